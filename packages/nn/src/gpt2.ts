@@ -4,6 +4,7 @@ import { add, type Device, ShapeError, type Tensor } from '@shardweave/tensor-co
 import { type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
 import { LanguageHead } from './language-head.js';
 import { LanguageModel, type LanguageModelOptions } from './language-model.js';
+import { AddLayerNorm } from './layers/add-layer-norm.js';
 import { Conv1D } from './layers/conv1d.js';
 import { Dropout } from './layers/dropout.js';
 import { Embedding } from './layers/embedding.js';
@@ -86,7 +87,7 @@ export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlace
 export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   readonly ln1: LayerNorm;
   readonly attn: MultiheadAttention;
-  readonly ln2: LayerNorm;
+  readonly ln2: AddLayerNorm;
   readonly mlp: Gpt2Mlp;
 
   constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
@@ -105,13 +106,14 @@ export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
         init: init.at('attn'),
       }),
     );
-    this.ln2 = this.child('ln_2', new LayerNorm(device, { dim, eps, init }));
+    this.ln2 = this.child('ln_2', new AddLayerNorm(device, { dim, eps, init }));
     this.mlp = this.child('mlp', new Gpt2Mlp(device, config, init.at('mlp')));
   }
 
   async forward(x: Tensor, places: RowPlaces = {}): Promise<Tensor> {
-    const attended = add(x, await this.attn.call(await this.ln1.call(x), places));
-    return add(attended, await this.mlp.call(await this.ln2.call(attended)));
+    const mixed = await this.attn.call(await this.ln1.call(x), places);
+    const { sum, norm } = await this.ln2.call(mixed, x);
+    return add(sum, await this.mlp.call(norm));
   }
 }
 

@@ -66,6 +66,7 @@ export {
   type LanguageModelOptions,
   type LanguageModelParts,
 } from './language-model.js';
+export { AddLayerNorm } from './layers/add-layer-norm.js';
 export { AddRmsNorm, type AddRmsNormOptions } from './layers/add-rms-norm.js';
 export {
   BatchNorm1d,

@@ -4,6 +4,7 @@
 import {
   Adam,
   AdamW,
+  AddLayerNorm,
   AddRmsNorm,
   BatchNorm1d,
   Conv1D,
@@ -58,6 +59,7 @@ const GROUP = { worldSize: 1, allGather: async () => {} };
 const CLASSES = [
   [LayerNorm, 'LayerNorm', { dim: 4, eps: 1e-5 }, ['dim']],
   [RmsNorm, 'RmsNorm', { dim: 4, eps: 1e-5, isOffset: true }, ['dim']],
+  [AddLayerNorm, 'AddLayerNorm', { dim: 4, eps: 1e-5 }, ['dim']],
   [AddRmsNorm, 'AddRmsNorm', { dim: 4, eps: 1e-5 }, ['dim']],
   [
     Linear,

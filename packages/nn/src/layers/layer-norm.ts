@@ -22,7 +22,7 @@ export interface LayerNormOptions {
   readonly init?: ParameterInit;
 }
 
-const RULES: OptionRules<LayerNormOptions> = {
+export const LAYER_NORM_RULES: OptionRules<LayerNormOptions> = {
   dim: whole(1),
   eps: optional(atLeast(0)),
   init: INIT,
@@ -38,7 +38,7 @@ export class LayerNorm extends Module<[x: Tensor], Tensor> {
 
   constructor(device: Device, options: LayerNormOptions) {
     super(device);
-    checkOptions('LayerNorm', options, RULES);
+    checkOptions('LayerNorm', options, LAYER_NORM_RULES);
     this.eps = options.eps ?? 1e-5;
     const { dim, init } = options;
     this.weight = this.parameter('weight', init?.ones([dim]) ?? device.full([dim], 1));

@@ -2,9 +2,10 @@
 // E[x^2] - E[x]^2 cancels in f32.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
-import { defineKernel } from '../kernel.js';
-import { INTEGER_DIVIDE } from '../wgsl.js';
+import { defineKernel, linearGrid } from '../kernel.js';
+import { INTEGER_DIVIDE, mainHead } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 import { reduceInto } from './reduce.js';
@@ -121,7 +122,7 @@ fn gradient(base: u32, j: u32, average: f32, factor: f32, mean_up: f32, mean_pro
   });
 }
 
-/** Partial sums over blocks of rows, [parts, cols], added up by the reduction kernel. */
+/** Partial sums over blocks of rows, [parts, cols], which one more kernel adds up. */
 export function layerNormParamGrad(
   ctx: KernelContext,
   call: KernelCalls['layerNormParamGrad'],
@@ -178,6 +179,10 @@ ${elementwiseMain('sum_block(u);')}`,
           grid,
         });
       });
+      if (!ctx.profile.isSoftware && dWeight?.dtype === 'f32' && dBias?.dtype === 'f32') {
+        addParts(ctx, { weights, biases, dWeight, dBias, parts, cols });
+        return;
+      }
       const sum = { kind: 'sum', outer: 1, dim: parts, inner: cols } as const;
       if (dWeight !== undefined) {
         reduceInto(ctx, { ...sum, x: weights, out: dWeight });
@@ -186,5 +191,67 @@ ${elementwiseMain('sum_block(u);')}`,
         reduceInto(ctx, { ...sum, x: biases, out: dBias });
       }
     });
+  });
+}
+
+/** Columns that a workgroup adds up, whole sectors of each row, and how many of its lanes share one. */
+const GROUP_COLUMNS = 32;
+const COLUMN_LANES = 8;
+
+/** Both gradients by one dispatch: the first half of the workgroups adds up weights, the second biases. */
+function addParts(
+  ctx: KernelContext,
+  call: {
+    readonly weights: View;
+    readonly biases: View;
+    readonly dWeight: View;
+    readonly dBias: View;
+    readonly parts: number;
+    readonly cols: number;
+  },
+): void {
+  const { weights, biases, dWeight, dBias, parts, cols } = call;
+  const size = [GROUP_COLUMNS * COLUMN_LANES, 1, 1] as const;
+  const key = 'layerNormParamGrad parts';
+  const compiled = ctx.kernel(key, () =>
+    defineKernel({
+      label: key,
+      bindings: [
+        { name: 'weights', type: 'f32', access: 'read' },
+        { name: 'biases', type: 'f32', access: 'read' },
+        { name: 'd_weight', type: 'f32', access: 'read_write' },
+        { name: 'd_bias', type: 'f32', access: 'read_write' },
+      ],
+      params: { parts: 'u32', cols: 'u32', half: 'u32' },
+      workgroupSize: size,
+      body: `
+var<workgroup> sums: array<f32, ${size[0]}>;
+${mainHead(size)}
+  let is_bias = group >= P.half;
+  let column = (group - select(0u, P.half, is_bias)) * ${GROUP_COLUMNS}u + lane % ${GROUP_COLUMNS}u;
+  let first = lane / ${GROUP_COLUMNS}u;
+  var sum = 0.0;
+  if (column < P.cols) {
+    for (var p = first; p < P.parts; p += ${COLUMN_LANES}u) {
+      let i = p * P.cols + column;
+      if (is_bias) { sum += load_biases(i); } else { sum += load_weights(i); }
+    }
+  }
+  sums[lane] = sum;
+  for (var s = ${COLUMN_LANES / 2}u; s > 0u; s >>= 1u) {
+    workgroupBarrier();
+    if (first < s) { sums[lane] += sums[lane + s * ${GROUP_COLUMNS}u]; }
+  }
+  if (first == 0u && column < P.cols) {
+    if (is_bias) { store_d_bias(column, sums[lane]); } else { store_d_weight(column, sums[lane]); }
+  }
+}`,
+    }),
+  );
+  const half = Math.ceil(cols / GROUP_COLUMNS);
+  ctx.dispatch(compiled, {
+    params: { parts, cols, half },
+    views: [weights, biases, dWeight, dBias],
+    grid: linearGrid(2 * half),
   });
 }
