@@ -182,7 +182,7 @@ describe('F38 with room for 8 elements a rank', () => {
         await it.bucketer.finish();
       }
       expect(taken.map(({ byteLength }) => byteLength)).toEqual([64, 32, 64, 32, 64, 32]);
-      expect(new Set(taken).size).toBe(2);
+      expect(hostBuffers.numMade).toBe(2);
     });
   });
 });
