@@ -47,6 +47,12 @@ describe.skipIf(path === undefined)(
       expect(await plain.page.evaluate(hasShared)).toBe(false);
     });
 
+    it('keeps measured tiles in its database', async () => {
+      const table = { 'NN f32 f32 f32 large': 'shared 128x128x8/8' };
+      const keep = (tiles: typeof table) => window.shardweavePage.keepTiles(tiles);
+      expect(await plain.page.evaluate(keep, table)).toEqual([undefined, table, undefined]);
+    });
+
     describe('the conformance suite', () => {
       const adaptersOwn: Case = ['webgpu', 'isolated', () => isolated];
       const cases: readonly Case[] = [

@@ -1,5 +1,6 @@
 // What the test page offers to the test that drives it: `window.shardweavePage`.
 import { runConformance } from './conformance.ts';
+import { keepTiles } from './tiles.ts';
 import { trainFewSteps } from './train.ts';
 
 declare global {
@@ -8,5 +9,5 @@ declare global {
   }
 }
 
-const shardweavePage = { runConformance, trainFewSteps };
+const shardweavePage = { keepTiles, runConformance, trainFewSteps };
 window.shardweavePage = shardweavePage;
