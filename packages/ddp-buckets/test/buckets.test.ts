@@ -37,7 +37,7 @@ async function bucketsOf(
   return perRank[0]!;
 }
 
-describe('A1 messageSize', () => {
+describe('messageSize', () => {
   it('is a number of elements from which a bucket is full, the first one too', async () => {
     const one = await bucketsOf(ABCD, { messageSize: 1 });
     expect(one.learned).toEqual([['d'], ['c'], ['b'], ['a']]);

@@ -123,7 +123,7 @@ function rowsOf(device: Device, first: number, count: number): Tensor {
   return device.tensor(values, [count, 6]);
 }
 
-describe('A2: masters in f32 beside a model in f16, ranks seeded differently', () => {
+describe('masters in f32 beside a model in f16, ranks seeded differently', () => {
   it('stay equal over 500 steps on every rank', async () => {
     const perRank = await onRanks(2, async (rank) => {
       const { device } = rank;

@@ -27,7 +27,7 @@ class Product extends Module<[x: number], Tensor> {
   }
 }
 
-it('A1: sums are exact in every iteration', { timeout: 120_000 }, async () => {
+it('sums are exact in every iteration', { timeout: 120_000 }, async () => {
   const backend = await createCpuBackend({ threads: 2 });
   await onRanks(
     2,

@@ -205,7 +205,7 @@ const summed = (outcomes: readonly Outcome[], name: string) =>
     .map(({ gradients }) => gradients.get(name)!)
     .reduce((a, b) => a.map((value, i) => value + b[i]!));
 
-describe('A3: sync batch norm over unequal batches, local sums averaged, times W', () => {
+describe('sync batch norm over unequal batches, local sums averaged, times W', () => {
   it.each([
     ['f32', 4, 4, 2e-6],
     ['f32', 2, 2, 2e-6],

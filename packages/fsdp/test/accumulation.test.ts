@@ -56,7 +56,7 @@ it.each([
   { noSync: true, micro: 4 }, // before the first forward outside it, too
   { noSync: true, micro: 2, flattenParameters: false },
 ])(
-  'F19 $micro micro-batches, noSync $noSync: gradients are those of the whole batch',
+  '$micro micro-batches, noSync $noSync: gradients are those of the whole batch',
   async (options) => {
     await onRanks(WORLD_SIZE, async (rank) => {
       const whole = await gradientsOf(rank, { ...options, micro: 1, noSync: false });
@@ -74,7 +74,7 @@ it.each([
   },
 );
 
-it('F19 noSync of sibling roots in a plain module adds up as their own backwards do', async () => {
+it('noSync of sibling roots in a plain module adds up as their own backwards do', async () => {
   await onRanks(WORLD_SIZE, async ({ device, group, rank }) => {
     const wrap = () => new FullyShardedDataParallel(layer(device), { processGroup: group });
     const roots = [wrap(), wrap()] as const;
@@ -103,7 +103,7 @@ it('F19 noSync of sibling roots in a plain module adds up as their own backwards
   });
 });
 
-it('F19 two synchronized backwards without a step add up, as do their norms', async () => {
+it('two synchronized backwards without a step add up, as do their norms', async () => {
   await onRanks(WORLD_SIZE, async (rank) => {
     const { model } = shardedGpt2(rank);
     const rows = { batch: WORLD_SIZE, first: rank.rank, count: 1 };

@@ -52,7 +52,7 @@ async function initializedAndTrained(model: Module, rows: { first: number; count
   return { made, trained: await weightsOf(model) };
 }
 
-describe.each<Layout>(['alone', 'nested', 'checkpointed'])('F16 apply, %s', (layout) => {
+describe.each<Layout>(['alone', 'nested', 'checkpointed'])('apply, %s', (layout) => {
   it.each([
     { worldSize: 1, flattenParameters: true },
     { worldSize: 2, flattenParameters: true },
@@ -85,7 +85,7 @@ describe.each<Layout>(['alone', 'nested', 'checkpointed'])('F16 apply, %s', (lay
   });
 });
 
-it('F16 visits children first, each module once, one at a time, and no wrapper', async () => {
+it('visits children first, each module once, one at a time, and no wrapper', async () => {
   const order = async (model: Module) => {
     const seen: [string, number][] = [];
     let numRunning = 0;
@@ -113,7 +113,7 @@ it('F16 visits children first, each module once, one at a time, and no wrapper',
   });
 });
 
-it('F16 gathers only the instances around a module, and restores them when a visit throws', async () => {
+it('gathers only the instances around a module, and restores them when a visit throws', async () => {
   await onRanks(2, async ({ device, group }) => {
     const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
     const units = [1, 2, 3].map(() => wrap(layer(device)));
@@ -137,7 +137,7 @@ it('F16 gathers only the instances around a module, and restores them when a vis
   });
 });
 
-it('F16 of a module inside makes it no root, and is refused inside summon and forward', async () => {
+it('apply of a module inside makes it no root, and is refused inside summon and forward', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
     const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
     const inner = wrap(layer(device)) as FullyShardedDataParallel;
@@ -154,7 +154,7 @@ it('F16 of a module inside makes it no root, and is refused inside summon and fo
   });
 });
 
-describe('F15 resetParameters', () => {
+describe('resetParameters', () => {
   it('works inside summon where it is allowed, and what it makes lasts', async () => {
     const [expected] = await onRanks(1, async ({ device }) => {
       const plain = build('nested', device, (module) => module);

@@ -57,7 +57,7 @@ async function expectReplicas(worldSize: number, options: ShardedNetOptions): Pr
   expect(sharded).toEqual(await trainSharded(worldSize, { ...options, isReplicating: true }));
 }
 
-describe('F31 a residual network with batch norms', () => {
+describe('a residual network with batch norms', () => {
   const mixed: Partial<FsdpOptions> = { mixedPrecision: true, computeDType: 'bf16' };
   it.each<{ norm: Norm; worldSize: number; isWrappingBn: boolean; fsdp: Partial<FsdpOptions> }>([
     { norm: 'batch', worldSize: 1, isWrappingBn: false, fsdp: {} },
@@ -107,7 +107,7 @@ describe.each<{ norm: Norm; isWrappingBn: boolean }>([
   { norm: 'batch', isWrappingBn: true },
   { norm: 'sync', isWrappingBn: false },
   { norm: 'sync', isWrappingBn: true },
-])('F26 two forwards a step, $norm norms wrapped $isWrappingBn', ({ norm, isWrappingBn }) => {
+])('two forwards a step, $norm norms wrapped $isWrappingBn', ({ norm, isWrappingBn }) => {
   const net = { norm, isWrappingBn, numForwards: 2 };
   // All of these move no number, so each pair of them needs no cell of its own: all equal the first.
   const variants: Pick<ShardedNetOptions, 'fsdp' | 'checkpoint'>[] = [

@@ -74,7 +74,7 @@ function expectSums({ results }: Bench, rank: Rank, lengths: Readonly<Record<str
 const reductions = (group: ProcessGroup) => group.stats().reduceScatters;
 const names = ({ results }: Bench) => results.map(({ name }) => name);
 
-describe.each([0, 0.25 * MIB])('F38 cap %i bytes', (capBytes) => {
+describe.each([0, 0.25 * MIB])('a cap of %i bytes', (capBytes) => {
   it.each([1, 262_144])('sums of gradients of %i elements a rank are right', async (length) => {
     await onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes);
@@ -89,7 +89,7 @@ describe.each([0, 0.25 * MIB])('F38 cap %i bytes', (capBytes) => {
   });
 });
 
-describe('F38 with room for 8 elements a rank', () => {
+describe('with room for 8 elements a rank', () => {
   const capBytes = (rank: Rank) => 8 * F32 * rank.worldSize;
 
   it('nothing starts before there is no room; then what is filled, results in order', async () => {
@@ -187,7 +187,7 @@ describe('F38 with room for 8 elements a rank', () => {
   });
 });
 
-it('F38 a bucket is not larger than all that can come', async () => {
+it('a bucket is not larger than all that can come', async () => {
   await onRanks(2, async (rank) => {
     const it = await bench(rank, 25 * MIB, 2 * 5 * F32);
     it.add('a', 2);
@@ -199,7 +199,7 @@ it('F38 a bucket is not larger than all that can come', async () => {
   });
 });
 
-it('F38 forgets what waits when it is reset', async () => {
+it('forgets what waits when it is reset', async () => {
   await onRanks(2, async (rank) => {
     const it = await bench(rank, MIB);
     it.add('a', 2);

@@ -48,7 +48,7 @@ function fullElements(model: FullyShardedDataParallel, from = 0): number {
     .reduce((sum, { units }) => sum + units[0]!.fullElements, 0);
 }
 
-describe('F20 with N units, not bucketed', () => {
+describe('with N units, not bucketed', () => {
   it('resharding gathers 2N - 1 in a noSync step, 2N - 2 and N reductions in the next', async () => {
     await onRanks(4, async (rank) => {
       const { model, step, groups } = await sharded(rank);
@@ -120,7 +120,7 @@ describe.each([
   );
 });
 
-it('F29 starts nothing for the units of one process', async () => {
+it('starts nothing for the units of one process', async () => {
   await onRanks(1, async (rank) => {
     const { step, groups } = await sharded(rank);
     const counts = await counted(groups, () => step(0));

@@ -87,7 +87,7 @@ async function saved(
   };
 }
 
-describe.each([1, 2, 3, 4, 8])('F24 the shards of %i ranks', (worldSize) => {
+describe.each([1, 2, 3, 4, 8])('the shards of %i ranks', (worldSize) => {
   // 16 wide everything is even; 37 cuts weights in odd places and leaves whole ranks of padding.
   it.each([
     [16, true],
@@ -108,7 +108,7 @@ describe.each([1, 2, 3, 4, 8])('F24 the shards of %i ranks', (worldSize) => {
   });
 });
 
-it('F24 the consolidated model gives the very loss of the sharded one', async () => {
+it('the consolidated model gives the very loss of the sharded one', async () => {
   const rows = { batch: 2, first: 0, count: 2 };
   const perRank = await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
@@ -134,7 +134,7 @@ it('F24 the consolidated model gives the very loss of the sharded one', async ()
   await backend.dispose();
 });
 
-it('F24 metadata tell names, shapes, each rank its own padding, and shared names', async () => {
+it('metadata tell names, shapes, each rank its own padding, and shared names', async () => {
   const { metadata } = await saved(3, 37);
   const [first] = metadata as [ShardMetadata];
   expect(first.flats.map(({ key, path, names }) => [key, path, names])).toEqual([
@@ -154,7 +154,7 @@ it('F24 metadata tell names, shapes, each rank its own padding, and shared names
   expect(first.buffers).toEqual(['2.running_mean', '2.running_var', '2.num_batches_tracked']);
 });
 
-it('F24 without buffers, and without strict, takes what there is', async () => {
+it('without buffers, and without strict, takes what there is', async () => {
   const { weights, metadata, shared } = await saved(2, 16);
   const bare = consolidateShardWeights(weights, metadata, { withModuleBuffers: false });
   expect([...bare.keys()]).toEqual([...shared.keys()].slice(0, 6));
@@ -165,7 +165,7 @@ it('F24 without buffers, and without strict, takes what there is', async () => {
   expect([...partial.keys()]).toEqual(left);
 });
 
-it('F24 takes values that ranks hold for themselves from the first', async () => {
+it('takes values that ranks hold for themselves from the first', async () => {
   const perRank = await onRanks(2, async (rank) => {
     const alone = await rank.group.split(rank.rank);
     const device = new Device(rank.device.backend, { seed: rank.rank });
@@ -186,7 +186,7 @@ it('F24 takes values that ranks hold for themselves from the first', async () =>
   expect(whole.get('1.weight')!.data).toEqual(bytes.slice(0, 4 * DIM * DIM));
 });
 
-describe('F24 refuses', () => {
+describe('refuses', () => {
   it.each([
     ['no shards', () => ({ weights: [], metadata: [] })],
     [

@@ -48,7 +48,7 @@ describe.each([
   { mixedPrecision: true, computeDType: 'bf16' },
   { reshardAfterForward: false },
   { moveParamsToCpu: true },
-] as const)('F5 %j', (fsdp) => {
+] as const)('with %j', (fsdp) => {
   it('gathers wait for an optimizer step that takes long on the device', async () => {
     const plain = await onRanks(2, (rank) => trained(rank, fsdp));
     const late = await onRanks(2, async (rank) => {
@@ -79,7 +79,7 @@ describe.each([
   });
 });
 
-describe.each([0, 25])('F5 bucketCapMb %d', (bucketCapMb) => {
+describe.each([0, 25])('bucketCapMb %d', (bucketCapMb) => {
   it('the end of backward waits for reductions that are 250 ms late', async () => {
     const options = { bucketCapMb };
     const plain = await onRanks(2, (rank) => trained(rank, options));
@@ -120,7 +120,7 @@ function lateReductions(group: ProcessGroup, onDone: () => void): ProcessGroup {
   return group;
 }
 
-describe.each([false, true])('F7 checkpoint %s', (isCheckpointing) => {
+describe.each([false, true])('checkpoint %s', (isCheckpointing) => {
   it('a mixture of experts equals gradients reduced by hand', async () => {
     const perRank = await onRanks(2, async (rank) => {
       const byHand = await mixture(rank, { isSharded: false, isCheckpointing });

@@ -79,7 +79,7 @@ function outputOf(module: Module, device: Device): Promise<unknown> {
   );
 }
 
-describe.each([1, 2, 3])('F39 world size %i', (worldSize) => {
+describe.each([1, 2, 3])('world size %i', (worldSize) => {
   it.each(layouts)(
     '%s: output and state are those of the bare module, bit for bit',
     async (layout) => {
@@ -146,7 +146,7 @@ describe.each([1, 2, 3])('F39 world size %i', (worldSize) => {
   });
 });
 
-it('F39 pads hold zeros, also after steps with decay', async () => {
+it('pads hold zeros, also after steps with decay', async () => {
   await onRanks(3, async (rank) => {
     const model = wrapped(rank, 'one flat');
     const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
@@ -174,7 +174,7 @@ it('F39 pads hold zeros, also after steps with decay', async () => {
   });
 });
 
-it('F39 a parameter of an inner instance is none of the outer flat', async () => {
+it('a parameter of an inner instance is none of the outer flat', async () => {
   await onRanks(2, async ({ device, group }) => {
     const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
     const inner = wrap(layer(device));
@@ -186,7 +186,7 @@ it('F39 a parameter of an inner instance is none of the outer flat', async () =>
   });
 });
 
-it('F39 a module brought to 16 bits before wrapping has a flat of 16 bits', async () => {
+it('a module brought to 16 bits before wrapping has a flat of 16 bits', async () => {
   const run = (module: Module, device: Device) =>
     device.noGrad(() =>
       device.scope(async () => {

@@ -50,7 +50,7 @@ describe.each([
   { worldSize: 1, reshardAfterForward: true },
   { worldSize: 2, reshardAfterForward: true },
   { worldSize: 3, reshardAfterForward: false },
-])('F17 world size $worldSize, resharding $reshardAfterForward', ({ worldSize, ...fsdp }) => {
+])('world size $worldSize, resharding $reshardAfterForward', ({ worldSize, ...fsdp }) => {
   it('a frozen weight inside a trainable unit stays, and gives its input a gradient', async () => {
     const outcome = await expectEqualTraining(
       {
@@ -281,7 +281,7 @@ it('a parameter that one rank uses is stepped on all, one that none uses is not'
   }
 });
 
-it('F17 AdamW leaves a frozen parameter of a trained unit alone, decay included', async () => {
+it('AdamW leaves a frozen parameter of a trained unit alone, decay included', async () => {
   const start = await initial();
   await onRanks(2, async ({ device, group, rank }) => {
     const [a, b, c] = layers(device);
@@ -325,7 +325,7 @@ it('a unit used in forward but unused in backward', async () => {
   );
 });
 
-it('F17 backward to the input alone, through an all-frozen model', async () => {
+it('backward to the input alone, through an all-frozen model', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
     const model = new FullyShardedDataParallel(freeze(layer(device)), { processGroup: group });
     const x = inputs(device, { first: rank, count: 1 }).keep();

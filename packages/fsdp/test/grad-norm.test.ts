@@ -72,39 +72,36 @@ describe.each([
   [3, true],
   [2, false],
 ] as const)('over %i ranks, flattened %s', (worldSize, flattenParameters) => {
-  it.each([2, Infinity, 1, 3, 0.5])(
-    'F8 F2 norm %d and clipping are the dense ones',
-    async (normType) => {
-      const maxNorm = 0.02;
-      const wanted = await reference(normType, maxNorm);
-      expect(wanted.norm).toBeGreaterThan(maxNorm);
-      for (const options of [{}, { moveParamsToCpu: true }]) {
-        const perRank = await onRanks(worldSize, async (rank) => {
-          const model = sharded(rank, { flattenParameters, ...options });
-          const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
-          await trainOnce(model, rows(rank));
-          const { live } = rank.device.memory();
-          const norm = await clipGradNorm(model, maxNorm, { normType });
-          expect(rank.device.memory().live).toEqual(live);
-          const after = await gradNorm(model, { normType });
-          await optimizer.step();
-          return { norm, after, weights: await weightsOf(model) };
-        });
-        for (const { norm, after, weights } of perRank) {
-          expect(Math.abs(norm / wanted.norm - 1)).toBeLessThan(1e-5);
-          expect(Math.abs(after / maxNorm - 1)).toBeLessThan(1e-4);
-          for (const [name, values] of weights) {
-            values.forEach((value, i) => {
-              expect(Math.abs(value - wanted.weights.get(name)![i]!)).toBeLessThan(1e-6);
-            });
-          }
+  it.each([2, Infinity, 1, 3, 0.5])('norm %d and clipping are the dense ones', async (normType) => {
+    const maxNorm = 0.02;
+    const wanted = await reference(normType, maxNorm);
+    expect(wanted.norm).toBeGreaterThan(maxNorm);
+    for (const options of [{}, { moveParamsToCpu: true }]) {
+      const perRank = await onRanks(worldSize, async (rank) => {
+        const model = sharded(rank, { flattenParameters, ...options });
+        const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+        await trainOnce(model, rows(rank));
+        const { live } = rank.device.memory();
+        const norm = await clipGradNorm(model, maxNorm, { normType });
+        expect(rank.device.memory().live).toEqual(live);
+        const after = await gradNorm(model, { normType });
+        await optimizer.step();
+        return { norm, after, weights: await weightsOf(model) };
+      });
+      for (const { norm, after, weights } of perRank) {
+        expect(Math.abs(norm / wanted.norm - 1)).toBeLessThan(1e-5);
+        expect(Math.abs(after / maxNorm - 1)).toBeLessThan(1e-4);
+        for (const [name, values] of weights) {
+          values.forEach((value, i) => {
+            expect(Math.abs(value - wanted.weights.get(name)![i]!)).toBeLessThan(1e-6);
+          });
         }
       }
-    },
-  );
+    }
+  });
 });
 
-describe('F8 a norm', () => {
+describe('a norm of the gradients', () => {
   it.each([2, Infinity, 1])(
     '%d without gradients is 0, with NaN on one rank NaN on all',
     async (normType) => {
@@ -151,7 +148,7 @@ describe('F8 a norm', () => {
   });
 });
 
-describe('F26 F36 setGradientDivideFactors', () => {
+describe('setGradientDivideFactors', () => {
   const norms = (change: (model: FullyShardedDataParallel) => void) =>
     onRanks(2, async (rank) => {
       const model = sharded(rank);

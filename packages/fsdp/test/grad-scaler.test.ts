@@ -39,49 +39,46 @@ async function backward(model: Module, scaler: ShardedGradScaler, rank: Rank, st
 describe.each([{}, { moveParamsToCpu: true }, { flattenParameters: false }] as const)(
   'with %j',
   (options) => {
-    it.each([1, 2, 3])(
-      'F4 F3 %i ranks train as one process does without a scale',
-      async (worldSize) => {
-        const [plain] = await onRanks(1, async ({ device }) => {
-          const model = net(device);
-          const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
-          for (let step = 0; step < 3; step++) {
-            await trainOnce(model, { first: 0, count: BATCH }, step);
-            await device.scope(() =>
-              optimizer.step({ gradScale: clip(model.parameters(), 0.05).scale }),
-            );
-            optimizer.zeroGrad();
-          }
-          return weightsOf(model);
-        });
-        const perRank = await onRanks(worldSize, async (rank) => {
-          const model = sharded(rank, options);
-          const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
-          const scaler = new ShardedGradScaler({ processGroup: rank.group, growthInterval: 2 });
-          for (let step = 0; step < 3; step++) {
-            await backward(model, scaler, rank, step);
-            await scaler.unscale(optimizer);
-            expect(await clipGradNorm(model, 0.05)).toBeGreaterThan(0.05);
-            expect(await scaler.step(optimizer)).toBe(true);
-            scaler.update();
-            optimizer.zeroGrad();
-          }
-          expect(scaler.factor).toBe(2 ** 17);
-          return weightsOf(model);
-        });
-        for (const weights of perRank) {
-          for (const [name, values] of weights) {
-            values.forEach((value, i) => {
-              expect(Math.abs(value - plain!.get(name)![i]!)).toBeLessThan(2e-6);
-            });
-          }
+    it.each([1, 2, 3])('%i ranks train as one process does without a scale', async (worldSize) => {
+      const [plain] = await onRanks(1, async ({ device }) => {
+        const model = net(device);
+        const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
+        for (let step = 0; step < 3; step++) {
+          await trainOnce(model, { first: 0, count: BATCH }, step);
+          await device.scope(() =>
+            optimizer.step({ gradScale: clip(model.parameters(), 0.05).scale }),
+          );
+          optimizer.zeroGrad();
         }
-      },
-    );
+        return weightsOf(model);
+      });
+      const perRank = await onRanks(worldSize, async (rank) => {
+        const model = sharded(rank, options);
+        const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
+        const scaler = new ShardedGradScaler({ processGroup: rank.group, growthInterval: 2 });
+        for (let step = 0; step < 3; step++) {
+          await backward(model, scaler, rank, step);
+          await scaler.unscale(optimizer);
+          expect(await clipGradNorm(model, 0.05)).toBeGreaterThan(0.05);
+          expect(await scaler.step(optimizer)).toBe(true);
+          scaler.update();
+          optimizer.zeroGrad();
+        }
+        expect(scaler.factor).toBe(2 ** 17);
+        return weightsOf(model);
+      });
+      for (const weights of perRank) {
+        for (const [name, values] of weights) {
+          values.forEach((value, i) => {
+            expect(Math.abs(value - plain!.get(name)![i]!)).toBeLessThan(2e-6);
+          });
+        }
+      }
+    });
   },
 );
 
-describe('F4 an overflow on one rank', () => {
+describe('an overflow on one rank', () => {
   it.each([Infinity, Number.NaN])(
     '(%d) makes all skip together, and the factor halves',
     async (value) => {
@@ -154,7 +151,7 @@ describe('F4 an overflow on one rank', () => {
   });
 });
 
-describe('F4 stages', () => {
+describe('the stages of a step', () => {
   const prepared = async (rank: Rank) => {
     const model = sharded(rank);
     const optimizer = new Sgd(model.parameters(), { lr: 0.5 });

@@ -123,7 +123,7 @@ function runOnce(kind: Kind) {
     });
 }
 
-describe('F22 inputs and outputs in containers', () => {
+describe('inputs and outputs in containers', () => {
   it.each(kinds)('%s: training equals the plain model, checkpointed too', async (kind) => {
     for (const place of ['none', 'inside', 'outside']) {
       await expectEqualTraining(
@@ -200,7 +200,7 @@ describe('F22 inputs and outputs in containers', () => {
   });
 });
 
-describe('F21 an auto-wrapped transformer in evaluation', () => {
+describe('an auto-wrapped transformer in evaluation', () => {
   /** Gives its logits as Transformers' models do. */
   class WithOutput extends Module<[ids: Tensor], ModelOutput> {
     readonly gpt2: Gpt2;

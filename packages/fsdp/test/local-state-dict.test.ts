@@ -11,7 +11,7 @@ import { describe, expect, it } from 'vitest';
 import { shardedWithBuffers } from './batch-norm-model.js';
 import { type forwardBackward, onRanks, shardedGpt2 } from './ranks.js';
 
-it('F12 F34 local shards round-trip and invalidate what was gathered', async () => {
+it('local shards round-trip and invalidate what was gathered', async () => {
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { fsdp: { reshardAfterForward: false } });
     const rows = { batch: 2, first: rank.rank, count: 1 };
@@ -35,7 +35,7 @@ it('F12 F34 local shards round-trip and invalidate what was gathered', async () 
   });
 });
 
-describe('F12 F34 a local dict', () => {
+describe('a local dict', () => {
   it('trains on from where it was saved, on every instance that kept full parameters', async () => {
     await onRanks(2, async (rank) => {
       const { model, gpt2 } = shardedGpt2(rank, { fsdp: { reshardAfterForward: false } });

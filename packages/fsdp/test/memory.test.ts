@@ -41,7 +41,7 @@ describe.each([
   },
 );
 
-describe.each([1, 2, 3, 5, 6, 7, 8])('F23 the ledger of each phase, over %i ranks', (worldSize) => {
+describe.each([1, 2, 3, 5, 6, 7, 8])('the ledger of each phase, over %i ranks', (worldSize) => {
   const config = { ...CONFIG, n_embd: 4, n_layer: 2 };
 
   it.each([
@@ -55,7 +55,7 @@ describe.each([1, 2, 3, 5, 6, 7, 8])('F23 the ledger of each phase, over %i rank
   });
 });
 
-it('F23 holds live bytes and buffers flat over 100 steps, and none after dispose', async () => {
+it('holds live bytes and buffers flat over 100 steps, and none after dispose', async () => {
   const config = { ...CONFIG, vocab_size: 30, n_embd: 4, n_layer: 1 };
   const cell = { dtype: 'f32', isReducedInF32: true, isResharding: true } as const;
   const options: Options = { ...cell, config, worldSize: 2 };

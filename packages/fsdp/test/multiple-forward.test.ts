@@ -31,7 +31,7 @@ function forwards(count: number) {
     });
 }
 
-describe.each([1, 2, 3])('F25 world size %i', (worldSize) => {
+describe.each([1, 2, 3])('world size %i', (worldSize) => {
   it.each([
     { numForwards: 2, fsdp: {} },
     { numForwards: 3, fsdp: { flattenParameters: false, disableReshardOnRoot: false } },
@@ -73,7 +73,7 @@ describe.each([1, 2, 3])('F25 world size %i', (worldSize) => {
   });
 });
 
-describe('F27 a module with wrapped ones inside is wrapped again', () => {
+describe('a module with wrapped ones inside is wrapped again', () => {
   it.each([1, 2])(
     'world size %i: the same output, bit for bit, and training',
     async (worldSize) => {
@@ -137,7 +137,7 @@ class Branching extends NnModule<[x: Tensor], { outer: Tensor; inner: Tensor }> 
   }
 }
 
-describe.each([1, 2])('F30 an inner output is returned too, world size %i', (worldSize) => {
+describe.each([1, 2])('an inner output is returned too, world size %i', (worldSize) => {
   const used = {
     both: ({ outer, inner }: { outer: Tensor; inner: Tensor }) => add(lossOf(outer), lossOf(inner)),
     inner: ({ inner }: { inner: Tensor }) => lossOf(inner),

@@ -24,7 +24,7 @@ function build(device: Device, wrap: Wrap): Module {
 
 const NAMES = ['0.0', '0.1', '1', '2'].flatMap((path) => [`${path}.weight`, `${path}.bias`]);
 
-describe.each([1, 2, 3])('F14 named parameters, world size %i', (worldSize) => {
+describe.each([1, 2, 3])('named parameters, world size %i', (worldSize) => {
   it.each([true, false])(
     'have the names and shapes of the plain model, flattened %s, also when summoned',
     async (flattenParameters) => {
@@ -54,7 +54,7 @@ describe.each([1, 2, 3])('F14 named parameters, world size %i', (worldSize) => {
     },
   );
 
-  it('F14 flat parameters have names of their own in local state', async () => {
+  it('flat parameters have names of their own in local state', async () => {
     await onRanks(worldSize, async ({ device, group }) => {
       const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
       const keys = [...(await localStateDict(model)).keys()];

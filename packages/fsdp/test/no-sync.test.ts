@@ -22,7 +22,7 @@ describe.each(['bf16', 'f16'] as const)('noSync while gradients travel in %s', (
   // The largest value whose successor's gap is 2: a sum in 16 bits would lose a 1 that comes alone.
   const large = computeDType === 'bf16' ? 256 : 2048;
 
-  it.each([false, true])('F19 adds up in f32, resharding after forward: %s', async (reshards) => {
+  it.each([false, true])('adds up in f32, resharding after forward: %s', async (reshards) => {
     await onRanks(2, async (rank) => {
       const { model } = pair(rank, {
         mixedPrecision: true,

@@ -54,7 +54,7 @@ async function uninterrupted(worldSize: number, steps: number): Promise<object[]
   });
 }
 
-describe('F43: a store that is opened again', () => {
+describe('a store that is opened again', () => {
   it('goes on after ten steps as if nothing had happened', async () => {
     const expected = await uninterrupted(2, 14);
     const paths = [await newDirectory(), await newDirectory()];

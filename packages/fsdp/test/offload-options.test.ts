@@ -52,7 +52,7 @@ async function evaluate({ device }: Rank, model: FullyShardedDataParallel): Prom
   );
 }
 
-describe('F3', () => {
+describe('where parameters and gradients rest', () => {
   it.each([
     [{ moveParamsToCpu: true, moveGradsToCpu: false }, /moveGradsToCpu/],
     [{ offloadConfig: { store: createHostStore() }, moveGradsToCpu: false }, /moveGradsToCpu/],
@@ -85,7 +85,7 @@ describe.each([
   ['mixed f16', { ...HOST, mixedPrecision: true }],
   ['mixed bf16', { ...HOST, mixedPrecision: true, computeDType: 'bf16' }],
   ['pure f16', { ...HOST, computeDType: 'f16' }],
-] as const)('F34 with moveParamsToCpu, %s', (name, options) => {
+] as const)('with moveParamsToCpu, %s', (name, options) => {
   const isPure = name.startsWith('pure');
   const wrapped = ({ device, group }: Rank, fsdp: Partial<FsdpOptions> = options) => {
     const gpt2 = new Gpt2(device, SMALL, { seed: 3 });

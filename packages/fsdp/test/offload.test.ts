@@ -83,7 +83,7 @@ async function train(rank: Rank, training: Training): Promise<object> {
   return { seen, weights: bitsOf(weights) };
 }
 
-describe('F3: training from host or disk is bit-equal to training on the device', () => {
+describe('training from host or disk is bit-equal to training on the device', () => {
   const mixed = { mixedPrecision: true, computeDType: 'f16' } as const;
   const cases: readonly (readonly [string, number, Omit<Training, 'tier'>])[] = [
     ['f32', 2, {}],

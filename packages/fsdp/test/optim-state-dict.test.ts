@@ -97,7 +97,7 @@ describe.each([
   [3, true],
   [2, false],
 ] as const)('over %i ranks, flattened %s', (worldSize, flattenParameters) => {
-  it('F28 the whole state has the entries, groups and values of a plain optimizer', async () => {
+  it('the whole state has the entries, groups and values of a plain optimizer', async () => {
     const full = await saved(worldSize, { flattenParameters });
     const { state: plain } = await plainState([0, 1]);
     expect([...full.state.keys()]).toEqual([...plain.state.keys()]);
@@ -113,7 +113,7 @@ describe.each([
     }
   });
 
-  it('F28 only rank 0 gets it, no device grows, and the optimizer is as before', async () => {
+  it('only rank 0 gets it, no device grows, and the optimizer is as before', async () => {
     await onRanks(worldSize, async (rank) => {
       const model = sharded(rank, { flattenParameters });
       const optimizer = adam(model);
@@ -129,7 +129,7 @@ describe.each([
     });
   });
 
-  it('F28 a round trip gives each rank its own shard again, bit for bit, the input untouched', async () => {
+  it('a round trip gives each rank its own shard again, bit for bit, the input untouched', async () => {
     await onRanks(worldSize, async (rank) => {
       const model = sharded(rank, { flattenParameters });
       const optimizer = adam(model);
@@ -152,7 +152,7 @@ describe.each([
     });
   });
 
-  it('F28 what was saved over two ranks comes back over others, and trains on', async () => {
+  it('what was saved over two ranks comes back over others, and trains on', async () => {
     const full = await saved(2);
     const { weights: wanted } = await plainState([0, 1, 2, 3]);
     const perRank = await onRanks(worldSize, async (rank) => {
@@ -183,7 +183,7 @@ async function sentToAll<T>({ group, device, rank }: Rank, value: T | undefined)
   return board.get('value') as T;
 }
 
-describe('F28 parameters that a step does not use', () => {
+describe('parameters that a step does not use', () => {
   /** `unused` is a layer in the middle or at the end that forward passes by. */
   class Skipping extends Stack {
     readonly #skipped: string;
@@ -260,7 +260,7 @@ describe('F28 parameters that a step does not use', () => {
   });
 });
 
-it('F33 tied weights have one entry', async () => {
+it('tied weights have one entry', async () => {
   const [count] = await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { config: { n_layer: 1 } });
     const optimizer = new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 });
@@ -275,7 +275,7 @@ it('F33 tied weights have one entry', async () => {
   expect(count).toBe(16); // token and position tables, twelve in the block, two in the last norm
 });
 
-describe('F28 experts', () => {
+describe('experts', () => {
   const withExpert = async (rank: Rank) => {
     const alone = await rank.group.split(rank.rank);
     const expert = new FullyShardedDataParallel(layer(rank.device), { processGroup: alone });

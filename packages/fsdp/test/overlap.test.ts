@@ -130,7 +130,7 @@ function blockBytes(): number {
 const BLOCKS = Array.from({ length: LAYERS }, (_, i) => `block ${i + 1}`);
 const REVERSED = [...BLOCKS].reverse();
 
-describe('F29 with a cap of one unit', () => {
+describe('with a cap of one unit', () => {
   it('gathers the next unit, and reduces the one before, while one computes', async () => {
     // The root's gather has nothing before it to hide behind, nor has the first block's, which
     // starts beside it. Of the reductions the first is kept open: two blocks are still below.

@@ -41,7 +41,7 @@ describe.each([
   { reshardAfterForward: false },
   { flattenParameters: false, bucketCapMb: 0 },
   { computeDType: 'f16' }, // parameters, too: pure 16 bits
-] as const)('F18 %j', (fsdp) => {
+] as const)('with %j', (fsdp) => {
   it('three forwards, then their backwards, the first two without reduction', async () => {
     await onRanks(2, async (rank) => {
       const { device } = rank;
@@ -106,7 +106,7 @@ describe.each(
       })),
     ),
   ),
-)('F13 %j', (fsdp) => {
+)('with %j', (fsdp) => {
   it('an evaluation gives the same with and without noGrad, and keeps nothing', async () => {
     await onRanks(2, async (rank) => {
       const { device } = rank;
@@ -128,7 +128,7 @@ describe.each(
   });
 });
 
-describe('F10 the ranks that reduce', () => {
+describe('the ranks that reduce', () => {
   it('are as many as those that gather, in a sequence of their own unless told otherwise', async () => {
     await onRanks(3, async (rank) => {
       const { group } = rank;
@@ -152,7 +152,7 @@ describe('F10 the ranks that reduce', () => {
   });
 });
 
-describe('F12 what an instance hooks onto its output', () => {
+describe('what an instance hooks onto its output', () => {
   /** Hooks set and run on a device since the last look. */
   function watched(device: Device) {
     const count = { set: 0, run: 0 };
@@ -196,7 +196,7 @@ describe('F12 what an instance hooks onto its output', () => {
   });
 });
 
-describe('F37 with a checkpoint inside or around', () => {
+describe('with a checkpoint inside or around', () => {
   it.each(['inside', 'around'])(
     '%s, between phases there are shards alone: train, eval, train',
     async (place) => {
@@ -407,7 +407,7 @@ describe('states', () => {
   });
 });
 
-it('F19 a gradient zeroed in place adds up like none', async () => {
+it('a gradient zeroed in place adds up like none', async () => {
   await onRanks(2, async (rank) => {
     const { model } = twoUnits(rank);
     await trainOnce(model, rowsOf(rank), 1);

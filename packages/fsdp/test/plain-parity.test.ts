@@ -205,7 +205,7 @@ const CELLS = [true, false].flatMap((reshardAfterForward) =>
   ),
 );
 
-describe.each(Object.keys(KINDS))('F2 %s', (name) => {
+describe.each(Object.keys(KINDS))('%s', (name) => {
   const kind = KINDS[name]!;
   const worldSizes = kind.batch === 2 ? [2] : [1, 2, 3];
 

@@ -81,7 +81,7 @@ async function dtypesUnder(rank: Rank, options: Partial<FsdpOptions>, inputDType
   return { ...probe.seen, master: model.units[0]!.flat.dtype, reduce: [...reduced].join() };
 }
 
-describe('F1 dtypes of', () => {
+describe('dtypes of', () => {
   const f32 = {
     input: 'f32',
     parameter: 'f32',

@@ -21,7 +21,7 @@ class Counting extends Module<[], void> {
   forward(): void {}
 }
 
-describe('F44 shards of every size and number', () => {
+describe('shards of every size and number', () => {
   it.each([1, 2, 3, 5, 8])(
     'put one after another are the parameters, each at a multiple of 128, and zeros: %i ranks',
     async (worldSize) => {

@@ -100,7 +100,7 @@ describe.each([
   { worldSize: 2, fsdp: { flattenParameters: false, bucketCapMb: 0 } },
   { worldSize: 3, fsdp: { reshardAfterForward: false } },
   { worldSize: 3, fsdp: { disableReshardOnRoot: false, gatherCapBytes: 0 } },
-])('F32 F33 world size $worldSize, $fsdp, a weight used', ({ worldSize, fsdp }) => {
+])('world size $worldSize, $fsdp, a weight used', ({ worldSize, fsdp }) => {
   it.each(sharings)('%s: training equals the plain model', async (sharing) => {
     await expectEqualTraining({ fsdp, build: SHARINGS[sharing]! }, worldSize);
   });
@@ -147,7 +147,7 @@ describe.each([
   });
 });
 
-describe('F32 shared parameters', () => {
+describe('shared parameters', () => {
   it.each(['inside', 'outside'])('under checkpoints %s: equal the plain model', async (place) => {
     for (const sharing of sharings) {
       await expectEqualTraining(

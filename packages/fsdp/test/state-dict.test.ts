@@ -43,7 +43,7 @@ function isSameBytes(a: StateDict, b: StateDict): boolean {
 }
 
 describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
-  it('F34 stateDict equals the bare module, bit for bit, also in mixed precision', async () => {
+  it('stateDict equals the bare module, bit for bit, also in mixed precision', async () => {
     const bare = await bareState();
     for (const fsdp of [{}, { mixedPrecision: true, computeDType: 'bf16' as const }]) {
       await onRanks(worldSize, async (rank) => {
@@ -53,7 +53,7 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
     }
   });
 
-  it('F34 what was saved at one world size loads at another', async () => {
+  it('what was saved at one world size loads at another', async () => {
     const [saved] = await onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
       const changed = await stateDict(model);
@@ -165,7 +165,7 @@ describe('lazy tensors', () => {
   });
 });
 
-it('F34 names what is missing, unexpected and misshapen, and loads nothing', async () => {
+it('names what is missing, unexpected and misshapen, and loads nothing', async () => {
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
     const before = await stateDict(model);
@@ -214,7 +214,7 @@ it('without strict, loads what is there, keeps the rest and passes over stranger
   });
 });
 
-describe('F34 key hygiene', () => {
+describe('key hygiene', () => {
   it('a dict with buffers loads into the bare module and back, bit for bit', async () => {
     await onRanks(2, async (rank) => {
       const model = shardedWithBuffers(rank);
@@ -283,7 +283,7 @@ describe('F34 key hygiene', () => {
   });
 });
 
-describe('F34 when', () => {
+describe('when', () => {
   it('before the first forward, on an inner instance, and again after it', async () => {
     const bare = await bareState();
     await onRanks(2, async (rank) => {
@@ -335,7 +335,7 @@ describe.each(['option', 'call'])('stateDictOnRank0Only, stateDictDevice as an %
   const asked = (options: object) =>
     place === 'option' ? { fsdp: options, call: {} } : { fsdp: {}, call: options };
 
-  it('F6 gives rank 0 all entries and the others none, who hold one shard on the way', async () => {
+  it('gives rank 0 all entries and the others none, who hold one shard on the way', async () => {
     const bare = await bareState();
     const { fsdp, call } = asked({ stateDictOnRank0Only: true });
     await onRanks(3, async (rank) => {
@@ -353,7 +353,7 @@ describe.each(['option', 'call'])('stateDictOnRank0Only, stateDictDevice as an %
     });
   });
 
-  it("F34 leaves tensors on the device with 'device', which load again", async () => {
+  it("leaves tensors on the device with 'device', which load again", async () => {
     const bare = await bareState();
     const { fsdp, call } = asked({ stateDictDevice: 'device' });
     await onRanks(2, async (rank) => {
@@ -380,7 +380,7 @@ describe.each(['option', 'call'])('stateDictOnRank0Only, stateDictDevice as an %
   });
 });
 
-it('F6 rank 0 gets what an instance shards over a group in which it is not the first', async () => {
+it('rank 0 gets what an instance shards over a group in which it is not the first', async () => {
   await onRanks(3, async (rank) => {
     const { device, group } = rank;
     const reversed = await group.split(0, group.worldSize - rank.rank);

@@ -30,7 +30,7 @@ function fill(model: FullyShardedDataParallel, value: number): void {
   }
 }
 
-describe('F35 summonFullParams', () => {
+describe('summonFullParams', () => {
   it('keeps each rank own shard of what is written: a patchwork', async () => {
     await onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
@@ -197,7 +197,7 @@ describe('F35 summonFullParams', () => {
   });
 });
 
-describe('F14 names', () => {
+describe('names under summonFullParams', () => {
   it.each([true, false])(
     'are those of the bare module, flattened %s, in and out of summon',
     async (flattenParameters) => {

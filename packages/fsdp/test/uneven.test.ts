@@ -24,7 +24,7 @@ const CASES: readonly Case[] = [2, 3, 4, 5, 6, 7, 8].flatMap((worldSize) =>
   ),
 );
 
-describe('F36 uneven shards', () => {
+describe('uneven shards', () => {
   it.each(CASES)(
     'W $worldSize, $outFeatures x 3, flatten $flattenParameters: forward and an SGD update',
     async (one) => {

@@ -24,7 +24,7 @@ function wrapped({ device, group }: Rank, module: Module = stack(device), option
   return new FullyShardedDataParallel(module, { processGroup: group, name: 'net', ...options });
 }
 
-describe('F39 flattenParameters', () => {
+describe('flattenParameters', () => {
   it.each([1, 2, 3])(
     'false: each parameter is sharded on its own, world size %i',
     async (world) => {
@@ -143,7 +143,7 @@ describe('initial values', () => {
     expect(sharded.get('1.weight')).toEqual(ranks[1]!.own.get('1.weight'));
   });
 
-  it('F9 an edit in place between wrapping and the first forward counts', async () => {
+  it('an edit in place between wrapping and the first forward counts', async () => {
     await onRanks(2, async (rank) => {
       const model = wrapped(rank);
       const bias = model.namedParameters().find(([name]) => name === '0.bias')![1];
@@ -195,7 +195,7 @@ describe('replicateGroup', () => {
 });
 
 describe('an instance of another process group', () => {
-  it('F7 keeps its gradients to itself, and clipping refuses the tree', async () => {
+  it('keeps its gradients to itself, and clipping refuses the tree', async () => {
     const perRank = await onRanks(2, async (rank) => {
       const alone = await rank.group.split(rank.rank);
       const expert = new FullyShardedDataParallel(layer(rank.device), {

@@ -66,7 +66,7 @@ function alone(body: (rank: Rank, wrap: Wrap) => void | Promise<void>): Promise<
   return onRanks(1, async (rank) => body(rank, enableWrap({ processGroup: rank.group })));
 }
 
-describe('F40 enableWrap', () => {
+describe('enableWrap', () => {
   it("overrides win over the module's own config, which wins over the common one", async () => {
     await alone(({ device, group }) => {
       const seen: object[] = [];
@@ -125,7 +125,7 @@ describe('F40 enableWrap', () => {
   });
 });
 
-describe('F40 autoWrap with the default policy', () => {
+describe('autoWrap with the default policy', () => {
   it.each([
     { min: 4 * LAYER + 1, paths: [], numWrapped: 0 },
     { min: 4 * LAYER, paths: [''], numWrapped: 4 * LAYER },
@@ -200,7 +200,7 @@ describe('F40 autoWrap with the default policy', () => {
   });
 });
 
-describe('F40 autoWrap', () => {
+describe('autoWrap', () => {
   it('asks children before their parent, with what is left, and names instances by path', async () => {
     await alone(({ device }, wrap) => {
       const asked: string[] = [];

@@ -105,7 +105,7 @@ it('trains with more ranks than blocks of 128 elements, some of them all padding
   await expectEqualTraining(scenario, 4);
 });
 
-it('F39 a module without any parameter has an empty state and norm 0', async () => {
+it('a module without any parameter has an empty state and norm 0', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
     class Nothing extends Module<[x: Tensor], Tensor> {
       forward(x: Tensor): Tensor {

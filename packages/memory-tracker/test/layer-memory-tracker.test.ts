@@ -43,7 +43,7 @@ async function traced(model: Module, options?: LayerMemoryTrackerOptions) {
   return tracker.trace().samples;
 }
 
-it('F42 samples leaves in the order of forward and then of backward, with their sizes', async () => {
+it('samples leaves in the order of forward and then of backward, with their sizes', async () => {
   const samples = await traced(stack(makeDevice()));
   expect(samples.map(({ phase, name, type }) => `${phase} ${name} ${type}`)).toEqual([
     'forward 0 Linear',
@@ -75,7 +75,7 @@ it('F42 samples leaves in the order of forward and then of backward, with their 
   expect(samples.every(({ pass, gatheredBytes }) => pass === 0 && gatheredBytes === 0)).toBe(true);
 });
 
-it("F42 takes live bytes by tag from the device's ledger, and reserved ones from its pool", async () => {
+it("takes live bytes by tag from the device's ledger, and reserved ones from its pool", async () => {
   const device = makeDevice();
   const samples = await traced(stack(device));
   const live = samples.map(({ liveBytes }) => liveBytes);

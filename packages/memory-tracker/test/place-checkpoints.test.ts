@@ -6,7 +6,7 @@ import { describe, expect, it } from 'vitest';
 
 const PINNED = [10, 8, 8, 9, 7, 7, 5, 4, 4];
 
-describe('F42 placeCheckpoints', () => {
+describe('placeCheckpoints', () => {
   it('finds the pinned optima', () => {
     expect(placeCheckpoints(PINNED, 0)).toEqual({ maxRun: 62, splits: [] });
     expect(placeCheckpoints(PINNED, 1)).toEqual({ maxRun: 35, splits: [4] });

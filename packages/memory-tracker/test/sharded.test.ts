@@ -72,7 +72,7 @@ function orderOf(samples: readonly MemorySample[]): string[] {
   return samples.map(({ phase, name }) => `${phase} ${name}`);
 }
 
-describe.each([2, 4] as const)('F42 over %i ranks', (worldSize) => {
+describe.each([2, 4] as const)('over %i ranks', (worldSize) => {
   const bytes = GATHERED[worldSize];
 
   it('each layer gathers its own bytes, in forward and again in backward', async () => {
@@ -138,7 +138,7 @@ describe.each([2, 4] as const)('F42 over %i ranks', (worldSize) => {
   });
 });
 
-it('F42 order, parameters and activations are those of one process', async () => {
+it('order, parameters and activations are those of one process', async () => {
   const [plain] = await traced(1, (device) => layers(device));
   expect(orderOf(plain!)).toEqual(ORDER);
   expect(plain!.map(({ parameterBytes }) => parameterBytes)).toEqual(Array(6).fill(PLAIN));

@@ -132,7 +132,7 @@ describe('the summary', () => {
   });
 });
 
-describe('F42 suggestCheckpoints', () => {
+describe('suggestCheckpoints', () => {
   const trace = traceOf([10, 8, 8, 9, 7, 7, 5, 4, 4], [1, 2]);
 
   it('names the modules that begin segments', () => {

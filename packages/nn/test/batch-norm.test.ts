@@ -241,7 +241,7 @@ describe('BatchNorm1d', () => {
 });
 
 describe('checkpoint around BatchNorm1d', () => {
-  it.each([1, 2])('F41 counts each batch once, nested %i deep, bit for bit', async (depth) => {
+  it.each([1, 2])('counts each batch once, nested %i deep, bit for bit', async (depth) => {
     const run = async (isCheckpointed: boolean) => {
       const device = makeDevice();
       const norm = new BatchNorm1d(device, { numFeatures: 3 });
@@ -265,7 +265,7 @@ describe('checkpoint around BatchNorm1d', () => {
     expect(await run(true)).toEqual(await run(false));
   });
 
-  it('F41 around the blocks of a residual network: losses and all buffers bit for bit', async () => {
+  it('around the blocks of a residual network: losses and all buffers bit for bit', async () => {
     const run = async (isCheckpointed: boolean) => {
       const device = makeDevice();
       const model = new ResidualMlp(device, {

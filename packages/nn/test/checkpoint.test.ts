@@ -81,7 +81,7 @@ async function step(options: { isCheckpointed: boolean; isPacked?: boolean }) {
   return { loss, gradients, liveBytes, finals };
 }
 
-describe('F41 checkpoint', () => {
+describe('checkpoint', () => {
   it('gives the same loss and gradients bit for bit with dropout, in fewer bytes', async () => {
     const plain = await step({ isCheckpointed: false });
     const wrapped = await step({ isCheckpointed: true });

@@ -100,14 +100,14 @@ describe.each(PATHS)('%o', (options) => {
     return offloaded;
   };
 
-  it('2.7 input gradients: stands anywhere in a model, gradients reach what is before and after it', async () => {
+  it('stands anywhere in a model: gradients reach what is before and after it', async () => {
     await same(stack, async (model, x) => {
       const output: Tensor = await model.call(mul(tanh(x), 2));
       await mean(square(tanh(output))).backward();
     });
   });
 
-  it('2.5.5 2.7 activations of a call: two forwards may come before their backwards, in either order', async () => {
+  it('two forwards may come before their backwards, in either order', async () => {
     for (const order of [
       [0, 1],
       [1, 0],
@@ -131,7 +131,7 @@ describe.each(PATHS)('%o', (options) => {
     });
   });
 
-  it('2.7 width 1: a boundary and a result may be one wide', async () => {
+  it('a boundary and a result may be one wide', async () => {
     const build = (device: Device) =>
       new Sequential(device, [linear(device, DIM, 1), linear(device, 1, 3), linear(device, 3, 1)]);
     await same(build, async (model, x) => {
@@ -141,7 +141,7 @@ describe.each(PATHS)('%o', (options) => {
     });
   });
 
-  it('2.7 several inputs and outputs, in containers', async () => {
+  it('several inputs and outputs, in containers', async () => {
     class Join extends Module<[a: Tensor, rest: { b: Tensor; scale: number }], Tensor> {
       forward(a: Tensor, { b, scale }: { b: Tensor; scale: number }): Tensor {
         return add(a, mul(b, scale));
@@ -208,7 +208,7 @@ describe.each(PATHS)('%o', (options) => {
     expect(after.values.get('2.bias')).toEqual(before.values.get('2.bias'));
   });
 
-  it('2.5.2 accumulates over backwards, and a gradient can be forgotten', async () => {
+  it('accumulates over backwards, and a gradient can be forgotten', async () => {
     await same(stack, async (model, x) => {
       await mean(await model.call(mul(x, 5))).backward();
       model.zeroGrad();
@@ -217,11 +217,11 @@ describe.each(PATHS)('%o', (options) => {
     });
   });
 
-  it('2.5.3 rows that do not divide make fewer micro-batches', async () => {
+  it('rows that do not divide make fewer micro-batches', async () => {
     await same(stack, async (model, x) => mean(square(await model.call(x))).backward(), 2);
   });
 
-  it('2.7 drops: has nothing on the device between steps', async () => {
+  it('has nothing on the device between steps', async () => {
     const { device } = await same(stack, async (model, x) =>
       mean(square(await model.call(x))).backward(),
     );
@@ -232,7 +232,7 @@ describe.each(PATHS)('%o', (options) => {
   });
 });
 
-it('2.5.8 evaluation keeps nothing and gives what training gives', async () => {
+it('evaluation keeps nothing and gives what training gives', async () => {
   const device = newDevice();
   const model = new OffloadModel(stack(device), { numSlices: 3 });
   const x = rows(device, 4);
@@ -246,7 +246,7 @@ it('2.5.8 evaluation keeps nothing and gives what training gives', async () => {
   });
 });
 
-it('2.5.1 the result requires grad though no input does', async () => {
+it('the result requires grad though no input does', async () => {
   const device = newDevice();
   const model = new OffloadModel(stack(device), { checkpointActivation: true });
   await device.scope(async () => {
@@ -255,7 +255,7 @@ it('2.5.1 the result requires grad though no input does', async () => {
   });
 });
 
-it('2.5.9 2.7 batch norms count a batch once, checkpointed or not', async () => {
+it('batch norms count a batch once, checkpointed or not', async () => {
   const run = async (options: OffloadOptions | undefined) => {
     const device = newDevice();
     const norm = new BatchNorm1d(device, { numFeatures: DIM });
@@ -269,7 +269,7 @@ it('2.5.9 2.7 batch norms count a batch once, checkpointed or not', async () => 
   expect(await run({ checkpointActivation: false })).toEqual(plain);
 });
 
-describe('O1 2.5.7 2.7 twelve layers in four slices', () => {
+describe('twelve layers in four slices', () => {
   /** The most bytes on the device in a forward and backward, and the most parked on the host. */
   const peak = async (options: OffloadOptions | undefined) => {
     const device = newDevice();
@@ -319,7 +319,7 @@ it('a parameter at rest says who can read it, also one whose values were deferre
   );
 });
 
-describe('2.7 state dicts', () => {
+describe('state dicts', () => {
   it('load into the bare model and back, another slicing too', async () => {
     const device = newDevice();
     const trained = new OffloadModel(stack(device), { numSlices: 2 });
@@ -419,7 +419,7 @@ it('a store that fails rejects the call, and the next one works', async () => {
   expect(device.memory().live.total).toBe(live);
 });
 
-it('2.2 splits layers as fairscale does, without empty slices, and rows by ceil(B / n)', () => {
+it('splits layers as fairscale does, without empty slices, and rows by ceil(B / n)', () => {
   expect(splitLayers([10, 10, 10, 10], 2)).toEqual([2, 2]);
   expect(splitLayers([1, 1, 100, 1], 3)).toEqual([2, 1, 1]);
   expect(splitLayers([100, 1, 1, 1], 3)).toEqual([1, 3]);

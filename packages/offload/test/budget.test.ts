@@ -68,7 +68,7 @@ function watchGradients({ device, model }: Run): number[] {
   return reserved;
 }
 
-describe('O4 2.7 partial residency: a model whose state is ten times the budget', () => {
+describe('a model whose state is ten times the budget', () => {
   it.each(['host', 'disk'])('trains on the %s tier as it does without', async (tier) => {
     const plain = await trainStack(stack(new Device(backend, { seed: 1 })), 4);
     const directory = await mkdtemp(join(tmpdir(), 'offload-'));
@@ -276,7 +276,7 @@ describe('a plan for a budget', () => {
 });
 
 describe('too small a budget', () => {
-  it('2.7 a slice that does not fit is an error with the smallest that works and the layer that needs it', async () => {
+  it('a slice that does not fit is an error with the smallest that works and the layer that needs it', async () => {
     const first = begin({ backend, offload: { deviceBudgetBytes: 20_000 } });
     const error = await trainStep(first, 0).catch((reason: unknown) => reason);
     expect(error).toBeInstanceOf(OffloadBudgetError);

@@ -71,7 +71,7 @@ describe.each([
     });
   };
 
-  it('2.7 several outputs: a value may pass through slices beside others', async () => {
+  it('a value may pass through slices beside others', async () => {
     const skip = (device: Device) => {
       const inner = linear(device);
       type Pair = { x: Tensor; skip: Tensor };
@@ -97,7 +97,7 @@ describe.each([
     }, squared);
   });
 
-  it('2.7 sharing: one module in two places of a list', async () => {
+  it('one module may stand in two places of a list', async () => {
     await same((device) => {
       const shared = linear(device);
       return [shared, linear(device), shared];
@@ -116,14 +116,14 @@ describe.each([
     );
   });
 
-  it('2.7 activations belong to the call: the model of its own result', async () => {
+  it('the model may be called on its own result', async () => {
     await same(
       (device) => linears(device, 3),
       async (model, x) => mean(square(await model.call(await model.call(x)))).backward(),
     );
   });
 
-  it('2.7 two losses: a graph that is kept runs again', async () => {
+  it('a graph that is kept runs again, for a second loss', async () => {
     await same(
       (device) => linears(device, 3),
       async (model, x) => {
@@ -134,7 +134,7 @@ describe.each([
     );
   });
 
-  it('2.5.8 evaluation between forward and backward', async () => {
+  it('evaluation between forward and backward', async () => {
     await same(
       (device) => linears(device, 3),
       async (model, x) => {
@@ -285,7 +285,7 @@ it.each(['forward', 'backward'])(
   },
 );
 
-it('2.5.7 evaluation holds a few boundaries at a time, not all of them', async () => {
+it('evaluation holds a few boundaries at a time, not all of them', async () => {
   const device = newDevice();
   const model = new OffloadModel(linears(device, 8), { numSlices: 8 });
   await device.noGrad(() => device.scope(() => model.call(rows(device))));

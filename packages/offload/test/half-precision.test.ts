@@ -73,7 +73,7 @@ describe.each(['f16', 'bf16'] as const)('in %s', (computeDType) => {
     }
   });
 
-  it('2.7 loss scaler: clipped steps are near those in f32', async () => {
+  it('steps clipped under a loss scaler are near those in f32', async () => {
     const [wide, narrow] = [beginRun({}), beginRun({ computeDType })];
     const scalers = [wide, narrow].map(() => new LossScaler({ initScale: 1024 }));
     for (let step = 0; step < 6; step++) {
@@ -103,7 +103,7 @@ describe.each(['f16', 'bf16'] as const)('in %s', (computeDType) => {
   });
 });
 
-describe.each(['f16', 'bf16'] as const)('O2 beside the plain model in %s', (dtype) => {
+describe.each(['f16', 'bf16'] as const)('beside the plain model in %s', (dtype) => {
   // Masters that 16 bits hold, so that the plain model's rounding of them loses nothing.
   const build = (device: Device) => {
     const model = new Sequential(

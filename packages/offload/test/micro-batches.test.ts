@@ -53,7 +53,7 @@ function expectClose(found: Map<string, number[]>, expected: Map<string, number[
   }
 }
 
-describe.each([true, false])('2.5.9 2.7 batch norms, checkpointing %s', (checkpointActivation) => {
+describe.each([true, false])('batch norms, checkpointing %s', (checkpointActivation) => {
   it.each([1, 2, 3, 4])(
     'count a batch once, by the moments of all its rows, in %i micro-batches',
     async (numMicrobatches) => {
@@ -120,7 +120,7 @@ it('a forward that fails in its second micro-batch leaves the running statistics
 });
 
 it.each([true, false])(
-  '2.5.7 micro-batches that wait for the next slice wait on the host, checkpointing %s',
+  'micro-batches that wait for the next slice wait on the host, checkpointing %s',
   async (checkpointActivation) => {
     const device = new Device(createReferenceBackend(), { seed: 6 });
     const layers = Array.from(

@@ -199,7 +199,7 @@ it('a second step, a state dict or a commit beside a step', async () => {
   expect(await stateDict(model)).toEqual(state);
 });
 
-it('2.7 checkpointing around the model, around that, and a layer that checkpoints itself, stay calls of its own', async () => {
+it('checkpointing around the model, around that, and a layer that checkpoints itself, stay calls of its own', async () => {
   const gradients = async (isOffloaded: boolean) => {
     const device = new Device(createReferenceBackend(), { seed: 4 });
     class Inner extends Module<[x: Tensor], Tensor> {

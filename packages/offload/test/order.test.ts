@@ -96,14 +96,14 @@ async function settledPass(options: OffloadOptions) {
 }
 
 describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
-  it('2.7 prefetch: the next slice is being read when kernels of one start, forward', async () => {
+  it('the next slice is being read when kernels of one start, in forward', async () => {
     const { forward } = await settledPass({ checkpointActivation });
     for (let i = 0; i + 1 < LAYERS; i++) {
       expect(forward.indexOf(`read parameter ${i + 1}`)).toBeLessThan(forward.indexOf(`run ${i}`));
     }
   });
 
-  it('2.7 prefetch: and the one before it in backward, while gradients leave', async () => {
+  it('the slice before is being read in backward, while gradients leave', async () => {
     const { backward } = await settledPass({ checkpointActivation });
     for (let i = LAYERS - 1; i > 0; i--) {
       const run = backward.indexOf(`run ${i}`);
@@ -116,7 +116,7 @@ describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
     );
   });
 
-  it('2.5 ordering: one slice at a time is on the device, and none computes before it came', async () => {
+  it('one slice at a time is on the device, and none computes before it came', async () => {
     const { device, model, pass, step } = build({ checkpointActivation });
     const present: number[] = [];
     const run = device.backend.run.bind(device.backend);
@@ -138,7 +138,7 @@ describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
     expect(none.forward.indexOf('read parameter 1')).toBeGreaterThan(none.forward.indexOf('run 0'));
   });
 
-  it('2.7 buffer pool: steps like those before make no host buffer', async () => {
+  it('steps like those before make no host buffer', async () => {
     const { model, step } = build({ checkpointActivation });
     expect(await numUntilNoneIsMade(model, step)).toBeLessThan(MOST_RUNS);
     expect(model.hostMemory()).toMatchObject({ stagingBytes: 0, parkedBytes: 0 });

@@ -30,7 +30,7 @@ const STORES = {
 };
 
 describe.each(['host', 'disk'] as const)('on the %s store', (tier) => {
-  it.each([true, false])('O2 losses are equal bit for bit, checkpointing %s', async (isOn) => {
+  it.each([true, false])('losses are equal bit for bit, checkpointing %s', async (isOn) => {
     const plain = await losses(begin({ backend }), STEPS);
     const { store, remove } = await STORES[tier]();
     const run = begin({ backend, offload: { store, numSlices: 3, checkpointActivation: isOn } });
@@ -69,7 +69,7 @@ it('norms are those of the resident model bit for bit, and so are clipped steps'
 
 describe.each([2, 3, 8])('%i micro-batches', (numMicrobatches) => {
   it.each([true, false])(
-    'O2 2.5.4 2.7 dropout: losses to 2e-6, checkpointing %s',
+    'losses with dropout to 2e-6, checkpointing %s',
     async (checkpointActivation) => {
       const plain = await losses(begin({ backend }), STEPS, 8);
       const run = begin({ backend, offload: { numMicrobatches, checkpointActivation } });
@@ -81,7 +81,7 @@ describe.each([2, 3, 8])('%i micro-batches', (numMicrobatches) => {
   );
 });
 
-it('2.7 sharing between slices: tied first and last layers are one flat, stepped once', async () => {
+it('tied first and last layers are one flat, stepped once', async () => {
   const plain = await losses(begin({ backend }), 3);
   const run = begin({ backend, offload: { numSlices: 5 } });
   const model = run.model as OffloadModel;

@@ -37,7 +37,7 @@ async function ranges(options: OffloadOptions, isTraining = true): Promise<strin
 const stay = (phase: string, runs: readonly string[], layers: string) =>
   [`${phase}_load`, ...runs, `${phase}_drop`].map((name) => `${name} ${layers}`);
 
-describe('2.1 profiling: the named ranges of each slice', () => {
+describe('the named ranges of each slice', () => {
   it('without checkpointing', async () => {
     const forward = ['forward_pass_with_enable_grad'];
     expect(await ranges({})).toEqual([
