@@ -15,7 +15,7 @@ import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 import { GPT } from './gpt-shape.mjs';
 
-// Of the small one the kernels cost next to nothing: what is left is the host's work.
+// The small shape's kernels cost next to nothing: what is left is the host's work.
 const SHAPES = {
   small: { vocab: 32, seq: 8, width: 16, layers: 8, heads: 2, batch: 1 },
   bench: GPT,

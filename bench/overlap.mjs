@@ -16,8 +16,8 @@ import { table } from './figures/table.mjs';
 const TRAINER = fileURLToPath(new URL('../apps/trainer/dist/main.js', import.meta.url));
 // The first steps learn the order of units, fill pools and compile.
 const WARM_UP_STEPS = 3;
-// Of one step: the first gather, before which there is only the optimizer's step; the last unit's
-// reduction, after which there is nothing of backward; the norm's sum, which waits for that, and for
+// Collectives of a step that nothing can hide: the first gather, before which there is only the
+// optimizer's step; the last unit's reduction, after which there is nothing of backward; the norm's sum, which waits for that, and for
 // which the optimizer waits; the loss's sum at the end. overlap.test.ts of fsdp has the schedule.
 const NUM_BARE = 4;
 

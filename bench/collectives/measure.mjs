@@ -178,7 +178,7 @@ async function attempt(entrant, work) {
   }
 }
 
-/** Of the rank that took longest. */
+/** The times of the rank that took longest. */
 async function timeOnce(job, repetitions) {
   const warmUps = Math.min(WARM_UP_CALLS, repetitions - 1);
   const answers = await job.ask({ do: 'time', repetitions, warmUps });

@@ -16,7 +16,7 @@ const isLong = process.env.SHARDWEAVE_LONG === '1';
 const MOST = '^(?!cast|copy|matmul b?f\\d\\d by).*\\bb?f16\\b';
 /** Workers from a file run the source of those that travel with the package: the queue, and long products. */
 const LIKE_THE_OTHERS = '^(?!queue|matmul)';
-/** Of a WebGPU device that nobody asks more of; a view may begin between two bindings' alignments. */
+/** Limits of a WebGPU device that nobody asked more of; a view may begin between two bindings' alignments. */
 const SPECIFIED_LIMITS = { maxBufferBytes: 2 ** 28, maxViewBytes: 2 ** 27 - 256 };
 const SUITE_MS = 240_000; // the slowest device alone took under 60 s on two cores
 

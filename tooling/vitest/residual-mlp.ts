@@ -14,7 +14,7 @@ export interface ResidualMlpOptions {
   readonly numClasses: number;
   /** Makes each normalization, a SyncBatchNorm for instance. Default BatchNorm1d. */
   readonly norm?: MakeNorm;
-  /** Of the initial weights; equal on all ranks. Default 0. */
+  /** Seed of the initial weights; equal on all ranks. Default 0. */
   readonly seed?: number;
 }
 

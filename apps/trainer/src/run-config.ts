@@ -56,7 +56,7 @@ export interface RunConfig {
   readonly devices: readonly DeviceChoice[];
   readonly precision: Precision;
   readonly fp32Reduce: boolean;
-  /** Of one rank's cpu device. */
+  /** Threads of one rank's cpu device. */
   readonly threads: number;
   readonly reshard: boolean;
   readonly checkpointActivations: boolean;
@@ -85,7 +85,7 @@ export interface RunConfig {
   readonly model: ModelSource;
   /** The adapters that are trained in the place of the model; undefined: all of it is trained. */
   readonly lora: LoraRun | undefined;
-  /** Of the model, with --dropout applied. */
+  /** The model's configuration, with --dropout applied. */
   readonly modelConfig: ModelConfig;
   readonly tokenizer: TokenizerName;
   readonly dataFile: string | undefined;

@@ -20,11 +20,11 @@ const MAX_DIVISOR = 2 ** 24;
 export type ReduceOp = 'sum' | 'mean' | 'max' | 'min';
 
 export interface ReduceOptions {
-  /** Of the output. */
+  /** Dtype of the output. */
   readonly dtype: ReduceDType;
   readonly op: ReduceOp;
   /**
-   * Of the parts, where that is another one: both are floats. So sums of sums are rounded once, too:
+   * Dtype of the parts, where it is another: both are floats then. Sums of sums are rounded once so, too:
    * f16 parts to an f32 sum, and such sums to f16. Default: `dtype`.
    */
   readonly inputDtype?: ReduceDType;

@@ -15,7 +15,7 @@ const STEPS = 2;
 export interface NetOptions {
   readonly norm: 'batch' | 'sync';
   readonly numForwards: number;
-  /** Of each rank in each forward. Default 4. */
+  /** Rows of each rank in each forward. Default 4. */
   readonly rows?: number;
 }
 

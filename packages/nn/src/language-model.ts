@@ -10,7 +10,7 @@ import { ParameterInit } from './parameter-init.js';
 import { type TokenArgs, tokenArguments } from './token-options.js';
 
 export interface LanguageModelOptions {
-  /** Of the initial weights; equal on all ranks. Default 0. */
+  /** Seed of the initial weights; equal on all ranks. Default 0. */
   readonly seed?: number;
   /** Weights get no memory until they are sharded, materialized or loaded. Default false. */
   readonly deferInit?: boolean;

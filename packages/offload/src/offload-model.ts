@@ -29,7 +29,7 @@ export interface OffloadHostMemory {
   /** The most of them at once since the model was made. */
   readonly peakStagingBytes: number;
   readonly parkedBytes: number;
-  /** Of all host buffers, also of those that wait for their next use. */
+  /** Bytes of all host buffers, those that wait for their next use included. */
   readonly heldBytes: number;
   /** Host buffers made since then: a step like one before it makes none. */
   readonly numBuffersMade: number;

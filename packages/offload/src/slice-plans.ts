@@ -4,7 +4,7 @@ import type { Shape } from '@shardweave/tensor-core';
 import type { OffloadSlice } from './offload-slice.js';
 
 export interface SlicePlan {
-  /** Of the inputs it was made for; smaller ones fit it too. */
+  /** Shapes of the inputs that it was made for; smaller ones fit it, too. */
   readonly shapes: readonly Shape[];
   readonly isTraining: boolean;
   /** Bytes that the device's pool needs beside what was there when the model was called. */

@@ -111,8 +111,8 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
     const isFrozen = true;
     const exact = await results(reference, plain, { isFrozen });
     expect(exact[2]).toHaveLength(0);
-    // Of 64 rows and 6, the least that forward takes at once, and of all rows. A row is one sum over all
-    // classes, as the plain one's is: 2e-6 from float64 on WebGPU.
+    // Chunks of 64 rows and 6, where 64 are the least that forward takes at once, and one of all rows. A row
+    // is one sum over all classes, as the plain one's is: 2e-6 from float64 on WebGPU.
     expectClose(await results(device, chunked(CHUNK_BYTES), { isFrozen }), exact, 2e-6);
     expectClose(await results(device, chunked(), { isFrozen }), exact, 2e-6);
     // In f16 a scale of 2^12 keeps what is below 2^-24, here all of it.

@@ -13,7 +13,7 @@ if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && reason !== undefined) {
   throw new Error(`SHARDWEAVE_REQUIRE_WEBGPU=1, but there is no adapter: ${reason}`);
 }
 
-/** Of a `describe` over tests that need an adapter. */
+/** The title of a `describe` over tests that need an adapter. */
 export const title = (name: string) => `${name}${reason ? ` (${reason})` : ''}`;
 
 export type Options = NonNullable<Parameters<typeof createWebGpuBackend>[0]>;

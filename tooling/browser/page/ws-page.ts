@@ -8,7 +8,7 @@ import { connectWs, connectWsEndpoint } from '@shardweave/collectives/ws';
 declare global {
   interface Window {
     wsPage: typeof wsPage;
-    /** Of the test: the port of the rendezvous of a job, made when a rank first asks for it. */
+    /** The test gives the port of a job's rendezvous, made when a rank first asks for it. */
     portOf(job: string, worldSize: number): Promise<number>;
   }
 }

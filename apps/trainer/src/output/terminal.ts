@@ -10,7 +10,7 @@ import { stepLine } from './step-line.js';
 export interface TerminalStream {
   write(text: string): unknown;
   readonly isTTY?: boolean;
-  /** Of a terminal. */
+  /** The width in characters, where it is a terminal. */
   readonly columns?: number;
 }
 

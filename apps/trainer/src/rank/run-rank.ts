@@ -39,7 +39,7 @@ const LEAST_STEPS_TO_MEASURE = 50;
 export interface RankOptions {
   readonly config: PreparedRun;
   readonly rank: number;
-  /** Of all ranks; also where there is only one. The rank closes it. */
+  /** The group of all ranks, which there is for a single one, too. The rank closes it. */
   readonly world: ProcessGroup;
   readonly host: DeviceHost;
   readonly emit: EmitRankEvent;

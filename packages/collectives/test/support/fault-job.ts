@@ -100,7 +100,7 @@ export class RankProcess {
 
 export interface JoinOptions {
   readonly links?: ProxiedLinks;
-  /** Of `serveRendezvous`, for the first attempt; default: rank 0 hosts it. */
+  /** The port of a `serveRendezvous`, for the first attempt; default: rank 0 hosts it. */
   readonly rendezvousPort?: number;
   readonly optionsOf?: (
     rank: number,

@@ -290,7 +290,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /** Of all units that are reduced over the ranks of `links` in `dtype`. */
+  /** Bytes of the gradients of all units that are reduced over the ranks of `links` in `dtype`. */
   #gradientBytes(links: UnitLinks, dtype: DType): number {
     return this.units
       .filter((unit) => unit.gradient.isReducedWith(links, dtype) && !unit.isAllFrozen)

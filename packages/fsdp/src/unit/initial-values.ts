@@ -9,7 +9,7 @@ import { callIdentity } from '../tree/call-identity.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { LinkGroups } from './unit-links.js';
 
-/** Of the messages with initial values; a program's own have others. */
+/** Messages with initial values have this channel; a program's own messages have others. */
 const CHANNEL = 0xf5d90001;
 
 const NOTHING = new Uint8Array(0);

@@ -32,7 +32,7 @@ export interface LoraOptions {
   readonly targets?: 'all-linear' | readonly string[];
   /** What the frozen parameters become; deferred ones are then made so. Default as they are. */
   readonly baseDType?: 'f32' | 'f16' | 'bf16';
-  /** Of the initial adapters; equal on all ranks. Default 0. */
+  /** Seed of the initial adapters; equal on all ranks. Default 0. */
   readonly seed?: number;
 }
 

@@ -14,7 +14,7 @@ import { sumsOf } from '../../kernel-calls/products.js';
 import type { CommandWriter } from './command-writer.js';
 import { reduce } from './encode-rows.js';
 
-/** Of one thread; decides only how far to split. */
+/** A thread's rate, which decides only how far work is split. */
 const FLOP_PER_NS = 45;
 /** A chunk costs about a microsecond more than the products in it. */
 const CHUNK_NS = 30_000;

@@ -10,7 +10,7 @@ import { FLOATS } from '../sizes.js';
 import { dropoutTwin } from '../twins/dropout.js';
 
 const NUM_ROWS = 8;
-/** Of 8 rows: whole, in two uneven parts, in three. */
+/** Where 8 rows are cut: into two uneven parts, and into three. */
 const CUTS = [[3], [1, 6]] as const;
 
 export function dropoutOpCases(): OpCase[] {
