@@ -2,10 +2,10 @@
 // native stderr; a line `@@@ index` stands before what it says of each.
 //   node compile.mjs KERNELS.json
 import { readFileSync, writeSync } from 'node:fs';
-import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
+import { create } from 'webgpu';
 
 const STDERR = 2;
-const gpu = openNodeGpu({ flags: ['enable-dawn-features=allow_unsafe_apis'] });
+const gpu = create(['enable-dawn-features=allow_unsafe_apis']);
 const adapter = await gpu.requestAdapter();
 if (adapter === null) {
   throw new Error('no adapter: the driver does not open');

@@ -5,58 +5,35 @@
 // packages.
 // Usage: node bench/kernels/isa.mjs [--only TEXT] [--report FILE]
 
-import { execFileSync, spawnSync } from 'node:child_process';
-import {
-  closeSync,
-  existsSync,
-  mkdtempSync,
-  openSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { publish } from '../figures/publish.mjs';
 import { endRecord, headOf, startRecord } from '../figures/record.mjs';
 import { table } from '../figures/table.mjs';
 import { hardwareKernels } from './hardware-kernels.mjs';
-import { shaderStats } from './shader-stats.mjs';
-
-/** The driver's other releases count registers and schedule otherwise. */
-const CHECKED_DRIVER = 'radv: Mesa 25.0.7';
-const ICD_FILE = '/usr/share/vulkan/icd.d/radeon_icd.json';
-const COMPILE_LIMIT_MS = 600_000;
-
-/** At fewer waves loads are not hidden behind arithmetic. */
-const LEAST_WAVES = 8;
-/** Vector instructions beside multiply-adds, for each of them, in loops that multiply. */
-const MOST_OTHER = 0.25;
-/** What is made of products; other kernels wait for memory. */
-const MULTIPLIES = /^(matmul|attention)/;
-/** Loops with fewer multiply-adds are not the product's. */
-const LOOP_MULTIPLY_ADDS = 8;
+import {
+  CHECKED_DRIVER,
+  compileKernels,
+  LEAST_WAVES,
+  MOST_OTHER,
+  MULTIPLIES,
+  whyNoCompiler,
+} from './navi31.mjs';
 
 const { values: flags } = parseArgs({
   options: { only: { type: 'string' }, report: { type: 'string' } },
 });
-const missing = whyNot();
+const missing = whyNoCompiler();
 if (missing !== undefined) {
   console.log(`isa: skipped: ${missing}`);
   process.exit(0);
 }
 const record = await startRecord('bench/kernels/isa.mjs');
 const kernels = (await hardwareKernels()).filter(({ label }) => label.includes(flags.only ?? ''));
-const { driver, printed } = compile(kernels);
-if (!driver.startsWith(CHECKED_DRIVER)) {
+const { driver, kernels: rows } = compileKernels(kernels);
+if (rows === undefined) {
   console.log(`isa: skipped: the gates were checked on ${CHECKED_DRIVER}, this is ${driver}`);
   process.exit(0);
 }
-const rows = kernels.map(({ label }, index) => {
-  const stats = shaderStats(printed[index]);
-  return { label, ...stats, failures: failuresOf(label, stats) };
-});
 await endRecord(record);
 Object.assign(record, {
   ...{ driver, chip: 'navi31' },
@@ -68,80 +45,6 @@ Object.assign(record, {
 publish(flags.report, report(), record);
 const failed = rows.filter(({ failures }) => failures.length > 0);
 process.exit(failed.length === 0 ? 0 : 1);
-
-function whyNot() {
-  if (process.platform !== 'linux' || process.arch !== 'x64') {
-    return 'the preloaded part is for Linux on x64';
-  }
-  if (!existsSync(ICD_FILE)) {
-    return `no RADV here (${ICD_FILE})`;
-  }
-  return spawnSync('cc', ['--version']).status === 0 ? undefined : 'no C compiler (cc)';
-}
-
-function compile(list) {
-  const folder = mkdtempSync(join(tmpdir(), 'shardweave-isa-'));
-  try {
-    const library = join(folder, 'null-winsys.so');
-    const source = join(import.meta.dirname, 'null-winsys.c');
-    execFileSync('cc', ['-shared', '-fPIC', '-O1', '-o', library, source], { stdio: 'inherit' });
-    const input = join(folder, 'kernels.json');
-    writeFileSync(input, JSON.stringify(list));
-    const script = join(import.meta.dirname, 'compile.mjs');
-    const output = join(folder, 'printed.txt'); // a pipe as full as this would lose lines
-    const printedTo = openSync(output, 'w');
-    // V8's own handler of faults would come before the preloaded one.
-    const child = spawnSync(process.execPath, ['--disable-wasm-trap-handler', script, input], {
-      env: {
-        ...process.env,
-        LD_PRELOAD: library,
-        VK_ICD_FILENAMES: ICD_FILE,
-        RADV_FORCE_FAMILY: 'navi31',
-        RADV_DEBUG: 'shaderstats,asm',
-        MESA_SHADER_CACHE_DISABLE: 'true',
-      },
-      encoding: 'utf8',
-      stdio: ['ignore', 'pipe', printedTo],
-      timeout: COMPILE_LIMIT_MS,
-    });
-    closeSync(printedTo);
-    const text = readFileSync(output, 'utf8');
-    const parts = text.split(/^@@@ (?:\d+|end)$/m);
-    if (child.status !== 0 || parts.length !== list.length + 2) {
-      const ended = child.signal ?? child.status;
-      throw new Error(
-        `the compiler ended with ${ended} at kernel ${parts.length - 2}: ${list[parts.length - 2]?.label}\n${text.slice(-4000)}`,
-      );
-    }
-    return { driver: child.stdout.trim(), printed: parts.slice(1, -1) };
-  } finally {
-    rmSync(folder, { recursive: true });
-  }
-}
-
-function failuresOf(label, stats) {
-  const failures = [];
-  if (stats.spilledVgprs + stats.spilledSgprs + stats.scratchBytes > 0) {
-    failures.push('spills');
-  }
-  if (stats.waves < LEAST_WAVES) {
-    failures.push(`${stats.waves} waves`);
-  }
-  // A vector of four 16-bit elements has 64 bits. Rows that no vector fits are printed and not judged.
-  const { loop } = stats;
-  const isProduct = /^matmul [NT]/.test(label);
-  const isWide = label.includes(' wide a b ');
-  if (isProduct && isWide && loop.load128 + loop.load64 < loop.loads) {
-    failures.push('narrow loads');
-  }
-  if (MULTIPLIES.test(label) && isProduct === isWide && loop?.multiplyAdds >= LOOP_MULTIPLY_ADDS) {
-    const other = loop.otherVector / loop.multiplyAdds;
-    if (other > MOST_OTHER) {
-      failures.push(`${other.toFixed(2)} other vector instructions`);
-    }
-  }
-  return failures;
-}
 
 function report() {
   const failing = rows.filter(({ failures }) => failures.length > 0);

@@ -1,0 +1,121 @@
+// Kernels through Mesa's RADV on its null window system, as for an RDNA 3 chip (navi31), and the gates that
+// they are held to. Executes nothing.
+
+import { execFileSync, spawnSync } from 'node:child_process';
+import {
+  closeSync,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { shaderStats } from './shader-stats.mjs';
+
+/** The driver's other releases count registers and schedule otherwise. */
+export const CHECKED_DRIVER = 'radv: Mesa 25.0.7';
+const ICD_FILE = '/usr/share/vulkan/icd.d/radeon_icd.json';
+const COMPILE_LIMIT_MS = 600_000;
+
+/** At fewer waves loads are not hidden behind arithmetic. */
+export const LEAST_WAVES = 8;
+/** Vector instructions beside multiply-adds, for each of them, in loops that multiply. */
+export const MOST_OTHER = 0.25;
+/** What is made of products; other kernels wait for memory. */
+export const MULTIPLIES = /^(matmul|attention)/;
+/** Loops with fewer multiply-adds are not the product's. */
+const LOOP_MULTIPLY_ADDS = 8;
+
+/** Why nothing can be compiled here; undefined where it can, unless the driver is of another release. */
+export function whyNoCompiler() {
+  if (process.platform !== 'linux' || process.arch !== 'x64') {
+    return 'the preloaded part is for Linux on x64';
+  }
+  if (!existsSync(ICD_FILE)) {
+    return `no RADV here (${ICD_FILE})`;
+  }
+  return spawnSync('cc', ['--version']).status === 0 ? undefined : 'no C compiler (cc)';
+}
+
+/**
+ * Figures of each kernel, with the gates that it fails; none where the gates were checked on another driver.
+ * @param {readonly {label: string, wgsl: string}[]} list
+ */
+export function compileKernels(list) {
+  const { driver, printed } = compile(list);
+  if (!driver.startsWith(CHECKED_DRIVER)) {
+    return { driver };
+  }
+  const kernels = list.map(({ label }, index) => {
+    const stats = shaderStats(printed[index]);
+    return { label, ...stats, failures: failuresOf(label, stats) };
+  });
+  return { driver, kernels };
+}
+
+function compile(list) {
+  const folder = mkdtempSync(join(tmpdir(), 'shardweave-isa-'));
+  try {
+    const library = join(folder, 'null-winsys.so');
+    const source = join(import.meta.dirname, 'null-winsys.c');
+    execFileSync('cc', ['-shared', '-fPIC', '-O1', '-o', library, source], { stdio: 'inherit' });
+    const input = join(folder, 'kernels.json');
+    writeFileSync(input, JSON.stringify(list));
+    const script = join(import.meta.dirname, 'compile.mjs');
+    const output = join(folder, 'printed.txt'); // a pipe as full as this would lose lines
+    const printedTo = openSync(output, 'w');
+    // V8's own handler of faults would come before the preloaded one.
+    const child = spawnSync(process.execPath, ['--disable-wasm-trap-handler', script, input], {
+      env: {
+        ...process.env,
+        LD_PRELOAD: library,
+        VK_ICD_FILENAMES: ICD_FILE,
+        RADV_FORCE_FAMILY: 'navi31',
+        RADV_DEBUG: 'shaderstats,asm',
+        MESA_SHADER_CACHE_DISABLE: 'true',
+      },
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', printedTo],
+      timeout: COMPILE_LIMIT_MS,
+    });
+    closeSync(printedTo);
+    const text = readFileSync(output, 'utf8');
+    const parts = text.split(/^@@@ (?:\d+|end)$/m);
+    if (child.status !== 0 || parts.length !== list.length + 2) {
+      const ended = child.signal ?? child.status;
+      throw new Error(
+        `the compiler ended with ${ended} at kernel ${parts.length - 2}: ${list[parts.length - 2]?.label}\n${text.slice(-4000)}`,
+      );
+    }
+    return { driver: child.stdout.trim(), printed: parts.slice(1, -1) };
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+}
+
+function failuresOf(label, stats) {
+  const failures = [];
+  if (stats.spilledVgprs + stats.spilledSgprs + stats.scratchBytes > 0) {
+    failures.push('spills');
+  }
+  if (stats.waves < LEAST_WAVES) {
+    failures.push(`${stats.waves} waves`);
+  }
+  // A vector of four 16-bit elements has 64 bits. Rows that no vector fits are printed and not judged.
+  const { loop } = stats;
+  const isProduct = /^matmul [NT]/.test(label);
+  const isWide = label.includes(' wide a b ');
+  if (isProduct && isWide && loop.load128 + loop.load64 < loop.loads) {
+    failures.push('narrow loads');
+  }
+  if (MULTIPLIES.test(label) && isProduct === isWide && loop?.multiplyAdds >= LOOP_MULTIPLY_ADDS) {
+    const other = loop.otherVector / loop.multiplyAdds;
+    if (other > MOST_OTHER) {
+      failures.push(`${other.toFixed(2)} other vector instructions`);
+    }
+  }
+  return failures;
+}
