@@ -2,12 +2,14 @@
 
 import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
 import { captureCheckpoint, lazyStateDict, loadCheckpoint } from '@shardweave/nn';
+import { materialize } from '@shardweave/nn/flat';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openDdp(options: StrategyOptions): Promise<Strategy> {
   const { config, groups } = options;
   const model = await wholeModel(options);
+  materialize(model);
   const parameters = trainedParameters(model);
   const onlyTrained = config.lora !== undefined;
   const ddp = new DistributedDataParallel(model, {

@@ -11,7 +11,6 @@ import {
   StateDictError,
   streamStateDict,
 } from '@shardweave/nn';
-import { materialize } from '@shardweave/nn/flat';
 import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
 import { UsageError } from '../../errors.js';
 import { withAdapterState } from '../../model/adapter-directory.js';
@@ -64,14 +63,13 @@ export function bytesOf(parameters: readonly Tensor[]): number {
   return parameters.reduce((sum, { size, dtype }) => sum + size * byteSize(dtype), 0);
 }
 
-/** The model on one device as a whole, its values read or drawn. */
+/** The model on one device as a whole with the values of its files; materialize draws the others. */
 export async function wholeModel({
   device,
   config,
 }: Pick<StrategyOptions, 'device' | 'config'>): Promise<LanguageModel> {
   const model = deferredModel(device, config);
   await withWeights(model, config, (state, options) => streamStateDict(model, state, options));
-  materialize(model);
   checkpointBlocks(model, config);
   return model;
 }

@@ -7,6 +7,7 @@ import {
   packParameters,
   streamedGradNorm,
 } from '@shardweave/nn';
+import { materialize } from '@shardweave/nn/flat';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
@@ -14,7 +15,8 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
   const model = await wholeModel(options);
   const parameters = trainedParameters(model);
   const onlyTrained = options.config.lora !== undefined;
-  const packed = packParameters(model);
+  const packed = packParameters(model); // drawn where they rest, without a copy
+  materialize(model);
   const optimizer = adamW(parameters, options.config);
   return {
     module: model,

@@ -1,0 +1,60 @@
+// What a start does before the first step, in counts that no clock can blur: each weight is drawn once, into where
+// it rests, and passes to the host only where it rests there or goes to other ranks.
+
+import { createDryGroup } from '@shardweave/collectives';
+import { parameterCount } from '@shardweave/nn';
+import { createDryStore } from '@shardweave/shard-store';
+import { cpuInfo, createDryBackend, Device } from '@shardweave/tensor-core';
+import { expect, it } from 'vitest';
+import { parseFlags } from '../src/flags.js';
+import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strategy.js';
+import { resolveConfig } from '../src/resolve-config.js';
+
+/** Elements that rank 0's kernels write by name, and bytes between host and device, before the first step. */
+async function startOf(flags: readonly string[]) {
+  const config = await resolveConfig(parseFlags([...flags], () => {}));
+  const written: Record<string, number> = {};
+  let copiedBytes = 0;
+  const backend = createDryBackend(
+    { info: cpuInfo({ threads: 1 }) },
+    {
+      onKernel: (kernel, call) => {
+        const size = 'out' in call ? call.out.size : 0;
+        written[kernel] = (written[kernel] ?? 0) + size;
+      },
+      onCopy: (byteLength) => {
+        copiedBytes += byteLength;
+      },
+    },
+  );
+  const device = new Device(backend, { seed: config.seed });
+  const groups = await openRankGroups(createDryGroup(config.ranks), config);
+  const openStore = async () => createDryStore();
+  const strategy = await openStrategy({ device, config, groups, openStore });
+  await strategy.initialize();
+  strategy.optimizer.dispose();
+  await strategy.dispose();
+  device.dispose();
+  return { written, copiedBytes, elements: parameterCount(config.modelConfig) };
+}
+
+/** What ranks tell each other of their models before they begin. */
+const WORDS_BYTES = 1024;
+
+it.each([
+  { flags: '--strategy single', ofRank: 1, onHost: 0 },
+  { flags: '--strategy single --precision bf16', ofRank: 1, onHost: 0 },
+  { flags: '--strategy ddp --ranks 2', ofRank: 1, onHost: 1 },
+  { flags: '--strategy fsdp --ranks 2', ofRank: 1 / 2, onHost: 0 },
+  { flags: '--strategy offload', ofRank: 1, onHost: 1 },
+  { flags: '--strategy fsdp --ranks 2 --cpu-offload', ofRank: 1 / 2, onHost: 1 / 2 },
+])('$flags: draws each weight of GPT-2 124M once', async ({ flags, ofRank, onHost }) => {
+  const start = await startOf(`--model gpt2 --device cpu ${flags}`.split(' '));
+  const { random = 0, fill = 0, ...others } = start.written;
+  // A rank's part of a unit is rounded up, and the last one ends in pads.
+  expect(random + fill).toBeGreaterThan(0.999 * ofRank * start.elements);
+  expect(random + fill).toBeLessThan(1.001 * ofRank * start.elements);
+  expect(Object.values(others).reduce((sum, size) => sum + size, 0)).toBeLessThan(WORDS_BYTES);
+  const most = 4 * 1.001 * onHost * start.elements + WORDS_BYTES;
+  expect(start.copiedBytes).toBeLessThan(most);
+});
