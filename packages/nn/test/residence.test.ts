@@ -297,6 +297,17 @@ describe('one owner at a time', () => {
     expect(buffers.heldBytes).toBe(3200);
   });
 
+  it('host buffers of a dry run are all the same bytes', () => {
+    const buffers = new HostBuffers({ isDry: true });
+    const taken = [64, 8, 64].map((size) => buffers.take(size));
+    expect(new Set(taken.map(({ buffer }) => buffer)).size).toBe(1);
+    expect(new Set(taken).size).toBe(3);
+    expect(buffers.takenBytes).toBe(136);
+    taken.forEach((bytes) => void buffers.give(bytes));
+    expect([buffers.takenBytes, buffers.heldBytes, buffers.numMade]).toEqual([0, 0, 0]);
+    expect(() => buffers.give(taken[0]!)).toThrow(/^host buffers: expected one that was taken/);
+  });
+
   it('host buffers in use never overlap, in whatever order they come and go', () => {
     const buffers = new HostBuffers();
     const taken: Uint8Array[] = [];

@@ -48,8 +48,8 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   readonly #scheduler: StageScheduler<OffloadSlice, SliceLoads>;
   readonly #forward: SliceForward;
   readonly #backward: SliceBackward;
-  readonly #stagingBuffers = new HostBuffers();
-  readonly #parkingBuffers = new HostBuffers();
+  readonly #stagingBuffers: HostBuffers;
+  readonly #parkingBuffers: HostBuffers;
   readonly #plans = new SlicePlans();
   /** Those whose activations may still be parked. */
   readonly #calls = new Set<ModelCall>();
@@ -79,7 +79,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
         `offload: expected modules without an OffloadModel, got one at '${path}'. One around all slices is enough.`,
       );
     }
-    const { loadAheadBytes } = this.#options;
+    const { loadAheadBytes, store } = this.#options;
+    this.#stagingBuffers = new HostBuffers({ isDry: store.isDry });
+    this.#parkingBuffers = new HostBuffers({ isDry: store.isDry });
     if (isModule(model)) {
       this.child('module', model);
     } else {

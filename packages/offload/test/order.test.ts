@@ -3,7 +3,7 @@
 
 import { AdamW, Linear, Sequential } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
-import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import { createDryStore, createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { type Backend, Device, mean, square } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
@@ -176,6 +176,21 @@ it('batches of other sizes leave no host buffers behind', async () => {
     await pass(1);
   }
   expect(model.hostMemory().heldBytes).toBeLessThan(heldBytes);
+});
+
+it('a store that keeps nothing takes no host memory for what passes to it', async () => {
+  const device = new Device(createReferenceBackend(), { seed: 2 });
+  const layers = [0, 1].map(() => new Linear(device, { inFeatures: 8, outFeatures: 8 }));
+  const options = { checkpointActivation: true, store: createDryStore() };
+  const model = new OffloadModel(layers, options);
+  const optimizer = new AdamW(model.parameters());
+  await device.scope(async () => {
+    await mean(square(await model.call(device.zeros([2, 8])))).backward();
+    await optimizer.step();
+  });
+  const { peakStagingBytes, heldBytes, numBuffersMade } = model.hostMemory();
+  expect(peakStagingBytes).toBeGreaterThan(0);
+  expect([heldBytes, numBuffersMade]).toEqual([0, 0]);
 });
 
 const MOST_RUNS = 50;

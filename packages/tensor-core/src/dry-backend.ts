@@ -18,16 +18,17 @@ export interface DryModel {
   readonly planScratch?: Backend['planScratch'];
 }
 
-/** Larger reads are of values that nobody looks at; zeroing them would cost more than all else. */
+/** Larger reads are of values that nobody looks at; making arrays and zeros would cost more than all else. */
 const ZEROED_BYTES = 64 * 1024;
 
 /**
- * Buffers of the limits of `model` without bytes; kernels do nothing and reads give zeros, but for the
- * caller's own array of more than 64 KiB, which stays as it is.
+ * Buffers of the limits of `model` without bytes; kernels do nothing and reads give zeros. Those of more than
+ * 64 KiB give the caller's own array as it is or, without one, the same array each time.
  */
 export function createDryBackend(model: DryModel, options: DryBackendOptions = {}): Backend {
   let nextId = 0;
   let dispatches = 0;
+  let nowhere = new Uint8Array();
   const sizes = new Map<BackendBuffer, number>();
   const { maxBufferBytes } = model.info.limits;
   return {
@@ -42,10 +43,13 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
     write: (_buffer, _offset, { byteLength }) => options.onCopy?.(byteLength),
     read: async (_buffer, _offset, byteLength, into) => {
       options.onCopy?.(byteLength);
-      if (into === undefined) {
-        return new Uint8Array(byteLength);
+      if (byteLength <= ZEROED_BYTES) {
+        return into?.fill(0) ?? new Uint8Array(byteLength);
       }
-      return byteLength > ZEROED_BYTES ? into : into.fill(0);
+      if (into === undefined && nowhere.byteLength < byteLength) {
+        nowhere = new Uint8Array(byteLength);
+      }
+      return into ?? nowhere.subarray(0, byteLength);
     },
     copy: () => undefined,
     run: (kernel, call, scratch) => {

@@ -115,9 +115,11 @@ export class ShardedUnit extends FlatParameter {
     const staging = device.storage(this.layout.shardLength, this.loadDType, 'staging');
     staging.fill();
     device.backend.run('cast', { x: this.flat.view(), out: staging.view() });
-    this.#publishedBuffer ??= new Uint8Array(staging.byteLength);
     const bytes = staging.read(0, staging.byteLength, this.#publishedBuffer);
-    bytes.catch(() => undefined); // seen by the gather that awaits it
+    const keep = (read: Uint8Array) => {
+      this.#publishedBuffer = read;
+    };
+    bytes.then(keep, () => undefined); // a failure is seen by the gather that awaits it
     staging.release();
     this.#published = { version, bytes };
     return bytes;

@@ -28,6 +28,13 @@ export class HostBuffers {
   #takenBytes = 0;
   #peakTakenBytes = 0;
   #numSweeps = 0;
+  /** What all buffers are where nothing is kept: an array for each would make the collector run all the time. */
+  #nowhere: Block | undefined;
+
+  /** @param options.isDry what is written into them is not looked at: all may be the same bytes */
+  constructor({ isDry = false }: { readonly isDry?: boolean | undefined } = {}) {
+    this.#nowhere = isDry ? this.#blockOf(0) : undefined;
+  }
 
   /** Blocks made so far: it stands still when a step finds all of its buffers. */
   get numMade(): number {
@@ -54,6 +61,14 @@ export class HostBuffers {
     const size = wholeSteps(byteLength);
     this.#takenBytes += size;
     this.#peakTakenBytes = Math.max(this.#peakTakenBytes, this.#takenBytes);
+    if (this.#nowhere !== undefined) {
+      if (this.#nowhere.bytes.byteLength < size) {
+        this.#nowhere = this.#blockOf(size);
+      }
+      const bytes = this.#nowhere.bytes.subarray(0, byteLength);
+      this.#taken.set(bytes, this.#nowhere);
+      return bytes;
+    }
     const { block, gap } = this.#bestGap(size) ?? this.#make(size);
     const rest = { start: gap.start + size, end: gap.end };
     block.gaps = block.gaps.flatMap((each) => (each === gap ? [rest] : [each])).filter(hasBytes);
@@ -77,6 +92,9 @@ export class HostBuffers {
     this.#taken.delete(bytes);
     const size = wholeSteps(byteLength);
     this.#takenBytes -= size;
+    if (this.#nowhere !== undefined) {
+      return;
+    }
     block.gaps = joined([...block.gaps, { start: byteOffset, end: byteOffset + size }]);
     block.numSweeps = this.#numSweeps;
     if (isFree(block)) {
@@ -117,12 +135,16 @@ export class HostBuffers {
         this.#drop(block);
       }
     }
-    const gap = { start: 0, end: size };
-    const block = { bytes: new Uint8Array(size), gaps: [gap], numSweeps: this.#numSweeps };
+    const block = this.#blockOf(size);
     this.#blocks.add(block);
     this.#heldBytes += size;
     this.#numMade += 1;
-    return { block, gap };
+    return { block, gap: block.gaps[0]! };
+  }
+
+  #blockOf(size: number): Block {
+    const gaps = [{ start: 0, end: size }];
+    return { bytes: new Uint8Array(size), gaps, numSweeps: this.#numSweeps };
   }
 
   #drop(block: Block): void {

@@ -24,6 +24,8 @@ export class StoreUse implements HomeSteps {
   /** The one that failed half-way. No other begins before it is finished. */
   #owed: UnfinishedStep | undefined;
   #codec: Promise<WireCodec> | undefined;
+  /** What all values of a dry store pass through. */
+  #nowhere = new Uint8Array();
 
   constructor(store: ByteStore) {
     this.store = store;
@@ -56,6 +58,20 @@ export class StoreUse implements HomeSteps {
     }
     this.#codec ??= WireCodec.create();
     return this.#codec;
+  }
+
+  /**
+   * Bytes for a value on its way. Where the store is a dry one they are the same for all: an array for each
+   * of a large model's values keeps the garbage collector busy for longer than all else takes.
+   */
+  room(byteLength: number): Uint8Array {
+    if (this.store.isDry !== true) {
+      return new Uint8Array(byteLength);
+    }
+    if (this.#nowhere.byteLength < byteLength) {
+      this.#nowhere = new Uint8Array(byteLength);
+    }
+    return this.#nowhere.subarray(0, byteLength);
   }
 
   /** What a commit that is called after this one has to find done; it never rejects. */

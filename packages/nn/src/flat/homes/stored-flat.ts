@@ -158,7 +158,7 @@ export class StoredFlat implements FlatHome {
 
   /** From here to endFilling, writeParameter goes to host memory. */
   beginFilling(): void {
-    this.#filling = new Uint8Array(this.#parameter!.byteLength);
+    this.#filling = this.#options.use.room(this.#parameter!.byteLength);
   }
 
   /** The bytes of elements that are being filled, to be written into. */
@@ -177,7 +177,7 @@ export class StoredFlat implements FlatHome {
 
   async readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array> {
     this.#options.use.requireWhole(this.name);
-    const bytes = new Uint8Array(byteLength);
+    const bytes = this.#options.use.room(byteLength);
     await this.#parameter!.read(bytes, byteOffset);
     return bytes;
   }

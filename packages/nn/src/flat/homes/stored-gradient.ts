@@ -99,7 +99,7 @@ export class StoredGradient {
     if (!this.#isThere) {
       return undefined;
     }
-    const bytes = new Uint8Array(this.#stored!.byteLength);
+    const bytes = this.#options.use.room(this.#stored!.byteLength);
     await this.#stored!.read(bytes);
     return bytes;
   }
