@@ -326,3 +326,26 @@ describe('linearCrossEntropy', () => {
     );
   });
 });
+
+test.each([
+  ['a GPU', 'webgpu', false, 7],
+  ["a GPU's driver on the CPU", 'webgpu', true, 158],
+  ['the CPU device', 'cpu', true, 158],
+] as const)(
+  '%s makes the gradients of GPT-2 over 8,192 rows in few chunks',
+  async (_, kind, isSoftware, chunks) => {
+    const { info } = createReferenceBackend();
+    const losses: string[] = [];
+    const onKernel = (kernel: string) => kernel === 'crossEntropyBackward' && losses.push(kernel);
+    const limits = { maxBufferBytes: 2 ** 32, maxViewBytes: 2 ** 32 };
+    const model = { info: { ...info, kind, isSoftware, limits } };
+    const device = new Device(createDryBackend(model, { onKernel }));
+    const x = device.empty([8192, 768]);
+    const weight = device.empty([50257, 768]);
+    x.requiresGrad = true;
+    weight.requiresGrad = true;
+    await linearCrossEntropy(x, device.zeros([8192], { dtype: 'i32' }), { weight }).backward();
+    expect(losses).toHaveLength(chunks);
+    await device.dispose();
+  },
+);

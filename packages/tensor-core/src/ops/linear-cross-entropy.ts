@@ -6,6 +6,7 @@
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkOptions, checkValue } from '../check-options.js';
+import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
 import type { BinaryKind } from '../kernel-calls/elementwise.js';
 import { type OptionRule, oneOf, whole } from '../options.js';
@@ -21,7 +22,7 @@ export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
   readonly weight: Tensor;
   /**
    * Most bytes of logits (f32) at once, but for one row of them in forward (64 rows where the weight is
-   * frozen) and 64 columns in backward, which there always are. Default 12 MiB.
+   * frozen) and 64 columns in backward, which there always are. Default 12 MiB, on a GPU 256 MiB.
    */
   readonly chunkBytes?: number;
 }
@@ -29,6 +30,8 @@ export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
 const TENSOR: OptionRule = { expected: 'a tensor', holds: isTensor };
 /** With an f32 sum and integers a row, still below 16 MiB for tens of thousands of rows. */
 const CHUNK_BYTES = 12 * 2 ** 20;
+/** A GPU reads x, and dx twice, again for each chunk: of 8,192 rows and GPT-2's classes, 7 times rather than 158. */
+const CHUNK_BYTES_GPU = 256 * 2 ** 20;
 const F32_BYTES = 4;
 /** Classes of a chunk are a multiple, and never fewer: a tile of the products. */
 const COLUMN_STEP = 64;
@@ -63,7 +66,7 @@ export function linearCrossEntropy(
     chunkBytes: whole(1),
   });
   checkValue(op, 'weight', options.weight, TENSOR);
-  const { weight, weights, reduction = 'mean', chunkBytes = CHUNK_BYTES } = options;
+  const { weight, weights, reduction = 'mean', chunkBytes = usualChunk(x.device) } = options;
   requireFloat(op, x, weight);
   requireInteger(op, targets);
   requireSameDevice(op, x, weight, targets);
@@ -78,6 +81,10 @@ export function linearCrossEntropy(
   requireTargetWeights(op, targets, weights);
   const head = { x, weight, targets, first: 0, rows, classes, dim, chunkBytes };
   return x.device.scope(() => reduceLosses(lossesOf(head), { weights, reduction }));
+}
+
+function usualChunk({ backend: { info } }: Device): number {
+  return info.kind === 'webgpu' && !info.isSoftware ? CHUNK_BYTES_GPU : CHUNK_BYTES;
 }
 
 interface Head {

@@ -1,19 +1,39 @@
 // Encodes nothing: kernels that run over it take and give back the scratch that they would need, so
-// that a dry run of a step counts it. It knows which kernels they were, so that these can be compiled ahead.
+// that a dry run of a step counts it. It knows which kernels they were, so that these can be compiled ahead,
+// and tells who asks what each dispatch would compute and move.
 
+import { byteSize } from '@shardweave/dtypes';
 import type { Scratch } from '../../backend.js';
 import { clashesOf, wordsOf } from './clashes.js';
 import type { KernelEncoder, ScratchSlot } from './context.js';
+import { cutGrid, FLOPS_PER_BYTE } from './cut-grid.js';
 import type { Kernel } from './kernel.js';
 import type { CompiledKernel } from './pipelines.js';
+import type { Dispatch } from './recorder.js';
+
+/** What a dispatch would be, after cutting those beyond the budget of operations. */
+export interface PlannedDispatch {
+  readonly kernel: string;
+  readonly workgroups: number;
+  readonly invocations: number;
+  /** Floating-point operations that the kernel estimates; undefined where it is a matter of bytes alone. */
+  readonly flops: number | undefined;
+  /** Bytes of the operands bound, each once; `written` are those of outputs, which some kernels read, too. */
+  readonly bytesRead: number;
+  readonly bytesWritten: number;
+}
 
 export class DryEncoder implements KernelEncoder {
+  /** Sees each dispatch. */
+  onDispatch: ((dispatch: PlannedDispatch) => void) | undefined;
   readonly #slot: ScratchSlot;
+  readonly #maxFlops: number;
   readonly #kernels = new Map<string, CompiledKernel>();
   #fresh = new Map<string, Kernel>();
 
-  constructor(slot: ScratchSlot) {
+  constructor(slot: ScratchSlot, maxFlops: number) {
     this.#slot = slot;
+    this.#maxFlops = maxFlops;
   }
 
   kernel(key: string, build: () => Kernel): CompiledKernel {
@@ -33,7 +53,11 @@ export class DryEncoder implements KernelEncoder {
     return fresh;
   }
 
-  dispatch({ kernel }: CompiledKernel, { views }: Parameters<KernelEncoder['dispatch']>[1]): void {
+  dispatch({ kernel }: CompiledKernel, call: Dispatch): void {
+    const { views } = call;
+    if (this.onDispatch !== undefined) {
+      planned(kernel, call, this.#maxFlops).forEach(this.onDispatch);
+    }
     const taken = clashesOf(kernel, views).map((i) =>
       this.#slot.current.take(wordsOf(views[i]!).bytes),
     );
@@ -43,6 +67,31 @@ export class DryEncoder implements KernelEncoder {
   }
 
   upload(): void {}
+}
+
+function planned(kernel: Kernel, call: Dispatch, maxFlops: number): PlannedDispatch[] {
+  const bytesOf = (access: 'read' | 'read_write') =>
+    call.views.reduce((sum, { dtype, size }, i) => {
+      return sum + (kernel.bindings[i]!.access === access ? size * byteSize(dtype) : 0);
+    }, 0);
+  const [bytesRead, bytesWritten] = [bytesOf('read'), bytesOf('read_write')];
+  const { grid, flops } = call;
+  const estimate = flops ?? FLOPS_PER_BYTE * (bytesRead + bytesWritten);
+  const isCut = kernel.isCuttable && estimate > maxFlops;
+  const parts = isCut ? cutGrid(grid, estimate, maxFlops) : [{ grid, flops: estimate }];
+  return parts.map((part) => {
+    const share = part.flops / estimate;
+    const workgroups = part.grid[0] * part.grid[1] * part.grid[2];
+    const [x, y, z] = kernel.workgroupSize;
+    return {
+      kernel: kernel.label,
+      workgroups,
+      invocations: workgroups * x * y * z,
+      flops: flops === undefined ? undefined : part.flops,
+      bytesRead: bytesRead * share,
+      bytesWritten: bytesWritten * share,
+    };
+  });
 }
 
 /** Tables stay with the backend for good, so a dry run has none of its own. */

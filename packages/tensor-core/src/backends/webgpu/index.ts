@@ -16,6 +16,7 @@ import type { TuningStore } from './tuning-store.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
 export { type AdapterDescription, describeAdapter, listAdapters } from './adapters.js';
+export type { PlannedDispatch } from './dry-encoder.js';
 export {
   type GpuTensorOptions,
   type GpuTensorPlace,

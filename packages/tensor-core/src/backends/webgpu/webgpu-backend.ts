@@ -9,7 +9,7 @@ import { isSoftwareAdapter, nameOf } from './adapters.js';
 import { Allocations } from './allocations.js';
 import { BINDING_ALIGNMENT } from './clashes.js';
 import { type DeviceProfile, KernelContext, type ScratchSlot } from './context.js';
-import { DryEncoder, NO_TABLES } from './dry-encoder.js';
+import { DryEncoder, NO_TABLES, type PlannedDispatch } from './dry-encoder.js';
 import { Fault } from './fault.js';
 import { asGpuBuffer, asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 import { KERNELS } from './kernels/index.js';
@@ -140,7 +140,7 @@ export class WebGpuBackend implements Backend {
           this.#recorder.upload(asGpuBuffer(view.buffer).gpu, view.byteOffset, bytes),
       },
     });
-    this.#dryEncoder = new DryEncoder(this.#slot);
+    this.#dryEncoder = new DryEncoder(this.#slot, profile.maxFlops);
     this.#dryContext = new KernelContext(profile, {
       ...common,
       tableMemory: NO_TABLES,
@@ -269,6 +269,11 @@ export class WebGpuBackend implements Backend {
 
   planScratch<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void {
     this.#withScratch(scratch, () => KERNELS[kernel](this.#dryContext, call));
+  }
+
+  /** Tells of every dispatch that planScratch finds, until it is given undefined. */
+  onPlannedDispatch(sink: ((dispatch: PlannedDispatch) => void) | undefined): void {
+    this.#dryEncoder.onDispatch = sink;
   }
 
   /**
