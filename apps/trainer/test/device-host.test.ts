@@ -1,0 +1,66 @@
+// The device of a run: which tiles make a GPU's products is found in the cache and told to the run's record.
+
+import { mkdtempSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
+import { fileTuningStore, openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
+import { afterEach, expect, it, vi } from 'vitest';
+import { parseFlags } from '../src/flags.js';
+import { RunMonitor } from '../src/output/run-monitor.js';
+import { Terminal } from '../src/output/terminal.js';
+import { DeviceHost } from '../src/rank/device-host.js';
+import type { RankReady } from '../src/rank/events.js';
+import { resolveConfig } from '../src/resolve-config.js';
+import { whyNoWebGpu } from './fixtures/webgpu-adapter.js';
+
+const reason = await whyNoWebGpu();
+const TABLE = { 'NN f32 f32 f32 huge': 'direct 4x4x8' };
+
+afterEach(() => {
+  vi.unstubAllEnvs();
+});
+
+it.skipIf(reason !== undefined)(
+  `a GPU's products are made by what the cache holds for it${reason ? ` (${reason})` : ''}`,
+  async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'tiles-'));
+    vi.stubEnv('SHARDWEAVE_CACHE', folder);
+    let key = '';
+    const tuningStore = {
+      read: async (asked: string) => {
+        key = asked;
+        return undefined;
+      },
+      write: async () => {},
+    };
+    await (await createWebGpuBackend({ gpu: openNodeGpu(), tuningStore })).dispose();
+    await fileTuningStore(folder).write(key, TABLE);
+    await using host = new DeviceHost();
+    expect(await host.matmulChoices()).toBeUndefined();
+    const backend = await host.open('webgpu', { threads: 1 });
+    expect(await host.matmulChoices()).toEqual(TABLE);
+    if (backend.info.isSoftware) {
+      await host.measureProducts('f32'); // which would compile for minutes
+      expect(await host.matmulChoices()).toEqual(TABLE);
+    }
+  },
+);
+
+it('the record of a run holds them', async () => {
+  const out = join(mkdtempSync(join(tmpdir(), 'tiles-')), 'run');
+  const config = await resolveConfig(
+    parseFlags(`--model nano --strategy single --out ${out}`.split(' '), () => {}),
+  );
+  const io = { out: process.stdout, err: process.stderr, isQuiet: true, env: {}, steps: 1 };
+  const monitor = new RunMonitor(config, new Terminal(io));
+  const ready: RankReady = {
+    ...{ rank: 0, device: 'webgpu', description: '', numericClass: '', tiles: TABLE, params: 1 },
+    ...{ shardBytes: 4, data: { tokens: 9, documents: 0 }, valid: undefined },
+  };
+  monitor.handle({ type: 'ready', ready });
+  monitor.close(new Error('over'));
+  const lines = readFileSync(join(out, 'events.jsonl'), 'utf8').trimEnd().split('\n');
+  const told = lines.map((line) => JSON.parse(line)).find(({ type }) => type === 'ready');
+  expect(told).toMatchObject({ rank: 0, tiles: TABLE });
+});
