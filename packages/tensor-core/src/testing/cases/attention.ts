@@ -95,6 +95,15 @@ export function attentionCases(): ConformanceCase[] {
         fill: (name, i) => (name === 'q' ? 300 : name === 'k' ? (i % 7) - 3 : undefined),
       },
     ),
+    // In whole blocks, of which nothing is hidden: its weight is 0, and no other.
+    attentionCase(
+      { queries: 16, keys: 128, dim: 4 },
+      {
+        says: 'a score of -infinity',
+        fill: (name, i) =>
+          name === 'q' ? 10 + (i % 3) : name === 'k' && i === 281 ? -3e38 : undefined,
+      },
+    ),
   ];
 }
 

@@ -132,7 +132,7 @@ function rescale(r: number, { vectors, tile, dims }: Shape): string {
           let is_hidden = value[c] == -inf();
           let weight = select(exp_of(value[c] - shift[c]), 0.0, is_hidden);
           sum${r}[c] += weight;
-          value[c] = select(weight * kept(batch, head, row0 + ${4 * r}u + c, first + column), -1.0, is_hidden);
+          value[c] = select(weight * kept(batch, head, row0 + ${4 * r}u + c, first + column), -1.0, is_hidden && is_partial);
         }
         weights[column * ${vectors}u + ${r}u] = value;
       }

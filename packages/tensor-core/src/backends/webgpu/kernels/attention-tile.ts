@@ -3,7 +3,7 @@
 // lane makes scores of its own columns, then sums over them for its own dimensions of the head.
 //
 // Note [hidden]: a weight of -1 stands for a key that its row doesn't see, so that partly hidden blocks
-// can pass it over: 0 times NaN is NaN.
+// can pass it over: 0 times NaN is NaN. Whole blocks don't look, and a score of -infinity weighs 0 there.
 
 import type { DType } from '@shardweave/dtypes';
 import { type Binding, elementsPerWord } from '../kernel.js';
