@@ -13,7 +13,13 @@ if (adapter === null) {
 console.log(adapter.info.description);
 const { limits } = adapter;
 const device = await adapter.requestDevice({
-  requiredFeatures: ['subgroups', 'timestamp-query', 'shader-f16'],
+  requiredFeatures: [
+    'subgroups',
+    'timestamp-query',
+    'shader-f16',
+    'subgroup-size-control',
+    'chromium-experimental-subgroup-matrix',
+  ],
   requiredLimits: {
     maxComputeInvocationsPerWorkgroup: Math.min(limits.maxComputeInvocationsPerWorkgroup, 1024),
     maxComputeWorkgroupSizeX: Math.min(limits.maxComputeWorkgroupSizeX, 1024),

@@ -12,6 +12,28 @@ export const TILES = [
   'shared 64x64x16/4',
   'shared 32x32x16/4',
 ];
+/** For f16 alone, of what navi31 offers. */
+const MATRIX_TILES = [
+  'matrix 128x128x32/16x16x16',
+  'matrix 128x64x32/16x16x16',
+  'matrix 64x64x32/16x16x16',
+];
+const ADAPTER_INFO = {
+  ...{ vendor: '', architecture: '', device: '', description: 'navi31', isFallbackAdapter: false },
+  ...{ subgroupMinSize: 32, subgroupMaxSize: 64 },
+  subgroupMatrixConfigs: [
+    { componentType: 'f16', resultComponentType: 'f32', ...{ M: 16, N: 16, K: 16 } },
+  ],
+};
+const FEATURES = [
+  'shader-f16',
+  'subgroups',
+  'subgroup-size-control',
+  'chromium-experimental-subgroup-matrix',
+];
+const LIMITS = { maxComputeWorkgroupStorageSize: 32768, maxComputeInvocationsPerWorkgroup: 1024 };
+/** The null driver has less than the chip, and need not compile what it is not to run. */
+const NOTHING = '@compute @workgroup_size(1) fn main() {}';
 const DTYPES = ['f32', 'f16', 'bf16'];
 const LAYOUTS = [
   [false, false],
@@ -30,7 +52,6 @@ export async function hardwareKernels() {
   const gpu = openNodeGpu({ flags: ['backend=null'] });
   const adapter = await gpu.requestAdapter();
   const device = await adapter.requestDevice({
-    requiredFeatures: ['shader-f16'],
     requiredLimits: {
       maxBufferSize: adapter.limits.maxBufferSize,
       maxStorageBufferBindingSize: adapter.limits.maxStorageBufferBindingSize,
@@ -40,9 +61,14 @@ export async function hardwareKernels() {
   const create = device.createShaderModule.bind(device);
   device.createShaderModule = (descriptor) => {
     found.set(descriptor.code, descriptor.label);
-    return create(descriptor);
+    return create({ label: descriptor.label, code: NOTHING });
   };
-  const backend = await createWebGpuBackend({ device, kernelProfile: 'hardware' });
+  const { maxBufferSize, maxStorageBufferBindingSize } = device.limits;
+  const limits = { ...{ maxBufferSize, maxStorageBufferBindingSize }, ...LIMITS };
+  Object.defineProperty(device, 'limits', { value: limits });
+  Object.defineProperty(device, 'features', { value: new Set(FEATURES) });
+  const options = { device, adapterInfo: ADAPTER_INFO, kernelProfile: 'hardware' };
+  const backend = await createWebGpuBackend(options);
   products(backend);
   for (const { run } of kernelCases()) {
     await run(backend).catch(() => {}); // the values are wrong
@@ -55,28 +81,30 @@ export async function hardwareKernels() {
 
 function products(backend) {
   const buffers = ['a', 'b', 'out'].map((name) => backend.alloc(4 * 128 * 128, name));
-  for (const tile of TILES) {
-    for (const dtype of DTYPES) {
-      for (const [transposeA, transposeB] of LAYOUTS) {
-        const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
-        for (const size of SIZES) {
-          backend.importMatmulChoices({ [`${letters} ${dtype} ${dtype} ${dtype} ${size}`]: tile });
-        }
-        for (const { m, n, k } of EXTENTS) {
-          const view = (index, count) => ({
-            buffer: buffers[index],
-            byteOffset: 0,
-            dtype,
-            size: count,
-          });
-          backend.run('matmul', {
-            ...{ a: view(0, m * k), b: view(1, k * n), out: view(2, m * n), bias: undefined },
-            ...{ m, n, k, transposeA, transposeB },
-            ...{ aRow: transposeA ? m : k, bRow: transposeB ? k : n, outRow: n },
-            ...{ batch: [1, 1], aBatch: [0, 0], bBatch: [0, 0], outBatch: [0, 0] },
-            ...{ alpha: 1, accumulate: false },
-          });
-        }
+  const tiles = [
+    ...TILES.flatMap((tile) => DTYPES.map((dtype) => ({ tile, dtype }))),
+    ...MATRIX_TILES.map((tile) => ({ tile, dtype: 'f16' })),
+  ];
+  for (const { tile, dtype } of tiles) {
+    for (const [transposeA, transposeB] of LAYOUTS) {
+      const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
+      for (const size of SIZES) {
+        backend.importMatmulChoices({ [`${letters} ${dtype} ${dtype} ${dtype} ${size}`]: tile });
+      }
+      for (const { m, n, k } of EXTENTS) {
+        const view = (index, count) => ({
+          buffer: buffers[index],
+          byteOffset: 0,
+          dtype,
+          size: count,
+        });
+        backend.run('matmul', {
+          ...{ a: view(0, m * k), b: view(1, k * n), out: view(2, m * n), bias: undefined },
+          ...{ m, n, k, transposeA, transposeB },
+          ...{ aRow: transposeA ? m : k, bRow: transposeB ? k : n, outRow: n },
+          ...{ batch: [1, 1], aBatch: [0, 0], bBatch: [0, 0], outBatch: [0, 0] },
+          ...{ alpha: 1, accumulate: false },
+        });
       }
     }
   }

@@ -108,6 +108,9 @@ function failuresOf(label, stats) {
   const { loop } = stats;
   const isProduct = /^matmul [NT]/.test(label);
   const isWide = label.includes(' wide a b ');
+  if (label.includes('matrix') && loop.matrix === 0) {
+    failures.push('no matrix instruction');
+  }
   if (isProduct && isWide && loop.load128 + loop.load64 < loop.loads) {
     failures.push('narrow loads');
   }

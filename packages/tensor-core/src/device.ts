@@ -76,7 +76,7 @@ export class Device {
     },
   };
   #savers: ((storage: Storage) => void)[] = [];
-  #numericClass: Promise<string> | undefined;
+  #numericClass: { readonly compiledFor: string; readonly line: Promise<string> } | undefined;
   #nextNodeId = 0;
   #isDisposed = false;
 
@@ -110,8 +110,11 @@ export class Device {
 
   /** Devices of one class give equal bits for equal inputs: see docs/numerics.md. Waits once for the device. */
   numericClass(): Promise<string> {
-    this.#numericClass ??= numericClassOf(this);
-    return this.#numericClass;
+    const { compiledFor } = this.backend.info;
+    if (this.#numericClass?.compiledFor !== compiledFor) {
+      this.#numericClass = { compiledFor, line: numericClassOf(this) };
+    }
+    return this.#numericClass.line;
   }
 
   /** Queues a kernel; what it needs in between comes from this device's pool and is in its ledger. */

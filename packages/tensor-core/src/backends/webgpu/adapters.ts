@@ -1,6 +1,7 @@
 // Finding and describing adapters, and asking a device for the limits and features kernels use.
 
 import { DeviceLostError } from '../../errors.js';
+import { LANES_FEATURE, MATRIX_FEATURE } from './matrix-unit.js';
 
 /** What `doctor` shows and `--device auto` decides from. */
 export interface AdapterDescription {
@@ -121,7 +122,7 @@ export async function requestAdapter(
 
 /** A device with the adapter's own limits for what kernels use, and no more. */
 export async function requestDevice(adapter: GPUAdapter): Promise<GPUDevice> {
-  const wanted = ['subgroups', 'timestamp-query', 'shader-f16'] as const;
+  const wanted = ['subgroups', 'timestamp-query', 'shader-f16', MATRIX_FEATURE, LANES_FEATURE];
   const { limits } = adapter;
   return adapter.requestDevice({
     label: 'shardweave',

@@ -8,6 +8,7 @@ import type { View } from '../../view.js';
 import { BINDING_ALIGNMENT } from './clashes.js';
 import type { Kernel } from './kernel.js';
 import type { MatmulChoices } from './matmul-choices.js';
+import type { MatrixUnit } from './matrix-unit.js';
 import type { CompiledKernel } from './pipelines.js';
 import type { Dispatch } from './recorder.js';
 
@@ -18,6 +19,8 @@ export interface DeviceProfile {
   readonly subgroupSize: number | undefined;
   /** Whether shaders may read f16 as such. */
   readonly hasShaderF16: boolean;
+  /** What its matrix units multiply, where kernels can use them. */
+  readonly matrixUnit: MatrixUnit | undefined;
   readonly maxBindingBytes: number;
   /** See MAX_FLOPS in cut-grid.ts. */
   readonly maxFlops: number;

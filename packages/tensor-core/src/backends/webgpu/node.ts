@@ -9,6 +9,12 @@ export { fileTuningStore } from './file-tuning-store.js';
 /** Lives as long as the process: Dawn crashes once the object behind a device is collected. */
 const instances: GPU[] = [];
 
+/** Adapters offer matrix units, which are experimental, behind the second alone. */
+const DEFAULT_FLAGS = [
+  'disable-dawn-features=timestamp_quantization',
+  'enable-dawn-features=allow_unsafe_apis',
+];
+
 export interface NodeGpuOptions {
   /** Dawn toggles and backends, e.g. ['backend=null']. */
   readonly flags?: readonly string[];
@@ -25,7 +31,7 @@ export function openNodeGpu(options: NodeGpuOptions = {}): GPU {
       holds: (value) => Array.isArray(value) && value.every((flag) => typeof flag === 'string'),
     },
   });
-  const flags = options.flags ?? ['disable-dawn-features=timestamp_quantization'];
+  const flags = options.flags ?? DEFAULT_FLAGS;
   const gpu = create([...flags]);
   instances.push(gpu);
   return gpu;

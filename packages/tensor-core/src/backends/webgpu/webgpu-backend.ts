@@ -13,8 +13,10 @@ import { DryEncoder, NO_TABLES, type PlannedDispatch } from './dry-encoder.js';
 import { Fault } from './fault.js';
 import { asGpuBuffer, asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 import { KERNELS } from './kernels/index.js';
+import { matrixClasses } from './kernels/matmul.js';
 import { MatmulChoices, type MatmulChoiceTable } from './matmul-choices.js';
 import { type MatmulTuning, tuneMatmul, tuningKey } from './matmul-tuning.js';
+import { matrixUnitOf } from './matrix-unit.js';
 import { Pipelines } from './pipelines.js';
 import { Recorder } from './recorder.js';
 import { ScratchPool } from './scratch.js';
@@ -86,11 +88,19 @@ export class WebGpuBackend implements Backend {
     this.#tuningStore = parts.tuningStore;
     this.#ownsDevice = parts.ownsDevice;
     this.#fault.watch(device);
+    // Matrix units add in an order of their own, so that what was tuned to them is part of the class.
+    const compiledFor = () => {
+      const classes = matrixClasses(this.#context);
+      const units = classes.length === 0 ? '' : `, matrix units in ${classes.join(' and ')}`;
+      return `${parts.kernelProfile} (${nameOf(info)})${units}`;
+    };
     this.info = {
       kind: 'webgpu',
       description: nameOf(info),
       isSoftware: isSoftwareAdapter(info),
-      compiledFor: `${parts.kernelProfile} (${nameOf(info)})`,
+      get compiledFor() {
+        return compiledFor();
+      },
       isHostMemory: false,
       limits: {
         maxBufferBytes: device.limits.maxBufferSize - (device.limits.maxBufferSize % 4),
@@ -493,6 +503,7 @@ function profileOf(parts: WebGpuBackendParts): DeviceProfile {
     isSoftware: kernelProfile === 'software',
     subgroupSize: hasOneSize ? subgroupMinSize : undefined,
     hasShaderF16: device.features.has('shader-f16'),
+    matrixUnit: matrixUnitOf(info, device.features),
     maxBindingBytes,
     maxFlops,
     maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,

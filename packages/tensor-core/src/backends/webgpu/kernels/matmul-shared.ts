@@ -128,7 +128,10 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
 }`;
 }
 
-function isSumming({ name, extent }: Operand): string {
+export type SummedOperand = Pick<Operand, 'name' | 'extent'>;
+
+/** Whether an invocation adds up a column of a block; see Note [sums of an operand]. */
+export function isSumming({ name, extent }: SummedOperand): string {
   const [group, end] = name === 'a' ? ['x', 'P.m'] : ['y', 'P.n'];
   return `group_id.${group} == 0u && lane < ${extent}u && first_${name} + lane < ${end}`;
 }
@@ -140,7 +143,7 @@ function addColumn(operand: Operand, depth: number): string {
   return `if (is_summing) { ${adds.join(' ')} }`;
 }
 
-function storeColumn({ name }: Operand): string {
+export function storeColumn({ name }: SummedOperand): string {
   const end = name === 'a' ? 'P.m' : 'P.n';
   return `if (is_summing) { store_sums(part * ${end} + first_${name} + lane, total); }`;
 }

@@ -1,8 +1,9 @@
-// The candidate tiles of the matrix product. All of them keep one f32 accumulator per output and
-// add products with fma in ascending k, so that they give equal bits.
+// The candidate tiles of the matrix product. All of them but those of matrix units keep one f32
+// accumulator per output and add products with fma in ascending k, so that they give equal bits.
 
 import type { DType } from '@shardweave/dtypes';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
+import { type MatrixTile, matrixBody, matrixEnables } from './matmul-matrix.js';
 import { sharedBody } from './matmul-shared.js';
 
 /** What a product's text depends on. */
@@ -34,6 +35,8 @@ export interface SharedTile {
 export type Tile =
   /** Workgroup memory holds blocks of a and b; each invocation a square of outputs. For hardware. */
   | SharedTile
+  /** The same by matrix units, for f16 alone. */
+  | MatrixTile
   /** Outputs in registers, loads straight from storage. For CPU drivers without subgroups. */
   | { readonly kind: 'direct'; readonly m: number; readonly n: number; readonly lanes: number }
   /** One subgroup: lanes load a along k and broadcast it. On CPU drivers a load costs far more than an fma. */
@@ -41,10 +44,18 @@ export type Tile =
 
 /** Rows and columns of the output that one workgroup makes. */
 export function tileExtent(tile: Tile): readonly [m: number, n: number] {
-  return tile.kind === 'shared' ? [tile.m, tile.n] : [tile.m, tile.n * tile.lanes];
+  return isHardwareTile(tile) ? [tile.m, tile.n] : [tile.m, tile.n * tile.lanes];
+}
+
+export function isHardwareTile(tile: Tile): tile is SharedTile | MatrixTile {
+  return tile.kind === 'shared' || tile.kind === 'matrix';
 }
 
 export function tileName(tile: Tile): string {
+  if (tile.kind === 'matrix') {
+    const { m, n, k, unit } = tile;
+    return `matrix ${m}x${n}x${k}/${unit.m}x${unit.n}x${unit.k}`;
+  }
   return tile.kind === 'shared'
     ? `shared ${tile.m}x${tile.n}x${tile.k}/${tile.perThread}`
     : `${tile.kind} ${tile.m}x${tile.n}x${tile.lanes}`;
@@ -52,18 +63,23 @@ export function tileName(tile: Tile): string {
 
 export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
   const { a, b, out, bias, accumulate, sums, transposeA, transposeB } = spec;
-  const size: readonly [number, number, number] =
-    tile.kind === 'shared' ? [(tile.m * tile.n) / tile.perThread ** 2, 1, 1] : [tile.lanes, 1, 1];
-  const body = { shared: sharedBody, direct: directBody, broadcast: broadcastBody }[tile.kind];
+  const size: readonly [number, number, number] = [threadsOf(tile), 1, 1];
+  const body = {
+    shared: sharedBody,
+    matrix: matrixBody,
+    direct: directBody,
+    broadcast: broadcastBody,
+  }[tile.kind];
   const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
-  const isWide = (name: 'a' | 'b' | 'out') => tile.kind === 'shared' && spec.wide[name];
+  const isWide = (name: 'a' | 'b' | 'out') => isHardwareTile(tile) && spec.wide[name];
   const wide = (['a', 'b', 'out'] as const).filter(isWide);
-  const isShaderF16 = (type: DType) =>
-    tile.kind === 'shared' && type === 'f16' && spec.hasShaderF16;
-  const enables = [
-    ...(tile.kind === 'broadcast' ? ['subgroups'] : []),
-    ...([a, b].some(isShaderF16) ? ['f16'] : []),
-  ];
+  const isShaderF16 = (type: DType) => isHardwareTile(tile) && type === 'f16' && spec.hasShaderF16;
+  const enables = {
+    shared: [a, b].some(isShaderF16) ? ['f16'] : [],
+    matrix: tile.kind === 'matrix' ? matrixEnables(tile) : [],
+    direct: [],
+    broadcast: ['subgroups'],
+  }[tile.kind];
   return defineKernel({
     label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}${sums ? ` sums ${sums}` : ''}${wide.length > 0 ? ` wide ${wide.join(' ')}` : ''} ${tileName(tile)}`,
     enables,
@@ -100,11 +116,20 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
     isCuttable: true,
     // out [m, n] = alpha * op(a) [m, k] x op(b) [k, n] + bias; `a_base` and so on are the batch's.
     body: `
-fn a_at(row: u32, k: u32) -> u32 { return ${transposeA ? 'k * P.a_row + row' : 'row * P.a_row + k'}; }
-fn b_at(k: u32, col: u32) -> u32 { return ${transposeB ? 'col * P.b_row + k' : 'k * P.b_row + col'}; }
 ${isWide('out') ? storeQuad(spec) : storePair(spec)}
 ${body(tile as never, size, spec)}`,
   });
+}
+
+function threadsOf(tile: Tile): number {
+  switch (tile.kind) {
+    case 'shared':
+      return (tile.m * tile.n) / tile.perThread ** 2;
+    case 'matrix':
+      return tile.subgroups[0] * tile.subgroups[1] * tile.unit.lanes;
+    default:
+      return tile.lanes;
+  }
 }
 
 /** Stores columns col and col + 1; col is even, and for 16-bit outputs so is n. */

@@ -19,8 +19,9 @@ import {
   sumParts,
   wideOf,
 } from './matmul-hardware.js';
+import { matrixTiles } from './matmul-matrix.js';
 import { blockDepth } from './matmul-shared.js';
-import { matmulKernel, type Tile, tileExtent, tileName } from './matmul-tiles.js';
+import { isHardwareTile, matmulKernel, type Tile, tileExtent, tileName } from './matmul-tiles.js';
 import { reduceInto } from './reduce.js';
 import { present } from './rows.js';
 
@@ -43,18 +44,23 @@ const NOT_WIDE = { a: false, b: false, out: false };
 /** Products of m, n, k and batches from which lavapipe earns back 0.6 s of compiling in some steps. */
 const WORTH_COMPILING = 2 ** 20;
 
-/** Best first for large products; measured by tuning, else chosen by `defaultTile`. */
+/**
+ * Best first for large products; measured by tuning, else chosen by `defaultTile`. Those of matrix units
+ * come last: nothing but a measured choice takes them, and the numeric class names it.
+ */
 export function candidateTiles(
   ctx: KernelContext,
   { a, b }: Pick<MatmulCall, 'a' | 'b'>,
 ): readonly Tile[] {
   const { isSoftware, subgroupSize, maxInvocations, maxWorkgroupBytes } = ctx.profile;
   if (!isSoftware) {
-    return HARDWARE_TILES.filter(
+    const shared = HARDWARE_TILES.filter(
       (t) =>
         (t.m * t.n) / t.perThread ** 2 <= maxInvocations &&
         4 * blockDepth(t, { a: a.dtype, b: b.dtype }) * (t.m + t.n + 8) <= maxWorkgroupBytes, // blocks' rows may be longer by four
     );
+    const isF16 = a.dtype === 'f16' && b.dtype === 'f16';
+    return isF16 ? [...shared, ...matrixTiles(ctx.profile)] : shared;
   }
   const direct: Tile[] = [
     { kind: 'direct', m: 8, n: 8, lanes: 8 },
@@ -120,6 +126,15 @@ export function shapeClass(call: MatmulCall): string {
   const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
   const size = sizeClass(m, n, k);
   return `${letters} ${a.dtype} ${b.dtype} ${out.dtype} ${size}`;
+}
+
+/** The classes of products that tuning gave to matrix units: what they give has bits of its own. */
+export function matrixClasses(ctx: KernelContext): string[] {
+  const names = matrixTiles(ctx.profile).map(tileName);
+  const chosen = Object.entries(ctx.matmulChoices.export());
+  return chosen
+    .filter(([name, tile]) => name.slice(3).startsWith('f16 f16 ') && names.includes(tile))
+    .map(([name]) => name);
 }
 
 /** Runs with a given tile, for tuning. */
@@ -314,7 +329,7 @@ function accumulateWide(ctx: KernelContext, call: MatmulCall, tile: Tile, steps:
 function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   const { m, n, k, batch } = call;
   const extent = { m, n, k, batches: batch[0] * batch[1] };
-  const { numParts, partK } = tile.kind === 'shared' ? partsOf(extent) : WHOLE;
+  const { numParts, partK } = isHardwareTile(tile) ? partsOf(extent) : WHOLE;
   if (numParts === 1 || numParts * m * n > ctx.windowElements('f32')) {
     dispatchParts(ctx, call, { tile, numParts: 1, partK: k });
     return;
@@ -343,7 +358,7 @@ function dispatchParts(
 ): void {
   const { a, b, out, bias, aSums, bSums, m, n, k, transposeA, transposeB, batch } = call;
   const sums = aSums ?? bSums;
-  const wide = tile.kind === 'shared' ? wideOf(call) : NOT_WIDE;
+  const wide = isHardwareTile(tile) ? wideOf(call) : NOT_WIDE;
   const spec = {
     a: a.dtype,
     b: b.dtype,
