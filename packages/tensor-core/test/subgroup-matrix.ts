@@ -40,7 +40,7 @@ fn multiply_add(a: Place, b: Place, c: Sums) -> Sums {
   }
   return Sums(first, second);
 }
-fn store_sums(offset: u32, c: Sums, stride: u32) {
+fn store_matrix(offset: u32, c: Sums, stride: u32) {
   let at = offset + own_lane / ${EXTENT}u * stride + own_lane % ${EXTENT}u / 4u;
   ${[0, 1].flatMap((v) => [0, 1, 2, 3].map((i) => `c_block[at + ${(4 * v + i) * 2}u * stride][own_lane % 4u] = c[${v}][${i}];`)).join('\n  ')}
 }
@@ -68,7 +68,7 @@ export function withoutSubgroupMatrices(wgsl: string): string {
     )
     .replaceAll('subgroup_matrix_result<f32, 16, 16>', 'Sums')
     .replaceAll('subgroupMatrixMultiplyAccumulate(', 'multiply_add(')
-    .replaceAll('subgroupMatrixStore<row_major>(&c_block, ', 'store_sums(');
+    .replaceAll('subgroupMatrixStore<row_major>(&c_block, ', 'store_matrix(');
   if (/subgroup(_?[mM]atrix|_size|_id|_invocation)/.test(text)) {
     throw new Error(`subgroups are left in:\n${text}`);
   }

@@ -21,6 +21,7 @@ const PROFILE = {
   isSoftware: false,
   subgroupSize: undefined,
   hasShaderF16: false,
+  matrixUnit: undefined,
   maxBindingBytes: 2 ** 30,
   maxFlops: 50e9,
   maxInvocations: 1024,
