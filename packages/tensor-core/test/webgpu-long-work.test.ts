@@ -67,7 +67,7 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
   });
   afterAll(() => backend.dispose());
 
-  /** Of any size, over bytes that nobody reads: as many as windows of an operand begin in. */
+  /** A view of any size over bytes that nobody reads: as many as windows of an operand begin in. */
   const view = (size: number, buffer = read): View => ({
     buffer,
     byteOffset: 0,

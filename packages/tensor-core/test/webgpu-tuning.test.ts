@@ -71,7 +71,7 @@ describe('measuring', () => {
   const FAST = 'shared 64x64x8/8';
   test('the median of interleaved rounds counts, whatever disturbs some of them', async () => {
     const msOf = (tile: string) => (tile === FAST ? 0.8 : 1);
-    // Of three rounds one is slowed down threefold, and now and then one seems to take no time.
+    // One round of three is slowed down threefold, and now and then one seems to take no time.
     const disturbed = (n: number) => (n % 3 === 0 ? 3 : n % 11 === 0 ? 0.01 : 1);
     const { choices, measured } = await tuneOn(msOf, { leastMs: 4, disturbed });
     expect([...new Set(Object.values(choices))]).toEqual([FAST]);
