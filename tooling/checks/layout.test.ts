@@ -3,7 +3,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { libraries, publishedPackages, ROOT } from './workspace.ts';
+import { libraries, publishedPackages, ROOT, trackedFiles } from './workspace.ts';
 
 const SIX = ['README.md', 'package.json', 'tsconfig.json', 'tsup.config.ts', 'src', 'test'];
 
@@ -48,4 +48,12 @@ describe.each(libraries().map((one) => [one.shortName, one] as const))('%s', (_,
       expect(Object.keys(conditions as object).indexOf('browser'), name).toBeLessThan(1);
     }
   });
+});
+
+it('tests lie in test, and what they share in test/support', () => {
+  const beside = trackedFiles().filter(
+    (path) =>
+      /^(?:packages|apps)\/[^/]+\/test\/[^/]+\.m?ts$/.test(path) && !path.endsWith('.test.ts'),
+  );
+  expect(beside).toEqual([]);
 });

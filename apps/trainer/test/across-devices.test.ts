@@ -5,9 +5,9 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { worstRatio } from './fixtures/run-flags.js';
-import { lossesOf, runLine, tinyFlags } from './fixtures/tiny-run.js';
-import { whyNoWebGpu } from './fixtures/webgpu-adapter.js';
+import { worstRatio } from './support/run-flags.js';
+import { lossesOf, runLine, tinyFlags } from './support/tiny-run.js';
+import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 const TOLERANCE = 2e-4;
 const NUM_BEFORE = 3;

@@ -12,7 +12,7 @@ import { Terminal } from '../src/output/terminal.js';
 import { checkLines } from '../src/plan/check-run.js';
 import type { RankCheck } from '../src/rank/events.js';
 import { resolveConfig } from '../src/resolve-config.js';
-import { tinyFlags } from './fixtures/tiny-run.js';
+import { tinyFlags } from './support/tiny-run.js';
 
 class Sink extends Writable {
   text = '';

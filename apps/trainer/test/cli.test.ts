@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { COMMANDS } from '../src/commands/command-table.js';
-import { runCli } from './fixtures/run-cli.js';
+import { runCli } from './support/run-cli.js';
 
 /** Where examples are run. */
 const folder = mkdtempSync(join(tmpdir(), 'cli-'));

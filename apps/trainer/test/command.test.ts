@@ -16,10 +16,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
-import { buildCommand } from './fixtures/build-command.js';
-import { jsonlFile } from './fixtures/jsonl-data.js';
-import { lettersDirectory } from './fixtures/letters-tokenizer.js';
-import { ROOT, runFlags, shortCase } from './fixtures/run-flags.js';
+import { buildCommand } from './support/build-command.js';
+import { jsonlFile } from './support/jsonl-data.js';
+import { lettersDirectory } from './support/letters-tokenizer.js';
+import { ROOT, runFlags, shortCase } from './support/run-flags.js';
 
 let script: string;
 beforeAll(async () => {

@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { parse as parseYaml } from 'yaml';
 import { configSchema, parseFlags } from '../src/flags.js';
-import { runCli } from './fixtures/run-cli.js';
-import { ROOT } from './fixtures/run-flags.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT } from './support/run-flags.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'config-file-'));
 afterAll(() => rmSync(folder, { recursive: true }));

@@ -25,8 +25,8 @@ import { withModelState } from '../src/model/model-directory.js';
 import { writeModelSave } from '../src/saves/model-save.js';
 import type { SavedRun } from '../src/saves/saved-run.js';
 import { savedState } from '../src/saves/saved-state.js';
-import { runCli } from './fixtures/run-cli.js';
-import { runLine, tinyFlags, told } from './fixtures/tiny-run.js';
+import { runCli } from './support/run-cli.js';
+import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
 let root: string;
 let tiny: string;

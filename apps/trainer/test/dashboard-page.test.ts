@@ -19,7 +19,7 @@ import { RANK_PROCESS_VARIABLE } from '../src/launch/rank-process.js';
 import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
 import { RunHistory, type RunRecord, type StepLine } from '../src/output/run-records.js';
-import { childRanks } from './fixtures/child-ranks.js';
+import { childRanks } from './support/child-ranks.js';
 
 const { path: chromium, reason } = await chromiumPath();
 const LIMIT_MS = 120_000;
@@ -85,7 +85,7 @@ describe.skipIf(chromium === undefined)(
       let address: string;
 
       beforeAll(async () => {
-        const { buildCommand } = await import('./fixtures/build-command.js');
+        const { buildCommand } = await import('./support/build-command.js');
         const script = await buildCommand('dashboard-test');
         out = join(mkdtempSync(join(tmpdir(), 'page-')), 'run');
         const text = new URL('../../../tooling/reference/data/tiny/text.txt', import.meta.url);

@@ -6,10 +6,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseModelConfig, readSafetensors } from '@shardweave/nn';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { expectReference, losses } from './fixtures/expect-reference.js';
-import { jsonlFile } from './fixtures/jsonl-data.js';
-import { LETTERS } from './fixtures/letters-tokenizer.js';
-import { ROOT, type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
+import { expectReference, losses } from './support/expect-reference.js';
+import { jsonlFile } from './support/jsonl-data.js';
+import { LETTERS } from './support/letters-tokenizer.js';
+import { ROOT, type RunRecord, referenceCase, runFlags, worstRatio } from './support/run-flags.js';
 
 /** Sharded and single differ by the order of sums alone. */
 const SHARDED_TOLERANCE = 2e-6;

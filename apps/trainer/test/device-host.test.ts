@@ -12,7 +12,7 @@ import { Terminal } from '../src/output/terminal.js';
 import { DeviceHost } from '../src/rank/device-host.js';
 import type { RankReady } from '../src/rank/events.js';
 import { resolveConfig } from '../src/resolve-config.js';
-import { whyNoWebGpu } from './fixtures/webgpu-adapter.js';
+import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 const reason = await whyNoWebGpu();
 const TABLE = { 'NN f32 f32 f32 huge': 'direct 4x4x8' };

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { type Diagnosis, diagnosisText } from '../src/commands/doctor.js';
-import { buildCommand } from './fixtures/build-command.js';
-import { runCli } from './fixtures/run-cli.js';
+import { buildCommand } from './support/build-command.js';
+import { runCli } from './support/run-cli.js';
 
 const GPU = {
   name: 'NVIDIA H100',

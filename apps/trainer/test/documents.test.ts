@@ -10,8 +10,8 @@ import { defaultCacheDirectory, prepareTokens } from '../src/data/prepare-tokens
 import { TokenFile } from '../src/data/token-file.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { TrainerError, UsageError } from '../src/errors.js';
-import { configOf, jsonlFile, openFlags } from './fixtures/jsonl-data.js';
-import { LETTERS, type LettersOptions, lettersDirectory } from './fixtures/letters-tokenizer.js';
+import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
+import { LETTERS, type LettersOptions, lettersDirectory } from './support/letters-tokenizer.js';
 
 const { begin, end, other } = LETTERS;
 

@@ -4,8 +4,8 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import { runCli } from './fixtures/run-cli.js';
-import { ROOT } from './fixtures/run-flags.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT } from './support/run-flags.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'early-end-'));
 afterAll(() => rmSync(folder, { recursive: true }));

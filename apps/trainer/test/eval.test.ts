@@ -19,10 +19,10 @@ import { loadTokenizer } from '../src/data/tokenizer.js';
 import type { Evaluation } from '../src/eval/evaluate-model.js';
 import { targetBytes } from '../src/eval/evaluate-model.js';
 import { writeAdapter } from '../src/model/adapter-directory.js';
-import { jsonlFile } from './fixtures/jsonl-data.js';
-import { LETTERS } from './fixtures/letters-tokenizer.js';
-import { runCli } from './fixtures/run-cli.js';
-import { ROOT } from './fixtures/run-flags.js';
+import { jsonlFile } from './support/jsonl-data.js';
+import { LETTERS } from './support/letters-tokenizer.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT } from './support/run-flags.js';
 
 const DATA = `${ROOT}tooling/reference/data`;
 const TEXT = `${DATA}/tiny/text.txt`;

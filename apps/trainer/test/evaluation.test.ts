@@ -7,8 +7,8 @@ import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { NO_TARGET } from '../src/data/rows.js';
-import { configOf, jsonlFile, openFlags } from './fixtures/jsonl-data.js';
-import { ROOT, runFlags, worstRatio } from './fixtures/run-flags.js';
+import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
+import { ROOT, runFlags, worstRatio } from './support/run-flags.js';
 
 const TRAIN = Array.from({ length: 12 }, (_, i) => ({
   prompt: `${i} plus `,

@@ -6,9 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { COMMANDS } from '../src/commands/command-table.js';
-import { buildCommand } from './fixtures/build-command.js';
-import { runCli } from './fixtures/run-cli.js';
-import { ROOT } from './fixtures/run-flags.js';
+import { buildCommand } from './support/build-command.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT } from './support/run-flags.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'examples-'));
 afterAll(() => rmSync(folder, { recursive: true }));

@@ -5,10 +5,10 @@ import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSy
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import { llamaAnswer, openLlama } from '../../../packages/gguf/test/llama-cpp.ts';
-import { buildCommand } from './fixtures/build-command.js';
-import { runCli } from './fixtures/run-cli.js';
-import { ROOT, runFlags } from './fixtures/run-flags.js';
+import { llamaAnswer, openLlama } from '../../../packages/gguf/test/support/llama-cpp.ts';
+import { buildCommand } from './support/build-command.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT, runFlags } from './support/run-flags.js';
 
 const SOUNDS = { cow: 'moo', cat: 'meow', dog: 'woof', owl: 'hoot', pig: 'oink', frog: 'ribbit' };
 const QUESTIONS = [

@@ -23,9 +23,9 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
 import { writeAdapter } from '../src/model/adapter-directory.js';
 import { writeModel } from '../src/model/model-directory.js';
-import { buildCommand } from './fixtures/build-command.js';
-import { LETTERS, type LettersOptions, lettersDirectory } from './fixtures/letters-tokenizer.js';
-import { runCli } from './fixtures/run-cli.js';
+import { buildCommand } from './support/build-command.js';
+import { LETTERS, type LettersOptions, lettersDirectory } from './support/letters-tokenizer.js';
+import { runCli } from './support/run-cli.js';
 
 const LLAMA = {
   model_type: 'llama',

@@ -17,8 +17,8 @@ import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { InterruptedError } from '../src/errors.js';
-import { runCli } from './fixtures/run-cli.js';
-import { ROOT } from './fixtures/run-flags.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT } from './support/run-flags.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'gguf-command-'));
 afterAll(() => rmSync(folder, { recursive: true }));

@@ -13,8 +13,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { readSafetensors } from '@shardweave/nn';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { runCli } from './fixtures/run-cli.js';
-import { runLine, tinyFlags } from './fixtures/tiny-run.js';
+import { runCli } from './support/run-cli.js';
+import { runLine, tinyFlags } from './support/tiny-run.js';
 
 let root: string;
 let out: string;

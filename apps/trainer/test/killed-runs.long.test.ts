@@ -2,9 +2,9 @@
 
 import { beforeAll, describe, it } from 'vitest';
 import { splitMix32 } from '../src/seeded-random.js';
-import { buildCommand } from './fixtures/build-command.js';
-import { expectExactResume, WAYS } from './fixtures/expect-exact-resume.js';
-import type { Moment } from './fixtures/killed-run.js';
+import { buildCommand } from './support/build-command.js';
+import { expectExactResume, WAYS } from './support/expect-exact-resume.js';
+import type { Moment } from './support/killed-run.js';
 
 const NUM_KILLS = 50;
 

@@ -6,9 +6,9 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { buildCommand } from './fixtures/build-command.js';
-import { expectExactResume, WAYS } from './fixtures/expect-exact-resume.js';
-import { runLine, tinyFlags, told } from './fixtures/tiny-run.js';
+import { buildCommand } from './support/build-command.js';
+import { expectExactResume, WAYS } from './support/expect-exact-resume.js';
+import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
 // Each starts processes, one after the other.
 vi.setConfig({ testTimeout: 120_000 });

@@ -2,8 +2,8 @@
 // PEFT directory whose second factors are zero, and has the same losses and norms in every strategy.
 
 import { describe, expect, it } from 'vitest';
-import { expectReference, losses } from './fixtures/expect-reference.js';
-import { referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
+import { expectReference, losses } from './support/expect-reference.js';
+import { referenceCase, runFlags, worstRatio } from './support/run-flags.js';
 
 /** Sharded and single differ by the order of sums alone. */
 const SHARDED_TOLERANCE = 2e-6;

@@ -7,8 +7,8 @@ import { peftLayers, readPeftState, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { InterruptedError } from '../src/errors.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
-import { runCli } from './fixtures/run-cli.js';
-import { ROOT, runFlags } from './fixtures/run-flags.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT, runFlags } from './support/run-flags.js';
 
 const BASE = 'tooling/reference/data/tiny';
 const DATA = `--data ${BASE}/text.txt --tokenizer byte --order sequential --batch 4 --seq 16 --lr 0.01 --schedule constant`;

@@ -10,8 +10,8 @@ import { NO_TARGET } from '../src/data/rows.js';
 import { parseFlags } from '../src/flags.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import type { RunConfig } from '../src/run-config.js';
-import { ROOT, worstRatio } from './fixtures/run-flags.js';
-import { type TrainedOn, trainOn } from './fixtures/train-on.js';
+import { ROOT, worstRatio } from './support/run-flags.js';
+import { type TrainedOn, trainOn } from './support/train-on.js';
 
 const TEXT = `${ROOT}tooling/reference/data/tiny/text.txt`;
 const SEQ = 8;

@@ -13,7 +13,7 @@ import { PRESETS } from '../src/model/presets.js';
 import { RunMonitor } from '../src/output/run-monitor.js';
 import { Terminal } from '../src/output/terminal.js';
 import { resolveConfig } from '../src/resolve-config.js';
-import { ROOT, runFlags, worstRatio } from './fixtures/run-flags.js';
+import { ROOT, runFlags, worstRatio } from './support/run-flags.js';
 
 /** A nano model on the reference text: fractions of a second. */
 const QUICK = `--device cpu --model nano --data ${ROOT}tooling/reference/data/tiny/text.txt --seq 16 --steps 4`;

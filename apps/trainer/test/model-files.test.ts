@@ -31,7 +31,7 @@ import {
 import { writePieces } from '../src/output/write-file.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { resolveConfig } from '../src/resolve-config.js';
-import { ROOT, runFlags } from './fixtures/run-flags.js';
+import { ROOT, runFlags } from './support/run-flags.js';
 
 /** GPT-2 xl: 6.2 GB of weights, beyond what Node reads at once and what one of its arrays holds. */
 const XL = resolveGpt2Config({ n_embd: 1600, n_layer: 48, n_head: 25 });

@@ -6,8 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
 import type { StepMetrics } from '../src/rank/events.js';
-import { buildCommand } from './fixtures/build-command.js';
-import { ROOT, runFlags, shortCase } from './fixtures/run-flags.js';
+import { buildCommand } from './support/build-command.js';
+import { ROOT, runFlags, shortCase } from './support/run-flags.js';
 
 const hasMpirun = spawnSync('mpirun', ['--version']).error === undefined;
 const problem = hasMpirun ? undefined : (process.env.SHARDWEAVE_NO_MPI ?? 'no mpirun was found');

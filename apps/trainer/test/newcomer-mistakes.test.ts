@@ -14,9 +14,9 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { LETTERS, lettersDirectory } from './fixtures/letters-tokenizer.js';
-import { runCli } from './fixtures/run-cli.js';
-import { ROOT } from './fixtures/run-flags.js';
+import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
+import { runCli } from './support/run-cli.js';
+import { ROOT } from './support/run-flags.js';
 
 interface Mistake {
   readonly mistake: string;

@@ -1,7 +1,7 @@
 // One norm whatever the strategy: what clips by it trains alike.
 
 import { expect, it } from 'vitest';
-import { runFlags } from './fixtures/run-flags.js';
+import { runFlags } from './support/run-flags.js';
 
 /** Losses and norms of steps that are all clipped. */
 async function stepsOf(flags: string): Promise<{ losses: number[]; norms: number[] }> {

@@ -8,10 +8,10 @@ import { describe, expect, it } from 'vitest';
 import type { Dataset } from '../src/data/dataset.js';
 import { permute } from '../src/data/row-order.js';
 import { NO_TARGET } from '../src/data/rows.js';
-import { configOf, jsonlFile, openFlags } from './fixtures/jsonl-data.js';
-import { LETTERS, lettersDirectory } from './fixtures/letters-tokenizer.js';
-import { worstRatio } from './fixtures/run-flags.js';
-import { trainOn } from './fixtures/train-on.js';
+import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
+import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
+import { worstRatio } from './support/run-flags.js';
+import { trainOn } from './support/train-on.js';
 
 const END = LETTERS.end.id;
 const NO = NO_TARGET;

@@ -11,7 +11,7 @@ import { dryRun } from '../src/plan/dry-run.js';
 import type { RankReport } from '../src/rank/events.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { splitMix32 } from '../src/seeded-random.js';
-import { ROOT, referenceCase, runFlags } from './fixtures/run-flags.js';
+import { ROOT, referenceCase, runFlags } from './support/run-flags.js';
 
 const STEPS = 3;
 /** Stands for a directory of its own. */

@@ -17,7 +17,7 @@ import { CommWatch, commTimes } from '../src/rank/comm-watch.js';
 import type { RankEvent, RankStatus } from '../src/rank/events.js';
 import { STEP_PHASES } from '../src/rank/phase-memory.js';
 import { resolveConfig } from '../src/resolve-config.js';
-import { ROOT, runFlags } from './fixtures/run-flags.js';
+import { ROOT, runFlags } from './support/run-flags.js';
 
 const QUICK = `--device cpu --threads 1 --model nano --seq 16 --batch 4 --steps 3 --data ${ROOT}tooling/reference/data/tiny/text.txt`;
 

@@ -5,8 +5,8 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { expectReference, losses } from './fixtures/expect-reference.js';
-import { type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
+import { expectReference, losses } from './support/expect-reference.js';
+import { type RunRecord, referenceCase, runFlags, worstRatio } from './support/run-flags.js';
 
 /** Sharded and single differ by the order of sums alone. */
 const SHARDED_TOLERANCE = 2e-6;

@@ -11,8 +11,8 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Dataset } from '../src/data/dataset.js';
 import type { Strategy } from '../src/rank/strategies/strategy.js';
-import { tinyFlags } from './fixtures/tiny-run.js';
-import { trainOn } from './fixtures/train-on.js';
+import { tinyFlags } from './support/tiny-run.js';
+import { trainOn } from './support/train-on.js';
 
 let root: string;
 let tiny: string;

@@ -7,7 +7,7 @@ import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { PRESETS } from '../src/model/presets.js';
 import { resolveConfig } from '../src/resolve-config.js';
-import { lettersDirectory } from './fixtures/letters-tokenizer.js';
+import { lettersDirectory } from './support/letters-tokenizer.js';
 
 const resolve = (line: string, cores = 2) =>
   resolveConfig(

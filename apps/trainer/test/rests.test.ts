@@ -8,7 +8,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { parseFlags } from '../src/flags.js';
 import type { RankEvent } from '../src/rank/events.js';
 import { resolveConfig } from '../src/resolve-config.js';
-import { ROOT, runFlags } from './fixtures/run-flags.js';
+import { ROOT, runFlags } from './support/run-flags.js';
 
 let directory: string;
 beforeEach(() => {

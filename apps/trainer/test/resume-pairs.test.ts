@@ -17,8 +17,8 @@ import { resolveConfig } from '../src/resolve-config.js';
 import type { PreparedRun } from '../src/run-config.js';
 import { loadResumed } from '../src/saves/resume-run.js';
 import { type FoundSave, readSave } from '../src/saves/save-directory.js';
-import { worstRatio } from './fixtures/run-flags.js';
-import { lossesOf, runLine, tinyFlags } from './fixtures/tiny-run.js';
+import { worstRatio } from './support/run-flags.js';
+import { lossesOf, runLine, tinyFlags } from './support/tiny-run.js';
 
 const NUM_BEFORE = 3;
 const NUM_AFTER = 2;

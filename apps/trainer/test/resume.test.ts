@@ -20,8 +20,8 @@ import { openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
-import { worstRatio } from './fixtures/run-flags.js';
-import { lossesOf, runLine, tinyFlags, told } from './fixtures/tiny-run.js';
+import { worstRatio } from './support/run-flags.js';
+import { lossesOf, runLine, tinyFlags, told } from './support/tiny-run.js';
 
 let root: string;
 let directory: string;

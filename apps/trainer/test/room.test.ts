@@ -18,7 +18,7 @@ import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { TrainingStep } from '../src/rank/training-step.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import type { RunConfig } from '../src/run-config.js';
-import { runFlags } from './fixtures/run-flags.js';
+import { runFlags } from './support/run-flags.js';
 
 const MIB = 2 ** 20;
 

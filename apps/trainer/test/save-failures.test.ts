@@ -19,7 +19,7 @@ import { holdRun } from '../src/saves/hold-run.js';
 import { RunSaves, type RunSavesOptions } from '../src/saves/run-saves.js';
 import { stepsIn } from '../src/saves/save-directory.js';
 import { writeCaptured } from '../src/saves/write-save.js';
-import { runLine, tinyFlags } from './fixtures/tiny-run.js';
+import { runLine, tinyFlags } from './support/tiny-run.js';
 
 let root: string;
 let directory: string;

@@ -1,7 +1,7 @@
 // A thousand steps of adapters hold memory flat: live bytes, peak, pool and buffers after each of them.
 
 import { it } from 'vitest';
-import { expectSteady } from './fixtures/expect-steady.js';
+import { expectSteady } from './support/expect-steady.js';
 
 it.each([
   '--strategy single --lora-rank 4 --lora-dropout 0.1',

@@ -2,8 +2,8 @@
 // steady-state.long.test.ts.
 
 import { describe, it } from 'vitest';
-import { expectSteady } from './fixtures/expect-steady.js';
-import { whyNoWebGpu } from './fixtures/webgpu-adapter.js';
+import { expectSteady } from './support/expect-steady.js';
+import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 /** A software driver takes a tenth of a second a step: what grows with steps has grown after these, too. */
 const STEPS = { cpu: 100, webgpu: 30 };

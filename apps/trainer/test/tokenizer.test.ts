@@ -11,8 +11,8 @@ import { encodeParts } from '../src/data/encode-parts.js';
 import { readText } from '../src/data/text.js';
 import { loadTokenizer, type Tokenizer } from '../src/data/tokenizer.js';
 import { UsageError } from '../src/errors.js';
-import { HARD_TEXT } from './fixtures/hard-text.js';
-import { LETTERS, lettersDirectory } from './fixtures/letters-tokenizer.js';
+import { HARD_TEXT } from './support/hard-text.js';
+import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
 
 /** Beside the package's entry, which reads them into a class of its own. */
 const modelsOf = (name: string) =>

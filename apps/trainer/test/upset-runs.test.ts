@@ -5,8 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { lockDirectory, nodeFiles } from '@shardweave/shard-store/node';
 import { afterAll, expect, it } from 'vitest';
-import { runCli } from './fixtures/run-cli.js';
-import { tinyFlags } from './fixtures/tiny-run.js';
+import { runCli } from './support/run-cli.js';
+import { tinyFlags } from './support/tiny-run.js';
 
 const root = mkdtempSync(join(tmpdir(), 'upset-'));
 afterAll(() => rmSync(root, { recursive: true }));

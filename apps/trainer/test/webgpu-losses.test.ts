@@ -2,10 +2,10 @@
 // jobs whose ranks run on both devices.
 
 import { beforeAll, describe, expect, it } from 'vitest';
-import { buildCommand } from './fixtures/build-command.js';
-import { expectReference, losses } from './fixtures/expect-reference.js';
-import { type RunRecord, referenceCase, runFlags, worstRatio } from './fixtures/run-flags.js';
-import { whyNoWebGpu } from './fixtures/webgpu-adapter.js';
+import { buildCommand } from './support/build-command.js';
+import { expectReference, losses } from './support/expect-reference.js';
+import { type RunRecord, referenceCase, runFlags, worstRatio } from './support/run-flags.js';
+import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 const SINGLE = '--strategy single --device webgpu';
 const CELLS = [

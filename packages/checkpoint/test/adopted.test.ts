@@ -14,7 +14,7 @@ import {
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { createHostStore } from '@shardweave/shard-store';
 import { describe, expect, it } from 'vitest';
-import { held, newDirectory, tensor, wanted } from './saves.js';
+import { held, newDirectory, tensor, wanted } from './support/saves.js';
 
 const WEIGHT = tensor('weight', [3, 100_001]);
 const BIAS = tensor('bias', [7]);

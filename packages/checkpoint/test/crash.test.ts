@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { expect, it } from 'vitest';
-import { expectSaved, newDirectory, save, tensor } from './saves.js';
+import { expectSaved, newDirectory, save, tensor } from './support/saves.js';
 
 const state = (seed: number) => [
   tensor('weight', [40], { seed }),

@@ -6,7 +6,7 @@ import { CheckpointCorruptError, openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import fc from 'fast-check';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { expectSaved, model, newDirectory, save, type Values, wanted } from './saves.js';
+import { expectSaved, model, newDirectory, save, type Values, wanted } from './support/saves.js';
 
 const tensors = model(1);
 let directory = '';

@@ -4,7 +4,7 @@
 import { openSave, type PieceReader, piecesIn } from '@shardweave/checkpoint';
 import { createHostStore } from '@shardweave/shard-store';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { save, tensor, wanted } from './saves.js';
+import { save, tensor, wanted } from './support/saves.js';
 
 const NUM_PLACES = 200;
 

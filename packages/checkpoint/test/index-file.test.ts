@@ -10,7 +10,7 @@ import {
 } from '@shardweave/checkpoint';
 import { createHostStore } from '@shardweave/shard-store';
 import { beforeEach, describe, expect, it } from 'vitest';
-import { expectSaved, model, save } from './saves.js';
+import { expectSaved, model, save } from './support/saves.js';
 
 let store: PieceStore;
 beforeEach(async () => {

@@ -14,7 +14,7 @@ import {
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { createHostStore } from '@shardweave/shard-store';
 import { expect, it } from 'vitest';
-import { newDirectory, tensor, wanted } from './saves.js';
+import { newDirectory, tensor, wanted } from './support/saves.js';
 
 const FAR = 5 * 2 ** 30 + 4;
 

@@ -29,7 +29,7 @@ import {
   shareOf,
   tensor,
   wanted,
-} from './saves.js';
+} from './support/saves.js';
 
 describe.each(PLACES)('in %s', (_, place) => {
   it('gives back what was saved, with what came beside it', async () => {

@@ -4,8 +4,8 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, Module, ModuleList } from '@shardweave/nn';
 import { type Device, matmul, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { DIM, inputs, layer } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { DIM, inputs, layer } from './support/scenarios.js';
 
 interface Outputs {
   readonly y: Tensor;

@@ -2,8 +2,8 @@
 
 import { FullyShardedDataParallel, gradNorm, summonFullParams } from '@shardweave/fsdp';
 import { expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './ranks.js';
-import { layer, Stack, trainOnce } from './scenarios.js';
+import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
+import { layer, Stack, trainOnce } from './support/scenarios.js';
 
 const WORLD_SIZE = 2;
 const BATCH = 8;

@@ -4,8 +4,8 @@ import type { CollectiveTrace } from '@shardweave/collectives';
 import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, type Module } from '@shardweave/nn';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { layer, Stack, trainOnce } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { layer, Stack, trainOnce } from './support/scenarios.js';
 
 /** Ends a test that would wait for the time-out. */
 const IN_TIME = { timeout: 8000 };

@@ -9,8 +9,8 @@ import {
 import { checkpoint, Linear, type Module, resetParameters, Sgd } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
-import { inputs, layer, Stack, trainOnce, type Wrap, weightsOf } from './scenarios.js';
+import { onRanks } from './support/ranks.js';
+import { inputs, layer, Stack, trainOnce, type Wrap, weightsOf } from './support/scenarios.js';
 
 /** Sets every weight and bias of a Linear to values of its own. */
 function initialize(): (module: Module) => void {

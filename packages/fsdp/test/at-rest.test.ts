@@ -5,7 +5,7 @@ import { BatchNorm1d, Dropout, Linear, Sequential, Sgd } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { type Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 
 const WORLD_SIZE = 2;
 const DIM = 4;

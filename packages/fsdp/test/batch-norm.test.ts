@@ -8,7 +8,7 @@ import {
   type ShardedNetOptions,
   trainReplicas,
   trainSharded,
-} from './residual-nets.js';
+} from './support/residual-nets.js';
 
 type Norm = 'batch' | 'sync';
 

@@ -5,7 +5,7 @@ import type { Device, Storage } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { ReduceScatterBucketer } from '../src/unit/reduce-scatter-bucketer.js';
 import { openLinks, type UnitLinks } from '../src/unit/unit-links.js';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 
 const F32 = 4;
 const MIB = 2 ** 20;

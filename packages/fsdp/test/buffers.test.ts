@@ -4,7 +4,7 @@ import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardwea
 import { Module } from '@shardweave/nn';
 import { add, type Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 3;
 

@@ -8,8 +8,8 @@ import {
 } from '@shardweave/fsdp';
 import { createHostStore } from '@shardweave/shard-store';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
-import { layer } from './scenarios.js';
+import { onRanks } from './support/ranks.js';
+import { layer } from './support/scenarios.js';
 
 async function refusal(options: unknown): Promise<string> {
   const [message] = await onRanks(1, async ({ device, group }) => {

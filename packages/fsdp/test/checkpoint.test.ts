@@ -4,7 +4,7 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, Dropout, Linear, Module } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, shardedGpt2 } from './ranks.js';
+import { forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';
 import {
   DIM,
   expectClose,
@@ -18,7 +18,7 @@ import {
   shardedOutcome,
   trainOnce,
   type Wrap,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 /** Two layers with dropout between, and a residual. */
 class Block extends Module<[x: Tensor], Tensor> {

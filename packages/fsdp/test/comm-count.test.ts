@@ -4,7 +4,7 @@ import type { CollectiveStats, ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import type { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
+import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
 
 const UNITS = TINY.n_layer! + 1; // one a block, and the root
 

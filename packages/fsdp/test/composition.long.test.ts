@@ -2,7 +2,7 @@
 // take turns, for they alone would triple it.
 
 import { describe, it } from 'vitest';
-import { AXES, type Cell, expectAsOneProcess, titleOf } from './composition-cells.js';
+import { AXES, type Cell, expectAsOneProcess, titleOf } from './support/composition-cells.js';
 
 /** A test of many cells each: reporting 23 thousand would take longer than running them. */
 const PER_TEST = ['checkpointing', 'precision', 'residence', 'nesting'] as const;

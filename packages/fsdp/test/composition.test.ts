@@ -2,8 +2,8 @@
 // composition.long.test.ts.
 
 import { expect, it } from 'vitest';
-import { AXES, type Cell, expectAsOneProcess, titleOf } from './composition-cells.js';
-import { allPairs, pairsOf, pairwiseRows } from './pairwise.js';
+import { AXES, type Cell, expectAsOneProcess, titleOf } from './support/composition-cells.js';
+import { allPairs, pairsOf, pairwiseRows } from './support/pairwise.js';
 
 const CELLS: readonly Cell[] = pairwiseRows(AXES, 4);
 

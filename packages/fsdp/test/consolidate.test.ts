@@ -24,8 +24,8 @@ import { Device, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
-import { DIM, inputs, lossOf, Stack } from './scenarios.js';
+import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
+import { DIM, inputs, lossOf, Stack } from './support/scenarios.js';
 
 type Wrap = (module: Module) => Module;
 

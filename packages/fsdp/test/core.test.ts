@@ -10,8 +10,8 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
-import { CORE_CASES } from './core-cases.js';
-import { onRanks } from './ranks.js';
+import { CORE_CASES } from './support/core-cases.js';
+import { onRanks } from './support/ranks.js';
 
 let directory = '';
 beforeEach(async () => {
@@ -55,9 +55,9 @@ describe('over two processes that are linked by sockets, on the CPU', () => {
     home = await mkdtemp(join(tmpdir(), 'shardweave-core-'));
     program = join(home, 'program.mjs');
     await build({
-      entryPoints: [fileURLToPath(new URL('core-process.ts', import.meta.url))],
+      entryPoints: [fileURLToPath(new URL('support/core-process.ts', import.meta.url))],
       conditions: ['@shardweave/source'],
-      alias: { vitest: fileURLToPath(new URL('outside-vitest.ts', import.meta.url)) },
+      alias: { vitest: fileURLToPath(new URL('support/outside-vitest.ts', import.meta.url)) },
       external: ['bufferutil', 'utf-8-validate', 'koffi'],
       // CommonJS packages in the bundle call require.
       banner: {

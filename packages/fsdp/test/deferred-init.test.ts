@@ -6,7 +6,7 @@ import { deferredParameter, hostRecipe, materialize } from '@shardweave/nn/flat'
 import { Device, StateError, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
+import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
 
 /** What a device computes to know its numeric class, which ranks compare. */
 const CLASS_BYTES = 128;

@@ -7,9 +7,9 @@ import { AdamW, checkpoint, type Module, Sgd } from '@shardweave/nn';
 import { type Backend, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { type LateBackendOptions, lateBackend } from './late-backend.js';
-import { onRanks, type Rank } from './ranks.js';
-import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './scenarios.js';
+import { type LateBackendOptions, lateBackend } from './support/late-backend.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 const STEPS = 3;
 

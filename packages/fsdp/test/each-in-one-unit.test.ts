@@ -17,9 +17,9 @@ import {
 import { Linear, Module, Sgd } from '@shardweave/nn';
 import { type Device, matmul, type Tensor, transpose } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { place } from './saved-models.js';
-import { expectEqualTraining, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { place } from './support/saved-models.js';
+import { expectEqualTraining, layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
 

@@ -24,9 +24,9 @@ import {
   scaledF16Weight,
   WIDTH,
 } from '../../../tooling/vitest/encoded-linear.ts';
-import { onRanks, type Rank } from './ranks.js';
-import { place } from './saved-models.js';
-import { lossOf } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { place } from './support/saved-models.js';
+import { lossOf } from './support/scenarios.js';
 
 const ROWS = 6; // divides by 1, 2 and 3
 const [int8, scaledF16] = [await int8Weight(0), await scaledF16Weight(1)];

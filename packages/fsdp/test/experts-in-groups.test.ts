@@ -12,9 +12,9 @@ import {
 } from '@shardweave/fsdp';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { adam, namesIn, place, train } from './saved-models.js';
-import { layer, Stack } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { adam, namesIn, place, train } from './support/saved-models.js';
+import { layer, Stack } from './support/scenarios.js';
 
 /** A layer of all ranks, then an expert for each `size` ranks in order. */
 async function withExperts(

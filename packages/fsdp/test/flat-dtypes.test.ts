@@ -9,8 +9,8 @@ import {
 import { Linear, Module } from '@shardweave/nn';
 import { add, type Device, type DType, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
-import { DIM, expectEqualTraining, inputs, lossOf, Stack, type Wrap } from './scenarios.js';
+import { onRanks } from './support/ranks.js';
+import { DIM, expectEqualTraining, inputs, lossOf, Stack, type Wrap } from './support/scenarios.js';
 
 /** A frozen layer in 16 bits beside a trained one in f32, whose sum is scaled by a frozen f32 vector. */
 class Adapted extends Module<[x: Tensor], Tensor> {

@@ -18,7 +18,7 @@ import {
 } from '@shardweave/nn';
 import { type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 import {
   DIM,
   expectEqualTraining,
@@ -27,7 +27,7 @@ import {
   Stack,
   trainOnce,
   type Wrap,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 /** Reads its first layer's weight a second time, at its end. */
 class Tied extends Module<[x: Tensor], Tensor> {

@@ -4,7 +4,7 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, Module } from '@shardweave/nn';
 import { type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
+import { onRanks } from './support/ranks.js';
 import {
   expectEqualTraining,
   inputs,
@@ -15,7 +15,7 @@ import {
   trainOnce,
   type Wrap,
   weightsOf,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 function freeze(module: Module, which: (name: string) => boolean = () => true): Module {
   for (const [name, tensor] of module.namedParameters()) {

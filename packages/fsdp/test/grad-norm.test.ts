@@ -13,8 +13,8 @@ import {
 import { Linear, type Module, Sgd } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { DIM, Stack, trainOnce, weightsOf } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { DIM, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 const BATCH = 12;
 

@@ -13,9 +13,9 @@ import {
 import { type Module, Sgd } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { lateBackend } from './late-backend.js';
-import { onRanks, type Rank } from './ranks.js';
-import { inputs, layer, Stack, trainOnce } from './scenarios.js';
+import { lateBackend } from './support/late-backend.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { inputs, layer, Stack, trainOnce } from './support/scenarios.js';
 
 function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module) =>

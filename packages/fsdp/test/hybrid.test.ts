@@ -4,8 +4,8 @@
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { type Module, Sgd } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { backwardOf, Dot, Dots } from './dots.js';
-import { onRanks, type Rank } from './ranks.js';
+import { backwardOf, Dot, Dots } from './support/dots.js';
+import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 200; // both shards hold some of it
 

@@ -9,8 +9,8 @@ import {
 import { checkpoint, Gpt2, Linear, Module } from '@shardweave/nn';
 import { add, cast, type Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, TINY, tokens } from './ranks.js';
-import { DIM, expectEqualTraining, inputs, lossOf, type Rows } from './scenarios.js';
+import { onRanks, TINY, tokens } from './support/ranks.js';
+import { DIM, expectEqualTraining, inputs, lossOf, type Rows } from './support/scenarios.js';
 
 /** Named results that can be had by number too, as Transformers' models give them. */
 class ModelOutput extends Map<string, Tensor> {

@@ -12,7 +12,7 @@ import {
 import { AdamW, Module, Sgd } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 import {
   expectEqualTraining,
   inputs,
@@ -21,7 +21,7 @@ import {
   Stack,
   trainOnce,
   weightsOf,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 function threeUnits({ device, group }: Rank, fsdp: object = {}) {
   const wrap = (module: Module, name: string) =>

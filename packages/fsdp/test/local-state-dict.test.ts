@@ -8,8 +8,8 @@ import {
 } from '@shardweave/fsdp';
 import { crossEntropy, type Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { shardedWithBuffers } from './batch-norm-model.js';
-import { type forwardBackward, onRanks, shardedGpt2 } from './ranks.js';
+import { shardedWithBuffers } from './support/batch-norm-model.js';
+import { type forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';
 
 it('local shards round-trip and invalidate what was gathered', async () => {
   await onRanks(2, async (rank) => {

@@ -4,7 +4,7 @@ import { type FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import { AdamW, type Gpt2Config } from '@shardweave/nn';
 import { byteSize, type MemoryBytes, mean } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, optimizerGroups, type Rank, shardedGpt2, tokens } from './ranks.js';
+import { onRanks, optimizerGroups, type Rank, shardedGpt2, tokens } from './support/ranks.js';
 
 const ROWS = 2; // a rank
 const CONFIG = { vocab_size: 50, n_positions: 8, n_embd: 12, n_layer: 3, n_head: 2 };

@@ -9,8 +9,8 @@ import {
 import { AdamW, Module } from '@shardweave/nn';
 import { add, type Device, square, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, shardedGpt2 } from './ranks.js';
-import { DIM, inputs, layer, lossOf } from './scenarios.js';
+import { forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';
+import { DIM, inputs, layer, lossOf } from './support/scenarios.js';
 
 const BATCH = 6; // divides by 1, 2 and 3
 const STEPS = 3;

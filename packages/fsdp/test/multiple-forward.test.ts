@@ -4,7 +4,7 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, type Module, Module as NnModule } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
+import { onRanks } from './support/ranks.js';
 import {
   expectEqualTraining,
   inputs,
@@ -14,7 +14,7 @@ import {
   Stack,
   trainOnce,
   type Wrap,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 /** Losses of several forwards of one module, then a backward of their sum. */
 function forwards(count: number) {

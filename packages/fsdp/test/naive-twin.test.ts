@@ -5,9 +5,9 @@ import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { AdamW, type Module } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { NaiveTwin } from './naive-twin.js';
-import { onRanks, type Rank } from './ranks.js';
-import { layer, Stack, trainOnce } from './scenarios.js';
+import { NaiveTwin } from './support/naive-twin.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { layer, Stack, trainOnce } from './support/scenarios.js';
 
 const STEPS = 3;
 const ROWS = 12;

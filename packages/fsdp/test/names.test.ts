@@ -10,8 +10,8 @@ import {
 import { checkpoint, Linear, type Module, ModuleList, Sequential } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
-import { DIM, layer, Stack, trainOnce, type Wrap } from './scenarios.js';
+import { onRanks } from './support/ranks.js';
+import { DIM, layer, Stack, trainOnce, type Wrap } from './support/scenarios.js';
 
 function build(device: Device, wrap: Wrap): Module {
   const inner = new Stack(device, [layer(device), checkpoint(wrap(layer(device)) as Linear)]);

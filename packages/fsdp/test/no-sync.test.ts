@@ -4,8 +4,8 @@
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import type { Module } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { backwardOf, Dot, Dots, firstGradients } from './dots.js';
-import { onRanks, type Rank } from './ranks.js';
+import { backwardOf, Dot, Dots, firstGradients } from './support/dots.js';
+import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 200; // more than a block of 128, so that both ranks hold some of it
 

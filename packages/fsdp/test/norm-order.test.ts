@@ -18,7 +18,7 @@ import { add, type Backend, type Device, mul, sum, type Tensor } from '@shardwea
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 
 /** Around blocks of 128 elements, and more than two nodes of 256 blocks. */
 const SIZES = [1, 7, 127, 128, 129, 1000, 100_003];

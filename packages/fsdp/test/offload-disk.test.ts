@@ -20,8 +20,8 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
 import { afterAll, describe, expect, it } from 'vitest';
-import { bitsOf, storedTraining } from './offload-training.js';
-import { onRanks, type Rank } from './ranks.js';
+import { bitsOf, storedTraining } from './support/offload-training.js';
+import { onRanks, type Rank } from './support/ranks.js';
 
 const directories: string[] = [];
 
@@ -151,9 +151,9 @@ describe('a process that is killed', () => {
     const directory = await newDirectory();
     const program = join(await newDirectory(), 'program.mjs');
     await build({
-      entryPoints: [fileURLToPath(new URL('offload-process.ts', import.meta.url))],
+      entryPoints: [fileURLToPath(new URL('support/offload-process.ts', import.meta.url))],
       conditions: ['@shardweave/source'],
-      alias: { vitest: fileURLToPath(new URL('outside-vitest.ts', import.meta.url)) },
+      alias: { vitest: fileURLToPath(new URL('support/outside-vitest.ts', import.meta.url)) },
       bundle: true,
       format: 'esm',
       platform: 'node',

@@ -6,7 +6,13 @@ import { AdamW } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { byteSize, type MemoryBytes } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
+import {
+  forwardBackward,
+  onRanks,
+  optimizerGroups,
+  type Rank,
+  shardedGpt2,
+} from './support/ranks.js';
 
 const CONFIG = { vocab_size: 50, n_positions: 8, n_embd: 12, n_layer: 3, n_head: 2 };
 

@@ -24,8 +24,8 @@ import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { crossEntropy } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { bitsOf } from './offload-training.js';
-import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY, tokens } from './ranks.js';
+import { bitsOf } from './support/offload-training.js';
+import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY, tokens } from './support/ranks.js';
 
 const SMALL = { ...TINY, n_layer: 2 };
 

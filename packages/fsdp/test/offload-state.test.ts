@@ -18,9 +18,9 @@ import { AdamW, stateDict as bareStateDict, Gpt2, Linear, type Module } from '@s
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank, shardedGpt2, TINY } from './ranks.js';
-import { place } from './saved-models.js';
-import { DIM, Stack, trainOnce } from './scenarios.js';
+import { onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
+import { place } from './support/saved-models.js';
+import { DIM, Stack, trainOnce } from './support/scenarios.js';
 
 const HOST = { moveParamsToCpu: true } as const;
 const DEVICE = {} as const;

@@ -9,8 +9,14 @@ import { AdamW, type Optimizer, Sgd } from '@shardweave/nn';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
-import { bitsOf } from './offload-training.js';
-import { forwardBackward, onRanks, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
+import { bitsOf } from './support/offload-training.js';
+import {
+  forwardBackward,
+  onRanks,
+  optimizerGroups,
+  type Rank,
+  shardedGpt2,
+} from './support/ranks.js';
 
 const directories: string[] = [];
 

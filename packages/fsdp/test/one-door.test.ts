@@ -20,10 +20,10 @@ import {
 } from '@shardweave/fsdp';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { bitsOf } from './offload-training.js';
-import { onRanks, type Rank } from './ranks.js';
-import { adam, contentsOf, everything, net, place, train } from './saved-models.js';
-import { inputs, lossOf, trainOnce } from './scenarios.js';
+import { bitsOf } from './support/offload-training.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { adam, contentsOf, everything, net, place, train } from './support/saved-models.js';
+import { inputs, lossOf, trainOnce } from './support/scenarios.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: 4 * rank, count: 4 });
 

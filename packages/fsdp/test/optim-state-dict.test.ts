@@ -13,8 +13,14 @@ import {
 import { type AdamOptions, AdamW, Linear, type Module, type Optimizer, Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
-import { DIM, layer, type Rows, Stack, trainOnce, weightsOf } from './scenarios.js';
+import {
+  forwardBackward,
+  onRanks,
+  optimizerGroups,
+  type Rank,
+  shardedGpt2,
+} from './support/ranks.js';
+import { DIM, layer, type Rows, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 const BATCH = 12;
 

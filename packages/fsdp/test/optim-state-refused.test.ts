@@ -11,9 +11,9 @@ import {
 import { Sgd, StateDictError } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
-import { adam, net, train } from './saved-models.js';
-import { DIM, layer } from './scenarios.js';
+import { onRanks } from './support/ranks.js';
+import { adam, net, train } from './support/saved-models.js';
+import { DIM, layer } from './support/scenarios.js';
 
 describe('refuses', () => {
   it.each([

@@ -12,9 +12,9 @@ import {
 import { AdamW, Module } from '@shardweave/nn';
 import { cast, type DType, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { backwardOf, Dot, Dots } from './dots.js';
-import { onRanks, type Rank } from './ranks.js';
-import { DIM, inputs, layer, lossOf, Stack, trainOnce } from './scenarios.js';
+import { backwardOf, Dot, Dots } from './support/dots.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { DIM, inputs, layer, lossOf, Stack, trainOnce } from './support/scenarios.js';
 
 describe('disableReshardOnRoot', () => {
   /** A root with a layer of its own, between two instances. */

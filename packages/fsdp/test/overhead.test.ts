@@ -15,7 +15,7 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks, optimizerGroups, shardedGpt2, TINY, tokens } from './ranks.js';
+import { onRanks, optimizerGroups, shardedGpt2, TINY, tokens } from './support/ranks.js';
 
 const NUM_LAYERS = 3;
 // Sizes of the second are multiples of the flat layout's 128 elements: a unit has no pads.

@@ -12,7 +12,7 @@ import {
   type Rank,
   shardedGpt2,
   singleRun,
-} from './ranks.js';
+} from './support/ranks.js';
 
 const STEPS = 10;
 

@@ -12,8 +12,8 @@ import {
 import { castInPlace, checkpoint, Dropout, Module } from '@shardweave/nn';
 import { cast, type Device, isFloat, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { inputs, layer, lossOf, type Rows, Stack, trainOnce } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { inputs, layer, lossOf, type Rows, Stack, trainOnce } from './support/scenarios.js';
 
 const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
 

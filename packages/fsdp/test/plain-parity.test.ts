@@ -20,8 +20,8 @@ import {
 } from '@shardweave/nn';
 import { cast, crossEntropy, type Device, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank, TINY, tokens } from './ranks.js';
-import { DIM, inputs, lossOf, Stack } from './scenarios.js';
+import { onRanks, type Rank, TINY, tokens } from './support/ranks.js';
+import { DIM, inputs, lossOf, Stack } from './support/scenarios.js';
 
 const SCALE = 1024;
 const CLIP = 0.3;

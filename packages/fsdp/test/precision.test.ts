@@ -11,8 +11,8 @@ import {
 import { Module, Sgd } from '@shardweave/nn';
 import { type Device, type DType, linear, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { DIM, inputs, layer, lossOf, Stack } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { DIM, inputs, layer, lossOf, Stack } from './support/scenarios.js';
 
 /** Notes the dtypes that its forward sees. */
 class Probe extends Module<[batch: { x: Tensor }], Tensor> {

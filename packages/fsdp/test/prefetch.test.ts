@@ -6,7 +6,7 @@ import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, Module } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 import {
   expectEqualTraining,
   inputs,
@@ -17,7 +17,7 @@ import {
   Stack,
   trainOnce,
   type Wrap,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 type Block = Module<[x: Tensor], Tensor>;
 

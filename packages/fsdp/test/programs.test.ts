@@ -23,7 +23,7 @@ import {
   tanh,
 } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 import {
   DIM,
   expectEqualTraining,
@@ -35,7 +35,7 @@ import {
   trainOnce,
   type Wrap,
   weightsOf,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 const BATCH = 18; // over 1, 2 or 3 ranks, three micro-batches each
 type Weights = ReadonlyMap<string, Float32Array>;

@@ -14,10 +14,10 @@ import {
 import { Module, Sgd } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { failingStore } from './failing-store.js';
-import { storedTraining } from './offload-training.js';
-import { onRanks, type Rank } from './ranks.js';
-import { layer, Stack, trainOnce, weightsOf } from './scenarios.js';
+import { failingStore } from './support/failing-store.js';
+import { storedTraining } from './support/offload-training.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 /** Ends a test that would wait for the time-out. */
 const IN_TIME = { timeout: 8000 };

@@ -11,8 +11,16 @@ import {
 import { Module, Sgd } from '@shardweave/nn';
 import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { inputs, layer, lossOf, plainOutcome, type Rows, Stack, weightsOf } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import {
+  inputs,
+  layer,
+  lossOf,
+  plainOutcome,
+  type Rows,
+  Stack,
+  weightsOf,
+} from './support/scenarios.js';
 
 /** Runs all its layers side by side in forward; only those chosen are in the result. */
 class Choosing extends Module<[x: Tensor], Tensor> {

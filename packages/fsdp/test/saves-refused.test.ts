@@ -12,9 +12,9 @@ import {
 import { BatchNorm1d, Linear, Module, StateDictError } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
-import { adam, everything, net, place, saved, train } from './saved-models.js';
-import { DIM, inputs, layer, Stack } from './scenarios.js';
+import { onRanks } from './support/ranks.js';
+import { adam, everything, net, place, saved, train } from './support/saved-models.js';
+import { DIM, inputs, layer, Stack } from './support/scenarios.js';
 
 describe('refuses, on every rank and without loading anything', () => {
   /** A save with other tensors than the model's, in ways that only names and shapes tell. */

@@ -13,9 +13,9 @@ import { Linear, Module } from '@shardweave/nn';
 import { deferredParameter, hostRecipe } from '@shardweave/nn/flat';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { adam, counting, everything, net, place, saved, train } from './saved-models.js';
-import { DIM, layer, Stack, weightsOf } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { adam, counting, everything, net, place, saved, train } from './support/saved-models.js';
+import { DIM, layer, Stack, weightsOf } from './support/scenarios.js';
 
 const WORLD_SIZES = [1, 2, 3, 4, 8];
 

@@ -5,7 +5,7 @@ import { FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
 import { Linear, Module } from '@shardweave/nn';
 import { type Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './ranks.js';
+import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
 
 const DIM = 6;
 

@@ -12,10 +12,10 @@ import { AdamW, type Module, type Optimizer, Sgd } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { failingStore } from './failing-store.js';
-import { bitsOf, storedTraining } from './offload-training.js';
-import { onRanks, type Rank } from './ranks.js';
-import { inputs, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
+import { failingStore } from './support/failing-store.js';
+import { bitsOf, storedTraining } from './support/offload-training.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { inputs, layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 /** Layers in a row, of which it may leave out the last ones. */
 class Chain extends Stack {

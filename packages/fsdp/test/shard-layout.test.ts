@@ -6,7 +6,7 @@ import { FLAT_ALIGN_ELEMENTS } from '@shardweave/nn/flat';
 import type { Device } from '@shardweave/tensor-core';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
+import { onRanks } from './support/ranks.js';
 
 /** Parameters of the given sizes, whose elements count on from 1. */
 class Counting extends Module<[], void> {

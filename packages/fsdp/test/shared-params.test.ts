@@ -10,7 +10,7 @@ import { AdamW, checkpoint, type Linear, Module } from '@shardweave/nn';
 import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { instanceOf } from '../src/tree/instance.js';
-import { onRanks } from './ranks.js';
+import { onRanks } from './support/ranks.js';
 import {
   DIM,
   expectEqualTraining,
@@ -20,7 +20,7 @@ import {
   Stack,
   trainOnce,
   type Wrap,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 /** Multiplies by another layer's weight, and adds a bias of its own where it has one. */
 class TiedTo extends Module<[x: Tensor], Tensor> {

@@ -20,9 +20,9 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { shardedWithBuffers, withBuffers } from './batch-norm-model.js';
-import { forwardBackward, onRanks, shardedGpt2, TINY } from './ranks.js';
-import { layer, Stack, trainOnce } from './scenarios.js';
+import { shardedWithBuffers, withBuffers } from './support/batch-norm-model.js';
+import { forwardBackward, onRanks, shardedGpt2, TINY } from './support/ranks.js';
+import { layer, Stack, trainOnce } from './support/scenarios.js';
 
 /** Names, shapes and bytes of the module that the sharded ones start from. */
 async function bareState(): Promise<StateDict> {

@@ -8,8 +8,8 @@ import {
 } from '@shardweave/fsdp';
 import { Linear, type Module } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './ranks.js';
-import { DIM, inputs, lossOf, Stack, trainOnce } from './scenarios.js';
+import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
+import { DIM, inputs, lossOf, Stack, trainOnce } from './support/scenarios.js';
 
 /** Two layers, the second an instance of its own. */
 function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {

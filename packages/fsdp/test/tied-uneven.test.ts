@@ -6,8 +6,8 @@ import { Linear, Module, Sgd } from '@shardweave/nn';
 import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
-import { inputs, lossOf, weightsOf } from './scenarios.js';
+import { onRanks } from './support/ranks.js';
+import { inputs, lossOf, weightsOf } from './support/scenarios.js';
 
 const IN = 6; // as inputs() of the scenarios
 const HIDDEN = 23; // with the biases 3 blocks of 128 elements, over up to 8 ranks

@@ -5,7 +5,7 @@ import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { Linear, Sgd } from '@shardweave/nn';
 import { type Device, mean, mul } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 
 const IN = 3;
 const ROWS = 2; // a rank

@@ -5,7 +5,7 @@ import { clipGradNorm, FsdpConfigError, FullyShardedDataParallel } from '@shardw
 import { type Module, Sgd } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 import {
   DIM,
   expectClose,
@@ -16,7 +16,7 @@ import {
   Stack,
   trainOnce,
   weightsOf,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 const stack = (device: Device) => new Stack(device, [layer(device), layer(device)]);
 

@@ -28,8 +28,8 @@ import {
 import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
-import { forwardBackward, onRanks, type Rank, singleRun, TINY } from './ranks.js';
-import { DIM, expectEqualTraining, layer, Stack } from './scenarios.js';
+import { forwardBackward, onRanks, type Rank, singleRun, TINY } from './support/ranks.js';
+import { DIM, expectEqualTraining, layer, Stack } from './support/scenarios.js';
 
 // What an instance says of its parameters after forward.
 const RESHARDING = 'reshards after forward';

@@ -5,7 +5,7 @@ import { FsdpConfigError, FullyShardedDataParallel, gradNorm, stateDict } from '
 import { AdamW, type Linear, Module, packParameters, Sequential } from '@shardweave/nn';
 import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './ranks.js';
+import { onRanks } from './support/ranks.js';
 import {
   expectEqualTraining,
   inputs,
@@ -16,7 +16,7 @@ import {
   shardedOutcome,
   trainOnce,
   weightsOf,
-} from './scenarios.js';
+} from './support/scenarios.js';
 
 describe.each([1, 2, 3])('world size %i: training equals the plain module', (worldSize) => {
   it('with two sibling roots in a plain module', async () => {

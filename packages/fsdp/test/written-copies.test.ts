@@ -13,9 +13,9 @@ import {
 import { type Module, Sgd } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './ranks.js';
-import { place } from './saved-models.js';
-import { inputs, layer, Stack, trainOnce, weightsOf } from './scenarios.js';
+import { onRanks, type Rank } from './support/ranks.js';
+import { place } from './support/saved-models.js';
+import { inputs, layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 const KEPT = { reshardAfterForward: false };
 

@@ -15,8 +15,8 @@ import {
 } from '@shardweave/gguf';
 import type { HostTensor } from '@shardweave/nn';
 import { afterAll, describe, expect, it } from 'vitest';
-import { bareModel } from './hub-models.ts';
-import { bytesOf, readGguf } from './written.ts';
+import { bareModel } from './support/hub-models.ts';
+import { bytesOf, readGguf } from './support/written.ts';
 
 const LLAMA3 = {
   rope_type: 'llama3',

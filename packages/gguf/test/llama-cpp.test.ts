@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { type GgufType, modelGguf } from '@shardweave/gguf';
 import { afterAll, describe, expect, it } from 'vitest';
-import { bareModel, makeSmall, SMALL_MODELS, sentencePieceText } from './hub-models.ts';
-import { llamaLogits, openLlama, tokenIds } from './llama-cpp.ts';
-import { bytesOf } from './written.ts';
+import { bareModel, makeSmall, SMALL_MODELS, sentencePieceText } from './support/hub-models.ts';
+import { llamaLogits, openLlama, tokenIds } from './support/llama-cpp.ts';
+import { bytesOf } from './support/written.ts';
 
 const TEXT =
   'Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in my ' +

@@ -6,8 +6,8 @@ import { fileURLToPath } from 'node:url';
 import { writeSafetensors } from '@shardweave/nn';
 import { afterAll, expect, it } from 'vitest';
 import { runReadmeExample } from '../../../tooling/vitest/readme-example.ts';
-import { bareModel } from './hub-models.ts';
-import { readGguf } from './written.ts';
+import { bareModel } from './support/hub-models.ts';
+import { readGguf } from './support/written.ts';
 
 const PACKAGE = fileURLToPath(new URL('..', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'gguf-readme-'));

@@ -5,8 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { GgufTokenizerError, modelGguf } from '@shardweave/gguf';
 import { afterAll, describe, expect, it } from 'vitest';
-import { bareModel, sentencePieceText } from './hub-models.ts';
-import { bytesOf, readGguf } from './written.ts';
+import { bareModel, sentencePieceText } from './support/hub-models.ts';
+import { bytesOf, readGguf } from './support/written.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'gguf-'));
 afterAll(() => rmSync(folder, { recursive: true }));

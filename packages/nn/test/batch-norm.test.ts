@@ -29,7 +29,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
-import { expectClose, expectGradients, makeDevice, read, values } from './support.js';
+import { expectClose, expectGradients, makeDevice, read, values } from './support/support.js';
 
 interface ReferenceStep {
   readonly shape: number[];

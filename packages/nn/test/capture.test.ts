@@ -26,7 +26,7 @@ import { createHostStore } from '@shardweave/shard-store';
 import { type Backend, Device, StateError } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { expect, it } from 'vitest';
-import { makeDevice } from './support.js';
+import { makeDevice } from './support/support.js';
 
 const MIB = 2 ** 20;
 

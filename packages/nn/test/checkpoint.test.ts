@@ -20,7 +20,7 @@ import {
   tensorsIn,
 } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice, read, values } from './support.js';
+import { makeDevice, read, values } from './support/support.js';
 
 const CONFIG = {
   vocab_size: 13,

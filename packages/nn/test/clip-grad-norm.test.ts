@@ -10,7 +10,7 @@ import {
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { expectClose, makeDevice, read, values } from './support.js';
+import { expectClose, makeDevice, read, values } from './support/support.js';
 
 /** Leaves with gradients, one of them 16 bits, one without any. */
 function leaves(device: Device): Tensor[] {

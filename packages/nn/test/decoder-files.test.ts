@@ -17,7 +17,7 @@ import {
   streamStateDict,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { makeDevice } from './support.js';
+import { makeDevice } from './support/support.js';
 
 /** SmolLM2-135M's, as the Hub has it. */
 const SMOL = {

@@ -5,7 +5,7 @@ import { Decoder, type DecoderOptions, NnConfigError, parameterCount } from '@sh
 import { Device, mean, ShapeError, sum, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
-import { makeDevice, read } from './support.js';
+import { makeDevice, read } from './support/support.js';
 
 const VOCAB = 23;
 const LLAMA: DecoderOptions = {

@@ -4,7 +4,7 @@ import { Gpt2, LayerNorm, Linear, loadStateDict, ParameterInit, stateDict } from
 import { deferredParameter, hostRecipe, materialize, recipeOf } from '@shardweave/nn/flat';
 import { StateError, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice } from './support.js';
+import { makeDevice } from './support/support.js';
 
 const SIZES = { vocab_size: 19, n_positions: 6, n_embd: 8, n_layer: 2, n_head: 2 };
 

@@ -16,7 +16,7 @@ import { type Backend, Device, type KernelCalls, ShapeError } from '@shardweave/
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, expect, it } from 'vitest';
-import { expectClose } from './support.js';
+import { expectClose } from './support/support.js';
 
 const VOCAB = 31;
 const POSITIONS = 24;

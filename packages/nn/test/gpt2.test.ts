@@ -14,7 +14,7 @@ import {
   type Tensor,
 } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { expectClose, expectGradients, makeDevice, read } from './support.js';
+import { expectClose, expectGradients, makeDevice, read } from './support/support.js';
 
 const TINY: Partial<Gpt2Config> = {
   vocab_size: 11,

@@ -16,7 +16,7 @@ import {
   writeSafetensors,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { makeDevice, read } from './support.js';
+import { makeDevice, read } from './support/support.js';
 
 const CONFIG = { vocab_size: 9, n_positions: 4, n_embd: 8, n_layer: 2, n_head: 2 };
 

@@ -23,7 +23,7 @@ import {
 } from '@shardweave/nn';
 import type { Shape } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice } from './support.js';
+import { makeDevice } from './support/support.js';
 
 const CHUNK_BYTES = 2 ** 28;
 const ZEROS = new Uint8Array(CHUNK_BYTES);

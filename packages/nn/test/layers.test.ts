@@ -14,7 +14,7 @@ import {
 } from '@shardweave/nn';
 import { add, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { expectClose, expectGradients, makeDevice, read, values } from './support.js';
+import { expectClose, expectGradients, makeDevice, read, values } from './support/support.js';
 
 describe('Linear and Conv1D', () => {
   it('multiply by weights in their own order and add the bias', async () => {

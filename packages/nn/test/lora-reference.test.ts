@@ -12,7 +12,7 @@ import {
 } from '@shardweave/nn';
 import { mean } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice, read } from './support.js';
+import { makeDevice, read } from './support/support.js';
 
 const DATA = new URL('../../../tooling/reference/data/', import.meta.url);
 const file = (path: string) => readFileSync(new URL(path, DATA));

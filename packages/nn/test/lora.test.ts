@@ -23,7 +23,7 @@ import {
 import { materialize } from '@shardweave/nn/flat';
 import { type Device, mean, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { expectClose, expectGradients, makeDevice, read, values } from './support.js';
+import { expectClose, expectGradients, makeDevice, read, values } from './support/support.js';
 
 const LLAMA = {
   model_type: 'llama',

@@ -1,7 +1,7 @@
 import { AdamW, clipGradNorm, LossScaler, NnConfigError } from '@shardweave/nn';
 import { cast, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { expectClose, makeDevice, read } from './support.js';
+import { expectClose, makeDevice, read } from './support/support.js';
 
 describe('LossScaler', () => {
   it('starts as PyTorch does, halves after an overflow, doubles after an interval without', () => {

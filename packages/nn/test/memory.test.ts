@@ -10,7 +10,7 @@ import {
 } from '@shardweave/nn';
 import { crossEntropy, mean } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice } from './support.js';
+import { makeDevice } from './support/support.js';
 
 const STEPS = 30;
 const CONFIG = {

@@ -1,7 +1,7 @@
 import { Dropout, isModule, Linear, Module, NnConfigError, Sequential } from '@shardweave/nn';
 import { type Device, mean, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice, read } from './support.js';
+import { makeDevice, read } from './support/support.js';
 
 class Net extends Module<[Tensor], Tensor> {
   readonly first: Linear;

@@ -3,8 +3,8 @@
 import { AdamW, type Optimizer, Sgd, StateDictError } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { leaves, setGradients } from './gradient-leaves.js';
-import { makeDevice, read } from './support.js';
+import { leaves, setGradients } from './support/gradient-leaves.js';
+import { makeDevice, read } from './support/support.js';
 
 describe('optimizer state dicts', () => {
   const named = (params: readonly Tensor[]) => params.map((p, i) => [`p${i}`, p] as const);

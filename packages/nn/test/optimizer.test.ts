@@ -7,8 +7,8 @@ import {
   type SgdOptions,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { gradientAt, leaves, setGradients } from './gradient-leaves.js';
-import { expectClose, makeDevice, read, values } from './support.js';
+import { gradientAt, leaves, setGradients } from './support/gradient-leaves.js';
+import { expectClose, makeDevice, read, values } from './support/support.js';
 
 const STEPS = 5;
 

@@ -31,7 +31,7 @@ import {
 } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { afterAll, describe, expect, it } from 'vitest';
-import { makeDevice } from './support.js';
+import { makeDevice } from './support/support.js';
 
 const device = makeDevice();
 afterAll(() => device.dispose());

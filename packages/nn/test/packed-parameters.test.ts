@@ -3,7 +3,7 @@
 import { Adam, AdamW, Linear, packParameters, Sequential } from '@shardweave/nn';
 import { type Device, mul, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice, read, values } from './support.js';
+import { makeDevice, read, values } from './support/support.js';
 
 const STEPS = 5;
 

@@ -1,6 +1,6 @@
 import { Conv1D, Embedding, Gpt2, Linear, MultiheadAttention, ParameterInit } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { expectClose, makeDevice, read } from './support.js';
+import { expectClose, makeDevice, read } from './support/support.js';
 
 describe('ParameterInit', () => {
   it('draws normal values of the mean and deviation asked for', async () => {

@@ -6,7 +6,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
-import { makeDevice } from './support.js';
+import { makeDevice } from './support/support.js';
 
 const SIZE = 2 ** 17 + 7; // more than one node
 

@@ -12,7 +12,7 @@ import {
 } from '@shardweave/nn';
 import { type Device, mean, square } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { makeDevice, read, values } from './support.js';
+import { makeDevice, read, values } from './support/support.js';
 
 const CONFIG = { vocab_size: 11, n_positions: 4, n_embd: 8, n_layer: 2, n_head: 2 };
 

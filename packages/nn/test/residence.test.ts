@@ -14,8 +14,8 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
-import { MapStore } from './map-store.js';
-import { values } from './support.js';
+import { MapStore } from './support/map-store.js';
+import { values } from './support/support.js';
 
 const BACKENDS: readonly (readonly [string, () => Promise<Backend>])[] = [
   ['reference', async () => createReferenceBackend()],

@@ -5,8 +5,8 @@ import { HostBuffers, StoredFlat, setFlatHome, storeUseOf } from '@shardweave/nn
 import { Device, Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
-import { MapStore } from './map-store.js';
-import { values } from './support.js';
+import { MapStore } from './support/map-store.js';
+import { values } from './support/support.js';
 
 /** A flat in `store`, with new values or those that are there. */
 async function restingFlat(store: MapStore, size: number, resume: boolean) {

@@ -21,7 +21,7 @@ import {
 import { createHostStore } from '@shardweave/shard-store';
 import { add, type Device, square, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice } from './support.js';
+import { makeDevice } from './support/support.js';
 
 const place = (): PieceStore => piecesIn(createHostStore());
 

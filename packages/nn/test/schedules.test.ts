@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { learningRateAt, NnConfigError } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { expectClose } from './support.js';
+import { expectClose } from './support/support.js';
 
 const DATA = new URL('../../../tooling/reference/data/tiny/expected.json', import.meta.url);
 

@@ -4,7 +4,7 @@
 import { AdamW, Linear, Module, type Optimizer, packParameters, Sgd } from '@shardweave/nn';
 import { type Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { expectClose, makeDevice, read, values } from './support.js';
+import { expectClose, makeDevice, read, values } from './support/support.js';
 
 class Net extends Module<[x: Tensor], Tensor> {
   readonly first: Linear;

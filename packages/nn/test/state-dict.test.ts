@@ -13,7 +13,7 @@ import {
 } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { makeDevice, read } from './support.js';
+import { makeDevice, read } from './support/support.js';
 
 class Scaled extends Module {
   readonly inner: Linear;

@@ -12,8 +12,8 @@ import {
 import { Device, type DType, Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { MapStore } from './map-store.js';
-import { values } from './support.js';
+import { MapStore } from './support/map-store.js';
+import { values } from './support/support.js';
 
 const SIZE = 256;
 

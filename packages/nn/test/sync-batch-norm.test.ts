@@ -3,7 +3,7 @@
 import { BatchNorm1d, type StatisticsGroup, SyncBatchNorm } from '@shardweave/nn';
 import { mul, ShapeError, square, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { expectClose, makeDevice, read, values } from './support.js';
+import { expectClose, makeDevice, read, values } from './support/support.js';
 
 /** All that SyncBatchNorm asks of a process group, between ranks of one process. */
 function statisticsGroups(worldSize: number): (StatisticsGroup & { numCalls: number })[] {

@@ -5,7 +5,15 @@ import { checkpoint, Module, Sequential, Sgd } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
 import { add, type Device, mean, mul, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { type Body, DIM, linear, linears, newDevice, rows, squared } from './linear-layers.js';
+import {
+  type Body,
+  DIM,
+  linear,
+  linears,
+  newDevice,
+  rows,
+  squared,
+} from './support/linear-layers.js';
 
 /** Anything to anything, by a function. */
 // biome-ignore lint/suspicious/noExplicitAny: a layer of any signature

@@ -17,7 +17,7 @@ import {
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { linears, newDevice, rows, squared } from './linear-layers.js';
+import { linears, newDevice, rows, squared } from './support/linear-layers.js';
 
 let folder = '';
 beforeAll(async () => {

@@ -12,7 +12,7 @@ import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { begin, losses, type Run, trainStep } from './training.js';
+import { begin, losses, type Run, trainStep } from './support/training.js';
 
 let folder = '';
 beforeAll(async () => {
@@ -40,7 +40,7 @@ describe('a process that is killed in the middle of a step', () => {
   it.each([90, 141, 200])('goes on from the step before, killed at write %i', async (numWrites) => {
     const entry = join(folder, 'killed-process.mjs');
     await build({
-      entryPoints: [fileURLToPath(new URL('killed-process.ts', import.meta.url))],
+      entryPoints: [fileURLToPath(new URL('support/killed-process.ts', import.meta.url))],
       outfile: entry,
       bundle: true,
       format: 'esm',

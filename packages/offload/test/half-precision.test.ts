@@ -22,7 +22,7 @@ import {
 } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { begin, losses, type Run, tokens } from './training.js';
+import { begin, losses, type Run, tokens } from './support/training.js';
 
 // A unit in the last place of logits around 0.1, summed over a few layers; losses are around 3.6.
 const TOLERANCE = { f16: 5e-4, bf16: 4e-3 } as const;

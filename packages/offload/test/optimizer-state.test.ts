@@ -4,7 +4,7 @@ import type { AdamW, OptimizerStateDict } from '@shardweave/nn';
 import { loadStateDict, type OffloadModel, stateDict } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { describe, expect, it } from 'vitest';
-import { begin, losses, type Run, trainStep } from './training.js';
+import { begin, losses, type Run, trainStep } from './support/training.js';
 
 const adamW = ({ optimizer }: Run) => optimizer as AdamW;
 const named = ({ model }: Run) => model.namedParameters();

@@ -5,7 +5,7 @@ import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { linears, newDevice, rows, squared } from './linear-layers.js';
+import { linears, newDevice, rows, squared } from './support/linear-layers.js';
 
 /** A store whose `method` rejects while `isFailing()`. */
 function failingStore(method: 'read' | 'write', isFailing: () => boolean): ShardStore {

@@ -3,7 +3,7 @@ import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { type StoreHarness, storeCases } from '@shardweave/shard-store/testing';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { describe, it } from 'vitest';
-import { newDirectory } from './directories.ts';
+import { newDirectory } from './support/directories.ts';
 
 const hostHarness: StoreHarness = {
   name: 'host memory',

@@ -4,8 +4,17 @@ import { mkdir, readdir, readFile, truncate, unlink, writeFile } from 'node:fs/p
 import { join } from 'node:path';
 import { nodeFiles, type OpenFile, openDiskStore } from '@shardweave/shard-store/node';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './directories.ts';
-import { BYTES, codeOf, fileOf, MANIFEST, runStep, slotsIn, state, stepIn } from './steps.ts';
+import { newDirectory } from './support/directories.ts';
+import {
+  BYTES,
+  codeOf,
+  fileOf,
+  MANIFEST,
+  runStep,
+  slotsIn,
+  state,
+  stepIn,
+} from './support/steps.ts';
 
 describe('what is not what was written', () => {
   const damages: readonly [string, (path: string) => Promise<void>][] = [

@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, type FileCall, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './directories.ts';
+import { newDirectory } from './support/directories.ts';
 import {
   BYTES,
   codeOf,
@@ -19,7 +19,7 @@ import {
   slotsIn,
   state,
   stepIn,
-} from './steps.ts';
+} from './support/steps.ts';
 
 describe('a disk that dies at any call', () => {
   it.each([false, true])('leaves the old generation or the new one (fsync %s)', async (fsync) => {

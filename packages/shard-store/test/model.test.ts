@@ -6,8 +6,8 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './directories.ts';
-import { codeOf, forgetOwner } from './steps.ts';
+import { newDirectory } from './support/directories.ts';
+import { codeOf, forgetOwner } from './support/steps.ts';
 
 type Values = ReadonlyMap<string, Buffer>;
 

@@ -3,7 +3,7 @@
 import { createHostStore, StoreUsageError } from '@shardweave/shard-store';
 import { type DiskStoreOptions, openDiskStore } from '@shardweave/shard-store/node';
 import { describe, expect, it } from 'vitest';
-import { newDirectory } from './directories.ts';
+import { newDirectory } from './support/directories.ts';
 
 describe('options', () => {
   it.each<[object, RegExp]>([

@@ -11,10 +11,10 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { newDirectory } from './directories.ts';
-import { BYTES, KEYS, type KillPlan } from './kill-plan.ts';
+import { newDirectory } from './support/directories.ts';
+import { BYTES, KEYS, type KillPlan } from './support/kill-plan.ts';
 
-const WRITER = fileURLToPath(new URL('writer-process.ts', import.meta.url));
+const WRITER = fileURLToPath(new URL('support/writer-process.ts', import.meta.url));
 let program = '';
 
 beforeAll(async () => {

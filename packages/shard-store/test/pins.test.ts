@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { createHostStore } from '@shardweave/shard-store';
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { expect, it } from 'vitest';
-import { newDirectory } from './directories.ts';
-import { codeOf } from './steps.ts';
+import { newDirectory } from './support/directories.ts';
+import { codeOf } from './support/steps.ts';
 
 const BYTES = 2 ** 20 + 5;
 const value = (step: number) => new Uint8Array(BYTES).fill(step);

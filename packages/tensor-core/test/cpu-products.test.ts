@@ -6,8 +6,8 @@ import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
-import { makeView, randomFloats } from './cpu-device.js';
-import { product } from './webgpu-kit.js';
+import { makeView, randomFloats } from './support/cpu-device.js';
+import { product } from './support/webgpu-kit.js';
 
 const backends = new Map<number, Promise<Backend>>();
 const open = (threads: number) => {

@@ -17,7 +17,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { build } from 'esbuild';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { CpuBackend } from '../src/backends/cpu/cpu-backend.js';
-import { makeView, randomFloats, readFloats } from './cpu-device.js';
+import { makeView, randomFloats, readFloats } from './support/cpu-device.js';
 
 const THREADS = [0, 1, 2];
 /** Written bytes that may wait on the host when whenWritable resolves. */

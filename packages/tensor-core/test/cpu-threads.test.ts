@@ -4,7 +4,7 @@ import type { DType } from '@shardweave/dtypes';
 import { type Backend, NORM_NODE_ELEMENTS, type View } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
-import { makeView, randomFloats } from './cpu-device.js';
+import { makeView, randomFloats } from './support/cpu-device.js';
 
 const ROWS = 517;
 const COLS = 301;

@@ -11,7 +11,7 @@ import {
 } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, test } from 'vitest';
-import { bucket, define, swish, turnRows } from './own-ops.js';
+import { bucket, define, swish, turnRows } from './support/own-ops.js';
 
 describe('a wrong definition or call', () => {
   const device = new Device(createReferenceBackend());

@@ -15,8 +15,8 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { opCase } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { testedBackends } from './backends.js';
-import { bucket, define, swish, turnRows } from './own-ops.js';
+import { testedBackends } from './support/backends.js';
+import { bucket, define, swish, turnRows } from './support/own-ops.js';
 
 const SIZES = [1, 7, 63, 65, 1000];
 const FLOATS = ['f32', 'f16', 'bf16'] as const;

@@ -18,7 +18,7 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { reason, title, webGpu } from './webgpu-kit.js';
+import { reason, title, webGpu } from './support/webgpu-kit.js';
 
 const USAGE = 0x80 | 0x4 | 0x8;
 

@@ -17,7 +17,7 @@ import {
 } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, onTestFinished, test } from 'vitest';
-import { testedBackends } from './backends.js';
+import { testedBackends } from './support/backends.js';
 
 const [ROWS, CLASSES, DIM] = [70, 600, 17];
 /** 70 rows in chunks of 9, and 600 classes in chunks of 64. */

@@ -29,7 +29,7 @@ import {
   transpose,
 } from '@shardweave/tensor-core';
 import { describe, expect, test } from 'vitest';
-import { testedBackends } from './backends.js';
+import { testedBackends } from './support/backends.js';
 
 const [BATCH, SEQ, HEADS, KV_HEADS, HEAD_DIM, HIDDEN] = [2, 9, 4, 2, 6, 20];
 const DIM = HEADS * HEAD_DIM;

@@ -12,7 +12,7 @@ import {
   wasteOf,
 } from '../src/backends/webgpu/kernels/matmul-hardware.js';
 import { matmulKernel, tileName } from '../src/backends/webgpu/kernels/matmul-tiles.js';
-import { judgeOperand } from './warp-judge.js';
+import { judgeOperand } from './support/warp-judge.js';
 
 /** At best 4: a quarter more for what crosses a border. */
 const MOST_TURNS = 5;

@@ -10,7 +10,7 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, test } from 'vitest';
-import { Bench, open, reason } from './webgpu-kit.js';
+import { Bench, open, reason } from './support/webgpu-kit.js';
 
 const SIZE = 2 * NORM_NODE_ELEMENTS + 77 * NORM_BLOCK_ELEMENTS + 5;
 /** Elements before the parameter, so that its blocks have other places than those of the buffer. */

@@ -6,7 +6,7 @@ import { type Backend, Device, KERNEL_VERSIONS, type KernelCalls } from '@shardw
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, test } from 'vitest';
-import { Bench, open, product, reason } from './webgpu-kit.js';
+import { Bench, open, product, reason } from './support/webgpu-kit.js';
 
 async function classOf(backend: Backend): Promise<string> {
   const device = new Device(backend);

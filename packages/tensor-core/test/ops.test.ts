@@ -3,7 +3,7 @@
 import { type Backend, Device } from '@shardweave/tensor-core';
 import { opCases } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { testedBackends } from './backends.js';
+import { testedBackends } from './support/backends.js';
 
 const cases = opCases();
 

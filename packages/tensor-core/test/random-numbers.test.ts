@@ -13,7 +13,7 @@ import {
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, expect, test } from 'vitest';
 import { erf } from '../src/testing/twins/elementwise.js';
-import { testedBackends } from './backends.js';
+import { testedBackends } from './support/backends.js';
 
 const COUNT = 50_000;
 const KEY = { key0: 11, key1: 7 };

@@ -4,7 +4,7 @@
 import { f16ToF32, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
 import type { View } from '@shardweave/tensor-core';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { referenceViews } from './reference-views.js';
+import { referenceViews } from './support/reference-views.js';
 
 const { device, f32, empty, values, expectClose } = referenceViews();
 let backend: ReturnType<typeof device>;

@@ -1,7 +1,7 @@
 // Elementwise kernels, copies and reductions of the reference device against values worked out by hand.
 
 import { beforeEach, describe, expect, test } from 'vitest';
-import { referenceViews } from './reference-views.js';
+import { referenceViews } from './support/reference-views.js';
 
 const { device, f32, i32, empty, values, expectClose } = referenceViews();
 let backend: ReturnType<typeof device>;

@@ -3,7 +3,7 @@
 
 import { beforeEach, describe, expect, test } from 'vitest';
 import { philox } from '../src/backends/reference/dropout.js';
-import { referenceViews } from './reference-views.js';
+import { referenceViews } from './support/reference-views.js';
 
 const { device, f32, i32, empty, values, expectClose } = referenceViews();
 let backend: ReturnType<typeof device>;

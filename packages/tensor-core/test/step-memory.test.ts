@@ -15,7 +15,7 @@ import {
 } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, test } from 'vitest';
-import { testedBackends } from './backends.js';
+import { testedBackends } from './support/backends.js';
 
 const [vocab, dim, rows] = [11, 6, 4];
 

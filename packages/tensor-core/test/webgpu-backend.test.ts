@@ -12,7 +12,7 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Bench, isLong, type Options, open, reason, title, webGpu } from './webgpu-kit.js';
+import { Bench, isLong, type Options, open, reason, title, webGpu } from './support/webgpu-kit.js';
 
 /** Every case's rows fit, while patterns, tables and products don't fit at once. */
 const SMALL_BINDING = 48 * 1024;

@@ -13,7 +13,7 @@ import {
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Bench, isLong, open, product, reason, title, webGpu } from './webgpu-kit.js';
+import { Bench, isLong, open, product, reason, title, webGpu } from './support/webgpu-kit.js';
 
 const MAX_FLOPS = 50e9;
 const TILE = 128;

@@ -5,8 +5,8 @@
 import { Device, type View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CONFIG, LANES, withoutSubgroupMatrices } from './subgroup-matrix.js';
-import { Bench, isLong, open, product, reason, title, webGpu } from './webgpu-kit.js';
+import { CONFIG, LANES, withoutSubgroupMatrices } from './support/subgroup-matrix.js';
+import { Bench, isLong, open, product, reason, title, webGpu } from './support/webgpu-kit.js';
 
 const TILE = 'matrix 64x64x32/16x16x16';
 const FEATURES = ['shader-f16', 'subgroups', 'timestamp-query'];

@@ -5,7 +5,7 @@ import { Device, OutOfMemoryError } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { Bench, reason, title, webGpu } from './webgpu-kit.js';
+import { Bench, reason, title, webGpu } from './support/webgpu-kit.js';
 
 const MIB = 2 ** 20;
 const nullGpu = openNodeGpu({ flags: ['backend=null'] });

@@ -3,7 +3,7 @@
 import type { View } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Bench, isLong, open, product, reason, title, webGpu } from './webgpu-kit.js';
+import { Bench, isLong, open, product, reason, title, webGpu } from './support/webgpu-kit.js';
 
 const HARDWARE_TILES = [
   'shared 32x32x16/4',

@@ -14,7 +14,7 @@ import {
 } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import { open, reason, title, webGpu } from './webgpu-kit.js';
+import { open, reason, title, webGpu } from './support/webgpu-kit.js';
 
 describe.skipIf(reason !== undefined)(title('webgpu device, scratch'), () => {
   let backend: WebGpuBackend;

@@ -22,7 +22,7 @@ import {
 import { createReferenceBackend, splitKernelCases } from '@shardweave/tensor-core/testing';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Bench, open, product, reason, title } from './webgpu-kit.js';
+import { Bench, open, product, reason, title } from './support/webgpu-kit.js';
 
 /** Splits products that are small enough for the tile that compiles fastest. */
 const TINY_BINDING = 16 * 1024;

@@ -15,7 +15,7 @@ import { afterEach, describe, expect, test } from 'vitest';
 import { KernelContext } from '../src/backends/webgpu/context.js';
 import { MatmulChoices } from '../src/backends/webgpu/matmul-choices.js';
 import { tuneMatmul } from '../src/backends/webgpu/matmul-tuning.js';
-import { reason, title, webGpu } from './webgpu-kit.js';
+import { reason, title, webGpu } from './support/webgpu-kit.js';
 
 const PROFILE = {
   isSoftware: false,

@@ -4,7 +4,7 @@
 import { autoWrapBn, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, checkpoint, type Module, Sgd, SyncBatchNorm } from '@shardweave/nn';
 import { add, crossEntropy, type Tensor } from '@shardweave/tensor-core';
-import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
+import { ResidualMlp } from '../../../../tooling/vitest/residual-mlp.ts';
 import { onRanks, type Rank } from './ranks.js';
 import { weightsOf } from './scenarios.js';
 

@@ -17,7 +17,7 @@ import {
   type Rank,
   sharedBackend,
   TINY,
-} from '../../../tooling/vitest/training-ranks.ts';
+} from '../../../../tooling/vitest/training-ranks.ts';
 
 export {
   forwardBackward,
@@ -26,7 +26,7 @@ export {
   type Rank,
   TINY,
   tokens,
-} from '../../../tooling/vitest/training-ranks.ts';
+} from '../../../../tooling/vitest/training-ranks.ts';
 
 /** A GPT-2 with each block and the root wrapped. */
 export function shardedGpt2(

@@ -16,7 +16,7 @@ import {
 import { Device, mean } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 
-const TOKENIZER = new URL('../../../tooling/tokenizer/', import.meta.url);
+const TOKENIZER = new URL('../../../../tooling/tokenizer/', import.meta.url);
 const file = (name: string) => readFileSync(new URL(name, TOKENIZER), 'utf8');
 
 /** The tokenizer of 512 tokens, cut as a family's own cuts texts. */
