@@ -18,7 +18,7 @@ const launcherScript = join(directory, 'fake-launcher.mjs');
 beforeAll(async () => {
   await build({
     entryPoints: ['fake-rank', 'fake-launcher'].map(
-      (name) => new URL(`fixtures/${name}.ts`, import.meta.url).pathname,
+      (name) => new URL(`support/${name}.ts`, import.meta.url).pathname,
     ),
     outdir: directory,
     outExtension: { '.js': '.mjs' },
