@@ -2,16 +2,17 @@
 // `@shardweave/source`). Files named `*.long.test.ts` run only with SHARDWEAVE_LONG=1, which
 // `npm run test:long` sets.
 //
-// Two projects share the workers. Files of `together` run in one process after another, with what the
-// packages and the engine's kernels have warmed up: most take a tenth of a second, and a process of their
-// own would take four. Files of `apart` have one each: they start processes or browsers, catch signals,
-// count sockets or bytes.
+// Two projects share the workers. Files of `together` run in one process after another, with what
+// the packages and the engine's kernels have warmed up: most take a tenth of a second, and a
+// process of their own would take four. Files of `apart` have one each: they start processes or
+// browsers, catch signals, count sockets or bytes.
 import { configDefaults, defineConfig } from 'vitest/config';
 import { pageTextForVite } from './tooling/tsup/page-text.ts';
 import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
-// Relaxed SIMD as later versions of Node have it, so that the CPU device's products are fused in all of them.
+// Relaxed SIMD as later versions of Node have it, so that the CPU device's products are fused in
+// all of them.
 const V8_FLAGS = process.versions.node.startsWith('20.')
   ? ['--experimental-wasm-relaxed-simd']
   : [];
@@ -21,7 +22,7 @@ const TOGETHER = [
   'packages/collectives/test/!(attacked-job|blame|faults|kubernetes-example|launch-process|mpi|mpi.long|shm-threads|store-process|ws-fuzz|ws-wire).test.ts',
   'packages/gguf/test/!(llama-cpp).test.ts',
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
-  'tooling/checks/{architecture,figures,layout,mutants,parity,workflows}.test.ts',
+  'tooling/checks/{architecture,figures,layout,links,mutants,parity,words,workflows}.test.ts',
   'apps/trainer/test/!(command|dashboard-page|fine-tune|killed-runs|killed-runs.long|launch|mpi|webgpu-losses).test.ts',
 ];
 

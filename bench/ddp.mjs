@@ -1,6 +1,7 @@
 // Bucketed gradients against an all-reduce for each parameter, and against PyTorch's
 // DistributedDataParallel over Gloo on the same bytes, in one interleaved run.
-// Usage: node bench/ddp.mjs [--ranks 2] [--rounds 5] [--steps 8] [--transports ws,shm] [--report FILE]
+// Usage: node bench/ddp.mjs [--ranks 2] [--rounds 5] [--steps 8] [--transports ws,shm] [--report
+// FILE]
 
 import { spawn, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -17,7 +18,9 @@ import { table } from './figures/table.mjs';
 
 const PYTHON = '/usr/bin/python3'; // Debian's, which sees Debian's packages
 const MIB = 2 ** 20;
-/** 76 parameters, 21 MiB of gradients: several buckets of PyTorch's usual shape, at a smaller cap. */
+/**
+ * 76 parameters, 21 MiB of gradients: several buckets of PyTorch's usual shape, at a smaller cap.
+ */
 const GPT = { vocab_size: 2048, n_positions: 64, n_embd: 256, n_layer: 6, n_head: 4 };
 const SIZES = { firstBucketBytes: MIB, bucketCapBytes: 4 * MIB };
 
@@ -82,7 +85,9 @@ Object.assign(record, {
 });
 publish(flags.report, reportText(), record);
 
-/** The rank's script with the packages' sources in one file, where Node finds what is not bundled. */
+/**
+ * The rank's script with the packages' sources in one file, where Node finds what is not bundled.
+ */
 async function bundle() {
   const outfile = fileURLToPath(new URL('.shardweave/ddp-rank.mjs', import.meta.url));
   await build({

@@ -1,6 +1,6 @@
-// Rank-order sums of @shardweave/dtypes: in WebAssembly over copies, in place in a memory of threads, and
-// a loop over Float32Arrays. One process, contenders in turn; bests and medians. Needs the built packages.
-// Usage: node bench/dtypes.mjs [--rounds 20] [--report FILE]
+// Rank-order sums of @shardweave/dtypes: in WebAssembly over copies, in place in a memory of
+// threads, and a loop over Float32Arrays. One process, contenders in turn; bests and medians. Needs
+// the built packages. Usage: node bench/dtypes.mjs [--rounds 20] [--report FILE]
 
 import { parseArgs } from 'node:util';
 import { byteSize, IN_PLACE_SCRATCH_BYTES, Reducer } from '../packages/dtypes/dist/index.js';

@@ -1,6 +1,6 @@
-// What each rank of a sharded GPT holds, by tag and phase: the ledger of real training steps over 1 to
-// 8 ranks of one process, beside the formulas of docs/memory-model.md. Ends with code 1 where a byte
-// differs. Needs the built packages.
+// What each rank of a sharded GPT holds, by tag and phase: the ledger of real training steps over 1
+// to 8 ranks of one process, beside the formulas of docs/memory-model.md. Ends with code 1 where a
+// byte differs. Needs the built packages.
 // Usage: node bench/fsdp-memory.mjs [--ranks 1,2,4,8] [--report FILE]
 
 import './relaxed-simd.mjs';

@@ -1,6 +1,6 @@
-// What FullyShardedDataParallel costs where there is nothing to share: a training step of a GPT wrapped
-// at world size 1 over the same step plain, and plain with packed parameters. One process, steps of
-// all three in turn; bests and medians. Needs the built packages.
+// What FullyShardedDataParallel costs where there is nothing to share: a training step of a GPT
+// wrapped at world size 1 over the same step plain, and plain with packed parameters. One process,
+// steps of all three in turn; bests and medians. Needs the built packages.
 // Usage: node bench/fsdp-overhead.mjs [--rounds 30] [--threads 1] [--report FILE]
 
 import './relaxed-simd.mjs';

@@ -1,7 +1,8 @@
-// What a cache of keys and values saves: a text of so many tokens from a random Llama, each token with what
-// the cache holds and with everything run anew. In f32 both say the same. Fails where the cache makes it less than five
-// times as fast. Needs the built packages.
-// Usage: node bench/generate.mjs [--tokens 256] [--dtypes f32,bf16] [--rounds 3] [--width 256] [--layers 6]
+// What a cache of keys and values saves: a text of so many tokens from a random Llama, each token
+// with what the cache holds and with everything run anew. In f32 both say the same. Fails where the
+// cache makes it less than five times as fast. Needs the built packages.
+// Usage: node bench/generate.mjs [--tokens 256] [--dtypes f32,bf16] [--rounds 3] [--width 256]
+// [--layers 6]
 //   [--vocab 4096] [--threads 1] [--report FILE]
 
 import './relaxed-simd.mjs';
@@ -49,7 +50,8 @@ const rows = [];
 for (const dtype of flags.dtypes.split(',')) {
   model.to(dtype);
   const [held, anew] = [await measure(true), await measure(false)];
-  // 16 bits round what one row and many rows are summed to in other orders, and a text may part there.
+  // 16 bits round what one row and many rows are summed to in other orders, and a text may part
+  // there.
   if (dtype === 'f32' && held.text !== anew.text) {
     throw new Error('The text with a cache is not the one without.');
   }

@@ -1,5 +1,5 @@
-// The GPTs that every engine trains: GPT-2's blocks, f32, AdamW. BENCH_MODEL in the environment picks one,
-// which run.mjs sets for all engines.
+// The GPTs that every engine trains: GPT-2's blocks, f32, AdamW. BENCH_MODEL in the environment
+// picks one, which run.mjs sets for all engines.
 
 export const MODELS = {
   small: { vocab: 256, seq: 128, width: 128, layers: 4, heads: 4, batch: 8, lr: 1e-3 },

@@ -1,6 +1,7 @@
-// A GPU beside PyTorch on it: products, attention, copies and whole training steps, every engine a process, timed
-// in turn. tooling/gpu carries it to a machine with a GPU; `--scale tiny` tries it on any, PyTorch on the CPU.
-// Usage: node bench/hardware.mjs [--scale full|tiny] [--parts copy,products,attention,steps] [--rounds N]
+// A GPU beside PyTorch on it: products, attention, copies and whole training steps, every engine a
+// process, timed in turn. tooling/gpu carries it to a machine with a GPU; `--scale tiny` tries it
+// on any, PyTorch on the CPU. Usage: node bench/hardware.mjs [--scale full|tiny] [--parts
+// copy,products,attention,steps] [--rounds N]
 //   [--python PYTHON] [--peak TFLOPS] [--report FILE]
 
 import { readFileSync } from 'node:fs';

@@ -1,7 +1,8 @@
-// What a process of a LoRA run takes: the command trains adapters beside a base in bf16, random values of a
-// shape of bench/shapes, sharded over 1 and 2 processes over ws. Most resident bytes of each process (VmHWM, so
-// on Linux alone) beside its ledger and the formulas of docs/memory-model.md. Needs the built packages.
-// Usage: node bench/lora-memory.mjs [--shape smollm2-135m] [--ranks 1,2] [--steps 3] [--precision bf16] [--report FILE]
+// What a process of a LoRA run takes: the command trains adapters beside a base in bf16, random
+// values of a shape of bench/shapes, sharded over 1 and 2 processes over ws. Most resident bytes of
+// each process (VmHWM, so on Linux alone) beside its ledger and the formulas of
+// docs/memory-model.md. Needs the built packages. Usage: node bench/lora-memory.mjs [--shape
+// smollm2-135m] [--ranks 1,2] [--steps 3] [--precision bf16] [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';

@@ -1,10 +1,11 @@
-// What resting off the device costs: a training step of a GPT under OffloadModel, on the host and the
-// disk tier, over the same step resident, by batch size; how much of a delay in every read is hidden; the
-// disk tier over plain files that are written, synced and read in the same order; a model whose state is
-// ten times the device's budget; and the optimizer's step streamed through a WebGPU device over the same
-// step by cpu kernels on the host, where the state rests. One process, contenders in turn; bests and
-// medians. Needs the built packages.
-// Usage: node bench/offload.mjs [--only cost,hidden,tight,disk,optimizer] [--rounds 10] [--threads 2]
+// What resting off the device costs: a training step of a GPT under OffloadModel, on the host and
+// the disk tier, over the same step resident, by batch size; how much of a delay in every read is
+// hidden; the disk tier over plain files that are written, synced and read in the same order; a
+// model whose state is ten times the device's budget; and the optimizer's step streamed through a
+// WebGPU device over the same step by cpu kernels on the host, where the state rests. One process,
+// contenders in turn; bests and medians. Needs the built packages.
+// Usage: node bench/offload.mjs [--only cost,hidden,tight,disk,optimizer] [--rounds 10] [--threads
+// 2]
 //   [--delay 20] [--report FILE]
 
 import './relaxed-simd.mjs';
@@ -111,7 +112,10 @@ async function cost(batch) {
   return { batch, times, peaks };
 }
 
-/** The peak of a device that may hold a tenth of the model's state, and whether losses stay the same. */
+/**
+ * The peak of a device that may hold a tenth of the model's state, and whether losses stay the
+ * same.
+ */
 async function tenthOfItsState() {
   const config = { ...CONFIG, vocab_size: 64, n_positions: 32, n_embd: 64, n_layer: 40, n_head: 4 };
   const ids = Int32Array.from({ length: 2 * 32 }, (_, i) => (i * 7) % 64);
@@ -182,7 +186,10 @@ async function hiddenDelay(batch) {
   return { batch, reads, plain: timesOf(samples.plain), delayed: timesOf(samples.delayed) };
 }
 
-/** Milliseconds of an optimizer's step with all state in host memory, by the device that computes it. */
+/**
+ * Milliseconds of an optimizer's step with all state in host memory, by the device that computes
+ * it.
+ */
 async function optimizerSteps() {
   const adapter = await openNodeGpu().requestAdapter();
   if (adapter === null) {
@@ -255,10 +262,10 @@ async function training(kind, batch, given, kernels = backend) {
 }
 
 /**
- * Milliseconds to write and to read the same bytes: the store, and plain files in the store's order, which
- * is the older of two files of each key written over in place, four at once, and at the end, where
- * asked for, all of them and their folder synced. What is left of the difference are checksums,
- * pieces and the list of a commit.
+ * Milliseconds to write and to read the same bytes: the store, and plain files in the store's
+ * order, which is the older of two files of each key written over in place, four at once, and at
+ * the end, where asked for, all of them and their folder synced. What is left of the difference are
+ * checksums, pieces and the list of a commit.
  */
 async function diskRates() {
   const values = Array.from({ length: DISK_KEYS }, (_, i) =>

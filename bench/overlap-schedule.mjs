@@ -1,7 +1,8 @@
-// How much of a delay injected into every collective the schedule hides, apart from what cores are busy
-// with: a device that sleeps through its matrix products stands for computation, so neither it nor
-// the delay costs a core. Two ranks of one process, a GPT of six blocks. Needs the built packages.
-// Usage: node bench/overlap-schedule.mjs [--delay 60] [--product 20] [--rounds 3] [--report FILE]
+// How much of a delay injected into every collective the schedule hides, apart from what cores are
+// busy with: a device that sleeps through its matrix products stands for computation, so neither it
+// nor the delay costs a core. Two ranks of one process, a GPT of six blocks. Needs the built
+// packages. Usage: node bench/overlap-schedule.mjs [--delay 60] [--product 20] [--rounds 3]
+// [--report FILE]
 
 import { parseArgs } from 'node:util';
 import { createMemoryGroup, withDelay } from '../packages/collectives/dist/index.js';
@@ -48,7 +49,8 @@ for (const { name, options } of CASES) {
   const [t0, t1] = [timesOf(plain).median, timesOf(delayed).median];
   const exposed = t1 - t0;
   const total = last.calls * delayMs;
-  // The first gather and the last reduction: nothing of the step is before the one or after the other.
+  // The first gather and the last reduction: nothing of the step is before the one or after the
+  // other.
   const bare = 2 * delayMs;
   rows.push([
     name,

@@ -1,7 +1,8 @@
-// What `plan` says a step takes beside what it takes: runs of some kinds with --check, which times the kernels of
-// the dry step and the link when the run is over, in rounds one after the other. Fails where the median of a run's
-// steps is more than a quarter off. Needs the built packages.
-// Usage: node bench/plan-time.mjs [--rounds 2] [--steps 8] [--only NAME] [--script FILE] [--report FILE]
+// What `plan` says a step takes beside what it takes: runs of some kinds with --check, which times
+// the kernels of the dry step and the link when the run is over, in rounds one after the other.
+// Fails where the median of a run's steps is more than a quarter off. Needs the built packages.
+// Usage: node bench/plan-time.mjs [--rounds 2] [--steps 8] [--only NAME] [--script FILE] [--report
+// FILE]
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,7 +1,8 @@
-// Where a training step's time goes on the CPU device: by kernel and by shape of product, beside what this
-// machine's products and copies reach by themselves. Every step issues the same kernels, and each is given
-// the least time that it took in any of them, so that a loaded machine's profile still says something.
-// Usage: node bench/profile.mjs [--model small|26m|124m] [--threads 2] [--steps 5] [--plain]
+// Where a training step's time goes on the CPU device: by kernel and by shape of product, beside
+// what this machine's products and copies reach by themselves. Every step issues the same kernels,
+// and each is given the least time that it took in any of them, so that a loaded machine's profile
+// still says something. Usage: node bench/profile.mjs [--model small|26m|124m] [--threads 2]
+// [--steps 5] [--plain]
 
 import './relaxed-simd.mjs';
 import { parseArgs } from 'node:util';

@@ -1,5 +1,5 @@
-// Imported by whoever measures the CPU device: Node 20 has relaxed SIMD behind a flag of V8, and the
-// command of apps/trainer sets it too.
+// Imported by whoever measures the CPU device: Node 20 has relaxed SIMD behind a flag of V8, and
+// the command of apps/trainer sets it too.
 
 import { setFlagsFromString } from 'node:v8';
 

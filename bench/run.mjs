@@ -1,8 +1,10 @@
 // Measures matrix products and a small GPT's training step against the field, in one run: every
-// engine is a process of its own, all of them kept open, timed in turn. Best and median times, and ratios.
-// The task lora takes a shape of bench/shapes with adapters on all linear layers, for engines that have it:
+// engine is a process of its own, all of them kept open, timed in turn. Best and median times, and
+// ratios. The task lora takes a shape of bench/shapes with adapters on all linear layers, for
+// engines that have it:
 //   node bench/run.mjs --tasks lora --shape smollm2-135m --engines shardweave-cpu,torch
-// Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--shape NAME] [--engines a,b]
+// Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--shape NAME]
+// [--engines a,b]
 //   [--rounds N] [--report FILE]
 
 import { existsSync, readFileSync } from 'node:fs';

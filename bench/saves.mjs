@@ -1,7 +1,8 @@
-// What saves cost: a run of GPT-2 124M that is saved every ten steps over the same run without saves, in turn,
-// from the end of one step to the end of another with two saves between; and the rate of the disk under
-// them. Fails where saves make a run more than five per cent longer. Needs the built packages.
-// Usage: node bench/saves.mjs [--model gpt2] [--batch 4] [--seq 128] [--rounds 2] [--strategy single]
+// What saves cost: a run of GPT-2 124M that is saved every ten steps over the same run without
+// saves, in turn, from the end of one step to the end of another with two saves between; and the
+// rate of the disk under them. Fails where saves make a run more than five per cent longer. Needs
+// the built packages. Usage: node bench/saves.mjs [--model gpt2] [--batch 4] [--seq 128] [--rounds
+// 2] [--strategy single]
 //   [--ranks 1] [--report FILE]
 
 import { spawn } from 'node:child_process';
@@ -15,7 +16,9 @@ import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
 const EVERY = 10;
-/** Steps that are timed: from the fifth on, when pools are full, until two saves have been written. */
+/**
+ * Steps that are timed: from the fifth on, when pools are full, until two saves have been written.
+ */
 const [FIRST, LAST] = [5, 25];
 const MOST_PERCENT = 5;
 const MIB = 2 ** 20;

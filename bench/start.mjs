@@ -1,7 +1,8 @@
-// What a run takes before its first step ends, and what its processes hold: the time to the header and to the
-// first step's line with the processor time of all processes, and the most resident bytes of each (VmHWM, so on
-// Linux alone), to the end of the run with its saves and its sample. Needs the built packages.
-// Usage: node bench/start.mjs [--case single,fsdp,offload,medium] [--report FILE]
+// What a run takes before its first step ends, and what its processes hold: the time to the header
+// and to the first step's line with the processor time of all processes, and the most resident
+// bytes of each (VmHWM, so on Linux alone), to the end of the run with its saves and its sample.
+// Needs the built packages. Usage: node bench/start.mjs [--case single,fsdp,offload,medium]
+// [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';

@@ -1,7 +1,8 @@
-// Whether many steps stay as fast and as small as the first: a thousand of a small Llama with adapters, the
-// processor time of each hundred, and what the process, its heap and the device hold behind it.
-// Needs the built packages.
-// Usage: node bench/steady-steps.mjs [--steps 1000] [--width 96] [--layers 4] [--threads 1] [--report FILE]
+// Whether many steps stay as fast and as small as the first: a thousand of a small Llama with
+// adapters, the processor time of each hundred, and what the process, its heap and the device hold
+// behind it. Needs the built packages.
+// Usage: node bench/steady-steps.mjs [--steps 1000] [--width 96] [--layers 4] [--threads 1]
+// [--report FILE]
 
 import './relaxed-simd.mjs';
 import { parseArgs } from 'node:util';

@@ -1,4 +1,5 @@
-// All ranks of a job sum a vector, whatever launcher started them: see the folders beside this file.
+// All ranks of a job sum a vector, whatever launcher started them: see the folders beside this
+// file.
 
 import { initProcessGroup, readLauncher } from '@shardweave/collectives/launch';
 

@@ -1,6 +1,6 @@
 // Who takes part. `ranksAre` says how a contender's ranks live; ours name an adapter (adapters/),
-// rivals a script (rivals/). `engine` goes to the adapter's engine: call options, memory; `connect` to
-// what joins the ranks. What `isExtra` runs only where it is asked for.
+// rivals a script (rivals/). `engine` goes to the adapter's engine: call options, memory; `connect`
+// to what joins the ranks. What `isExtra` runs only where it is asked for.
 
 export const CONTENDERS = {
   memory: { adapter: 'memory', ranksAre: 'one process', says: 'ranks in one process' },

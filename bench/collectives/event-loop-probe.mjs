@@ -5,8 +5,9 @@ import { closeSync, existsSync, openSync, readSync } from 'node:fs';
 const SCHEDSTAT = '/proc/thread-self/schedstat';
 
 /**
- * `heldMs`: as above; `coreMs`: the longest that the thread was on a core between two turns, which a
- * busy machine doesn't change, but which leaves out waiting inside a callback; `gapMs`: all of it.
+ * `heldMs`: as above; `coreMs`: the longest that the thread was on a core between two turns, which
+ * a busy machine doesn't change, but which leaves out waiting inside a callback; `gapMs`: all of
+ * it.
  * @returns {{ stop(): { heldMs: number, coreMs: number, gapMs: number, isExact: boolean } }}
  */
 export function watchEventLoop() {

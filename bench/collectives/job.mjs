@@ -205,7 +205,8 @@ export class Job {
   #end() {
     this.#isClosing = true;
     this.#server.close();
-    // mpirun ends its ranks when it is told to; others, and what is left, end with their control socket.
+    // mpirun ends its ranks when it is told to; others, and what is left, end with their control
+    // socket.
     const signal = this.#contender.ranksAre === 'mpirun' ? 'SIGTERM' : 'SIGKILL';
     for (const child of this.#children) {
       child.kill(signal);

@@ -2,7 +2,10 @@
 
 const MIB = 2 ** 20;
 const HELD_MS = 20;
-/** MiB that the memory outside the heap may differ: what Node itself keeps varies by more than a page. */
+/**
+ * MiB that the memory outside the heap may differ: what Node itself keeps varies by more than a
+ * page.
+ */
 const GROWTH_MIB = 1;
 
 /** @returns {{ asked: string, held: number, of: number, worst: string }[]} */
@@ -17,7 +20,9 @@ export function limitsOf(run) {
         cell.size === size &&
         cell.error === undefined,
     );
-  /** Cells of `ours` that have a partner of `theirs`: the ratio of bandwidths must reach `atLeast`. */
+  /**
+   * Cells of `ours` that have a partner of `theirs`: the ratio of bandwidths must reach `atLeast`.
+   */
   const compare = (asked, ours, theirs, atLeast, isMeant) => {
     const pairs = cells
       .filter((cell) => cell.contender === ours && cell.error === undefined && isMeant(cell))

@@ -1,5 +1,5 @@
-// The measuring: per world size all contenders are kept open, and each cell's rounds go through them
-// in turn, so that a busy moment of the machine hits all alike.
+// The measuring: per world size all contenders are kept open, and each cell's rounds go through
+// them in turn, so that a busy moment of the machine hits all alike.
 import { freemem } from 'node:os';
 import { Job } from './job.mjs';
 import { bufferBytes, busBandwidth, ELEMENT_BYTES } from './operations.mjs';
@@ -7,8 +7,8 @@ import { bufferBytes, busBandwidth, ELEMENT_BYTES } from './operations.mjs';
 const MIB = 2 ** 20;
 
 /**
- * A round repeats short calls for so long: a tick of the clock and one wake-up don't show, and what a sample
- * finds cold (code, caches, the scheduler's choice of cores) is a small part of it.
+ * A round repeats short calls for so long: a tick of the clock and one wake-up don't show, and what
+ * a sample finds cold (code, caches, the scheduler's choice of cores) is a small part of it.
  */
 export const SAMPLE_MS = 30;
 
@@ -23,8 +23,8 @@ const WARM_UP_MS = 400;
 const WARM_UP_SIZES = [4 * 1024, 256 * 1024];
 
 /**
- * As nccl-tests does, a sample begins with some calls that don't count: while the other contenders had
- * their turns, this one's code and data left the caches.
+ * As nccl-tests does, a sample begins with some calls that don't count: while the other contenders
+ * had their turns, this one's code and data left the caches.
  */
 const WARM_UP_CALLS = 5;
 

@@ -25,7 +25,9 @@ const DASHES = [
   [8, 2, 2, 2],
 ];
 
-/** @returns {Promise<string>} an SVG that stands by itself; there must be a size above one element */
+/**
+ * @returns {Promise<string>} an SVG that stands by itself; there must be a size above one element
+ */
 export async function drawPlot(run) {
   const names = run.contenders.map(({ name }) => name);
   const rivals = run.contenders.filter(({ isRival }) => isRival).map(({ name }) => name);

@@ -1,6 +1,9 @@
 // A ProcessGroup as an engine of the bench.
 
-/** @param {{ name: string, group: object, wire?: string, allocate?: object, release?: object }} options */
+/**
+ * @param {{ name: string, group: object, wire?: string, allocate?: object, release?: object }}
+ * options
+ */
 export function processGroupEngine({ name, group, wire, allocate, release }) {
   const { rank, worldSize } = group;
   const move = { dtype: 'f32' };

@@ -1,8 +1,8 @@
 // One rank of ours (or of plain sockets): joins by an adapter, then does what the coordinator asks,
 // one JSON line each: prepare, check, time, probe, memory. Started as a process, or in a worker.
 //
-// An adapter (adapters/*.mjs) exports `open({ rank, worldSize, exchange, job })`, which resolves with
-// an engine: { name, rank, worldSize, allocate(byteLength), release(bytes), barrier(),
+// An adapter (adapters/*.mjs) exports `open({ rank, worldSize, exchange, job })`, which resolves
+// with an engine: { name, rank, worldSize, allocate(byteLength), release(bytes), barrier(),
 // allGather(input, output), reduceScatter(input, output), allReduce(bytes), broadcast(bytes),
 // sendRecv(out, in), close() }. `exchange(value)` resolves with the values of all ranks.
 import { once } from 'node:events';
@@ -12,7 +12,9 @@ import { callOf } from './calls.mjs';
 import { watchEventLoop } from './event-loop-probe.mjs';
 import { measureMemory } from './memory-probe.mjs';
 
-/** @param {{ rank: number, worldSize: number, control: string, adapter: string, job: object }} spec */
+/**
+ * @param {{ rank: number, worldSize: number, control: string, adapter: string, job: object }} spec
+ */
 export async function serveRank({ rank, worldSize, control, adapter, job }) {
   const socket = net.connect(control);
   await once(socket, 'connect');

@@ -1,5 +1,5 @@
-// A process of the bench: `node start-ranks.mjs SPEC` with the ranks that live in it, in this thread
-// or in workers of their own.
+// A process of the bench: `node start-ranks.mjs SPEC` with the ranks that live in it, in this
+// thread or in workers of their own.
 import { isMainThread, Worker, workerData } from 'node:worker_threads';
 
 const spec = isMainThread ? JSON.parse(process.argv[2]) : workerData.spec;

@@ -1,5 +1,5 @@
-// The collectives package with other constants: bundled from source once for each value, so that the
-// bench's ranks can be started with either in one run.
+// The collectives package with other constants: bundled from source once for each value, so that
+// the bench's ranks can be started with either in one run.
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -10,7 +10,8 @@ const SOURCE = join(ROOT, 'packages/collectives/src');
 const ENTRIES = { memory: 'index.ts', shm: 'shm.ts', ws: 'ws.ts' };
 
 /**
- * @param {{ folder: string, file: string, constant: string, value: string, transport: string }} variant
+ * @param {{ folder: string, file: string, constant: string, value: string, transport: string }}
+ * variant
  *   `value`: an expression in place of the constant's own
  * @returns {Promise<string>} the URL of a module with the transport's exports
  */

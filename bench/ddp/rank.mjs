@@ -13,7 +13,9 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 const WARM_UP_STEPS = 3; // buckets are learned, pools filled
 const MODES = ['local', 'naive', 'bucketed'];
 
-/** The parameters of a GPT, each with a constant gradient: all communication, next to no compute. */
+/**
+ * The parameters of a GPT, each with a constant gradient: all communication, next to no compute.
+ */
 class Shapes extends Module {
   constructor(device, gpt) {
     super(device);
@@ -29,7 +31,9 @@ class Shapes extends Module {
   }
 }
 
-/** Starts all buckets together when every rank has its last one, so that nothing computes beside. */
+/**
+ * Starts all buckets together when every rank has its last one, so that nothing computes beside.
+ */
 class AloneHook {
   name = 'alone';
   isSerial = false;

@@ -11,7 +11,8 @@ const LEAST_ROUNDS = 3;
  *
  * @param {readonly object[]} engines of openEngine
  * @param {object} task what an engine prepares
- * @param {{ rounds: number, mostMs?: number }} options an engine that took `mostMs` has no further round, after three
+ * @param {{ rounds: number, mostMs?: number }} options an engine that took `mostMs` has no further
+ * round, after three
  */
 export async function interleave(engines, task, { rounds, mostMs = Number.POSITIVE_INFINITY }) {
   const samples = new Map();

@@ -10,7 +10,8 @@ const BENCH = fileURLToPath(new URL('..', import.meta.url));
  * Starts an engine; undefined, with a line on stderr, where this machine lacks what it needs.
  *
  * @param {string} key what it is called in reports
- * @param {{ command: readonly string[], env?: Record<string, string> }} options the command is `node` or a
+ * @param {{ command: readonly string[], env?: Record<string, string> }} options the command is
+ * `node` or a
  *   Python, a file of this folder, and arguments
  */
 export async function openEngine(key, { command, env }) {

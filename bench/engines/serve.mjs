@@ -2,7 +2,8 @@
 
 /**
  * @param {string} name with its version
- * @param {{ matmul(layout: 'NN' | 'NT' | 'TN', n: number): Promise<Run>, step(): Promise<Run>, lora?(task: object): Promise<Run> }} tasks
+ * @param {{ matmul(layout: 'NN' | 'NT' | 'TN', n: number): Promise<Run>, step(): Promise<Run>,
+ * lora?(task: object): Promise<Run> }} tasks
  *   each prepared task runs `repetitions` times and resolves when the device has done them
  * @typedef {(repetitions: number) => Promise<void>} Run
  */

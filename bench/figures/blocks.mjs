@@ -9,7 +9,8 @@ const WEBGPU = 'shardweave-webgpu,jax-webgpu,tfjs-webgpu';
 
 /**
  * `report` is the name of a file in bench/reports without its date, `command` what measures it.
- * @type {Readonly<Record<string, { report: string, command: string, render: (run: any, link: string) => string }>>}
+ * @type {Readonly<Record<string, { report: string, command: string, render: (run: any, link:
+ * string) => string }>>}
  */
 export const BLOCKS = {
   'gpt-step-cpu': {

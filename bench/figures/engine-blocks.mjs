@@ -4,7 +4,9 @@ import { table } from './table.mjs';
 
 const JS_RIVALS = ['jax-wasm', 'tfjs-wasm', 'jax-webgpu', 'tfjs-webgpu'];
 
-/** @param run a report of bench/run.mjs with a training step @param {string} link to its Markdown */
+/**
+ * @param run a report of bench/run.mjs with a training step @param {string} link to its Markdown
+ */
 export function stepBlock(run, link) {
   const { times } = run.rows.find(({ task }) => task === 'step');
   const [own] = fastest(times, (key) => key.startsWith('shardweave'));
@@ -27,7 +29,9 @@ export function stepBlock(run, link) {
   ].join('\n\n');
 }
 
-/** @param run a report of bench/run.mjs with matrix products @param {string} link to its Markdown */
+/**
+ * @param run a report of bench/run.mjs with matrix products @param {string} link to its Markdown
+ */
 export function matmulBlock(run, link) {
   const products = run.rows.filter(({ task }) => task === 'matmul');
   const range = (own, rivals) => {

@@ -1,6 +1,6 @@
-// The figures in READMEs and documents: what lies between `<!-- figures: NAME -->` and `<!-- /figures -->`
-// is rendered from the newest report of that block, never written by hand. A check in tooling/ holds
-// it to that.
+// The figures in READMEs and documents: what lies between `<!-- figures: NAME -->` and `<!--
+// /figures -->` is rendered from the newest report of that block, never written by hand. A check in
+// tooling/ holds it to that.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, posix } from 'node:path';
 import { fileURLToPath } from 'node:url';

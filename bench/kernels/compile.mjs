@@ -1,5 +1,5 @@
-// Compiles kernels on the driver that the environment names and computes nothing. The driver prints on
-// native stderr; a line `@@@ index` stands before what it says of each.
+// Compiles kernels on the driver that the environment names and computes nothing. The driver prints
+// on native stderr; a line `@@@ index` stands before what it says of each.
 //   node compile.mjs KERNELS.json
 import { readFileSync, writeSync } from 'node:fs';
 import { create } from 'webgpu';

@@ -1,8 +1,8 @@
-// What a training step of GPT-2 asks of the queue: dispatches by kernel, submits and new bind groups of the
-// second step. Runs on Dawn's null driver, which computes nothing, so any machine counts the same. The driver
-// holds no more than a gigabyte, so layers are as many as in GPT-2 124M and as narrow as one row of heads
-// of eight, over 1,024 tokens: weight gradients are cut in parts as they are at full size. Needs the built
-// packages.
+// What a training step of GPT-2 asks of the queue: dispatches by kernel, submits and new bind
+// groups of the second step. Runs on Dawn's null driver, which computes nothing, so any machine
+// counts the same. The driver holds no more than a gigabyte, so layers are as many as in GPT-2 124M
+// and as narrow as one row of heads of eight, over 1,024 tokens: weight gradients are cut in parts
+// as they are at full size. Needs the built packages.
 // Usage: node bench/kernels/dispatches.mjs [--layers 12] [--report FILE]
 
 import '../relaxed-simd.mjs';

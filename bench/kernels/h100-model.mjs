@@ -1,8 +1,9 @@
-// What a training step of GPT-2 124M computes and moves, dispatch by dispatch, and what a model of the H100
-// makes of it in ms. The step is a dry run over the kernels for hardware, so any machine counts the same; the
-// rates below are published peaks times shares that nobody has measured here. A prediction stands
-// beside what is measured where --measured names the ms of a step on such a chip. Needs the built packages.
-// Usage: node bench/kernels/h100-model.mjs [--batch 8] [--seq 1024] [--measured MS] [--report FILE]
+// What a training step of GPT-2 124M computes and moves, dispatch by dispatch, and what a model of
+// the H100 makes of it in ms. The step is a dry run over the kernels for hardware, so any machine
+// counts the same; the rates below are published peaks times shares that nobody has measured here.
+// A prediction stands beside what is measured where --measured names the ms of a step on such a
+// chip. Needs the built packages. Usage: node bench/kernels/h100-model.mjs [--batch 8] [--seq 1024]
+// [--measured MS] [--report FILE]
 
 import '../relaxed-simd.mjs';
 import { parseArgs } from 'node:util';

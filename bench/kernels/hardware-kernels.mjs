@@ -1,6 +1,6 @@
-// The text of every kernel for hardware: those that the conformance cases reach on Dawn's null driver,
-// which computes nothing, and the products of every tile, whose choice depends on size. Needs the built
-// packages.
+// The text of every kernel for hardware: those that the conformance cases reach on Dawn's null
+// driver, which computes nothing, and the products of every tile, whose choice depends on size.
+// Needs the built packages.
 import { kernelCases } from '../../packages/tensor-core/dist/testing.js';
 import { createWebGpuBackend } from '../../packages/tensor-core/dist/webgpu.js';
 import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
@@ -47,7 +47,9 @@ const EXTENTS = [
 ];
 const SIZES = ['flat', 'small', 'medium', 'large', 'huge'];
 
-/** @returns {Promise<{label: string, wgsl: string}[]>} without repeats, in the order they are met */
+/**
+ * @returns {Promise<{label: string, wgsl: string}[]>} without repeats, in the order they are met
+ */
 export async function hardwareKernels() {
   const gpu = openNodeGpu({ flags: ['backend=null'] });
   const adapter = await gpu.requestAdapter();

@@ -1,8 +1,8 @@
-// What a real GPU compiler makes of every kernel for hardware, on a machine without a GPU: Mesa's RADV
-// compiles for an RDNA 3 chip (navi31) on its null window system and executes nothing. Prints registers,
-// spills, shared memory, waves a SIMD and instructions, and ends with 1 where a gate fails. Skipped by name
-// where the driver is not the one that the gates were checked on, or no C compiler is there. Needs the built
-// packages.
+// What a real GPU compiler makes of every kernel for hardware, on a machine without a GPU: Mesa's
+// RADV compiles for an RDNA 3 chip (navi31) on its null window system and executes nothing. Prints
+// registers, spills, shared memory, waves a SIMD and instructions, and ends with 1 where a gate
+// fails. Skipped by name where the driver is not the one that the gates were checked on, or no C
+// compiler is there. Needs the built packages.
 // Usage: node bench/kernels/isa.mjs [--only TEXT] [--report FILE]
 
 import { parseArgs } from 'node:util';

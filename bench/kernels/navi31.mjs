@@ -1,5 +1,5 @@
-// Kernels through Mesa's RADV on its null window system, as for an RDNA 3 chip (navi31), and the gates that
-// they are held to. Executes nothing.
+// Kernels through Mesa's RADV on its null window system, as for an RDNA 3 chip (navi31), and the
+// gates that they are held to. Executes nothing.
 
 import { execFileSync, spawnSync } from 'node:child_process';
 import {
@@ -29,7 +29,10 @@ export const MULTIPLIES = /^(matmul|attention)/;
 /** Loops with fewer multiply-adds are not the product's. */
 const LOOP_MULTIPLY_ADDS = 8;
 
-/** Why nothing can be compiled here; undefined where it can, unless the driver is of another release. */
+/**
+ * Why nothing can be compiled here; undefined where it can, unless the driver is of another
+ * release.
+ */
 export function whyNoCompiler() {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     return 'the preloaded part is for Linux on x64';
@@ -41,7 +44,8 @@ export function whyNoCompiler() {
 }
 
 /**
- * Figures of each kernel, with the gates that it fails; none where the gates were checked on another driver.
+ * Figures of each kernel, with the gates that it fails; none where the gates were checked on
+ * another driver.
  * @param {readonly {label: string, wgsl: string}[]} list
  */
 export function compileKernels(list) {
@@ -104,7 +108,8 @@ function failuresOf(label, stats) {
   if (stats.waves < LEAST_WAVES) {
     failures.push(`${stats.waves} waves`);
   }
-  // A vector of four 16-bit elements has 64 bits. Rows that no vector fits are printed and not judged.
+  // A vector of four 16-bit elements has 64 bits. Rows that no vector fits are printed and not
+  // judged.
   const { loop } = stats;
   const isProduct = /^matmul [NT]/.test(label);
   const isWide = label.includes(' wide a b ');

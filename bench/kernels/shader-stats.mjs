@@ -1,5 +1,5 @@
-// Reads what RADV prints of a shader with RADV_DEBUG=shaderstats,asm: its resources, its instructions by
-// class, and the same of the loop that multiplies most.
+// Reads what RADV prints of a shader with RADV_DEBUG=shaderstats,asm: its resources, its
+// instructions by class, and the same of the loop that multiplies most.
 
 const FIELDS = {
   vgprs: 'VGPRs',
@@ -86,7 +86,10 @@ function countsOf(instructions) {
   return counts;
 }
 
-/** A branch to an earlier block closes a loop; an instruction belongs to the smallest loop around it. */
+/**
+ * A branch to an earlier block closes a loop; an instruction belongs to the smallest loop around
+ * it.
+ */
 function busiestLoop(lines) {
   const loops = [];
   for (const { block, target } of lines) {

@@ -1,9 +1,10 @@
 import { defineConfig } from 'tsup';
 import { declarations } from '../../tooling/tsup/declarations.ts';
 
-// Every declaration file begins with this. The first line brings the types of `using`, which a project's
-// own `lib` need not name; the last makes modules of those that export nothing, a worker's. The empty interfaces merge with those of the project's libraries, and stand
-// alone where it has none: what they name is only handed on.
+// Every declaration file begins with this. The first line brings the types of `using`, which a
+// project's own `lib` need not name; the last makes modules of those that export nothing, a
+// worker's. The empty interfaces merge with those of the project's libraries, and stand alone where
+// it has none: what they name is only handed on.
 const DECLARATIONS = `/// <reference lib="esnext.disposable" />
 declare global {
   interface Buffer {}

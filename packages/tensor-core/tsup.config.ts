@@ -1,10 +1,10 @@
 import { defineConfig } from 'tsup';
 import { declarations } from '../../tooling/tsup/declarations.ts';
 
-// Every declaration file begins with this. The first line brings the types of `using`, which a project's
-// own `lib` need not name. The empty interfaces merge with those of the project's libraries, and stand
-// alone where it has none: what they name is only handed on. The empty export makes a module of the
-// worker's file, which declares nothing.
+// Every declaration file begins with this. The first line brings the types of `using`, which a
+// project's own `lib` need not name. The empty interfaces merge with those of the project's
+// libraries, and stand alone where it has none: what they name is only handed on. The empty export
+// makes a module of the worker's file, which declares nothing.
 const DECLARATIONS = `/// <reference lib="esnext.disposable" />
 export {};
 declare global {

@@ -1,12 +1,12 @@
 // Compiles a package's AssemblyScript to WebAssembly and embeds it as base64 in a TypeScript
 // module, so that a published package loads no file at run time. Run in the package's folder.
 //
-// package.json may list variants: "asc": [{ "out": "wasm", "entry": "assembly/index.ts",
-// "flags": ["--enable", "threads"], "use": { "name": "value" } }]. Without it there is one variant
-// `wasm` of assembly/index.ts. Each becomes src/generated/<out>.ts, which exports `wasmBase64`, and
-// `layoutHash` where there is an assembly/layout.ts: constants that the package's sources share with the
-// kernels, so that a build of other constants can be refused. Variants whose inputs did not change are
-// left alone (their hash is in the file's first line).
+// package.json may list variants: "asc": [{ "out": "wasm", "entry": "assembly/index.ts", "flags":
+// ["--enable", "threads"], "use": { "name": "value" } }]. Without it there is one variant `wasm` of
+// assembly/index.ts. Each becomes src/generated/<out>.ts, which exports `wasmBase64`, and
+// `layoutHash` where there is an assembly/layout.ts: constants that the package's sources share
+// with the kernels, so that a build of other constants can be refused. Variants whose inputs did
+// not change are left alone (their hash is in the file's first line).
 
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
@@ -82,8 +82,8 @@ function listSources(root) {
 }
 
 /**
- * FNV-1a over `NAME=value;` of every constant by name, as src/backends/cpu/compile-kernels.ts computes it
- * from the constants themselves; undefined where there are none.
+ * FNV-1a over `NAME=value;` of every constant by name, as src/backends/cpu/compile-kernels.ts
+ * computes it from the constants themselves; undefined where there are none.
  */
 function hashOfLayout(path) {
   if (!existsSync(path)) {

@@ -1,5 +1,5 @@
-// Bundles a page for headless Chromium, the way a user's bundler would: nothing external, each entry a
-// file of its own beside the page, which runs the first.
+// Bundles a page for headless Chromium, the way a user's bundler would: nothing external, each
+// entry a file of its own beside the page, which runs the first.
 import { build } from 'esbuild';
 
 export interface BundlePageOptions {

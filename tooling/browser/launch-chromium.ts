@@ -13,7 +13,9 @@ const FLAGS = [
   '--no-first-run',
 ];
 
-/** For what never comes: half a minute, the default, is what a loaded machine may take for a page. */
+/**
+ * For what never comes: half a minute, the default, is what a loaded machine may take for a page.
+ */
 const LIMIT_MS = 240_000;
 
 /** The browser's path, or why there is none; set by set-up (`tooling/setup/chromium.mjs`). */

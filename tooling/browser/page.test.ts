@@ -1,6 +1,6 @@
 // The packages in a real browser: headless Chromium runs the conformance suite on every device of a
-// page, with and without SharedArrayBuffer, and trains a few steps. WebGPU runs it with the specification's
-// limits and no feature: neither 16-bit floats nor timestamps nor subgroups.
+// page, with and without SharedArrayBuffer, and trains a few steps. WebGPU runs it with the
+// specification's limits and no feature: neither 16-bit floats nor timestamps nor subgroups.
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { buildPage } from './build-page.ts';
@@ -10,13 +10,20 @@ import { type StaticServer, serveFiles } from './static-server.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /**
- * A page's software driver compiles for a tenth of a second a kernel. It gets the texts that Dawn gets in
- * Node, where webgpu-backend.test.ts runs all cases: of 16 bits it has casts, copies and plain products here.
+ * A page's software driver compiles for a tenth of a second a kernel. It gets the texts that Dawn
+ * gets in Node, where webgpu-backend.test.ts runs all cases: of 16 bits it has casts, copies and
+ * plain products here.
  */
 const MOST = '^(?!cast|copy|matmul b?f\\d\\d by).*\\bb?f16\\b';
-/** Workers from a file run the source of those that travel with the package: the queue, and long products. */
+/**
+ * Workers from a file run the source of those that travel with the package: the queue, and long
+ * products.
+ */
 const LIKE_THE_OTHERS = '^(?!queue|matmul)';
-/** Limits of a WebGPU device that nobody asked more of; a view may begin between two bindings' alignments. */
+/**
+ * Limits of a WebGPU device that nobody asked more of; a view may begin between two bindings'
+ * alignments.
+ */
 const SPECIFIED_LIMITS = { maxBufferBytes: 2 ** 28, maxViewBytes: 2 ** 27 - 256 };
 const SUITE_MS = 240_000; // the slowest device alone took under 60 s on two cores
 

@@ -1,5 +1,5 @@
-// Pages as ranks: the conformance suite between pages that a Node process joins, between pages and a
-// Node rank, a page that is closed or stopped, and pages that nobody invited.
+// Pages as ranks: the conformance suite between pages that a Node process joins, between pages and
+// a Node rank, a page that is closed or stopped, and pages that nobody invited.
 
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -21,8 +21,8 @@ const SUITE_MS = 240_000; // about 20 s alone on two cores
 const SILENT = expect.stringMatching(/silent for 4000 ms/);
 const SECRET = 'made by the test of pages';
 /**
- * Pages can't stop themselves: that is a test of its own below. A large buffer takes four fifths of the suite's
- * time, and its chunks are those of the 16 MiB that a hidden page sends.
+ * Pages can't stop themselves: that is a test of its own below. A large buffer takes four fifths of
+ * the suite's time, and its chunks are those of the 16 MiB that a hidden page sends.
  */
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const leftOut = [STOP_CASE, ...(isLong ? [] : ['a buffer above 128 MiB'])];
@@ -168,7 +168,8 @@ describe.skipIf(path === undefined)(
       timeout: SUITE_MS,
     }, async () => {
       makePort = standalone;
-      // Browsers let timers of hidden pages fire once a minute, these here never; those of workers go on.
+      // Browsers let timers of hidden pages fire once a minute, these here never; those of workers
+      // go on.
       const hide = () => {
         window.setTimeout = (() => 0) as unknown as typeof setTimeout;
         window.setInterval = (() => 0) as unknown as typeof setInterval;
@@ -284,8 +285,8 @@ describe.skipIf(path === undefined)(
 
 /**
  * The process that runs the page: the one that computes when the page does. No other page may. On a
- * machine that does other things a while of computing is little of it, so it goes on until one stands out, twice
- * in a row: pages that were just opened compute for a moment, too.
+ * machine that does other things a while of computing is little of it, so it goes on until one
+ * stands out, twice in a row: pages that were just opened compute for a moment, too.
  */
 async function rendererOf(browser: Browser, page: Page): Promise<number> {
   const session = await browser.newBrowserCDPSession();

@@ -19,7 +19,10 @@ const SCOPE = '@shardweave/';
 /** Two copies of these would be two worlds of tensors. */
 const ONE_COPY = ['tensor-core', 'nn', 'collectives'].map((name) => SCOPE + name);
 
-/** A tensor knows its device, which makes tensors; a module its deferred parameters; a call its arrivals. */
+/**
+ * A tensor knows its device, which makes tensors; a module its deferred parameters; a call its
+ * arrivals.
+ */
 const HAVE_CIRCLES_OF_TYPES = ['tensor-core', 'nn', 'collectives'];
 
 const found = workspacePackages();
@@ -120,7 +123,9 @@ describe('fsdp', () => {
   });
 });
 
-/** What each room of collectives may import of the others; its files at the root are everybody's. */
+/**
+ * What each room of collectives may import of the others; its files at the root are everybody's.
+ */
 const ROOMS: Readonly<Record<string, readonly string[]>> = {
   // A call knows the plan of hosts that its algorithm follows.
   endpoint: ['algorithms'],

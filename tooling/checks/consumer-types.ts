@@ -1,5 +1,5 @@
-// The packages' declarations as a user's TypeScript reads them: every declaration file checked, in a
-// project of ES2022 that brings the types of its environment and nothing else.
+// The packages' declarations as a user's TypeScript reads them: every declaration file checked, in
+// a project of ES2022 that brings the types of its environment and nothing else.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import ts from 'typescript';
@@ -25,11 +25,16 @@ const ENVIRONMENTS = {
 
 export type Environment = keyof typeof ENVIRONMENTS;
 
-/** What this clone brings to a program, TypeScript's files and Node's types: parsed once, not checked. */
+/**
+ * What this clone brings to a program, TypeScript's files and Node's types: parsed once, not
+ * checked.
+ */
 const ours = new Map<string, ts.SourceFile | undefined>();
 const isOurs = (path: string) => path.startsWith(`${ROOT.replaceAll('\\', '/')}/`);
 
-/** The type errors of a file in `project` that imports all of `specifiers`, and of what it imports. */
+/**
+ * The type errors of a file in `project` that imports all of `specifiers`, and of what it imports.
+ */
 export function typeErrors(
   project: string,
   specifiers: readonly string[],

@@ -1,4 +1,5 @@
-// Figures of speed and memory in READMEs and documents: rendered from reports, never written by hand.
+// Figures of speed and memory in READMEs and documents: rendered from reports, never written by
+// hand.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';

@@ -1,5 +1,5 @@
-// The published packages as a user gets them: packed, installed by npm from their tarballs, and each in a
-// project with only what its own manifest asks for.
+// The published packages as a user gets them: packed, installed by npm from their tarballs, and
+// each in a project with only what its own manifest asks for.
 import { execFile } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -7,7 +7,9 @@ import { publishedPackages, ROOT, type WorkspacePackage } from './workspace.ts';
 
 const isWindows = process.platform === 'win32';
 
-/** Dependencies from outside that a project links from this clone instead of fetching: it is big. */
+/**
+ * Dependencies from outside that a project links from this clone instead of fetching: it is big.
+ */
 const LINKED = 'webgpu';
 
 /** Packs every published package into `folder`; gives the tarball of each by package name. */
@@ -25,8 +27,8 @@ export async function packAll(folder: string): Promise<ReadonlyMap<string, strin
 }
 
 /**
- * Makes `folder` a project in which npm has installed all published packages from their tarballs, without what
- * they can do without.
+ * Makes `folder` a project in which npm has installed all published packages from their tarballs,
+ * without what they can do without.
  */
 export async function installAll(
   tarballs: ReadonlyMap<string, string>,
@@ -49,9 +51,9 @@ export async function installAll(
 }
 
 /**
- * Makes `folder` a project that has one package and what the packed manifests of it and of those below it
- * ask for, out of what `installAll` has made: copies of ours, so that none finds more beside it. Peers that are
- * optional are there only if asked for.
+ * Makes `folder` a project that has one package and what the packed manifests of it and of those
+ * below it ask for, out of what `installAll` has made: copies of ours, so that none finds more
+ * beside it. Peers that are optional are there only if asked for.
  */
 export function projectWith(
   name: string,

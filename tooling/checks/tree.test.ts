@@ -46,7 +46,8 @@ describe('the tree', () => {
   });
 
   it('has no type errors in any package, app or tool', { timeout: LONGEST_CHECK_MS }, async () => {
-    // TypeScript 7 checks in a quarter of the time of 5.9, which stays for the interface that tsup reads declarations through.
+    // TypeScript 7 checks in a quarter of the time of 5.9, which stays for the interface that tsup
+    // reads declarations through.
     const tsc = join(ROOT, 'node_modules/typescript-7/bin/tsc');
     const { code, output } = await runNode([tsc, '--noEmit', '--project', ROOT]);
     expect(code, output).toBe(0);

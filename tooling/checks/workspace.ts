@@ -63,7 +63,10 @@ export function importsOf(path: string): readonly string[] {
   return [...code.matchAll(pattern)].map((match) => match[2] ?? '');
 }
 
-/** Whether an import or re-export of a file is of types alone, so that nothing of it is left at run time. */
+/**
+ * Whether an import or re-export of a file is of types alone, so that nothing of it is left at run
+ * time.
+ */
 function isOfTypes(clause: string): boolean {
   const names = clause.replaceAll(/[{}\s]+/g, ' ').trim();
   return (
@@ -72,8 +75,8 @@ function isOfTypes(clause: string): boolean {
 }
 
 /**
- * The files of the workspace that a file imports by path, statically; those that it takes only types
- * of, too, if `types`.
+ * The files of the workspace that a file imports by path, statically; those that it takes only
+ * types of, too, if `types`.
  */
 export function neighboursOf(path: string, options: { readonly types: boolean }): string[] {
   const code = readFileSync(join(ROOT, path), 'utf8').replaceAll(/^\s*(\/\/|\*).*$/gm, '');

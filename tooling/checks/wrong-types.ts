@@ -1,5 +1,5 @@
-// What the command attw finds wrong with a package's types, in this process: a command for each package
-// would load a TypeScript of its own each time.
+// What the command attw finds wrong with a package's types, in this process: a command for each
+// package would load a TypeScript of its own each time.
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 

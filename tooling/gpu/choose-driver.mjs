@@ -1,6 +1,6 @@
-// Which Vulkan driver description (ICD file) gives Dawn a hardware adapter on this machine. NVIDIA's
-// drivers lie in different places on hosts, in containers and on lent machines, and some containers
-// carry the library without its description.
+// Which Vulkan driver description (ICD file) gives Dawn a hardware adapter on this machine.
+// NVIDIA's drivers lie in different places on hosts, in containers and on lent machines, and some
+// containers carry the library without its description.
 import { spawnSync } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,6 @@
-// A kernel of each family through a real GPU compiler, where one is that the gates were checked on: no spill,
-// enough waves, wide loads, few instructions beside the multiply-adds. All kernels: bench/kernels/isa.mjs.
+// A kernel of each family through a real GPU compiler, where one is that the gates were checked on:
+// no spill, enough waves, wide loads, few instructions beside the multiply-adds. All kernels:
+// bench/kernels/isa.mjs.
 
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -7,7 +8,10 @@ import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { expect, it } from 'vitest';
 import { CHECKED_DRIVER, compileKernels, whyNoCompiler } from '../../bench/kernels/navi31.mjs';
 
-/** By dtype: twice as deep a block of 16 bits does not fit the specification's workgroup memory at 128 x 128. */
+/**
+ * By dtype: twice as deep a block of 16 bits does not fit the specification's workgroup memory at
+ * 128 x 128.
+ */
 const TILES = { f32: 'shared 128x128x8/8', f16: 'shared 128x64x8/8' };
 /** Cases that run the kernels below, and a few others. */
 const CASES = [

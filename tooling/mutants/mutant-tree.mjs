@@ -1,5 +1,5 @@
-// A copy of the tree in which mutants live, one at a time. Dependencies are linked, not copied; what
-// packages import of each other resolves inside the copy.
+// A copy of the tree in which mutants live, one at a time. Dependencies are linked, not copied;
+// what packages import of each other resolves inside the copy.
 import { execFileSync, spawn } from 'node:child_process';
 import {
   cpSync,
@@ -77,8 +77,8 @@ export class MutantTree {
   }
 
   /**
-   * Kernels in AssemblyScript are run as the WebAssembly that the package generates from them, and heartbeat
-   * workers as a text.
+   * Kernels in AssemblyScript are run as the WebAssembly that the package generates from them, and
+   * heartbeat workers as a text.
    */
   #compile(file) {
     const isKernel = file.includes('/assembly/') || file.endsWith('.as.ts');

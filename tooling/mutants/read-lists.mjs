@@ -10,7 +10,8 @@ const REQUIRED = ['id', 'says', 'file', 'find', 'replace', 'test'];
 const FIELDS = [...REQUIRED, 'name'];
 
 /**
- * @typedef {{list: string, id: string, says: string, file: string, find: string, replace: string, test: string, name?: string}} Mutant
+ * @typedef {{list: string, id: string, says: string, file: string, find: string, replace: string,
+ * test: string, name?: string}} Mutant
  */
 
 /** @returns {Mutant[]} in the order of the lists' names */

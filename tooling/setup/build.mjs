@@ -1,7 +1,7 @@
 // Step `build`: the wasm kernels and every package's dist, by turbo, which rebuilds what changed.
-// Starting turbo costs seconds, so the hash of all sources is compared here first. Declarations take
-// half of the time and no run reads them: a build without them serves training, and neither the
-// tests nor what is packed.
+// Starting turbo costs seconds, so the hash of all sources is compared here first. Declarations
+// take half of the time and no run reads them: a build without them serves training, and neither
+// the tests nor what is packed.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { hashFiles, packageFolders } from './hash-files.mjs';
@@ -17,7 +17,9 @@ const SHARED_INPUTS = [
   'tooling/tsup',
 ];
 
-/** @param {{needsTypes?: boolean}} [options] default: with declarations, as packages are published */
+/**
+ * @param {{needsTypes?: boolean}} [options] default: with declarations, as packages are published
+ */
 export async function buildAll({ needsTypes = true } = {}) {
   const folders = builtFolders();
   const typed = buildKey({ needsTypes: true });
@@ -51,7 +53,10 @@ export function isBuiltWhole() {
   return readStamp('build') === buildKey({ needsTypes: true });
 }
 
-/** The files that a package's `exports` and `bin` name and its folder lacks; sources are not among them. */
+/**
+ * The files that a package's `exports` and `bin` name and its folder lacks; sources are not among
+ * them.
+ */
 export function missingFiles(folder) {
   const { exports = {}, bin = {} } = manifestOf(folder);
   const named = filesNamedIn({ exports, bin });

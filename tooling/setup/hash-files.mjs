@@ -34,7 +34,9 @@ export function hashFiles(paths, isWanted = () => true) {
   return hash.digest('hex');
 }
 
-/** The workspace's package folders, relative to the root; bench is apart, with its own lock file. */
+/**
+ * The workspace's package folders, relative to the root; bench is apart, with its own lock file.
+ */
 export function packageFolders() {
   const inside = (folder) => readdirSync(join(ROOT, folder)).map((name) => `${folder}/${name}`);
   return [...inside('packages'), ...inside('apps'), 'tooling'];

@@ -1,6 +1,6 @@
-// Step `mpi`: an mpirun for the tests of the mpi transport. A found one is used; Debian's and Ubuntu's
-// Open MPI is installed by apt under the rules of system-packages.mjs; without one those tests skip and
-// name the reason.
+// Step `mpi`: an mpirun for the tests of the mpi transport. A found one is used; Debian's and
+// Ubuntu's Open MPI is installed by apt under the rules of system-packages.mjs; without one those
+// tests skip and name the reason.
 import { existsSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import { announce } from './step.mjs';

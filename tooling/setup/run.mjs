@@ -1,5 +1,5 @@
-// The root commands: each does its own set-up, then the work. Plain JavaScript without dependencies,
-// since it runs before anything is installed.
+// The root commands: each does its own set-up, then the work. Plain JavaScript without
+// dependencies, since it runs before anything is installed.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -13,7 +13,10 @@ import { SetupError } from './setup-error.mjs';
 
 const VITEST = join(ROOT, 'node_modules/vitest/vitest.mjs');
 
-/** What differs between versions of Node: sockets, threads, private fields of its own; arguments of vitest. */
+/**
+ * What differs between versions of Node: sockets, threads, private fields of its own; arguments of
+ * vitest.
+ */
 const CORE = [
   [
     'packages/collectives/test/conformance.test.ts',

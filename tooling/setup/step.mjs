@@ -8,7 +8,8 @@ import { STATE } from './root.mjs';
 /**
  * Does `work` unless the stamp `name` holds `key`, or one of `alsoDone` (keys of work that includes
  * this), and `isThere()` finds the results in place.
- * @param {{name: string, says: string, key: string, alsoDone?: string[], isThere: () => boolean, work: () => unknown}} step
+ * @param {{name: string, says: string, key: string, alsoDone?: string[], isThere: () => boolean,
+ * work: () => unknown}} step
  */
 export async function step({ name, says, key, alsoDone = [], isThere, work }) {
   if ([key, ...alsoDone].includes(readStamp(name)) && isThere()) {

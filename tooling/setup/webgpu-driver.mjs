@@ -1,5 +1,5 @@
-// Step `webgpu`: finds or makes a WebGPU adapter for the tests, and the environment it needs.
-// In this order: what the machine has; SwiftShader where an earlier run unpacked it; Mesa's lavapipe
+// Step `webgpu`: finds or makes a WebGPU adapter for the tests, and the environment it needs. In
+// this order: what the machine has; SwiftShader where an earlier run unpacked it; Mesa's lavapipe
 // by apt; SwiftShader out of an npm package. The answer is kept until the machine's drivers change.
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';

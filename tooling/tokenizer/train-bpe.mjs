@@ -1,6 +1,6 @@
-// Trains byte-level merges (BPE) on Moby Dick: a tokenizer of 512 tokens for tests, whose words and merges are
-// real ones. `node tooling/tokenizer/train-bpe.mjs` writes tokenizer.json beside this script, the same
-// bytes each time.
+// Trains byte-level merges (BPE) on Moby Dick: a tokenizer of 512 tokens for tests, whose words and
+// merges are real ones. `node tooling/tokenizer/train-bpe.mjs` writes tokenizer.json beside this
+// script, the same bytes each time.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -8,7 +8,10 @@ import { fileURLToPath } from 'node:url';
 
 const VOCABULARY = 512;
 const SPECIAL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>'];
-/** Qwen 2's way to cut texts, in which digits stand alone: merges made with it are in words of every other way. */
+/**
+ * Qwen 2's way to cut texts, in which digits stand alone: merges made with it are in words of every
+ * other way.
+ */
 const PATTERN = [
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
   '[^\\r\\n\\p{L}\\p{N}]?\\p{L}+',
@@ -92,7 +95,10 @@ function countWords(text, alphabet) {
   });
 }
 
-/** The most frequent pair becomes one symbol, again and again; of equally frequent ones the first by its text. */
+/**
+ * The most frequent pair becomes one symbol, again and again; of equally frequent ones the first by
+ * its text.
+ */
 function trainMerges(words, count) {
   const merges = [];
   const pairs = new Map();
@@ -135,7 +141,9 @@ function merge(symbols, left, right) {
   }
 }
 
-/** GPT-2's characters for bytes: printable ones stand for themselves, the others follow from U+0100. */
+/**
+ * GPT-2's characters for bytes: printable ones stand for themselves, the others follow from U+0100.
+ */
 function byteAlphabet() {
   const isPrintable = (byte) =>
     (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;

@@ -1,5 +1,6 @@
-// Builds a page to one text that stands by itself, for whoever imports it: `index.html` beside `page.ts` and
-// `page.css`. Script and style are inside, and the page's own policy lets it run these and nothing else.
+// Builds a page to one text that stands by itself, for whoever imports it: `index.html` beside
+// `page.ts` and `page.css`. Script and style are inside, and the page's own policy lets it run
+// these and nothing else.
 
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';

@@ -1,5 +1,5 @@
-// A trained layer beside a frozen weight that rests encoded, and the same with the values that its decoder
-// gives: the specification of the first.
+// A trained layer beside a frozen weight that rests encoded, and the same with the values that its
+// decoder gives: the specification of the first.
 
 import { encodedByteLength, f16ToF32, f32ToF16, WireCodec } from '@shardweave/dtypes';
 import { Linear, Module } from '@shardweave/nn';

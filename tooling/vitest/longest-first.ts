@@ -1,5 +1,5 @@
-// The files that take longest begin first. On a machine that has not run the tests yet vitest goes by
-// the files' sizes, and these are short: begun last, each would keep one core busy alone.
+// The files that take longest begin first. On a machine that has not run the tests yet vitest goes
+// by the files' sizes, and these are short: begun last, each would keep one core busy alone.
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** In a run of all on two cores, 60 to 10 seconds. */

@@ -11,7 +11,9 @@ const root = fileURLToPath(new URL('../../', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'shardweave-reporter-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-/** Runs one test file in a process of its own; gives the last line of its output and its exit code. */
+/**
+ * Runs one test file in a process of its own; gives the last line of its output and its exit code.
+ */
 async function runFile(name: string, body: string) {
   const project = mkdtempSync(join(folder, 'run-'));
   writeFileSync(join(project, `${name}.test.js`), body);

@@ -2,7 +2,9 @@
 // last line, which is the form that continuous integration counts.
 import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
 
-/** Counts tests; a file or suite that failed outside its tests, and a stray error, count as failed. */
+/**
+ * Counts tests; a file or suite that failed outside its tests, and a stray error, count as failed.
+ */
 export class PlainReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandled: readonly SerializedError[]): void {
     const count = { passed: 0, failed: unhandled.length, skipped: 0 };

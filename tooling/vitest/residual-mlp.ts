@@ -1,5 +1,5 @@
-// A small residual network with batch normalization, after He et al. (2016) with affine layers in the
-// place of convolutions: for tests of what batch statistics need.
+// A small residual network with batch normalization, after He et al. (2016) with affine layers in
+// the place of convolutions: for tests of what batch statistics need.
 
 import { BatchNorm1d, Linear, Module, ParameterInit, Sequential } from '@shardweave/nn';
 import { add, type Device, relu, type Tensor } from '@shardweave/tensor-core';

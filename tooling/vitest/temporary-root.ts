@@ -1,5 +1,5 @@
-// One folder for all that tests write, removed when the run has ended: test processes are ended by signals, and
-// a helper that many files share has no last test behind which it could tidy up.
+// One folder for all that tests write, removed when the run has ended: test processes are ended by
+// signals, and a helper that many files share has no last test behind which it could tidy up.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

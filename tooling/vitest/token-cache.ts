@@ -1,5 +1,5 @@
-// Tokens of data sets that tests make: kept in a directory of the test's process, and not in the user's
-// cache, where those of other versions of the code may lie.
+// Tokens of data sets that tests make: kept in a directory of the test's process, and not in the
+// user's cache, where those of other versions of the code may lie.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

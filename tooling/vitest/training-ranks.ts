@@ -1,5 +1,5 @@
-// Ranks that train a small GPT-2 in one process: each rank its own Device over one backend, and its own
-// end of an in-process group. What the tests of fsdp and of ddp-buckets share.
+// Ranks that train a small GPT-2 in one process: each rank its own Device over one backend, and its
+// own end of an in-process group. What the tests of fsdp and of ddp-buckets share.
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import type { Gpt2Config, Module } from '@shardweave/nn';
@@ -24,7 +24,8 @@ export interface Rank {
   readonly device: Device;
 }
 
-// One backend for all runs of a process: a small model trains in less time than it takes to make one.
+// One backend for all runs of a process: a small model trains in less time than it takes to make
+// one.
 let shared: Promise<Backend> | undefined;
 
 export function sharedBackend(): Promise<Backend> {

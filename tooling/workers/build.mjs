@@ -1,8 +1,8 @@
-// Bundles a package's workers, each into a TypeScript module that exports its text, so that a published package
-// loads no file at run time. Run in the package's folder, whose package.json lists them:
-// "workers": [{ "out": "node-worker", "entry": "src/worker.ts", "platform": "node" }]. Each becomes
-// src/generated/<out>.ts, which exports `WORKER_TEXT`: a script for `new Worker(text, { eval: true })` in Node,
-// and for a blob in a page.
+// Bundles a package's workers, each into a TypeScript module that exports its text, so that a
+// published package loads no file at run time. Run in the package's folder, whose package.json
+// lists them: "workers": [{ "out": "node-worker", "entry": "src/worker.ts", "platform": "node" }].
+// Each becomes src/generated/<out>.ts, which exports `WORKER_TEXT`: a script for `new Worker(text,
+// { eval: true })` in Node, and for a blob in a page.
 
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';

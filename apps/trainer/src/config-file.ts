@@ -17,7 +17,8 @@ export interface ConfigKey {
 
 /**
  * The values of a file, by the names of its keys' flags.
- * @throws {UsageError} for a file that can't be read, a key that is none, or a value that it doesn't take
+ * @throws {UsageError} for a file that can't be read, a key that is none, or a value that it
+ * doesn't take
  */
 export function readConfigFile(
   path: string,
@@ -64,8 +65,8 @@ export function readConfigFile(
 }
 
 /**
- * A run's directory may have another name than when its config.yaml was written, and --resume auto would begin
- * anew where it was.
+ * A run's directory may have another name than when its config.yaml was written, and --resume auto
+ * would begin anew where it was.
  * @throws {UsageError} where the run beside the file `path` would not be the one that goes on
  */
 export function refuseMovedRun(

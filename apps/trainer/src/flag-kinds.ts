@@ -1,5 +1,5 @@
-// The kinds of values that flags of `train` take: as text on the command line, as numbers and lists in a
-// config file. One schema checks both, and the published JSON schema is made of it.
+// The kinds of values that flags of `train` take: as text on the command line, as numbers and lists
+// in a config file. One schema checks both, and the published JSON schema is made of it.
 
 import { z } from 'zod';
 import type { DeviceChoice, SaveEvery } from './run-config.js';
@@ -8,7 +8,10 @@ import type { DeviceChoice, SaveEvery } from './run-config.js';
 export interface FlagKind<T> {
   /** Checks the value that a config file has; its description completes "expected ...". */
   readonly schema: z.ZodType<T>;
-  /** The config file's form of what was typed. Text that has none stays as it is, for the schema to refuse. */
+  /**
+   * The config file's form of what was typed. Text that has none stays as it is, for the schema to
+   * refuse.
+   */
   readonly read: (typed: unknown) => unknown;
 }
 

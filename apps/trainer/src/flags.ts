@@ -1,6 +1,6 @@
-// The command line of `train` as typed, and the keys of its config file: each flag with its help and what it
-// accepts. An interface that others script against, frozen by test/flags.test.ts. What flags mean together
-// is resolve-config.ts.
+// The command line of `train` as typed, and the keys of its config file: each flag with its help
+// and what it accepts. An interface that others script against, frozen by test/flags.test.ts. What
+// flags mean together is resolve-config.ts.
 
 import { Command, Option } from 'commander';
 import { z } from 'zod';
@@ -26,7 +26,10 @@ import {
 } from './flag-kinds.js';
 import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
 
-/** Where the page is without a port of one's own, so that a tunnel or a bookmark finds the next run, too. */
+/**
+ * Where the page is without a port of one's own, so that a tunnel or a bookmark finds the next run,
+ * too.
+ */
 export const DASHBOARD_PORT = 8642;
 /** Longest sequence taken without --seq: attention at GPT-2's 1024 is no default for a CPU. */
 export const DEFAULT_SEQ_AT_MOST = 256;
@@ -46,7 +49,10 @@ export const DEFAULT_DECAY = 0.2;
 /** A flag of `train`; `T` is what the run gets of it. */
 export interface Flag<T> {
   readonly kind: FlagKind<NonNullable<T>>;
-  /** Where it is given neither by a flag nor in a file; undefined: decided by others, in resolve-config.ts. */
+  /**
+   * Where it is given neither by a flag nor in a file; undefined: decided by others, in
+   * resolve-config.ts.
+   */
   readonly value: T;
   /** As --help prints it. */
   readonly typed: string;

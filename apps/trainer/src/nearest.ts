@@ -3,7 +3,10 @@
 /** How many letters of a long word may be wrong; of a short one, not more than half of it. */
 const MOST_EDITS = 3;
 
-/** The known word with the fewest letters wrong, missing, too many or swapped, unless it's a different word. */
+/**
+ * The known word with the fewest letters wrong, missing, too many or swapped, unless it's a
+ * different word.
+ */
 export function nearest(word: string, known: Iterable<string>): string | undefined {
   let best: string | undefined;
   let fewest = Math.min(MOST_EDITS, Math.floor(word.length / 2)) + 1;
@@ -17,7 +20,9 @@ export function nearest(word: string, known: Iterable<string>): string | undefin
   return best;
 }
 
-/** Fewest edits from `a` to `b`, by the table of all their beginnings; a swap of neighbors is one. */
+/**
+ * Fewest edits from `a` to `b`, by the table of all their beginnings; a swap of neighbors is one.
+ */
 function editDistance(a: string, b: string): number {
   const rows = [Array.from({ length: b.length + 1 }, (_, j) => j)];
   for (let i = 1; i <= a.length; i++) {

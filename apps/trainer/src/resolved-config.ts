@@ -1,4 +1,5 @@
-// What a run leaves of its flags: a config file of all that was decided for it, which makes the run again.
+// What a run leaves of its flags: a config file of all that was decided for it, which makes the run
+// again.
 
 import { configText } from './config-file.js';
 import { type Flags, keyOf } from './flags.js';

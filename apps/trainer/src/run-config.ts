@@ -75,7 +75,10 @@ export interface RunConfig {
   readonly saveEvery: SaveEvery | undefined;
   /** How many of the newest saves are kept. */
   readonly keep: number;
-  /** What the run goes on from: the newest save under --out, or that of a directory; undefined: it is new. */
+  /**
+   * What the run goes on from: the newest save under --out, or that of a directory; undefined: it
+   * is new.
+   */
   readonly resume: string | undefined;
   /** How often the job is started again from its last save after a rank died. */
   readonly maxRestarts: number;

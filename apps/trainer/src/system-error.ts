@@ -1,4 +1,5 @@
-// What the operating system said, in words: Node's own messages begin with codes and end with paths.
+// What the operating system said, in words: Node's own messages begin with codes and end with
+// paths.
 
 import { getSystemErrorMap } from 'node:util';
 

@@ -1,5 +1,5 @@
-// What any strategy saved, any other loads and trains on with: the next ten steps are those of a run that
-// nothing broke.
+// What any strategy saved, any other loads and trains on with: the next ten steps are those of a
+// run that nothing broke.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

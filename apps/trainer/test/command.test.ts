@@ -261,7 +261,8 @@ describe('ranks as processes and as threads', () => {
     const pids = run.ranks();
     process.kill(pids[1]!, 'SIGKILL');
     await expect.poll(() => isAlive(pids[1]!), { timeout: LIMIT_MS, interval: 5 }).toBe(false);
-    // Opened to read and to write it waits for neither; closed, it ends the weights of those that read.
+    // Opened to read and to write it waits for neither; closed, it ends the weights of those that
+    // read.
     closeSync(openSync(weights, constants.O_RDWR));
     const code = await run.exit();
     expect(run.err).toMatch(/^error: rank 1 of 3 was killed by SIGKILL before the first step/);

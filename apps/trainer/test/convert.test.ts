@@ -1,4 +1,5 @@
-// A save as a model directory: its weights are those that the run itself leaves, bit by bit, whoever wrote it.
+// A save as a model directory: its weights are those that the run itself leaves, bit by bit,
+// whoever wrote it.
 
 import {
   cpSync,
@@ -296,7 +297,10 @@ describe('convert --to save', () => {
   });
 });
 
-/** The number of so many binary digits next to `value`, of two the even one; subnormals of f16 are coarser. */
+/**
+ * The number of so many binary digits next to `value`, of two the even one; subnormals of f16 are
+ * coarser.
+ */
 function rounded(value: number, digits: number, dtype: 'bf16' | 'f16'): number {
   const exponent = Math.max(Math.floor(Math.log2(Math.abs(value))), dtype === 'f16' ? -14 : -126);
   const unit = 2 ** (exponent - digits + 1);

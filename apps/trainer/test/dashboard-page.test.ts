@@ -1,5 +1,5 @@
-// The page in headless Chromium, of a command that runs and of a report from disk: one browser and one
-// page for all of it.
+// The page in headless Chromium, of a command that runs and of a report from disk: one browser and
+// one page for all of it.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -49,7 +49,10 @@ describe.skipIf(chromium === undefined)(
       expect(problems).toEqual([]);
     });
 
-    /** Cells of a card's table, the newest row first: its numbers as they are, not as they are written. */
+    /**
+     * Cells of a card's table, the newest row first: its numbers as they are, not as they are
+     * written.
+     */
     async function rowsOf(id: string): Promise<(number | string)[][]> {
       await page.locator(`#${id} details`).evaluate((details) => {
         (details as HTMLDetailsElement).open = true;

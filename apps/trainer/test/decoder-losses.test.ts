@@ -1,5 +1,5 @@
-// The decoder's families in the trainer: their first 20 losses against PyTorch's (tooling/reference), alone
-// and in every strategy, on the cpu device over memory.
+// The decoder's families in the trainer: their first 20 losses against PyTorch's
+// (tooling/reference), alone and in every strategy, on the cpu device over memory.
 
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// The device of a run: which tiles make a GPU's products is found in the cache and told to the run's record.
+// The device of a run: which tiles make a GPU's products is found in the cache and told to the
+// run's record.
 
 import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// Documents of JSONL data: what counts in their losses, and what is said of those that can't be used.
+// Documents of JSONL data: what counts in their losses, and what is said of those that can't be
+// used.
 
 import { createHash } from 'node:crypto';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

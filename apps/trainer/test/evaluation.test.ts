@@ -1,5 +1,5 @@
-// The loss on what is not trained on: one mean over its targets, on every way to shard, and no trace of
-// it in what is trained.
+// The loss on what is not trained on: one mean over its targets, on every way to shard, and no
+// trace of it in what is trained.
 
 import { readFileSync } from 'node:fs';
 import { makeModel } from '@shardweave/nn';
@@ -93,7 +93,8 @@ describe('evaluation', () => {
       );
       expect(losses(watched)).toEqual(losses(alone));
       expect(valids(alone).filter((loss) => loss !== undefined)).toEqual([]);
-      // Its messages are left out of the counts; what it has gathered last, training need not gather again.
+      // Its messages are left out of the counts; what it has gathered last, training need not
+      // gather again.
       for (const [rank, { bytesSent, allReduces }] of watched.reports.entries()) {
         expect(allReduces).toBe(alone.reports[rank]!.allReduces);
         expect(bytesSent).toBeLessThanOrEqual(alone.reports[rank]!.bytesSent);

@@ -1,5 +1,5 @@
-// The whole way: a model trained on chats, fine-tuned by adapters on two ranks over sockets, merged,
-// written as GGUF, and answering in llama.cpp in the format that the adapters learnt.
+// The whole way: a model trained on chats, fine-tuned by adapters on two ranks over sockets,
+// merged, written as GGUF, and answering in llama.cpp in the format that the adapters learnt.
 
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// The command `generate` on small random models, against the same model called by hand without a cache.
+// The command `generate` on small random models, against the same model called by hand without a
+// cache.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

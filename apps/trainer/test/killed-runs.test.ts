@@ -1,4 +1,5 @@
-// Commands that end early: killed without a word, asked to stop, or left by a rank. Real processes and kills.
+// Commands that end early: killed without a word, asked to stop, or left by a rank. Real processes
+// and kills.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,5 +1,6 @@
-// Twenty steps of adapters beside PyTorch's (tooling/reference/lora.py): the command reads the base and a
-// PEFT directory whose second factors are zero, and has the same losses and norms in every strategy.
+// Twenty steps of adapters beside PyTorch's (tooling/reference/lora.py): the command reads the base
+// and a PEFT directory whose second factors are zero, and has the same losses and norms in every
+// strategy.
 
 import { describe, expect, it } from 'vitest';
 import { expectReference, losses } from './support/expect-reference.js';

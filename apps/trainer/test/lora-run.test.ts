@@ -1,4 +1,5 @@
-// LoRA by the command: a base model, adapters out in PEFT's files, and training that goes on from them.
+// LoRA by the command: a base model, adapters out in PEFT's files, and training that goes on from
+// them.
 
 import { cpSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// Adapters over every way of training: a frozen base in 16 bits, which is gathered and never reduced,
-// and trained parts in f32. What each rank holds is exact by formula.
+// Adapters over every way of training: a frozen base in 16 bits, which is gathered and never
+// reduced, and trained parts in f32. What each rank holds is exact by formula.
 
 import { openSave, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -52,7 +52,9 @@ interface Options {
   readonly isCheckpointing?: boolean;
 }
 
-/** A decoder with adapters whose second factors are not zero, so that both of them have gradients. */
+/**
+ * A decoder with adapters whose second factors are not zero, so that both of them have gradients.
+ */
 function adapted(device: Device, { baseDType = 'f32' }: Options = {}): Decoder {
   const model = new Decoder(device, CONFIG, { seed: 5 });
   applyLora(model, { rank: RANK, alpha: 4, baseDType, seed: 6 });

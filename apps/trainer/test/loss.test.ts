@@ -1,5 +1,6 @@
-// The loss of a step is one sum over the targets of its global batch, however rows are cut: uneven rows,
-// ranks without any, targets that don't count or count for more, micro-steps, all four strategies.
+// The loss of a step is one sum over the targets of its global batch, however rows are cut: uneven
+// rows, ranks without any, targets that don't count or count for more, micro-steps, all four
+// strategies.
 
 import { makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
@@ -102,7 +103,8 @@ describe('the loss of a step', () => {
     ]) {
       const cut = await run(flags);
       expect(worstRatio(losses(cut), losses(single)), flags).toBeLessThan(2e-6);
-      // A norm is no loss: a gradient that counted twice, or not at all, would pass the first step's.
+      // A norm is no loss: a gradient that counted twice, or not at all, would pass the first
+      // step's.
       expect(worstRatio(norms(cut), norms(single)), flags).toBeLessThan(1e-5);
       for (const outcomes of cut.outcomes) {
         expect(outcomes).toEqual(cut.outcomes[0]);

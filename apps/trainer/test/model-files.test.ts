@@ -1,5 +1,5 @@
-// Models on disk of any size: read by ranges, written in pieces, and under offload never on the device
-// whole.
+// Models on disk of any size: read by ranges, written in pieces, and under offload never on the
+// device whole.
 
 import { mkdtemp, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -244,7 +244,8 @@ describe('sharded and offloaded', () => {
     device.ledger.resetPeak();
     const groups = { gather: group!, reduce: group! };
     const strategy = await openStrategy({ device, config: run, groups });
-    // What deferred parameters would have begun with is drawn in parts: here a block, of four beside the tables.
+    // What deferred parameters would have begun with is drawn in parts: here a block, of four
+    // beside the tables.
     const whole = [...written.values()].reduce((sum, bytes) => sum + bytes.byteLength, 0);
     expect(device.ledger.peak().total).toBeLessThan(whole / 4);
     expect(device.memory().live.total).toBe(0);

@@ -1,5 +1,5 @@
-// Mistakes that people make with the commands, in one table: each ends with a sentence that says what to do,
-// an exit code that is not 0, and leaves nothing behind.
+// Mistakes that people make with the commands, in one table: each ends with a sentence that says
+// what to do, an exit code that is not 0, and leaves nothing behind.
 
 import {
   cpSync,

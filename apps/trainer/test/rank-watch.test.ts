@@ -1,4 +1,5 @@
-// What a rank notes of its steps: memory by phase, and what its collectives cost beside its device's work.
+// What a rank notes of its steps: memory by phase, and what its collectives cost beside its
+// device's work.
 
 import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

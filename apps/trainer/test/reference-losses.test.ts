@@ -1,5 +1,6 @@
-// The first 20 losses against PyTorch's (tooling/reference), on the cpu device over memory: every pair
-// of ranks, resharding, checkpointing and precision, and with SHARDWEAVE_LONG=1 every combination.
+// The first 20 losses against PyTorch's (tooling/reference), on the cpu device over memory: every
+// pair of ranks, resharding, checkpointing and precision, and with SHARDWEAVE_LONG=1 every
+// combination.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,8 +16,8 @@ const RESHARDING = ['--reshard', '--no-reshard'] as const;
 const CHECKPOINTING = ['', '--checkpoint-activations'] as const;
 
 /**
- * Nine of the combinations hold every pair of values: for each precision and 2, 3 and 4 ranks, which
- * of RESHARDING and which of CHECKPOINTING.
+ * Nine of the combinations hold every pair of values: for each precision and 2, 3 and 4 ranks,
+ * which of RESHARDING and which of CHECKPOINTING.
  */
 const PAIRS: Readonly<Record<(typeof PRECISIONS)[number], readonly (readonly [number, number])[]>> =
   {
@@ -240,13 +241,14 @@ describe('fsdp', () => {
     const full = (await run('plain-fp32', ['--ranks', '2'])).reports[0]!;
     const half = (await run('plain-bf16', ['--ranks', '2'])).reports[0]!;
     expect(half.peakBytes.gathered * 2).toBe(full.peakBytes.gathered);
-    // Logits and their gradient are f32 in both; beside them losses, norms' statistics and token ids.
+    // Logits and their gradient are f32 in both; beside them losses, norms' statistics and token
+    // ids.
     const logits = 2 * 6 * 32 * 256 * 4;
     const ratio = (half.peakBytes.activation - logits) / (full.peakBytes.activation - logits);
     expect(ratio).toBeLessThan(0.52);
     expect(half.peakBytes.parameter).toBe(full.peakBytes.parameter);
-    // Loss and norm are f32 in both: in each step the other rank gets a number for the one, and for the
-    // other one of each of 28 parameters and 24 more where the border cuts one of them.
+    // Loss and norm are f32 in both: in each step the other rank gets a number for the one, and for
+    // the other one of each of 28 parameters and 24 more where the border cuts one of them.
     const scalars = 20 * 4 * (1 + 28 + 24);
     expect((half.bytesSent - scalars) * 2).toBe(full.bytesSent - scalars);
   });

@@ -1,5 +1,5 @@
-// Whole models on all ranks (ddp) stay equal: in 16 bits, where one rank overflows, and on devices that round
-// differently.
+// Whole models on all ranks (ddp) stay equal: in 16 bits, where one rank overflows, and on devices
+// that round differently.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -77,7 +77,9 @@ describe('ranks on two devices that round differently', () => {
 });
 
 describe('in f16', () => {
-  /** The losses of one rank in one step count so much that its gradients overflow, and no other's. */
+  /**
+   * The losses of one rank in one step count so much that its gradients overflow, and no other's.
+   */
   const overflowing = (text: Dataset): Dataset => ({
     ...text,
     microBatch: async (step, rank, microStep) => {

@@ -1,5 +1,5 @@
-// What a run of any strategy on any number of ranks saved, a run of any other goes on with: all 81 pairs in
-// f32, and some in 16 bits.
+// What a run of any strategy on any number of ranks saved, a run of any other goes on with: all 81
+// pairs in f32, and some in 16 bits.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -103,7 +103,8 @@ describe.each(CASES)('in $precision', ({ precision, ways, tolerance }) => {
     for (const [i, losses] of found.entries()) {
       expect(worstRatio(losses, unbroken), `from ${ways[i]}`).toBeLessThan(tolerance);
     }
-    // A state of its own would be found: the same steps without the moments that were saved differ more.
+    // A state of its own would be found: the same steps without the moments that were saved differ
+    // more.
     expect(new Set(unbroken).size).toBe(NUM_AFTER);
   });
 });

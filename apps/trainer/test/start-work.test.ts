@@ -1,5 +1,6 @@
-// What a start does before the first step, in counts that no clock can blur: each weight is drawn once, into where
-// it rests, and passes to the host only where it rests there or goes to other ranks.
+// What a start does before the first step, in counts that no clock can blur: each weight is drawn
+// once, into where it rests, and passes to the host only where it rests there or goes to other
+// ranks.
 
 import { createDryGroup } from '@shardweave/collectives';
 import { parameterCount } from '@shardweave/nn';
@@ -10,7 +11,10 @@ import { parseFlags } from '../src/flags.js';
 import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { resolveConfig } from '../src/resolve-config.js';
 
-/** Elements that rank 0's kernels write by name, and bytes between host and device, before the first step. */
+/**
+ * Elements that rank 0's kernels write by name, and bytes between host and device, before the first
+ * step.
+ */
 async function startOf(flags: readonly string[]) {
   const config = await resolveConfig(parseFlags([...flags], () => {}));
   const written: Record<string, number> = {};

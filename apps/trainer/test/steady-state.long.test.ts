@@ -1,4 +1,5 @@
-// A thousand steps of adapters hold memory flat: live bytes, peak, pool and buffers after each of them.
+// A thousand steps of adapters hold memory flat: live bytes, peak, pool and buffers after each of
+// them.
 
 import { it } from 'vitest';
 import { expectSteady } from './support/expect-steady.js';

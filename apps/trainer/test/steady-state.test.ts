@@ -1,11 +1,14 @@
-// Many steps of ranks in one process hold memory flat, and leave none when disposed. A thousand steps are in
-// steady-state.long.test.ts.
+// Many steps of ranks in one process hold memory flat, and leave none when disposed. A thousand
+// steps are in steady-state.long.test.ts.
 
 import { describe, it } from 'vitest';
 import { expectSteady } from './support/expect-steady.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
-/** A software driver takes a tenth of a second a step: what grows with steps has grown after these, too. */
+/**
+ * A software driver takes a tenth of a second a step: what grows with steps has grown after these,
+ * too.
+ */
 const STEPS = { cpu: 100, webgpu: 30 };
 const RANKS = 2;
 

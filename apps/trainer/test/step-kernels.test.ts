@@ -1,5 +1,5 @@
-// Kernels of a GPT step by way of training, forward and backward with the optimizer's: counted, so that
-// none comes back unseen. What a way adds to the bare module's is said beside its number.
+// Kernels of a GPT step by way of training, forward and backward with the optimizer's: counted, so
+// that none comes back unseen. What a way adds to the bare module's is said beside its number.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
@@ -42,7 +42,9 @@ function wrapped(way: Way, gpt: Gpt2): Module<TokenArgs, Tensor> {
   return way === 'offload' ? new OffloadModel(gpt, { numSlices: 2 }) : gpt;
 }
 
-/** Kernels of forward, backward and the optimizer's step, once buckets are learned and states made. */
+/**
+ * Kernels of forward, backward and the optimizer's step, once buckets are learned and states made.
+ */
 async function kernels(
   way: Way,
   { numBackwards = 1 } = {},
@@ -82,8 +84,8 @@ it('writes each gradient where it is added up, in one kernel by every way of tra
   const [forward, backward] = bare;
   const numParameters = 12 * NUM_LAYERS + 4;
   expect(bare[2]).toBe(numParameters);
-  // One fill of the pads for each flat; the first layer's table is the last one's too, a flat of its own
-  // by offload. DDP hands each parameter its own mean, and the optimizer steps each.
+  // One fill of the pads for each flat; the first layer's table is the last one's too, a flat of
+  // its own by offload. DDP hands each parameter its own mean, and the optimizer steps each.
   const expected: Record<Exclude<Way, 'bare'>, readonly [added: number, update: number]> = {
     packed: [1, 1],
     fsdp: [NUM_LAYERS + 1, NUM_LAYERS + 1],

@@ -1,5 +1,5 @@
-// Tokenizers of real models against a build of the Rust library, which their authors used, and their
-// chat templates against strings worked out by hand.
+// Tokenizers of real models against a build of the Rust library, which their authors used, and
+// their chat templates against strings worked out by hand.
 
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';

@@ -28,8 +28,9 @@ const CELLS = [
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /**
- * A software driver takes a fifth of a second a step. One rank has all losses of PyTorch; what ranks do
- * to them shows in the first: gathers, reductions, clipping, the optimizer's state and the schedule.
+ * A software driver takes a fifth of a second a step. One rank has all losses of PyTorch; what
+ * ranks do to them shows in the first: gathers, reductions, clipping, the optimizer's state and the
+ * schedule.
  */
 const FEW_STEPS = isLong ? 20 : 8;
 

@@ -1,5 +1,6 @@
-// The yardstick of shm: threads that wait for each other by Atomics.waitAsync, as anybody must whose
-// event loop goes on, and copy from each other's memory: no calls, checks or failures in between.
+// The yardstick of shm: threads that wait for each other by Atomics.waitAsync, as anybody must
+// whose event loop goes on, and copy from each other's memory: no calls, checks or failures in
+// between.
 
 const WORD_BYTES = 64;
 

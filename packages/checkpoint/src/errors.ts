@@ -61,8 +61,8 @@ export class CheckpointCorruptError extends CheckpointError {
 }
 
 /**
- * A state that does not fit the model or optimizer that should take it: a save's, a file's or a state
- * dict's. `nn` exports it too, and throws it with all that is built on it.
+ * A state that does not fit the model or optimizer that should take it: a save's, a file's or a
+ * state dict's. `nn` exports it too, and throws it with all that is built on it.
  */
 export class StateDictError extends CheckpointError {
   readonly code = 'STATE_DICT';

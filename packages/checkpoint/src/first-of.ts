@@ -1,4 +1,5 @@
-// Files that lie in several places, such as the directories of machines that each saved their own part.
+// Files that lie in several places, such as the directories of machines that each saved their own
+// part.
 
 import { CheckpointMissingError } from './errors.js';
 import type { PieceReader } from './piece-store.js';

@@ -36,12 +36,15 @@ export interface HeldFile {
 
 /** A piece that this process writes. */
 export interface HeldPiece extends TensorSpec, Range {
-  /** Where it lies already: a save in a directory of the same device takes that file, and copies nothing. */
+  /**
+   * Where it lies already: a save in a directory of the same device takes that file, and copies
+   * nothing.
+   */
   readonly inFile?: { readonly file: HeldFile; readonly byteOffset: number } | undefined;
   /**
    * Little-endian bytes of elements [start, end) of the tensor, a part of the piece.
-   * @param into as many bytes, to be filled and returned; whoever has them elsewhere may return those, if
-   * they do not change later
+   * @param into as many bytes, to be filled and returned; whoever has them elsewhere may return
+   * those, if they do not change later
    */
   read(start: number, end: number, into: Uint8Array): Promise<Uint8Array>;
 }

@@ -1,5 +1,5 @@
-// A save that is there, and what a process takes of it: first its names are compared and every piece
-// that it will read is checked, and only then is anything written.
+// A save that is there, and what a process takes of it: first its names are compared and every
+// piece that it will read is checked, and only then is anything written.
 
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { crc32 } from './crc32.js';
@@ -99,8 +99,8 @@ export class Save {
   }
 
   /**
-   * Writes what is saved into pieces, in their dtype. What has no tensor in the save keeps its values.
-   * Each piece is checked again, for files may change meanwhile.
+   * Writes what is saved into pieces, in their dtype. What has no tensor in the save keeps its
+   * values. Each piece is checked again, for files may change meanwhile.
    * @throws {CheckpointCorruptError} as verify; what was written until then stays
    */
   async fill(wanted: Iterable<WantedPiece>): Promise<void> {

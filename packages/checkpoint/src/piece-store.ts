@@ -1,11 +1,11 @@
-// The seam of this package: named files that are written and read by ranges. Implemented by a directory
-// (./node) and by any ShardStore (piecesIn). It knows no tensors and no ranks.
+// The seam of this package: named files that are written and read by ranges. Implemented by a
+// directory (./node) and by any ShardStore (piecesIn). It knows no tensors and no ranks.
 
 import type { HeldFile } from './held-piece.js';
 
 /**
- * Gives ranges of files; a ShardStore is one. A process needs only the files that its pieces are in, and
- * the index: what some see and others don't is put together by firstOf.
+ * Gives ranges of files; a ShardStore is one. A process needs only the files that its pieces are
+ * in, and the index: what some see and others don't is put together by firstOf.
  *
  * Ownership: `into` is the reader's until the promise settles.
  */
@@ -14,24 +14,32 @@ export interface PieceReader {
   readonly description: string;
   /** undefined where there is no such file. */
   byteLength(file: string): number | undefined | Promise<number | undefined>;
-  /** Fills `into` from byte `offset` on, which may lie beyond 4 GiB. Rejects where the file is too short. */
+  /**
+   * Fills `into` from byte `offset` on, which may lie beyond 4 GiB. Rejects where the file is too
+   * short.
+   */
   read(file: string, into: Uint8Array, options: { readonly offset: number }): Promise<void>;
-  /** The platform's CRC-32 of `bytes` behind those whose value is `before`, where it is faster than ours. */
+  /**
+   * The platform's CRC-32 of `bytes` behind those whose value is `before`, where it is faster than
+   * ours.
+   */
   crc32?(bytes: Uint8Array, before: number): number;
 }
 
 /**
- * Ordering: one process at a time saves, the one that has the lock; others write their files for it.
- * What a sink has finished outlives the process, and `replace` comes after all of it.
+ * Ordering: one process at a time saves, the one that has the lock; others write their files for
+ * it. What a sink has finished outlives the process, and `replace` comes after all of it.
  *
- * Failure: a rejected `replace` leaves the old file or the new one, each as a whole. A file that was
- * never finished may stay as a stray, which the next save removes.
+ * Failure: a rejected `replace` leaves the old file or the new one, each as a whole. A file that
+ * was never finished may stay as a stray, which the next save removes.
  */
 export interface PieceStore extends PieceReader {
   files(): Promise<readonly string[]>;
   /** Begins a file that is not there yet. */
   create(file: string): Promise<PieceSink>;
-  /** Makes `held` a file of its own too, durable, without a copy; false, or absent, where it can't. */
+  /**
+   * Makes `held` a file of its own too, durable, without a copy; false, or absent, where it can't.
+   */
   adopt?(file: string, held: HeldFile): Promise<boolean>;
   /** Creates or replaces a small file, as a whole. */
   replace(file: string, bytes: Uint8Array): Promise<void>;
@@ -46,7 +54,10 @@ export interface PieceStore extends PieceReader {
 
 /** A file that is being written. */
 export interface PieceSink {
-  /** Writes at byte `offset`; calls follow one another without gaps. The array is the caller's again then. */
+  /**
+   * Writes at byte `offset`; calls follow one another without gaps. The array is the caller's again
+   * then.
+   */
   write(bytes: Uint8Array, offset: number): Promise<void>;
   /** Resolves when all of it is durable. */
   finish(): Promise<void>;

@@ -1,5 +1,5 @@
-// Saves in a ShardStore: in host memory, for pages and tests, or in whatever implements that seam. A
-// store takes whole values alone, so a file is a row of them: `index.json/0`, `.../1` and so on.
+// Saves in a ShardStore: in host memory, for pages and tests, or in whatever implements that seam.
+// A store takes whole values alone, so a file is a row of them: `index.json/0`, `.../1` and so on.
 
 import type { ShardStore } from '@shardweave/shard-store';
 import { CheckpointBusyError } from './errors.js';
@@ -14,8 +14,8 @@ export interface PiecesInOptions {
 const VALUE_BYTES = 4 * 2 ** 20;
 
 /**
- * A place for one save in `store`, which nobody else commits meanwhile: publishing commits it. Make one
- * of a store, for its lock knows itself alone.
+ * A place for one save in `store`, which nobody else commits meanwhile: publishing commits it. Make
+ * one of a store, for its lock knows itself alone.
  */
 export function piecesIn(store: ShardStore, options: PiecesInOptions = {}): PieceStore {
   const { prefix = '' } = options;

@@ -1,5 +1,5 @@
-// Reads an index and believes nothing of it: every field is checked before anybody acts on it, for a
-// wrong number would be read as a place or a length.
+// Reads an index and believes nothing of it: every field is checked before anybody acts on it, for
+// a wrong number would be read as a place or a length.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { CheckpointCorruptError, CheckpointFormatError, CheckpointMissingError } from './errors.js';

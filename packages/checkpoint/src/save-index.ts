@@ -1,5 +1,6 @@
 // What a save consists of: files of pieces one behind the other, and an index that says where each
-// piece lies. The index is written last and replaced as a whole, so it names the one save that is valid.
+// piece lies. The index is written last and replaced as a whole, so it names the one save that is
+// valid.
 
 import { byteSize } from '@shardweave/dtypes';
 import { crc32 } from './crc32.js';
@@ -11,9 +12,9 @@ export const VERSION = 2;
 export const INDEX_FILE = 'index.json';
 
 /**
- * Bytes of a piece at most, and so of what writers and readers have of a tensor at once. A rank that
- * loads a part reads whole pieces, to check them: up to one more at either end of a parameter. The
- * size is that of shard-store's chunks, whose checksum takes 0.35 ms.
+ * Bytes of a piece at most, and so of what writers and readers have of a tensor at once. A rank
+ * that loads a part reads whole pieces, to check them: up to one more at either end of a parameter.
+ * The size is that of shard-store's chunks, whose checksum takes 0.35 ms.
  */
 export const PIECE_BYTES = 2 ** 20;
 

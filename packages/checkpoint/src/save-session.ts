@@ -1,9 +1,9 @@
 // The one who saves: begins a save, lets parts be written by itself or others, and publishes them.
 //
 // Note [one valid save]
-// The files of a save bear its id, so they never lie over those of the save before. The index names one
-// of the two, and its replacement is the moment at which the new one counts. What died on the way left
-// files that the index does not name; whoever saves next, under the lock, removes them.
+// The files of a save bear its id, so they never lie over those of the save before. The index names
+// one of the two, and its replacement is the moment at which the new one counts. What died on the
+// way left files that the index does not name; whoever saves next, under the lock, removes them.
 
 import { CheckpointIncompleteError, CheckpointUsageError } from './errors.js';
 import { labelOf, requireAlike, sizeOf, tensorKey } from './held-piece.js';
@@ -43,7 +43,8 @@ export interface SaveSession {
 /**
  * Begins a save and keeps all others out until it is published or abandoned.
  * @throws {CheckpointBusyError} where another one has not ended
- * @throws {CheckpointFormatError} where something lies there that is no save of this format: it stays
+ * @throws {CheckpointFormatError} where something lies there that is no save of this format: it
+ * stays
  */
 export async function beginSave(store: PieceStore): Promise<SaveSession> {
   const unlock = await store.lock();

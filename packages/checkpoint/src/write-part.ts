@@ -13,7 +13,10 @@ import {
   type SavedTensor,
 } from './save-index.js';
 
-/** So much is read and written at a time, some pieces of it: few turns of the event loop beside busy devices. */
+/**
+ * So much is read and written at a time, some pieces of it: few turns of the event loop beside busy
+ * devices.
+ */
 const BLOCK_BYTES = 4 * PIECE_BYTES;
 /** Pieces end at multiples of it, so that devices, which read whole words, read each on its own. */
 const PIECE_ALIGN_ELEMENTS = 128;
@@ -21,14 +24,16 @@ const PIECE_ALIGN_ELEMENTS = 128;
 export interface WritePartOptions {
   /** The id of the session that will publish it. */
   readonly save: string;
-  /** A name that no other part of this save has, such as `rank-0-of-2`: letters, digits, `-`, `_`. */
+  /**
+   * A name that no other part of this save has, such as `rank-0-of-2`: letters, digits, `-`, `_`.
+   */
   readonly part: string;
 }
 
 /**
- * Writes pieces in their order. In memory are two blocks of 4 MiB at most: one that is written, and the next
- * one, which is read meanwhile. Pieces in files that the store can adopt are read for their checksums alone.
- * What it returns goes to whoever publishes the save; until then it is none.
+ * Writes pieces in their order. In memory are two blocks of 4 MiB at most: one that is written, and
+ * the next one, which is read meanwhile. Pieces in files that the store can adopt are read for
+ * their checksums alone. What it returns goes to whoever publishes the save; until then it is none.
  * @throws what a piece's `read` or the store throws; the file is removed then
  */
 export async function writePart(
@@ -147,7 +152,9 @@ class PartWriter {
     return this.#blocks[0].subarray(0, byteLength);
   }
 
-  /** Where elements of a piece lie in a file that the save takes as it is; undefined where it can't. */
+  /**
+   * Where elements of a piece lie in a file that the save takes as it is; undefined where it can't.
+   */
   async #adopt(piece: HeldPiece) {
     const { inFile } = piece;
     if (inFile === undefined || this.#store.adopt === undefined) {

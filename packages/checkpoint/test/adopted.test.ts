@@ -1,4 +1,5 @@
-// A save takes files that have its pieces already, where its directory can have them, and copies them where not.
+// A save takes files that have its pieces already, where its directory can have them, and copies
+// them where not.
 
 import { link, readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -20,7 +21,9 @@ const WEIGHT = tensor('weight', [3, 100_001]);
 const BIAS = tensor('bias', [7]);
 const LOOSE = tensor('loose', [5]);
 
-/** Pieces of which the first two lie in a file of `directory`, behind some bytes that are nobody's. */
+/**
+ * Pieces of which the first two lie in a file of `directory`, behind some bytes that are nobody's.
+ */
 async function pieces(directory: string, linkAs?: HeldFile['linkAs']): Promise<HeldPiece[]> {
   const path = join(directory, 'held');
   const bytesOf = (values: typeof WEIGHT) => Buffer.from(values.values.buffer);

@@ -1,5 +1,5 @@
-// A saver that dies at any call of the file system: the save before is there as a whole, or the new one,
-// and the next save goes on from it and cleans up.
+// A saver that dies at any call of the file system: the save before is there as a whole, or the new
+// one, and the next save goes on from it and cleans up.
 
 import { readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -25,7 +25,10 @@ function dyingAfter(count: number) {
   return { files, calls };
 }
 
-/** The lock of a killed process names one that is gone; the one of this test names this very process. */
+/**
+ * The lock of a killed process names one that is gone; the one of this test names this very
+ * process.
+ */
 async function forgetOwner(directory: string): Promise<void> {
   const names = await readdir(directory);
   const owners = names.filter((name) => name.startsWith('shardweave-owner.'));

@@ -1,5 +1,5 @@
-// Each file of a save cut off and with a flipped bit in two hundred places: never taken for whole, and nothing
-// is written of it.
+// Each file of a save cut off and with a flipped bit in two hundred places: never taken for whole,
+// and nothing is written of it.
 
 import { openSave, type PieceReader, piecesIn } from '@shardweave/checkpoint';
 import { createHostStore } from '@shardweave/shard-store';

@@ -1,5 +1,6 @@
-// Sums of parts where they lie, in a memory that threads share: nothing is copied into wasm and back,
-// which is most of the Reducer's time. Bit-equal to it; what is no whole vector is left to it.
+// Sums of parts where they lie, in a memory that threads share: nothing is copied into wasm and
+// back, which is most of the Reducer's time. Bit-equal to it; what is no whole vector is left to
+// it.
 
 import { byteSize } from './dtype.js';
 import { wasmBase64 } from './generated/in-place-wasm.js';
@@ -52,8 +53,8 @@ export class InPlaceSums {
   }
 
   /**
-   * Combines at most `elements` (a slice of the Reducer's) from element `at` on; returns how many it
-   * did. `output` may be one of the parts: it is written last, element by element.
+   * Combines at most `elements` (a slice of the Reducer's) from element `at` on; returns how many
+   * it did. `output` may be one of the parts: it is written last, element by element.
    */
   reduceSlice(
     parts: readonly Uint8Array[],

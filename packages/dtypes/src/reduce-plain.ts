@@ -14,8 +14,8 @@ const MAX_DIVISOR = 2 ** 24;
 /**
  * How parts become one. Floats are combined in f32, part by part, and rounded to their dtype once;
  * `mean` divides the f32 sum by the number of parts. max and min give NaN where any part is NaN and
- * order -0 below 0. Integer sums wrap around (u8 modulo 256, as in C); their mean is the
- * wrapped sum over the number of parts, truncated towards zero. The payload of a NaN result is unspecified.
+ * order -0 below 0. Integer sums wrap around (u8 modulo 256, as in C); their mean is the wrapped
+ * sum over the number of parts, truncated towards zero. The payload of a NaN result is unspecified.
  */
 export type ReduceOp = 'sum' | 'mean' | 'max' | 'min';
 
@@ -24,8 +24,8 @@ export interface ReduceOptions {
   readonly dtype: ReduceDType;
   readonly op: ReduceOp;
   /**
-   * Dtype of the parts, where it is another: both are floats then. Sums of sums are rounded once so, too:
-   * f16 parts to an f32 sum, and such sums to f16. Default: `dtype`.
+   * Dtype of the parts, where it is another: both are floats then. Sums of sums are rounded once
+   * so, too: f16 parts to an f32 sum, and such sums to f16. Default: `dtype`.
    */
   readonly inputDtype?: ReduceDType;
   /** What `mean` divides by: a whole number from 1 to 2^24. Default: the number of parts. */
@@ -53,8 +53,8 @@ export function reducePartsPlain(
 }
 
 /**
- * @throws {RangeError} unless all parts have as many elements as the output, and whole ones, and the
- * operation and its divisor are such.
+ * @throws {RangeError} unless all parts have as many elements as the output, and whole ones, and
+ * the operation and its divisor are such.
  */
 export function checkParts(
   parts: readonly Uint8Array[],

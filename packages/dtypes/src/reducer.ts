@@ -12,7 +12,9 @@ import { yieldToEventLoop } from './yield-to-event-loop.js';
 /** Elements a slice: accumulator, part and result (12 bytes each) stay in a level 2 cache. */
 const SLICE_ELEMENTS = 16 * 1024;
 
-/** Milliseconds before the event loop gets a turn: half of the 20 ms that no callback may exceed. */
+/**
+ * Milliseconds before the event loop gets a turn: half of the 20 ms that no callback may exceed.
+ */
 const TURN_MS = 8;
 
 interface ReducerExports {
@@ -41,8 +43,8 @@ export class Reducer {
   }
 
   /**
-   * Compiles the embedded module, about 5 ms. `shared`: parts and outputs that all lie in that memory
-   * are combined there, without copies.
+   * Compiles the embedded module, about 5 ms. `shared`: parts and outputs that all lie in that
+   * memory are combined there, without copies.
    */
   static async create(shared?: SharedParts): Promise<Reducer> {
     const bytes = Uint8Array.from(atob(wasmBase64), (char) => char.charCodeAt(0));

@@ -1,6 +1,7 @@
 // f32 values in fewer bytes for their way over a link: 16-bit floats, or int8 in blocks of 256 with
-// an f32 scale each (ZeRO++ arXiv 2306.10209 calls it qwZ and qgZ), with the error fed back into the
-// next call where the caller keeps a residual. In WebAssembly SIMD, slice by slice as the Reducer.
+// an f32 scale each (ZeRO++ arXiv 2306.10209 calls it qwZ and qgZ), with the error fed back into
+// the next call where the caller keeps a residual. In WebAssembly SIMD, slice by slice as the
+// Reducer.
 
 import { wasmBase64 } from './generated/wasm.js';
 import { yieldToEventLoop } from './yield-to-event-loop.js';
@@ -69,9 +70,10 @@ export function encodedByteLength(format: WireFormat, count: number): number {
 }
 
 /**
- * Encodes and decodes f32 bytes. The error of an element x: f16 half a unit in its last place, 2^-11
- * |x| (infinity above 65,504); bf16 2^-8 |x|; int8 m / 254, m the largest magnitude of its
- * block of 256. An int8 block with an infinity or NaN decodes to NaN altogether, one below 1e-35 to 0.
+ * Encodes and decodes f32 bytes. The error of an element x: f16 half a unit in its last place,
+ * 2^-11 |x| (infinity above 65,504); bf16 2^-8 |x|; int8 m / 254, m the largest magnitude of its
+ * block of 256. An int8 block with an infinity or NaN decodes to NaN altogether, one below 1e-35 to
+ * 0.
  */
 export class WireCodec {
   readonly #exports: CodecExports;
@@ -102,10 +104,10 @@ export class WireCodec {
   }
 
   /**
-   * Writes the f32 `values` into `coded`, of encodedByteLength bytes. With a `residual` (f32, as long
-   * as `values`), it is added before, and holds afterwards what got lost: error feedback. Of what
-   * arrives as infinity or NaN it holds nothing. The event loop gets a turn every 8 ms; the buffers are the codec's until it resolves. Throws
-   * RangeError where lengths differ.
+   * Writes the f32 `values` into `coded`, of encodedByteLength bytes. With a `residual` (f32, as
+   * long as `values`), it is added before, and holds afterwards what got lost: error feedback. Of
+   * what arrives as infinity or NaN it holds nothing. The event loop gets a turn every 8 ms; the
+   * buffers are the codec's until it resolves. Throws RangeError where lengths differ.
    */
   async encode(values: Uint8Array, coded: Uint8Array, options: EncodeOptions): Promise<void> {
     const { format, residual } = options;

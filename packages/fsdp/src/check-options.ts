@@ -93,7 +93,9 @@ const ANSWERS: Readonly<Record<string, string>> = {
 
 export const { checkOptions } = optionChecks(FsdpConfigError, ANSWERS);
 
-/** @throws {FsdpConfigError} for what is no object, an unknown option, and one that breaks its rule */
+/**
+ * @throws {FsdpConfigError} for what is no object, an unknown option, and one that breaks its rule
+ */
 export function checkFsdpOptions(options: unknown): void {
   checkOptions<FsdpOptions>('fsdp', options, RULES);
   const { offloadConfig } = options as Partial<FsdpOptions>;

@@ -17,7 +17,9 @@ export class FsdpStateError extends FsdpError {
   readonly code = 'FSDP_STATE';
 }
 
-/** Ranks used different parameters in a step, modules in different orders, or made different calls. */
+/**
+ * Ranks used different parameters in a step, modules in different orders, or made different calls.
+ */
 export class FsdpRanksDifferError extends FsdpError {
   override readonly name = 'FsdpRanksDifferError' as const;
   readonly code = 'FSDP_RANKS_DIFFER';
@@ -34,15 +36,15 @@ export class FsdpRanksDifferError extends FsdpError {
 }
 
 /**
- * Another rank failed, so this one cannot go on. After a step the process groups have ended; after a
- * save, a load or a state dict they go on.
+ * Another rank failed, so this one cannot go on. After a step the process groups have ended; after
+ * a save, a load or a state dict they go on.
  */
 export class FsdpRankFailedError extends FsdpError {
   override readonly name = 'FsdpRankFailedError' as const;
   readonly code = 'FSDP_RANK_FAILED';
   /**
-   * Rank that failed, in which call, and why: its error's text, of a step with the error's code or name
-   * before it.
+   * Rank that failed, in which call, and why: its error's text, of a step with the error's code or
+   * name before it.
    */
   readonly rank: number;
   readonly operation: string;

@@ -81,8 +81,9 @@ export class FullyShardedDataParallel<
   }
 
   /**
-   * The numeric classes of all ranks, each once, sorted: with several, ranks train together, but another
-   * division of the work among them has other bits. Empty on one rank, and before initialize.
+   * The numeric classes of all ranks, each once, sorted: with several, ranks train together, but
+   * another division of the work among them has other bits. Empty on one rank, and before
+   * initialize.
    */
   get numericClasses(): readonly string[] {
     return this.#instance.tree?.numericClasses ?? [];
@@ -185,11 +186,11 @@ export class FullyShardedDataParallel<
   }
 
   /**
-   * Elects the root and opens the links of its tree; collective on the first call, and where instances
-   * were put in since. Forward calls it, as does whatever else needs all ranks. Waits for calls made
-   * before.
-   * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all ranks
-   * where they differ in instances or options
+   * Elects the root and opens the links of its tree; collective on the first call, and where
+   * instances were put in since. Forward calls it, as does whatever else needs all ranks. Waits for
+   * calls made before.
+   * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all
+   * ranks where they differ in instances or options
    */
   async initialize(): Promise<void> {
     await this.#instance.initialize();
@@ -303,8 +304,8 @@ export class FullyShardedDataParallel<
   }
 
   /**
-   * Makes new initial values for all layers inside, as nn's resetParameters does; each rank keeps its
-   * shard. Inside summonFullParams of this instance and those below it.
+   * Makes new initial values for all layers inside, as nn's resetParameters does; each rank keeps
+   * its shard. Inside summonFullParams of this instance and those below it.
    * @throws {FsdpStateError} outside of that, and without the option allowResetParameters
    */
   resetParameters(options: { readonly seed?: number } = {}): void {

@@ -1,4 +1,5 @@
-// Parameters that are used while they are not gathered: the error names the flat parameter and what to do.
+// Parameters that are used while they are not gathered: the error names the flat parameter and what
+// to do.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, Module, ModuleList } from '@shardweave/nn';
@@ -12,7 +13,10 @@ interface Outputs {
   readonly auxiliary: Tensor | undefined;
 }
 
-/** A layer with a loss of its own, as a balanced mixture of experts has, kept in a field or returned. */
+/**
+ * A layer with a loss of its own, as a balanced mixture of experts has, kept in a field or
+ * returned.
+ */
 class WithAuxiliary extends Module<[x: Tensor], Outputs> {
   readonly inner: Linear;
   kept: Tensor | undefined;

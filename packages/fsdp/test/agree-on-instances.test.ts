@@ -1,4 +1,5 @@
-// Ranks that wrap differently: an error on all of them that names what differs, before anything moves.
+// Ranks that wrap differently: an error on all of them that names what differs, before anything
+// moves.
 
 import type { CollectiveTrace } from '@shardweave/collectives';
 import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';

@@ -1,4 +1,5 @@
-// What a rank's store has of a sharded model beside its shards, and so what a next process goes on from.
+// What a rank's store has of a sharded model beside its shards, and so what a next process goes on
+// from.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, Dropout, Linear, Sequential, Sgd } from '@shardweave/nn';

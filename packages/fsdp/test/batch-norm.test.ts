@@ -1,5 +1,5 @@
-// Networks with batch norms: sharded training equals replicas whose gradients are averaged, and what
-// must not change a bit does not.
+// Networks with batch norms: sharded training equals replicas whose gradients are averaged, and
+// what must not change a bit does not.
 
 import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { describe, expect, it } from 'vitest';
@@ -41,8 +41,8 @@ function expectClose(
 }
 
 /**
- * Sharded training against replicas: in f32 all numbers. In bf16 the first losses against f32 (later
- * ones part at the kinks of relu), and all bits against whole copies on each rank in bf16.
+ * Sharded training against replicas: in f32 all numbers. In bf16 the first losses against f32
+ * (later ones part at the kinks of relu), and all bits against whole copies on each rank in bf16.
  */
 async function expectReplicas(worldSize: number, options: ShardedNetOptions): Promise<void> {
   const sharded = await trainSharded(worldSize, options);
@@ -109,7 +109,8 @@ describe.each<{ norm: Norm; isWrappingBn: boolean }>([
   { norm: 'sync', isWrappingBn: true },
 ])('two forwards a step, $norm norms wrapped $isWrappingBn', ({ norm, isWrappingBn }) => {
   const net = { norm, isWrappingBn, numForwards: 2 };
-  // All of these move no number, so each pair of them needs no cell of its own: all equal the first.
+  // All of these move no number, so each pair of them needs no cell of its own: all equal the
+  // first.
   const variants: Pick<ShardedNetOptions, 'fsdp' | 'checkpoint'>[] = [
     { fsdp: { flattenParameters: false, bucketCapMb: 0 } },
     { checkpoint: 'inside', fsdp: { bucketCapMb: 0 } },

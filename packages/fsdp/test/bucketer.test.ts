@@ -43,7 +43,9 @@ async function bench(rank: Rank, capBytes: number, mostBytes = Infinity): Promis
   return { bucketer, links, results, add };
 }
 
-/** What rank `from` adds to element i of rank `owner`'s shard; small integers, so sums are exact. */
+/**
+ * What rank `from` adds to element i of rank `owner`'s shard; small integers, so sums are exact.
+ */
 function value(seed: number, from: number, owner: number, i: number): number {
   return ((seed * 31 + from * 7 + owner * 3 + i) % 17) - 8;
 }

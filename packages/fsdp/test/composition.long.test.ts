@@ -1,5 +1,5 @@
-// The whole product of FSDP's features, each cell against one process: SHARDWEAVE_LONG=1. World sizes
-// take turns, for they alone would triple it.
+// The whole product of FSDP's features, each cell against one process: SHARDWEAVE_LONG=1. World
+// sizes take turns, for they alone would triple it.
 
 import { describe, it } from 'vitest';
 import { AXES, type Cell, expectAsOneProcess, titleOf } from './support/composition-cells.js';

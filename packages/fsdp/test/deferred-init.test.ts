@@ -119,7 +119,8 @@ describe('who draws what', () => {
           for (let turn = 0; turn < 20; turn++) {
             await new Promise(setImmediate); // rank 0 goes as far as it can
           }
-          // Its own parts are drawn between those of this rank, and one is ready before it is asked for.
+          // Its own parts are drawn between those of this rank, and one is ready before it is asked
+          // for.
           numAsked++;
           expect(numDrawn()).toBeLessThanOrEqual(2 * numAsked + 1);
           return recv(...args);

@@ -1,5 +1,5 @@
-// Work that is late: an optimizer's step, a reduction, kernels that still read what the host has freed.
-// Results are those without delays, bit for bit.
+// Work that is late: an optimizer's step, a reduction, kernels that still read what the host has
+// freed. Results are those without delays, bit for bit.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
@@ -174,7 +174,8 @@ async function mixture(
   const expert = options.isSharded
     ? new FullyShardedDataParallel(inner, { processGroup: alone, name: 'expert' })
     : inner;
-  // Instances of their own: the second's parameters come into the memory that the first's have left.
+  // Instances of their own: the second's parameters come into the memory that the first's have
+  // left.
   const wrapped = shared.map((module) =>
     options.isSharded ? new FullyShardedDataParallel(module, { processGroup: group }) : module,
   );

@@ -1,5 +1,5 @@
-// Each parameter is in exactly one flat parameter, also after modules were put in or taken out: else an
-// error names it. And what an instance gives that uses another's parameter.
+// Each parameter is in exactly one flat parameter, also after modules were put in or taken out:
+// else an error names it. And what an instance gives that uses another's parameter.
 
 import {
   apply,

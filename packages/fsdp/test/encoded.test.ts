@@ -1,5 +1,5 @@
-// Frozen parameters that rest as bytes of another form: sharded and gathered as they are, decoded around
-// their use.
+// Frozen parameters that rest as bytes of another form: sharded and gathered as they are, decoded
+// around their use.
 
 import {
   consolidateShardWeights,

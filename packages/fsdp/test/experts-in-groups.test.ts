@@ -36,7 +36,9 @@ async function expertOf(model: FullyShardedDataParallel): Promise<string> {
   return Buffer.from((await stateDict(model)).get('1.weight')!.data).toString('base64');
 }
 
-/** A save of two experts over four ranks after a step, and each rank's expert and optimizer state. */
+/**
+ * A save of two experts over four ranks after a step, and each rank's expert and optimizer state.
+ */
 async function savedPairs(expert: Partial<FsdpOptions> = {}) {
   const files = place();
   const values = await onRanks(4, async (rank) => {

@@ -72,7 +72,8 @@ describe.each([
         fsdp,
         build: (device, wrap) => {
           const [a, b, c] = layers(device);
-          // The gradients of the unit are all in before its frozen weight is read for the last time.
+          // The gradients of the unit are all in before its frozen weight is read for the last
+          // time.
           return wrap(new Stack(device, [wrap(a), wrap(new Stack(device, [freeze(b), c]))]));
         },
       },

@@ -36,7 +36,9 @@ function rows({ rank, worldSize }: Rank) {
   return { first: (rank * BATCH) / worldSize, count: BATCH / worldSize };
 }
 
-/** All gradients of one process in float64, and the weights after an SGD step clipped by its norm. */
+/**
+ * All gradients of one process in float64, and the weights after an SGD step clipped by its norm.
+ */
 async function reference(normType: number, maxNorm: number) {
   const [result] = await onRanks(1, async ({ device }) => {
     const model = net(device);

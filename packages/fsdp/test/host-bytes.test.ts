@@ -1,5 +1,5 @@
-// Host memory of a step: buffers of gathers and reductions are taken, given back and taken again, and
-// gathered copies that a write made stale are freed at once.
+// Host memory of a step: buffers of gathers and reductions are taken, given back and taken again,
+// and gathered copies that a write made stale are freed at once.
 
 import {
   type FsdpOptions,
@@ -45,7 +45,8 @@ describe.each<Partial<FsdpOptions>>([
       const { numMade } = model.units[0]!.links!.hostBuffers;
       expect(numMade).toBeGreaterThan(0);
       // A unit has at most a shard and a whole under way to be gathered, and two to be reduced. How
-      // many units do at once is left to timing; thirty gathers or more need more buffers than this.
+      // many units do at once is left to timing; thirty gathers or more need more buffers than
+      // this.
       expect(numMade).toBeLessThanOrEqual(4 * model.instances().length);
     });
   });

@@ -1,5 +1,5 @@
-// Hybrid sharding, two shards x two replicas, where replicas use different parameters: what any rank
-// of any replica uses is reduced over all of them.
+// Hybrid sharding, two shards x two replicas, where replicas use different parameters: what any
+// rank of any replica uses is reduced over all of them.
 
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { type Module, Sgd } from '@shardweave/nn';

@@ -1,4 +1,5 @@
-// The ledger's bytes of each tag in each phase equal docs/memory-model.md, padding included, exactly.
+// The ledger's bytes of each tag in each phase equal docs/memory-model.md, padding included,
+// exactly.
 
 import { type FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import { AdamW, type Gpt2Config } from '@shardweave/nn';

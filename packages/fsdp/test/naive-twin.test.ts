@@ -1,5 +1,5 @@
-// Sharded training against its naive twin: equal bits where both cut the parameters alike, in one unit
-// over any number of ranks; equal to f32's rounding where units are cut on their own.
+// Sharded training against its naive twin: equal bits where both cut the parameters alike, in one
+// unit over any number of ranks; equal to f32's rounding where units are cut on their own.
 
 import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { AdamW, type Module } from '@shardweave/nn';

@@ -1,5 +1,5 @@
-// Functions of nn that look like those of fsdp: given a sharded module they see one rank's part, or a
-// copy that nobody reads, so they refuse it on every rank alike.
+// Functions of nn that look like those of fsdp: given a sharded module they see one rank's part, or
+// a copy that nobody reads, so they refuse it on every rank alike.
 
 import { type FsdpOptions, FullyShardedDataParallel, summonFullParams } from '@shardweave/fsdp';
 import {

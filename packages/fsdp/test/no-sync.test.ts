@@ -1,5 +1,5 @@
-// Gradients that noSync leaves for a later backward: none is lost, and none is rounded to the wire's
-// dtype on the way.
+// Gradients that noSync leaves for a later backward: none is lost, and none is rounded to the
+// wire's dtype on the way.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import type { Module } from '@shardweave/nn';

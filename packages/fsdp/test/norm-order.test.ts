@@ -1,5 +1,5 @@
-// A norm is the same bits whoever has the gradients: one process, packed or not, and shards over any
-// number of ranks, at rest on the device or in a store. And it is the float64 one.
+// A norm is the same bits whoever has the gradients: one process, packed or not, and shards over
+// any number of ranks, at rest on the device or in a store. And it is the float64 one.
 
 import {
   clipGradNorm as clipSharded,
@@ -23,7 +23,10 @@ import { onRanks, type Rank } from './support/ranks.js';
 /** Around blocks of 128 elements, and more than two nodes of 256 blocks. */
 const SIZES = [1, 7, 127, 128, 129, 1000, 100_003];
 
-/** The gradient of each parameter: magnitudes differ from block to block, so that an order shows in bits. */
+/**
+ * The gradient of each parameter: magnitudes differ from block to block, so that an order shows in
+ * bits.
+ */
 const GRADIENTS = new Map(
   SIZES.map((size) => {
     const values = Float32Array.from({ length: size }, (_, i) => {

@@ -64,7 +64,9 @@ it.each<[string, (group: ProcessGroup) => Promise<FsdpOptions>]>([
   }
 });
 
-/** What the gradients of the second replica are larger by: more than any rounding, for all to see. */
+/**
+ * What the gradients of the second replica are larger by: more than any rounding, for all to see.
+ */
 const NUDGE = 1 + 2 ** -10;
 
 describe('replicas of two classes', () => {

@@ -1,5 +1,5 @@
-// Training from a disk (F43): it goes on bit for bit from what is there, a kill or a full disk loses
-// nothing, and nothing is written that did not change.
+// Training from a disk (F43): it goes on bit for bit from what is there, a kill or a full disk
+// loses nothing, and nothing is written that did not change.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

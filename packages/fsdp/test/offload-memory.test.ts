@@ -1,5 +1,5 @@
-// What is on the device while everything rests on the host: nothing between steps, one flat parameter
-// at a time within one. The formulas of docs/memory-model.md, exactly.
+// What is on the device while everything rests on the host: nothing between steps, one flat
+// parameter at a time within one. The formulas of docs/memory-model.md, exactly.
 
 import { type FsdpOptions, gradNorm, shardLayout } from '@shardweave/fsdp';
 import { AdamW } from '@shardweave/nn';

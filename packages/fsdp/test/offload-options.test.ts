@@ -1,5 +1,5 @@
-// The options that put shards on the host, and what else a user does with such a model: state dicts,
-// summons, evaluation first, frozen parts, the loss scaler.
+// The options that put shards on the host, and what else a user does with such a model: state
+// dicts, summons, evaluation first, frozen parts, the loss scaler.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

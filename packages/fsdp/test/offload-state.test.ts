@@ -1,5 +1,5 @@
-// State dicts of shards that rest on the host: the same values as resident ones have, either way, and
-// nothing of them left on the device.
+// State dicts of shards that rest on the host: the same values as resident ones have, either way,
+// and nothing of them left on the device.
 
 import {
   type FsdpOptions,

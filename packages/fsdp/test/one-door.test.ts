@@ -1,5 +1,5 @@
-// Calls that need all ranks run one after the other, in program order, awaited or not; a rank that makes
-// another call than the others ends in an error that says who called what.
+// Calls that need all ranks run one after the other, in program order, awaited or not; a rank that
+// makes another call than the others ends in an error that says who called what.
 
 import type { PieceStore } from '@shardweave/checkpoint';
 import {

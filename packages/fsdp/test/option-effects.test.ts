@@ -1,5 +1,5 @@
-// Options that must do something: what is kept between forward and backward, who casts inputs, whose
-// optimizer state is collected, and what gradients are divided by.
+// Options that must do something: what is kept between forward and backward, who casts inputs,
+// whose optimizer state is collected, and what gradients are divided by.
 
 import {
   defaultPredivide,

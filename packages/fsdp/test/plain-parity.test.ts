@@ -1,7 +1,7 @@
-// F2: after two SGD steps with momentum, clipping and a loss scale, the whole state dict is that of a run
-// without any sharding: nested, all wrapped, with checkpoints, and a transformer with tied weights, each
-// with and without resharding, mixed precision and flattening. In 16 bits the reference keeps f32 masters
-// beside a 16-bit model by hand.
+// F2: after two SGD steps with momentum, clipping and a loss scale, the whole state dict is that of
+// a run without any sharding: nested, all wrapped, with checkpoints, and a transformer with tied
+// weights, each with and without resharding, mixed precision and flattening. In 16 bits the
+// reference keeps f32 masters beside a 16-bit model by hand.
 
 import {
   clipGradNorm,

@@ -1,5 +1,5 @@
-// What is gathered when: units used several times, frozen ones, nested and sibling trees, a changing
-// program. Counts and orders only; overlap.test.ts has them in time.
+// What is gathered when: units used several times, frozen ones, nested and sibling trees, a
+// changing program. Counts and orders only; overlap.test.ts has them in time.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';

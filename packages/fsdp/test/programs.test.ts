@@ -193,7 +193,8 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
     const [plain] = await onRanks(1, async ({ device }) => {
       const model = make(device, (module) => module);
       const before = await weightsOf(model);
-      // The rows of each rank's k-th micro-batch together make the k-th here, whose order is nothing.
+      // The rows of each rank's k-th micro-batch together make the k-th here, whose order is
+      // nothing.
       await tuned(device, model, { first: 0, count: BATCH }, undefined);
       return { before, after: await weightsOf(model) };
     });

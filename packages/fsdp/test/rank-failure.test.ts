@@ -1,5 +1,5 @@
-// A rank that throws: the others learn it at once, by its number and the cause, and not by a time-out
-// (ten minutes here). Ranks that fail alike go on.
+// A rank that throws: the others learn it at once, by its number and the cause, and not by a
+// time-out (ten minutes here). Ranks that fail alike go on.
 
 import { CollectiveAbortedError } from '@shardweave/collectives';
 import {

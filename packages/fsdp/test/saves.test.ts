@@ -1,5 +1,5 @@
-// Saves that every rank writes and reads its own part of: any world size to any other, never whole on
-// one rank.
+// Saves that every rank writes and reads its own part of: any world size to any other, never whole
+// on one rank.
 
 import { openSave, PIECE_BYTES } from '@shardweave/checkpoint';
 import {

@@ -1,5 +1,5 @@
-// Several owners of one flat parameter: optimizers, scalers and modules that each think a part of it is
-// theirs alone. Held against the bare module, where each parameter has a gradient of its own.
+// Several owners of one flat parameter: optimizers, scalers and modules that each think a part of
+// it is theirs alone. Held against the bare module, where each parameter has a gradient of its own.
 
 import {
   commitOffload,

@@ -203,8 +203,8 @@ describe('shared parameters', () => {
         const before = group.stats();
         await trainOnce(model, { first: rank, count: 1 }, step);
         const { allGathers, reduceScatters } = group.stats();
-        // The root once; the user twice; the owner for both in forward. In backward the user's nodes
-        // come first, and it stays until its gradient is final.
+        // The root once; the user twice; the owner for both in forward. In backward the user's
+        // nodes come first, and it stays until its gradient is final.
         expect(allGathers - before.allGathers).toBe(1 + 2 + 2 + 1);
         expect(reduceScatters - before.reduceScatters).toBe(3);
         expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
@@ -273,7 +273,8 @@ describe('shared parameters', () => {
       await trainOnce(model, { first: rank, count: 1 });
       const before = group.stats().allGathers;
       await trainOnce(model, { first: rank, count: 1 });
-      // The root once, its owner once each way, the user in forward, its second run and its backward.
+      // The root once, its owner once each way, the user in forward, its second run and its
+      // backward.
       expect(group.stats().allGathers - before).toBe(1 + 2 + 3);
     });
     await onRanks(1, async ({ device, group }) => {

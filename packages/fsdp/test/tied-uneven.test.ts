@@ -1,5 +1,5 @@
-// Tied parameters in unevenly divided shards, over 1 to 8 ranks: one process, whatever is tied where and
-// however often the model runs before a backward.
+// Tied parameters in unevenly divided shards, over 1 to 8 ranks: one process, whatever is tied
+// where and however often the model runs before a backward.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, Module, Sgd } from '@shardweave/nn';

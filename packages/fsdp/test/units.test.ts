@@ -1,5 +1,5 @@
-// How parameters become flat ones, and whose values and ranks they have: flattenParameters, rank 0's
-// initial values, replicas of shards, and instances of another process group.
+// How parameters become flat ones, and whose values and ranks they have: flattenParameters, rank
+// 0's initial values, replicas of shards, and instances of another process group.
 
 import { clipGradNorm, FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { type Module, Sgd } from '@shardweave/nn';

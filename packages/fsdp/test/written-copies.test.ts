@@ -1,5 +1,5 @@
-// Writes to parameters while they are gathered, outside summonFullParams: taken over into the shards, or
-// an error at the next use. None is lost.
+// Writes to parameters while they are gathered, outside summonFullParams: taken over into the
+// shards, or an error at the next use. None is lost.
 
 import {
   type FsdpOptions,

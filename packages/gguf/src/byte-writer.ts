@@ -1,5 +1,5 @@
-// Numbers and texts one behind the other, little endian, in an array that grows: the header of a large
-// vocabulary is some megabytes in a million small values.
+// Numbers and texts one behind the other, little endian, in an array that grows: the header of a
+// large vocabulary is some megabytes in a million small values.
 
 /** What the first array holds. */
 const START_BYTES = 4096;

@@ -1,4 +1,5 @@
-// Typed errors of this package. `code` is stable and is what callers branch on; the README has the table.
+// Typed errors of this package. `code` is stable and is what callers branch on; the README has the
+// table.
 
 export type GgufErrorCode = 'USAGE' | 'MODEL' | 'TOKENIZER';
 

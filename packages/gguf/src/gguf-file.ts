@@ -1,5 +1,6 @@
-// The GGUF format, version 3: a header with typed metadata and each tensor's place, then the tensors' bytes,
-// aligned. Dimensions are written innermost first, the other way round than shapes are.
+// The GGUF format, version 3: a header with typed metadata and each tensor's place, then the
+// tensors' bytes, aligned. Dimensions are written innermost first, the other way round than shapes
+// are.
 
 import { ByteWriter } from './byte-writer.js';
 import { GgufUsageError } from './errors.js';
@@ -41,8 +42,8 @@ const MAX_NAME_BYTES = 63;
 const VALUE_TYPES = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const;
 
 /**
- * Lays a file out. Nothing is read yet: tensors follow one another in the order given, and of each there is
- * as much in memory as its `pieces` gives at a time.
+ * Lays a file out. Nothing is read yet: tensors follow one another in the order given, and of each
+ * there is as much in memory as its `pieces` gives at a time.
  * @throws {GgufUsageError} for a name, a shape or a number that the format can't hold
  */
 export function ggufFile(

@@ -1,5 +1,5 @@
-// A model of the Hugging Face layout as one GGUF file: its configuration and tokenizer as metadata, its
-// tensors under llama.cpp's names, one in memory at a time.
+// A model of the Hugging Face layout as one GGUF file: its configuration and tokenizer as metadata,
+// its tensors under llama.cpp's names, one in memory at a time.
 
 import type { HostTensor, LazyTensor, ModelConfig } from '@shardweave/nn';
 import { parseModelConfig } from '@shardweave/nn';
@@ -30,7 +30,10 @@ export interface ModelGguf {
 }
 
 export interface ModelGgufOptions {
-  /** The type of matrices. Vectors and GPT-2's positions are f32, and matrices whose rows are no whole blocks f16. */
+  /**
+   * The type of matrices. Vectors and GPT-2's positions are f32, and matrices whose rows are no
+   * whole blocks f16.
+   */
   readonly type: GgufType;
   /** What the model is called (`general.name`). */
   readonly name: string;
@@ -38,7 +41,8 @@ export interface ModelGgufOptions {
 
 /**
  * The file of a model; its tensors are read when their turn comes.
- * @throws {GgufModelError} for weights that are not the configuration's, and models llama.cpp doesn't compute
+ * @throws {GgufModelError} for weights that are not the configuration's, and models llama.cpp
+ * doesn't compute
  * @throws {GgufTokenizerError} for a tokenizer that llama.cpp has no twin of
  * @throws {GgufUsageError} for an unknown type, and where a file is missing
  * @throws {NnError} for a config.json that can't be read

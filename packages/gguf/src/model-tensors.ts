@@ -1,4 +1,5 @@
-// llama.cpp's tensors out of a model's own: what each is called there, and which of its rows come where.
+// llama.cpp's tensors out of a model's own: what each is called there, and which of its rows come
+// where.
 
 import type { DecoderConfig, Gpt2Config, ModelConfig } from '@shardweave/nn';
 import type { RowPlan } from './tensor-rows.js';
@@ -44,7 +45,8 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
   const { model_type: family, attention_bias: hasBias, mlp_bias: hasMlpBias } = config;
   const qWidth = config.num_attention_heads * headDim;
   const kvWidth = config.num_key_value_heads * headDim;
-  // llama.cpp turns neighboring columns in `llama`, and halves, as the Hub has them, in the other families.
+  // llama.cpp turns neighboring columns in `llama`, and halves, as the Hub has them, in the other
+  // families.
   const turned: Options = family === 'llama' ? { rowAt: (row) => halvesRow(row, headDim) } : {};
   const hasQkvBias = family === 'qwen2' || hasBias;
   const block = (index: number): TensorPlan[] => {
@@ -97,7 +99,10 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
   ];
 }
 
-/** The row with the halves of each head apart that has a place where they alternate: 0, d/2, 1, d/2 + 1, ... */
+/**
+ * The row with the halves of each head apart that has a place where they alternate: 0, d/2, 1, d/2
+ * + 1, ...
+ */
 function halvesRow(row: number, headDim: number): number {
   const column = row % headDim;
   return row - column + (column % 2) * (headDim / 2) + Math.floor(column / 2);

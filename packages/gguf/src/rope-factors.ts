@@ -1,4 +1,5 @@
-// What llama.cpp divides each rotary frequency by: it knows no key for Llama 3's scaling, and reads a tensor.
+// What llama.cpp divides each rotary frequency by: it knows no key for Llama 3's scaling, and reads
+// a tensor.
 
 import type { DecoderConfig, RopeScaling } from '@shardweave/nn';
 import type { GgufTensor } from './gguf-file.js';
@@ -21,8 +22,9 @@ export function ropeFactors(config: DecoderConfig): GgufTensor | undefined {
 }
 
 /**
- * Llama 3.1's scaling: frequencies that turn often within the original text stay, those that turn seldom are
- * divided by the whole factor, and between them the frequencies themselves (not the factors) are blended.
+ * Llama 3.1's scaling: frequencies that turn often within the original text stay, those that turn
+ * seldom are divided by the whole factor, and between them the frequencies themselves (not the
+ * factors) are blended.
  */
 function factorOf(frequency: number, scaling: RopeScaling): number {
   const { factor, low_freq_factor: low, high_freq_factor: high } = scaling;

@@ -42,7 +42,9 @@ export function* rowPieces(
   }
 }
 
-/** Rows [first, first + count) out of a source that has them as columns, read along its own rows. */
+/**
+ * Rows [first, first + count) out of a source that has them as columns, read along its own rows.
+ */
 function transposedRows(
   source: Uint8Array,
   place: {

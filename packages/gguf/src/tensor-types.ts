@@ -34,8 +34,8 @@ export function storedBytes(type: GgufType, elements: number): number {
 }
 
 /**
- * A piece of a tensor, in whole rows, as its file has it. f16 and bf16 round to nearest even; blocks are
- * quantized as llama.cpp's reference does, to the same bytes.
+ * A piece of a tensor, in whole rows, as its file has it. f16 and bf16 round to nearest even;
+ * blocks are quantized as llama.cpp's reference does, to the same bytes.
  * @throws {GgufModelError} for a number that the type can't hold: in its place would be infinity
  */
 export function encode(

@@ -1,4 +1,5 @@
-// llama.cpp judges: it reads our files, computes what our models compute, and cuts texts as their tokenizers do.
+// llama.cpp judges: it reads our files, computes what our models compute, and cuts texts as their
+// tokenizers do.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
@@ -24,7 +25,10 @@ const HARD = [
 /** Where our two likeliest tokens are closer than this, rounding may choose between them. */
 const MARGIN: Readonly<Record<GgufType, number>> = { f32: 0.01, f16: 0.01, bf16: 0.01, q8_0: 0.1 };
 
-/** How far logits may be apart: llama.cpp rounds what it multiplies with weights of a type to that type too. */
+/**
+ * How far logits may be apart: llama.cpp rounds what it multiplies with weights of a type to that
+ * type too.
+ */
 const OFF: Readonly<Record<GgufType, number>> = { f32: 1e-4, f16: 0.05, bf16: 0.5, q8_0: 1.5 };
 /** llama.cpp looks the function up in a table of f16. */
 const GELU_TABLE = 0.01;

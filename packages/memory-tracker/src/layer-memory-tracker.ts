@@ -71,7 +71,8 @@ export class LayerMemoryTracker {
   #isTracking = true;
 
   /**
-   * @throws {MemoryTrackerConfigError} for a module of another device than `model`'s, and options that
+   * @throws {MemoryTrackerConfigError} for a module of another device than `model`'s, and options
+   * that
    *   there are not
    */
   constructor(model: Module, options: LayerMemoryTrackerOptions = {}) {

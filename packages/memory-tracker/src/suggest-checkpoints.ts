@@ -12,8 +12,8 @@ export interface CheckpointSuggestion {
 }
 
 /**
- * Divides the modules of the trace's first pass into `numCheckpoints` + 1 segments whose largest sum
- * of activations is the smallest possible. For models that run their modules in a row.
+ * Divides the modules of the trace's first pass into `numCheckpoints` + 1 segments whose largest
+ * sum of activations is the smallest possible. For models that run their modules in a row.
  * @param options.skipFirst how many modules in front take no part, such as embeddings. Default 0.
  * @throws {MemoryTrackerConfigError} for numbers that are not whole and at least 0, or a trace
  *   without a forward

@@ -1,4 +1,5 @@
-// F42: order and sizes of the samples of a plain model, exactly; and that a tracker leaves no trace.
+// F42: order and sizes of the samples of a plain model, exactly; and that a tracker leaves no
+// trace.
 
 import {
   type GatherTrace,

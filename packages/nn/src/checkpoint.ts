@@ -1,5 +1,5 @@
-// Activation checkpointing (Chen et al., 2016): a forward that keeps only its inputs, and runs again
-// in backward. The wrapper leaves no trace in parameter paths.
+// Activation checkpointing (Chen et al., 2016): a forward that keeps only its inputs, and runs
+// again in backward. The wrapper leaves no trace in parameter paths.
 
 import { add, type Device, type RandomState, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, optional, shown } from './check-options.js';
@@ -9,17 +9,17 @@ import { isModule, Module } from './module.js';
 
 export interface CheckpointOptions {
   /**
-   * Keep the inputs on the host between forward and backward, so that a segment holds nothing on the
-   * device. Default false.
+   * Keep the inputs on the host between forward and backward, so that a segment holds nothing on
+   * the device. Default false.
    */
   readonly offloadToCpu?: boolean;
 }
 
 /**
- * Runs `module` so that its activations are freed after forward and made again in backward. Loss and
- * gradients are bit for bit those without it, dropout included: the random state is put back for
- * the second run. Arguments and results may be tensors, in containers too; what is no tensor passes
- * through. The module's hooks run again with the second run.
+ * Runs `module` so that its activations are freed after forward and made again in backward. Loss
+ * and gradients are bit for bit those without it, dropout included: the random state is put back
+ * for the second run. Arguments and results may be tensors, in containers too; what is no tensor
+ * passes through. The module's hooks run again with the second run.
  */
 export function checkpoint<Args extends readonly unknown[], Output>(
   module: Module<Args, Output>,
@@ -116,7 +116,9 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
   }
 }
 
-/** An input of the second run, cut off from the outer graph, and the gradient that arrives at it. */
+/**
+ * An input of the second run, cut off from the outer graph, and the gradient that arrives at it.
+ */
 class InputLeaf {
   readonly tensor: Tensor;
   #gradient: Tensor | undefined;

@@ -83,7 +83,9 @@ export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlace
   }
 }
 
-/** Attention and a feed-forward layer, each normalized before and added to x [batch, seq, n_embd]. */
+/**
+ * Attention and a feed-forward layer, each normalized before and added to x [batch, seq, n_embd].
+ */
 export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   readonly ln1: LayerNorm;
   readonly attn: MultiheadAttention;

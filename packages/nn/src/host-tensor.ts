@@ -30,7 +30,10 @@ export interface LazyTensor<D extends FileDType = FileDType> {
   readonly shape: Shape;
   /** Exactly the elements' bytes, as a HostTensor has them. */
   read(): Promise<Uint8Array>;
-  /** Those of some elements alone, where a part costs less than the whole: what a rank has a shard of. */
+  /**
+   * Those of some elements alone, where a part costs less than the whole: what a rank has a shard
+   * of.
+   */
   readPart?(part: ElementRange): Promise<Uint8Array>;
 }
 

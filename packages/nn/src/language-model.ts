@@ -1,5 +1,5 @@
-// A model that is called with token ids, as a Sequential: embeddings, blocks, head. Families differ in these
-// layers and in the paths of the Hub's files.
+// A model that is called with token ids, as a Sequential: embeddings, blocks, head. Families differ
+// in these layers and in the paths of the Hub's files.
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, optional, SEED } from './check-options.js';
@@ -28,9 +28,9 @@ export interface LanguageModelParts<Config extends ModelConfig> {
 }
 
 /**
- * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size], or with targets to the loss of each,
- * [batch, seq] in f32: see TokenOptions. Where the head is tied, first and last layer share one table, so
- * sharding keeps both in one unit.
+ * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size], or with targets to the loss of
+ * each, [batch, seq] in f32: see TokenOptions. Where the head is tied, first and last layer share
+ * one table, so sharding keeps both in one unit.
  */
 export class LanguageModel<Config extends ModelConfig = ModelConfig> extends Sequential<
   TokenArgs,

@@ -1,9 +1,12 @@
-// Applies a function to every tensor in a value and keeps the containers, subclasses too: arrays, maps,
-// sets, plain objects and instances of classes (their public fields). What holds no tensor passes as it is.
+// Applies a function to every tensor in a value and keeps the containers, subclasses too: arrays,
+// maps, sets, plain objects and instances of classes (their public fields). What holds no tensor
+// passes as it is.
 
 import { isTensor, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 
-/** `value` with each tensor replaced by what `map` gives for it, once each, in order of appearance. */
+/**
+ * `value` with each tensor replaced by what `map` gives for it, once each, in order of appearance.
+ */
 export function mapTensors<T>(value: T, map: (tensor: Tensor) => Tensor): T {
   return mapValue(value, map, new Map()) as T;
 }
@@ -41,8 +44,8 @@ function mapValue(
   if (tensorsIn(value).length === 0) {
     return put(value);
   }
-  // A container is noted before its items, one of which may lead back to it. A subclass's constructor
-  // isn't run: it may want arguments that nobody knows.
+  // A container is noted before its items, one of which may lead back to it. A subclass's
+  // constructor isn't run: it may want arguments that nobody knows.
   const copy: object = put(emptyLike(value));
   if (value instanceof Map) {
     for (const [key, item] of value) {

@@ -9,15 +9,15 @@ import { clearGradients } from './flat/clear-gradients.js';
 import type { ParameterInit } from './parameter-init.js';
 
 /**
- * Awaited before a module's forward with its arguments; may wait, for instance for its parameters to
- * be gathered.
+ * Awaited before a module's forward with its arguments; may wait, for instance for its parameters
+ * to be gathered.
  */
 export type BeforeForward = (args: readonly unknown[]) => void | Promise<void>;
 /** Awaited after a module's forward with what it returned, before the module's scope ends. */
 export type AfterForward = (output: unknown) => void | Promise<void>;
 /**
- * Awaited when the module's scope has ended: of what its forward made, only what it returned or saved
- * for backward is left. Not called where forward or a hook threw.
+ * Awaited when the module's scope has ended: of what its forward made, only what it returned or
+ * saved for backward is left. Not called where forward or a hook threw.
  */
 export type AfterScope = (output: unknown) => void | Promise<void>;
 
@@ -252,7 +252,8 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   /**
    * Casts float parameters and buffers to `dtype`, in place. Returns itself.
-   * @throws {NnConfigError} for parameters with a gradient, and sharded or packed ones; nothing is cast
+   * @throws {NnConfigError} for parameters with a gradient, and sharded or packed ones; nothing is
+   * cast
    */
   to(dtype: 'f32' | 'f16' | 'bf16'): this {
     const named = [...this.namedParameters(), ...this.namedBuffers()];
@@ -294,8 +295,8 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   }
 
   /**
-   * Frees what a wrapper owns beyond parameters and buffers, such as shards: called by dispose of the
-   * module itself and of any around it, maybe again.
+   * Frees what a wrapper owns beyond parameters and buffers, such as shards: called by dispose of
+   * the module itself and of any around it, maybe again.
    */
   protected releaseOwned(): void {}
 

@@ -1,5 +1,5 @@
-// What a parameter's piece tells of where its values and gradient are: here and whole, here in part,
-// or here as a copy of what rests elsewhere.
+// What a parameter's piece tells of where its values and gradient are: here and whole, here in
+// part, or here as a copy of what rests elsewhere.
 
 import type { Tensor } from '@shardweave/tensor-core';
 import { flatHomeOf } from './flat/homes/flat-home.js';
@@ -12,7 +12,10 @@ export function isSharded({ piece, size }: Tensor): boolean {
   return piece !== undefined && ((piece.numShards ?? 1) > 1 || piece.length !== size);
 }
 
-/** Whether backward has left it a gradient: its own, or in its flat, on the device or in the flat's home. */
+/**
+ * Whether backward has left it a gradient: its own, or in its flat, on the device or in the flat's
+ * home.
+ */
 export function hasGradient(parameter: Tensor): boolean {
   const { gradSink, piece } = parameter;
   if (gradSink?.hasGradient !== undefined && piece !== undefined) {
@@ -27,8 +30,8 @@ export function hasFlatGradient(flat: Tensor): boolean {
 }
 
 /**
- * Whether its storage holds a copy, filled around its use, of values that rest in a shard or a store.
- * A packed parameter is a view of its flat, and so is one that a single rank shards in f32.
+ * Whether its storage holds a copy, filled around its use, of values that rest in a shard or a
+ * store. A packed parameter is a view of its flat, and so is one that a single rank shards in f32.
  */
 export function isCopy({ piece, storage }: Tensor): boolean {
   return piece !== undefined && storage !== piece.flat.storage;

@@ -7,11 +7,11 @@ import { ParameterInit } from './parameter-init.js';
 import { isCopy } from './parameter-place.js';
 
 /**
- * Sets the parameters of all layers below a module to new initial values, which follow from the seed
- * and each layer's path. Parameters that no layer knows how to make keep their values.
+ * Sets the parameters of all layers below a module to new initial values, which follow from the
+ * seed and each layer's path. Parameters that no layer knows how to make keep their values.
  * @param options.seed equal on all ranks. Default: the device's next random key.
- * @param options.writesBack for wrappers: parameters may be gathered copies, which the caller writes
- * back to where they rest. Default false.
+ * @param options.writesBack for wrappers: parameters may be gathered copies, which the caller
+ * writes back to where they rest. Default false.
  * @throws {NnConfigError} for parameters whose values rest in shards or a store: nothing is set
  */
 export function resetParameters(

@@ -21,8 +21,8 @@ export async function stateDict(module: Module): Promise<Map<string, HostTensor<
 }
 
 /**
- * As stateDict, but each tensor is read when it is asked for, as it is then: a model passes through the host one
- * tensor at a time, or not at all.
+ * As stateDict, but each tensor is read when it is asked for, as it is then: a model passes through
+ * the host one tensor at a time, or not at all.
  * @throws {NnConfigError} as stateDict
  */
 export function lazyStateDict(module: Module): Map<string, LazyTensor<DType>> {
@@ -53,8 +53,9 @@ export function loadStateDict(
 /**
  * As loadStateDict, with tensors that are read one after the other, from a large file for instance:
  * names, shapes and dtypes are checked before the first is. Resolves when all are written.
- * @throws {StateDictError} as loadStateDict, and for a tensor that gave another number of bytes than its
- * shape has, which leaves those before it written; so does an error of a tensor's read, passed on
+ * @throws {StateDictError} as loadStateDict, and for a tensor that gave another number of bytes
+ * than its shape has, which leaves those before it written; so does an error of a tensor's read,
+ * passed on
  */
 export async function streamStateDict(
   module: Module,
@@ -126,7 +127,10 @@ function namedTensors(module: Module, op: string): [string, Tensor][] {
   return named;
 }
 
-/** @throws {NnConfigError} for a tensor whose values rest on other ranks or elsewhere than its storage */
+/**
+ * @throws {NnConfigError} for a tensor whose values rest on other ranks or elsewhere than its
+ * storage
+ */
 export function requireHere(named: readonly (readonly [string, Tensor])[], op: string): void {
   for (const [name, tensor] of named) {
     const got = isSharded(tensor)

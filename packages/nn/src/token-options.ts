@@ -6,13 +6,17 @@ import type { KeyValueCache, LayerCache } from './generation/key-value-cache.js'
 /** Tensors are [batch, seq], as the ids are. */
 export interface TokenOptions {
   /**
-   * The ids to predict (i32, u32). With them a call gives the loss of each, f32 [batch, seq], in the place of
-   * logits, which then never lie in memory as a whole. An id that is no word has the loss 0.
+   * The ids to predict (i32, u32). With them a call gives the loss of each, f32 [batch, seq], in
+   * the place of logits, which then never lie in memory as a whole. An id that is no word has the
+   * loss 0.
    */
   readonly targets?: Tensor | undefined;
   /** Several documents in a row: a position sees those of its own number alone (u32). */
   readonly segments?: Tensor | undefined;
-  /** Places in their documents (i32, u32). Default those behind what the cache holds: 0, 1, and so on without one. */
+  /**
+   * Places in their documents (i32, u32). Default those behind what the cache holds: 0, 1, and so
+   * on without one.
+   */
   readonly positions?: Tensor | undefined;
   /** Keys and values of tokens before these, in one row; those of these are written behind them. */
   readonly cache?: KeyValueCache | undefined;
@@ -35,7 +39,10 @@ export interface RowPlaces extends Pick<TokenOptions, 'segments' | 'positions'> 
 /** What a head is asked for. */
 export type HeadOptions = Pick<TokenOptions, 'targets' | 'onlyLast'>;
 
-/** A Sequential of token embeddings, blocks and a head; the call gives logits [batch, seq, words], or losses. */
+/**
+ * A Sequential of token embeddings, blocks and a head; the call gives logits [batch, seq, words],
+ * or losses.
+ */
 export type TokenArgs = readonly [ids: Tensor, options?: TokenOptions];
 
 /** The arguments of the index-th of `count` layers; see Sequential.argumentsOf. */

@@ -1,5 +1,5 @@
-// A save that is written while steps go on is that of the moment of its capture, holds little of it on the
-// host, and keeps a step waiting for no more than what that step would change.
+// A save that is written while steps go on is that of the moment of its capture, holds little of it
+// on the host, and keeps a step waiting for no more than what that step would change.
 
 import {
   beginSave,

@@ -1,5 +1,5 @@
-// The decoder's families against PyTorch (tooling/reference/decoders.py): logits, every gradient, and the
-// losses of twenty steps. Grouped heads, odd numbers of heads, tied and untied heads.
+// The decoder's families against PyTorch (tooling/reference/decoders.py): logits, every gradient,
+// and the losses of twenty steps. Grouped heads, odd numbers of heads, tied and untied heads.
 
 import { readFileSync } from 'node:fs';
 import {

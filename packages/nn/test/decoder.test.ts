@@ -1,5 +1,5 @@
-// The decoder by itself: packed rows, kernel calls, refusals, initial values and memory. What it computes is
-// held to PyTorch in decoder-reference.test.ts.
+// The decoder by itself: packed rows, kernel calls, refusals, initial values and memory. What it
+// computes is held to PyTorch in decoder-reference.test.ts.
 
 import { Decoder, type DecoderOptions, NnConfigError, parameterCount } from '@shardweave/nn';
 import { Device, mean, ShapeError, sum, type Tensor } from '@shardweave/tensor-core';
@@ -22,10 +22,16 @@ const LLAMA: DecoderOptions = {
 const QWEN2: DecoderOptions = { ...LLAMA, model_type: 'qwen2', tie_word_embeddings: true };
 const QWEN3: DecoderOptions = { ...LLAMA, model_type: 'qwen3', head_dim: 6 };
 const FAMILIES = [LLAMA, QWEN2, QWEN3].map((config) => [config.model_type, config] as const);
-/** A block takes 39 calls forward and backward as Llama's, a few more with biases or norms; plain ops take three times as many. */
+/**
+ * A block takes 39 calls forward and backward as Llama's, a few more with biases or norms; plain
+ * ops take three times as many.
+ */
 const MOST_CALLS = 45;
 
-/** Sums of keys' gradients cancel, so that rounding is up to 1.4e-6 of them; a leak between documents is a tenth. */
+/**
+ * Sums of keys' gradients cancel, so that rounding is up to 1.4e-6 of them; a leak between
+ * documents is a tenth.
+ */
 const GRADIENTS = 1e-5;
 
 const backend = await createCpuBackend({ threads: 1 });

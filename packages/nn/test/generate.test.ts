@@ -1,4 +1,5 @@
-// Text from a model: with its cache as without, what a further token costs, and what the cache refuses.
+// Text from a model: with its cache as without, what a further token costs, and what the cache
+// refuses.
 
 import {
   type DecoderOptions,

@@ -1,5 +1,6 @@
-// Model files that no array holds: written in pieces, read by ranges, one tensor in memory at a time.
-// Their bytes are zeros of one shared array, so that offsets go beyond 2^32 and memory does not.
+// Model files that no array holds: written in pieces, read by ranges, one tensor in memory at a
+// time. Their bytes are zeros of one shared array, so that offsets go beyond 2^32 and memory does
+// not.
 
 import { constants } from 'node:buffer';
 import {

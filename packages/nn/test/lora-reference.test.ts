@@ -1,5 +1,6 @@
-// Gradients of adapters against PyTorch's in float64 (tooling/reference/lora.py): every linear layer of a
-// Llama, a Qwen 2 with biases and a Qwen 3, second factors away from zero, beside a base that is frozen.
+// Gradients of adapters against PyTorch's in float64 (tooling/reference/lora.py): every linear
+// layer of a Llama, a Qwen 2 with biases and a Qwen 3, second factors away from zero, beside a base
+// that is frozen.
 
 import { readFileSync } from 'node:fs';
 import {

@@ -1,5 +1,5 @@
-// Options in plain JavaScript, where no type stands guard: each mistake is an error at the call, which
-// names the class, the option, what was expected and what came.
+// Options in plain JavaScript, where no type stands guard: each mistake is an error at the call,
+// which names the class, the option, what was expected and what came.
 
 import {
   Adam,

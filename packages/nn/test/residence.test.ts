@@ -1,4 +1,5 @@
-// Flats that rest off the device: the bits of what is computed on the way, against kernels of the device.
+// Flats that rest off the device: the bits of what is computed on the way, against kernels of the
+// device.
 
 import {
   AdamW,

@@ -7,7 +7,10 @@ import { describe, expect, it } from 'vitest';
 const LOGITS = Float32Array.from([0.1, 0.4, 0.2, 0.3], Math.log);
 const DRAWS = 1000;
 
-/** How often each token is drawn in a thousand evenly spaced draws, which is to within one draw each. */
+/**
+ * How often each token is drawn in a thousand evenly spaced draws, which is to within one draw
+ * each.
+ */
 function counts(options: SamplingOptions, logits = LOGITS): number[] {
   const found = Array.from(logits, () => 0);
   for (let i = 0; i < DRAWS; i++) {

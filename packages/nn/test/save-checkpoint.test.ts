@@ -1,5 +1,5 @@
-// Plain modules in saves: what goes in comes back, whatever the parameters are, and what does not fit is
-// refused before anything is written.
+// Plain modules in saves: what goes in comes back, whatever the parameters are, and what does not
+// fit is refused before anything is written.
 
 import { openSave, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import {

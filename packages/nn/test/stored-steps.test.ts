@@ -1,5 +1,5 @@
-// Steps of flats that rest in stores: in parts, by several optimizers, over several processes, and when a
-// store fails in the middle of them. Held against the same steps of flats on the device.
+// Steps of flats that rest in stores: in parts, by several optimizers, over several processes, and
+// when a store fails in the middle of them. Held against the same steps of flats on the device.
 
 import { AdamW, type Optimizer, Sgd } from '@shardweave/nn';
 import {

@@ -1,5 +1,5 @@
-// An offloaded model, with its optimizer, into a save and back: values pass between the two stores by way
-// of the host, and the device isn't asked.
+// An offloaded model, with its optimizer, into a save and back: values pass between the two stores
+// by way of the host, and the device isn't asked.
 
 import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
 import { type CapturedModule, StateDictError } from '@shardweave/nn';
@@ -11,7 +11,10 @@ export interface SaveCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Kept beside it: JSON. */
   readonly extra?: Readonly<Record<string, unknown>>;
-  /** Frozen parameters are not saved: a base model that its adapters are trained beside. Default false. */
+  /**
+   * Frozen parameters are not saved: a base model that its adapters are trained beside. Default
+   * false.
+   */
   readonly onlyTrained?: boolean;
 }
 
@@ -25,8 +28,8 @@ export interface LoadCheckpointOptions {
 }
 
 /**
- * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At once
- * on the host are 8 MiB of it and one layer's state.
+ * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At
+ * once on the host are 8 MiB of it and one layer's state.
  * @throws {OffloadBusyError} beside another call, a backward or a step that has not ended
  * @throws {StateDictError} for parameters that are sharded
  * @throws {CheckpointError} as writeSave
@@ -45,10 +48,11 @@ export async function saveCheckpoint(
 }
 
 /**
- * What saveCheckpoint would write, for writePart: calls and steps may follow at once, and are not in it. Values
- * are pinned in the model's store: a save in a directory of the same device takes their files and copies none.
- * Release it behind writePart.
- * @throws {NnConfigError} where the store can't pin values: host memory, and file systems without hard links
+ * What saveCheckpoint would write, for writePart: calls and steps may follow at once, and are not
+ * in it. Values are pinned in the model's store: a save in a directory of the same device takes
+ * their files and copies none. Release it behind writePart.
+ * @throws {NnConfigError} where the store can't pin values: host memory, and file systems without
+ * hard links
  * @throws {OffloadBusyError} and {StateDictError} as saveCheckpoint
  */
 export async function captureCheckpoint(
@@ -61,8 +65,8 @@ export async function captureCheckpoint(
 }
 
 /**
- * Loads what any strategy saved, at any world size, and commits the model's store. All pieces are checked
- * before the first is written. At once on the host are one layer's parameter and its state.
+ * Loads what any strategy saved, at any world size, and commits the model's store. All pieces are
+ * checked before the first is written. At once on the host are one layer's parameter and its state.
  * @returns extra, as it was saved
  * @throws {OffloadBusyError} and {StateDictError} as saveCheckpoint
  * @throws {CheckpointError} for no save, a damaged one, or another model's: nothing

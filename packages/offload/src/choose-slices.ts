@@ -19,7 +19,10 @@ export interface SliceSearch {
   measure(runs: readonly number[]): Promise<readonly number[]>;
 }
 
-/** A parameter, its gradient and Adam's moments; an optimizer with more of them meets the pool's limit. */
+/**
+ * A parameter, its gradient and Adam's moments; an optimizer with more of them meets the pool's
+ * limit.
+ */
 const NUM_STEPPED = 4;
 
 export interface ChosenSlices {

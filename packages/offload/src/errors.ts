@@ -1,4 +1,5 @@
-// Typed errors of offload. `code` is stable and is what callers branch on; the README has the table.
+// Typed errors of offload. `code` is stable and is what callers branch on; the README has the
+// table.
 
 export type OffloadErrorCode = 'OFFLOAD_CONFIG' | 'OFFLOAD_BUDGET' | 'OFFLOAD_BUSY';
 

@@ -8,7 +8,9 @@ export class LayerCalls {
   readonly #numLayers: number;
   readonly #model: Sequential | undefined;
 
-  /** @param model as OffloadModel gets it: a list of modules hands each what the one before returned */
+  /**
+   * @param model as OffloadModel gets it: a list of modules hands each what the one before returned
+   */
   constructor(model: unknown, numLayers: number) {
     this.#numLayers = numLayers;
     this.#model = isModule(model) ? (model as Sequential) : undefined;

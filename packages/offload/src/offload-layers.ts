@@ -34,9 +34,9 @@ export function layersOf(model: unknown): readonly Module[] {
 }
 
 /**
- * Makes one flat for the parameters of each layer, and one for those that the same layers share, and
- * hands them to their layers. Beside trained ones, frozen ones are a flat of their own, without a gradient or
- * state; so are those of each dtype but f32, and encoded ones.
+ * Makes one flat for the parameters of each layer, and one for those that the same layers share,
+ * and hands them to their layers. Beside trained ones, frozen ones are a flat of their own, without
+ * a gradient or state; so are those of each dtype but f32, and encoded ones.
  * @param named the model's parameters with their paths
  * @throws {OffloadConfigError} for a parameter that cannot be moved to a store
  */
@@ -89,7 +89,10 @@ export function makeFlats(
   });
 }
 
-/** What a flat's name says of its parameters: nothing of trained ones in f32, and of frozen ones where all are. */
+/**
+ * What a flat's name says of its parameters: nothing of trained ones in f32, and of frozen ones
+ * where all are.
+ */
 function kindOf(tensor: Tensor, isBesideTrained: boolean): string {
   if (encodingOf(tensor) !== undefined) {
     return 'encoded';

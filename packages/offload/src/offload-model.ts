@@ -1,7 +1,7 @@
 // Trains a model larger than its device: layers rest in host memory or on disk, and each slice of
 // them is on the device while it runs, forward and backward (fairscale's OffloadModel). Saved
-// activations wait on the host in between. The optimizer, made on parameters(), steps them where they
-// rest, one layer at a time.
+// activations wait on the host in between. The optimizer, made on parameters(), steps them where
+// they rest, one layer at a time.
 
 import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
 import { HostBuffers, type StageScheduler, StoredModel, storeUseOf } from '@shardweave/nn/flat';
@@ -141,8 +141,8 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   }
 
   /**
-   * Optimizer steps that its parameters have seen, the most of any. In a resumed model those of earlier
-   * processes count from moveToStore on, which the first call does too.
+   * Optimizer steps that its parameters have seen, the most of any. In a resumed model those of
+   * earlier processes count from moveToStore on, which the first call does too.
    */
   get numSteps(): number {
     return Math.max(0, ...this.flats.map(({ home }) => home.restingStep ?? 0));

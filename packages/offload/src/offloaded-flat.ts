@@ -1,6 +1,6 @@
-// The parameters of one layer: at rest bytes in a store, on the device around their use, with a flat
-// gradient that leaves for the store in backward, f32 whatever is computed in. See nn's Note [flat
-// parameter].
+// The parameters of one layer: at rest bytes in a store, on the device around their use, with a
+// flat gradient that leaves for the store in backward, f32 whatever is computed in. See nn's Note
+// [flat parameter].
 
 import {
   type ByteStore,

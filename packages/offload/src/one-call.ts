@@ -2,9 +2,10 @@
 //
 // Note [one call at a time]
 // A forward, a backward, a step and a load each find the parameters, their host buffers and the
-// order of slices as the one before left them. They are told apart from calls that nobody awaited by
-// who is in the parameters' homes, and a forward inside a backward by what the engine runs: it belongs
-// to a checkpoint around the model if a rule is in progress that is not one of the slices' own.
+// order of slices as the one before left them. They are told apart from calls that nobody awaited
+// by who is in the parameters' homes, and a forward inside a backward by what the engine runs: it
+// belongs to a checkpoint around the model if a rule is in progress that is not one of the slices'
+// own.
 
 import { flatHomeOf } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
@@ -16,7 +17,10 @@ export class OneCall {
   readonly #device: Device;
   readonly #resting: readonly Tensor[];
 
-  /** @param resting flats with a home that the parameters are in, those of sharded modules inside too */
+  /**
+   * @param resting flats with a home that the parameters are in, those of sharded modules inside
+   * too
+   */
   constructor(device: Device, resting: readonly Tensor[]) {
     this.#device = device;
     this.#resting = resting;

@@ -20,14 +20,14 @@ export interface OffloadOptions {
    */
   readonly store?: ShardStore;
   /**
-   * Goes on from what the store has under `name` in place of the model's values: parameters, buffers,
-   * optimizer state and the device's random state. False: begins anew, whatever is there. Default: begins
-   * anew, unless a model is there that has been trained, which is an error.
+   * Goes on from what the store has under `name` in place of the model's values: parameters,
+   * buffers, optimizer state and the device's random state. False: begins anew, whatever is there.
+   * Default: begins anew, unless a model is there that has been trained, which is an error.
    */
   readonly resume?: boolean;
   /**
-   * Slices to cut a Sequential into, balanced by parameters. Default 3; at most one a layer. A list of
-   * modules is cut already.
+   * Slices to cut a Sequential into, balanced by parameters. Default 3; at most one a layer. A list
+   * of modules is cut already.
    */
   readonly numSlices?: number;
   /** Keep only what lies between slices and run each again in backward. Default false. */
@@ -37,8 +37,8 @@ export interface OffloadOptions {
   /** Parameters are computed with in this dtype, from f32 masters. Default f32. */
   readonly computeDType?: 'f32' | 'f16' | 'bf16';
   /**
-   * Most bytes that the device's pool may hold, all that is on the device included. Slices are chosen
-   * for it at the first call; numSlices is then not given. Default no limit.
+   * Most bytes that the device's pool may hold, all that is on the device included. Slices are
+   * chosen for it at the first call; numSlices is then not given. Default no limit.
    */
   readonly deviceBudgetBytes?: number;
   /** Bytes on the host on their way to the device before they are used. Default 256 MiB. */

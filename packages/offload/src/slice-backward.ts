@@ -1,5 +1,5 @@
-// The backward of an offloaded model: slices come in the reverse of forward, one is on the device at a
-// time, and its gradients leave for the store when the next one comes.
+// The backward of an offloaded model: slices come in the reverse of forward, one is on the device
+// at a time, and its gradients leave for the store when the next one comes.
 
 import type { Pass } from '@shardweave/tensor-core';
 import type { OffloadSlice } from './offload-slice.js';
@@ -77,7 +77,10 @@ export class SliceBackward {
     dropped();
   }
 
-  /** Ranges around a run of a slice's layers. Its backward pauses while a checkpoint runs them again. */
+  /**
+   * Ranges around a run of a slice's layers. Its backward pauses while a checkpoint runs them
+   * again.
+   */
   async around(slice: OffloadSlice, run: () => Promise<unknown>): Promise<unknown> {
     const isAgain = this.#current === slice;
     if (isAgain) {

@@ -1,5 +1,5 @@
-// The forward of one slice: micro-batch after micro-batch, with what backward will need of each parked on
-// the host.
+// The forward of one slice: micro-batch after micro-batch, with what backward will need of each
+// parked on the host.
 
 import type { Pass } from '@shardweave/tensor-core';
 import { type Storage, tensorsIn } from '@shardweave/tensor-core';

@@ -1,5 +1,6 @@
-// The named ranges of a slice's stay on the device, those of fairscale's OffloadModel, on the main track
-// of the device's trace. A load is what its slice waits for: what was read ahead has none left.
+// The named ranges of a slice's stay on the device, those of fairscale's OffloadModel, on the main
+// track of the device's trace. A load is what its slice waits for: what was read ahead has none
+// left.
 
 import type { Device } from '@shardweave/tensor-core';
 

@@ -1,8 +1,8 @@
 // Which layers make one slice. Pure arithmetic.
 
 /**
- * Cuts layers into at most `numSlices` runs of about equal size: a run ends where the next layer would
- * pass the average. (fairscale's rule; runs are never empty here.)
+ * Cuts layers into at most `numSlices` runs of about equal size: a run ends where the next layer
+ * would pass the average. (fairscale's rule; runs are never empty here.)
  * @param sizes parameters of each layer, at least one layer
  * @returns the number of layers of each run
  */
@@ -25,7 +25,10 @@ export function splitLayers(sizes: readonly number[], numSlices: number): number
   return runs;
 }
 
-/** The rows of each micro-batch: ceil(rows / numMicrobatches), the last fewer, perhaps fewer of them. */
+/**
+ * The rows of each micro-batch: ceil(rows / numMicrobatches), the last fewer, perhaps fewer of
+ * them.
+ */
 export function splitRows(rows: number, numMicrobatches: number): number[] {
   const size = Math.max(1, Math.ceil(rows / numMicrobatches));
   const counts: number[] = [];

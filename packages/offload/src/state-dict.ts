@@ -1,5 +1,5 @@
-// Parameters and buffers in and out under the names the bare model has: what is written here loads into
-// it, and back. Parameters pass between the store and the host; the device isn't asked.
+// Parameters and buffers in and out under the names the bare model has: what is written here loads
+// into it, and back. Parameters pass between the store and the host; the device isn't asked.
 
 import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import { type HostTensor, isDeviceDType, type LazyTensor, StateDictError } from '@shardweave/nn';
@@ -29,9 +29,10 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
 }
 
 /**
- * As stateDict, but each tensor is read when it is asked for, as it is then: a model of any size passes
- * through the host one tensor at a time.
- * @throws {OffloadBusyError} from a read beside another call, a backward or a step that has not ended
+ * As stateDict, but each tensor is read when it is asked for, as it is then: a model of any size
+ * passes through the host one tensor at a time.
+ * @throws {OffloadBusyError} from a read beside another call, a backward or a step that has not
+ * ended
  */
 export async function lazyStateDict(model: OffloadModel): Promise<Map<string, LazyTensor<DType>>> {
   await model.moveToStore();
@@ -51,8 +52,9 @@ export async function lazyStateDict(model: OffloadModel): Promise<Map<string, La
 }
 
 /**
- * Sets parameters and buffers, floats of any dtype, and commits the store. Lazy tensors are read one
- * after the other, once all names, shapes and dtypes are found to fit; none comes to the device whole.
+ * Sets parameters and buffers, floats of any dtype, and commits the store. Lazy tensors are read
+ * one after the other, once all names, shapes and dtypes are found to fit; none comes to the device
+ * whole.
  * @param options.strict whether names missing on either side are an error. Default true.
  * @throws {StateDictError} listing missing, unexpected and misshapen names; nothing is loaded.
  * A lazy tensor that gives other bytes than its shape has leaves the layers before it loaded

@@ -1,5 +1,6 @@
-// What a call of an OffloadModel may look like, and what it leaves behind: places in a larger model,
-// inputs and outputs of any kind, several calls, evaluation, shared and frozen parameters, buffers.
+// What a call of an OffloadModel may look like, and what it leaves behind: places in a larger
+// model, inputs and outputs of any kind, several calls, evaluation, shared and frozen parameters,
+// buffers.
 
 import { BatchNorm1d, Gpt2, Linear, Module, Sequential, Sgd, StateDictError } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';
@@ -297,9 +298,9 @@ describe('twelve layers in four slices', () => {
     const whole = await peak({ numSlices: 4 });
     const checkpointed = await peak({ numSlices: 4, checkpointActivation: true });
     expect(whole.device).toBeLessThan(0.6 * plain.device);
-    // Without checkpointing activations wait on the host, where fairscale's stay on the device: that is
-    // why the two are close here, and what checkpointing saves is host memory. A second run has a
-    // boundary's values and gradient more on the device.
+    // Without checkpointing activations wait on the host, where fairscale's stay on the device:
+    // that is why the two are close here, and what checkpointing saves is host memory. A second run
+    // has a boundary's values and gradient more on the device.
     const boundary = 64 * 40 * 4;
     expect(checkpointed.device).toBeLessThanOrEqual(whole.device + 2 * boundary);
     expect(checkpointed.parked).toBeLessThan(0.5 * whole.parked);

@@ -1,5 +1,5 @@
-// The device's budget: slices are chosen for it, the pool never passes it, and one that is too small is
-// an error that says what would do.
+// The device's budget: slices are chosen for it, the pool never passes it, and one that is too
+// small is an error that says what would do.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -306,7 +306,8 @@ describe('too small a budget', () => {
   });
 
   it('a step has room wherever a backward has: it takes a layer in parts, and changes no bit', async () => {
-    // 90,432 elements of each: all four of a step would take twice what the backward of a layer does.
+    // 90,432 elements of each: all four of a step would take twice what the backward of a layer
+    // does.
     const train = async (deviceBudgetBytes: number | undefined) => {
       const device = new Device(backend, { seed: 1 });
       const layer = () => new Linear(device, { inFeatures: 300, outFeatures: 300 });

@@ -1,5 +1,5 @@
-// A save of what rests on disk that is written beside steps: it has the values of its capture, in the store's
-// own files.
+// A save of what rests on disk that is written beside steps: it has the values of its capture, in
+// the store's own files.
 
 import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// The disk tier: a kill in the middle of a step leaves the step before it whole, and a full disk loses
-// nothing.
+// The disk tier: a kill in the middle of a step leaves the step before it whole, and a full disk
+// loses nothing.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,5 +1,5 @@
-// optimizer.step() over a store that fails: it happened or it did not, a retry finishes what is missing,
-// and nothing half stepped is committed.
+// optimizer.step() over a store that fails: it happened or it did not, a retry finishes what is
+// missing, and nothing half stepped is committed.
 
 import { AdamW, Linear, Sequential } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';

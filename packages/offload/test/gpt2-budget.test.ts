@@ -1,4 +1,5 @@
-// The least budgets that real models train in, by dry runs: nothing is computed, and nothing stored.
+// The least budgets that real models train in, by dry runs: nothing is computed, and nothing
+// stored.
 
 import { Gpt2, type Gpt2Config } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';
@@ -33,7 +34,8 @@ async function leastBudget(
   return (error as OffloadBudgetError).requiredBytes;
 }
 
-// The tied table, its gradient, and a chunk of logits. The rest is what the last layer makes of the tokens.
+// The tied table, its gradient, and a chunk of logits. The rest is what the last layer makes of the
+// tokens.
 const TABLE_BYTES = { gpt2: 167_772_160, xl: 335_544_320 };
 const CHUNK_BYTES = 12 * 2 ** 20;
 

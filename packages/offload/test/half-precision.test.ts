@@ -38,7 +38,9 @@ const makeOptimizer = (model: Module) => new Sgd(model.parameters(), { lr: 0.1, 
 const beginRun = (offload?: OffloadOptions) =>
   begin({ backend, makeOptimizer, ...(offload === undefined ? {} : { offload }) });
 
-/** A step with loss scaling, its gradients clipped to a norm of 1; the loss, and whether it stepped. */
+/**
+ * A step with loss scaling, its gradients clipped to a norm of 1; the loss, and whether it stepped.
+ */
 async function scaledStep({ device, model, optimizer }: Run, scaler: LossScaler, step: number) {
   return device.scope(async () => {
     device.random.begin({ step, rowOffset: 0 });

@@ -1,4 +1,5 @@
-// Micro-batches beside the whole batch: what rows alone decide is equal, batch norms count the batch once.
+// Micro-batches beside the whole batch: what rows alone decide is equal, batch norms count the
+// batch once.
 
 import { BatchNorm1d, Linear, Module, Sequential } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';

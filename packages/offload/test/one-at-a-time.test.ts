@@ -1,5 +1,5 @@
-// One call at a time: a call beside an unfinished forward, backward, step or load is an error where it
-// is made, and whatever it met ends as if it had not been made.
+// One call at a time: a call beside an unfinished forward, backward, step or load is an error where
+// it is made, and whatever it met ends as if it had not been made.
 
 import { AdamW, checkpoint, Linear, Module, Sequential } from '@shardweave/nn';
 import {

@@ -1,5 +1,5 @@
-// Options that are unknown or out of range are refused before anything of the model is touched, in words
-// that say what is expected.
+// Options that are unknown or out of range are refused before anything of the model is touched, in
+// words that say what is expected.
 
 import { Linear, Sequential } from '@shardweave/nn';
 import { OffloadConfigError, OffloadModel, type OffloadOptions } from '@shardweave/offload';

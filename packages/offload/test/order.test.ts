@@ -1,5 +1,6 @@
-// What happens when: the next slice loads while one computes and the one before leaves, and the host's
-// buffers are bounded and reused. By order of events and counts, with a store whose answers come late.
+// What happens when: the next slice loads while one computes and the one before leaves, and the
+// host's buffers are bounded and reused. By order of events and counts, with a store whose answers
+// come late.
 
 import { AdamW, Linear, Sequential } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
@@ -196,8 +197,8 @@ it('a store that keeps nothing takes no host memory for what passes to it', asyn
 const MOST_RUNS = 50;
 
 /**
- * Runs until three in a row have made no host buffer, at most MOST_RUNS times; how often that was. How
- * many are needed at once depends on when answers come, so the first runs may each make some.
+ * Runs until three in a row have made no host buffer, at most MOST_RUNS times; how often that was.
+ * How many are needed at once depends on when answers come, so the first runs may each make some.
  */
 async function numUntilNoneIsMade(model: OffloadModel, run: () => Promise<void>): Promise<number> {
   let numRuns = 0;

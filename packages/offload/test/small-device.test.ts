@@ -1,5 +1,6 @@
-// A model of more than twice its device's budget: nothing brings the whole of it there or to the host that uses
-// its store, from its first values through a step, a save and back, to text and its files.
+// A model of more than twice its device's budget: nothing brings the whole of it there or to the
+// host that uses its store, from its first values through a step, a save and back, to text and its
+// files.
 
 import { piecesIn } from '@shardweave/checkpoint';
 import { AdamW, Gpt2, type TokenArgs } from '@shardweave/nn';

@@ -8,7 +8,9 @@ import { describe, expect, it } from 'vitest';
 
 const DIM = 4;
 
-/** Names of the ranges of one forward and backward, in the order of their starts, with their layers. */
+/**
+ * Names of the ranges of one forward and backward, in the order of their starts, with their layers.
+ */
 async function ranges(options: OffloadOptions, isTraining = true): Promise<string[]> {
   const trace = new Trace();
   const device = new Device(createReferenceBackend(), { seed: 1, trace });

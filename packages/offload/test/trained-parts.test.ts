@@ -1,5 +1,5 @@
-// Which parameters a step moves: frozen ones stay, thawed ones begin, and those that no backward reached
-// are passed over, as in a model on its device.
+// Which parameters a step moves: frozen ones stay, thawed ones begin, and those that no backward
+// reached are passed over, as in a model on its device.
 
 import {
   AdamW,

@@ -10,7 +10,10 @@ export function checkKey(operation: string, key: string): void {
   }
 }
 
-/** Throws unless it is an array of bytes, of whichever realm: elements of others would be cut to 8 bits. */
+/**
+ * Throws unless it is an array of bytes, of whichever realm: elements of others would be cut to 8
+ * bits.
+ */
 export function checkBytes(operation: string, key: string, array: Uint8Array): void {
   const name = Object.prototype.toString.call(array).slice('[object '.length, -1);
   if (name === 'Uint8Array') {

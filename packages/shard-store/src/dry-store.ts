@@ -1,4 +1,5 @@
-// A store that keeps the lengths of values alone: what is written shows how much room it would take.
+// A store that keeps the lengths of values alone: what is written shows how much room it would
+// take.
 
 import { checkBytes, checkKey, checkRange, expectLength } from './arguments.js';
 import { StoreClosedError } from './errors.js';

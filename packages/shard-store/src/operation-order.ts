@@ -18,7 +18,9 @@ export class OperationOrder {
     return this.#enqueue(key, this.#tails.get(key), work);
   }
 
-  /** Runs a change of `key` behind what was called on the key before, and behind the last commit. */
+  /**
+   * Runs a change of `key` behind what was called on the key before, and behind the last commit.
+   */
   change(key: string, work: () => Promise<void>): Promise<void> {
     const earlier = Promise.all([this.#tails.get(key), this.#barrier]);
     return this.#enqueue(key, earlier, work);

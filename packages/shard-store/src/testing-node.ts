@@ -9,7 +9,9 @@ export interface FileCall {
   readonly end?: number;
 }
 
-/** The file system with `before` called ahead of every call of it; what that throws, the call does. */
+/**
+ * The file system with `before` called ahead of every call of it; what that throws, the call does.
+ */
 export function interceptFiles(
   before: (call: FileCall) => void | Promise<void>,
   files: FileLayer = nodeFiles,

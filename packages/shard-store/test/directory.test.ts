@@ -1,4 +1,5 @@
-// What the disk store finds in a directory: damage, other people's files, and what a dead owner left.
+// What the disk store finds in a directory: damage, other people's files, and what a dead owner
+// left.
 
 import { mkdir, readdir, readFile, truncate, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// Any row of calls over a file system that refuses some of its own, and owners that die: the disk store
-// is as a map that remembers its last commit.
+// Any row of calls over a file system that refuses some of its own, and owners that die: the disk
+// store is as a map that remembers its last commit.
 
 import type { ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';

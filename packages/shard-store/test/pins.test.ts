@@ -1,5 +1,5 @@
-// A value that is pinned stays as it was, on disk and under every name that it got, whatever the store and
-// those that come after it write.
+// A value that is pinned stays as it was, on disk and under every name that it got, whatever the
+// store and those that come after it write.
 
 import { linkSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';

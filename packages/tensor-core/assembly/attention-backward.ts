@@ -1,7 +1,8 @@
-// Gradients of attention. A unit of work is a head of keys, or where there are few such heads a part of
-// one: every parts-th block of keys. For each block of keys it goes over the blocks of queries that see
-// it, and adds to dq as it goes, so that scores are computed once. Parts are of the call, not of the
-// threads, and their dq is added up in their order: sums depend on shapes alone.
+// Gradients of attention. A unit of work is a head of keys, or where there are few such heads a
+// part of one: every parts-th block of keys. For each block of keys it goes over the blocks of
+// queries that see it, and adds to dq as it goes, so that scores are computed once. Parts are of
+// the call, not of the threads, and their dq is added up in their order: sums depend on shapes
+// alone.
 
 import {
   BACKWARD_KEYS,
@@ -168,7 +169,10 @@ function sumsStep(): usize {
   return (<usize>((dim + 7) & ~7)) << 2;
 }
 
-/** Where the rows of the current query head's dq are added up: dq itself, or sums of a part or of a chunk. */
+/**
+ * Where the rows of the current query head's dq are added up: dq itself, or sums of a part or of a
+ * chunk.
+ */
 function openDq(member: u32, part: u32, chunk: u32): void {
   const isF32 = dtype == F32;
   if (isF32 && part == 0) {
@@ -184,7 +188,9 @@ function openDq(member: u32, part: u32, chunk: u32): void {
   dqBase = sumsBase + <usize>block * queries * dqStep;
 }
 
-/** Gradients of one head of keys, or of a part of its blocks, and of the query heads that share it. */
+/**
+ * Gradients of one head of keys, or of a part of its blocks, and of the query heads that share it.
+ */
 function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): void {
   const group = heads / kvHeads;
   const head0 = kvHead * group;
@@ -297,7 +303,10 @@ function addToDq(rows: usize): void {
   }
 }
 
-/** Row r: from scores in S and products with dOut in P to the scores' gradients in S, used weights in P. */
+/**
+ * Row r: from scores in S and products with dOut in P to the scores' gradients in S, used weights
+ * in P.
+ */
 function slopeRow(r: i32): void {
   const from = fromOf(r);
   const to = toOf(r);

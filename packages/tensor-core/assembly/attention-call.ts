@@ -1,5 +1,5 @@
-// What a thread works on in a call of attention: the call's arguments, a head, a block of queries and
-// a block of keys, and where all of it lies in scratch. A thread runs one command at a time.
+// What a thread works on in a call of attention: the call's arguments, a head, a block of queries
+// and a block of keys, and where all of it lies in scratch. A thread runs one command at a time.
 
 import { narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -9,8 +9,9 @@ import { LD } from './product-tile';
 import { arg, argF, argI, scratchBase } from './slot';
 
 /**
- * Queries and keys of a block: whole tiles of 6 rows and of 6 keys, and whole panels of 8 keys. Forward
- * reads keys and values once for a block of queries, backward queries and slopes once for a block of keys.
+ * Queries and keys of a block: whole tiles of 6 rows and of 6 keys, and whole panels of 8 keys.
+ * Forward reads keys and values once for a block of queries, backward queries and slopes once for a
+ * block of keys.
  */
 export const FORWARD_ROWS: i32 = ATTENTION_LONG;
 export const FORWARD_KEYS: i32 = ATTENTION_SHORT;
@@ -110,10 +111,10 @@ export let key0At: u32 = 0;
 export let numKeys: i32 = 0;
 
 /**
- * args: dtype, q, k, v, out, stats, mask, its dtype, query segments, key segments, batch, heads, kv heads,
- * queries, keys, dim, scale, isCausal, window, query offset, strides (batch, head, row) of q, of k, of v,
- * of the mask (and column), dropout's threshold, scale of the kept (0: no dropout), key0, key1, counter
- * low, high.
+ * args: dtype, q, k, v, out, stats, mask, its dtype, query segments, key segments, batch, heads, kv
+ * heads, queries, keys, dim, scale, isCausal, window, query offset, strides (batch, head, row) of
+ * q, of k, of v, of the mask (and column), dropout's threshold, scale of the kept (0: no dropout),
+ * key0, key1, counter low, high.
  */
 export function open(slot: usize): void {
   dtype = argI(slot, 0);
@@ -180,8 +181,8 @@ export function openKeys(first: u32, most: u32): void {
 }
 
 /**
- * Rows of an operand as f32 times `factor`, LD apart. Read where they lie, thousands of bytes apart, the
- * rows of a fused projection would fight for the same few cache sets.
+ * Rows of an operand as f32 times `factor`, LD apart. Read where they lie, thousands of bytes
+ * apart, the rows of a fused projection would fight for the same few cache sets.
  */
 export function loadRows(base: usize, at: u32, row: u32, n: i32, to: usize, factor: f32): void {
   const f = f32x4.splat(factor);

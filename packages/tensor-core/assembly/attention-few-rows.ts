@@ -1,6 +1,6 @@
-// Attention of few queries, as one more token of a text that is being generated has. Packing keys would
-// cost more than the products: they and the values are read once, where they lie, all heads of a row side by
-// side. Scratch rows are those of all heads: head by head, the queries of each.
+// Attention of few queries, as one more token of a text that is being generated has. Packing keys
+// would cost more than the products: they and the values are read once, where they lie, all heads
+// of a row side by side. Scratch rows are those of all heads: head by head, the queries of each.
 
 import {
   batch,
@@ -49,7 +49,8 @@ import { ATTENTION_FEW, ATTENTION_LONG } from './layout';
 import { LD } from './product-tile';
 import { arg, chunkStart, scratchBase } from './slot';
 
-// What the thread works on, beside attention-call's: heads of keys from head0 on, and the scratch rows of each.
+// What the thread works on, beside attention-call's: heads of keys from head0 on, and the scratch
+// rows of each.
 let batchIndex: u32 = 0;
 let head0: u32 = 0;
 let count: u32 = 0;
@@ -192,7 +193,7 @@ function rowOf(base: usize, at: u32, row: u32, j: i32, block: usize): usize {
   return widen(base, dtype, at + index * row, dim, scratchBase + BLOCK_BYTES * block);
 }
 
-// ---- see Note [hidden keys] in attention-products.ts -----------------------------------------------
+// ---- see Note [hidden keys] in attention-products.ts --------------------------------------------
 
 /** Whether all values of the block are finite. */
 function isFinite(): bool {

@@ -1,6 +1,6 @@
-// Gradient of attention's mask: the scores' gradients once more, added up over what the mask is broadcast
-// over. A unit of work is a block of the mask's rows, or all that its one row is added to: each element
-// has one thread, whose sums depend on shapes alone.
+// Gradient of attention's mask: the scores' gradients once more, added up over what the mask is
+// broadcast over. A unit of work is a block of the mask's rows, or all that its one row is added
+// to: each element has one thread, whose sums depend on shapes alone.
 
 import {
   BACKWARD_KEYS,

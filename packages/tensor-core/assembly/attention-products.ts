@@ -1,7 +1,8 @@
 // Products of blocks of attention: rows by keys, weights by values, and weights transposed.
 //
-// Note [hidden keys]: the weight of a hidden key is 0, but 0 times NaN is NaN. Where part of a block is
-// hidden and an operand of it is not finite, the products go element by element and pass hidden ones over.
+// Note [hidden keys]: the weight of a hidden key is 0, but 0 times NaN is NaN. Where part of a
+// block is hidden and an operand of it is not finite, the products go element by element and pass
+// hidden ones over.
 
 import { dim, numKeys, numRows, row0, SUMS_AT } from './attention-call';
 import { fromOf, isPartial, prepareRow, sees, toOf } from './attention-visible';
@@ -39,8 +40,8 @@ export function keyProducts(weights: usize, values: usize, out: usize): void {
 }
 
 /**
- * out[key] += sum over rows of weights[row][key] * values[row]: `values` in panels. Weights of keys that
- * a row doesn't visit are 0.
+ * out[key] += sum over rows of weights[row][key] * values[row]: `values` in panels. Weights of keys
+ * that a row doesn't visit are 0.
  */
 export function columnProducts(weights: usize, values: usize, out: usize): void {
   if (isPartial && !isFiniteBlock(values, numRows)) {
@@ -91,7 +92,7 @@ function addTiles(tile: Tile, a: usize, b: usize, stride: usize, k: i32, out: us
   }
 }
 
-// ---- blocks with NaN or infinities ---------------------------------------------------------------
+// ---- blocks with NaN or infinities --------------------------------------------------------------
 
 /** Whether all of n rows in panels are finite. */
 export function isFiniteBlock(panels: usize, n: i32): bool {

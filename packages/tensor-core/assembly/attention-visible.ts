@@ -1,4 +1,5 @@
-// Which keys a query sees, by positions, window, segments and mask, and which weights dropout keeps.
+// Which keys a query sees, by positions, window, segments and mask, and which weights dropout
+// keeps.
 
 import {
   counter,
@@ -180,7 +181,10 @@ export function sees(j: i32): bool {
   return (i32x4.extract_lane(visible4(j), 0) & 1) != 0;
 }
 
-/** Random words of keys from to to - 1 of the block; word j stands at WORDS_AT + 4 * (j - from + lead). */
+/**
+ * Random words of keys from to to - 1 of the block; word j stands at WORDS_AT + 4 * (j - from +
+ * lead).
+ */
 let wordsAt: usize = 0;
 
 export function drawWords(row: u32, from: i32, to: i32): void {

@@ -1,6 +1,6 @@
-// The running softmax of rows of attention: the largest score, the sum of exponentials and the sum of
-// values so far of each row, brought to the new largest score block by block. A row of the current block
-// has the scratch row slot0 + r, for several heads may be worked on at once.
+// The running softmax of rows of attention: the largest score, the sum of exponentials and the sum
+// of values so far of each row, brought to the new largest score block by block. A row of the
+// current block has the scratch row slot0 + r, for several heads may be worked on at once.
 
 import {
   dim,
@@ -81,7 +81,10 @@ export function finishRows(): void {
   }
 }
 
-/** Row r of the block: scores become weights, and what was summed before is brought to the new maximum. */
+/**
+ * Row r of the block: scores become weights, and what was summed before is brought to the new
+ * maximum.
+ */
 export function weigh(r: i32): void {
   const from = fromOf(r);
   const to = toOf(r);

@@ -18,7 +18,9 @@ export function copyBytes(slot: usize, chunk: u32, chunks: u32): void {
 /** Words before the shape: x, out, log2 of the element's width, total, rank. */
 const SHAPE = 5;
 
-/** args: as SHAPE says, then rank times (extent, x stride, out stride); offsets are in x and out. */
+/**
+ * args: as SHAPE says, then rank times (extent, x stride, out stride); offsets are in x and out.
+ */
 export function copyStrided(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const out = <usize>arg(slot, 1);

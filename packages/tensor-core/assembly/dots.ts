@@ -1,4 +1,5 @@
-// Dot products of rows with the multiply-add of products: of one with four, whose values are read once, and of two.
+// Dot products of rows with the multiply-add of products: of one with four, whose values are read
+// once, and of two.
 
 import { laneMask, loadFour } from './convert';
 import { madd } from './fuse';
@@ -36,8 +37,8 @@ export function fourDots(a: usize, b0: usize, b1: usize, b2: usize, b3: usize, n
 }
 
 /**
- * Four vectors of sums of a . b, of n elements, whole sixteens only: a in f32, b of a dtype. They are stored
- * and not added up, for the reason in Note [tiles]; finishDot does it.
+ * Four vectors of sums of a . b, of n elements, whole sixteens only: a in f32, b of a dtype. They
+ * are stored and not added up, for the reason in Note [tiles]; finishDot does it.
  */
 export type DotSums = (a: usize, b: usize, n: i32, sums: usize) => void;
 

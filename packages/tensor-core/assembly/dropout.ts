@@ -1,5 +1,5 @@
-// Dropout by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the
-// mask is a function of key and element number alone. Counters run in the lanes.
+// Dropout by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011):
+// the mask is a function of key and element number alone. Counters run in the lanes.
 
 import { narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -41,7 +41,10 @@ export function dropout(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** 32 words: those of eight counters one after the other, four and four in step, which hides the latency of products. */
+/**
+ * 32 words: those of eight counters one after the other, four and four in step, which hides the
+ * latency of products.
+ */
 @inline
 export function philox32(counter: u64, key0: u32, key1: u32, out: usize): void {
   const next = counter + 4;

@@ -221,7 +221,8 @@ function cosines(x: usize, out: usize, n: i32): void {
 @inline
 function mapUnary(kind: i32, x: usize, out: usize, n: i32): void {
   let i = 0;
-  // Two at a time: V8 makes the constants of a fit anew in each turn, which takes as long as the fit.
+  // Two at a time: V8 makes the constants of a fit anew in each turn, which takes as long as the
+  // fit.
   for (; i + 8 <= n; i += 8) {
     const first = apply(kind, v128.load(x + (i << 2)));
     const second = apply(kind, v128.load(x + (i << 2), 16));

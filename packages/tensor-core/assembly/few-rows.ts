@@ -1,9 +1,10 @@
-// Products of few rows, as one token of a text that is being generated has: b is read once, where it lies, and
-// widened in registers, for packing it would cost more than the products.
+// Products of few rows, as one token of a text that is being generated has: b is read once, where
+// it lies, and widened in registers, for packing it would cost more than the products.
 //
-// Note [order of b]: memory gives whole rows of b, one after the other, at two to four times the rate of parts
-// of rows with gaps between them: pages follow each other, and the processor foresees what is read next. So
-// few rows take many columns at once, and threads share columns of b stored [k, n] in as few parts as can be.
+// Note [order of b]: memory gives whole rows of b, one after the other, at two to four times the
+// rate of parts of rows with gaps between them: pages follow each other, and the processor foresees
+// what is read next. So few rows take many columns at once, and threads share columns of b stored
+// [k, n] in as few parts as can be.
 
 import { loadFloat, loadFour, storeFloat, widen } from './convert';
 import { DotSums, dotSumsOf, finishDot } from './dots';
@@ -45,8 +46,8 @@ const A_LD: usize = <usize>KEPT * 4 + 64;
 const SUMS_OFFSET: usize = OWN_OFFSET + <usize>MATMUL_FEW_ROWS * A_LD;
 const SUMS_LD: usize = <usize>MATMUL_FEW_COLUMNS * 4 + 64;
 
-// Loops for the dtype of b. Each is a function of its own that is called by its place in a table: V8 keeps fewer
-// values in registers where several loops share a function.
+// Loops for the dtype of b. Each is a function of its own that is called by its place in a table:
+// V8 keeps fewer values in registers where several loops share a function.
 let dotSums: DotSums = dotSumsOf(F32);
 let addToOne: AddToOne = addToOneF32;
 let addToTwo: AddToTwo = addToTwoF32;
@@ -94,7 +95,7 @@ function addressOfB(at: u32): usize {
   return bBase + ((<usize>at) << (bType == F32 ? 2 : 1));
 }
 
-// ---- b stored [n, k]: one row of b after the other, times all rows of a ----------------------------
+// ---- b stored [n, k]: one row of b after the other, times all rows of a -------------------------
 
 function dotsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
   const sums = scratchBase + TILE_OFFSET;
@@ -142,7 +143,7 @@ function storeDots(i0: u32, i1: u32, j: u32, sums: usize): void {
   }
 }
 
-// ---- b stored [k, n]: four rows of b at once, scaled by values of a and added to sums ---------------
+// ---- b stored [k, n]: four rows of b at once, scaled by values of a and added to sums -----------
 
 /** Whether b is widened once for all pairs of rows: what f16 takes is worth it. */
 @inline

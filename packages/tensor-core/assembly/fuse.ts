@@ -1,6 +1,6 @@
 // The multiply-add of products. The relaxed builds round once where the processor can; the others
-// round the product first. Only sums of matrix products and attention use it, so that everything else has the same
-// bits in every build.
+// round the product first. Only sums of matrix products and attention use it, so that everything
+// else has the same bits in every build.
 
 /** a * b + c, lane by lane. */
 @inline

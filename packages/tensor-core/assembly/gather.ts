@@ -1,5 +1,6 @@
-// Elements along an axis by index, the gradient of that, the largest along an axis, and running sums. All
-// over [outer, dim, inner]; a line is the axis at one outer and inner index, and belongs to one chunk.
+// Elements along an axis by index, the gradient of that, the largest along an axis, and running
+// sums. All over [outer, dim, inner]; a line is the axis at one outer and inner index, and belongs
+// to one chunk.
 
 import { loadFloat, storeFloat } from './convert';
 import { GRAIN } from './elementwise';
@@ -65,8 +66,8 @@ function keyOf(value: f32): u32 {
 }
 
 /**
- * The output is the list of the best so far, in order; most elements are behind its last. args: x, dtype,
- * out, outer, dim, inner, count.
+ * The output is the list of the best so far, in order; most elements are behind its last. args: x,
+ * dtype, out, outer, dim, inner, count.
  */
 export function topK(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
@@ -109,7 +110,9 @@ export function topK(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** Sums of floats run in f64. args: x, dtype, out, dtype, outer, dim, inner, whether from the end. */
+/**
+ * Sums of floats run in f64. args: x, dtype, out, dtype, outer, dim, inner, whether from the end.
+ */
 export function cumSum(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const xType = argI(slot, 1);

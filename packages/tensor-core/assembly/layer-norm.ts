@@ -93,8 +93,8 @@ export function deviations(x: usize, n: i32, mean: f32): f32 {
 }
 
 /**
- * args: x, dtype, weight or 0, dtype, mean, dtype, rstd, dtype, dy, dtype, dx, dtype, rows, cols, dSum
- * or 0, dtype.
+ * args: x, dtype, weight or 0, dtype, mean, dtype, rstd, dtype, dy, dtype, dx, dtype, rows, cols,
+ * dSum or 0, dtype.
  */
 export function layerNormBackward(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
@@ -161,8 +161,8 @@ export function layerNormBackward(slot: usize, chunk: u32, chunks: u32): void {
 }
 
 /**
- * args: x, dtype, mean, dtype, rstd, dtype, dy, dtype, dWeight or 0, dtype, dBias or 0, dtype, rows,
- * cols. A unit of work is PARAM_COLUMNS columns over all rows.
+ * args: x, dtype, mean, dtype, rstd, dtype, dy, dtype, dWeight or 0, dtype, dBias or 0, dtype,
+ * rows, cols. A unit of work is PARAM_COLUMNS columns over all rows.
  */
 export function layerNormParamGrad(slot: usize, chunk: u32, chunks: u32): void {
   const dWeight = <usize>arg(slot, 8);

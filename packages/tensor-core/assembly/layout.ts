@@ -10,7 +10,9 @@ export const SLOT_BYTES = 256;
 /** Commands that fit the ring; a power of two. */
 export const RING_SLOTS = 2048;
 export const SCRATCH_BASE = 593920; // RING_BASE + SLOT_BYTES * RING_SLOTS
-/** What one thread needs: four blocks of f32, the packed panels of a product and its output tile. */
+/**
+ * What one thread needs: four blocks of f32, the packed panels of a product and its output tile.
+ */
 export const SCRATCH_BYTES = 2637824;
 /** The part of it that packed panels of b take, and the most columns they have. */
 export const MATMUL_PANEL_BYTES = 2162688;
@@ -145,9 +147,13 @@ export const REDUCE_MAX = 2;
 export const REDUCE_MIN = 3;
 
 // ---- what host and kernels agree on about sizes -------------------------------------------------
-/** Elements that one pass over scratch handles; 16-bit operands are converted this many at a time. */
+/**
+ * Elements that one pass over scratch handles; 16-bit operands are converted this many at a time.
+ */
 export const BLOCK = 2048;
-/** Rows up to which a product reads b where it lies: packing it would cost more than the products. */
+/**
+ * Rows up to which a product reads b where it lies: packing it would cost more than the products.
+ */
 export const MATMUL_FEW_ROWS = 5;
 /** Columns that few rows are multiplied with at once, of b stored [k, n]. */
 export const MATMUL_FEW_COLUMNS = 8192;
@@ -158,7 +164,9 @@ export const NORM_PART_ROWS = 64;
 /** Queries, or keys, that attention works on at once: forward 192 by 96, backward 96 by 192. */
 export const ATTENTION_LONG = 192;
 export const ATTENTION_SHORT = 96;
-/** Queries up to which attention reads keys and values where they lie, all heads of a key at once. */
+/**
+ * Queries up to which attention reads keys and values where they lie, all heads of a key at once.
+ */
 export const ATTENTION_FEW = 3;
 /** Elements of a block of a norm, and blocks of a node; the seam's (src/backend.ts). */
 export const NORM_BLOCK = 128;

@@ -40,8 +40,9 @@ export function exp4(x0: v128): v128 {
 }
 
 /**
- * e^x of x up to 0 (88 at most), for attention: exp4 in half the instructions. What would lie below 2^-126 is 0,
- * so the second factor of exp4 is not needed, and it uses the multiply-add of products.
+ * e^x of x up to 0 (88 at most), for attention: exp4 in half the instructions. What would lie below
+ * 2^-126 is 0, so the second factor of exp4 is not needed, and it uses the multiply-add of
+ * products.
  */
 @inline
 export function expOfNegative4(x0: v128): v128 {
@@ -150,7 +151,9 @@ export function gauss4(x: v128): v128 {
   return exp4(f32x4.mul(f32x4.mul(x, x), c(-0.5)));
 }
 
-/** Sine of angles in units of 2^-32 turns, within 1e-7: quarters of a turn by integers, then a fit. */
+/**
+ * Sine of angles in units of 2^-32 turns, within 1e-7: quarters of a turn by integers, then a fit.
+ */
 @inline
 export function sineOfTurns(phase: v128): v128 {
   // A multiple of a quarter turn, and a rest of at most an eighth.

@@ -1,5 +1,6 @@
-// What a thread works on in a matrix product: the call's arguments and a batch of it, and what all ways to
-// multiply share: where scratch is, the bias, and how results are stored. A thread runs one command at a time.
+// What a thread works on in a matrix product: the call's arguments and a batch of it, and what all
+// ways to multiply share: where scratch is, the bias, and how results are stored. A thread runs one
+// command at a time.
 
 import { narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';

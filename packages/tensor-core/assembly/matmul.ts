@@ -2,9 +2,9 @@
 // "Anatomy of high-performance matrix multiplication", 2008); the innermost kernel keeps 6 x 8
 // results in registers. Each result is summed over k in the same order, whichever thread makes it.
 //
-// Note [panels of b]: chunks are handed out rows first, so a thread often takes several with the same
-// columns. It packs those columns of b once, for all k where they fit, and keeps the panels until it
-// takes a chunk of other columns or of another command.
+// Note [panels of b]: chunks are handed out rows first, so a thread often takes several with the
+// same columns. It packs those columns of b once, for all k where they fit, and keeps the panels
+// until it takes a chunk of other columns or of another command.
 
 import { fewRows } from './few-rows';
 import {

@@ -1,5 +1,5 @@
-// Norms of gradients: sums over blocks joined by a fixed binary tree, and the factor that clips. The
-// order depends on places alone, never on chunks, so threads don't change it.
+// Norms of gradients: sums over blocks joined by a fixed binary tree, and the factor that clips.
+// The order depends on places alone, never on chunks, so threads don't change it.
 
 import { laneMask, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -88,7 +88,9 @@ function join(left: f32, right: f32, isMax: bool): f32 {
   return isMax ? max<f32>(left, right) : left + right;
 }
 
-/** Leaf i joins the whole subtrees that it ends; the stack has one for each bit of what came before. */
+/**
+ * Leaf i joins the whole subtrees that it ends; the stack has one for each bit of what came before.
+ */
 function push(stack: usize, i: u32, leaf: f32, isMax: bool): void {
   let value = leaf;
   let level: usize = stack;

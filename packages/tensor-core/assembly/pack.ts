@@ -11,7 +11,9 @@ export function panelBytes(kc: i32, width: i32): usize {
   return ((<usize>(kc * width)) << 2) + 64;
 }
 
-/** The operand is stored [k, count]: rows are cut into panels of 6 or 8. `ld` and `at` in elements. */
+/**
+ * The operand is stored [k, count]: rows are cut into panels of 6 or 8. `ld` and `at` in elements.
+ */
 export function packStraight(
   base: usize,
   dtype: i32,
@@ -46,8 +48,8 @@ export function packStraight(
 }
 
 /**
- * The operand is stored [count, k]: rows are transposed into a panel, four or two at a time. Rows past
- * `count` repeat the last one; what they give is never stored.
+ * The operand is stored [count, k]: rows are transposed into a panel, four or two at a time. Rows
+ * past `count` repeat the last one; what they give is never stored.
  */
 export function packTransposed(
   base: usize,

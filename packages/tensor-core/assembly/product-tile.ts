@@ -1,10 +1,11 @@
-// The innermost loops of all products: 6 x 8 results in registers, 12 vectors, which with two of b and one
-// of a are all that V8 gives. There are two for how far apart the rows of a lie, which instructions hold.
+// The innermost loops of all products: 6 x 8 results in registers, 12 vectors, which with two of b
+// and one of a are all that V8 gives. There are two for how far apart the rows of a lie, which
+// instructions hold.
 //
-// Note [tiles]: a function that calls one of them has nothing but it, and is called by its place in a table
-// (Tile), for one with a single caller would be inlined. Where callers are part of the loop, where it is unrolled,
-// and where sums are added to something before they are stored, V8 keeps some of them in memory, and it takes twice
-// as long.
+// Note [tiles]: a function that calls one of them has nothing but it, and is called by its place in
+// a table (Tile), for one with a single caller would be inlined. Where callers are part of the
+// loop, where it is unrolled, and where sums are added to something before they are stored, V8
+// keeps some of them in memory, and it takes twice as long.
 
 import { madd } from './fuse';
 
@@ -17,8 +18,8 @@ export type Tile = (a: usize, b: usize, k: i32, out: usize) => void;
 export const LD: usize = 1088;
 
 /**
- * out = a x b, six rows of eight: a has six values in a row for each k, aStep bytes apart, b eight, a
- * panel; rows of out lie outRow apart. Distances are constants of the caller.
+ * out = a x b, six rows of eight: a has six values in a row for each k, aStep bytes apart, b eight,
+ * a panel; rows of out lie outRow apart. Distances are constants of the caller.
  */
 @inline
 export function tileOfColumns(

@@ -1,5 +1,6 @@
-// Random numbers from Philox4x32-10 and a recipe of integers (src/random-recipe.ts), whose only operation
-// on floats is the last one, a product. Integers have at most 24 bits, so that converting them is exact.
+// Random numbers from Philox4x32-10 and a recipe of integers (src/random-recipe.ts), whose only
+// operation on floats is the last one, a product. Integers have at most 24 bits, so that converting
+// them is exact.
 
 import { narrow } from './convert';
 import { philox32 } from './dropout';
@@ -12,7 +13,10 @@ const HALF_EXPONENT: i32 = 126 << 5;
 /** Rows have 16 bytes. */
 const ROW_SHIFT: i32 = 4;
 
-/** args: kind, out, dtype, size, key0, key1, offset low, offset high, scale, first, range, rows or 0. */
+/**
+ * args: kind, out, dtype, size, key0, key1, offset low, offset high, scale, first, range, rows or
+ * 0.
+ */
 export function random(slot: usize, chunk: u32, chunks: u32): void {
   const isNormal = argI(slot, 0) == RANDOM_NORMAL;
   const out = <usize>arg(slot, 1);
@@ -62,8 +66,9 @@ function uniforms(words: usize, n: i32): void {
 }
 
 /**
- * Normal integers, in place of words: random-recipe.ts's, four at once. The row of the table is read off an f32
- * whose exponent and first bits are those of the tail; what rounds there is cut off before.
+ * Normal integers, in place of words: random-recipe.ts's, four at once. The row of the table is
+ * read off an f32 whose exponent and first bits are those of the tail; what rounds there is cut off
+ * before.
  */
 function normals(words: usize, n: i32, first: u32, range: u32, table: usize): void {
   if (range != 0) {

@@ -1,5 +1,6 @@
-// Sums, means and extrema over the middle of [outer, dim, inner], and the gradient of an extremum. Sums
-// run in f32 over short runs and in f64 over those, in an order that depends on the shape alone.
+// Sums, means and extrema over the middle of [outer, dim, inner], and the gradient of an extremum.
+// Sums run in f32 over short runs and in f64 over those, in an order that depends on the shape
+// alone.
 
 import { laneMask, loadFloat, narrow, storeFloat, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -244,7 +245,9 @@ function extremumRow(slot: usize, r: u32, dim: u32): void {
   }
 }
 
-/** The gradient of what no entry equals: NaN where the extremum is NaN, 0 where it lies elsewhere. */
+/**
+ * The gradient of what no entry equals: NaN where the extremum is NaN, 0 where it lies elsewhere.
+ */
 @inline
 function nanWhereNan(y: v128): v128 {
   return v128.and(f32x4.ne(y, y), f32x4.splat(NaN));

@@ -1,5 +1,6 @@
-// Root mean square normalization over rows, and its gradients in one pass: a unit of work is a block of
-// rows, which writes their dx and the block's part of dWeight. The parts are added up in order after.
+// Root mean square normalization over rows, and its gradients in one pass: a unit of work is a
+// block of rows, which writes their dx and the block's part of dWeight. The parts are added up in
+// order after.
 
 import { laneMask, loadFloat, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -38,8 +39,8 @@ export function addRow(
 }
 
 /**
- * args: x, dtype, residual or 0, dtype, weight or 0, dtype, sum or 0, dtype, out, dtype, rstd, rows,
- * cols, eps, offset of the weight.
+ * args: x, dtype, residual or 0, dtype, weight or 0, dtype, sum or 0, dtype, out, dtype, rstd,
+ * rows, cols, eps, offset of the weight.
  */
 export function rmsNorm(slot: usize, chunk: u32, chunks: u32): void {
   const residual = <usize>arg(slot, 2);
@@ -83,8 +84,8 @@ export function rmsNorm(slot: usize, chunk: u32, chunks: u32): void {
 }
 
 /**
- * args: x, dtype, weight or 0, dtype, rstd, dtype, dy, dtype, dSum or 0, dtype, dx or 0, dtype, parts of
- * dWeight [rows / NORM_PART_ROWS, cols] f32 or 0, rows, cols, offset of the weight.
+ * args: x, dtype, weight or 0, dtype, rstd, dtype, dy, dtype, dSum or 0, dtype, dx or 0, dtype,
+ * parts of dWeight [rows / NORM_PART_ROWS, cols] f32 or 0, rows, cols, offset of the weight.
  */
 export function rmsNormBackward(slot: usize, chunk: u32, chunks: u32): void {
   const parts = <usize>arg(slot, 12);

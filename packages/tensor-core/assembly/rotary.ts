@@ -1,5 +1,5 @@
-// Rotary position embedding: pairs of a head's columns turned by angles that grow with the position. The
-// angles of a token are made once for all of its heads.
+// Rotary position embedding: pairs of a head's columns turned by angles that grow with the
+// position. The angles of a token are made once for all of its heads.
 
 import { narrow, storePartial, target, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -8,8 +8,8 @@ import { cosineOfTurns, sineOfTurns } from './math';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 
 /**
- * args: x, dtype, frequencies, positions or 0, out, dtype, tokens, heads, heads that turn, half, period,
- * offset, whether inverse.
+ * args: x, dtype, frequencies, positions or 0, out, dtype, tokens, heads, heads that turn, half,
+ * period, offset, whether inverse.
  */
 export function rotary(slot: usize, chunk: u32, chunks: u32): void {
   const frequencies = <usize>arg(slot, 2);

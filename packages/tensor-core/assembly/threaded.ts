@@ -2,8 +2,8 @@
 //
 // Note [chunks]: all threads look at the same command, the one numbered `completed`, and take its
 // chunks one by one, so a thread that the system has put aside holds up at most one chunk. Chunks
-// split outputs only. The next chunk and the command's number share a 64-bit word that changes
-// by compare-exchange: a thread that was delayed until its slot was reused fails instead of taking a
+// split outputs only. The next chunk and the command's number share a 64-bit word that changes by
+// compare-exchange: a thread that was delayed until its slot was reused fails instead of taking a
 // chunk of another command. Whoever finishes the last chunk moves `completed` on.
 //
 // Note [sleeping]: a thread without work spins briefly, then sleeps until `signal` changes. It is

@@ -9,7 +9,10 @@ import { arg, argI, chunkStart, scratchBase } from './slot';
 /** Words before the shape: condition, a, dtype, b, dtype, out, dtype, total, rank. */
 const SHAPE = 9;
 
-/** args: as SHAPE says, then rank times (extent, condition stride, a stride, b stride), outermost first. */
+/**
+ * args: as SHAPE says, then rank times (extent, condition stride, a stride, b stride), outermost
+ * first.
+ */
 export function where(slot: usize, chunk: u32, chunks: u32): void {
   const out = <usize>arg(slot, 5);
   const outType = argI(slot, 6);

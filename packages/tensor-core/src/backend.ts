@@ -10,10 +10,11 @@
 // Failure    run never throws for the device's state. A lost device or a shader error rejects the
 //            next read or sync, and every later one, with a typed error.
 // Memory     a failed allocation is not the end: first whoever keeps memory for reuse gives it back
-//            (see onMemoryPressure) and it is tried again, then OutOfMemoryError fails that alloc, write,
-//            run or read alone. A device that learns of it late (webgpu) fails the next read or sync
-//            in its place: what was queued since the allocation may not have run. The buffer is then
-//            lost: commands that name it throw OutOfMemoryError, and those without it run as ever.
+//            (see onMemoryPressure) and it is tried again, then OutOfMemoryError fails that alloc,
+//            write, run or read alone. A device that learns of it late (webgpu) fails the next read
+//            or sync in its place: what was queued since the allocation may not have run. The
+//            buffer is then lost: commands that name it throw OutOfMemoryError, and those without
+//            it run as ever.
 // Aliasing   an output overlaps no input, except exactly (same buffer, offset, dtype, size)
 //            where a kernel's comment says "in place". Callers check; backends may rely on it.
 // Alignment  byteOffset is a multiple of the dtype's size, for outputs also of 4. 16-bit outputs
@@ -29,9 +30,9 @@ export interface BackendLimits {
   /** Largest buffer that alloc can make. */
   readonly maxBufferBytes: number;
   /**
-   * Largest view of one operand that the device binds at once. Kernels split larger ones by elements, rows or
-   * batches, or throw LimitError where one of what they say they need whole is larger. A user's kernel
-   * (`custom`) has all of its operands whole.
+   * Largest view of one operand that the device binds at once. Kernels split larger ones by
+   * elements, rows or batches, or throw LimitError where one of what they say they need whole is
+   * larger. A user's kernel (`custom`) has all of its operands whole.
    */
   readonly maxViewBytes: number;
 }
@@ -41,7 +42,10 @@ export interface BackendInfo {
   /** For people: adapter name and driver, or 'wasm relaxed simd, 2 threads'. */
   readonly description: string;
   readonly isSoftware: boolean;
-  /** What its kernels are compiled for, as far as bits depend on it: adapter and driver; '' for nothing. */
+  /**
+   * What its kernels are compiled for, as far as bits depend on it: adapter and driver; '' for
+   * nothing.
+   */
   readonly compiledFor: string;
   /** Whether the device computes on the host's own memory (reads and writes are memcpy). */
   readonly isHostMemory: boolean;
@@ -59,7 +63,8 @@ export type BackendTraceSink = (event: {
 
 /**
  * Where a kernel's intermediate results lie while it runs. The device that queued the kernel counts
- * them and holds them under its limit; take throws LimitError and OutOfMemoryError as it does for tensors.
+ * them and holds them under its limit; take throws LimitError and OutOfMemoryError as it does for
+ * tensors.
  */
 export interface Scratch {
   /** `byteLength` is a multiple of 4. */
@@ -81,9 +86,9 @@ export interface Backend {
   /** Uploads; `bytes` is copied before this returns. Offset and length are multiples of 4. */
   write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void;
   /**
-   * Resolves when few written bytes wait in host memory for the device, so that a host that asks before
-   * each large write holds few, however far it runs ahead. Waits for queued work alone, never for what
-   * the host has still to do. Rejects where the device has failed. Absent: at once.
+   * Resolves when few written bytes wait in host memory for the device, so that a host that asks
+   * before each large write holds few, however far it runs ahead. Waits for queued work alone,
+   * never for what the host has still to do. Rejects where the device has failed. Absent: at once.
    */
   whenWritable?(): Promise<void>;
   /**
@@ -97,8 +102,9 @@ export interface Backend {
     into?: Uint8Array,
   ): Promise<Uint8Array>;
   /**
-   * Fills `into` at once, beside what is queued or runs, with bytes that none of it writes. Offset and length
-   * are multiples of 4. Throws where the device has failed. Absent where the device's memory is not the host's.
+   * Fills `into` at once, beside what is queued or runs, with bytes that none of it writes. Offset
+   * and length are multiples of 4. Throws where the device has failed. Absent where the device's
+   * memory is not the host's.
    */
   readNow?(buffer: BackendBuffer, byteOffset: number, into: Uint8Array): void;
   /** Between different buffers; offsets and length are multiples of 4. */
@@ -110,23 +116,26 @@ export interface Backend {
     byteLength: number,
   ): void;
   /**
-   * Queues one kernel. What it needs in between it takes from `scratch`, or without one from memory of
-   * the backend's own.
+   * Queues one kernel. What it needs in between it takes from `scratch`, or without one from memory
+   * of the backend's own.
    */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch?: Scratch): void;
-  /** Takes from `scratch`, and gives back, what `run` would, and queues nothing. Absent: nothing. */
+  /**
+   * Takes from `scratch`, and gives back, what `run` would, and queues nothing. Absent: nothing.
+   */
   planScratch?<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void;
 
   /**
-   * Compiles the kernels that planScratch met, so that no step waits for them. Rejects with ShaderError, by its name,
-   * for one that does not compile, which fails nothing else. Absent: kernels are there.
+   * Compiles the kernels that planScratch met, so that no step waits for them. Rejects with
+   * ShaderError, by its name, for one that does not compile, which fails nothing else. Absent:
+   * kernels are there.
    */
   preparePlanned?(): Promise<void>;
 
   /**
-   * Calls `relieve` whenever an allocation fails, for it to give back what it keeps for reuse. Several
-   * ranks that share the backend relieve each other. Returns its removal. A device that computes
-   * nothing may lack it.
+   * Calls `relieve` whenever an allocation fails, for it to give back what it keeps for reuse.
+   * Several ranks that share the backend relieve each other. Returns its removal. A device that
+   * computes nothing may lack it.
    */
   onMemoryPressure?(relieve: () => void): () => void;
 

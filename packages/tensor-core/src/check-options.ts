@@ -8,7 +8,9 @@ const ANSWERS = { dim: 'Use axis.', keepdim: 'Use keepDims.' };
 
 const CHECKS = optionChecks(OptionError, ANSWERS);
 
-/** @throws {OptionError} for what is no object, an unknown name, and a value that breaks its rule */
+/**
+ * @throws {OptionError} for what is no object, an unknown name, and a value that breaks its rule
+ */
 export function checkOptions<Options>(
   owner: string,
   options: unknown,

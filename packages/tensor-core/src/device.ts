@@ -108,7 +108,10 @@ export class Device {
     return this.#memory.ledger;
   }
 
-  /** Devices of one class give equal bits for equal inputs: see docs/numerics.md. Waits once for the device. */
+  /**
+   * Devices of one class give equal bits for equal inputs: see docs/numerics.md. Waits once for the
+   * device.
+   */
   numericClass(): Promise<string> {
     const { compiledFor } = this.backend.info;
     if (this.#numericClass?.compiledFor !== compiledFor) {
@@ -117,7 +120,9 @@ export class Device {
     return this.#numericClass.line;
   }
 
-  /** Queues a kernel; what it needs in between comes from this device's pool and is in its ledger. */
+  /**
+   * Queues a kernel; what it needs in between comes from this device's pool and is in its ledger.
+   */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
     this.backend.run(kernel, call, this.#scratch);
   }
@@ -479,8 +484,8 @@ export class Device {
   }
 
   /**
-   * Gives all its buffers back, those of living tensors too; the backend stays open, for other ranks
-   * may use it. Idempotent.
+   * Gives all its buffers back, those of living tensors too; the backend stays open, for other
+   * ranks may use it. Idempotent.
    */
   dispose(): void {
     if (this.#isDisposed) {

@@ -18,12 +18,15 @@ export interface DryModel {
   readonly planScratch?: Backend['planScratch'];
 }
 
-/** Larger reads are of values that nobody looks at; making arrays and zeros would cost more than all else. */
+/**
+ * Larger reads are of values that nobody looks at; making arrays and zeros would cost more than all
+ * else.
+ */
 const ZEROED_BYTES = 64 * 1024;
 
 /**
- * Buffers of the limits of `model` without bytes; kernels do nothing and reads give zeros. Those of more than
- * 64 KiB give the caller's own array as it is or, without one, the same array each time.
+ * Buffers of the limits of `model` without bytes; kernels do nothing and reads give zeros. Those of
+ * more than 64 KiB give the caller's own array as it is or, without one, the same array each time.
  */
 export function createDryBackend(model: DryModel, options: DryBackendOptions = {}): Backend {
   let nextId = 0;

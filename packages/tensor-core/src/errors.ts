@@ -104,8 +104,8 @@ export interface MemoryBytesAtFailure {
 }
 
 /**
- * The device had no memory left for an allocation within its limits. It fails the call that asked, or
- * the next one that waits; the device is usable afterwards.
+ * The device had no memory left for an allocation within its limits. It fails the call that asked,
+ * or the next one that waits; the device is usable afterwards.
  */
 export class OutOfMemoryError extends TensorError {
   readonly code = 'OUT_OF_MEMORY';
@@ -131,7 +131,9 @@ export interface ShaderMessage {
   readonly column: number;
 }
 
-/** A kernel that failed to compile: our bug or the driver's. The message lists all and the source. */
+/**
+ * A kernel that failed to compile: our bug or the driver's. The message lists all and the source.
+ */
 export class ShaderError extends TensorError {
   readonly code = 'SHADER';
   readonly label: string;

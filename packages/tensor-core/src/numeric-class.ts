@@ -6,8 +6,8 @@ import type { View } from './view.js';
 
 /**
  * Versions of the kernels of each kind of device. Whoever changes the bits that a kernel gives, the
- * order of a sum or where it rounds, raises its kind's: saves and ranks are compared by it. Those of
- * the cpu device are held to a hash in the tests; of WGSL only its author knows.
+ * order of a sum or where it rounds, raises its kind's: saves and ranks are compared by it. Those
+ * of the cpu device are held to a hash in the tests; of WGSL only its author knows.
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
   webgpu: 2,
@@ -15,16 +15,21 @@ export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
   reference: 1,
 };
 
-/** 2^-12 more than 1: its square lies in the middle of two f32s, and rounding takes the lower one. */
+/**
+ * 2^-12 more than 1: its square lies in the middle of two f32s, and rounding takes the lower one.
+ */
 export const FUSE_FACTOR = 1 + 2 ** -12;
-/** FUSE_FACTOR^2 - 1 where the product was rounded before the subtraction; fused it is 2^-24 more. */
+/**
+ * FUSE_FACTOR^2 - 1 where the product was rounded before the subtraction; fused it is 2^-24 more.
+ */
 export const PLAIN_RESULT = 2 ** -11;
 
 /**
- * The numeric class of a device: kind, version of its kernels, what they are compiled for, and whether a
- * product that is added to something is rounded before, in simple kernels and in sums of matrix products.
- * That is in no specification (WGSL's fma may do either, as may WebAssembly's relaxed one) but up to
- * compiler, driver and hardware, so kernels that do it are run. Waits for the device.
+ * The numeric class of a device: kind, version of its kernels, what they are compiled for, and
+ * whether a product that is added to something is rounded before, in simple kernels and in sums of
+ * matrix products. That is in no specification (WGSL's fma may do either, as may WebAssembly's
+ * relaxed one) but up to compiler, driver and hardware, so kernels that do it are run. Waits for
+ * the device.
  */
 export async function numericClassOf(device: Device): Promise<string> {
   const { kind, compiledFor } = device.backend.info;

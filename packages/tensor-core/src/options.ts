@@ -1,5 +1,5 @@
-// Checks of options as plain JavaScript gives them, for this package and those built on it: an unknown
-// name or a wrong type is named where it is given, and not where it first hurts.
+// Checks of options as plain JavaScript gives them, for this package and those built on it: an
+// unknown name or a wrong type is named where it is given, and not where it first hurts.
 // `LayerNorm: expected dim to be a whole number of at least 1, got "32".`
 
 import { nearestName } from './nearest-name.js';
@@ -19,8 +19,8 @@ export type OptionRules<Options> = { readonly [Name in keyof Options]-?: OptionR
 /** The checks of one package, which throw its own class. */
 export interface OptionChecks {
   /**
-   * Refuses what is no object, an unknown option, and one that breaks its rule. An unknown one that is
-   * undefined is none.
+   * Refuses what is no object, an unknown option, and one that breaks its rule. An unknown one that
+   * is undefined is none.
    * @param owner the class or function, as messages begin
    */
   checkOptions<Options>(owner: string, options: unknown, rules: OptionRules<Options>): void;
@@ -31,7 +31,8 @@ export interface OptionChecks {
 }
 
 /**
- * @param answers by option that other versions or systems have, in camelCase: what stands for it here
+ * @param answers by option that other versions or systems have, in camelCase: what stands for it
+ * here
  */
 export function optionChecks(
   OptionError: new (message: string) => Error,

@@ -1,7 +1,7 @@
-// Keeps freed buffers of one device for reuse, by size class, the oldest buffer first: whatever order
-// they came back in, the same requests get the same buffers, and a step finds its cached bind groups
-// again. Buffers are handed out whole; one queue runs commands in order, so a freed one may be handed
-// out at once.
+// Keeps freed buffers of one device for reuse, by size class, the oldest buffer first: whatever
+// order they came back in, the same requests get the same buffers, and a step finds its cached bind
+// groups again. Buffers are handed out whole; one queue runs commands in order, so a freed one may
+// be handed out at once.
 
 import type { Backend } from './backend.js';
 import { LimitError, OutOfMemoryError, StateError } from './errors.js';
@@ -72,7 +72,10 @@ export class Pool {
     return this.#inUseBytes;
   }
 
-  /** The most bytes in use at once since creation or the last resetPeak: the lowest limit that works. */
+  /**
+   * The most bytes in use at once since creation or the last resetPeak: the lowest limit that
+   * works.
+   */
   get peakInUseBytes(): number {
     return this.#peakInUseBytes;
   }
@@ -88,7 +91,8 @@ export class Pool {
 
   /**
    * @throws {LimitError} where the buffers in use leave no room under limitBytes
-   * @throws {OutOfMemoryError} where the device has no room, though all free buffers were given back
+   * @throws {OutOfMemoryError} where the device has no room, though all free buffers were given
+   * back
    */
   take(byteLength: number, label: string): BackendBuffer {
     const bytes = Math.min(

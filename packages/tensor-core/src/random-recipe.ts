@@ -1,8 +1,12 @@
-// Random numbers by integers and one f32 product, so that all devices, threads and splits give equal bits:
-// the logarithm of a GPU is not that of a CPU, and neither are those of two JavaScript engines. What is
-// made here in floating point uses only + - * / and roots, which IEEE 754 rounds everywhere alike.
+// Random numbers by integers and one f32 product, so that all devices, threads and splits give
+// equal bits: the logarithm of a GPU is not that of a CPU, and neither are those of two JavaScript
+// engines. What is made here in floating point uses only + - * / and roots, which IEEE 754 rounds
+// everywhere alike.
 
-/** A number is an integer of at most 24 bits, which f32 holds, times a scale. Bits behind a normal's point. */
+/**
+ * A number is an integer of at most 24 bits, which f32 holds, times a scale. Bits behind a normal's
+ * point.
+ */
 export const NORMAL_BITS = 21;
 /** A uniform integer is odd and lies within 2^24 of 0. */
 export const UNIFORM_BITS = 24;
@@ -15,9 +19,10 @@ const TABLE_BITS = 29;
 const table: { words: Uint32Array | undefined } = { words: undefined };
 
 /**
- * Rows of four words (a, b, c, power) for segments of the tail probability p in (0, 1/2): the distance from the
- * mean is a - t * (b - t * c), t from 0 to 1 within the segment, within 2^-21. Row 32 (31 - k) + j is the
- * j-th part of 32 of [2^-(k + 2), 2^-(k + 1)); a tail times its power is t, what precedes it shifted out.
+ * Rows of four words (a, b, c, power) for segments of the tail probability p in (0, 1/2): the
+ * distance from the mean is a - t * (b - t * c), t from 0 to 1 within the segment, within 2^-21.
+ * Row 32 (31 - k) + j is the j-th part of 32 of [2^-(k + 2), 2^-(k + 1)); a tail times its power is
+ * t, what precedes it shifted out.
  */
 export function normalTable(): Uint32Array {
   table.words ??= makeTable();
@@ -49,7 +54,10 @@ function makeTable(): Uint32Array {
   return words;
 }
 
-/** The distance z >= 0 from the mean beyond which a normal number lies with probability p on one side. */
+/**
+ * The distance z >= 0 from the mean beyond which a normal number lies with probability p on one
+ * side.
+ */
 function tailDistance(p: number, near: number): number {
   let z = near;
   // Newton's; the tail is convex, so that all steps but the first go up.
@@ -124,7 +132,10 @@ export function randomInteger(
   return isUpper ? integer : 0 - integer;
 }
 
-/** The upper 32 bits of a 64-bit product, from 16-bit halves: integers alone, which engines compile well. */
+/**
+ * The upper 32 bits of a 64-bit product, from 16-bit halves: integers alone, which engines compile
+ * well.
+ */
 function highWord(a: number, b: number): number {
   const aLow = a & 0xffff;
   const aHigh = a >>> 16;

@@ -2,9 +2,9 @@
 // step and the number of random ops so far; elements are counted from the batch's global row. So
 // masks are equal over ranks, micro-batches and recomputation, however the batch is cut.
 //
-// Note [streams]: where no step was ever begun, nobody has said which global rows a rank has, and all
-// ranks would count from row 0 and drop the same elements. A wrapper that knows its rank therefore
-// names a stream, which keeps the masks of ranks apart until somebody calls begin.
+// Note [streams]: where no step was ever begun, nobody has said which global rows a rank has, and
+// all ranks would count from row 0 and drop the same elements. A wrapper that knows its rank
+// therefore names a stream, which keeps the masks of ranks apart until somebody calls begin.
 
 /** A snapshot that a recomputation restores. */
 export interface RandomState {

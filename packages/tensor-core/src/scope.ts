@@ -1,6 +1,7 @@
 // Lifetimes of what ops make. A scope holds every storage and graph node made while it is open; at
 // its end it hands what the body returned (and graph nodes) to the scope around it, or to the
-// caller where there is none, and releases the rest. Scopes of one device nest in time: one strand of code makes tensors.
+// caller where there is none, and releases the rest. Scopes of one device nest in time: one strand
+// of code makes tensors.
 
 import type { GraphNode } from './autograd/node.js';
 import { StateError } from './errors.js';

@@ -1,5 +1,6 @@
-// Reads a storage in the background while later work is queued and runs, as a save does. Its bytes must not
-// change meanwhile, so whoever changes them in place waits for the storage's readers first.
+// Reads a storage in the background while later work is queued and runs, as a save does. Its bytes
+// must not change meanwhile, so whoever changes them in place waits for the storage's readers
+// first.
 
 import type { Storage } from './storage.js';
 
@@ -28,7 +29,10 @@ export class StorageReader {
     });
   }
 
-  /** Bytes of the storage. Where the device computes in the host's memory, this waits for no later work. */
+  /**
+   * Bytes of the storage. Where the device computes in the host's memory, this waits for no later
+   * work.
+   */
   async read(byteOffset: number, byteLength: number, into?: Uint8Array): Promise<Uint8Array> {
     await this.#settled;
     return this.#storage.readSettled(byteOffset, byteLength, into);

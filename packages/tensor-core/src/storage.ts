@@ -88,7 +88,9 @@ export class Storage {
     this.device.ledger.add(this.#tag, this.byteLength);
   }
 
-  /** Takes bytes that are another's, of which neither pool nor ledger knows; free calls `giveBack`. */
+  /**
+   * Takes bytes that are another's, of which neither pool nor ledger knows; free calls `giveBack`.
+   */
   borrow(buffer: BackendBuffer, giveBack: () => void): void {
     this.#buffer = buffer;
     this.#giveBack = giveBack;
@@ -179,8 +181,8 @@ export class Storage {
   }
 
   /**
-   * Begins to read its bytes as all that is queued leaves them, while later work runs. Until the reader is
-   * closed nobody may change them in place.
+   * Begins to read its bytes as all that is queued leaves them, while later work runs. Until the
+   * reader is closed nobody may change them in place.
    * @param settled device.synchronize() of this moment; several readers may share one
    */
   openReader(settled = this.device.synchronize()): StorageReader {
@@ -190,12 +192,18 @@ export class Storage {
     return reader;
   }
 
-  /** Those that are open: whoever changes the bytes in place, by kernels too, awaits each one's `whenClosed`. */
+  /**
+   * Those that are open: whoever changes the bytes in place, by kernels too, awaits each one's
+   * `whenClosed`.
+   */
   get readers(): ReadonlySet<StorageReader> {
     return this.#readers;
   }
 
-  /** Reads bytes that no queued work changes, and waits for none of it where the device's memory is the host's. */
+  /**
+   * Reads bytes that no queued work changes, and waits for none of it where the device's memory is
+   * the host's.
+   */
   async readSettled(
     byteOffset = 0,
     byteLength = this.byteLength,

@@ -13,7 +13,8 @@ export type Shape = readonly number[];
 
 /**
  * The part of a parameter that this rank's optimizer steps: elements [start, start + length) of
- * `flat`, a one-dimensional f32 leaf whose `grad` holds the matching gradients. The length may be 0.
+ * `flat`, a one-dimensional f32 leaf whose `grad` holds the matching gradients. The length may be
+ * 0.
  */
 export interface ShardPiece {
   readonly flat: Tensor;
@@ -57,7 +58,10 @@ export class Tensor {
   gradSink: GradSink | undefined = undefined;
   /** Where the optimizer finds a sharded or packed parameter; undefined: the tensor itself. */
   piece: ShardPiece | undefined = undefined;
-  /** Where a flat rests that is off the device between steps: nn's setFlatHome and flatHomeOf know its type. */
+  /**
+   * Where a flat rests that is off the device between steps: nn's setFlatHome and flatHomeOf know
+   * its type.
+   */
   home: unknown = undefined;
   /** The graph node that made it, and which of its outputs it is; none for a leaf. */
   node: GraphNode | undefined = undefined;
@@ -76,8 +80,8 @@ export class Tensor {
   }
 
   /**
-   * A leaf's accumulated gradient. That of a packed or sharded parameter is a part of its flat's instead;
-   * undefined drops it there too.
+   * A leaf's accumulated gradient. That of a packed or sharded parameter is a part of its flat's
+   * instead; undefined drops it there too.
    */
   get grad(): Tensor | undefined {
     return this.#grad;
@@ -166,7 +170,9 @@ export class Tensor {
     return this.markKept();
   }
 
-  /** Gives up a kept tensor's hold of its storage; inside a scope, frees one before the scope ends. */
+  /**
+   * Gives up a kept tensor's hold of its storage; inside a scope, frees one before the scope ends.
+   */
   dispose(): void {
     if (this.#isKept || !this.device.drop(this)) {
       this.#storage.release();

@@ -1,5 +1,5 @@
-// Collects timed events of one rank and writes them as a Chrome trace, which Perfetto opens. Tracks:
-// main (ranges of the program), collectives, device (kernels) and staging.
+// Collects timed events of one rank and writes them as a Chrome trace, which Perfetto opens.
+// Tracks: main (ranges of the program), collectives, device (kernels) and staging.
 
 export type TraceTrack = 'main' | 'collectives' | 'device' | 'staging';
 

@@ -1,6 +1,6 @@
-// Runs of a device's memory, which kernels read and write. In calls they are dense and row-major unless
-// strides are given. "float" is f32, f16 or bf16; views of one call may mix float dtypes freely. Strides are
-// in elements.
+// Runs of a device's memory, which kernels read and write. In calls they are dense and row-major
+// unless strides are given. "float" is f32, f16 or bf16; views of one call may mix float dtypes
+// freely. Strides are in elements.
 
 import type { DType } from '@shardweave/dtypes';
 

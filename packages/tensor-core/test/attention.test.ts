@@ -1,4 +1,5 @@
-// Attention beside a plain composition of other ops, and its memory, which grows with the number of rows.
+// Attention beside a plain composition of other ops, and its memory, which grows with the number of
+// rows.
 
 import {
   type AttentionOptions,
@@ -148,7 +149,8 @@ describe('the memory of attention', () => {
   test('is linear in the number of rows at 8,192, by a dry run', async () => {
     const [half, whole] = [await peakBytes(SEQ / 2), await peakBytes(SEQ)];
     expect(whole).toBe(2 * half);
-    // Rows in, out, their gradient and two sums a head; the matrix of weights would have 64 MiB a head.
+    // Rows in, out, their gradient and two sums a head; the matrix of weights would have 64 MiB a
+    // head.
     expect(whole).toBe(4 * SEQ * (2 * width + 16 + 2 * 2));
   });
 

@@ -1,5 +1,5 @@
-// Who the engine tells what and when: hooks before a gradient is used, the event when all gradients of a
-// leaf are final, and the end of a backward.
+// Who the engine tells what and when: hooks before a gradient is used, the event when all gradients
+// of a leaf are final, and the end of a backward.
 
 import {
   add,

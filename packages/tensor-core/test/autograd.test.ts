@@ -1,5 +1,5 @@
-// The engine's promises on gradients: which leaves get them, what a backward leaves behind, and what a
-// failing one does.
+// The engine's promises on gradients: which leaves get them, what a backward leaves behind, and
+// what a failing one does.
 
 import {
   add,

@@ -1,5 +1,6 @@
-// Products of the CPU device beyond each of its blocks: of rows, of columns, of k, and of the columns
-// whose panels a thread keeps; against float64, and with equal bits on any number of threads.
+// Products of the CPU device beyond each of its blocks: of rows, of columns, of k, and of the
+// columns whose panels a thread keeps; against float64, and with equal bits on any number of
+// threads.
 
 import type { DType } from '@shardweave/dtypes';
 import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';

@@ -322,8 +322,8 @@ it('leaves the event loop free during a long product', async () => {
     clearInterval(timer);
     return turns;
   };
-  // Four are 8.6 GFLOP and take 100 ms at least: had they run in this thread, they would be over before
-  // the first turn. A machine that gives this thread less of its time needs more of them.
+  // Four are 8.6 GFLOP and take 100 ms at least: had they run in this thread, they would be over
+  // before the first turn. A machine that gives this thread less of its time needs more of them.
   let turns = 0;
   for (let numProducts = 4; turns < 3 && numProducts <= 64; numProducts *= 2) {
     turns = await turnsDuring(numProducts);

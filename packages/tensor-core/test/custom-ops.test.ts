@@ -1,4 +1,5 @@
-// Ops of a user's own on every backend: values and gradients of both texts, and what a device does with them.
+// Ops of a user's own on every backend: values and gradients of both texts, and what a device does
+// with them.
 
 import {
   add,
@@ -240,7 +241,8 @@ describe('the cpu device', () => {
         },
       });
       const x = device.tensor([0]);
-      // Milliseconds of work that the twin's input hangs on: threads have not ended it when the twin comes.
+      // Milliseconds of work that the twin's input hangs on: threads have not ended it when the
+      // twin comes.
       const square = device.full([400, 400], 1);
       const late = () => affine(sum(matmul(square, square)), 0, 0);
       const reads: Promise<unknown>[] = [];

@@ -1,5 +1,5 @@
-// GPUBuffers in and out: tensors over buffers of the caller's, and the buffers of tensors in pipelines of
-// the caller's, on one GPUDevice.
+// GPUBuffers in and out: tensors over buffers of the caller's, and the buffers of tensors in
+// pipelines of the caller's, on one GPUDevice.
 
 import {
   affine,

@@ -1,5 +1,5 @@
-// The conformance suite on the reference device itself: its cases are well formed, cover every kernel
-// and leave no buffers behind; and on devices made wrong on purpose, which they must notice.
+// The conformance suite on the reference device itself: its cases are well formed, cover every
+// kernel and leave no buffers behind; and on devices made wrong on purpose, which they must notice.
 
 import type { Backend, KernelName, View } from '@shardweave/tensor-core';
 import {

@@ -111,8 +111,8 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
     const isFrozen = true;
     const exact = await results(reference, plain, { isFrozen });
     expect(exact[2]).toHaveLength(0);
-    // Chunks of 64 rows and 6, where 64 are the least that forward takes at once, and one of all rows. A row
-    // is one sum over all classes, as the plain one's is: 2e-6 from float64 on WebGPU.
+    // Chunks of 64 rows and 6, where 64 are the least that forward takes at once, and one of all
+    // rows. A row is one sum over all classes, as the plain one's is: 2e-6 from float64 on WebGPU.
     expectClose(await results(device, chunked(CHUNK_BYTES), { isFrozen }), exact, 2e-6);
     expectClose(await results(device, chunked(), { isFrozen }), exact, 2e-6);
     // In f16 a scale of 2^12 keeps what is below 2^-24, here all of it.
@@ -225,7 +225,8 @@ describe('linearCrossEntropy', () => {
     const inChunks = await results(device, chunked(CHUNK_BYTES), { dtype: 'bf16' });
     expect(inChunks[0]).toEqual(loss);
     expect(inChunks[2]).toEqual(dWeight);
-    // The input's are sums of f32 ones, whose last bits may decide a rounding to 8 bits here and there.
+    // The input's are sums of f32 ones, whose last bits may decide a rounding to 8 bits here and
+    // there.
     const numOther = inChunks[1]!.filter((value, i) => value !== dx![i]).length;
     expect(numOther).toBeLessThan(0.01 * dx!.length);
   });

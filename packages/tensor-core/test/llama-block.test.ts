@@ -1,5 +1,5 @@
-// A block of a Llama from the fused ops (grouped heads, RMS norms, rotary positions, SwiGLU): equal to one
-// composed of plain ops in values and gradients, in a fraction of the kernel calls.
+// A block of a Llama from the fused ops (grouped heads, RMS norms, rotary positions, SwiGLU): equal
+// to one composed of plain ops in values and gradients, in a fraction of the kernel calls.
 
 import {
   add,

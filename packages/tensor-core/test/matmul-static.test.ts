@@ -1,6 +1,6 @@
-// The hardware product judged without hardware: what a warp's loads and stores touch, from the text of
-// every tile, and which tile the products of models are given, how much of it is wasted, and how many
-// workgroups run. bench/kernels/isa.mjs judges the code that a GPU compiler makes of it.
+// The hardware product judged without hardware: what a warp's loads and stores touch, from the text
+// of every tile, and which tile the products of models are given, how much of it is wasted, and how
+// many workgroups run. bench/kernels/isa.mjs judges the code that a GPU compiler makes of it.
 
 import { byteSize } from '@shardweave/dtypes';
 import { expect, test } from 'vitest';
@@ -16,7 +16,9 @@ import { judgeOperand } from './support/warp-judge.js';
 
 /** At best 4: a quarter more for what crosses a border. */
 const MOST_TURNS = 5;
-/** Rows at any offset share sectors with their neighbors; the next block of k finds them in a cache. */
+/**
+ * Rows at any offset share sectors with their neighbors; the next block of k finds them in a cache.
+ */
 const MOST_SECTORS_NARROW = 8;
 /** Two for each processor of the largest chips; narrow layers of other models have at least one. */
 const LEAST_GROUPS = { 'GPT-2 124M': 264, others: 132 };

@@ -85,7 +85,8 @@ describe('a device without room', () => {
     const error = await Promise.resolve()
       .then(() => device.zeros([39 * MIB]))
       .catch((reason: unknown) => reason);
-    // The last of them, kernels, stacks and what comes on the way from the host, and no room for two.
+    // The last of them, kernels, stacks and what comes on the way from the host, and no room for
+    // two.
     expect((error as { cause: OutOfMemoryError }).cause.reservedBytes).toBeLessThan(24 * 2 ** 20);
   });
 

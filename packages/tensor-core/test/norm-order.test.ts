@@ -1,5 +1,5 @@
-// A norm's bits say nothing of where its elements were: blocks taken one by one and added up by hand
-// give what whole nodes give, on every device, in bits.
+// A norm's bits say nothing of where its elements were: blocks taken one by one and added up by
+// hand give what whole nodes give, on every device, in bits.
 
 import {
   type Backend,

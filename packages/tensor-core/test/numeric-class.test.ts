@@ -1,5 +1,5 @@
-// The numeric class of a device: what it says, and that the cpu device's kernels have the bits of the
-// version that they claim.
+// The numeric class of a device: what it says, and that the cpu device's kernels have the bits of
+// the version that they claim.
 
 import { fnv1a } from '@shardweave/dtypes';
 import { type Backend, Device, KERNEL_VERSIONS, type KernelCalls } from '@shardweave/tensor-core';

@@ -1,4 +1,5 @@
-// Options as plain JavaScript gives them: unknown names and wrong kinds are named where they are given.
+// Options as plain JavaScript gives them: unknown names and wrong kinds are named where they are
+// given.
 
 import * as core from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';

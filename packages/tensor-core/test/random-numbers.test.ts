@@ -1,5 +1,5 @@
-// Random tensors: the distribution against the error function, equal bits on all devices and in parts, and
-// what is refused. The kernel suite holds the devices to the recipe.
+// Random tensors: the distribution against the error function, equal bits on all devices and in
+// parts, and what is refused. The kernel suite holds the devices to the recipe.
 
 import {
   Device,
@@ -21,8 +21,8 @@ const KEY = { key0: 11, key1: 7 };
 const normalBelow = (z: number) => (1 + erf(z / Math.SQRT2)) / 2;
 
 /**
- * Largest distance of the values' distribution from `below` (Kolmogorov), which exceeds 1.95 / sqrt(n) once
- * in a thousand keys; the key is fixed.
+ * Largest distance of the values' distribution from `below` (Kolmogorov), which exceeds 1.95 /
+ * sqrt(n) once in a thousand keys; the key is fixed.
  */
 function distance(values: ArrayLike<number>, below: (value: number) => number): number {
   const sorted = Float64Array.from(values).sort();

@@ -1,4 +1,5 @@
-// The README's examples of training and of an op of one's own, run as they stand, and its table of codes.
+// The README's examples of training and of an op of one's own, run as they stand, and its table of
+// codes.
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';

@@ -1,5 +1,5 @@
-// Products, optimizers and the queue of the reference device against values worked out by hand, so that the
-// specification of the kernels rests on something other than itself.
+// Products, optimizers and the queue of the reference device against values worked out by hand, so
+// that the specification of the kernels rests on something other than itself.
 
 import { f16ToF32, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
 import type { View } from '@shardweave/tensor-core';

@@ -1,4 +1,5 @@
-// Elementwise kernels, copies and reductions of the reference device against values worked out by hand.
+// Elementwise kernels, copies and reductions of the reference device against values worked out by
+// hand.
 
 import { beforeEach, describe, expect, test } from 'vitest';
 import { referenceViews } from './support/reference-views.js';

@@ -1,5 +1,5 @@
-// Kernels over rows of the reference device (softmax, layer norm, embedding, cross-entropy, dropout)
-// against values worked out by hand or by a formula of their own.
+// Kernels over rows of the reference device (softmax, layer norm, embedding, cross-entropy,
+// dropout) against values worked out by hand or by a formula of their own.
 
 import { beforeEach, describe, expect, test } from 'vitest';
 import { philox } from '../src/backends/reference/dropout.js';

@@ -1,5 +1,5 @@
-// The WebGPU device in Node: the conformance suite of the seam with the device's own limits and with
-// a small one that makes kernels split, and how it fails.
+// The WebGPU device in Node: the conformance suite of the seam with the device's own limits and
+// with a small one that makes kernels split, and how it fails.
 
 import {
   type ConformanceCase,
@@ -35,9 +35,9 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       backend = await open(options);
     });
     afterAll(() => backend.dispose());
-    // A CPU driver compiles workgroup kernels for seconds each, with a cold shader cache for minutes
-    // in all: their 16-bit forms, further products and workgroups by the ten thousand run where
-    // `npm run test:long` asks for them.
+    // A CPU driver compiles workgroup kernels for seconds each, with a cold shader cache for
+    // minutes in all: their 16-bit forms, further products and workgroups by the ten thousand run
+    // where `npm run test:long` asks for them.
     const isSlow = (name: string) =>
       options.kernelProfile === 'hardware' &&
       /f16|65,601 spans|^matmul (?!.* of all shapes)|operands of matmul/.test(name) &&

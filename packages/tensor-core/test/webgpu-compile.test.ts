@@ -1,6 +1,6 @@
-// Every kernel for hardware through Dawn's compiler on its null driver, which computes nothing: in each
-// dtype and with timestamps, on any machine. A software driver takes minutes for them; those for
-// software it runs in webgpu-backend.test.ts.
+// Every kernel for hardware through Dawn's compiler on its null driver, which computes nothing: in
+// each dtype and with timestamps, on any machine. A software driver takes minutes for them; those
+// for software it runs in webgpu-backend.test.ts.
 
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';

@@ -1,5 +1,6 @@
-// Index arithmetic beyond 2^24, where an f32 no longer holds every integer: the device function that
-// all strided kernels divide with, over indices up to 2^31, and a copy of more elements than that.
+// Index arithmetic beyond 2^24, where an f32 no longer holds every integer: the device function
+// that all strided kernels divide with, over indices up to 2^31, and a copy of more elements than
+// that.
 
 import type { View } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';

@@ -1,6 +1,6 @@
-// Products by matrix units: their index functions, edges, parts of k and epilogues against float64, on a
-// device without matrix units through subgroup-matrix.ts, when they are chosen, and the numeric class that
-// says so. No matrix unit computes here.
+// Products by matrix units: their index functions, edges, parts of k and epilogues against float64,
+// on a device without matrix units through subgroup-matrix.ts, when they are chosen, and the
+// numeric class that says so. No matrix unit computes here.
 
 import { Device, type View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -13,7 +13,9 @@ const FEATURES = ['shader-f16', 'subgroups', 'timestamp-query'];
 
 const NOTHING = '@compute @workgroup_size(1) fn main() {}';
 
-/** A device that says it has matrix units, of `configs`; `rewrite` makes the text that it compiles. */
+/**
+ * A device that says it has matrix units, of `configs`; `rewrite` makes the text that it compiles.
+ */
 async function openMatrix(
   configs: readonly unknown[],
   rewrite: (code: string, label: string) => string,
@@ -58,8 +60,9 @@ describe.skipIf(reason !== undefined)(title('products by matrix units'), () => {
     return new Float32Array((await bench.bytes(wide)).slice().buffer);
   }
 
-  // Edges of tiles and of blocks, rows that vectors fit and rows that they do not, a sum that is cut, and
-  // sums of an operand. A CPU driver compiles each for seconds with a cold cache: the others are long tests.
+  // Edges of tiles and of blocks, rows that vectors fit and rows that they do not, a sum that is
+  // cut, and sums of an operand. A CPU driver compiles each for seconds with a cold cache: the
+  // others are long tests.
   const cases = [
     { letters: 'NT', m: 40, n: 68, k: 1100, out: 'f16', rest: { alpha: 0.5 } },
     { letters: 'TN', m: 37, n: 70, k: 45, out: 'f32', rest: { accumulate: true } },

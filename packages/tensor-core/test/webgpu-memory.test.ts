@@ -1,5 +1,6 @@
-// A WebGPU device without memory. Dawn's null driver has 512 MiB and computes nothing, so it shows who
-// is told, and that later work is taken; what later work computes is shown on a driver that runs it.
+// A WebGPU device without memory. Dawn's null driver has 512 MiB and computes nothing, so it shows
+// who is told, and that later work is taken; what later work computes is shown on a driver that
+// runs it.
 
 import { Device, OutOfMemoryError } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';

@@ -1,4 +1,5 @@
-// What only the WebGPU device has: batches, staging, one buffer bound twice, choices of tiles, traces.
+// What only the WebGPU device has: batches, staging, one buffer bound twice, choices of tiles,
+// traces.
 
 import type { View } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -115,7 +116,8 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
     await other.dispose();
   });
 
-  // A CPU driver compiles a tile for seconds with a cold cache: 16 bits take those that differ most.
+  // A CPU driver compiles a tile for seconds with a cold cache: 16 bits take those that differ
+  // most.
   test.each([
     ['f32', ['direct 8x8x8', 'broadcast 16x2x8'], HARDWARE_TILES, []],
     ['f16', [], ['shared 32x32x16/4'], ['shared 64x64x8/8']],

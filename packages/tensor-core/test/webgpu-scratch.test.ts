@@ -1,5 +1,5 @@
-// Intermediate results of WebGPU kernels, such as rows of an odd number of 16-bit elements in f32: in
-// the ledger and the pool of the device that queued them, under its limit, and in its dry runs.
+// Intermediate results of WebGPU kernels, such as rows of an odd number of 16-bit elements in f32:
+// in the ledger and the pool of the device that queued them, under its limit, and in its dry runs.
 
 import {
   add,

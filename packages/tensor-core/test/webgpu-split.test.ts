@@ -134,7 +134,8 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
         });
         return out;
       });
-      // k windows round the running sum between dispatches only where it is stored: f32, or f16 once.
+      // k windows round the running sum between dispatches only where it is stored: f32, or f16
+      // once.
       expectClose(got, want, dtype);
     }
   });

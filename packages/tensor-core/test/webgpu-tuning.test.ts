@@ -1,4 +1,5 @@
-// The choice of tiles by measuring, where it is kept, and kernels that are compiled before they run.
+// The choice of tiles by measuring, where it is kept, and kernels that are compiled before they
+// run.
 
 import { mkdtempSync, readdirSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -28,7 +29,10 @@ const PROFILE = {
   maxWorkgroupBytes: 32768,
 };
 
-/** Tuning on a device whose products take what `msOf` says of the tile; the n-th measurement is disturbed. */
+/**
+ * Tuning on a device whose products take what `msOf` says of the tile; the n-th measurement is
+ * disturbed.
+ */
 async function tuneOn(
   msOf: (tile: string) => number,
   { leastMs, disturbed = () => 1 }: { leastMs: number; disturbed?: (n: number) => number },

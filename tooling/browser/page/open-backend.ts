@@ -5,9 +5,10 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 
 /**
- * `webgpu` with the adapter's own limits; `webgpu-bare` with no feature and the limits of the specification,
- * as a page asks for that knows nothing of this package. `cpu` with as many threads as given after the colon, in workers whose source travels with the
- * package; `cpu-file` with workers loaded from a file beside the page.
+ * `webgpu` with the adapter's own limits; `webgpu-bare` with no feature and the limits of the
+ * specification, as a page asks for that knows nothing of this package. `cpu` with as many threads
+ * as given after the colon, in workers whose source travels with the package; `cpu-file` with
+ * workers loaded from a file beside the page.
  */
 export type PageDevice = 'reference' | 'webgpu' | 'webgpu-bare' | 'cpu:1' | 'cpu:2' | 'cpu-file:2';
 

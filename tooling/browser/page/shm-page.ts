@@ -36,7 +36,10 @@ async function runConformance(worldSize: number) {
   return { numCases: cases.length, failed };
 }
 
-/** Ends the last of three workers in the middle of its work; what the others say, and after what time. */
+/**
+ * Ends the last of three workers in the middle of its work; what the others say, and after what
+ * time.
+ */
 async function endOne() {
   const workers = startWorkers(3);
   const handles = createShmJob(3);

@@ -1,4 +1,5 @@
-// A rank as a web worker of the page: asks the page for a handle of each job, and runs what it is told.
+// A rank as a web worker of the page: asks the page for a handle of each job, and runs what it is
+// told.
 
 import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
 import { connectShm, connectShmEndpoint, type ShmRankHandle } from '@shardweave/collectives/shm';

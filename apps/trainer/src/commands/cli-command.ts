@@ -11,8 +11,8 @@ export interface CommandContext extends Pick<TerminalOptions, 'out' | 'err' | 'e
   /** The script of the binary, which rank processes, threads and probes run. */
   readonly entry: string;
   /**
-   * Signals that ask the command to end. Until it calls this they end the process by themselves: a command
-   * that doesn't look at them must not call it.
+   * Signals that ask the command to end. Until it calls this they end the process by themselves: a
+   * command that doesn't look at them must not call it.
    */
   readonly listen: () => Interrupt;
 }
@@ -33,7 +33,8 @@ export interface CliCommand {
    */
   readonly parse: (args: readonly string[], write: (text: string) => void) => object;
   /**
-   * Parses and works; resolves to the exit code. What it rejects with is told as a sentence by runCommand.
+   * Parses and works; resolves to the exit code. What it rejects with is told as a sentence by
+   * runCommand.
    */
   readonly run: (context: CommandContext) => Promise<number>;
 }

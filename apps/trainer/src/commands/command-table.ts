@@ -1,5 +1,5 @@
-// Every command of `shardweave`. Each is a file of this folder that is loaded when it is called, so that
-// --help and a mistyped name cost no engine.
+// Every command of `shardweave`. Each is a file of this folder that is loaded when it is called, so
+// that --help and a mistyped name cost no engine.
 
 import type { CliCommand } from './cli-command.js';
 

@@ -1,5 +1,5 @@
-// What every command does alike: its flags are parsed, help is printed, and what can't be parsed is a
-// sentence.
+// What every command does alike: its flags are parsed, help is printed, and what can't be parsed is
+// a sentence.
 
 import { type Command, CommanderError } from 'commander';
 import { UsageError } from '../errors.js';
@@ -11,8 +11,8 @@ export interface CommandSpec<Flags extends object> {
   readonly options: () => Command;
   readonly examples: readonly CommandExample[];
   /**
-   * The flags of what commander gives, by names in camelCase; default: as they are. `operands` are what
-   * stands beside them, where the command takes such.
+   * The flags of what commander gives, by names in camelCase; default: as they are. `operands` are
+   * what stands beside them, where the command takes such.
    * @throws {UsageError} for a value that the flag doesn't take
    */
   readonly read?: (given: Readonly<Record<string, unknown>>, operands: readonly string[]) => Flags;

@@ -1,4 +1,5 @@
-// The command `doctor`: what this machine offers to the other commands, and what to do where it could offer more.
+// The command `doctor`: what this machine offers to the other commands, and what to do where it
+// could offer more.
 
 import { execFile } from 'node:child_process';
 import { arch, availableParallelism, platform, totalmem } from 'node:os';

@@ -138,7 +138,9 @@ class Speech {
   }
 }
 
-/** An empty prompt is a begin token, or the end token that stands between texts where there is none. */
+/**
+ * An empty prompt is a begin token, or the end token that stands between texts where there is none.
+ */
 function promptTokens(prompt: string, tokenizer: Tokenizer): number[] {
   const { beginToken, endToken, addsBegin } = tokenizer;
   if (prompt !== '') {

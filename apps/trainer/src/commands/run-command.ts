@@ -1,5 +1,5 @@
-// From what was typed behind `shardweave` to an exit code: finds the command, runs it, and tells what it
-// rejects with.
+// From what was typed behind `shardweave` to an exit code: finds the command, runs it, and tells
+// what it rejects with.
 
 import { CommanderError } from 'commander';
 import { ToldError, TrainerError, UsageError } from '../errors.js';

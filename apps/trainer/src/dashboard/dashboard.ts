@@ -1,5 +1,5 @@
-// The page of a running command: what has happened, and then what happens, to whoever has the token. It
-// listens on loopback alone and changes nothing.
+// The page of a running command: what has happened, and then what happens, to whoever has the
+// token. It listens on loopback alone and changes nothing.
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';

@@ -1,5 +1,6 @@
-// Who may ask the dashboard. It listens on loopback, where any page that a browser shows and any user of the
-// machine can knock: a page is known by the names in its request, and a user by the token.
+// Who may ask the dashboard. It listens on loopback, where any page that a browser shows and any
+// user of the machine can knock: a page is known by the names in its request, and a user by the
+// token.
 
 import { timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
@@ -13,8 +14,8 @@ export interface Refusal {
 }
 
 /**
- * Why `request` gets nothing, or undefined. A name that an attacker's DNS leads to loopback stands in Host;
- * a page of another origin names that in Origin, or else can't send the token.
+ * Why `request` gets nothing, or undefined. A name that an attacker's DNS leads to loopback stands
+ * in Host; a page of another origin names that in Origin, or else can't send the token.
  * @param token expected as `Authorization: Bearer`; undefined: what is asked for is no secret
  */
 export function refusalOf(

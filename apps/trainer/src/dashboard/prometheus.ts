@@ -1,5 +1,5 @@
-// The run as Prometheus reads it: text format 0.0.4, base units in the names. Counters begin at 0 with the
-// command, as those of any process that is started anew.
+// The run as Prometheus reads it: text format 0.0.4, base units in the names. Counters begin at 0
+// with the command, as those of any process that is started anew.
 
 import { MEMORY_TAGS } from '@shardweave/tensor-core';
 import type { RunRecord } from '../output/run-records.js';

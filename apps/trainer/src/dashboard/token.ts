@@ -3,7 +3,10 @@
 import { randomBytes } from 'node:crypto';
 import { UsageError } from '../errors.js';
 
-/** Names the token, for Prometheus and for runs whose output nobody reads; else it is made anew each time. */
+/**
+ * Names the token, for Prometheus and for runs whose output nobody reads; else it is made anew each
+ * time.
+ */
 export const TOKEN_VARIABLE = 'SHARDWEAVE_DASHBOARD_TOKEN';
 /** As long as 128 bits are in base64: nobody guesses that. */
 const LEAST_CHARS = 22;

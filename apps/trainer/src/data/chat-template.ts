@@ -1,5 +1,5 @@
-// A model's chat template: conversations as the text that it was trained on. A date in a template is a
-// fixed one, since the tokens of a data set must not hang on the day.
+// A model's chat template: conversations as the text that it was trained on. A date in a template
+// is a fixed one, since the tokens of a data set must not hang on the day.
 
 import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
 import { UsageError } from '../errors.js';
@@ -79,11 +79,12 @@ export class ChatTemplate {
   }
 
   /**
-   * The conversation in parts, in order: an answer reaches from what the template writes before it when
-   * it asks for one to the token that ends the turn.
+   * The conversation in parts, in order: an answer reaches from what the template writes before it
+   * when it asks for one to the token that ends the turn.
    *
-   * @throws {UsageError} where the template refuses the conversation, or writes an answer in another way
-   * once something follows it: what a model would learn is then not what it is shown later.
+   * @throws {UsageError} where the template refuses the conversation, or writes an answer in
+   * another way once something follows it: what a model would learn is then not what it is shown
+   * later.
    */
   parts(messages: readonly ChatMessage[]): ChatPart[] {
     const text = this.render(messages);

@@ -30,7 +30,10 @@ export interface Dataset {
   readonly numSteps: number;
   /** Micro-steps of every step, on every rank. */
   readonly numMicroSteps: number;
-  /** Targets that count in step `step` (from 0), of all ranks and micro-steps: what losses are divided by. */
+  /**
+   * Targets that count in step `step` (from 0), of all ranks and micro-steps: what losses are
+   * divided by.
+   */
   numTargets(step: number): Promise<number>;
   /** The rows of `rank` in micro-step `microStep` of step `step` (from 0). */
   microBatch(step: number, rank: number, microStep: number): Promise<MicroBatch>;

@@ -1,11 +1,12 @@
-// Tokens of a text that is made of parts, such as prompt and answer: those of the whole text, cut where
-// the parts meet.
+// Tokens of a text that is made of parts, such as prompt and answer: those of the whole text, cut
+// where the parts meet.
 
 import type { Tokenizer } from './tokenizer.js';
 
 /**
- * The tokens of each part. Where a token of the whole would reach over the end of a part, the text is
- * encoded in two there: so a model meets a prompt when it is asked, and what it then says begins anew.
+ * The tokens of each part. Where a token of the whole would reach over the end of a part, the text
+ * is encoded in two there: so a model meets a prompt when it is asked, and what it then says begins
+ * anew.
  */
 export function encodeParts(
   tokenizer: Pick<Tokenizer, 'encode' | 'specialTexts'>,
@@ -48,8 +49,8 @@ interface Section {
 }
 
 /**
- * A section begins with a special token, or is what stands before the first one. Their tokens do not
- * hang on each other, so that a long conversation is encoded once and not once a turn.
+ * A section begins with a special token, or is what stands before the first one. Their tokens do
+ * not hang on each other, so that a long conversation is encoded once and not once a turn.
  */
 function sectionsOf(text: string, specialTexts: readonly string[]): Section[] {
   const starts = [0];

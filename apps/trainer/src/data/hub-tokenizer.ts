@@ -1,5 +1,5 @@
-// The tokenizer of a model directory in the Hugging Face layout: tokenizer.json, and beside it what says
-// which tokens begin and end a text and how conversations are written.
+// The tokenizer of a model directory in the Hugging Face layout: tokenizer.json, and beside it what
+// says which tokens begin and end a text and how conversations are written.
 
 import { createHash } from 'node:crypto';
 import { copyFile, readFile } from 'node:fs/promises';
@@ -168,8 +168,8 @@ function makeTokenizer(
       unk_token: textOf(config.unk_token),
     }).filter((entry): entry is [string, string] => typeof entry[1] === 'string'),
   );
-  // A tokenizer that puts a space before its first word, or looks for tokens with white space around
-  // them, would do so in each piece.
+  // A tokenizer that puts a space before its first word, or looks for tokens with white space
+  // around them, would do so in each piece.
   const isByteLevel =
     JSON.stringify(pre_tokenizer ?? null).includes('"ByteLevel"') &&
     (normalizer == null || normalizer.type === 'NFC') &&

@@ -1,5 +1,5 @@
-// Rows of documents: whole ones beside each other as they fit, in an order that the seed and the epoch
-// alone decide.
+// Rows of documents: whole ones beside each other as they fit, in an order that the seed and the
+// epoch alone decide.
 
 import { COUNTED } from './document.js';
 import { permute } from './row-order.js';
@@ -10,15 +10,18 @@ import type { TokenFile } from './token-file.js';
 export interface Packing {
   readonly numRows: number;
   readonly firstPiece: Uint32Array;
-  /** Each piece's document, by its place among `lengths`, and the token of it that the piece starts with. */
+  /**
+   * Each piece's document, by its place among `lengths`, and the token of it that the piece starts
+   * with.
+   */
   readonly document: Uint32Array;
   readonly start: Uint32Array;
 }
 
 /**
- * Next fit: a piece goes into the row that is open if there is room, else into a new one, and no row is
- * looked at again. A piece is a document or, where that has more than `seq` targets, `seq` of them at a
- * time and what is left.
+ * Next fit: a piece goes into the row that is open if there is room, else into a new one, and no
+ * row is looked at again. A piece is a document or, where that has more than `seq` targets, `seq`
+ * of them at a time and what is left.
  *
  * @param lengths tokens of each document; its targets are one less
  */

@@ -1,5 +1,5 @@
-// Tokens of a run's data, made once: a later run of the same file with the same tokenizer finds them in
-// the cache, and no rank makes them for itself.
+// Tokens of a run's data, made once: a later run of the same file with the same tokenizer finds
+// them in the cache, and no rank makes them for itself.
 
 import { createHash, randomBytes } from 'node:crypto';
 import { createReadStream, statSync } from 'node:fs';
@@ -26,8 +26,8 @@ export interface PrepareOptions {
 const SMALL_BYTES = 2 ** 17;
 
 /**
- * Where tokens are kept unless --cache says it: SHARDWEAVE_CACHE, or else the system's place for what
- * can be made again.
+ * Where tokens are kept unless --cache says it: SHARDWEAVE_CACHE, or else the system's place for
+ * what can be made again.
  */
 export function defaultCacheDirectory(
   env: Readonly<Record<string, string | undefined>>,

@@ -16,8 +16,8 @@ export interface RowOrderOptions {
 }
 
 /**
- * `sequential`: rows follow one another through the text and wrap around. `shuffle`: the text is cut
- * into rows, which come in another order each epoch, made from the seed alone.
+ * `sequential`: rows follow one another through the text and wrap around. `shuffle`: the text is
+ * cut into rows, which come in another order each epoch, made from the seed alone.
  */
 export function rowOrder(order: Order, options: RowOrderOptions): RowOrder {
   const { tokenCount, batch, seq } = options;
@@ -50,8 +50,9 @@ export function numMicroSteps({ batch, ranks, gradAccum }: Parts): number {
 }
 
 /**
- * The rows of a step's micro-step that belong to a rank: [first, end) out of B, perhaps none. A step's
- * rows are cut by rank and a rank's by micro-step; where they don't divide the first parts take one more.
+ * The rows of a step's micro-step that belong to a rank: [first, end) out of B, perhaps none. A
+ * step's rows are cut by rank and a rank's by micro-step; where they don't divide the first parts
+ * take one more.
  */
 export function rowsOf(
   options: Parts & { readonly rank: number; readonly microStep: number },

@@ -13,7 +13,10 @@ export interface RowArrays {
   readonly tokens: Uint32Array;
   /** One token on, or NO_TARGET. */
   readonly targets: Uint32Array;
-  /** Which document of its row a token belongs to, and its place there. Undefined: rows are one text. */
+  /**
+   * Which document of its row a token belongs to, and its place there. Undefined: rows are one
+   * text.
+   */
   readonly segments?: Uint32Array;
   readonly positions?: Uint32Array;
 }

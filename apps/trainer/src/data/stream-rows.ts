@@ -1,4 +1,5 @@
-// Rows of a text: windows of T tokens that follow each other without gap, whatever they cut through.
+// Rows of a text: windows of T tokens that follow each other without gap, whatever they cut
+// through.
 
 import { COUNTED } from './document.js';
 import { rowOrder } from './row-order.js';
@@ -15,7 +16,10 @@ export interface StreamOptions {
   readonly order: RowOrderName;
 }
 
-/** In turn each target comes once, so that the last row may be shorter; other orders leave its tokens out. */
+/**
+ * In turn each target comes once, so that the last row may be shorter; other orders leave its
+ * tokens out.
+ */
 export function streamRows(file: TokenFile, options: StreamOptions): RowSource {
   const { first, end, seq, batch, order } = options;
   const all = end - first - 1;

@@ -2,7 +2,7 @@
 //
 //   index.json     what it holds (TokenIndex)
 //   tokens.bin     u32 little-endian, one behind the other; COUNTED marks those whose loss counts
-//   documents.bin  of each document three u32: its tokens, how many of them count as targets, its line
+//   documents.bin  three u32 a document: its tokens, how many count as targets, its line
 
 import { existsSync } from 'node:fs';
 import { type FileHandle, open, readFile, rename, rm, writeFile } from 'node:fs/promises';
@@ -28,7 +28,9 @@ export interface TokenIndex {
 export interface DocumentEntry {
   readonly start: number;
   readonly length: number;
-  /** Tokens that count, the first one aside: nothing comes before it that it could be the target of. */
+  /**
+   * Tokens that count, the first one aside: nothing comes before it that it could be the target of.
+   */
   readonly counted: number;
   /** In the file that it came from, from 1. */
   readonly line: number;

@@ -1,5 +1,5 @@
-// Tokenizing in a thread of its own: it takes minutes for large data, in which the command still shows
-// how far it is and listens to Ctrl-C.
+// Tokenizing in a thread of its own: it takes minutes for large data, in which the command still
+// shows how far it is and listens to Ctrl-C.
 
 import { parentPort, Worker, workerData } from 'node:worker_threads';
 import { TrainerError, UsageError } from '../errors.js';

@@ -30,7 +30,9 @@ export function isJsonl(file: string | undefined): boolean {
   return file !== undefined && /\.jsonl$/i.test(file);
 }
 
-/** @throws {UsageError} where the data can't be read or is not what it should be, or has no place. */
+/**
+ * @throws {UsageError} where the data can't be read or is not what it should be, or has no place.
+ */
 export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise<void> {
   const tokenizer = await loadTokenizer(job.tokenizer, job.tokenizerDirectory);
   const write = isJsonl(job.file) ? writeDocuments : writeText;

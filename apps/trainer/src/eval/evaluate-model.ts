@@ -100,10 +100,10 @@ export async function evaluateModel(
 }
 
 /**
- * UTF-8 bytes that the targets of a plain text spell: those of the text but for its first token's, which is no
- * target. Undefined where the first token has no text of its own: it is special, a part of a character, or
- * written otherwise by the tokenizer. Documents are not asked for: their end tokens count as targets, and
- * spell nothing.
+ * UTF-8 bytes that the targets of a plain text spell: those of the text but for its first token's,
+ * which is no target. Undefined where the first token has no text of its own: it is special, a part
+ * of a character, or written otherwise by the tokenizer. Documents are not asked for: their end
+ * tokens count as targets, and spell nothing.
  */
 export function targetBytes(text: string, tokenizer: Tokenizer): number | undefined {
   const [piece = ''] = tokenizer.pieces(text);

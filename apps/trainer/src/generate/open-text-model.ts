@@ -18,8 +18,8 @@ export interface TextModel extends AsyncDisposable {
   /** Most tokens that it is shown. */
   readonly positions: number;
   /**
-   * The tokens that follow a prompt, up to an end or begin token. What the prompt has in common with the text
-   * before it is not run again.
+   * The tokens that follow a prompt, up to an end or begin token. What the prompt has in common
+   * with the text before it is not run again.
    * @throws {UsageError} for a prompt that is too long
    */
   continue(prompt: readonly number[]): AsyncGenerator<number, void, undefined>;

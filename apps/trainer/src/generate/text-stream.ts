@@ -1,5 +1,5 @@
-// Tokens as they come, made text that can be printed as it comes: never half a character, and never the
-// beginning of what may be a stop text.
+// Tokens as they come, made text that can be printed as it comes: never half a character, and never
+// the beginning of what may be a stop text.
 
 /** What a stream has become sure of. */
 export interface TextPart {
@@ -8,7 +8,9 @@ export interface TextPart {
   readonly isStopped: boolean;
 }
 
-/** Tokens whose text begins the same whatever stands before them: more than any character has bytes. */
+/**
+ * Tokens whose text begins the same whatever stands before them: more than any character has bytes.
+ */
 const NUM_BEFORE = 8;
 /** What an unfinished character is decoded as. */
 const UNFINISHED = '\ufffd';

@@ -1,5 +1,5 @@
-// What lies in a directory: a save, a run with its saves, adapters or a model. Indexes and headers are read,
-// no values.
+// What lies in a directory: a save, a run with its saves, adapters or a model. Indexes and headers
+// are read, no values.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';

@@ -1,5 +1,5 @@
-// Looks for a GPU in a process of its own: a broken driver may crash whoever loads it, and Dawn writes
-// to the terminal of a process that only wanted to know.
+// Looks for a GPU in a process of its own: a broken driver may crash whoever loads it, and Dawn
+// writes to the terminal of a process that only wanted to know.
 
 import { fork } from 'node:child_process';
 import type { AdapterDescription } from '@shardweave/tensor-core/webgpu';
@@ -54,7 +54,9 @@ export function findAdapters(entry: string): Promise<FoundAdapters> {
   });
 }
 
-/** The probe itself. Whatever fails (no package, no driver) means that there is no GPU to prefer. */
+/**
+ * The probe itself. Whatever fails (no package, no driver) means that there is no GPU to prefer.
+ */
 export async function probeAdapters(): Promise<void> {
   let found: FoundAdapters;
   try {

@@ -1,5 +1,5 @@
-// What the command and its rank processes tell each other over the IPC channel. Ranks leave when the
-// channel breaks, so it is also how they notice that the command is gone.
+// What the command and its rank processes tell each other over the IPC channel. Ranks leave when
+// the channel breaks, so it is also how they notice that the command is gone.
 
 import type { RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';

@@ -1,5 +1,6 @@
 // What ranks under mpirun tell rank 0, which stands for the command there: the messages that rank
-// processes send over IPC, here over a group of their own, so that the training's counts stay its own.
+// processes send over IPC, here over a group of their own, so that the training's counts stay its
+// own.
 
 import { deserialize, serialize } from 'node:v8';
 import type { ProcessGroup } from '@shardweave/collectives';

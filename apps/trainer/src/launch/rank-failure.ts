@@ -6,7 +6,10 @@ import type { RankFailure } from './messages.js';
 
 /** Ranks that lose a peer report within moments of its end: wait for all before blaming one. */
 export const GATHER_FAILURES_MS = 400;
-/** The longest that a lost peer's own end may take behind that; the whole must stay within ten seconds. */
+/**
+ * The longest that a lost peer's own end may take behind that; the whole must stay within ten
+ * seconds.
+ */
 export const CAUSE_MS = 3000;
 
 /** How a rank ended before its work was done. */
@@ -27,7 +30,10 @@ export function isLostPeer({ failure }: RankEnd): boolean {
   return failure?.isPeerLost === true;
 }
 
-/** `end` as whoever looks at the run is told of it. @param isEnding whether the job was ending before */
+/**
+ * `end` as whoever looks at the run is told of it. @param isEnding whether the job was ending
+ * before
+ */
 export function endEvent(
   end: Omit<RankEnd, 'step'>,
   { isEnding }: { readonly isEnding: boolean },
@@ -58,8 +64,8 @@ const PEER_CODES: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * The error to show for `ends`, which came within moments: a rank that was killed or crashed silently
- * before one that said why, and both before those that only lost a peer.
+ * The error to show for `ends`, which came within moments: a rank that was killed or crashed
+ * silently before one that said why, and both before those that only lost a peer.
  */
 export function rootCause(ends: readonly RankEnd[], worldSize: number): TrainerError {
   const rankOf = (end: RankEnd) => (end.failure === undefined ? 0 : isLostPeer(end) ? 2 : 1);

@@ -24,8 +24,8 @@ export const RANK_PROCESS_VARIABLE = 'SHARDWEAVE_RANK_PROCESS';
 export function serveRank(work: ProcessRankWork): void {
   const stop = new AbortController();
   const wrapUp = new AbortController();
-  // Ctrl-C reaches the whole foreground group, and what ends a service all of its processes; it is the
-  // command that decides.
+  // Ctrl-C reaches the whole foreground group, and what ends a service all of its processes; it is
+  // the command that decides.
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {});
   }

@@ -1,5 +1,5 @@
-// Node 20 has WebAssembly's relaxed SIMD, with which the CPU device fuses products, behind a flag of V8.
-// A process of the command may set it; a library that is imported never would.
+// Node 20 has WebAssembly's relaxed SIMD, with which the CPU device fuses products, behind a flag
+// of V8. A process of the command may set it; a library that is imported never would.
 
 import { setFlagsFromString } from 'node:v8';
 

@@ -1,5 +1,5 @@
-// Runs this process's rank of a job that mpirun or srun has started: every process runs the command,
-// and rank 0 is the one that shows and writes.
+// Runs this process's rank of a job that mpirun or srun has started: every process runs the
+// command, and rank 0 is the one that shows and writes.
 
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -28,8 +28,8 @@ export interface RunMpiOptions {
 const LEAVE_MS = 5000;
 
 /**
- * Resolves when all ranks have done their work. Rejects on rank 0 with the failure that began it, on
- * others with an error that rank 0 has been told.
+ * Resolves when all ranks have done their work. Rejects on rank 0 with the failure that began it,
+ * on others with an error that rank 0 has been told.
  */
 export async function runMpi(config: RunConfig, options: RunMpiOptions): Promise<void> {
   options.signal.throwIfAborted();

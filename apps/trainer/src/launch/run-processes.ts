@@ -92,8 +92,8 @@ function startProcess(
 }
 
 /**
- * A port that nobody listens on at this moment, and below those that systems hand out by themselves:
- * until rank 0 has it, no connection and no server that asks for any port can take it.
+ * A port that nobody listens on at this moment, and below those that systems hand out by
+ * themselves: until rank 0 has it, no connection and no server that asks for any port can take it.
  */
 async function freePort(): Promise<number> {
   for (;;) {

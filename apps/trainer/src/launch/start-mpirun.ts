@@ -1,5 +1,5 @@
-// `--transport mpi` without a launcher: the command starts itself again under mpirun, a process a rank
-// on this machine. Over several hosts it is mpirun or srun that starts the command.
+// `--transport mpi` without a launcher: the command starts itself again under mpirun, a process a
+// rank on this machine. Over several hosts it is mpirun or srun that starts the command.
 
 import { spawn } from 'node:child_process';
 import { TrainerError, UsageError } from '../errors.js';
@@ -9,15 +9,18 @@ export interface MpirunOptions {
   /** The command's script and its arguments. */
   readonly entry: string;
   readonly args: readonly string[];
-  /** Whether what is printed reaches a terminal: ranks can't tell, since mpirun gives them one of its own. */
+  /**
+   * Whether what is printed reaches a terminal: ranks can't tell, since mpirun gives them one of
+   * its own.
+   */
   readonly isTerminal: boolean;
   /** Ends the job. */
   readonly signal: AbortSignal;
 }
 
 /**
- * Resolves to the exit code of mpirun, which is that of the first rank that failed, or to the signal's:
- * the ranks have said why.
+ * Resolves to the exit code of mpirun, which is that of the first rank that failed, or to the
+ * signal's: the ranks have said why.
  */
 export async function startMpirun(options: MpirunOptions): Promise<number> {
   const { ranks, entry, args, isTerminal, signal } = options;

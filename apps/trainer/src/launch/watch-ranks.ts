@@ -151,8 +151,8 @@ function watchRank(
 }
 
 /**
- * Waits for what else fails for the same cause. Where all that was told so far is that a peer is lost, the
- * cause itself is still to come: a killed process may take its time to be gone.
+ * Waits for what else fails for the same cause. Where all that was told so far is that a peer is
+ * lost, the cause itself is still to come: a killed process may take its time to be gone.
  */
 async function gatherFailures(ranks: readonly WatchedRank[]): Promise<void> {
   await delay(GATHER_FAILURES_MS);

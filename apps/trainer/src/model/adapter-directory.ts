@@ -28,7 +28,10 @@ export const ADAPTER_FILES = {
   weights: 'adapter_model.safetensors',
 } as const;
 
-/** The directory that --adapter `path` means: that one or, where it is the --out of a run, the run's adapters. */
+/**
+ * The directory that --adapter `path` means: that one or, where it is the --out of a run, the run's
+ * adapters.
+ */
 export function findAdapter(path: string): string {
   const directory = resolve(path);
   const inRun = join(directory, RUN_FILES.adapter);
@@ -59,7 +62,8 @@ export function readAdapter(directory: string): Promise<LoraConfig> {
 }
 
 /**
- * Hands the adapters of a directory to `use` under the model's names, which reads each while it runs.
+ * Hands the adapters of a directory to `use` under the model's names, which reads each while it
+ * runs.
  * @throws {UsageError} as readAdapter
  */
 export function withAdapterState<T>(
@@ -70,8 +74,8 @@ export function withAdapterState<T>(
 }
 
 /**
- * Writes the adapters of a model's state, the weights first: a config alone would stand for adapters without
- * values.
+ * Writes the adapters of a model's state, the weights first: a config alone would stand for
+ * adapters without values.
  * @param options.base where the base model is
  */
 export async function writeAdapter(

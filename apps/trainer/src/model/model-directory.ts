@@ -44,10 +44,11 @@ export interface ModelDirectory {
 }
 
 /**
- * The model that --model `path` means: that directory or, where it is the --out of a run, the one that
- * the run left in it. Undefined where `path` is no directory.
+ * The model that --model `path` means: that directory or, where it is the --out of a run, the one
+ * that the run left in it. Undefined where `path` is no directory.
  *
- * @throws {UsageError} where there are weights, but in no file that is read, and for adapters alone.
+ * @throws {UsageError} where there are weights, but in no file that is read, and for adapters
+ * alone.
  */
 export function findModelDirectory(path: string): ModelDirectory | undefined {
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) {
@@ -97,8 +98,8 @@ export async function readModelConfig(directory: string): Promise<ModelConfig> {
 }
 
 /**
- * Hands the weights in `directory` to `use`, which reads each while it runs: of any size, one tensor
- * in memory at a time. The files' headers are checked before.
+ * Hands the weights in `directory` to `use`, which reads each while it runs: of any size, one
+ * tensor in memory at a time. The files' headers are checked before.
  *
  * @throws {UsageError} where files can't be read, or do not fit the model that `use` loads.
  */
@@ -128,8 +129,9 @@ export async function withModelState<T>(
 
 /**
  * Writes the weights and config.json, each file whole or not at all and the weights first: a
- * directory with a config alone would stand for random ones. Weights of another model that was there are
- * gone in the end, and an index before the first of its shards: no reader takes two models for one.
+ * directory with a config alone would stand for random ones. Weights of another model that was
+ * there are gone in the end, and an index before the first of its shards: no reader takes two
+ * models for one.
  */
 export async function writeModel(
   directory: string,

@@ -9,8 +9,9 @@ interface Preset {
 }
 
 /**
- * A model over bytes. It needs no dropout before it has seen its text several times, and is narrow, so
- * its weights start larger than GPT-2's: with 0.02 it stays at pairs of letters for twice as long.
+ * A model over bytes. It needs no dropout before it has seen its text several times, and is narrow,
+ * so its weights start larger than GPT-2's: with 0.02 it stays at pairs of letters for twice as
+ * long.
  */
 function bytes(size: Partial<Gpt2Config>): Gpt2Config {
   const noDropout = { embd_pdrop: 0, attn_pdrop: 0, resid_pdrop: 0 };

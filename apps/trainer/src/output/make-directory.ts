@@ -3,7 +3,9 @@
 import { existsSync, mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
 
-/** Level by level: on file systems that refuse, such as /proc, Node's recursive form never returns. */
+/**
+ * Level by level: on file systems that refuse, such as /proc, Node's recursive form never returns.
+ */
 export function makeDirectory(path: string): void {
   if (existsSync(path)) {
     return;

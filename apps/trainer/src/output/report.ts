@@ -1,5 +1,5 @@
-// A run, or several over each other, as one HTML file that asks nobody for anything: the dashboard's page
-// with the records inside.
+// A run, or several over each other, as one HTML file that asks nobody for anything: the
+// dashboard's page with the records inside.
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
@@ -13,7 +13,10 @@ import type { EventRecord, RunRecord, StepLine } from './run-records.js';
 /** What stands in the page where data may be. */
 const NO_DATA = '<script id="data" type="application/json">null</script>';
 
-/** The page of the runs in `directories`, each written with --out. @throws {UsageError} where one holds none */
+/**
+ * The page of the runs in `directories`, each written with --out. @throws {UsageError} where one
+ * holds none
+ */
 export function reportOf(directories: readonly string[]): string {
   const names = shortNames(directories);
   const runs = directories.map((directory, i) => ({

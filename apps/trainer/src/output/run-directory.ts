@@ -42,7 +42,10 @@ export interface RunSummary {
   readonly skippedSteps: { readonly overflow: number; readonly noTargets: number };
   /** For people: the devices of all ranks, each once. */
   readonly device: string;
-  /** The numeric classes of all ranks, each once: runs of one class and one configuration have equal bits. */
+  /**
+   * The numeric classes of all ranks, each once: runs of one class and one configuration have equal
+   * bits.
+   */
   readonly numericClass: string;
   readonly ranks: readonly RankReport[];
   /** With --check: what was planned beside what was taken, by rank. */
@@ -67,7 +70,10 @@ export function refuseUsedDirectory(directory: string): void {
   );
 }
 
-/** Leaves and returns the lines that tell of no later step. The last line of a run that was killed may be cut off. */
+/**
+ * Leaves and returns the lines that tell of no later step. The last line of a run that was killed
+ * may be cut off.
+ */
 function cutBehind<Line>(file: string, step: number): Line[] {
   const texts = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
   const lines = texts.flatMap((text) => {
@@ -97,10 +103,11 @@ export class RunDirectory {
   #isClosed = false;
 
   /**
-   * Creates the directory, and metrics.jsonl and events.jsonl, which are empty. Of a run that goes on behind
-   * step `goesOnAt`, both lose what they say of later steps, and grow.
+   * Creates the directory, and metrics.jsonl and events.jsonl, which are empty. Of a run that goes
+   * on behind step `goesOnAt`, both lose what they say of later steps, and grow.
    *
-   * @throws {UsageError} where the directory holds a run and `goesOnAt` is missing, or can't be made.
+   * @throws {UsageError} where the directory holds a run and `goesOnAt` is missing, or can't be
+   * made.
    */
   constructor(path: string, goesOnAt?: number) {
     if (goesOnAt === undefined) {
@@ -135,8 +142,8 @@ export class RunDirectory {
   }
 
   /**
-   * Appends a line to metrics.jsonl or events.jsonl. What a rank says in each step is written where steps
-   * double, so that a run of many steps and ranks leaves a short file.
+   * Appends a line to metrics.jsonl or events.jsonl. What a rank says in each step is written where
+   * steps double, so that a run of many steps and ranks leaves a short file.
    */
   add(record: RunRecord): void {
     if (record.type === 'step') {

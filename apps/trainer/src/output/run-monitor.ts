@@ -1,5 +1,5 @@
-// Follows a run from the outside: shows what the ranks tell, keeps it for whoever comes late, and writes it
-// under --out.
+// Follows a run from the outside: shows what the ranks tell, keeps it for whoever comes late, and
+// writes it under --out.
 
 import { SignalError, UsageError } from '../errors.js';
 import { checkLines } from '../plan/check-run.js';
@@ -66,7 +66,9 @@ export class RunMonitor {
     return this.#history;
   }
 
-  /** The save that the run ended with where it was asked to stop; undefined where it ran to its end. */
+  /**
+   * The save that the run ended with where it was asked to stop; undefined where it ran to its end.
+   */
   get stopped(): string | undefined {
     return this.#stopped;
   }

@@ -1,5 +1,5 @@
-// A run as it is told to people: plain records in the order in which things happened. Steps are the lines of
-// metrics.jsonl, the rest those of events.jsonl; the page draws both, live or from a file.
+// A run as it is told to people: plain records in the order in which things happened. Steps are the
+// lines of metrics.jsonl, the rest those of events.jsonl; the page draws both, live or from a file.
 
 import type {
   RankEndKind,
@@ -77,7 +77,10 @@ export class RunHistory {
     }
   }
 
-  /** For a run that goes on behind a step: its steps are told anew, and what is told of later ones is no more. */
+  /**
+   * For a run that goes on behind a step: its steps are told anew, and what is told of later ones
+   * is no more.
+   */
   forgetSteps(goesOnAt: number): void {
     this.#records = this.#records.filter(
       (record) => record.type !== 'step' && !('step' in record && record.step > goesOnAt),

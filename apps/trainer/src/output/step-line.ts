@@ -8,8 +8,8 @@ const BAR = ' | ';
 const DISPENSABLE = ['wire', 'peak', 'lr', 'norm', 'tok/s'];
 
 /**
- * `step  120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | ...`; no line break. Columns that
- * don't fit `width` characters are left out.
+ * `step  120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | ...`; no line break. Columns
+ * that don't fit `width` characters are left out.
  */
 export function stepLine(
   metrics: StepMetrics,

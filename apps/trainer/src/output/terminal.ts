@@ -1,5 +1,5 @@
-// What a person sees: header, a line a step, a bar with the time left. Lines go to `out`, the bar to
-// `err` and only if that is a terminal, so that a redirected run is plain lines.
+// What a person sees: header, a line a step, a bar with the time left. Lines go to `out`, the bar
+// to `err` and only if that is a terminal, so that a redirected run is plain lines.
 
 import { SingleBar } from 'cli-progress';
 import pc from 'picocolors';

@@ -1,5 +1,5 @@
-// Files and directories that are there whole or not at all: written under a name of this command alone, for
-// two may write the same at once, and renamed when they are on the disk.
+// Files and directories that are there whole or not at all: written under a name of this command
+// alone, for two may write the same at once, and renamed when they are on the disk.
 
 import { randomBytes } from 'node:crypto';
 import { open, rename, rm, rmdir } from 'node:fs/promises';
@@ -10,7 +10,9 @@ export interface WriteOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Writes `pieces` one after the other; a file of the name stays as it was until all are written. */
+/**
+ * Writes `pieces` one after the other; a file of the name stays as it was until all are written.
+ */
 export async function writePieces(
   path: string,
   pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,

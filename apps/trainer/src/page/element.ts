@@ -1,4 +1,5 @@
-// Makes elements. Text goes in as text and nothing as markup: a model's words, paths and errors are anybody's.
+// Makes elements. Text goes in as text and nothing as markup: a model's words, paths and errors are
+// anybody's.
 
 export type Attributes = Readonly<Record<string, string | number | boolean | undefined>>;
 export type Child = Node | string;

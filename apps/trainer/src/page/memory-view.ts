@@ -1,4 +1,5 @@
-// What each rank held in the phases of its last step: bars of the tags on top of each other, and a table.
+// What each rank held in the phases of its last step: bars of the tags on top of each other, and a
+// table.
 
 import { formatBytes } from '../output/format.js';
 import { dataElement, element, svg } from './element.js';

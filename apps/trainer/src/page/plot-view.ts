@@ -1,5 +1,5 @@
-// One plot over the steps with its legend, its values under the cursor and its table. Mouse: move, drag to
-// zoom, double click for all. Keyboard: arrows move, plus and minus zoom, 0 shows all.
+// One plot over the steps with its legend, its values under the cursor and its table. Mouse: move,
+// drag to zoom, double click for all. Keyboard: arrows move, plus and minus zoom, 0 shows all.
 
 import uPlot from 'uplot';
 import type { StepLine } from '../output/run-records.js';
@@ -119,7 +119,10 @@ export class PlotView {
     );
   }
 
-  /** Steps, then what is drawn of each: of noisy ones the mean over some, with the values themselves behind. */
+  /**
+   * Steps, then what is drawn of each: of noisy ones the mean over some, with the values themselves
+   * behind.
+   */
   #data(): uPlot.AlignedData {
     const { steps } = this.#axis;
     const columns = this.#layers().map(({ drawn, isFaint, mean }, i, layers) => {

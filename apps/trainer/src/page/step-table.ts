@@ -1,5 +1,5 @@
-// Steps by column: a name is said once and not once a step, which takes a run of many steps to a third of
-// its text.
+// Steps by column: a name is said once and not once a step, which takes a run of many steps to a
+// third of its text.
 
 import type { RunRecord, StepLine } from '../output/run-records.js';
 
@@ -11,7 +11,10 @@ export interface StepTable {
 
 export type PageRecord = RunRecord | StepTable;
 
-/** The same records with all steps in one table, in front: nothing else depends on how many there were. */
+/**
+ * The same records with all steps in one table, in front: nothing else depends on how many there
+ * were.
+ */
 export function packSteps(records: readonly RunRecord[]): PageRecord[] {
   const lines: StepLine[] = [];
   const out: PageRecord[] = [];

@@ -1,5 +1,5 @@
-// Follows a running command: everything so far, then each record as it comes. Whenever the line breaks it
-// asks again from the start, so nothing that happened meanwhile is missing.
+// Follows a running command: everything so far, then each record as it comes. Whenever the line
+// breaks it asks again from the start, so nothing that happened meanwhile is missing.
 
 import type { PageRecord } from './step-table.js';
 

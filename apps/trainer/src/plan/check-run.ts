@@ -1,5 +1,5 @@
-// --check: what the plan says of a run beside what the run took. Bytes must be equal, for the dry run is the
-// run's own code; the time is an estimate.
+// --check: what the plan says of a run beside what the run took. Bytes must be equal, for the dry
+// run is the run's own code; the time is an estimate.
 
 import type { Backend } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../output/format.js';

@@ -10,7 +10,10 @@ export interface DryDataOptions {
   readonly onMicroStep?: (place: number) => void;
 }
 
-/** Where a step has more micro-steps, the first two and the last are run: those between are like the second. */
+/**
+ * Where a step has more micro-steps, the first two and the last are run: those between are like the
+ * second.
+ */
 const MOST_MICRO_STEPS = 3;
 
 /** How many micro-steps of a step are not run. */

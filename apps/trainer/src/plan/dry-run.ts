@@ -1,5 +1,5 @@
-// A run of two steps on a device that holds and computes nothing: the strategy, the step and the counters are
-// those of the real one, so what it shows is what a run takes, to the byte.
+// A run of two steps on a device that holds and computes nothing: the strategy, the step and the
+// counters are those of the real one, so what it shows is what a run takes, to the byte.
 
 import { createDryGroup } from '@shardweave/collectives';
 import { createDryStore } from '@shardweave/shard-store';
@@ -40,7 +40,10 @@ export interface DryRun extends StoreBytes {
   readonly kernels: KernelTally;
 }
 
-/** A norm beyond every clipping, and finite in every dtype: the update then takes what it takes at most. */
+/**
+ * A norm beyond every clipping, and finite in every dtype: the update then takes what it takes at
+ * most.
+ */
 const CLIPPED_NORM = 1e30;
 /** A gradient and two moments of AdamW, f32. */
 const STATE_BYTES = 12;
@@ -192,7 +195,10 @@ class Steps {
   }
 }
 
-/** Ends before values are drawn where what rests alone is too much: parameters, gradients and moments. */
+/**
+ * Ends before values are drawn where what rests alone is too much: parameters, gradients and
+ * moments.
+ */
 function requireState(
   config: RunConfig,
   strategy: Strategy,

@@ -1,5 +1,5 @@
-// How long a device takes for the kernels of a step: each kind and shape of call is timed once, on memory of its
-// own, so that no rate of one shape has to stand for another.
+// How long a device takes for the kernels of a step: each kind and shape of call is timed once, on
+// memory of its own, so that no rate of one shape has to stand for another.
 
 import {
   type Backend,
@@ -21,10 +21,16 @@ export interface TalliedCall {
 /** The calls of a step by kind and shape. */
 export type KernelTally = ReadonlyMap<string, TalliedCall>;
 
-/** Calls repeat until they have taken so long: what starts and ends a queue is then below a tenth of it. */
+/**
+ * Calls repeat until they have taken so long: what starts and ends a queue is then below a tenth of
+ * it.
+ */
 const TIMED_MS = 4;
 const MOST_REPEATS = 64;
-/** Beyond these a part of the call is timed: a plan of large rows takes no longer than one of small ones. */
+/**
+ * Beyond these a part of the call is timed: a plan of large rows takes no longer than one of small
+ * ones.
+ */
 const MOST_PRODUCTS = 4e8;
 const MOST_ELEMENTS = 2 ** 20;
 

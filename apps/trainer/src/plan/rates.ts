@@ -1,6 +1,7 @@
-// How long a step takes by what it is made of: kernels, timed on the device by kind and shape; bytes between host
-// and device, and between ranks. All ranks of a machine share its cores, and those of a process its one thread
-// of JavaScript. A machine that does other things beside gives what is left of it.
+// How long a step takes by what it is made of: kernels, timed on the device by kind and shape;
+// bytes between host and device, and between ranks. All ranks of a machine share its cores, and
+// those of a process its one thread of JavaScript. A machine that does other things beside gives
+// what is left of it.
 
 import { availableParallelism } from 'node:os';
 import { createMemoryGroup } from '@shardweave/collectives';
@@ -31,7 +32,10 @@ const BLOCK_BYTES = 8 * 2 ** 20;
 /** The best of them is the machine's; the others met something else that ran. */
 const ROUNDS = 3;
 
-/** @param backend with the cores of all ranks of this machine: what one rank takes is its share of them */
+/**
+ * @param backend with the cores of all ranks of this machine: what one rank takes is its share of
+ * them
+ */
 export async function openStepClock(backend: Backend): Promise<StepClock & Disposable> {
   const rates = { copiedBytes: await measureCopies(backend), wireBytes: await measureLink() };
   const kernels = new KernelTimes(backend);

@@ -1,5 +1,5 @@
-// The first second of a run: what can't fit is refused before anything is made, with flags that would make it
-// fit.
+// The first second of a run: what can't fit is refused before anything is made, with flags that
+// would make it fit.
 
 import { OffloadBudgetError } from '@shardweave/offload';
 import { cpuInfo, type DryModel, LimitError } from '@shardweave/tensor-core';

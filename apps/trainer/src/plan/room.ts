@@ -1,5 +1,5 @@
-// What there is for a run: the memory of a device, that of the host, and a disk. What is beyond it fails for sure; what
-// is close to it may fail all the same, for a heap with holes.
+// What there is for a run: the memory of a device, that of the host, and a disk. What is beyond it
+// fails for sure; what is close to it may fail all the same, for a heap with holes.
 
 import { type Dirent, existsSync, readdirSync, statfsSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -36,7 +36,10 @@ export function roomHere(
   };
 }
 
-/** Free bytes of the disk that a directory is on, or will be, and what a run finds in it and deletes. */
+/**
+ * Free bytes of the disk that a directory is on, or will be, and what a run finds in it and
+ * deletes.
+ */
 function diskRoom(directory: string): number {
   let existing = directory;
   while (!existsSync(existing) && existing !== dirname(existing)) {

@@ -1,5 +1,5 @@
-// Flags that would make a run fit, from those that change least to those that change most. Each is tried
-// by a dry run before it is told.
+// Flags that would make a run fit, from those that change least to those that change most. Each is
+// tried by a dry run before it is told.
 
 import type { ModelConfig } from '@shardweave/nn';
 import { numMicroSteps } from '../data/row-order.js';
@@ -15,8 +15,8 @@ export interface Way {
 const MORE_RANKS = [2, 4, 8];
 
 /**
- * Other runs of the same rows, by where parameters rest, and each from the one that changes least to the
- * one that takes least: where the last does not fit, none of them does.
+ * Other runs of the same rows, by where parameters rest, and each from the one that changes least
+ * to the one that takes least: where the last does not fit, none of them does.
  */
 export function waysToFit(config: RunConfig): readonly (readonly Way[])[] {
   const { strategy, ranks, cpuOffload, offloadDir } = config;

@@ -1,4 +1,5 @@
-// What a device would do: kernels, by kind and shape where they are to be timed, and bytes from and to the host.
+// What a device would do: kernels, by kind and shape where they are to be timed, and bytes from and
+// to the host.
 
 import type { DryBackendOptions, KernelCalls, KernelName } from '@shardweave/tensor-core';
 import { type KernelTally, keyOfCall, type TalliedCall } from './kernel-times.js';

@@ -1,11 +1,11 @@
-// How long a step's collectives ran, and how much of that was exposed: time in which the rank's device had
-// nothing to do beside them. Collectives say themselves when they ran; that the device works is asked of it
-// with a fence wherever the host may have given it more.
+// How long a step's collectives ran, and how much of that was exposed: time in which the rank's
+// device had nothing to do beside them. Collectives say themselves when they ran; that the device
+// works is asked of it with a fence wherever the host may have given it more.
 //
-// Note [what starts work]: a step's host code goes on only where a phase begins, a collective ends or the
-// device has given something back. Behind each of these it gives the device what it has, without a wait, so
-// one look at the number of kernels then says whether it works. A fence that resolves is the third of them,
-// and the look behind it begins the next stretch.
+// Note [what starts work]: a step's host code goes on only where a phase begins, a collective ends
+// or the device has given something back. Behind each of these it gives the device what it has,
+// without a wait, so one look at the number of kernels then says whether it works. A fence that
+// resolves is the third of them, and the look behind it begins the next stretch.
 
 import type { CollectiveTrace } from '@shardweave/collectives';
 import type { Backend } from '@shardweave/tensor-core';

@@ -32,8 +32,8 @@ export class DeviceHost implements AsyncDisposable {
   }
 
   /**
-   * Leaves the GPU's fastest products to the next run: seconds, once. Nothing where there is no GPU, or a driver
-   * that computes on the CPU, which compiles for minutes.
+   * Leaves the GPU's fastest products to the next run: seconds, once. Nothing where there is no
+   * GPU, or a driver that computes on the CPU, which compiles for minutes.
    */
   async measureProducts(dtype: DType): Promise<void> {
     const backend = await this.#webGpu;

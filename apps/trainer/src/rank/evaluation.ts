@@ -22,8 +22,9 @@ export interface EvaluationOptions {
 }
 
 /**
- * The mean loss over the targets of `data` that count, with dropout off and without gradients; training
- * goes on as if nothing had been. Rows are cut by rank and micro-step as in training. Collective.
+ * The mean loss over the targets of `data` that count, with dropout off and without gradients;
+ * training goes on as if nothing had been. Rows are cut by rank and micro-step as in training.
+ * Collective.
  */
 export async function evaluate(options: EvaluationOptions): Promise<number> {
   const { config, rank, device, strategy, data, group, onStep } = options;

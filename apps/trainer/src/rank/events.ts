@@ -14,7 +14,9 @@ export interface RankReady {
   readonly description: string;
   /** Ranks of one class give equal bits for equal inputs. */
   readonly numericClass: string;
-  /** By class of products the tile that makes them, where a GPU was measured; undefined on the cpu. */
+  /**
+   * By class of products the tile that makes them, where a GPU was measured; undefined on the cpu.
+   */
   readonly tiles?: Readonly<Record<string, string>> | undefined;
   /** Trainable numbers of the whole model, tied weights once, no padding. */
   readonly params: number;
@@ -30,8 +32,8 @@ export interface StepMetrics {
   /** From 1. */
   readonly step: number;
   /**
-   * Weighted sum over the targets that count, divided by their number; before the update. Not a number
-   * where none counts.
+   * Weighted sum over the targets that count, divided by their number; before the update. Not a
+   * number where none counts.
    */
   readonly loss: number;
   /** Those that count, of all ranks and micro-steps. */
@@ -45,7 +47,9 @@ export interface StepMetrics {
   readonly skipped: boolean;
   readonly stepMs: number;
   readonly tokensPerSecond: number;
-  /** Mean loss on what is evaluated, after the update; undefined in a step without an evaluation. */
+  /**
+   * Mean loss on what is evaluated, after the update; undefined in a step without an evaluation.
+   */
   readonly validLoss?: number | undefined;
 }
 
@@ -128,7 +132,9 @@ export interface ResumedFrom {
   readonly notes: readonly string[];
 }
 
-/** How a rank left: its work done, by an error of its own, by a signal, or because the job ended. */
+/**
+ * How a rank left: its work done, by an error of its own, by a signal, or because the job ended.
+ */
 export type RankEndKind = 'done' | 'failed' | 'killed' | 'stopped';
 
 export type RankEvent =

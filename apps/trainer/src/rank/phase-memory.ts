@@ -1,5 +1,5 @@
-// What a rank's device holds in each phase of a step, by tag: the ledger's peak, started anew where a
-// phase begins. It costs a few sums a step, and the most held over all phases is known as before.
+// What a rank's device holds in each phase of a step, by tag: the ledger's peak, started anew where
+// a phase begins. It costs a few sums a step, and the most held over all phases is known as before.
 
 import { type Ledger, MEMORY_TAGS, type MemoryBytes } from '@shardweave/tensor-core';
 

@@ -1,6 +1,6 @@
-// What a rank notes of its steps for the people who look at the run: memory by phase, bytes on the wire, and
-// how long collectives ran and were waited for. The last of these asks the device, and is left out where
-// nobody looks.
+// What a rank notes of its steps for the people who look at the run: memory by phase, bytes on the
+// wire, and how long collectives ran and were waited for. The last of these asks the device, and is
+// left out where nobody looks.
 
 import type { Device, MemoryBytes } from '@shardweave/tensor-core';
 import type { CommCounter, CommCounts } from './comm-counter.js';

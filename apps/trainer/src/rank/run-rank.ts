@@ -43,7 +43,10 @@ export interface RankOptions {
   readonly world: ProcessGroup;
   readonly host: DeviceHost;
   readonly emit: EmitRankEvent;
-  /** Ends the run after the step that is on its way, with a save; without --save-every never aborted. */
+  /**
+   * Ends the run after the step that is on its way, with a save; without --save-every never
+   * aborted.
+   */
   readonly wrapUp: AbortSignal;
   /** Ends the rank with its reason as soon as what it waits for has been called off. */
   readonly signal: AbortSignal;
@@ -156,7 +159,9 @@ interface SavesUse {
   readonly base: BaseModel | undefined;
 }
 
-/** What saves and --resume need, before the model is made: a save of another run is refused at once. */
+/**
+ * What saves and --resume need, before the model is made: a save of another run is refused at once.
+ */
 async function openSavesUse(config: PreparedRun, { gather }: RankGroups): Promise<SavesUse> {
   const { saveEvery, resume, lora } = config;
   const isUsed = saveEvery !== undefined || resume !== undefined;

@@ -26,7 +26,10 @@ export interface TextSample {
   readonly text: string;
 }
 
-/** How many tokens a model writes: fewer where it is large, and as many on a slow machine as on a fast one. */
+/**
+ * How many tokens a model writes: fewer where it is large, and as many on a slow machine as on a
+ * fast one.
+ */
 export function sampleLength(config: ModelConfig): number {
   const affordable = Math.floor(MOST_READS / parameterCount(config));
   return Math.min(MOST_TOKENS, Math.max(LEAST_TOKENS, affordable));

@@ -1,12 +1,16 @@
-// What a run's stores take of the host and the disk. Each value counts at its largest, and each file that the
-// disk store keeps for it, so that the numbers do not hang on what is written before what.
+// What a run's stores take of the host and the disk. Each value counts at its largest, and each
+// file that the disk store keeps for it, so that the numbers do not hang on what is written before
+// what.
 
 import type { ShardStore } from '@shardweave/shard-store';
 import type { StoreBytes } from './events.js';
 import { isNote } from './strategies/open-rest.js';
 import type { OpenStore } from './strategies/strategy.js';
 
-/** A value's files, by the disk store's rule: a write goes to the first slot without a value that counts. */
+/**
+ * A value's files, by the disk store's rule: a write goes to the first slot without a value that
+ * counts.
+ */
 interface Value {
   byteLength: number;
   current: number;

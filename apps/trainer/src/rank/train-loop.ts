@@ -74,9 +74,9 @@ export interface TrainLoopOptions {
 }
 
 /**
- * Runs all steps, or fewer where one is the last for another reason; resolves to how far it came, and why not
- * further. A skipped step counts in the log and uses up its rows, but the schedule of the learning rate stays
- * where it was, as the optimizer does.
+ * Runs all steps, or fewer where one is the last for another reason; resolves to how far it came,
+ * and why not further. A skipped step counts in the log and uses up its rows, but the schedule of
+ * the learning rate stays where it was, as the optimizer does.
  */
 export async function trainLoop(
   options: TrainLoopOptions,
@@ -131,7 +131,10 @@ export async function trainLoop(
   return { step: Math.max(from.step, config.steps), updates };
 }
 
-/** Whether so many evaluations have followed the best one; a loss that is none counts as no lower one. */
+/**
+ * Whether so many evaluations have followed the best one; a loss that is none counts as no lower
+ * one.
+ */
 function isPatienceOver(
   { patience, evalEvery }: Pick<RunConfig, 'patience' | 'evalEvery'>,
   step: number,

@@ -1,5 +1,5 @@
-// One rank's share of an optimizer step: micro-steps forward and backward, then the update. Nothing waits
-// for the device but the loss and the norm, which every rank must know.
+// One rank's share of an optimizer step: micro-steps forward and backward, then the update. Nothing
+// waits for the device but the loss and the norm, which every rank must know.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { LossScalerState } from '@shardweave/nn';
@@ -44,8 +44,8 @@ export class TrainingStep {
   }
 
   /**
-   * Runs step `step` (from 0) with learning rate `lr`; collective. A step in which no target counts is
-   * skipped: every rank knows it from the data, and none computes or sends anything.
+   * Runs step `step` (from 0) with learning rate `lr`; collective. A step in which no target counts
+   * is skipped: every rank knows it from the data, and none computes or sends anything.
    */
   async run(step: number, lr: number): Promise<StepOutcome> {
     const { device, strategy, group, data } = this.#options;
@@ -79,8 +79,8 @@ export class TrainingStep {
   }
 
   /**
-   * Forward and backward of this rank's rows, which may be none: it takes part in the collectives all
-   * the same. The sum of the losses, f32 of one element.
+   * Forward and backward of this rank's rows, which may be none: it takes part in the collectives
+   * all the same. The sum of the losses, f32 of one element.
    * @param scale what that sum is multiplied by before its gradients are taken
    */
   #microStep(step: number, microStep: number, scale: number): Promise<Tensor> {

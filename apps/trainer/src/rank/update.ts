@@ -1,5 +1,6 @@
 // What follows the gradients of a step: their norm over all ranks, and the optimizer, whose kernel
-// applies the one factor that unscales and clips. Gradients are passed over twice and written never.
+// applies the one factor that unscales and clips. Gradients are passed over twice and written
+// never.
 
 import { clipCoefficient, LossScaler, type LossScalerState } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
@@ -29,7 +30,9 @@ export class Update {
     this.#scaler = options.config.precision === 'fp16' ? new LossScaler() : undefined;
   }
 
-  /** What losses are multiplied by at present: for f16, whose smallest gradients vanish without it. */
+  /**
+   * What losses are multiplied by at present: for f16, whose smallest gradients vanish without it.
+   */
   get lossScale(): number {
     return this.#scaler?.factor ?? 1;
   }

@@ -1,8 +1,8 @@
 // The command line that goes on with a run, to be copied into a shell.
 
 /**
- * The command that was given with `args`, its name first, in the way it was called, and --resume auto in the
- * place of any other.
+ * The command that was given with `args`, its name first, in the way it was called, and --resume
+ * auto in the place of any other.
  * @param env npm says there what it was asked to run
  */
 export function goOnLine(args: readonly string[], env: NodeJS.ProcessEnv): string {

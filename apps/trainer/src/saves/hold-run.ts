@@ -1,5 +1,5 @@
-// Keeps a run to one command at a time: a new one finds its --out unused, one that goes on has been told to,
-// and the saves of a run have one owner.
+// Keeps a run to one command at a time: a new one finds its --out unused, one that goes on has been
+// told to, and the saves of a run have one owner.
 
 import { existsSync } from 'node:fs';
 import { join, relative } from 'node:path';
@@ -14,7 +14,8 @@ import { savesOf, stepsIn } from './save-directory.js';
 
 /**
  * Takes --out for this command until it is disposed; a process that is killed gives it up, too.
- * @throws {UsageError} where it holds a run that this one does not go on, and where another command has it
+ * @throws {UsageError} where it holds a run that this one does not go on, and where another command
+ * has it
  */
 export async function holdRun(config: RunConfig): Promise<AsyncDisposable> {
   const { outDir, saveEvery, resume } = config;

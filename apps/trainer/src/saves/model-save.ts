@@ -1,5 +1,5 @@
-// A model directory as a save: its weights in checked pieces, at step 0, for whatever loads saves. A run may
-// begin with one; it has no optimizer state and says nothing of data.
+// A model directory as a save: its weights in checked pieces, at step 0, for whatever loads saves.
+// A run may begin with one; it has no optimizer state and says nothing of data.
 
 import { type HeldPiece, type PieceStore, writeSave } from '@shardweave/checkpoint';
 import { type LazyTensor, StateDictError } from '@shardweave/nn';

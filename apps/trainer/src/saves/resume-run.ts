@@ -1,5 +1,5 @@
-// Which save a run goes on from: the newest whole one, on all ranks the same. A damaged one is passed over
-// for the one before it, and kept under another name.
+// Which save a run goes on from: the newest whole one, on all ranks the same. A damaged one is
+// passed over for the one before it, and kept under another name.
 
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -95,8 +95,8 @@ async function lookFor(where: string, { outDir }: PreparedRun): Promise<Found> {
 }
 
 /**
- * Loads weights and optimizer state of the newest save that is whole, each rank its part. Collective.
- * Saves of the run itself behind it are set aside, for the run makes them again.
+ * Loads weights and optimizer state of the newest save that is whole, each rank its part.
+ * Collective. Saves of the run itself behind it are set aside, for the run makes them again.
  * @throws {UsageError} where none is whole, or the save does not fit the model
  */
 export async function loadResumed(
@@ -175,7 +175,9 @@ function kindOf(error: unknown): 'fine' | 'damaged' | 'told' | 'unfit' {
   return error instanceof FsdpRankFailedError ? 'told' : 'unfit';
 }
 
-/** Whether a load failed for the save; the ranks of fsdp that did not fail hear of the one that did. */
+/**
+ * Whether a load failed for the save; the ranks of fsdp that did not fail hear of the one that did.
+ */
 function isAboutSave(error: unknown): boolean {
   const kinds = [CheckpointError, StateDictError, FsdpRankFailedError];
   return isDamage(error) || kinds.some((kind) => error instanceof kind);

@@ -1,5 +1,5 @@
-// The saves of a run as its ranks make them: when one is due, on its way beside the next steps, and which
-// ones are kept. All ranks decide alike, so that each save is one of all of them.
+// The saves of a run as its ranks make them: when one is due, on its way beside the next steps, and
+// which ones are kept. All ranks decide alike, so that each save is one of all of them.
 
 import { existsSync } from 'node:fs';
 import { rm, writeFile } from 'node:fs/promises';
@@ -74,8 +74,8 @@ export class RunSaves {
   }
 
   /**
-   * Call after each step. Begins a save where one is due, which is written while the next steps run: those wait
-   * before they change what it has not read. Collective.
+   * Call after each step. Begins a save where one is due, which is written while the next steps
+   * run: those wait before they change what it has not read. Collective.
    * @returns whether the run ends here because it was asked to
    */
   async after(progress: StepProgress): Promise<boolean> {
@@ -113,7 +113,9 @@ export class RunSaves {
     return outcome.directory;
   }
 
-  /** What no rank can know alone: whether somebody was asked to stop, and the first rank's clock. */
+  /**
+   * What no rank can know alone: whether somebody was asked to stop, and the first rank's clock.
+   */
   async #decide(): Promise<{ readonly isStopping: boolean; readonly isTime: boolean }> {
     const { config, group, wrapUp } = this.#options;
     const minutes = config.saveEvery?.minutes;
@@ -187,7 +189,10 @@ export class RunSaves {
   }
 }
 
-/** What a disk that can't take a save says, on all ranks: the one that has it, and those that are told. */
+/**
+ * What a disk that can't take a save says, on all ranks: the one that has it, and those that are
+ * told.
+ */
 function asFailure(error: unknown): SaveFailed {
   if (error instanceof StoreError || error instanceof FsdpRankFailedError) {
     return { failure: error.message };
@@ -199,7 +204,9 @@ function isFailure(outcome: object | undefined): outcome is SaveFailed {
   return outcome !== undefined && 'failure' in outcome;
 }
 
-/** A save is whole only where the first rank's directory is everybody's: known before hours of work. */
+/**
+ * A save is whole only where the first rank's directory is everybody's: known before hours of work.
+ */
 async function requireShared(directory: string, group: ProcessGroup): Promise<void> {
   const call = { tag: 'saves', identity: 'shared directory' };
   const own = group.rank === 0 ? `.seen-by-all-${globalThis.crypto.randomUUID()}` : '';

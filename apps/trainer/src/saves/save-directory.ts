@@ -1,5 +1,6 @@
-// The saves of a run: RUN/saves/step-000120, a directory each. It bears another name until it is whole, and
-// again before it is removed, so whatever is called `step-` and a number was whole when it got the name.
+// The saves of a run: RUN/saves/step-000120, a directory each. It bears another name until it is
+// whole, and again before it is removed, so whatever is called `step-` and a number was whole when
+// it got the name.
 
 import { existsSync, readdirSync } from 'node:fs';
 import { open, readdir, rename, rm } from 'node:fs/promises';
@@ -13,7 +14,9 @@ const SAVES = 'saves';
 const STEP = /^step-(\d{6,})$/;
 /** A save that is being written, or removed. */
 const PART = '.part';
-/** A save that the run does not go on from: a damaged one, or one behind the step that was chosen. */
+/**
+ * A save that the run does not go on from: a damaged one, or one behind the step that was chosen.
+ */
 const ASIDE = '.aside';
 
 /** A save as its index says; nothing of its pieces has been read. */
@@ -34,7 +37,10 @@ export function savesOf(runDirectory: string): string {
   return join(runDirectory, SAVES);
 }
 
-/** What `directory` holds that was a save, the newest first; nothing where there is no such directory. */
+/**
+ * What `directory` holds that was a save, the newest first; nothing where there is no such
+ * directory.
+ */
 export async function findSaves(directory: string): Promise<(FoundSave | UnreadableSave)[]> {
   const steps = (await stepsIn(directory)).reverse();
   return Promise.all(steps.map((step) => readSave(pathOf(directory, step), step)));

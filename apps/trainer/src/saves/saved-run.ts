@@ -1,5 +1,6 @@
-// What a save says of its run, beside weights and optimizer state: all that a run needs to go on as if it
-// had never stopped. Random numbers are no part of it: masks hang on seed, step and row alone.
+// What a save says of its run, beside weights and optimizer state: all that a run needs to go on as
+// if it had never stopped. Random numbers are no part of it: masks hang on seed, step and row
+// alone.
 
 import { basename } from 'node:path';
 import type { LossScalerState } from '@shardweave/nn';
@@ -23,7 +24,10 @@ export interface SavedRun {
   readonly numericClasses: readonly string[];
   /** What the adapters were trained beside. */
   readonly base?: BaseModel | undefined;
-  /** A hash of the data's bytes and of the tokenizer; none: a model's weights, which no run has begun with. */
+  /**
+   * A hash of the data's bytes and of the tokenizer; none: a model's weights, which no run has
+   * begun with.
+   */
   readonly tokens?: string;
   readonly config: Partial<PreparedRun>;
 }
@@ -75,7 +79,8 @@ const TOLD: readonly Field[] = [
 
 /**
  * @param base that of this run, with adapters
- * @throws {UsageError} for a save of another run, with the first field that differs and both its values
+ * @throws {UsageError} for a save of another run, with the first field that differs and both its
+ * values
  */
 export function requireSameRun(
   { path, record }: { readonly path: string; readonly record: SavedRun },

@@ -1,5 +1,5 @@
-// One save of all ranks into a directory of its own: each rank writes its pieces, the first one the index
-// when all are there, and then the directory gets its name.
+// One save of all ranks into a directory of its own: each rank writes its pieces, the first one the
+// index when all are there, and then the directory gets its name.
 
 import { rm } from 'node:fs/promises';
 import {
@@ -36,8 +36,8 @@ export interface SaveFailed {
 }
 
 /**
- * Writes what each rank has captured, and releases it. Collective. A rank that can't write fails the save on all ranks;
- * what was written of it is removed, and other saves are as they were.
+ * Writes what each rank has captured, and releases it. Collective. A rank that can't write fails
+ * the save on all ranks; what was written of it is removed, and other saves are as they were.
  * @param captured undefined: this rank has nothing to write
  * @throws what the group throws; nothing else
  */
@@ -81,8 +81,8 @@ function joined(ranks: readonly RankPart[]): SavedOptimizer | undefined {
 }
 
 /**
- * Writes by `save`, which is collective itself and ends with the save published: for what rests off the
- * device, and is never whole on the host. Throws as writeCaptured does.
+ * Writes by `save`, which is collective itself and ends with the save published: for what rests off
+ * the device, and is never whole on the host. Throws as writeCaptured does.
  */
 export function writeAtRest(
   save: (store: PieceStore, extra: Readonly<Record<string, unknown>>) => Promise<void>,

@@ -1,5 +1,5 @@
-// Saves as plain files in a directory, which several processes may share. What is not named like a file
-// of a save is left alone.
+// Saves as plain files in a directory, which several processes may share. What is not named like a
+// file of a save is left alone.
 
 import { join, resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
@@ -21,8 +21,8 @@ export interface PieceDirectoryOptions {
 }
 
 /**
- * The save in `directory`, which is made when the first one is begun. Files reach the device before an
- * index names them, and the index replaces the one before by a rename.
+ * The save in `directory`, which is made when the first one is begun. Files reach the device before
+ * an index names them, and the index replaces the one before by a rename.
  */
 export function pieceDirectory(directory: string, options: PieceDirectoryOptions = {}): PieceStore {
   const { files = nodeFiles } = options;

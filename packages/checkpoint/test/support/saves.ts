@@ -57,7 +57,10 @@ export function tensor(
   };
 }
 
-/** A model of several files' worth of everything that a save can hold; one tensor is over a piece long. */
+/**
+ * A model of several files' worth of everything that a save can hold; one tensor is over a piece
+ * long.
+ */
 export function model(seed: number): Values[] {
   return [
     tensor('0.weight', [3, 100_001], { seed }),

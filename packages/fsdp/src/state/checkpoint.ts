@@ -1,5 +1,6 @@
-// A sharded module into a save and back: every rank writes and reads the pieces that it owns, so nothing
-// is ever whole on one of them, and any world size and any strategy loads what another saved.
+// A sharded module into a save and back: every rank writes and reads the pieces that it owns, so
+// nothing is ever whole on one of them, and any world size and any strategy loads what another
+// saved.
 
 import {
   beginSave,
@@ -29,7 +30,10 @@ export interface SaveCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Kept beside it: JSON, the first rank's. */
   readonly extra?: Readonly<Record<string, unknown>>;
-  /** Frozen parameters are not saved: a base model that its adapters are trained beside. Default false. */
+  /**
+   * Frozen parameters are not saved: a base model that its adapters are trained beside. Default
+   * false.
+   */
   readonly onlyTrained?: boolean;
 }
 
@@ -43,13 +47,13 @@ export interface LoadCheckpointOptions {
 }
 
 /**
- * Saves parameters and, if asked, optimizer state as each rank holds them, and buffers from the first,
- * in place of the save that is there. Collective; 8 MiB of it are on a host at once, and of what
- * rests in a store one flat parameter's state. Of several replicas the first writes.
- * @param store this rank's. The first rank has to see the save before; a directory may be shared or not,
- * files have names of their own
- * @throws {FsdpStateError} unless idle; {CheckpointError} as publication, and what a store throws, on
- * the rank itself; on the others {FsdpRankFailedError} that names it. The save before stays
+ * Saves parameters and, if asked, optimizer state as each rank holds them, and buffers from the
+ * first, in place of the save that is there. Collective; 8 MiB of it are on a host at once, and of
+ * what rests in a store one flat parameter's state. Of several replicas the first writes.
+ * @param store this rank's. The first rank has to see the save before; a directory may be shared or
+ * not, files have names of their own
+ * @throws {FsdpStateError} unless idle; {CheckpointError} as publication, and what a store throws,
+ * on the rank itself; on the others {FsdpRankFailedError} that names it. The save before stays
  */
 export async function saveCheckpoint(
   fsdp: FullyShardedDataParallel,
@@ -111,15 +115,16 @@ async function writeShards(
 }
 
 /**
- * What this rank would write in saveCheckpoint, for writePart: forwards, backwards and steps may follow at
- * once, and are not in it. Collective. Shards stay on the device until they are written; a step of the optimizer
- * waits for those that were not read, so let nobody else change parameters or state before. What rests in a store
- * on disk is pinned there: a save in a directory of the same device takes its files and copies none. Release it
- * behind writePart. A rank that is not of the first replica gets no pieces.
+ * What this rank would write in saveCheckpoint, for writePart: forwards, backwards and steps may
+ * follow at once, and are not in it. Collective. Shards stay on the device until they are written;
+ * a step of the optimizer waits for those that were not read, so let nobody else change parameters
+ * or state before. What rests in a store on disk is pinned there: a save in a directory of the same
+ * device takes its files and copies none. Release it behind writePart. A rank that is not of the
+ * first replica gets no pieces.
  * @returns steps are those of parameters that have elements here: whoever publishes puts all ranks'
  * together
- * @throws {FsdpStateError} unless idle; {NnConfigError} where shards or gradients rest off the device in a store
- * that can't pin them; {FsdpRankFailedError} where another rank fails
+ * @throws {FsdpStateError} unless idle; {NnConfigError} where shards or gradients rest off the
+ * device in a store that can't pin them; {FsdpRankFailedError} where another rank fails
  */
 export async function captureCheckpoint(
   fsdp: FullyShardedDataParallel,
@@ -149,15 +154,15 @@ export async function captureCheckpoint(
 }
 
 /**
- * Loads what any strategy saved, at any world size. Collective. Floats are converted to what parameters
- * have here. Every rank checks all pieces that it will read before any of them writes one. At once on
- * the host are 1 MiB of a file, and of what rests in a store one flat parameter and its state; on the
- * device nothing more than after it.
+ * Loads what any strategy saved, at any world size. Collective. Floats are converted to what
+ * parameters have here. Every rank checks all pieces that it will read before any of them writes
+ * one. At once on the host are 1 MiB of a file, and of what rests in a store one flat parameter and
+ * its state; on the device nothing more than after it.
  * @param reader this rank's: it has to find the index, and the files that its own pieces are in
  * @returns extra, as it was saved
- * @throws {CheckpointError} for no save, a damaged one, or another model's, on the
- * rank itself, on the others {FsdpRankFailedError} that names it: nothing is loaded on any. Where a rank
- * fails after that, what is loaded is mixed: load again
+ * @throws {CheckpointError} for no save, a damaged one, or another model's, on the rank itself, on
+ * the others {FsdpRankFailedError} that names it: nothing is loaded on any. Where a rank fails
+ * after that, what is loaded is mixed: load again
  * @throws {FsdpStateError} unless idle
  */
 export async function loadCheckpoint(

@@ -1,5 +1,5 @@
-// Whole parameters from the shards of all ranks, offline: no device, no process group, any number of
-// shards.
+// Whole parameters from the shards of all ranks, offline: no device, no process group, any number
+// of shards.
 
 import { byteSize } from '@shardweave/dtypes';
 import { StateDictError } from '@shardweave/nn';
@@ -15,11 +15,11 @@ export interface ConsolidateOptions {
 }
 
 /**
- * The state dict of the bare module from each rank's localStateDict and localMetadataDict, in any order
- * of ranks. Each shard is cut by its own rank's padding. What ranks hold for themselves (experts) is
- * the first one's. A shared parameter appears once, as in the bare module's own.
- * @throws {StateDictError} for no shards, ranks that are missing or twice, metadata that differ, and
- * shards of another length than their metadata say; also for missing ones, where strict
+ * The state dict of the bare module from each rank's localStateDict and localMetadataDict, in any
+ * order of ranks. Each shard is cut by its own rank's padding. What ranks hold for themselves
+ * (experts) is the first one's. A shared parameter appears once, as in the bare module's own.
+ * @throws {StateDictError} for no shards, ranks that are missing or twice, metadata that differ,
+ * and shards of another length than their metadata say; also for missing ones, where strict
  */
 export function consolidateShardWeights(
   shardWeights: readonly ReadonlyMap<string, StateEntry>[],

@@ -59,12 +59,14 @@ function progressIn({ parameters }: ShardedUnit, runs: readonly StateRun[]): Fla
   );
 }
 
-/** What one rank tells of a parameter that it has elements of: step 0 where it was never stepped. */
+/**
+ * What one rank tells of a parameter that it has elements of: step 0 where it was never stepped.
+ */
 type ToldProgress = readonly [index: number, step: number, names: readonly string[]];
 
 /**
- * How far each parameter of the unit has come, by those ranks that have elements of it. Collective over
- * the unit's group.
+ * How far each parameter of the unit has come, by those ranks that have elements of it. Collective
+ * over the unit's group.
  * @throws {StateDictError} where ranks with parts of one parameter differ
  */
 export async function agreedProgress(

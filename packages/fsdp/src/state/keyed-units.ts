@@ -1,10 +1,11 @@
 // Under which name each rank saves and finds its part of each parameter.
 //
 // Note [keys of experts]
-// Ranks of a tree may hold different parameters under one name: experts, whose group has some of the
-// tree's ranks. Their keys have the number of the group behind the name, counted by first ranks: over
-// four ranks in pairs 'up.weight@0' and 'up.weight@1'. So a save finds its way to as many experts of any
-// other number of ranks. Replicas of an instance hold the same, and are one group here.
+// Ranks of a tree may hold different parameters under one name: experts, whose group has some of
+// the tree's ranks. Their keys have the number of the group behind the name, counted by first
+// ranks: over four ranks in pairs 'up.weight@0' and 'up.weight@1'. So a save finds its way to as
+// many experts of any other number of ranks. Replicas of an instance hold the same, and are one
+// group here.
 
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { callIdentity, exchangeCall } from '../tree/call-identity.js';
@@ -45,7 +46,9 @@ export function isOneGroups(key: string): boolean {
   return /@\d+$/.test(key);
 }
 
-/** The number of this rank's group among those that hold different parameters; none where all share. */
+/**
+ * The number of this rank's group among those that hold different parameters; none where all share.
+ */
 async function numberGroups(root: Instance, operation: string): Promise<Map<ProcessGroup, number>> {
   const { processGroup } = root;
   const inner = new Map(

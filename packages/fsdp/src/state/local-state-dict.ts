@@ -22,8 +22,8 @@ export function flatKey(index: number): string {
 
 /**
  * This rank's shards, padding included, as flat_param_0, flat_param_1, ... in unit order, and all
- * buffers. Copies: later steps do not change them. Allowed in every state but summonFullParams; after
- * the first collective call it waits for the device alone.
+ * buffers. Copies: later steps do not change them. Allowed in every state but summonFullParams;
+ * after the first collective call it waits for the device alone.
  * @throws {FsdpStateError} inside summonFullParams, where the shards are stale
  */
 export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {

@@ -1,7 +1,7 @@
-// Optimizer state in and out: whole, by parameter name, on the first rank; or this rank's shards. Whole
-// ones have nn's own format, so they load into an optimizer of the bare module and back, and at any
-// world size. Flat parameters are handled one by one: neither device grows, and only the first rank's
-// host holds everything.
+// Optimizer state in and out: whole, by parameter name, on the first rank; or this rank's shards.
+// Whole ones have nn's own format, so they load into an optimizer of the bare module and back, and
+// at any world size. Flat parameters are handled one by one: neither device grows, and only the
+// first rank's host holds everything.
 
 import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
 import { StateDictError } from '@shardweave/nn';
@@ -37,9 +37,9 @@ export interface OptimStateShard<Options> {
 }
 
 /**
- * The optimizer's whole state on the first rank, undefined on the others. One entry a parameter; those
- * never stepped, or frozen all along, have none. Any number of parameter groups, flattened or not.
- * Collective; the optimizer is not changed.
+ * The optimizer's whole state on the first rank, undefined on the others. One entry a parameter;
+ * those never stepped, or frozen all along, have none. Any number of parameter groups, flattened or
+ * not. Collective; the optimizer is not changed.
  * @param options.extra is passed on as it is
  * @throws {FsdpConfigError} where the optimizer has parameters that are not the module's
  * @throws {FsdpStateError} unless idle
@@ -175,8 +175,8 @@ async function writeShard<Options extends object>(
 }
 
 /**
- * Loads a whole state, gathered at this world size, another one, or from a bare optimizer. Every rank
- * passes it. Returns and throws as loadOptimStateShard and getShardFromOptimStateDict do.
+ * Loads a whole state, gathered at this world size, another one, or from a bare optimizer. Every
+ * rank passes it. Returns and throws as loadOptimStateShard and getShardFromOptimStateDict do.
  */
 export async function loadFullOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,

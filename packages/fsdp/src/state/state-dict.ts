@@ -1,5 +1,5 @@
-// Parameters and buffers in and out, whole, under the names the bare module has: what is written here
-// loads into a bare module and back. This rank's shards: local-state-dict.ts.
+// Parameters and buffers in and out, whole, under the names the bare module has: what is written
+// here loads into a bare module and back. This rank's shards: local-state-dict.ts.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
@@ -28,8 +28,8 @@ export interface StateDictOptions {
   /** 'host': bytes; 'device': tensors, the caller's to dispose. Default: the instance's option. */
   readonly stateDictDevice?: 'host' | 'device';
   /**
-   * Only the first rank gets entries, the others an empty dict, and hold no more than one shard on the
-   * way; all take part. Default: the instance's option.
+   * Only the first rank gets entries, the others an empty dict, and hold no more than one shard on
+   * the way; all take part. Default: the instance's option.
    */
   readonly stateDictOnRank0Only?: boolean;
 }
@@ -91,9 +91,9 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
 
 /**
  * Sets all parameters and buffers from whole ones, floats of any dtype; each rank keeps its shard.
- * Collective: ranks compare names and values, but not those of experts and buffers, which may differ, and
- * not those of lazy tensors, of which a rank reads what its shard has (`readPart`), unit by unit.
- * Inside summonFullParams it sets what is summoned.
+ * Collective: ranks compare names and values, but not those of experts and buffers, which may
+ * differ, and not those of lazy tensors, of which a rank reads what its shard has (`readPart`),
+ * unit by unit. Inside summonFullParams it sets what is summoned.
  * @param options.strict refuse missing and unexpected names. Default true.
  * @throws {StateDictError} naming what is missing, unexpected or misshapen, and where ranks differ:
  * nothing is loaded
@@ -171,8 +171,8 @@ async function setGiven(
 }
 
 /**
- * This rank's shard of a unit all of whose parameters have entries. Of lazy tensors that can be read in
- * parts it reads no more than that.
+ * This rank's shard of a unit all of whose parameters have entries. Of lazy tensors that can be
+ * read in parts it reads no more than that.
  */
 async function readShard(
   unit: ShardedUnit,
@@ -190,7 +190,10 @@ async function readShard(
   return shard;
 }
 
-/** Entries as all ranks must give them: of experts and buffers, which ranks have their own of, no values. */
+/**
+ * Entries as all ranks must give them: of experts and buffers, which ranks have their own of, no
+ * values.
+ */
 function sharedEntries(
   root: Instance,
   entries: ReadonlyMap<string, GivenEntry>,

@@ -1,7 +1,8 @@
-// nn's norms of all gradients and clipping by them, over the shards of all ranks, in nn's order: the
-// bits are those of one process with the same gradients. Computed in f32 whatever gradients are; over
-// replicas of shards nothing is added, for they hold the same. Replicas of several numeric classes may round
-// their numbers differently, and would be scaled by two factors: there the first one's are taken.
+// nn's norms of all gradients and clipping by them, over the shards of all ranks, in nn's order:
+// the bits are those of one process with the same gradients. Computed in f32 whatever gradients
+// are; over replicas of shards nothing is added, for they hold the same. Replicas of several
+// numeric classes may round their numbers differently, and would be scaled by two factors: there
+// the first one's are taken.
 
 import { clipCoefficient, streamedScaleGradients } from '@shardweave/nn';
 import {
@@ -100,8 +101,9 @@ interface Place extends NormNode {
 }
 
 /**
- * By parameter, ascending, what each rank gives: one number where it has all of it, else the largest
- * nodes that make up its blocks. Every rank knows all layouts, so nothing is said but the numbers.
+ * By parameter, ascending, what each rank gives: one number where it has all of it, else the
+ * largest nodes that make up its blocks. Every rank knows all layouts, so nothing is said but the
+ * numbers.
  */
 function placesOf(root: Instance, parameters: readonly Tensor[]): Place[][] {
   const owners = new Map<Tensor, { readonly layout: ShardLayout; readonly index: number }>();

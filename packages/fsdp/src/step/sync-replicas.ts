@@ -9,8 +9,9 @@ import { instanceOf } from '../tree/instance.js';
 import { orTell } from '../tree/rank-failure.js';
 
 /**
- * Gives every replica the first one's trained parameters. Collective; nothing where there is no replicateGroup.
- * Call it after each step where `numericClasses` has several, else replicas are equal already.
+ * Gives every replica the first one's trained parameters. Collective; nothing where there is no
+ * replicateGroup. Call it after each step where `numericClasses` has several, else replicas are
+ * equal already.
  * @throws {FsdpStateError} unless idle
  */
 export async function syncReplicas(fsdp: FullyShardedDataParallel): Promise<void> {

@@ -1,5 +1,5 @@
-// Whether all ranks have wrapped the same, with the same options: what differs would be trained on in
-// silence, or leave ranks waiting for messages that none sends.
+// Whether all ranks have wrapped the same, with the same options: what differs would be trained on
+// in silence, or leave ranks waiting for messages that none sends.
 
 import { compareTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpConfigError } from '../errors.js';
@@ -55,7 +55,10 @@ export async function agreeOnInstances(
   return classes;
 }
 
-/** What ranks compare of one instance. What may be each rank's own, such as `verbose`, is not among it. */
+/**
+ * What ranks compare of one instance. What may be each rank's own, such as `verbose`, is not among
+ * it.
+ */
 export function comparedLines({ units }: TreeInstance, options: ResolvedFsdpOptions): string[] {
   const { groups, residence, divide, flattenParameters } = options;
   const { processGroupReduceScatter: reduce, replicateGroup } = groups;

@@ -1,5 +1,5 @@
-// A part of a collective call that may fail on one rank alone: all of them learn of it, so that none
-// waits for one that has given up.
+// A part of a collective call that may fail on one rank alone: all of them learn of it, so that
+// none waits for one that has given up.
 
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { StateDictError } from '@shardweave/nn';
@@ -8,8 +8,8 @@ import { exchangeCall } from './call-identity.js';
 import type { TreeInstance } from './tree-instance.js';
 
 /**
- * Runs `body` on every rank. Collectives inside go through `share`, which a failed rank takes part in
- * no more: it is told at the next one.
+ * Runs `body` on every rank. Collectives inside go through `share`, which a failed rank takes part
+ * in no more: it is told at the next one.
  * @throws what body threw on this rank, else {FsdpRankFailedError} of the rank where it threw
  */
 export async function agree<T>(

@@ -1,11 +1,12 @@
-// One after the other: calls that need all ranks of a group, in the order in which a program makes them.
+// One after the other: calls that need all ranks of a group, in the order in which a program makes
+// them.
 //
 // Note [one door]
-// A call that needs all ranks takes its turn behind those that were made before it, awaited or not, so
-// its collectives stand in program order on every rank. A forward, and the begin of a backward, wait
-// for the calls made before; a call made inside a forward or backward of its own instances is refused at
-// once, for it could only wait for what waits for it. The body of summonFullParams has no turn, so calls
-// inside it take theirs.
+// A call that needs all ranks takes its turn behind those that were made before it, awaited or not,
+// so its collectives stand in program order on every rank. A forward, and the begin of a backward,
+// wait for the calls made before; a call made inside a forward or backward of its own instances is
+// refused at once, for it could only wait for what waits for it. The body of summonFullParams has
+// no turn, so calls inside it take theirs.
 
 /** The turns of one group. */
 export class CallQueue {

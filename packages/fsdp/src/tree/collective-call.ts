@@ -50,7 +50,8 @@ export function callQueuesOf(instances: readonly TreeInstance[]): Set<CallQueue>
 }
 
 /**
- * For calls that read the shards one after another: a step or a load beside them would leave a mixture.
+ * For calls that read the shards one after another: a step or a load beside them would leave a
+ * mixture.
  * @returns a check for their end, which throws {FsdpStateError} where a shard has changed since
  */
 export function noteShards(fsdp: TreeInstance, operation: string): () => void {

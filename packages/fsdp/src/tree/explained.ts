@@ -1,5 +1,5 @@
-// What ranks are told that were not about the same: a mismatch of collective calls in the words of this
-// package.
+// What ranks are told that were not about the same: a mismatch of collective calls in the words of
+// this package.
 
 import { type CollectiveError, type ProcessGroup, toldFailure } from '@shardweave/collectives';
 import { FsdpRankFailedError, FsdpRanksDifferError } from '../errors.js';
@@ -53,7 +53,10 @@ export function explained(error: unknown, at: Place): unknown {
   return usedDifferently(error, calls, { ...at, place });
 }
 
-/** Who called what: `rank 0 alone called stateDict, rank 1 was at allGather f32 512 bytes 'root' #7`. */
+/**
+ * Who called what: `rank 0 alone called stateDict, rank 1 was at allGather f32 512 bytes 'root'
+ * #7`.
+ */
 function calledBy(calls: readonly RankCall[]): string {
   const ranksOf = new Map<string, number[]>();
   for (const { rank, call } of calls) {

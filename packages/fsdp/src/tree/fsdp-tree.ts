@@ -3,8 +3,8 @@
 //
 // Note [order of reductions]
 // A unit's reduction starts when its gradient is final, alike on all ranks as long as they use the
-// same parameters. With findUnusedParameters they may not: the units that any rank uses are reduced in
-// one order, last ones first, each when it is final here and its turn has come.
+// same parameters. With findUnusedParameters they may not: the units that any rank uses are reduced
+// in one order, last ones first, each when it is final here and its turn has come.
 
 import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
@@ -191,7 +191,10 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     this.#reduceInTurn();
   }
 
-  /** Starts agreed reductions as far as units are final; those not used here have nothing to wait for. */
+  /**
+   * Starts agreed reductions as far as units are final; those not used here have nothing to wait
+   * for.
+   */
   #reduceInTurn(options: { readonly isOver?: boolean } = {}): void {
     const { pass, agreed, final } = this.#pass!;
     if (agreed === undefined) {

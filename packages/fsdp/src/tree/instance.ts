@@ -1,6 +1,7 @@
-// What a wrapper is to the tree, the units and the calls over whole models: its place among the others,
-// what it is doing, and when its full parameters come and go. The wrapper itself is the module around
-// it, with what users call; it keeps this object under a symbol that the package does not export.
+// What a wrapper is to the tree, the units and the calls over whole models: its place among the
+// others, what it is doing, and when its full parameters come and go. The wrapper itself is the
+// module around it, with what users call; it keeps this object under a symbol that the package does
+// not export.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Module } from '@shardweave/nn';
@@ -104,7 +105,9 @@ export class Instance implements TreeInstance {
     return this.processGroup.worldSize * (this.replicateGroup?.worldSize ?? 1);
   }
 
-  /** Whether this rank belongs to the first replica, which is the only one without replicateGroup. */
+  /**
+   * Whether this rank belongs to the first replica, which is the only one without replicateGroup.
+   */
   get isFirstReplica(): boolean {
     return (this.replicateGroup?.rank ?? 0) === 0;
   }
@@ -139,10 +142,10 @@ export class Instance implements TreeInstance {
   }
 
   /**
-   * Elects the root and opens the links of its tree; collective on the first call, and where instances
-   * were put in since.
-   * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all ranks
-   * where they differ in instances or options
+   * Elects the root and opens the links of its tree; collective on the first call, and where
+   * instances were put in since.
+   * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all
+   * ranks where they differ in instances or options
    */
   async elect(): Promise<Tree> {
     requireEachInOneUnit(this);

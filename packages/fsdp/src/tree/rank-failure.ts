@@ -1,9 +1,13 @@
-// A rank that fails alone: the others learn it by `tellFailure` of collectives where they wait for it.
+// A rank that fails alone: the others learn it by `tellFailure` of collectives where they wait for
+// it.
 
 import { CollectiveError, type ProcessGroup, tellFailure } from '@shardweave/collectives';
 import { FsdpError } from '../errors.js';
 
-/** Whether it is this rank's own: neither what a group says, nor a mistake that all ranks make alike. */
+/**
+ * Whether it is this rank's own: neither what a group says, nor a mistake that all ranks make
+ * alike.
+ */
 export function isLocalFailure(error: unknown): boolean {
   return !(error instanceof CollectiveError || error instanceof FsdpError);
 }

@@ -1,5 +1,5 @@
-// What the tree, its units and collective calls need of a wrapper. They know this alone, so that the
-// wrapper knows them and none of them knows the wrapper.
+// What the tree, its units and collective calls need of a wrapper. They know this alone, so that
+// the wrapper knows them and none of them knows the wrapper.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { isModule, type Module } from '@shardweave/nn';

@@ -4,9 +4,9 @@
 // Note [what ranks compare]
 // Gathers, reductions and the ends of forward and backward carry their names as identities, which
 // ranks compare at no cost in payload. A backward's first reduction in a group also carries the set
-// of parameters that get a gradient, known before the first kernel, and what gradients are divided by.
-// So ranks that differ always meet at calls that differ, and the error of that has what each rank was
-// about to do.
+// of parameters that get a gradient, known before the first kernel, and what gradients are divided
+// by. So ranks that differ always meet at calls that differ, and the error of that has what each
+// rank was about to do.
 
 import { tellFailure } from '@shardweave/collectives';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
@@ -54,7 +54,10 @@ export function usedText(units: readonly ShardedUnit[], pass: Pass, links: UnitL
     .join('.');
 }
 
-/** What the units reduced over `links` divide gradients by: one pair, or a pair a unit where they differ. */
+/**
+ * What the units reduced over `links` divide gradients by: one pair, or a pair a unit where they
+ * differ.
+ */
 export function factorsText(units: readonly ShardedUnit[], links: UnitLinks): string {
   const pairs = units
     .filter((unit) => isSameReduction(unit.links!, links))
@@ -80,8 +83,8 @@ export function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
 export type UsedParameters = ReadonlyMap<ShardedUnit, readonly Tensor[]>;
 
 /**
- * The parameters that any rank of theirs uses in the pass; one small collective for each set of ranks, in
- * the sequence of reductions.
+ * The parameters that any rank of theirs uses in the pass; one small collective for each set of
+ * ranks, in the sequence of reductions.
  */
 export async function agreeOnParameters(
   units: readonly ShardedUnit[],

@@ -1,6 +1,6 @@
 // Moves parameters into shards, unit by unit and part by part: no rank's host holds more than a few
-// parts of one shard, and no device more than its shards. The values are rank 0's unless an instance
-// says otherwise.
+// parts of one shard, and no device more than its shards. The values are rank 0's unless an
+// instance says otherwise.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
@@ -25,8 +25,8 @@ export function shardUnit(
 }
 
 /**
- * The first replica's rank 0 makes or reads each rank's part and sends it there when asked; each rank of
- * that replica passes its own on to the same rank of the others.
+ * The first replica's rank 0 makes or reads each rank's part and sends it there when asked; each
+ * rank of that replica passes its own on to the same rank of the others.
  */
 async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<void> {
   const { processGroup, replicateGroup } = groups;

@@ -85,8 +85,8 @@ function collectOutsideInstances(module: Module, path: string, found: Map<Tensor
 }
 
 /**
- * Checks that each parameter below an instance is in one flat parameter, and each of a flat parameter
- * in the module: modules may have been put in or taken out since they were wrapped.
+ * Checks that each parameter below an instance is in one flat parameter, and each of a flat
+ * parameter in the module: modules may have been put in or taken out since they were wrapped.
  * @throws {FsdpConfigError} naming those that are not
  */
 export function requireEachInOneUnit(fsdp: TreeInstance): void {

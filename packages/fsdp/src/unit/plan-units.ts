@@ -11,8 +11,8 @@ export interface UnitPlan {
 
 /**
  * @param name the instance's; the only unit has it too, others add their own
- * @throws {FsdpConfigError} for groups with foreign parameters, with one in two groups, or with names
- * that repeat
+ * @throws {FsdpConfigError} for groups with foreign parameters, with one in two groups, or with
+ * names that repeat
  */
 export function planUnits(
   parameters: readonly FlatLeaf[],
@@ -66,8 +66,8 @@ export function planUnits(
 }
 
 /**
- * One for each dtype of what is trained, then of what is frozen, which is gathered but needs neither a
- * gradient nor its reduction; what is encoded is apart. The first has the name alone.
+ * One for each dtype of what is trained, then of what is frozen, which is gathered but needs
+ * neither a gradient nor its reduction; what is encoded is apart. The first has the name alone.
  */
 function ofOneKind(parameters: readonly FlatLeaf[], name: string): UnitPlan[] {
   const kinds = new Map<string, FlatLeaf[]>();

@@ -4,8 +4,8 @@
 //
 // Note [buckets]
 // A bucket's input has a row for each rank, capacity bytes long; a gradient's shards are read back
-// from the device straight into their places. Starting it reduces what is filled. A gradient that is
-// larger than a bucket starts at once and overtakes what waits. Buffers are the group's host
+// from the device straight into their places. Starting it reduces what is filled. A gradient that
+// is larger than a bucket starts at once and overtakes what waits. Buffers are the group's host
 // buffers, held from the first gradient of a backward to the end of the bucket's reduction.
 
 import { tellFailure } from '@shardweave/collectives';
@@ -116,8 +116,8 @@ export class ReduceScatterBucketer {
   }
 
   /**
-   * Flushes, waits, and hands out the results: reductions in the order of their starts, gradients of
-   * one in the order they came.
+   * Flushes, waits, and hands out the results: reductions in the order of their starts, gradients
+   * of one in the order they came.
    */
   async finish(): Promise<void> {
     this.flush();

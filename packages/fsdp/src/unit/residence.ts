@@ -8,13 +8,13 @@ import type { LinkGroups } from './unit-links.js';
 
 export interface ResidenceOptions {
   /**
-   * The shards and their optimizer state rest in host memory and come to the device for use: gathers
-   * start from host bytes, a step brings one flat parameter at a time. Default false.
+   * The shards and their optimizer state rest in host memory and come to the device for use:
+   * gathers start from host bytes, a step brings one flat parameter at a time. Default false.
    */
   readonly moveParamsToCpu?: boolean;
   /**
-   * The reduced gradients rest in host memory, and add up there. Default moveParamsToCpu; must not be
-   * false with it.
+   * The reduced gradients rest in host memory, and add up there. Default moveParamsToCpu; must not
+   * be false with it.
    */
   readonly moveGradsToCpu?: boolean;
   /** Shards, gradients and optimizer state rest in a store: a disk's, or one of your own. */
@@ -25,10 +25,10 @@ export interface OffloadConfig {
   /** One a rank. Stays the caller's: close it after the module is disposed. */
   readonly store: ShardStore;
   /**
-   * Go on from what the store's last generation has in place of initial values, buffers, optimizer state
-   * and the device's random state too. The same modules, in the same order, on the same ranks. False:
-   * begin anew, whatever is there. Default: begin anew, unless a model is there that has been trained,
-   * which is an error.
+   * Go on from what the store's last generation has in place of initial values, buffers, optimizer
+   * state and the device's random state too. The same modules, in the same order, on the same
+   * ranks. False: begin anew, whatever is there. Default: begin anew, unless a model is there that
+   * has been trained, which is an error.
    */
   readonly resume?: boolean;
 }

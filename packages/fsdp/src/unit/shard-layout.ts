@@ -22,7 +22,9 @@ export function shardLayout(sizes: readonly number[], worldSize: number): ShardL
   return { ...layout, shardLength, worldSize };
 }
 
-/** The part of parameter `index` inside the shard of `rank`, counted from the start of the shard. */
+/**
+ * The part of parameter `index` inside the shard of `rank`, counted from the start of the shard.
+ */
 export function pieceOf(layout: ShardLayout, index: number, rank: number): ParameterPiece {
   const { shardLength } = layout;
   return pieceIn(layout, index, { start: rank * shardLength, length: shardLength });

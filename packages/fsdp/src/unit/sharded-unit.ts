@@ -1,9 +1,11 @@
-// One flat parameter of an instance: this rank's shard of it, gathered from all ranks around its use, and
-// its gradient, reduced over them. Knows no schedule: the wrapper does. See nn's Note [flat parameter].
+// One flat parameter of an instance: this rank's shard of it, gathered from all ranks around its
+// use, and its gradient, reduced over them. Knows no schedule: the wrapper does. See nn's Note
+// [flat parameter].
 //
 // Note [published shard]
-// The shard in the dtype of computation as host bytes, made once per optimizer step: every gather starts
-// from it and so never waits for the device. What rests off the device needs none, its bytes are there.
+// The shard in the dtype of computation as host bytes, made once per optimizer step: every gather
+// starts from it and so never waits for the device. What rests off the device needs none, its bytes
+// are there.
 
 import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
 import { type FlatLeaf, FlatParameter, restSize } from '@shardweave/nn/flat';
@@ -32,7 +34,9 @@ export interface UnitContext {
   readonly isBucketed: boolean;
   /** The instance. */
   readonly owner: object;
-  /** Whether gradients are reduced at the end of this backward; undefined before the first forward. */
+  /**
+   * Whether gradients are reduced at the end of this backward; undefined before the first forward.
+   */
   isSyncing(): boolean | undefined;
   /** Before each contribution to a gradient; refuses it where it throws. */
   onContribution(pass: Pass): void;
@@ -50,7 +54,10 @@ export class ShardedUnit extends FlatParameter {
   #published: { readonly version: number; readonly bytes: Promise<Uint8Array> } | undefined;
   #publishedBuffer: Uint8Array | undefined;
 
-  /** Lays the parameters out and tells optimizers where their pieces are; values stay until takeOver. */
+  /**
+   * Lays the parameters out and tells optimizers where their pieces are; values stay until
+   * takeOver.
+   */
   constructor(name: string, parameters: readonly FlatLeaf[], context: UnitContext) {
     const { device, group, residence } = context;
     const leaves = parameters.map(({ tensor }) => tensor);
@@ -192,7 +199,10 @@ export class ShardedUnit extends FlatParameter {
     );
   }
 
-  /** As gatherMaster, but only rank 0 of the group gets the bytes; the others hold their shard alone. */
+  /**
+   * As gatherMaster, but only rank 0 of the group gets the bytes; the others hold their shard
+   * alone.
+   */
   async gatherMasterToFirst(operation: string): Promise<Uint8Array | undefined> {
     const { group } = this.#context;
     if (this.#summoned !== undefined || group.worldSize === 1) {

@@ -1,10 +1,10 @@
 // Parameters that one instance shards and others use too.
 //
 // Note [shared parameters]
-// The first instance that wraps a parameter owns it: it is in that one's flat parameter, gathered and
-// reduced with it. An instance that uses it has the owner's parameters made present around its own
-// forward and before its own backward. The owner keeps them as long as a user's forward runs, also
-// where that lies around its own. The gradient is final when the last use has given its part.
+// The first instance that wraps a parameter owns it: it is in that one's flat parameter, gathered
+// and reduced with it. An instance that uses it has the owner's parameters made present around its
+// own forward and before its own backward. The owner keeps them as long as a user's forward runs,
+// also where that lies around its own. The gradient is final when the last use has given its part.
 
 import { FsdpConfigError } from '../errors.js';
 import type { FsdpTree } from '../tree/fsdp-tree.js';
@@ -36,7 +36,9 @@ export class SharedParameters<Instance extends TreeInstance = TreeInstance> {
     return this.#users.size > 0;
   }
 
-  /** Whether somebody in forward, or in backward and so maybe in a second run, reads its parameters. */
+  /**
+   * Whether somebody in forward, or in backward and so maybe in a second run, reads its parameters.
+   */
   get isInUse(): boolean {
     return [...this.#users].some(({ trainingState }) => trainingState !== 'idle');
   }

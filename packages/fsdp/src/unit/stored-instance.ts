@@ -1,5 +1,5 @@
-// What a store that the caller gave has of an instance beside its flat parameters, for a process that
-// resumes: what it is made of, and its buffers.
+// What a store that the caller gave has of an instance beside its flat parameters, for a process
+// that resumes: what it is made of, and its buffers.
 
 import { StoredModel } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';

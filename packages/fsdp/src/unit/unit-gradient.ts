@@ -1,5 +1,5 @@
-// What sharding adds to a unit's flat gradient: the whole goes to the bucketer, which hands back the
-// shard's part of the sum over ranks, or at world size 1 becomes the shard's gradient as it is.
+// What sharding adds to a unit's flat gradient: the whole goes to the bucketer, which hands back
+// the shard's part of the sum over ranks, or at world size 1 becomes the shard's gradient as it is.
 
 import { FlatGradient } from '@shardweave/nn/flat';
 import type { Device, DType, Pass, Storage, Tensor } from '@shardweave/tensor-core';
@@ -30,7 +30,9 @@ export interface UnitGradientContext {
   readonly isBucketed: boolean;
   /** Open from the first forward on. */
   links(): UnitLinks;
-  /** Whether gradients are reduced at the end of this backward; undefined before the first forward. */
+  /**
+   * Whether gradients are reduced at the end of this backward; undefined before the first forward.
+   */
   isSyncing(): boolean | undefined;
   /** Before each contribution; refuses it where it throws. */
   onContribution(pass: Pass): void;
@@ -60,9 +62,10 @@ export class UnitGradient {
   }
 
   /**
-   * Hands the full gradient over to be reduced; never waits. Nothing where no parameter contributed.
-   * @param options.leaves those that have a gradient on some rank, of which zeros stand for this one's.
-   * Default: those that were contributed to, alike on all ranks
+   * Hands the full gradient over to be reduced; never waits. Nothing where no parameter
+   * contributed.
+   * @param options.leaves those that have a gradient on some rank, of which zeros stand for this
+   * one's. Default: those that were contributed to, alike on all ranks
    */
   startReduce(
     bucketer: ReduceScatterBucketer,

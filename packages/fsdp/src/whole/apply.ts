@@ -1,4 +1,5 @@
-// A function over all modules while their parameters are whole: custom initial values, for instance.
+// A function over all modules while their parameters are whole: custom initial values, for
+// instance.
 
 import type { Module } from '@shardweave/nn';
 import { isFsdp } from '../is-fsdp.js';

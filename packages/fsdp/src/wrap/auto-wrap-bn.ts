@@ -24,7 +24,9 @@ export interface AutoWrapBnOptions {
   readonly fsdpConfig?: WrapperConfig;
   /** Wrap them now; else they are only tagged, for a later autoWrap. Default true. */
   readonly wrapIt?: boolean;
-  /** Refuse batch normalizations that have a wrapperConfig already; else replace it. Default true. */
+  /**
+   * Refuse batch normalizations that have a wrapperConfig already; else replace it. Default true.
+   */
   readonly assertOnCollision?: boolean;
 }
 

@@ -24,7 +24,10 @@ export type WrapPolicy = (candidate: WrapCandidate) => boolean;
 export interface AutoWrapped {
   /** The model, or the wrapper around it. */
   readonly module: Module;
-  /** It again, for calls that want the root, where the policy chose it and wrap made an instance of it. */
+  /**
+   * It again, for calls that want the root, where the policy chose it and wrap made an instance of
+   * it.
+   */
   readonly root: FullyShardedDataParallel | undefined;
   /** Elements of the parameters that are in some wrapper now. */
   readonly numWrappedParams: number;

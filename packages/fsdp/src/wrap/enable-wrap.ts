@@ -1,5 +1,5 @@
-// Wrapping with options that come from three places. Nothing is ambient: enableWrap makes a function,
-// and whoever builds a model is given it.
+// Wrapping with options that come from three places. Nothing is ambient: enableWrap makes a
+// function, and whoever builds a model is given it.
 
 import type { Module } from '@shardweave/nn';
 import { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -23,7 +23,8 @@ export type MakeWrapper = <Args extends readonly unknown[], Output>(
 /**
  * The function that wraps with `config`, which a module's wrapperConfig and the call's overrides
  * change. It follows no policy: what it is called with, it wraps.
- * @param makeWrapper default FullyShardedDataParallel alone; for instance with a checkpoint around it
+ * @param makeWrapper default FullyShardedDataParallel alone; for instance with a checkpoint around
+ * it
  */
 export function enableWrap(
   config: FsdpOptions,

@@ -1,5 +1,5 @@
-// The axes along which FSDP's features compose, one small model that has all of them, and a cell's run
-// held against one process.
+// The axes along which FSDP's features compose, one small model that has all of them, and a cell's
+// run held against one process.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, Linear, Module, Sgd } from '@shardweave/nn';

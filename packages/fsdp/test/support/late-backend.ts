@@ -1,5 +1,5 @@
-// A device that runs behind its host: everything queued waits its turn, and kernels of one kind take
-// longer. What reads host state in place of the queue, or reuses a buffer too early, shows.
+// A device that runs behind its host: everything queued waits its turn, and kernels of one kind
+// take longer. What reads host state in place of the queue, or reuses a buffer too early, shows.
 
 import type { Backend, BackendBuffer, KernelCalls, KernelName } from '@shardweave/tensor-core';
 
@@ -15,7 +15,9 @@ export interface LateBackendOptions {
   readonly onRun?: (kernel: KernelName) => void;
   /** Told of each write, with the number of kernels that wait or run before it. */
   readonly onWrite?: (numWaiting: number) => void;
-  /** A broken device, to see that a test would notice: writes overtake what waits. Default false. */
+  /**
+   * A broken device, to see that a test would notice: writes overtake what waits. Default false.
+   */
   readonly isWritingAtOnce?: boolean;
   /** Written bytes that may wait when whenWritable resolves. Default: any. */
   readonly fewBytes?: number;

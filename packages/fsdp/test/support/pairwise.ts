@@ -1,5 +1,5 @@
-// Rows of an experiment that together have every pair of values of every two axes: far fewer than the
-// product. Greedy, from a seed.
+// Rows of an experiment that together have every pair of values of every two axes: far fewer than
+// the product. Greedy, from a seed.
 
 export type Axes = { readonly [axis: string]: readonly unknown[] };
 export type RowOf<A extends Axes> = { readonly [K in keyof A]: A[K][number] };

@@ -133,9 +133,9 @@ async function train(
 }
 
 /**
- * This rank's part of a batch: all ranks' rows in one sequence. Squares, because the sine of equal steps
- * has rows of two dimensions in all: a channel that nearly cancels them has a variance of a thousandth,
- * and normalization multiplies every rounding by thirty.
+ * This rank's part of a batch: all ranks' rows in one sequence. Squares, because the sine of equal
+ * steps has rows of two dimensions in all: a channel that nearly cancels them has a variance of a
+ * thousandth, and normalization multiplies every rounding by thirty.
  */
 function rowsOf({ device, rank, worldSize }: Rank, batch: number, rows: number) {
   const first = (batch * worldSize + rank) * rows;

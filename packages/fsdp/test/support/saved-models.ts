@@ -13,7 +13,10 @@ import { createHostStore } from '@shardweave/shard-store';
 import { onRanks, optimizerGroups, type Rank } from './ranks.js';
 import { DIM, Stack, trainOnce } from './scenarios.js';
 
-/** Places for saves in host memory, and a reader of one that counts what is read, and how much at once. */
+/**
+ * Places for saves in host memory, and a reader of one that counts what is read, and how much at
+ * once.
+ */
 export function place(): PieceStore {
   return piecesIn(createHostStore());
 }

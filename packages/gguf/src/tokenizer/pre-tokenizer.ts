@@ -1,5 +1,6 @@
-// How texts are cut before merges: llama.cpp has its own code for each way that models do it, and a name for
-// it in the file. A tokenizer cut in a way of the wrong name gives other tokens, and nobody is told.
+// How texts are cut before merges: llama.cpp has its own code for each way that models do it, and a
+// name for it in the file. A tokenizer cut in a way of the wrong name gives other tokens, and
+// nobody is told.
 
 import { GgufTokenizerError } from '../errors.js';
 import { type PipelineStep, stepsOf, type TokenizerJson } from './tokenizer-files.js';
@@ -7,7 +8,9 @@ import { type PipelineStep, stepsOf, type TokenizerJson } from './tokenizer-file
 /** What llama.cpp calls the ways to cut a text that are known here (`tokenizer.ggml.pre`). */
 export type PreTokenizer = 'gpt-2' | 'smollm' | 'llama-bpe' | 'qwen2';
 
-/** Words with a sign before them, runs of `digits`, signs with line ends, line ends, white space. */
+/**
+ * Words with a sign before them, runs of `digits`, signs with line ends, line ends, white space.
+ */
 const wordPattern = (digits: string) =>
   [
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)",

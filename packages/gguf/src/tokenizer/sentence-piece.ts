@@ -1,6 +1,7 @@
-// SentencePiece's merges, as Llama 2's tokenizer.json has them: spaces are written as a sign, characters that the
-// vocabulary lacks as their bytes. llama.cpp knows no list of merges for it, and joins what makes the token of the
-// highest score: this is the same where every way to make a token is a merge, and stands beside its others.
+// SentencePiece's merges, as Llama 2's tokenizer.json has them: spaces are written as a sign,
+// characters that the vocabulary lacks as their bytes. llama.cpp knows no list of merges for it,
+// and joins what makes the token of the highest score: this is the same where every way to make a
+// token is a merge, and stands beside its others.
 
 import { GgufTokenizerError } from '../errors.js';
 import type { MetadataValue } from '../gguf-file.js';
@@ -53,7 +54,9 @@ export function sentencePieceMetadata(
   ];
 }
 
-/** Whether each part of a text that follows its beginning or a special token gets a space before it. */
+/**
+ * Whether each part of a text that follows its beginning or a special token gets a space before it.
+ */
 function addsSpace({ normalizer, pre_tokenizer: preTokenizer }: TokenizerJson): boolean {
   const steps = [...stepsOf(normalizer), ...stepsOf(preTokenizer)];
   const signatures = steps.map(({ type, ...fields }) => {
@@ -82,7 +85,9 @@ const SPACES: readonly (readonly [boolean, readonly unknown[]])[] = [
   [false, [metaspace('never')]],
 ];
 
-/** The sooner a token is merged the higher; tokens that nothing makes have 0, which nobody looks at. */
+/**
+ * The sooner a token is merged the higher; tokens that nothing makes have 0, which nobody looks at.
+ */
 function scoresOf(json: TokenizerJson, { tokens, types }: Vocabulary): number[] {
   const { merges = [] } = json.model;
   const idOf = new Map(tokens.map((text, id) => [text, id]));

@@ -1,5 +1,5 @@
-// The files of a tokenizer as far as a GGUF needs them. Fields that are not there are absent, whatever else a
-// file says is left alone.
+// The files of a tokenizer as far as a GGUF needs them. Fields that are not there are absent,
+// whatever else a file says is left alone.
 
 import { GgufTokenizerError } from '../errors.js';
 

@@ -22,7 +22,8 @@ export interface Vocabulary {
 }
 
 /**
- * @param vocabSize the rows of the model's table; those behind the tokenizer's last get names of their own
+ * @param vocabSize the rows of the model's table; those behind the tokenizer's last get names of
+ * their own
  * @throws {GgufTokenizerError} for numbers that are not whose they should be
  */
 export function readVocabulary(json: TokenizerJson, vocabSize: number): Vocabulary {
@@ -53,7 +54,9 @@ export function readVocabulary(json: TokenizerJson, vocabSize: number): Vocabula
   return { tokens: tokens.map((text, id) => text ?? `[PAD${id}]`), types };
 }
 
-/** White space around a token, and words that it must not be part of: llama.cpp looks at neither. */
+/**
+ * White space around a token, and words that it must not be part of: llama.cpp looks at neither.
+ */
 function requirePlain(added: AddedToken): void {
   const field = (['lstrip', 'rstrip', 'single_word'] as const).find((name) => added[name] === true);
   if (field !== undefined) {

@@ -33,8 +33,8 @@ export function tokenizerText(pre: PreName): string {
 export const tokenizerConfigText = file('tokenizer_config.json');
 
 /**
- * The same words as SentencePiece has them: numbers for <unk>, <s>, </s> and the bytes, then tokens in the order
- * of their merges, each with every pair that makes it, then characters.
+ * The same words as SentencePiece has them: numbers for <unk>, <s>, </s> and the bytes, then tokens
+ * in the order of their merges, each with every pair that makes it, then characters.
  */
 export function sentencePieceText(): string {
   const { model } = JSON.parse(file('tokenizer.json')) as {
@@ -168,8 +168,8 @@ const STEPS = 20;
 let backend: ReturnType<typeof createCpuBackend> | undefined;
 
 /**
- * A model that has learnt a text, which a random one's logits would be too close together for. Vectors are
- * random too: norms of ones and biases of zeros could be anywhere in a file.
+ * A model that has learnt a text, which a random one's logits would be too close together for.
+ * Vectors are random too: norms of ones and biases of zeros could be anywhere in a file.
  */
 export async function makeSmall({ config, pre }: SmallModel, text: string) {
   backend ??= createCpuBackend({ threads: 1 });

@@ -1,7 +1,10 @@
 // llama.cpp itself, as node-llama-cpp brings it prebuilt: the judge of what is in a file.
 import { getLlama, type Llama, LlamaLogLevel, type Token } from 'node-llama-cpp';
 
-/** llama.cpp without a graphics card. Nothing is built or downloaded: where there is no binary this rejects. */
+/**
+ * llama.cpp without a graphics card. Nothing is built or downloaded: where there is no binary this
+ * rejects.
+ */
 export async function openLlama(): Promise<Llama> {
   return getLlama({
     gpu: false,
@@ -56,7 +59,9 @@ export async function tokenIds(
   }
 }
 
-/** What llama.cpp writes behind a text, the likeliest token each time, until a token that ends it. */
+/**
+ * What llama.cpp writes behind a text, the likeliest token each time, until a token that ends it.
+ */
 export async function llamaAnswer(
   llama: Llama,
   options: { readonly path: string; readonly prompt: string; readonly maxTokens: number },

@@ -32,7 +32,9 @@ const PHASES: Readonly<Record<MemoryPhase, string>> = {
   backward: '#f3f4f6',
 };
 
-/** An SVG of the memory at every sample. Backward lies on gray; a sample's numbers show on hover. */
+/**
+ * An SVG of the memory at every sample. Backward lies on gray; a sample's numbers show on hover.
+ */
 export function memoryChart(trace: MemoryTrace, title = 'Memory, module by module'): string {
   const { samples } = trace;
   const highest = samples.reduce(

@@ -30,7 +30,9 @@ export function escapeXml(text: string): string {
     .replaceAll('"', '&quot;');
 }
 
-/** The end of a path of more than `length` characters, from a dot where it has one: it says most. */
+/**
+ * The end of a path of more than `length` characters, from a dot where it has one: it says most.
+ */
 export function shortened(path: string, length: number): string {
   if (path.length <= length) {
     return path;

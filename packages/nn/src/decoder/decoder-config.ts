@@ -1,5 +1,5 @@
-// The options of a decoder, with the names of the Hub's config.json. What separates the families is said
-// here once: where biases are, whether heads are normalized, and how wide a head is.
+// The options of a decoder, with the names of the Hub's config.json. What separates the families is
+// said here once: where biases are, whether heads are normalized, and how wide a head is.
 
 import {
   above,
@@ -71,7 +71,10 @@ type NeededField =
   | 'num_attention_heads'
   | 'max_position_embeddings';
 
-/** A configuration as it is given: sizes always, the rest where it differs from the family's defaults. */
+/**
+ * A configuration as it is given: sizes always, the rest where it differs from the family's
+ * defaults.
+ */
 export type DecoderOptions = Pick<DecoderConfig, NeededField> & Partial<DecoderConfig>;
 
 const COUNT = whole(1);

@@ -43,7 +43,10 @@ export class DecoderEmbeddings extends Module<[ids: Tensor, places?: EmbeddingPl
   }
 }
 
-/** Attention and a feed-forward layer, each normalized before and added to x [batch, seq, hidden_size]. */
+/**
+ * Attention and a feed-forward layer, each normalized before and added to x [batch, seq,
+ * hidden_size].
+ */
 export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   readonly inputLayernorm: RmsNorm;
   readonly selfAttn: DecoderAttention;

@@ -1,4 +1,5 @@
-// Llama, Qwen 2 and Qwen 3. One decoder is all of them: what separates the families is in its configuration.
+// Llama, Qwen 2 and Qwen 3. One decoder is all of them: what separates the families is in its
+// configuration.
 
 import type { Device } from '@shardweave/tensor-core';
 import { LanguageHead } from '../language-head.js';

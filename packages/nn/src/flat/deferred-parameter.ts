@@ -7,8 +7,9 @@ import type { Module } from '../module.js';
 /** Values that can be made in any order, part by part. */
 export interface ParameterRecipe {
   /**
-   * Queues what writes elements [start, start + into.size) of the parameter, row-major, into an f32 tensor of
-   * any shape: the parameter itself, a part of a flat, or scratch on its way to the host. Equal in every call.
+   * Queues what writes elements [start, start + into.size) of the parameter, row-major, into an f32
+   * tensor of any shape: the parameter itself, a part of a flat, or scratch on its way to the host.
+   * Equal in every call.
    */
   draw(into: Tensor, start: number): void;
 }
@@ -17,8 +18,8 @@ export interface ParameterRecipe {
 const HOST_ELEMENTS = 2 ** 20;
 
 /**
- * A recipe of values that a function makes on the host: it fills `values` with elements from `start` on, in
- * as many calls as it takes to have at most 4 MiB there at once.
+ * A recipe of values that a function makes on the host: it fills `values` with elements from
+ * `start` on, in as many calls as it takes to have at most 4 MiB there at once.
  */
 export function hostRecipe(write: (values: Float32Array, start: number) => void): ParameterRecipe {
   return {
@@ -65,7 +66,10 @@ export function dropRecipe(parameter: Tensor): void {
   }
 }
 
-/** Has a deferred parameter take `dtype` when its values are made, rounded from what its recipe draws in f32. */
+/**
+ * Has a deferred parameter take `dtype` when its values are made, rounded from what its recipe
+ * draws in f32.
+ */
 export function castDeferred(parameter: Tensor, dtype: DType): void {
   const before = parameter.storage;
   const storage = before.device.storage(parameter.size, dtype, before.tag);
@@ -77,7 +81,10 @@ export function castDeferred(parameter: Tensor, dtype: DType): void {
 /** Elements of f32 scratch on the way into 16 bits: 4 MiB. */
 const SCRATCH_ELEMENTS = 2 ** 20;
 
-/** Queues what writes a recipe's elements from `start` on into all of `into`, a tensor of any float dtype. */
+/**
+ * Queues what writes a recipe's elements from `start` on into all of `into`, a tensor of any float
+ * dtype.
+ */
 export function drawInto(recipe: ParameterRecipe, into: Tensor, start: number): void {
   const { device } = into;
   if (into.dtype === 'f32') {

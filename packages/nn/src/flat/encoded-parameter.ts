@@ -1,10 +1,11 @@
-// Frozen parameters whose values rest as bytes of another form, such as int8 with scales. Who wraps their
-// module keeps, gathers and loads these bytes as they are, and has them decoded around their use.
+// Frozen parameters whose values rest as bytes of another form, such as int8 with scales. Who wraps
+// their module keeps, gathers and loads these bytes as they are, and has them decoded around their
+// use.
 //
 // Note [encoded parameters]
-// No device has tensors of bytes: at rest they are u32 words, which devices copy without a look at them.
-// A decoder says where it runs. On the host it needs no kernels, and the decoded values go to the device; on
-// the device it gets the words there, and encodes kernels.
+// No device has tensors of bytes: at rest they are u32 words, which devices copy without a look at
+// them. A decoder says where it runs. On the host it needs no kernels, and the decoded values go to
+// the device; on the device it gets the words there, and encodes kernels.
 
 import { type Device, type DType, type Shape, Tensor, type View } from '@shardweave/tensor-core';
 
@@ -31,7 +32,10 @@ export type ParameterEncoding = HostEncoding | DeviceEncoding;
 
 export interface EncodedParameterOptions {
   readonly encoding: ParameterEncoding;
-  /** What wrappers take the values for: f32 ones are computed with in the wrapper's dtype. Default f32. */
+  /**
+   * What wrappers take the values for: f32 ones are computed with in the wrapper's dtype. Default
+   * f32.
+   */
   readonly dtype?: DType;
   /** Its bytes [start, start + length), asked for until a wrapper has them. */
   read(start: number, length: number): Uint8Array | Promise<Uint8Array>;
@@ -42,7 +46,10 @@ class EncodedParameter extends Tensor {
   read: EncodedParameterOptions['read'] | undefined = undefined;
 }
 
-/** A frozen leaf without memory; using its values outside of a wrapper throws a StateError that says so. */
+/**
+ * A frozen leaf without memory; using its values outside of a wrapper throws a StateError that says
+ * so.
+ */
 export function encodedParameter(
   device: Device,
   shape: Shape,
@@ -64,7 +71,9 @@ export function encodingOf(parameter: Tensor): ParameterEncoding | undefined {
   return parameter instanceof EncodedParameter ? parameter.encoding : undefined;
 }
 
-/** The shape in which a parameter rests and is saved: its own, or that of an encoded one's words. */
+/**
+ * The shape in which a parameter rests and is saved: its own, or that of an encoded one's words.
+ */
 export function restShape(parameter: Tensor): Shape {
   const encoding = encodingOf(parameter);
   return encoding === undefined ? parameter.shape : [Math.ceil(encoding.byteLength / 4)];

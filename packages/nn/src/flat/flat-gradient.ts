@@ -1,11 +1,12 @@
-// The gradients of several leaves, added up in one storage: their sink in backward. Who owns it takes
-// the whole when it is complete; where that goes (to other ranks, a store, the optimizer) is unknown here.
+// The gradients of several leaves, added up in one storage: their sink in backward. Who owns it
+// takes the whole when it is complete; where that goes (to other ranks, a store, the optimizer) is
+// unknown here.
 //
 // Note [a flat gradient's storage]
-// It comes into being with the first contribution of a backward. A first contribution is cast into its
-// place, or written there by the op itself; later ones are added. Pads hold zeros, for whole flats are
-// reduced and are in norms. With pads all is zeroed at the beginning; without, what no leaf has
-// contributed to is zeroed when the whole is taken, which mostly is nothing.
+// It comes into being with the first contribution of a backward. A first contribution is cast into
+// its place, or written there by the op itself; later ones are added. Pads hold zeros, for whole
+// flats are reduced and are in norms. With pads all is zeroed at the beginning; without, what no
+// leaf has contributed to is zeroed when the whole is taken, which mostly is nothing.
 
 import {
   byteSize,
@@ -30,7 +31,10 @@ export interface FlatGradientOptions {
   readonly leaves: readonly Tensor[];
   /** Whom its leaves belong to, for those who find them in a module. */
   readonly owner?: object;
-  /** In what dtype contributions add up, asked for the first one; undefined: no op may write one itself. */
+  /**
+   * In what dtype contributions add up, asked for the first one; undefined: no op may write one
+   * itself.
+   */
   dtype(): DType | undefined;
   /** What backwards before have added up to, whole: contributions are added to it. */
   earlier?(): Storage | undefined;
@@ -71,7 +75,10 @@ export class FlatGradient implements GradSink {
 
   // ---- in backward -----------------------------------------------------------------------------
 
-  /** Notes how many leaves will get a gradient in `pass`; once, by the first contribution at the latest. */
+  /**
+   * Notes how many leaves will get a gradient in `pass`; once, by the first contribution at the
+   * latest.
+   */
   beginPass(pass: Pass): void {
     if (this.#pass === pass) {
       return;
@@ -158,9 +165,10 @@ export class FlatGradient implements GradSink {
   // ---- the whole -------------------------------------------------------------------------------
 
   /**
-   * Hands the whole over, complete: the caller releases it. Undefined where nothing was contributed.
-   * @param options.leaves those that have a gradient, zeros where nothing was contributed here. Default:
-   * those that were contributed to
+   * Hands the whole over, complete: the caller releases it. Undefined where nothing was
+   * contributed.
+   * @param options.leaves those that have a gradient, zeros where nothing was contributed here.
+   * Default: those that were contributed to
    */
   take(options: { readonly leaves?: Iterable<Tensor> } = {}): Storage | undefined {
     const whole = options.leaves === undefined ? this.#whole : this.#wholeOrBegin();
@@ -228,7 +236,10 @@ export class FlatGradient implements GradSink {
     this.#written.clear();
   }
 
-  /** Goes on with what earlier backwards have left: the places of leaves without a gradient are zeros. */
+  /**
+   * Goes on with what earlier backwards have left: the places of leaves without a gradient are
+   * zeros.
+   */
   #resume(): void {
     const earlier = this.#whole === undefined ? this.#options.earlier?.() : undefined;
     if (earlier === undefined) {

@@ -1,10 +1,10 @@
 // Where parameters lie inside a flat one. Pure arithmetic.
 
 /**
- * Every parameter starts at a multiple of this many elements, and a flat parameter ends at one. In 16
- * bits they are 256 bytes, the alignment of WebGPU's storage bindings. The number is the same on every
- * device and in every dtype, so that ranks on CPU and GPU, and files, share one layout, and no run of
- * 128 elements of a parameter is cut by a border between ranks.
+ * Every parameter starts at a multiple of this many elements, and a flat parameter ends at one. In
+ * 16 bits they are 256 bytes, the alignment of WebGPU's storage bindings. The number is the same on
+ * every device and in every dtype, so that ranks on CPU and GPU, and files, share one layout, and
+ * no run of 128 elements of a parameter is cut by a border between ranks.
  */
 export const FLAT_ALIGN_ELEMENTS = 128;
 

@@ -1,15 +1,17 @@
-// The parameters of a module as one: what rests between uses, and the copy that computation reads. Knows
-// no schedule and no ranks: sharding and offload extend it by theirs.
+// The parameters of a module as one: what rests between uses, and the copy that computation reads.
+// Knows no schedule and no ranks: sharding and offload extend it by theirs.
 //
 // Note [flat parameter]
 //   leaves  the module's parameter tensors; once their values are taken over they point into `full`
-//   flat    the values in the leaves' own dtype, or one device's shard of them, with their gradient: what
-//           the optimizer steps
-//   full    all values in the dtype of computation; filled and freed under one identity, so what autograd
-//           saved in forward is valid again in backward. Where it would be the same bytes (one device has
-//           all, computes in their dtype, and they rest there) it is the flat's storage itself
-//           An encoded flat has its words in place of values, which `full` gets decoded
-//   home    where values, gradient and state rest, if not on the device: `flat` is empty but for a step
+//   flat    the values in the leaves' own dtype, or one device's shard of them, with their
+//           gradient: what the optimizer steps
+//   full    all values in the dtype of computation; filled and freed under one identity, so what
+//           autograd saved in forward is valid again in backward. Where it would be the same bytes
+//           (one device has all, computes in their dtype, and they rest there) it is the flat's
+//           storage itself. An encoded flat has its words in place of values, which `full` gets
+//           decoded
+//   home    where values, gradient and state rest, if not on the device: `flat` is empty but for a
+//           step
 
 import {
   byteSize,
@@ -41,7 +43,10 @@ export interface FlatParameterOptions {
   readonly device: Device;
   /** All of one dtype, all encoded or none. */
   readonly parameters: readonly FlatLeaf[];
-  /** The leaves' places in the whole as it rests (restSize), which ends in padding so that shards are equal. */
+  /**
+   * The leaves' places in the whole as it rests (restSize), which ends in padding so that shards
+   * are equal.
+   */
   readonly layout: FlatLayout;
   /** Which of how many equal parts this device has. Default: all. */
   readonly shard?: { readonly index: number; readonly count: number };
@@ -70,7 +75,10 @@ export class FlatParameter {
   readonly parameters: readonly FlatLeaf[];
   /** Whether words rest in place of values: frozen, without a gradient or state. */
   readonly isEncoded: boolean;
-  /** One-dimensional; its storage is empty until values are taken over, and while they rest elsewhere. */
+  /**
+   * One-dimensional; its storage is empty until values are taken over, and while they rest
+   * elsewhere.
+   */
   readonly flat: Tensor;
   readonly full: Storage;
   /** Undefined where everything rests on the device. */
@@ -81,14 +89,20 @@ export class FlatParameter {
   /** Its elements of the whole. */
   readonly #own: FlatPlace;
   readonly #hostBuffers: () => HostBuffers;
-  /** Loads that were begun. Whoever takes one out of it, finished or abandoned, gives its buffer back. */
+  /**
+   * Loads that were begun. Whoever takes one out of it, finished or abandoned, gives its buffer
+   * back.
+   */
   readonly #loads = new Set<FlatLoad>();
   #hasValues = false;
   /** The versions of the flat that `full` has the values of, and of `full` when it had got them. */
   #loadedVersion = -1;
   #fullVersion = -1;
 
-  /** Lays the parameters out and tells optimizers where their pieces are; values stay until takeOver. */
+  /**
+   * Lays the parameters out and tells optimizers where their pieces are; values stay until
+   * takeOver.
+   */
   constructor(options: FlatParameterOptions) {
     const { name, device, parameters, layout, rest } = options;
     const { shard = { index: 0, count: 1 } } = options;
@@ -144,7 +158,10 @@ export class FlatParameter {
     return this.fullElements * byteSize(this.full.dtype);
   }
 
-  /** In what dtype the whole comes to be loaded: the words of encoded ones, else that of computation. */
+  /**
+   * In what dtype the whole comes to be loaded: the words of encoded ones, else that of
+   * computation.
+   */
   get loadDType(): DType {
     return this.isEncoded ? 'u32' : this.full.dtype;
   }
@@ -173,8 +190,8 @@ export class FlatParameter {
   }
 
   /**
-   * Takes the leaves' values over and frees their own memory; once. Where it rejects they have them as
-   * before. A store that has values of an earlier process keeps them.
+   * Takes the leaves' values over and frees their own memory; once. Where it rejects they have them
+   * as before. A store that has values of an earlier process keeps them.
    * @param fill writes all of it; default: from the leaves here
    */
   async takeOver(fill?: () => Promise<void>): Promise<void> {
@@ -267,7 +284,9 @@ export class FlatParameter {
 
   // ---- presence --------------------------------------------------------------------------------
 
-  /** Whether `full` is there and current: read from the storage and its version, never from a flag. */
+  /**
+   * Whether `full` is there and current: read from the storage and its version, never from a flag.
+   */
   get isPresent(): boolean {
     if (this.full === this.flat.storage) {
       return true;
@@ -370,8 +389,8 @@ export class FlatParameter {
   }
 
   /**
-   * Takes what the program has written into `full` over into the flat, and frees `full`. Nothing where
-   * nobody has written.
+   * Takes what the program has written into `full` over into the flat, and frees `full`. Nothing
+   * where nobody has written.
    * @throws {StateError} where the flat cannot take it over; it is lost then, and `full` freed
    */
   keepWrites(): void {

@@ -1,5 +1,5 @@
-// For packages that wrap modules: flat parameters, where they rest, and when they come and go. Programs
-// that only train need nothing of it.
+// For packages that wrap modules: flat parameters, where they rest, and when they come and go.
+// Programs that only train need nothing of it.
 
 export { type FlatState, type FlatStateBytes, runAt, type StateRun } from '../optim/flat-state.js';
 export { gradNodes, normParameters } from '../optim/grad-nodes.js';

@@ -22,7 +22,10 @@ export interface LeafRun extends FlatPlace {
   readonly layout: FlatLayout;
 }
 
-/** Queues what fills `into` with a run of leaves of its dtype, zeros in pads. What is deferred is drawn there. */
+/**
+ * Queues what fills `into` with a run of leaves of its dtype, zeros in pads. What is deferred is
+ * drawn there.
+ */
 export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): void {
   const { device } = into;
   const part = (start: number, length: number) =>
@@ -33,7 +36,8 @@ export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): v
   let end = 0;
   for (const { start, length } of [...pieces, { start: into.size, length: 0 }]) {
     if (start > end) {
-      // From a whole word on: a leaf of an odd number of 16-bit elements comes after, and keeps the other half.
+      // From a whole word on: a leaf of an odd number of 16-bit elements comes after, and keeps the
+      // other half.
       const from = end - (end % 2);
       device.run('fill', { out: part(from, start - from).view(), value: 0 });
     }
@@ -52,8 +56,8 @@ export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): v
 }
 
 /**
- * Fills `into` with the bytes of a run of leaves as they rest, zeros in pads. Values come through scratch on
- * the device, as much of it as there are bytes; encoded ones from where they were made.
+ * Fills `into` with the bytes of a run of leaves as they rest, zeros in pads. Values come through
+ * scratch on the device, as much of it as there are bytes; encoded ones from where they were made.
  */
 export async function readLeaves(into: Uint8Array, run: LeafRun): Promise<void> {
   const { leaves, layout, length } = run;

@@ -1,19 +1,20 @@
-// Decides when the parameters of each stage (a sharded instance, a slice of layers) are made present
-// and dropped: sharding gathers them, offload loads them. Starts follow the order in which stages are
-// entered, recorded from the step before, so they are the same on all ranks; promises never decide.
+// Decides when the parameters of each stage (a sharded instance, a slice of layers) are made
+// present and dropped: sharding gathers them, offload loads them. Starts follow the order in which
+// stages are entered, recorded from the step before, so they are the same on all ranks; promises
+// never decide.
 //
 // Note [prefetch order]
-// Entering the k-th stage of a forward starts it, then what followed it in the last forward that began
-// with the same stage, as long as the bytes started but not yet used stay under the cap. A stage that
-// comes out of order is started when it is entered, and the rest of that forward runs without
-// prediction. In backward stages come in the reverse of the order in which their modules returned,
-// without the uses that no gradient reaches. A demanded stage may pass the cap, so nothing waits for
-// room: no deadlock.
+// Entering the k-th stage of a forward starts it, then what followed it in the last forward that
+// began with the same stage, as long as the bytes started but not yet used stay under the cap. A
+// stage that comes out of order is started when it is entered, and the rest of that forward runs
+// without prediction. In backward stages come in the reverse of the order in which their modules
+// returned, without the uses that no gradient reaches. A demanded stage may pass the cap, so
+// nothing waits for room: no deadlock.
 //
 // Note [uses without a graph]
-// Where a module ran without recording, inside a forward that records, backward may need the
-// stage again (a checkpoint runs it a second time) or not (a frozen teacher). What the last backward
-// did decides.
+// Where a module ran without recording, inside a forward that records, backward may need the stage
+// again (a checkpoint runs it a second time) or not (a frozen teacher). What the last backward did
+// decides.
 
 /** How a stage gets its values. All calls come from one strand, in program order. */
 export interface UnitLoader<Stage, Ticket> {

@@ -19,8 +19,8 @@ export interface GenerateOptions extends SamplingOptions {
   /** Equal seeds draw equal tokens. Default 0. */
   readonly seed?: number | undefined;
   /**
-   * Most tokens that the model is shown. Where a text grows beyond them, its first part is forgotten until
-   * the last half is left. Default any number.
+   * Most tokens that the model is shown. Where a text grows beyond them, its first part is
+   * forgotten until the last half is left. Default any number.
    */
   readonly context?: number | undefined;
 }
@@ -78,18 +78,27 @@ export async function* generate(
 }
 
 export interface NextLogitsOptions {
-  /** Keeps what a text shares with the one before from being run again. Default none: all runs each time. */
+  /**
+   * Keeps what a text shares with the one before from being run again. Default none: all runs each
+   * time.
+   */
   readonly cache?: KeyValueCache | undefined;
-  /** Most tokens of one call with a cache: a longer prompt comes in several, in the memory of one. Default 512. */
+  /**
+   * Most tokens of one call with a cache: a longer prompt comes in several, in the memory of one.
+   * Default 512.
+   */
   readonly chunk?: number | undefined;
 }
 
-/** The products of so many rows are as fast as those of more, and what a block makes of them is small. */
+/**
+ * The products of so many rows are as fast as those of more, and what a block makes of them is
+ * small.
+ */
 const CHUNK = 512;
 
 /**
- * The logits of a model in evaluation, which runs those tokens alone that the cache does not hold; the
- * others stay held. Without a cache it runs all of them each time.
+ * The logits of a model in evaluation, which runs those tokens alone that the cache does not hold;
+ * the others stay held. Without a cache it runs all of them each time.
  * @param model ids [1, seq] (u32) to logits: a LanguageModel or an OffloadModel of one
  */
 export function nextLogits(
@@ -127,7 +136,9 @@ export function nextLogits(
   };
 }
 
-/** How many tokens at the beginning need not run again: never the last, whose logits are asked for. */
+/**
+ * How many tokens at the beginning need not run again: never the last, whose logits are asked for.
+ */
 function numShared(held: readonly number[], tokens: readonly number[]): number {
   const most = Math.min(held.length, tokens.length - 1);
   let count = 0;

@@ -1,4 +1,5 @@
-// The keys and values of the tokens that a model has seen, so that the next one computes its own alone.
+// The keys and values of the tokens that a model has seen, so that the next one computes its own
+// alone.
 
 import { type Device, slice, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, whole } from '../check-options.js';
@@ -10,9 +11,10 @@ export interface KeyValueCacheOptions {
 }
 
 /**
- * Room for one sequence: in each block 2 * capacity * kvHeads * headDim numbers of the dtype that the model
- * computes in, taken as the first keys come. A call of the model writes behind the tokens that are held, and
- * only `append` makes them held ones: the same call made again overwrites what the first one wrote.
+ * Room for one sequence: in each block 2 * capacity * kvHeads * headDim numbers of the dtype that
+ * the model computes in, taken as the first keys come. A call of the model writes behind the tokens
+ * that are held, and only `append` makes them held ones: the same call made again overwrites what
+ * the first one wrote.
  */
 export class KeyValueCache {
   readonly capacity: number;
@@ -76,7 +78,10 @@ interface Room {
   readonly values: Tensor;
 }
 
-/** One block's keys and values. Its fields are private: offload moves the tensors that it finds in arguments. */
+/**
+ * One block's keys and values. Its fields are private: offload moves the tensors that it finds in
+ * arguments.
+ */
 export class LayerCache {
   readonly #cache: KeyValueCache;
   readonly #pool: object;
@@ -97,7 +102,8 @@ export class LayerCache {
   /**
    * Writes the keys and values of further tokens, and gives those of all up to them as views.
    * @param keys [1, seq, heads, headDim] @param values as keys
-   * @throws {NnConfigError} beyond the capacity, for another shape or dtype than those before, and where a
+   * @throws {NnConfigError} beyond the capacity, for another shape or dtype than those before, and
+   * where a
    *   graph is recorded: what lies in a cache gets no gradient
    */
   extend(keys: Tensor, values: Tensor): Room {

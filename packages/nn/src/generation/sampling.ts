@@ -12,7 +12,10 @@ import { NnConfigError } from '../errors.js';
 
 /** Rules apply in this order, each to what the one before left. */
 export interface SamplingOptions {
-  /** What logits are divided by: below 1, likelier tokens still more often; 0: always the likeliest. Default 1. */
+  /**
+   * What logits are divided by: below 1, likelier tokens still more often; 0: always the likeliest.
+   * Default 1.
+   */
   readonly temperature?: number | undefined;
   /** Only this many of the likeliest tokens. Default all. */
   readonly topK?: number | undefined;
@@ -36,8 +39,8 @@ export const SAMPLING_RULES: OptionRules<SamplingOptions> = {
 };
 
 /**
- * A token by the softmax of logits / temperature, [vocab]; `uniform` in [0, 1) decides. Of equal logits the
- * lower token comes first.
+ * A token by the softmax of logits / temperature, [vocab]; `uniform` in [0, 1) decides. Of equal
+ * logits the lower token comes first.
  * @throws {NnConfigError} where a logit is not a number
  */
 export function drawToken(
@@ -84,8 +87,8 @@ export function drawToken(
 const TOKEN_RANGE = 2 ** 21;
 
 /**
- * The `count` likeliest tokens, likeliest first. Tokens are sorted as numbers, a logit's bits above the
- * token's, which takes a tenth of the time that a comparison function does.
+ * The `count` likeliest tokens, likeliest first. Tokens are sorted as numbers, a logit's bits above
+ * the token's, which takes a tenth of the time that a comparison function does.
  */
 function likeliest(logits: Float32Array, count: number): number[] {
   if (count === 1) {

@@ -1,11 +1,13 @@
-// The fields of a config.json. Each is the model's own, known to change nothing, or refused by its name: one
-// passed over in silence would be another model.
+// The fields of a config.json. Each is the model's own, known to change nothing, or refused by its
+// name: one passed over in silence would be another model.
 
 import { FormatError } from '../errors.js';
 
 export type ConfigFields = Readonly<Record<string, unknown>>;
 
-/** Fields that change nothing here: names, dtypes, how others run it, and how text is made with it. */
+/**
+ * Fields that change nothing here: names, dtypes, how others run it, and how text is made with it.
+ */
 const HARMLESS: ReadonlySet<string> = new Set([
   ...['_name_or_path', 'architectures', 'torch_dtype', 'dtype', 'transformers_version'],
   ...['use_cache', 'return_dict', 'output_attentions', 'output_hidden_states', 'torchscript'],
@@ -33,7 +35,8 @@ export interface FieldRules {
 
 /**
  * The model's own fields; null is the default.
- * @throws {FormatError} naming a field that asks for what the model does not compute, or that nobody knows
+ * @throws {FormatError} naming a field that asks for what the model does not compute, or that
+ * nobody knows
  */
 export function ownFields(fields: ConfigFields, rules: FieldRules): Record<string, unknown> {
   const fixed: ConfigFields = { ...FIXED, ...rules.fixed };

@@ -26,11 +26,15 @@ const FIXED: ConfigFields = {
   partial_rotary_factor: 1,
 };
 
-/** Which layers Qwen's windows would be in, and how wide: nothing while use_sliding_window is false. */
+/**
+ * Which layers Qwen's windows would be in, and how wide: nothing while use_sliding_window is false.
+ */
 const WINDOWS = new Set(['sliding_window', 'max_window_layers']);
 
 const OWN: ReadonlySet<string> = new Set(DECODER_FIELDS.filter((name) => name !== 'rope_scaling'));
-/** rope_parameters is what version 5 of transformers writes instead of rope_scaling and rope_theta. */
+/**
+ * rope_parameters is what version 5 of transformers writes instead of rope_scaling and rope_theta.
+ */
 const ROTARY = ['rope_scaling', 'rope_parameters'] as const;
 const FACTORS = [
   'factor',
@@ -41,7 +45,8 @@ const FACTORS = [
 
 /**
  * The decoder's options from the fields of its config.json.
- * @throws {FormatError} naming a field that asks for what the decoder does not compute, or that nobody knows
+ * @throws {FormatError} naming a field that asks for what the decoder does not compute, or that
+ * nobody knows
  * @throws {NnConfigError} naming a field whose value cannot work
  */
 export function readDecoderConfig(fields: ConfigFields): DecoderConfig {

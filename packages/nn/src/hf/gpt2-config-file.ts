@@ -23,7 +23,8 @@ const OWN: ReadonlySet<string> = new Set(Object.keys(GPT2_DEFAULTS));
 
 /**
  * The model's options from the fields of config.json.
- * @throws {FormatError} naming a field that asks for what is not computed here, or that nobody knows
+ * @throws {FormatError} naming a field that asks for what is not computed here, or that nobody
+ * knows
  * @throws {NnConfigError} for values that cannot work
  */
 export function readGpt2Config(fields: ConfigFields): Gpt2Config {

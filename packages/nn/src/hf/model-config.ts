@@ -20,7 +20,8 @@ const READERS: Readonly<Record<ModelConfig['model_type'], (fields: ConfigFields)
 
 /**
  * A model's options from the text of its config.json; without a model_type it is a GPT-2.
- * @throws {FormatError} for text that is no config, and for one that asks for what is not computed here
+ * @throws {FormatError} for text that is no config, and for one that asks for what is not computed
+ * here
  * @throws {NnConfigError} for values that cannot work
  */
 export function parseModelConfig(text: string): ModelConfig {

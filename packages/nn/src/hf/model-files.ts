@@ -1,6 +1,6 @@
-// A model's weights in the Hub's layout: one model.safetensors, or shards that an index names. Read by
-// ranges, written in pieces, one tensor in memory at a time. Reading and writing the files themselves is the
-// caller's, for this runs in browsers too.
+// A model's weights in the Hub's layout: one model.safetensors, or shards that an index names. Read
+// by ranges, written in pieces, one tensor in memory at a time. Reading and writing the files
+// themselves is the caller's, for this runs in browsers too.
 
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { checkOptions, oneOf, optional, whole } from '../check-options.js';
@@ -19,16 +19,19 @@ const MAX_FILE_BYTES = 5e9;
 /** An index names each tensor once; a thousand layers of a hundred tensors are a tenth of this. */
 const MAX_INDEX_BYTES = 64 * 2 ** 20;
 
-/** A model's files by name, wherever they are: in a directory, behind a server, chosen in a browser. */
+/**
+ * A model's files by name, wherever they are: in a directory, behind a server, chosen in a browser.
+ */
 export interface ModelFiles {
   /** A file to read by ranges, or undefined where there is none. */
   open(name: string): Promise<ByteSource | undefined>;
 }
 
 /**
- * A model's weights under its own names: headers and index are read at once, each tensor when it is asked
- * for. f32, f16 and bf16 are as they are in the files; what loads them converts.
- * @throws {FormatError} for files that are missing, malformed, cut off, or differ from what the index says
+ * A model's weights under its own names: headers and index are read at once, each tensor when it is
+ * asked for. f32, f16 and bf16 are as they are in the files; what loads them converts.
+ * @throws {FormatError} for files that are missing, malformed, cut off, or differ from what the
+ * index says
  */
 export async function openModelState(
   files: ModelFiles,
@@ -111,7 +114,9 @@ async function readIndex(source: ByteSource): Promise<Map<string, string>> {
 /** A file to be written. */
 export interface ModelFile {
   readonly name: string;
-  /** Its bytes in order, none of the pieces beyond 64 MiB. May be called once more after a failure. */
+  /**
+   * Its bytes in order, none of the pieces beyond 64 MiB. May be called once more after a failure.
+   */
   pieces(): AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 }
 
@@ -123,8 +128,8 @@ export interface ModelFileOptions {
 }
 
 /**
- * The files of a model in the order to write them, config.json last: a directory with a config alone would
- * stand for random weights. Lazy tensors are read when their turn comes.
+ * The files of a model in the order to write them, config.json last: a directory with a config
+ * alone would stand for random weights. Lazy tensors are read when their turn comes.
  */
 export function modelFiles(
   config: ModelConfig,

@@ -1,5 +1,5 @@
-// The tensors of a model's files under the model's own names: files of other writers have prefixes, masks and
-// tables too many.
+// The tensors of a model's files under the model's own names: files of other writers have prefixes,
+// masks and tables too many.
 
 import { elementCountOf } from '@shardweave/tensor-core';
 import { FormatError } from '../errors.js';
@@ -8,7 +8,9 @@ import type { ModelConfig } from './model-config.js';
 import { elementBytesOf } from './safetensors-header.js';
 
 const HEAD = 'lm_head.weight';
-/** A table is of hundreds of megabytes; two parts of it at a time are no more than another tensor. */
+/**
+ * A table is of hundreds of megabytes; two parts of it at a time are no more than another tensor.
+ */
 const COMPARED_ELEMENTS = 2 ** 22;
 const GPT2_PREFIX = 'transformer.';
 /** Causal masks, which older files of GPT-2 hold as state. */
@@ -17,8 +19,8 @@ const GPT2_MASKS = /^transformer\.h\.\d+\.attn\.(bias|masked_bias)$/;
 const FREQUENCIES = /\.rotary_emb\.inv_freq$/;
 
 /**
- * The model's own tensors among those of its files. A tied head that the files have too is compared with the
- * table, which reads both.
+ * The model's own tensors among those of its files. A tied head that the files have too is compared
+ * with the table, which reads both.
  * @throws {FormatError} where it is another, and where one tensor has two names
  */
 export async function ownTensors(

@@ -71,7 +71,8 @@ export function headerLengthOf(first: Uint8Array, fileBytes: number): number {
 }
 
 /**
- * Reads a header; every dtype, shape and offset is checked against the bytes of data that follow it.
+ * Reads a header; every dtype, shape and offset is checked against the bytes of data that follow
+ * it.
  * @throws {FormatError} for a header that is malformed, or does not fit
  */
 export function parseHeader(bytes: Uint8Array, dataBytes: number): Header {
@@ -103,7 +104,9 @@ export interface FileLayout<T extends Described> {
   readonly byteLength: number;
 }
 
-/** Lays tensors out: wider elements first, so that each starts at a multiple of its element size. */
+/**
+ * Lays tensors out: wider elements first, so that each starts at a multiple of its element size.
+ */
 export function layOut<T extends Described>(
   tensors: ReadonlyMap<string, T>,
   metadata: Readonly<Record<string, string>> | undefined,

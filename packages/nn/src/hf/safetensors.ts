@@ -1,6 +1,6 @@
-// The safetensors file format: an 8-byte length, a JSON header, then the tensors' bytes. Files up to
-// what one array holds are read and written whole; larger ones by ranges and in pieces, one tensor in
-// memory at a time.
+// The safetensors file format: an 8-byte length, a JSON header, then the tensors' bytes. Files up
+// to what one array holds are read and written whole; larger ones by ranges and in pieces, one
+// tensor in memory at a time.
 
 import { FormatError } from '../errors.js';
 import type { ElementRange, HostTensor, LazyTensor } from '../host-tensor.js';
@@ -36,7 +36,8 @@ const PIECE_BYTES = 64 * 2 ** 20;
 
 /**
  * Reads a file in memory; tensors are views of it, nothing is copied.
- * @throws {FormatError} where it is truncated or malformed: every offset, shape and dtype is checked
+ * @throws {FormatError} where it is truncated or malformed: every offset, shape and dtype is
+ * checked
  */
 export function readSafetensors(file: Uint8Array): Safetensors {
   const headerLength = headerLengthOf(file.subarray(0, LENGTH_BYTES), file.byteLength);
@@ -50,7 +51,8 @@ export function readSafetensors(file: Uint8Array): Safetensors {
 }
 
 /**
- * Reads a file's header alone; each tensor reads its own range, or a part of it, when it is asked for.
+ * Reads a file's header alone; each tensor reads its own range, or a part of it, when it is asked
+ * for.
  * @throws {FormatError} as readSafetensors, also where the source is shorter than its header says
  */
 export async function openSafetensors(source: ByteSource): Promise<Safetensors<LazyTensor>> {
@@ -70,10 +72,10 @@ export async function openSafetensors(source: ByteSource): Promise<Safetensors<L
 }
 
 /**
- * Writes a file as one array: tensors of wide elements first, each kind in the map's order, the data
- * aligned.
- * @throws {FormatError} where a tensor's bytes do not match its shape, and where no array is as large
- * as the file: safetensorsPieces writes that
+ * Writes a file as one array: tensors of wide elements first, each kind in the map's order, the
+ * data aligned.
+ * @throws {FormatError} where a tensor's bytes do not match its shape, and where no array is as
+ * large as the file: safetensorsPieces writes that
  */
 export function writeSafetensors(
   tensors: ReadonlyMap<string, HostTensor>,
@@ -94,9 +96,11 @@ export function writeSafetensors(
 }
 
 /**
- * The bytes of the file that writeSafetensors would make, one piece after the other and none beyond 64
+ * The bytes of the file that writeSafetensors would make, one piece after the other and none beyond
+ * 64
  * MiB. A lazy tensor is read when its turn comes.
- * @throws {FormatError} where a tensor's bytes do not match its shape; what came before it is no file
+ * @throws {FormatError} where a tensor's bytes do not match its shape; what came before it is no
+ * file
  */
 export async function* safetensorsPieces(
   tensors: ReadonlyMap<string, HostTensor | LazyTensor>,

@@ -8,8 +8,8 @@ import { setValues } from '../set-values.js';
 import { LAYER_NORM_RULES, type LayerNormOptions } from './layer-norm.js';
 
 /**
- * x + residual, and LayerNorm of that sum, [..., dim] all: what the second half of a block begins with. Its
- * parameters are those of LayerNorm.
+ * x + residual, and LayerNorm of that sum, [..., dim] all: what the second half of a block begins
+ * with. Its parameters are those of LayerNorm.
  */
 export class AddLayerNorm extends Module<[x: Tensor, residual: Tensor], NormedSum> {
   /** [dim] */

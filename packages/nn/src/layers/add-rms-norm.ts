@@ -29,8 +29,8 @@ const RULES: OptionRules<AddRmsNormOptions> = {
 };
 
 /**
- * x + residual, and RmsNorm of that sum, [..., dim] all: what the second half of a block begins with. Its
- * parameter is that of RmsNorm.
+ * x + residual, and RmsNorm of that sum, [..., dim] all: what the second half of a block begins
+ * with. Its parameter is that of RmsNorm.
  */
 export class AddRmsNorm extends Module<[x: Tensor, residual: Tensor], NormedSum> {
   /** [dim] */

@@ -77,10 +77,10 @@ export interface PartedBatch {
 }
 
 /**
- * Normalizes each channel of x [n, c] or [n, c, l] over the other axes: in training with the batch's
- * biased variance, and the unbiased one goes into running_var; in evaluation with the running
- * statistics. Statistics are f32 whatever x is. A forward that a backward repeats (checkpointing) leaves
- * the running statistics alone, so each batch counts once.
+ * Normalizes each channel of x [n, c] or [n, c, l] over the other axes: in training with the
+ * batch's biased variance, and the unbiased one goes into running_var; in evaluation with the
+ * running statistics. Statistics are f32 whatever x is. A forward that a backward repeats
+ * (checkpointing) leaves the running statistics alone, so each batch counts once.
  */
 export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   readonly [BRAND] = true;
@@ -161,8 +161,8 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   }
 
   /**
-   * Has the forwards that follow count as parts of one batch (micro-batches): each is normalized with
-   * moments of its own, and the running statistics move once, by those of all parts together.
+   * Has the forwards that follow count as parts of one batch (micro-batches): each is normalized
+   * with moments of its own, and the running statistics move once, by those of all parts together.
    */
   beginBatch(): PartedBatch {
     const parts = new BatchParts();

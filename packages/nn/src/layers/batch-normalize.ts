@@ -1,5 +1,5 @@
-// The arithmetic of batch normalization (Ioffe and Szegedy, 2015), composed of tensor ops, as one node
-// of the graph: it keeps x and two numbers a channel. All in f32; results have x's dtype.
+// The arithmetic of batch normalization (Ioffe and Szegedy, 2015), composed of tensor ops, as one
+// node of the graph: it keeps x and two numbers a channel. All in f32; results have x's dtype.
 
 import {
   add,

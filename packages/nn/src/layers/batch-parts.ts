@@ -4,7 +4,9 @@ import { add, affine, cast, square, sub } from '@shardweave/tensor-core';
 import type { BatchMoments } from './batch-normalize.js';
 
 export class BatchParts {
-  /** The moments of each use of the layer in a part, in order: a module may stand in several places. */
+  /**
+   * The moments of each use of the layer in a part, in order: a module may stand in several places.
+   */
   readonly #uses: BatchMoments[] = [];
   #next = 0;
 

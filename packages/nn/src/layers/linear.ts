@@ -20,8 +20,8 @@ export interface LinearOptions {
   /** Default true. */
   readonly bias?: boolean;
   /**
-   * Standard deviation of a normal initial weight, beside which the bias is zero. Default: both are uniform in
-   * +-1/sqrt(inFeatures).
+   * Standard deviation of a normal initial weight, beside which the bias is zero. Default: both are
+   * uniform in +-1/sqrt(inFeatures).
    */
   readonly std?: number;
   readonly init?: ParameterInit;

@@ -18,7 +18,10 @@ export class ModuleList extends Module<[], never> {
     return this.children().size;
   }
 
-  /** The module at an index, counted from the end where negative; wrappers in the place of what they wrap. */
+  /**
+   * The module at an index, counted from the end where negative; wrappers in the place of what they
+   * wrap.
+   */
   at(index: number): Module | undefined {
     return [...this.children().values()].at(index);
   }

@@ -19,7 +19,10 @@ export interface RmsNormLayerOptions {
   readonly dim: number;
   /** Default 1e-6. */
   readonly eps?: number;
-  /** The weight is stored as its distance from one, as Gemma's is, and begins with zeros. Default false. */
+  /**
+   * The weight is stored as its distance from one, as Gemma's is, and begins with zeros. Default
+   * false.
+   */
   readonly isOffset?: boolean;
   /** Only says whether values are deferred; they are ones or zeros. */
   readonly init?: ParameterInit;

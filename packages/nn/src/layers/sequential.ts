@@ -4,9 +4,9 @@ import { type Device, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 import { checkModules, Module } from '../module.js';
 
 /**
- * Calls each layer with what the one before returned; the first gets all arguments. A subclass may hand
- * them to more: see argumentsOf. A layer's result is freed once the next layer has run, unless that
- * saved or returned it.
+ * Calls each layer with what the one before returned; the first gets all arguments. A subclass may
+ * hand them to more: see argumentsOf. A layer's result is freed once the next layer has run, unless
+ * that saved or returned it.
  */
 // biome-ignore lint/suspicious/noExplicitAny: layers of any signature, as Module has it
 export class Sequential<Args extends readonly any[] = any, Output = Tensor> extends Module<
@@ -27,8 +27,9 @@ export class Sequential<Args extends readonly any[] = any, Output = Tensor> exte
   }
 
   /**
-   * What the index-th layer is called with: the call's own arguments for the first, what the layer before
-   * returned for the others. Wrappers that run the layers themselves (OffloadModel) ask it too.
+   * What the index-th layer is called with: the call's own arguments for the first, what the layer
+   * before returned for the others. Wrappers that run the layers themselves (OffloadModel) ask it
+   * too.
    * @param previous what the layer before returned; for the first, the call's first argument
    */
   argumentsOf(index: number, previous: unknown, args: Args): readonly unknown[] {

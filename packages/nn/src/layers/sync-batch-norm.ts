@@ -1,5 +1,5 @@
-// Batch normalization over the rows of all ranks. This package knows no process groups: it takes what
-// it needs of one.
+// Batch normalization over the rows of all ranks. This package knows no process groups: it takes
+// what it needs of one.
 
 import { cat, type Device, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, having, type OptionRules } from '../check-options.js';
@@ -7,9 +7,9 @@ import { BATCH_NORM_RULES, BatchNorm1d, type BatchNormOptions } from './batch-no
 import type { BatchMoments, GradientSums } from './batch-normalize.js';
 
 /**
- * Ranks that make their statistics together; a ProcessGroup of @shardweave/collectives is one. Use a
- * sequence of its own (`await group.split(0)`): what shards parameters over the same one starts its
- * gathers at other times on each rank.
+ * Ranks that make their statistics together; a ProcessGroup of @shardweave/collectives is one. Use
+ * a sequence of its own (`await group.split(0)`): what shards parameters over the same one starts
+ * its gathers at other times on each rank.
  */
 export interface StatisticsGroup {
   readonly worldSize: number;
@@ -27,10 +27,10 @@ const RULES: OptionRules<SyncBatchNormOptions> = {
 };
 
 /**
- * BatchNorm1d whose batch is that of all ranks, which may have different numbers of rows, even none.
- * A training forward waits for one all-gather of two numbers a channel, and so does its backward;
- * evaluation needs none. Weight and bias get the gradients of this rank's rows alone, which whoever
- * averages gradients over ranks joins. Call it alike on all ranks.
+ * BatchNorm1d whose batch is that of all ranks, which may have different numbers of rows, even
+ * none. A training forward waits for one all-gather of two numbers a channel, and so does its
+ * backward; evaluation needs none. Weight and bias get the gradients of this rank's rows alone,
+ * which whoever averages gradients over ranks joins. Call it alike on all ranks.
  */
 export class SyncBatchNorm extends BatchNorm1d {
   readonly #group: StatisticsGroup;

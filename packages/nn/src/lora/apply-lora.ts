@@ -26,8 +26,9 @@ export interface LoraOptions {
   /** Default 0. */
   readonly dropout?: number;
   /**
-   * 'all-linear' (default): every linear layer, which a language model's token table and head are not. Or names:
-   * the last parts of the layers' paths ('q_proj', 'attn.c_attn'), of which each must be found.
+   * 'all-linear' (default): every linear layer, which a language model's token table and head are
+   * not. Or names: the last parts of the layers' paths ('q_proj', 'attn.c_attn'), of which each
+   * must be found.
    */
   readonly targets?: 'all-linear' | readonly string[];
   /** What the frozen parameters become; deferred ones are then made so. Default as they are. */
@@ -46,9 +47,10 @@ export interface LoraConfig {
 }
 
 /**
- * Gives linear layers of a plain model adapters, its only trained parameters from then on. Call it before
- * the model is packed, sharded or offloaded; adapters of deferred layers are deferred too.
- * @throws {NnConfigError} for a target that no layer has, a model that has adapters already, and parameters
+ * Gives linear layers of a plain model adapters, its only trained parameters from then on. Call it
+ * before the model is packed, sharded or offloaded; adapters of deferred layers are deferred too.
+ * @throws {NnConfigError} for a target that no layer has, a model that has adapters already, and
+ * parameters
  *   that are sharded or packed; nothing is changed then
  */
 export function applyLora(model: Module, options: LoraOptions): LoraConfig {

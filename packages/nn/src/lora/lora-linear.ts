@@ -1,4 +1,5 @@
-// A frozen linear layer with a trained product of two narrow matrices beside it (Hu et al., "LoRA", 2021).
+// A frozen linear layer with a trained product of two narrow matrices beside it (Hu et al., "LoRA",
+// 2021).
 
 import { add, type Device, dropout, linear, mul, type Tensor } from '@shardweave/tensor-core';
 import { Conv1D } from '../layers/conv1d.js';

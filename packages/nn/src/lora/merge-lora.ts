@@ -19,13 +19,16 @@ export interface MergeOptions {
   readonly device: Device;
   /** What the adapters' product is multiplied by. */
   readonly scale: number;
-  /** Whether adapted weights are stored [in, out], as GPT-2's are: a square one doesn't tell. Default false. */
+  /**
+   * Whether adapted weights are stored [in, out], as GPT-2's are: a square one doesn't tell.
+   * Default false.
+   */
   readonly fanInFanOut?: boolean;
 }
 
 /**
- * A model's state with W + scale * B A in the place of each adapted W, rounded once to the dtype of W; the rest
- * as it is. Each sum is made when it is read, so one weight is in memory at a time.
+ * A model's state with W + scale * B A in the place of each adapted W, rounded once to the dtype of
+ * W; the rest as it is. Each sum is made when it is read, so one weight is in memory at a time.
  * @param base a model's tensors under the Hub's names
  * @param adapters `X.lora_A.weight` [rank, in] and `X.lora_B.weight` [out, rank]
  * @throws {StateDictError} for adapters of layers that the base has not, or of other shapes

@@ -1,5 +1,5 @@
-// Adapters as PEFT's directory has them: adapter_config.json, and adapter_model.safetensors with PEFT's
-// prefix before the Hub's names. Reading and writing the files themselves is the caller's.
+// Adapters as PEFT's directory has them: adapter_config.json, and adapter_model.safetensors with
+// PEFT's prefix before the Hub's names. Reading and writing the files themselves is the caller's.
 
 import { FormatError } from '../errors.js';
 import type { HostTensor, LazyTensor } from '../host-tensor.js';
@@ -8,7 +8,9 @@ import type { LoraConfig } from './apply-lora.js';
 const PREFIX = 'base_model.model.';
 const FACTOR = /^(.+)\.(lora_[AB])\.weight$/;
 
-/** What adapter_config.json says of the adapters; the layers that have them are those with weights. */
+/**
+ * What adapter_config.json says of the adapters; the layers that have them are those with weights.
+ */
 export interface PeftConfig {
   readonly rank: number;
   readonly alpha: number;
@@ -51,7 +53,8 @@ const HARMLESS: ReadonlySet<string> = new Set([
 
 /**
  * Reads adapter_config.json.
- * @throws {FormatError} naming a field that asks for what is not computed here, or that nobody knows
+ * @throws {FormatError} naming a field that asks for what is not computed here, or that nobody
+ * knows
  */
 export function parsePeftConfig(text: string): PeftConfig {
   const fields = parseObject(text);

@@ -35,8 +35,8 @@ const RULES: OptionRules<GradNormOptions> = { unscale: optional(atLeast(0)) };
  * 1e-6)). Without gradients the norm is 0. Its last bits depend on the order of the parameters:
  * module.parameters() is the one that fsdp and offload have too.
  * @param maxNorm 0 or Infinity: no clipping
- * @throws {NnConfigError} for sharded parameters, whose norm is that of all ranks, and for gradients
- * that rest off the device
+ * @throws {NnConfigError} for sharded parameters, whose norm is that of all ranks, and for
+ * gradients that rest off the device
  */
 export function clipGradNorm(
   parameters: Iterable<Tensor>,
@@ -81,8 +81,8 @@ export function clipGradNormInPlace(
 }
 
 /**
- * The factor of clipGradNorm on the host, for a norm that it knows: min(1, maxNorm / (norm + 1e-6)), the
- * same f32.
+ * The factor of clipGradNorm on the host, for a norm that it knows: min(1, maxNorm / (norm +
+ * 1e-6)), the same f32.
  * @param maxNorm 0 or Infinity: no clipping
  */
 export function clipCoefficient(norm: number, maxNorm: number): number {
@@ -96,9 +96,9 @@ export function clipCoefficient(norm: number, maxNorm: number): number {
 }
 
 /**
- * Multiplies the gradients of these parameters, tied ones once, by `factor`, f32 [1]; others that share a
- * flat with them stay as they are. Of sharded ones it scales this rank's part, so the factor is to be
- * equal on all ranks.
+ * Multiplies the gradients of these parameters, tied ones once, by `factor`, f32 [1]; others that
+ * share a flat with them stay as they are. Of sharded ones it scales this rank's part, so the
+ * factor is to be equal on all ranks.
  */
 export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): void {
   const list = listOf(parameters);

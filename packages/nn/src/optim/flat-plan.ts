@@ -139,7 +139,10 @@ function merge(members: readonly FlatMember[], groups: readonly (number | undefi
   return segments;
 }
 
-/** Where the elements of parameters lie, by flat; those with nothing but padding between them as one. */
+/**
+ * Where the elements of parameters lie, by flat; those with nothing but padding between them as
+ * one.
+ */
 export function placesByFlat(parameters: Iterable<Tensor>): Map<Tensor, FlatPlace[]> {
   const flats = new Map<Tensor, FlatPlace[]>();
   const pieces = [...new Set(parameters)].map(pieceOf).filter(({ length }) => length > 0);

@@ -1,6 +1,6 @@
-// What an optimizer keeps of one flat on the device: state tensors of the flat's size, and how far each of
-// its parameters has come. Parameters of one flat may have seen different numbers of steps, as one
-// without a gradient is passed over.
+// What an optimizer keeps of one flat on the device: state tensors of the flat's size, and how far
+// each of its parameters has come. Parameters of one flat may have seen different numbers of steps,
+// as one without a gradient is passed over.
 
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FlatMember } from './flat-plan.js';
@@ -9,13 +9,15 @@ import type { FlatMember } from './flat-plan.js';
 export interface Progress {
   /** Steps taken. */
   readonly step: number;
-  /** State tensors that a step has used. The others are zeros, and a momentum of them begins anew. */
+  /**
+   * State tensors that a step has used. The others are zeros, and a momentum of them begins anew.
+   */
   readonly names: ReadonlySet<string>;
 }
 
 /**
- * Elements of a flat whose parameters are equally far. Those of nobody between them belong to it, so that
- * a flat of which all is stepped has one run. Plain JSON.
+ * Elements of a flat whose parameters are equally far. Those of nobody between them belong to it,
+ * so that a flat of which all is stepped has one run. Plain JSON.
  */
 export interface StateRun {
   readonly start: number;

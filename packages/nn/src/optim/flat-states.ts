@@ -1,5 +1,5 @@
-// The state that one optimizer keeps of all its flats: made when it is first needed, on the device or in a
-// flat's home; read, replaced, and moved along where parameters come to lie in other flats.
+// The state that one optimizer keeps of all its flats: made when it is first needed, on the device
+// or in a flat's home; read, replaced, and moved along where parameters come to lie in other flats.
 
 import { slice, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';

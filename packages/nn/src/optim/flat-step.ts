@@ -1,11 +1,11 @@
-// One optimizer's step of one flat: which of its parameters move, and by what; and the kernel call for it,
-// of the whole or of a run of its elements.
+// One optimizer's step of one flat: which of its parameters move, and by what; and the kernel call
+// for it, of the whole or of a run of its elements.
 //
 // Note [parameters of one flat]
 // A parameter without a gradient is passed over, as PyTorch does where `grad` is None: no decay, no
-// momentum, no count. So parameters of one flat may differ in their counts of steps, and so in their
-// bias corrections. Each distinct pair of a parameter group and a count is a group of its own to the
-// kernel, which is still called once.
+// momentum, no count. So parameters of one flat may differ in their counts of steps, and so in
+// their bias corrections. Each distinct pair of a parameter group and a count is a group of its own
+// to the kernel, which is still called once.
 
 import type { Segment, Tensor, View } from '@shardweave/tensor-core';
 import type { FlatPart } from '../flat/homes/flat-home.js';
@@ -80,7 +80,10 @@ export function planStep<Options>(
   return { plan, choice: chooseMembers(plan, chosen), groups: distinct, state, progress };
 }
 
-/** Encodes a part by `encode`. Kernels step f32: 16-bit parameters are stepped in a copy, rounded once. */
+/**
+ * Encodes a part by `encode`. Kernels step f32: 16-bit parameters are stepped in a copy, rounded
+ * once.
+ */
 export function stepPart<Options>(
   { plan, choice, groups, state }: PlannedStep<Options>,
   part: FlatPart,

@@ -96,9 +96,9 @@ export function encodeNodes(
 }
 
 /**
- * The sums of magnitudes to the power normType of all gradients, or the largest where it is Infinity,
- * as nodes of each trained parameter: those that are here, of sharded ones this rank's. Zeros where a
- * parameter has no gradient. Wherever gradients rest; waits for the device.
+ * The sums of magnitudes to the power normType of all gradients, or the largest where it is
+ * Infinity, as nodes of each trained parameter: those that are here, of sharded ones this rank's.
+ * Zeros where a parameter has no gradient. Wherever gradients rest; waits for the device.
  * @returns by parameter, in the order of the list without what it has twice or does not train
  * @throws {NnConfigError} for a normType that is not above 0
  */

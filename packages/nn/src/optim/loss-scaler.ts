@@ -45,8 +45,8 @@ const RULES: OptionRules<LossScalerOptions> = {
 const STATE_RULES: OptionRules<LossScalerState> = { scale: above(0), growthTracker: whole(0) };
 
 /**
- * One step: backward of scale(loss), clipGradNorm with `unscale`, foundInf(norm), the optimizer's step
- * unless it was found, update(found).
+ * One step: backward of scale(loss), clipGradNorm with `unscale`, foundInf(norm), the optimizer's
+ * step unless it was found, update(found).
  */
 export class LossScaler {
   readonly #growthFactor: number;

@@ -1,12 +1,13 @@
 // The order in which a norm adds up, whoever has the gradients. Pure arithmetic on the host.
 //
 // Note [order of a norm]
-// A parameter's gradient is cut into blocks of 128 elements, the last one shorter. Node k of level l
-// of its tree covers blocks [k * 2^l, (k + 1) * 2^l), as far as there are any, and is the f32 sum of
-// its two halves; a half without blocks adds nothing. The roots of all trained parameters, in the
-// order of module.parameters(), are the blocks of one more tree of that kind. So a range of blocks is
-// a few nodes, wherever ranks, stores or visits cut it, and all of them come to the same bits.
-// Numbers: 5 blocks are ((0 + 1) + (2 + 3)) + 4, and blocks 3 to 5 of 8 are node 3, then node (4 + 5).
+// A parameter's gradient is cut into blocks of 128 elements, the last one shorter. Node k of level
+// l of its tree covers blocks [k * 2^l, (k + 1) * 2^l), as far as there are any, and is the f32 sum
+// of its two halves; a half without blocks adds nothing. The roots of all trained parameters, in
+// the order of module.parameters(), are the blocks of one more tree of that kind. So a range of
+// blocks is a few nodes, wherever ranks, stores or visits cut it, and all of them come to the same
+// bits. Numbers: 5 blocks are ((0 + 1) + (2 + 3)) + 4, and blocks 3 to 5 of 8 are node 3, then node
+// (4 + 5).
 
 import { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from '@shardweave/tensor-core';
 
@@ -29,7 +30,9 @@ export interface NormValue extends NormNode {
 /** Level of the nodes that the device's kernel gives. */
 export const DEVICE_LEVEL = Math.log2(NORM_NODE_ELEMENTS / NORM_BLOCK_ELEMENTS);
 
-/** The blocks of a parameter of `size` elements of which elements [start, start + length) are here. */
+/**
+ * The blocks of a parameter of `size` elements of which elements [start, start + length) are here.
+ */
 export function blockRange(size: number, start: number, length: number): BlockRange {
   const blocksTo = (element: number) => Math.ceil(element / NORM_BLOCK_ELEMENTS);
   const total = blocksTo(size);
@@ -56,7 +59,9 @@ export function normCover({ start, end, total }: BlockRange, maxLevel = 32): Nor
   return nodes;
 }
 
-/** The value of the node, or whole tree, that `nodes` make up without gaps, ascending. 0 for none. */
+/**
+ * The value of the node, or whole tree, that `nodes` make up without gaps, ascending. 0 for none.
+ */
 export function joinNormValues(
   nodes: readonly Pick<NormValue, 'level' | 'value'>[],
   isMax: boolean,
@@ -66,7 +71,8 @@ export function joinNormValues(
   const open: { level: number; value: number }[] = [];
   for (const node of nodes) {
     let { level, value } = node;
-    // Without gaps from the left edge on, two of one level that follow each other are halves of one.
+    // Without gaps from the left edge on, two of one level that follow each other are halves of
+    // one.
     while (open.at(-1)?.level === level) {
       value = join(open.pop()!.value, value);
       level += 1;
@@ -82,8 +88,8 @@ export function joinNormValues(
 }
 
 /**
- * The norm from the root of every trained parameter, in the order of module.parameters(). The 2-norm
- * is an f32.
+ * The norm from the root of every trained parameter, in the order of module.parameters(). The
+ * 2-norm is an f32.
  */
 export function normOfRoots(roots: readonly number[], normType: number): number {
   const values = roots.map((value) => ({ level: 0, value }));

@@ -60,7 +60,10 @@ export function memberState(
   return { step: run.step, tensors: new Map(own) };
 }
 
-/** The state of a flat's members put together: of each, elements [first, first + length) of its entry. */
+/**
+ * The state of a flat's members put together: of each, elements [first, first + length) of its
+ * entry.
+ */
 export function joinMembers(
   members: readonly {
     readonly start: number;

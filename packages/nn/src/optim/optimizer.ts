@@ -1,6 +1,7 @@
-// What all optimizers share: parameter groups, the plan of flats, state that is made when it is first
-// needed, and state dicts by parameter name. A step encodes kernels, one a flat, and waits only for
-// flats that rest elsewhere than on the device, and for those that a save has not read yet.
+// What all optimizers share: parameter groups, the plan of flats, state that is made when it is
+// first needed, and state dicts by parameter name. A step encodes kernels, one a flat, and waits
+// only for flats that rest elsewhere than on the device, and for those that a save has not read
+// yet.
 
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, type OptionRules, optional, whole } from '../check-options.js';
@@ -46,7 +47,9 @@ export abstract class Optimizer<Options extends object> {
   #planned: readonly unknown[] | undefined;
   /** A step that failed half-way, over flats that rest off the device. */
   #unfinished: StoredStep | undefined;
-  /** Gradients that such a step used when somebody else finished it: repeating it does nothing more. */
+  /**
+   * Gradients that such a step used when somebody else finished it: repeating it does nothing more.
+   */
   #finished: ReadonlyMap<FlatHome, number> | undefined;
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
@@ -64,7 +67,8 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * Refuses options that cannot work, of a new group, a loaded one, or one that a schedule has changed.
+   * Refuses options that cannot work, of a new group, a loaded one, or one that a schedule has
+   * changed.
    * @param at ' group 1' for messages, '' where there is but one
    */
   protected checkGroup(_group: OptimizerGroup<Options>, _at: string): void {}
@@ -90,13 +94,13 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * Steps every parameter that has a gradient; the others stay as they are, with their state and their
-   * count of steps, also where they share a flat (sharded or packed) with some that have one. Flats on
-   * the device are encoded when it returns, unless a save has still to read them (captureCheckpoint); the
-   * promise waits for that, for those that rest elsewhere, which come one after the other, and for their
-   * commit. Where it rejects for a store that fails, none of the step
-   * is committed, and repeating it finishes it with the options that it began with; so does whatever
-   * reads those flats next.
+   * Steps every parameter that has a gradient; the others stay as they are, with their state and
+   * their count of steps, also where they share a flat (sharded or packed) with some that have one.
+   * Flats on the device are encoded when it returns, unless a save has still to read them
+   * (captureCheckpoint); the promise waits for that, for those that rest elsewhere, which come one
+   * after the other, and for their commit. Where it rejects for a store that fails, none of the
+   * step is committed, and repeating it finishes it with the options that it began with; so does
+   * whatever reads those flats next.
    * @throws {OptimizerError} where those are in a forward, backward or step that has not ended;
    * nothing is stepped then
    */
@@ -181,7 +185,10 @@ export abstract class Optimizer<Options extends object> {
     stepPart(step, part, gradScale, (call) => this.stepFlat(device, call));
   }
 
-  /** The same of flats that rest elsewhere; it keeps what it was called with, as it may fail half-way. */
+  /**
+   * The same of flats that rest elsewhere; it keeps what it was called with, as it may fail
+   * half-way.
+   */
   #storedStep(
     plans: readonly FlatPlan[],
     homes: readonly FlatHome[],
@@ -240,7 +247,10 @@ export abstract class Optimizer<Options extends object> {
     return { start, use, kept };
   }
 
-  /** Whether a step was finished by somebody else, and its caller repeats it with the same gradients. */
+  /**
+   * Whether a step was finished by somebody else, and its caller repeats it with the same
+   * gradients.
+   */
   #isRepeated(homes: readonly FlatHome[]): boolean {
     const finished = this.#finished;
     this.#finished = undefined;
@@ -261,7 +271,9 @@ export abstract class Optimizer<Options extends object> {
     return this.#states.get(flat);
   }
 
-  /** What there is of a flat's state, wherever it rests; nothing before its first step. For saves. */
+  /**
+   * What there is of a flat's state, wherever it rests; nothing before its first step. For saves.
+   */
   async flatStateRuns(flat: Tensor): Promise<readonly StateRun[]> {
     return this.#states.runs(flat);
   }
@@ -271,14 +283,17 @@ export abstract class Optimizer<Options extends object> {
     return this.#states.read(flat);
   }
 
-  /** Keeps the state of a flat that rests in a store as it is now, by name; undefined for what can't be kept. For saves. */
+  /**
+   * Keeps the state of a flat that rests in a store as it is now, by name; undefined for what can't
+   * be kept. For saves.
+   */
   async pinFlatState(flat: Tensor): Promise<ReadonlyMap<string, PinnedBytes | undefined>> {
     return this.#states.pin(flat);
   }
 
   /**
-   * Replaces the state of a flat: a parameter in no run is as if it was never stepped, and a tensor that
-   * is missing is zeros. The arrays are the caller's again when it resolves. For sharding.
+   * Replaces the state of a flat: a parameter in no run is as if it was never stepped, and a tensor
+   * that is missing is zeros. The arrays are the caller's again when it resolves. For sharding.
    */
   async writeFlatState(flat: Tensor, state: FlatStateBytes): Promise<void> {
     await this.#states.write(flat, state);

@@ -19,7 +19,8 @@ export const PARAMETERS: OptionRule = {
 };
 
 /**
- * The groups of an optimizer, with its defaults for what they leave out; parameters alone are one group.
+ * The groups of an optimizer, with its defaults for what they leave out; parameters alone are one
+ * group.
  * @throws {NnConfigError} for what is neither
  */
 export function groupsOf<Options extends object>(

@@ -1,5 +1,5 @@
-// Learning rates by step: a linear warm-up, then a constant, a half cosine or a line down to 0, or a constant
-// that a line ends.
+// Learning rates by step: a linear warm-up, then a constant, a half cosine or a line down to 0, or
+// a constant that a line ends.
 
 import {
   atLeast,
@@ -35,12 +35,12 @@ const RULES: OptionRules<ScheduleOptions> = {
 };
 
 /**
- * The rate of step s, counted from 0: lr (s + 1) / W below W; from there on, with the share f = (s -
- * W) / (S - W) of the rest, lr, lr / 2 (1 + cos(pi f)) (Loshchilov and Hutter, 2017) or lr (1 - f). `wsd`
- * has lr up to S - D, and from there lr (S - s) / D (Hu et al., MiniCPM, 2024). 0 from S on for all but the
- * first.
- * @throws {NnConfigError} where totalSteps or decaySteps is needed and missing, and for another kind, rate or
- * count
+ * The rate of step s, counted from 0: lr (s + 1) / W below W; from there on, with the share f = (s
+ * - W) / (S - W) of the rest, lr, lr / 2 (1 + cos(pi f)) (Loshchilov and Hutter, 2017) or lr (1 -
+ * f). `wsd` has lr up to S - D, and from there lr (S - s) / D (Hu et al., MiniCPM, 2024). 0 from S
+ * on for all but the first.
+ * @throws {NnConfigError} where totalSteps or decaySteps is needed and missing, and for another
+ * kind, rate or count
  */
 export function learningRateAt(step: number, options: ScheduleOptions): number {
   checkOptions('learningRateAt', options, RULES);

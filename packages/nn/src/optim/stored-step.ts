@@ -1,5 +1,5 @@
-// The part of an optimizer's step over flats that rest off the device: all of them, and the commits at
-// its end. Where one fails it can be finished later. See Note [steps over a store].
+// The part of an optimizer's step over flats that rest off the device: all of them, and the commits
+// at its end. Where one fails it can be finished later. See Note [steps over a store].
 
 import {
   type FlatHome,

@@ -1,6 +1,6 @@
-// What a process holds of a module at one moment, for a save that is written while steps go on. Values on the
-// device stay there and are read one flat after the other; a step waits for those flats that it changes. What
-// rests in a store is pinned there, and no step waits.
+// What a process holds of a module at one moment, for a save that is written while steps go on.
+// Values on the device stay there and are read one flat after the other; a step waits for those
+// flats that it changes. What rests in a store is pinned there, and no step waits.
 
 import type { HeldPiece, SavedOptimizer } from '@shardweave/checkpoint';
 import type { Storage, StorageReader, Tensor } from '@shardweave/tensor-core';
@@ -10,7 +10,9 @@ import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
 import { nameOf } from '../optim/flat-plan.js';
 import { type AnyOptimizer, deviceSource, type FlatBytes, type FlatSource } from './held-flats.js';
 
-/** Release it when the pieces are written, or not going to be: until then a step may wait for it. */
+/**
+ * Release it when the pieces are written, or not going to be: until then a step may wait for it.
+ */
 export interface CapturedModule {
   /** To be gone through once; a flat may change as soon as what follows it is asked for. */
   readonly pieces: AsyncIterable<HeldPiece>;

@@ -1,6 +1,6 @@
-// A module as a save sees it: of each flat, the elements of each parameter that are here, and of its
-// optimizer state. The same for plain and packed parameters, for a rank's shards and for what rests in
-// a store, because all of them are pieces of flats.
+// A module as a save sees it: of each flat, the elements of each parameter that are here, and of
+// its optimizer state. The same for plain and packed parameters, for a rank's shards and for what
+// rests in a store, because all of them are pieces of flats.
 
 import type { HeldFile, HeldPiece, TensorSpec } from '@shardweave/checkpoint';
 import type { Storage, Tensor } from '@shardweave/tensor-core';
@@ -62,7 +62,9 @@ export interface FlatBytes {
 /** Where a flat's values come from. */
 export interface FlatSource {
   readonly parameter: FlatBytes;
-  /** What an optimizer keeps of it, by name; undefined for zeros. Asked where it has been stepped. */
+  /**
+   * What an optimizer keeps of it, by name; undefined for zeros. Asked where it has been stepped.
+   */
   state(optimizer: AnyOptimizer): Promise<(name: string) => FlatBytes | undefined>;
 }
 
@@ -134,7 +136,8 @@ export function parameterPieces(
 
 /**
  * Pieces of what an optimizer keeps of a flat.
- * @param options.progress what all who have parts of the flat agree on; zeros where nothing of it is here
+ * @param options.progress what all who have parts of the flat agree on; zeros where nothing of it
+ * is here
  */
 export function statePieces(
   shares: readonly FlatShare[],

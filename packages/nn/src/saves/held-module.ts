@@ -1,5 +1,5 @@
-// What a process saves of a module and its optimizer, and what it loads into them. Wrappers that know of
-// ranks or of stores put their agreements around these; a plain module needs none.
+// What a process saves of a module and its optimizer, and what it loads into them. Wrappers that
+// know of ranks or of stores put their agreements around these; a plain module needs none.
 
 import type {
   HeldPiece,
@@ -94,7 +94,8 @@ export class HeldModule {
   }
 
   /**
-   * What `pieces` gives, to be written while steps go on. Buffers, which a forward changes, are copied.
+   * What `pieces` gives, to be written while steps go on. Buffers, which a forward changes, are
+   * copied.
    * @throws {NnConfigError} for parameters at rest in a store that can't pin them
    */
   async capture(options: PiecesOptions = {}): Promise<CapturedModule> {
@@ -165,7 +166,8 @@ export class HeldModule {
   }
 
   /**
-   * Checks names, shapes and groups of a save, and then all pieces that will be read. Nothing is written.
+   * Checks names, shapes and groups of a save, and then all pieces that will be read. Nothing is
+   * written.
    * @throws {StateDictError} where it does not fit
    * @throws {CheckpointCorruptError} where it is damaged
    */
@@ -221,7 +223,9 @@ export class HeldModule {
     }
   }
 
-  /** A check that no flat changes until it is called: a step between two pieces would be half saved. */
+  /**
+   * A check that no flat changes until it is called: a step between two pieces would be half saved.
+   */
   noteVersions(operation: string): () => void {
     const flats = [...sharesByFlat(this.#options.parameters).keys()];
     const versions = flats.map(({ storage }) => storage.version);

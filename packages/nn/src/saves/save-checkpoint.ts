@@ -1,5 +1,5 @@
-// A plain module, with its optimizer, into a save and back. What a wrapper has sharded or put into a
-// store is saved by that wrapper's own package, and loads here.
+// A plain module, with its optimizer, into a save and back. What a wrapper has sharded or put into
+// a store is saved by that wrapper's own package, and loads here.
 
 import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
 import type { Module } from '../module.js';
@@ -13,7 +13,10 @@ export interface SaveCheckpointOptions {
   readonly optimizer?: AnyOptimizer;
   /** Kept beside it: JSON. */
   readonly extra?: Readonly<Record<string, unknown>>;
-  /** Frozen parameters are not saved: a base model that its adapters are trained beside. Default false. */
+  /**
+   * Frozen parameters are not saved: a base model that its adapters are trained beside. Default
+   * false.
+   */
   readonly onlyTrained?: boolean;
 }
 
@@ -27,10 +30,10 @@ export interface LoadCheckpointOptions {
 }
 
 /**
- * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At once
- * on the host are 8 MiB of it. Of ranks that hold the same, one calls it.
- * @throws {NnConfigError} for a parameter that is sharded or rests in a store, and where a step or load
- * beside it changed one
+ * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At
+ * once on the host are 8 MiB of it. Of ranks that hold the same, one calls it.
+ * @throws {NnConfigError} for a parameter that is sharded or rests in a store, and where a step or
+ * load beside it changed one
  * @throws {CheckpointError} as writeSave
  */
 export async function saveCheckpoint(
@@ -52,9 +55,10 @@ export async function saveCheckpoint(
 }
 
 /**
- * What saveCheckpoint would write, for writePart: forwards, backwards and steps may follow at once, and are
- * not in it. Values stay on the device until they are written; a step of the optimizer waits for those flats
- * that were not read, so let nobody else change parameters or state before. Release it behind writePart.
+ * What saveCheckpoint would write, for writePart: forwards, backwards and steps may follow at once,
+ * and are not in it. Values stay on the device until they are written; a step of the optimizer
+ * waits for those flats that were not read, so let nobody else change parameters or state before.
+ * Release it behind writePart.
  * @throws {NnConfigError} for a parameter that is sharded or rests in a store
  */
 export async function captureCheckpoint(
@@ -65,8 +69,8 @@ export async function captureCheckpoint(
 }
 
 /**
- * Loads what any strategy saved at any world size; floats are converted to what parameters have here.
- * All pieces are checked before the first is written.
+ * Loads what any strategy saved at any world size; floats are converted to what parameters have
+ * here. All pieces are checked before the first is written.
  * @returns extra, as it was saved
  * @throws {CheckpointError} for no save, a damaged one, or another model's: nothing
  * is loaded

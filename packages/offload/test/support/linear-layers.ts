@@ -1,4 +1,5 @@
-// Few linear layers on a reference device, and a step over them: what tests of calls and of stores share.
+// Few linear layers on a reference device, and a step over them: what tests of calls and of stores
+// share.
 
 import { Linear, type Module } from '@shardweave/nn';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';

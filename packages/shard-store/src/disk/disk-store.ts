@@ -46,11 +46,11 @@ import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
 // A key has a number, and the number a few files, its slots: one holds the value of the last
 // generation, one the value since, and a write goes to the first slot that is neither. So a write
 // that fails half-way has harmed nothing, and a step that writes each key once alternates between
-// two files, whose room on the disk stays theirs. A commit replaces the manifest by a rename: before
-// it the old generation is what opens, after it the new one. With fsync the rename has to reach the
-// device, too; where that fails either generation may open, so the values of both keep their slots
-// until it succeeds, and no third one begins. A value that is pinned has a second name, and the next write to its
-// slot begins another file.
+// two files, whose room on the disk stays theirs. A commit replaces the manifest by a rename:
+// before it the old generation is what opens, after it the new one. With fsync the rename has to
+// reach the device, too; where that fails either generation may open, so the values of both keep
+// their slots until it succeeds, and no third one begins. A value that is pinned has a second name,
+// and the next write to its slot begins another file.
 
 export interface DiskStoreOptions {
   /** Where the files are; created where it is not there. One store at a time may have it. */

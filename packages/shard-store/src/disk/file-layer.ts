@@ -74,7 +74,9 @@ async function openWith(path: string, flags: number): Promise<OpenFile> {
   };
 }
 
-/** Gives a file a second name; false where the file system has none, or `to` lies on another one. */
+/**
+ * Gives a file a second name; false where the file system has none, or `to` lies on another one.
+ */
 export async function linkIfPossible(files: FileLayer, from: string, to: string): Promise<boolean> {
   try {
     await files.link(from, to);

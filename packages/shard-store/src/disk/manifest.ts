@@ -1,5 +1,5 @@
-// The list of what a generation holds: one line of JSON, and under it the line's own checksum. It is
-// replaced by a rename, so there is always a whole one, and what it names is never written over.
+// The list of what a generation holds: one line of JSON, and under it the line's own checksum. It
+// is replaced by a rename, so there is always a whole one, and what it names is never written over.
 
 import { crc32 } from 'node:zlib';
 import { StoreCorruptError } from '../errors.js';

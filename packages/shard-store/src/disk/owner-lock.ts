@@ -10,11 +10,12 @@ import { OWNER } from './file-names.js';
 
 // Note [owners]
 // An owner is an empty file `shardweave-owner.<n>`, which one process can create, and another that
-// says in its name who it is, `shardweave-owner.<n>.<process>.<start>.<host>`. Empty, so that a full
-// disk has room for them. Numbers only rise: whoever finds the highest owner gone creates the next
-// number, and then looks whether it is the highest. Somebody who slept between looking and creating
-// may create a number that was removed meanwhile, but then a higher one is there, and it withdraws.
-// For that the last number stays when its owner leaves, with `shardweave-owner.<n>.released`.
+// says in its name who it is, `shardweave-owner.<n>.<process>.<start>.<host>`. Empty, so that a
+// full disk has room for them. Numbers only rise: whoever finds the highest owner gone creates the
+// next number, and then looks whether it is the highest. Somebody who slept between looking and
+// creating may create a number that was removed meanwhile, but then a higher one is there, and it
+// withdraws. For that the last number stays when its owner leaves, with
+// `shardweave-owner.<n>.released`.
 
 const RELEASED = 'released';
 const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(released|\d+\.\w*\..*))?$/;

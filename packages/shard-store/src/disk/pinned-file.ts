@@ -1,5 +1,5 @@
-// A value of the disk store that stays as it is: its file has a second name, so that the store writes the
-// next value of the key into another one.
+// A value of the disk store that stays as it is: its file has a second name, so that the store
+// writes the next value of the key into another one.
 
 import { join } from 'node:path';
 import { checkBytes, checkRange } from '../arguments.js';

@@ -15,8 +15,8 @@ export interface StoredValue {
 }
 
 /**
- * Writes `bytes` over what the file holds, whose blocks it keeps: a full disk has room for them. Where it has
- * other names its bytes stay theirs, and it begins anew.
+ * Writes `bytes` over what the file holds, whose blocks it keeps: a full disk has room for them.
+ * Where it has other names its bytes stay theirs, and it begins anew.
  */
 export function writeShard(
   files: FileLayer,
@@ -52,7 +52,9 @@ async function openAlone(files: FileLayer, path: string): Promise<OpenFile> {
   return files.openToWrite(path);
 }
 
-/** Fills `into` with the value from `offset` on; chunks that it covers in part go through `scratch`. */
+/**
+ * Fills `into` with the value from `offset` on; chunks that it covers in part go through `scratch`.
+ */
 export function readShard(
   files: FileLayer,
   path: string,

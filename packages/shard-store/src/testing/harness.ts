@@ -1,12 +1,14 @@
-// What the conformance suite needs of a store, and what it gives to a test runner. It knows no runner
-// and nothing of Node, so it also runs in a page.
+// What the conformance suite needs of a store, and what it gives to a test runner. It knows no
+// runner and nothing of Node, so it also runs in a page.
 
 import { StoreError, type StoreErrorCode } from '../errors.js';
 import type { ShardStore } from '../store.js';
 
 export interface StoreHarness {
   readonly name: string;
-  /** An empty store; where `maxBytes` is given it is full at or before that many bytes of values. */
+  /**
+   * An empty store; where `maxBytes` is given it is full at or before that many bytes of values.
+   */
   create(options?: { readonly maxBytes?: number }): Promise<ShardStore>;
   /** Closes a store and opens what it left; absent where nothing is left. */
   readonly reopen?: (store: ShardStore) => Promise<ShardStore>;

@@ -1,7 +1,7 @@
-// A process that owns a directory: `node writer-process.mjs DIRECTORY [PLAN]`. Without a plan it opens
-// the store and keeps it. With one it writes steps, prints the number of each that it has committed,
-// and kills itself ahead of one file call, so that nothing but the plan says where the kill falls.
-// Bundled and started by owners.test.ts.
+// A process that owns a directory: `node writer-process.mjs DIRECTORY [PLAN]`. Without a plan it
+// opens the store and keeps it. With one it writes steps, prints the number of each that it has
+// committed, and kills itself ahead of one file call, so that nothing but the plan says where the
+// kill falls. Bundled and started by owners.test.ts.
 
 import { basename } from 'node:path';
 import { type FileLayer, nodeFiles, openDiskStore } from '@shardweave/shard-store/node';

@@ -17,7 +17,10 @@ import { RunningPass, restoreAfter, settle, tellSinks } from './pass.js';
 export class Engine {
   readonly #device: Device;
   #pass: RunningPass | undefined;
-  /** Walks of nodes that are under way: one, and one more for each rule that runs a backward of its own. */
+  /**
+   * Walks of nodes that are under way: one, and one more for each rule that runs a backward of its
+   * own.
+   */
   #numWalks = 0;
   /** Nodes whose rules are under way, outermost first. */
   readonly #rules: GraphNode[] = [];

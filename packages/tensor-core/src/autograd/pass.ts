@@ -1,5 +1,5 @@
-// One backward: the leaves that it reaches, who takes their gradients, and what is to be done and awaited
-// at its end or after its failure.
+// One backward: the leaves that it reaches, who takes their gradients, and what is to be done and
+// awaited at its end or after its failure.
 
 import type { Tensor } from '../tensor.js';
 
@@ -16,29 +16,34 @@ export interface Pass {
 /** Takes a leaf's gradients instead of `leaf.grad`: buckets, flat gradients. */
 export interface GradSink {
   /**
-   * Where an op may write a contribution, of the leaf's shape and dtype, in place of making a tensor:
-   * accept then gets this very tensor. Undefined where it has to be added to others, or converted.
+   * Where an op may write a contribution, of the leaf's shape and dtype, in place of making a
+   * tensor: accept then gets this very tensor. Undefined where it has to be added to others, or
+   * converted.
    */
   target?(leaf: Tensor): Tensor | undefined;
   /** A contribution. Valid until this returns; copy, or retain its storage. */
   accept(leaf: Tensor, gradient: Tensor, pass: Pass): void;
-  /** The last contribution of this backward was accepted. A returned promise is awaited at the end. */
+  /**
+   * The last contribution of this backward was accepted. A returned promise is awaited at the end.
+   */
   final(leaf: Tensor, pass: Pass): void | Promise<void>;
   /**
-   * Gradients of some of its leaves are being zeroed: forgets what it holds of them, in their flat's
-   * `grad` too, where others' stay.
+   * Gradients of some of its leaves are being zeroed: forgets what it holds of them, in their
+   * flat's `grad` too, where others' stay.
    */
   clear?(leaves: readonly Tensor[]): void;
   /** Whether backward has left a leaf a gradient that its flat has and nobody has cleared. */
   hasGradient?(leaf: Tensor): boolean;
   /**
-   * A backward that reaches a leaf of this sink has failed, anywhere in its graph. Called once, before
-   * what is in flight is waited for, so that ranks that wait for this one can be told.
+   * A backward that reaches a leaf of this sink has failed, anywhere in its graph. Called once,
+   * before what is in flight is waited for, so that ranks that wait for this one can be told.
    */
   failed?(error: unknown, pass: Pass): void;
 }
 
-/** Called when a leaf's gradient is final in a backward; a returned promise is awaited at its end. */
+/**
+ * Called when a leaf's gradient is final in a backward; a returned promise is awaited at its end.
+ */
 export type FinalHook = (leaf: Tensor, pass: Pass) => void | Promise<void>;
 
 /** What the engine knows of a backward while it runs. */
@@ -118,6 +123,7 @@ export function tellSinks(pass: RunningPass, error: unknown): void {
 
 /** Runs all failure callbacks; the backward's error is the one to see, not what they throw. */
 export async function restoreAfter(pass: RunningPass, error: unknown): Promise<void> {
-  // All begin before one is awaited, for one that waits for other ranks may wait for what another tells.
+  // All begin before one is awaited, for one that waits for other ranks may wait for what another
+  // tells.
   await Promise.allSettled(pass.failureCallbacks.map(async (callback) => callback(error)));
 }

@@ -2,7 +2,9 @@
 
 import type { View } from '../view.js';
 
-/** Values of a tensor as a custom kernel's plain twin sees them, row-major, whatever the storage. */
+/**
+ * Values of a tensor as a custom kernel's plain twin sees them, row-major, whatever the storage.
+ */
 export interface PlainArray {
   readonly shape: readonly number[];
   readonly data: Float64Array;
@@ -25,9 +27,10 @@ export interface CustomKernel {
 
 export interface CustomCalls {
   /**
-   * out[i] = element(i) of a user's kernel, in any dtypes, from all of the inputs; out dense. Where the
-   * device computes on the host's memory the plain twin runs in its place, in float64, in queue order;
-   * what it throws rejects the next read or sync, as a shader error does, or is thrown at once.
+   * out[i] = element(i) of a user's kernel, in any dtypes, from all of the inputs; out dense. Where
+   * the device computes on the host's memory the plain twin runs in its place, in float64, in queue
+   * order; what it throws rejects the next read or sync, as a shader error does, or is thrown at
+   * once.
    */
   custom: {
     kernel: CustomKernel;

@@ -42,8 +42,8 @@ export interface ElementwiseCalls {
   /** out[i] = dy[i] * f'(x[i]), in place over dy allowed. relu'(0) = 0, abs'(0) = 0. */
   unaryBackward: { kind: UnaryKind; x: View; dy: View; out: View };
   /**
-   * out[r, c] = f(gate[r, c]) * up[r, c], float, out dense [rows, cols]. Rows of gate and up are `row`
-   * apart: cols, or 2 * cols where they are the halves of one operand.
+   * out[r, c] = f(gate[r, c]) * up[r, c], float, out dense [rows, cols]. Rows of gate and up are
+   * `row` apart: cols, or 2 * cols where they are the halves of one operand.
    */
   gated: {
     kind: GateKind;
@@ -55,8 +55,8 @@ export interface ElementwiseCalls {
     row: number;
   };
   /**
-   * Gradients of the above. Of 'gate': dy * up * f'(gate), and of 'up': dy * f(gate), both dense [rows,
-   * cols]; of 'both': [rows, 2 * cols], that of gate in front.
+   * Gradients of the above. Of 'gate': dy * up * f'(gate), and of 'up': dy * f(gate), both dense
+   * [rows, cols]; of 'both': [rows, 2 * cols], that of gate in front.
    */
   gatedBackward: {
     kind: GateKind;
@@ -70,10 +70,11 @@ export interface ElementwiseCalls {
     row: number;
   };
   /**
-   * In heads h < numRotated of x [tokens, heads, 2 * half], columns j and j + half are a point that turns
-   * by position * frequency j, or back where inverse; other heads are copied. frequencies: u32 [2, half],
-   * high and low words of turns * 2^64; angles are products of integers, modulo a turn. Token t stands
-   * at positions[t mod period] (u32 or i32, below 2^31), or at offset + t mod period.
+   * In heads h < numRotated of x [tokens, heads, 2 * half], columns j and j + half are a point that
+   * turns by position * frequency j, or back where inverse; other heads are copied. frequencies:
+   * u32 [2, half], high and low words of turns * 2^64; angles are products of integers, modulo a
+   * turn. Token t stands at positions[t mod period] (u32 or i32, below 2^31), or at offset + t mod
+   * period.
    */
   rotary: {
     x: View;
@@ -93,7 +94,8 @@ export interface ElementwiseCalls {
   /**
    * out = a (kind) b over `shape` (rank 1 to 6), out dense, a and b read through strides (0
    * broadcasts). Floats mix; integers must agree in dtype and have no div and pow. In place over a
-   * or b where its strides are dense. One step along the last axis that is walked by itself must bind.
+   * or b where its strides are dense. One step along the last axis that is walked by itself must
+   * bind.
    */
   binary: {
     kind: BinaryKind;
@@ -105,7 +107,8 @@ export interface ElementwiseCalls {
     bStrides: readonly number[];
   };
   /**
-   * out = 1 where a (kind) b over `shape` (rank 1 to 6), else 0; out u32, dense. Operands as binary's.
+   * out = 1 where a (kind) b over `shape` (rank 1 to 6), else 0; out u32, dense. Operands as
+   * binary's.
    */
   compare: {
     kind: CompareKind;
@@ -117,8 +120,8 @@ export interface ElementwiseCalls {
     bStrides: readonly number[];
   };
   /**
-   * out = a where condition (u32 or i32) is not 0, else b, over `shape` (rank 1 to 6), out dense; a and b
-   * as binary's.
+   * out = a where condition (u32 or i32) is not 0, else b, over `shape` (rank 1 to 6), out dense; a
+   * and b as binary's.
    */
   where: {
     condition: View;
@@ -152,10 +155,11 @@ export interface ElementwiseCalls {
    */
   dropout: { x: View; out: View; p: number; key0: number; key1: number; counterOffset: number };
   /**
-   * Random numbers, equal to the bit on all devices: out[i] = n * scale, f32 rounded to out's dtype, where
-   * the integer n is made of word (e mod 4) of dropout's generator at e = counterOffset + i. uniform: n = 2
-   * floor(word / 2^8) + 1 - 2^24. normal: n / 2^21 is the normal number below which lies the part (first +
-   * word * range / 2^32) / 2^32 of all, range 0 standing for 2^32; see random-recipe.ts.
+   * Random numbers, equal to the bit on all devices: out[i] = n * scale, f32 rounded to out's
+   * dtype, where the integer n is made of word (e mod 4) of dropout's generator at e =
+   * counterOffset + i. uniform: n = 2 floor(word / 2^8) + 1 - 2^24. normal: n / 2^21 is the normal
+   * number below which lies the part (first + word * range / 2^32) / 2^32 of all, range 0 standing
+   * for 2^32; see random-recipe.ts.
    */
   random: {
     kind: 'uniform' | 'normal';

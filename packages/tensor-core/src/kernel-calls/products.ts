@@ -20,13 +20,20 @@ export interface AttentionOperands {
   /** Rows as the queries', dense as [batch, numQueries, numHeads, dim]. */
   out: View;
   /**
-   * f32 [2, batch, numHeads, numQueries]. Forward writes the first half: log-sum-exp of each row's scores,
-   * -inf where it sees nothing. Backward reads it and writes the second: sum(dOut * out) of each row.
+   * f32 [2, batch, numHeads, numQueries]. Forward writes the first half: log-sum-exp of each row's
+   * scores, -inf where it sees nothing. Backward reads it and writes the second: sum(dOut * out) of
+   * each row.
    */
   stats: View;
-  /** Added to the scores, any float, [batch, numHeads, numQueries, numKeys] through maskStrides; -inf hides. */
+  /**
+   * Added to the scores, any float, [batch, numHeads, numQueries, numKeys] through maskStrides;
+   * -inf hides.
+   */
   mask: View | undefined;
-  /** u32 or i32 [batch, numQueries] and [batch, numKeys], both or none: a query sees keys of its own number. */
+  /**
+   * u32 or i32 [batch, numQueries] and [batch, numKeys], both or none: a query sees keys of its own
+   * number.
+   */
   querySegments: View | undefined;
   keySegments: View | undefined;
   batch: number;
@@ -75,12 +82,12 @@ export interface ProductCalls {
   /**
    * out[b] = alpha * op(a[b]) x op(b[b]) + bias (+ out[b] if accumulate), for outer x inner
    * batches. op(a) is m x k: stored [m, k] with row stride aRow, or if transposeA [k, m] with row
-   * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow;
-   * out [m, n] with row stride outRow. Columns have stride 1. Batch strides may be 0 for a and b.
-   * bias: [n]. 16-bit out: dense, or n, outRow and the batch strides even. Two stored rows
-   * of each operand must bind. aSums or bSums, not both: sums of one batch's op(a) or op(b) over k, without
-   * alpha, as the gradient of a bias is made beside its weight's: [m] of a dense a with transposeA, [n]
-   * of a dense b without transposeB, any float.
+   * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow; out
+   * [m, n] with row stride outRow. Columns have stride 1. Batch strides may be 0 for a and b. bias:
+   * [n]. 16-bit out: dense, or n, outRow and the batch strides even. Two stored rows of each
+   * operand must bind. aSums or bSums, not both: sums of one batch's op(a) or op(b) over k, without
+   * alpha, as the gradient of a bias is made beside its weight's: [m] of a dense a with transposeA,
+   * [n] of a dense b without transposeB, any float.
    */
   matmul: {
     a: View;
@@ -105,18 +112,19 @@ export interface ProductCalls {
     accumulate: boolean;
   };
   /**
-   * out = dropped(softmax(scale * q k^T + mask)) v by head, over the keys that each query sees (Dao,
-   * "FlashAttention-2", 2023): nothing of numQueries x numKeys is kept, and blocks that no row of
-   * theirs sees are passed over. A row that sees nothing is 0. A key that a row doesn't see reaches
-   * nothing of it, NaN neither, but on CPU drivers of webgpu, which multiply NaN by the weight 0 of
-   * keys that rows nearby see. q, k, v and out have one dtype.
+   * out = dropped(softmax(scale * q k^T + mask)) v by head, over the keys that each query sees
+   * (Dao, "FlashAttention-2", 2023): nothing of numQueries x numKeys is kept, and blocks that no
+   * row of theirs sees are passed over. A row that sees nothing is 0. A key that a row doesn't see
+   * reaches nothing of it, NaN neither, but on CPU drivers of webgpu, which multiply NaN by the
+   * weight 0 of keys that rows nearby see. q, k, v and out have one dtype.
    */
   attention: AttentionOperands;
   /**
-   * Gradients of the above, scores computed again and their weights from stats: dq, dk and dv are of
-   * the sizes, strides and dtype of q, k and v, and of one buffer where their elements are apart. Sums
-   * over the queries (dk, dv) run head by head of a group and along the rows, or rows first where a
-   * device takes all heads at once; those over the keys (dq) ascend. The order is fixed.
+   * Gradients of the above, scores computed again and their weights from stats: dq, dk and dv are
+   * of the sizes, strides and dtype of q, k and v, and of one buffer where their elements are
+   * apart. Sums over the queries (dk, dv) run head by head of a group and along the rows, or rows
+   * first where a device takes all heads at once; those over the keys (dq) ascend. The order is
+   * fixed.
    */
   attentionBackward: AttentionOperands & {
     dOut: View; // as out
@@ -125,9 +133,9 @@ export interface ProductCalls {
     dv: View;
   };
   /**
-   * Gradient of the mask, behind attentionBackward of the same call, whose stats it reads: dMask is f32,
-   * as dense as the mask, and each element the sum over what the mask is broadcast over, in the order of
-   * batches, heads, queries and keys. Where all is hidden it is 0.
+   * Gradient of the mask, behind attentionBackward of the same call, whose stats it reads: dMask is
+   * f32, as dense as the mask, and each element the sum over what the mask is broadcast over, in
+   * the order of batches, heads, queries and keys. Where all is hidden it is 0.
    */
   attentionMaskGradient: AttentionOperands & {
     dOut: View; // as out

@@ -1,4 +1,5 @@
-// Kernels over whole rows: sums, softmax, norms and the loss. A row must bind; of reduce, some elements of each line.
+// Kernels over whole rows: sums, softmax, norms and the loss. A row must bind; of reduce, some
+// elements of each line.
 
 import type { View } from '../view.js';
 
@@ -13,8 +14,8 @@ export interface RowCalls {
     inner: number;
   };
   /**
-   * Gradient of max or min: dy split evenly among the entries of x equal to y. A line whose y is NaN
-   * has none equal to it, and its gradient is NaN.
+   * Gradient of max or min: dy split evenly among the entries of x equal to y. A line whose y is
+   * NaN has none equal to it, and its gradient is NaN.
    */
   extremumBackward: {
     x: View; // [outer, dim, inner]
@@ -48,7 +49,10 @@ export interface RowCalls {
     isLog: boolean;
     causalRows: number;
   };
-  /** From y = softmax(scale * x): out = scale * y * (dy - sum(dy * y)); isLog: scale * (dy - exp(y) * sum(dy)). In place over dy allowed. */
+  /**
+   * From y = softmax(scale * x): out = scale * y * (dy - sum(dy * y)); isLog: scale * (dy - exp(y)
+   * * sum(dy)). In place over dy allowed.
+   */
   softmaxBackward: {
     y: View;
     dy: View;
@@ -99,8 +103,9 @@ export interface RowCalls {
     cols: number;
   };
   /**
-   * out = x * rstd * (weight + weightOffset) per row of [rows, cols]; rstd = 1 / sqrt(mean(x^2) + eps),
-   * f32 [rows]. With a residual, sum = x + residual is stored, and what was stored is normalized.
+   * out = x * rstd * (weight + weightOffset) per row of [rows, cols]; rstd = 1 / sqrt(mean(x^2) +
+   * eps), f32 [rows]. With a residual, sum = x + residual is stored, and what was stored is
+   * normalized.
    */
   rmsNorm: {
     x: View;
@@ -132,7 +137,10 @@ export interface RowCalls {
    * targets u32 or i32. A target outside [0, cols) gives loss 0.
    */
   crossEntropy: { logits: View; targets: View; loss: View; lse: View; rows: number; cols: number };
-  /** out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (j == targets[i])); rows without a target get 0. In place over logits allowed. */
+  /**
+   * out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (j == targets[i])); rows without a target
+   * get 0. In place over logits allowed.
+   */
   crossEntropyBackward: {
     logits: View;
     targets: View;

@@ -48,10 +48,10 @@ export interface UpdateCalls {
   /**
    * Norms, first part. Each span is cut into nodes of NORM_NODE_ELEMENTS, the last one shorter, and
    * nodes into blocks of NORM_BLOCK_ELEMENTS. A block is the sum of |x[i]|^power, or the largest
-   * |x[i]| where power is Infinity, in an order that depends on its length alone; below the smallest
-   * normal number it counts as 0. Neighboring blocks are added, then neighbors of those, and so on;
-   * one without a neighbor stays. out f32: the nodes of the first span, then those of the next.
-   * Spans ascend and don't overlap. x float; a node must bind.
+   * |x[i]| where power is Infinity, in an order that depends on its length alone; below the
+   * smallest normal number it counts as 0. Neighboring blocks are added, then neighbors of those,
+   * and so on; one without a neighbor stays. out f32: the nodes of the first span, then those of
+   * the next. Spans ascend and don't overlap. x float; a node must bind.
    */
   normNodes: { x: View; out: View; spans: readonly Span[]; power: number };
   /**
@@ -60,9 +60,10 @@ export interface UpdateCalls {
    */
   normTree: { x: View; out: View; spans: readonly Span[]; isMax: boolean };
   /**
-   * norm[0] = unscale * sqrt(squares[0]) and scale[0] = unscale * min(1, maxNorm / (norm[0] + 1e-6)),
-   * where maxNorm is Infinity unscale itself; all f32 [1]. Each operation is rounded to f32 correctly
-   * on every device, division and root too; a bound or a quotient below the normal numbers counts as 0.
+   * norm[0] = unscale * sqrt(squares[0]) and scale[0] = unscale * min(1, maxNorm / (norm[0] +
+   * 1e-6)), where maxNorm is Infinity unscale itself; all f32 [1]. Each operation is rounded to f32
+   * correctly on every device, division and root too; a bound or a quotient below the normal
+   * numbers counts as 0.
    */
   clipFactor: { squares: View; norm: View; scale: View; maxNorm: number; unscale: number };
   /**
@@ -79,7 +80,9 @@ export interface UpdateCalls {
     groups: readonly AdamGroup[];
     segments: readonly Segment[];
   };
-  /** One SGD step as PyTorch's; momentumBuffer absent where all momentums are 0. As adam otherwise. */
+  /**
+   * One SGD step as PyTorch's; momentumBuffer absent where all momentums are 0. As adam otherwise.
+   */
   sgd: {
     param: View;
     grad: View;

@@ -1,5 +1,5 @@
-// Where the heads of attention's operands lie: tensors of their own, or columns of wider rows, which are read and
-// written where they are.
+// Where the heads of attention's operands lie: tensors of their own, or columns of wider rows,
+// which are read and written where they are.
 
 import { byteSize } from '@shardweave/dtypes';
 import { checkOptions } from '../check-options.js';
@@ -26,7 +26,8 @@ export type AttentionRows = Tensor | Heads;
  * numHeads heads side by side in columns [start, start + numHeads * headDim) of `tensor`, read and
  * written there: queries, keys and values of one fused projection need no copy.
  * @param tensor [batch, seq, width]
- * @param options.headDim default what is left of the width over numHeads @param options.start default 0
+ * @param options.headDim default what is left of the width over numHeads @param options.start
+ * default 0
  */
 export function headsOf(
   tensor: Tensor,

@@ -1,5 +1,6 @@
 // Attention in linear memory: the weights are never stored, backward computes them again from the
-// log-sum-exp of each row. Heads are read and written where they lie in wider rows, through strides.
+// log-sum-exp of each row. Heads are read and written where they lie in wider rows, through
+// strides.
 
 import { checkOptions } from '../check-options.js';
 import { OptionError, ShapeError } from '../errors.js';
@@ -39,13 +40,16 @@ export interface AttentionOptions {
   /** Position of the first query among the keys. Default the last queries': keys - queries. */
   readonly queryOffset?: number;
   /**
-   * Ids [batch, keys] (i32, u32) of documents packed in a row: a query sees its own document's keys.
-   * A query's is that of the key at its position, where `querySegments` does not say.
+   * Ids [batch, keys] (i32, u32) of documents packed in a row: a query sees its own document's
+   * keys. A query's is that of the key at its position, where `querySegments` does not say.
    */
   readonly segments?: Tensor;
   /** Ids [batch, queries], beside `segments`. */
   readonly querySegments?: Tensor;
-  /** Added to the scaled scores: floats that broadcast to [batch, heads, queries, keys]. -Infinity hides. */
+  /**
+   * Added to the scaled scores: floats that broadcast to [batch, heads, queries, keys]. -Infinity
+   * hides.
+   */
   readonly mask?: Tensor;
   /** What scores are multiplied by. Default 1 / sqrt(headDim). */
   readonly scale?: number;
@@ -66,9 +70,10 @@ const RULES: OptionRules<AttentionOptions> = {
 };
 
 /**
- * softmax(scale * q k^T + mask) v for each head (Vaswani et al., 2017), in memory linear in the number of
- * rows (Dao, "FlashAttention-2", 2023). Keys and values may have fewer heads than queries, which then
- * share them in groups of consecutive heads. A query that sees no key gets 0, and no gradients.
+ * softmax(scale * q k^T + mask) v for each head (Vaswani et al., 2017), in memory linear in the
+ * number of rows (Dao, "FlashAttention-2", 2023). Keys and values may have fewer heads than
+ * queries, which then share them in groups of consecutive heads. A query that sees no key gets 0,
+ * and no gradients.
  * @param q [batch, queries, heads, headDim], or heads of a wider tensor
  * @param k [batch, keys, kvHeads, headDim] @param v as k
  * @returns as q: [batch, queries, heads, headDim], or [batch, queries, heads * headDim] for heads

@@ -1,4 +1,5 @@
-// Comparisons, whose masks are u32 of ones and zeros (there is no one-byte dtype), and choosing by one.
+// Comparisons, whose masks are u32 of ones and zeros (there is no one-byte dtype), and choosing by
+// one.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError } from '../errors.js';
@@ -57,8 +58,8 @@ function compare(kind: CompareKind, a: Tensor, b: Tensor | number): Tensor {
 }
 
 /**
- * a where the condition is not 0, b elsewhere; all three broadcast. What is not chosen gets no gradient,
- * and a NaN in it does no harm.
+ * a where the condition is not 0, b elsewhere; all three broadcast. What is not chosen gets no
+ * gradient, and a NaN in it does no harm.
  * @param condition i32 or u32, as comparisons give it
  */
 export function where(condition: Tensor, a: Tensor | number, b: Tensor | number): Tensor {

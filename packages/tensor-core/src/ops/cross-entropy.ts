@@ -18,15 +18,16 @@ export interface CrossEntropyOptions {
   /** 'mean' over all targets, 'sum', or 'none', which keeps the targets' shape. Default 'mean'. */
   readonly reduction?: 'mean' | 'sum' | 'none';
   /**
-   * What each target's loss is multiplied by: floats of the targets' shape. A mean still divides by the
-   * number of targets. Default 1 for all.
+   * What each target's loss is multiplied by: floats of the targets' shape. A mean still divides by
+   * the number of targets. Default 1 for all.
    */
   readonly weights?: Tensor;
 }
 
 /**
- * -log softmax(logits)[target], always f32: logits [..., classes], targets [...] (i32, u32). An id that
- * is no class, such as -100, is no target: its loss and its gradients are 0 whatever its logits are.
+ * -log softmax(logits)[target], always f32: logits [..., classes], targets [...] (i32, u32). An id
+ * that is no class, such as -100, is no target: its loss and its gradients are 0 whatever its
+ * logits are.
  */
 export function crossEntropy(
   logits: Tensor,

@@ -1,5 +1,6 @@
-// Ops of a user's own: a function of one output element in WGSL, its twin in JavaScript for devices that
-// compute on the host's memory, and a gradient out of other ops. Both texts see the same names.
+// Ops of a user's own: a function of one output element in WGSL, its twin in JavaScript for devices
+// that compute on the host's memory, and a gradient out of other ops. Both texts see the same
+// names.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError, GraphError, OptionError, ShapeError } from '../errors.js';
@@ -53,13 +54,15 @@ export interface CustomOpSpec<Name extends string, Param extends string> {
     params: Readonly<Record<Param, number>>,
   ) => { readonly shape: Shape; readonly dtype: DType };
   /**
-   * Declares `fn element(i: u32) -> f32` (i32 or u32 where the result is), the value of the result's
-   * element i, and what it calls. For an input x: `load_x(j)`, f32 for any float storage, and
-   * `P.x_size`; for a parameter p: `P.p`; and `P.size` of the result. Beside WGSL's own there are
-   * `is_nan`, and `exp_of` and `log_of`, which keep NaN where drivers may not.
+   * Declares `fn element(i: u32) -> f32` (i32 or u32 where the result is), the value of the
+   * result's element i, and what it calls. For an input x: `load_x(j)`, f32 for any float storage,
+   * and `P.x_size`; for a parameter p: `P.p`; and `P.size` of the result. Beside WGSL's own there
+   * are `is_nan`, and `exp_of` and `log_of`, which keep NaN where drivers may not.
    */
   readonly wgsl: string;
-  /** The same in JavaScript: fills out.data (zeros at first), which is rounded once at the store. */
+  /**
+   * The same in JavaScript: fills out.data (zeros at first), which is rounded once at the store.
+   */
   readonly plain: (
     inputs: Readonly<Record<Name, PlainArray>>,
     out: PlainArray,
@@ -107,11 +110,11 @@ const PARAM_RULES: Readonly<Record<'f32' | 'u32', OptionRule>> = {
 };
 
 /**
- * Makes an op, once, at the top of a file. Devices that compute on the host's memory (reference, cpu)
- * run `plain` there, the cpu device when its queue has come to it: its threads wait meanwhile. Others run
- * `wgsl`, every operand in one binding. A shader that does not compile, and on the cpu device an error
- * thrown by `plain`, reject the next call that waits; the reference device throws at once. What
- * `gradient` throws rejects backward.
+ * Makes an op, once, at the top of a file. Devices that compute on the host's memory (reference,
+ * cpu) run `plain` there, the cpu device when its queue has come to it: its threads wait meanwhile.
+ * Others run `wgsl`, every operand in one binding. A shader that does not compile, and on the cpu
+ * device an error thrown by `plain`, reject the next call that waits; the reference device throws
+ * at once. What `gradient` throws rejects backward.
  * @throws {OptionError} for a wrong spec
  */
 export function defineOp<const Name extends string, const Param extends string = never>(

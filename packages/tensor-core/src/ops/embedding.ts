@@ -6,8 +6,9 @@ import type { Tensor } from '../tensor.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 
 /**
- * table[ids]: ids of any shape (i32, u32), table [rows, cols] -> [...ids.shape, cols]. An id outside
- * the table gives zeros and no gradient. Tables larger than one binding are read by row blocks.
+ * table[ids]: ids of any shape (i32, u32), table [rows, cols] -> [...ids.shape, cols]. An id
+ * outside the table gives zeros and no gradient. Tables larger than one binding are read by row
+ * blocks.
  */
 export function embedding(table: Tensor, ids: Tensor): Tensor {
   requireFloat('embedding', table);

@@ -81,7 +81,9 @@ function gate(
   return out;
 }
 
-/** The kernel's operands: views are made anew, for a storage may have been filled again meanwhile. */
+/**
+ * The kernel's operands: views are made anew, for a storage may have been filled again meanwhile.
+ */
 function partsOf(x: Tensor, up: Tensor | undefined, cols: number) {
   if (up !== undefined) {
     // The scalar's row is its one element.

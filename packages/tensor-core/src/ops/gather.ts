@@ -26,9 +26,9 @@ export interface TopK {
 }
 
 /**
- * out[.., n, ..] = x[.., indices[.., n, ..], ..]: indices (i32, u32) have x's shape but along the axis, where
- * they may be of any number. An index outside the axis gives 0 and no gradient. Gradients of one element
- * are added in the order of the indices.
+ * out[.., n, ..] = x[.., indices[.., n, ..], ..]: indices (i32, u32) have x's shape but along the
+ * axis, where they may be of any number. An index outside the axis gives 0 and no gradient.
+ * Gradients of one element are added in the order of the indices.
  */
 export function gather(x: Tensor, indices: Tensor, options: AxisOptions = {}): Tensor {
   checkNames('gather', options, ['axis']);
@@ -89,8 +89,8 @@ export function argMax(
 }
 
 /**
- * The k largest along an axis, in descending order; of equal ones the first come first, and NaN counts as
- * the largest. Gradients flow through the values.
+ * The k largest along an axis, in descending order; of equal ones the first come first, and NaN
+ * counts as the largest. Gradients flow through the values.
  */
 export function topK(x: Tensor, k: number, options: AxisOptions = {}): TopK {
   checkNames('topK', options, ['axis']);

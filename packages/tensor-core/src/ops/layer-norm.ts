@@ -23,8 +23,8 @@ export function layerNorm(x: Tensor, options: LayerNormOpOptions = {}): Tensor {
 }
 
 /**
- * x + residual, and its layerNorm, by one kernel forward and one for both inputs backward. Both have one
- * shape and dtype.
+ * x + residual, and its layerNorm, by one kernel forward and one for both inputs backward. Both
+ * have one shape and dtype.
  */
 export function addLayerNorm(
   x: Tensor,

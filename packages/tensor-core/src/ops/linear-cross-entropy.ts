@@ -1,8 +1,8 @@
-// Head and loss in one op: cross-entropy of x times weight^T, without the logits of all rows ever lying in
-// memory. Forward goes by chunks of rows, each with its whole row of logits. Backward makes logits once
-// more, by chunks of classes with all rows, so that a row of the weight's gradient is one product, summed
-// in f32 and stored once, whatever the chunks are. Beside a frozen head there is no such row, and forward
-// makes the input's gradient from the logits that it has.
+// Head and loss in one op: cross-entropy of x times weight^T, without the logits of all rows ever
+// lying in memory. Forward goes by chunks of rows, each with its whole row of logits. Backward
+// makes logits once more, by chunks of classes with all rows, so that a row of the weight's
+// gradient is one product, summed in f32 and stored once, whatever the chunks are. Beside a frozen
+// head there is no such row, and forward makes the input's gradient from the logits that it has.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkOptions, checkValue } from '../check-options.js';
@@ -21,8 +21,9 @@ export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
   /** The head's, [classes, dim], as an embedding's table has it. */
   readonly weight: Tensor;
   /**
-   * Most bytes of logits (f32) at once, but for one row of them in forward (64 rows where the weight is
-   * frozen) and 64 columns in backward, which there always are. Default 12 MiB, on a GPU 256 MiB.
+   * Most bytes of logits (f32) at once, but for one row of them in forward (64 rows where the
+   * weight is frozen) and 64 columns in backward, which there always are. Default 12 MiB, on a GPU
+   * 256 MiB.
    */
   readonly chunkBytes?: number;
 }
@@ -30,14 +31,17 @@ export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
 const TENSOR: OptionRule = { expected: 'a tensor', holds: isTensor };
 /** With an f32 sum and integers a row, still below 16 MiB for tens of thousands of rows. */
 const CHUNK_BYTES = 12 * 2 ** 20;
-/** A GPU reads x, and dx twice, again for each chunk: of 8,192 rows and GPT-2's classes, 7 times rather than 158. */
+/**
+ * A GPU reads x, and dx twice, again for each chunk: of 8,192 rows and GPT-2's classes, 7 times
+ * rather than 158.
+ */
 const CHUNK_BYTES_GPU = 256 * 2 ** 20;
 const F32_BYTES = 4;
 /** Classes of a chunk are a multiple, and never fewer: a tile of the products. */
 const COLUMN_STEP = 64;
 /**
- * Rows of a chunk of them likewise. Beside a frozen head they are never fewer: each chunk reads the whole
- * weight twice, and of 151,936 classes 12 MiB are 20 rows, at half the rate of 64.
+ * Rows of a chunk of them likewise. Beside a frozen head they are never fewer: each chunk reads the
+ * whole weight twice, and of 151,936 classes 12 MiB are 20 rows, at half the rate of 64.
  */
 const ROW_STEP = 64;
 /** Columns behind a chunk that take the targets of other chunks; four keep rows at 16 bytes. */
@@ -46,12 +50,13 @@ const SPARE_COLUMNS = 4;
 const NO_TARGET = 2 ** 32 - 1;
 
 /**
- * crossEntropy of the logits x weight^T, in f32 whatever the dtypes are, x [..., dim], targets [...]
- * (i32, u32). An id that is no class is no target: it adds 0 to the sum and to the gradients. Costs one
- * more product than matmul and crossEntropy, where the weight's gradient is wanted and the logits take
- * more than half of chunkBytes, up to which they are kept for backward; in 16 bits, dx is summed in an f32
- * tensor of its own, and where that would outweigh the logits by chunks of rows, for another product.
- * Where the weight is frozen it costs none, and an f32 dx lies in memory from forward to backward.
+ * crossEntropy of the logits x weight^T, in f32 whatever the dtypes are, x [..., dim], targets
+ * [...] (i32, u32). An id that is no class is no target: it adds 0 to the sum and to the gradients.
+ * Costs one more product than matmul and crossEntropy, where the weight's gradient is wanted and
+ * the logits take more than half of chunkBytes, up to which they are kept for backward; in 16 bits,
+ * dx is summed in an f32 tensor of its own, and where that would outweigh the logits by chunks of
+ * rows, for another product. Where the weight is frozen it costs none, and an f32 dx lies in memory
+ * from forward to backward.
  */
 export function linearCrossEntropy(
   x: Tensor,
@@ -138,9 +143,9 @@ function lossesOf(head: Head): Tensor {
 }
 
 /**
- * The losses where the weight is frozen. Each row of dx is made in forward as the gradient of a loss that
- * counts once, so backward has only to multiply it by what the loss counts. That number may be a loss
- * scale or a part of a mean, so dx waits in f32 whatever the dtype of x is.
+ * The losses where the weight is frozen. Each row of dx is made in forward as the gradient of a
+ * loss that counts once, so backward has only to multiply it by what the loss counts. That number
+ * may be a loss scale or a part of a mean, so dx waits in f32 whatever the dtype of x is.
  */
 function lossesBeforeFrozen(head: Head, { losses, lse }: Pick<LossesOfHead, 'losses' | 'lse'>) {
   const { x, rows, dim } = head;
@@ -250,8 +255,8 @@ interface GradientsOfHead {
 }
 
 /**
- * Whether the f32 sum of a 16-bit dx would weigh as much as the logits of a chunk. It is then made by
- * chunks of rows, apart from the weight's gradient, for one more product.
+ * Whether the f32 sum of a 16-bit dx would weigh as much as the logits of a chunk. It is then made
+ * by chunks of rows, apart from the weight's gradient, for one more product.
  */
 function sumsApart({ x, rows, dim, chunkBytes, ...head }: Head): boolean {
   const isSummed =
@@ -340,8 +345,9 @@ function classesOfChunk({
 }
 
 /**
- * Targets counted from a chunk's first class. One that lies in another chunk is the first spare column:
- * the kernel gives a row without a target no gradient at all, and this one has that of its other classes.
+ * Targets counted from a chunk's first class. One that lies in another chunk is the first spare
+ * column: the kernel gives a row without a target no gradient at all, and this one has that of its
+ * other classes.
  */
 function chunkTargets(head: Head, most: number): (first: number) => View {
   const { x, targets, first: firstRow, rows, classes } = head;

@@ -1,5 +1,5 @@
-// What normalizations over the last axis share: the sum with a residual, which values of a row backward
-// needs, and which gradients are wanted. Their kernels are their own.
+// What normalizations over the last axis share: the sum with a residual, which values of a row
+// backward needs, and which gradients are wanted. Their kernels are their own.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import type { Tensor } from '../tensor.js';

@@ -1,5 +1,5 @@
-// Random tensors that follow from a key and an element's number alone: equal bits on all devices, and any
-// part of a tensor can be drawn alone. See random-recipe.ts.
+// Random tensors that follow from a key and an element's number alone: equal bits on all devices,
+// and any part of a tensor can be drawn alone. See random-recipe.ts.
 
 import { checkOptions } from '../check-options.js';
 import type { Device, TensorOptions } from '../device.js';
@@ -44,7 +44,10 @@ export interface StreamPart {
   readonly first?: number;
 }
 
-/** How random numbers are made of words: those of the kernel `random`, moved to a middle other than 0. */
+/**
+ * How random numbers are made of words: those of the kernel `random`, moved to a middle other than
+ * 0.
+ */
 interface RandomRecipe {
   readonly kind: 'uniform' | 'normal';
   readonly scale: number;
@@ -91,8 +94,8 @@ export function randomUniform(device: Device, shape: Shape, options: UniformOpti
 }
 
 /**
- * Normally distributed, to 6.3 standard deviations, in steps of 2^-21 of one; between low and high alone
- * where they are given, with probabilities in proportion.
+ * Normally distributed, to 6.3 standard deviations, in steps of 2^-21 of one; between low and high
+ * alone where they are given, with probabilities in proportion.
  * @throws {OptionError} for bounds that leave less than a millionth of the distribution
  */
 export function randomNormal(device: Device, shape: Shape, options: NormalOptions = {}): Tensor {

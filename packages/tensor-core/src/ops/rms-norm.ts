@@ -8,7 +8,9 @@ import { type Normalization, type NormedSum, normalizeRows } from './normed-rows
 export interface RmsNormOptions {
   /** [cols]. Absent: ones. */
   readonly weight?: Tensor;
-  /** Added to the weight: 1 where it is stored as its distance from one, as Gemma's is. Default 0. */
+  /**
+   * Added to the weight: 1 where it is stored as its distance from one, as Gemma's is. Default 0.
+   */
   readonly weightOffset?: number;
   /** Default 1e-6. */
   readonly eps?: number;

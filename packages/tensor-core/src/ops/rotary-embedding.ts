@@ -1,6 +1,6 @@
-// Rotary position embedding (Su et al., 2021) in the halves convention of Llama: columns j and j + dim / 2
-// of a head turn by position * frequency j. Angles are exact at any position, for they are products of
-// integers modulo a turn; in f32 they would be off by 0.008 at position 131,072.
+// Rotary position embedding (Su et al., 2021) in the halves convention of Llama: columns j and j +
+// dim / 2 of a head turn by position * frequency j. Angles are exact at any position, for they are
+// products of integers modulo a turn; in f32 they would be off by 0.008 at position 131,072.
 
 import { checkNames, checkOptions } from '../check-options.js';
 import type { Device } from '../device.js';
@@ -21,7 +21,9 @@ export interface RotaryScaling {
   readonly factor: number;
   /** Wavelengths above originalLength / lowFrequencyFactor are stretched whole, such as 1. */
   readonly lowFrequencyFactor: number;
-  /** Wavelengths below originalLength / highFrequencyFactor stay, such as 4; those between, in part. */
+  /**
+   * Wavelengths below originalLength / highFrequencyFactor stay, such as 4; those between, in part.
+   */
   readonly highFrequencyFactor: number;
   /** Tokens that the model was trained on, such as 8192. */
   readonly originalLength: number;
@@ -40,15 +42,22 @@ export interface RotaryEmbeddingOptions {
   readonly frequencies: Tensor;
   /** i32 or u32, [seq] or one for each token [..., seq]. Default offset, offset + 1, and so on. */
   readonly positions?: Tensor;
-  /** Position of the first token of a sequence where there are no `positions`: a cache's length. Default 0. */
+  /**
+   * Position of the first token of a sequence where there are no `positions`: a cache's length.
+   * Default 0.
+   */
   readonly offset?: number;
-  /** Only the first so many heads turn and the others are copied, as values behind queries and keys. Default all. */
+  /**
+   * Only the first so many heads turn and the others are copied, as values behind queries and keys.
+   * Default all.
+   */
   readonly numRotated?: number;
 }
 
 /**
- * base^(-2j / headDim) radians a position for j < headDim / 2, as the op takes them: 64-bit fractions of
- * a turn, u32 [2, headDim / 2], high words first. Belongs to the caller, or to the scope.
+ * base^(-2j / headDim) radians a position for j < headDim / 2, as the op takes them: 64-bit
+ * fractions of a turn, u32 [2, headDim / 2], high words first. Belongs to the caller, or to the
+ * scope.
  */
 export function rotaryFrequencies(device: Device, options: RotaryFrequencyOptions): Tensor {
   checkOptions<RotaryFrequencyOptions>('rotaryFrequencies', options, {
@@ -97,8 +106,8 @@ function stretched(frequency: number, scaling: RotaryScaling): number {
 }
 
 /**
- * Turns the heads of x [..., seq, heads, headDim] by their token's position. One kernel for all heads, so
- * packed queries, keys and values need not be taken apart; the gradient is the turn back.
+ * Turns the heads of x [..., seq, heads, headDim] by their token's position. One kernel for all
+ * heads, so packed queries, keys and values need not be taken apart; the gradient is the turn back.
  */
 export function rotaryEmbedding(x: Tensor, options: RotaryEmbeddingOptions): Tensor {
   checkNames('rotaryEmbedding', options, ['frequencies', 'positions', 'offset', 'numRotated']);

@@ -1,5 +1,6 @@
-// The reduce kernel over axes, outside any graph, and the gradient of broadcasting, which is made of it.
-// Broadcasting and reducing are each other's gradients: what both need stands here, below them.
+// The reduce kernel over axes, outside any graph, and the gradient of broadcasting, which is made
+// of it. Broadcasting and reducing are each other's gradients: what both need stands here, below
+// them.
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../kernel-calls/kernel-calls.js';
@@ -9,7 +10,10 @@ import { isSameShape } from './checks.js';
 /** Neighboring axes, both ends inclusive. */
 export type AxisRun = readonly [first: number, last: number];
 
-/** Sums x over the axes along which `shape` was broadcast, so that the result has that shape. Records nothing. */
+/**
+ * Sums x over the axes along which `shape` was broadcast, so that the result has that shape.
+ * Records nothing.
+ */
 export function sumTo(x: Tensor, shape: Shape): Tensor {
   if (isSameShape(x.shape, shape)) {
     return x;

@@ -14,8 +14,8 @@ export interface ConformanceCase {
 }
 
 /**
- * A case that makes calls in `body`, compared in all operands at its end. The reference makes them once,
- * whatever number of backends the case runs on.
+ * A case that makes calls in `body`, compared in all operands at its end. The reference makes them
+ * once, whatever number of backends the case runs on.
  */
 export function twinCase(
   name: string,

@@ -62,8 +62,8 @@ export function kernelCases(): ConformanceCase[] {
 }
 
 /**
- * Cases of attention in which hidden keys hold NaN and infinities, for all devices but CPU drivers of
- * webgpu.
+ * Cases of attention in which hidden keys hold NaN and infinities, for all devices but CPU drivers
+ * of webgpu.
  */
 export function hiddenKeyKernelCases(): ConformanceCase[] {
   return hiddenKeyCases();

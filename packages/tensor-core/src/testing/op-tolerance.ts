@@ -12,9 +12,10 @@ export interface OpTolerance {
 
 /**
  * f32: WGSL's exp, log and tanh are within about 2e-5 (see tolerance.ts), sums have up to 65 terms;
- * gradients chain several. 16 bits: an output is rounded once, by half of 2^-10 (f16) or 2^-7 (bf16)
- * relative, and f32's error may carry it over a border; gradients round at each op of the backward
- * rule and add a dozen such terms. Cases that store more in between say by how much (`roundings`).
+ * gradients chain several. 16 bits: an output is rounded once, by half of 2^-10 (f16) or 2^-7
+ * (bf16) relative, and f32's error may carry it over a border; gradients round at each op of the
+ * backward rule and add a dozen such terms. Cases that store more in between say by how much
+ * (`roundings`).
  */
 export const OP_TOLERANCES: Readonly<Record<FloatDType, OpTolerance>> = {
   f32: {

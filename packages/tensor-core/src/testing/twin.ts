@@ -1,5 +1,5 @@
-// Runs calls on the reference, and repeats them on backends over equal bytes: compares all of what they
-// leave, results within a tolerance, inputs and everything outside the views bit for bit.
+// Runs calls on the reference, and repeats them on backends over equal bytes: compares all of what
+// they leave, results within a tolerance, inputs and everything outside the views bit for bit.
 
 import { byteSize, type DType, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import type { Backend } from '../backend.js';

@@ -1,6 +1,6 @@
-// Subgroup matrices by plain WGSL, so that kernels for matrix units run on devices that have none: the
-// built-ins of a text are replaced by functions that do what they specify, one lane of an assumed
-// subgroup of 32 after another. Only the order in which a unit adds is this file's own.
+// Subgroup matrices by plain WGSL, so that kernels for matrix units run on devices that have none:
+// the built-ins of a text are replaced by functions that do what they specify, one lane of an
+// assumed subgroup of 32 after another. Only the order in which a unit adds is this file's own.
 
 /** f16 to f32, 16 x 16 x 16: the one configuration that is replaced. */
 export const CONFIG = {
@@ -11,8 +11,9 @@ const EXTENT = 16;
 export const LANES = 32;
 
 /**
- * A left or right matrix is where it lies, for blocks stay as they are until it is used: its first element
- * and the steps to the next row and column. Sums are held by the lane whose number they have modulo 32.
+ * A left or right matrix is where it lies, for blocks stay as they are until it is used: its first
+ * element and the steps to the next row and column. Sums are held by the lane whose number they
+ * have modulo 32.
  */
 const TYPES = `
 alias Place = vec3<u32>;

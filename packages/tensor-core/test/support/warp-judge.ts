@@ -1,5 +1,5 @@
-// Counts what a warp of 32 asks of memory, from the text of a tile of the matrix product: its indices
-// are evaluated for each lane, so that what is judged is what runs.
+// Counts what a warp of 32 asks of memory, from the text of a tile of the matrix product: its
+// indices are evaluated for each lane, so that what is judged is what runs.
 
 export const WARP = 32;
 const SECTOR_BYTES = 32;
@@ -158,7 +158,10 @@ function sectors(starts: readonly number[], width: number): number {
   return touched.size;
 }
 
-/** Lanes are served 128 bytes at a time; two words of one bank wait for each other, equal ones do not. */
+/**
+ * Lanes are served 128 bytes at a time; two words of one bank wait for each other, equal ones do
+ * not.
+ */
 function turns(words: readonly number[], width: 1 | 4): number {
   const atOnce = WARP / width;
   let total = 0;

@@ -1,5 +1,5 @@
-// The WebGPU device that tests in Node open, and equal buffers on it and on others. Without an adapter
-// the tests skip and name the reason; with SHARDWEAVE_REQUIRE_WEBGPU=1 their files fail.
+// The WebGPU device that tests in Node open, and equal buffers on it and on others. Without an
+// adapter the tests skip and name the reason; with SHARDWEAVE_REQUIRE_WEBGPU=1 their files fail.
 
 import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';

@@ -1,6 +1,7 @@
-// Each block is a unit that is sharded over the ranks, and the rest of the model one at the root. No
-// device ever holds more of it than its shards and what is gathered. A model in 16 bits on one rank is sharded
-// over that rank alone: f32 masters beside what is computed with. So is each of ddp's replicas in 16 bits.
+// Each block is a unit that is sharded over the ranks, and the rest of the model one at the root.
+// No device ever holds more of it than its shards and what is gathered. A model in 16 bits on one
+// rank is sharded over that rank alone: f32 masters beside what is computed with. So is each of
+// ddp's replicas in 16 bits.
 
 import { join } from 'node:path';
 import {

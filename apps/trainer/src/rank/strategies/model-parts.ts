@@ -1,4 +1,5 @@
-// What every strategy makes of a run's flags alike: the model's blocks, its first weights, the optimizer.
+// What every strategy makes of a run's flags alike: the model's blocks, its first weights, the
+// optimizer.
 
 import {
   AdamW,
@@ -63,7 +64,9 @@ export function bytesOf(parameters: readonly Tensor[]): number {
   return parameters.reduce((sum, { size, dtype }) => sum + size * byteSize(dtype), 0);
 }
 
-/** The model on one device as a whole with the values of its files; materialize draws the others. */
+/**
+ * The model on one device as a whole with the values of its files; materialize draws the others.
+ */
 export async function wholeModel({
   device,
   config,
@@ -85,8 +88,9 @@ export function checkpointBlocks(model: LanguageModel, { checkpointActivations }
 }
 
 /**
- * Hands the weights of the run's files to `load`, one tensor in memory at a time: those of the model directory,
- * and those of adapters. Where a model has adapters neither file has all of it, so `load` is strict only without.
+ * Hands the weights of the run's files to `load`, one tensor in memory at a time: those of the
+ * model directory, and those of adapters. Where a model has adapters neither file has all of it, so
+ * `load` is strict only without.
  * @param model of deferredModel, wrapped or not
  */
 export async function withWeights(
@@ -111,7 +115,10 @@ export async function withWeights(
   }
 }
 
-/** @throws {StateDictError} where a file lacks a parameter that adapters stand beside, or has another's */
+/**
+ * @throws {StateDictError} where a file lacks a parameter that adapters stand beside, or has
+ * another's
+ */
 function requireBase(state: ReadonlyMap<string, LazyTensor>, model: LanguageModel): void {
   const frozen = model.namedParameters().filter(([, { requiresGrad }]) => !requiresGrad);
   const names = new Set(frozen.map(([name]) => name));

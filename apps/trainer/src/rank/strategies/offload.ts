@@ -1,5 +1,5 @@
-// The model at rest off the device of its one rank, in host memory or on disk. Weights never come to
-// the device as a whole, neither from a file nor on their way into one.
+// The model at rest off the device of its one rank, in host memory or on disk. Weights never come
+// to the device as a whole, neither from a file nor on their way into one.
 
 import { streamedGradNorm, type TokenArgs } from '@shardweave/nn';
 import {

@@ -8,7 +8,10 @@ import type { OpenStore, Strategy } from './strategy.js';
 
 /** Says that no step has trained what lies beside it: a run that ended before may be deleted. */
 const UNTRAINED = 'untrained';
-/** Names the run whose state it is, by its --out: that one goes on from its saves, and needs nothing here. */
+/**
+ * Names the run whose state it is, by its --out: that one goes on from its saves, and needs nothing
+ * here.
+ */
 const RUN = 'run';
 
 /** Whether a key is one of these, beside the model's. */
@@ -20,7 +23,9 @@ export interface Rest {
   readonly store: ShardStore;
   /** Whether it can pin values, so that saves need no copy of them. */
   readonly isPinning: boolean;
-  /** Call before each step of the optimizer, whose commit makes the directory's state a trained one. */
+  /**
+   * Call before each step of the optimizer, whose commit makes the directory's state a trained one.
+   */
   beginStep(): Promise<void>;
 }
 

@@ -29,7 +29,8 @@ export async function openStrategy(options: StrategyOptions): Promise<Strategy> 
   const { strategy, precision } = options.config;
   switch (strategy) {
     case 'single':
-      // What is whole in 16 bits is a sharding over one rank, which is mixed precision alone; of ddp a replica of it.
+      // What is whole in 16 bits is a sharding over one rank, which is mixed precision alone; of
+      // ddp a replica of it.
       return precision === 'fp32' ? openSingle(options) : openFsdp(options);
     case 'fsdp':
       return openFsdp(options);

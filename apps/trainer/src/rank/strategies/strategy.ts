@@ -1,5 +1,5 @@
-// What single, fsdp, ddp and offload do differently, in one seam: where parameters rest, how gradients
-// meet, and how weights come and go. Everything above it is one way to train.
+// What single, fsdp, ddp and offload do differently, in one seam: where parameters rest, how
+// gradients meet, and how weights come and go. Everything above it is one way to train.
 
 import type { PieceReader, PieceStore } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -28,12 +28,15 @@ export interface Strategy {
   /** Runs a forward and backward whose gradients wait for those of a later one. */
   noSync<T>(run: () => Promise<T>): Promise<T>;
 
-  /** The norm of all gradients as they are, equal on all ranks; not finite where one of them is not. Collective. */
+  /**
+   * The norm of all gradients as they are, equal on all ranks; not finite where one of them is not.
+   * Collective.
+   */
   gradNorm(): Promise<number>;
 
   /**
-   * Updates the parameters. What rests on disk is committed with it. Collective where whole models are on
-   * devices that round differently: all have rank 0's then.
+   * Updates the parameters. What rests on disk is committed with it. Collective where whole models
+   * are on devices that round differently: all have rank 0's then.
    */
   step(options: StepOptions): Promise<void>;
 
@@ -44,14 +47,14 @@ export interface Strategy {
   readonly saving: Saving;
 
   /**
-   * The whole model for rank 0, gathered on the host or read from where it rests when it is asked for; nothing for
-   * others of fsdp. Collective.
+   * The whole model for rank 0, gathered on the host or read from where it rests when it is asked
+   * for; nothing for others of fsdp. Collective.
    */
   stateDict(): Promise<ModelState>;
 
   /**
-   * The whole model on one rank, to make text with when training is over; it is the strategy's. What
-   * stands in its way on the device may be freed, so the module is not trained after it.
+   * The whole model on one rank, to make text with when training is over; it is the strategy's.
+   * What stands in its way on the device may be freed, so the module is not trained after it.
    * @param state of stateDict
    */
   textModel(state: ModelState): Promise<Module<TokenArgs, Tensor>>;
@@ -61,8 +64,8 @@ export interface Strategy {
 }
 
 /**
- * State on the device is written beside steps, which wait where they would overtake it, and what rests on disk is
- * pinned there. What rests elsewhere is written before the next step.
+ * State on the device is written beside steps, which wait where they would overtake it, and what
+ * rests on disk is pinned there. What rests elsewhere is written before the next step.
  */
 export type Saving =
   | {
@@ -70,7 +73,10 @@ export type Saving =
       capture(): Promise<CapturedModule | undefined>;
     }
   | {
-      /** Writes and publishes all ranks' parts, a little at a time, with `extra` beside them. Collective. */
+      /**
+       * Writes and publishes all ranks' parts, a little at a time, with `extra` beside them.
+       * Collective.
+       */
       save(store: PieceStore, extra: Readonly<Record<string, unknown>>): Promise<void>;
     };
 

@@ -1,6 +1,6 @@
 // What is asked of a store of bytes by those who keep flats in it. `ShardStore` of
-// @shardweave/shard-store is one, whose comment states ordering, ownership and failure; here is only
-// the part in use, so that this package needs no store.
+// @shardweave/shard-store is one, whose comment states ordering, ownership and failure; here is
+// only the part in use, so that this package needs no store.
 
 export interface ByteStore {
   /** It keeps no bytes: what is computed on the way to it or from it need not be. Default false. */

@@ -9,19 +9,19 @@ import type { PinnedBytes } from './byte-store.js';
 import type { RestingState, StateSignature } from './resting-state.js';
 
 /**
- * The home of one flat: its parameter, gradient and optimizer state rest there as bytes, and come to
- * the device for a visit, part by part. At rest `flat.grad` is undefined, and the storages of the flat
- * and of its state are empty, unless the home holds gradients alone.
+ * The home of one flat: its parameter, gradient and optimizer state rest there as bytes, and come
+ * to the device for a visit, part by part. At rest `flat.grad` is undefined, and the storages of
+ * the flat and of its state are empty, unless the home holds gradients alone.
  *
- * Ordering: visits start in the order of the flats, a bounded number ahead of use. `start` and `load`
- * touch no device memory, so bytes come from a disk while kernels run. `run` fills and frees it in
- * program order: one part of one flat at a time is on the device.
+ * Ordering: visits start in the order of the flats, a bounded number ahead of use. `start` and
+ * `load` touch no device memory, so bytes come from a disk while kernels run. `run` fills and frees
+ * it in program order: one part of one flat at a time is on the device.
  *
  * Ownership: each optimizer that steps a flat has a state of its own there (stateOf).
  *
- * Failure: a rejected `load` or `store` of a visit that is not kept leaves what rests as it was. Where
- * `store` rejects and the visit is kept, the home holds the new bytes until `flush` writes them, and
- * visits see them.
+ * Failure: a rejected `load` or `store` of a visit that is not kept leaves what rests as it was.
+ * Where `store` rejects and the visit is kept, the home holds the new bytes until `flush` writes
+ * them, and visits see them.
  */
 export interface FlatHome {
   /** Whether parameter and state rest there too, or the gradient alone. */
@@ -32,7 +32,10 @@ export interface FlatHome {
   readonly gradientVersion: number;
   /** Forgets the gradient; with `places` it is zeros there, and stays elsewhere. */
   clearGradient(places?: readonly FlatPlace[]): void;
-  /** Clearings take effect only when the returned function is called: a step still needs the gradient. */
+  /**
+   * Clearings take effect only when the returned function is called: a step still needs the
+   * gradient.
+   */
   holdGradient(): () => void;
   /**
    * Resolves when it has its place in the store: awaited before state is read or written.
@@ -40,12 +43,15 @@ export interface FlatHome {
    */
   ready(): Promise<void>;
   /**
-   * The state that an optimizer keeps there: its own, or one at rest from an earlier process that nobody
-   * has taken over yet; a new one where there is none.
+   * The state that an optimizer keeps there: its own, or one at rest from an earlier process that
+   * nobody has taken over yet; a new one where there is none.
    * @throws {OptimizerError} where the only ones at rest are those of other optimizers
    */
   stateOf(owner: object, signature: StateSignature): RestingState;
-  /** Its owner steps no more; the state stays for another process, or until another optimizer's takes its place. */
+  /**
+   * Its owner steps no more; the state stays for another process, or until another optimizer's
+   * takes its place.
+   */
   leaveState(owner: object): void;
   /** Begins a visit of parameter, gradient and, where it rests here, the state. */
   start(state: RestingState | undefined, step: VisitStep): FlatVisit;
@@ -57,7 +63,10 @@ export interface FlatHome {
   readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array>;
   /** Keeps the parameter at rest as it is now; undefined where its store can't. */
   pinParameter(): Promise<PinnedBytes | undefined>;
-  /** Replaces a part of the parameter at rest. The whole is written, so parts are best joined before. */
+  /**
+   * Replaces a part of the parameter at rest. The whole is written, so parts are best joined
+   * before.
+   */
   writeParameter(bytes: Uint8Array, byteOffset: number): Promise<void>;
   /** What is under way with the flat that nothing else may come between; undefined at rest. */
   readonly occupant: string | undefined;
@@ -82,7 +91,10 @@ export interface UnfinishedStep {
 
 /** The steps over all homes of one store, one at a time. See Note [steps over a store]. */
 export interface HomeSteps {
-  /** Resolves when no step is under way, and none but `step` is left half-way: those are finished first. */
+  /**
+   * Resolves when no step is under way, and none but `step` is left half-way: those are finished
+   * first.
+   */
   rest(step?: UnfinishedStep): Promise<void>;
   /** Whether `step` may begin. */
   isFree(step: UnfinishedStep): boolean;
@@ -97,7 +109,10 @@ export interface HomeSteps {
 
 /** A run of a flat's elements on the device. */
 export interface FlatPart extends FlatPlace {
-  /** In the flat's dtype; undefined in visits of the gradient alone, and where it rests on the device. */
+  /**
+   * In the flat's dtype; undefined in visits of the gradient alone, and where it rests on the
+   * device.
+   */
   readonly param: View | undefined;
   /** f32. */
   readonly grad: Tensor;
@@ -110,8 +125,8 @@ export interface FlatVisit {
   /** Waits for the bytes, on the host. */
   load(): Promise<void>;
   /**
-   * Brings part after part to the device, calls `use` and frees it; where the visit changes what rests,
-   * its read-back is queued before. Resolves when all has come back.
+   * Brings part after part to the device, calls `use` and frees it; where the visit changes what
+   * rests, its read-back is queued before. Resolves when all has come back.
    */
   run(use: (part: FlatPart) => void, options: { readonly isChanging: boolean }): Promise<void>;
   /** Resolves when what was changed is at rest. */
@@ -144,9 +159,10 @@ export function flatHomeOf(flat: Tensor): FlatHome | undefined {
 }
 
 /**
- * Takes the homes of `flats` for one piece of work, such as a step. The returned function gives them
- * back.
- * @throws {OptimizerError} where another piece of work, or a backward, is not done; none is taken then
+ * Takes the homes of `flats` for one piece of work, such as a step. The returned function gives
+ * them back.
+ * @throws {OptimizerError} where another piece of work, or a backward, is not done; none is taken
+ * then
  */
 export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
   const homes = new Set<FlatHome>();
@@ -173,9 +189,9 @@ export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
 }
 
 /**
- * Brings flats to the device one after the other. While one is in use, up to `ahead` later ones begin
- * to come and as many earlier ones leave. The first failure ends it; those that were used before still
- * leave. Rejects when all is at rest.
+ * Brings flats to the device one after the other. While one is in use, up to `ahead` later ones
+ * begin to come and as many earlier ones leave. The first failure ends it; those that were used
+ * before still leave. Rejects when all is at rest.
  */
 export async function visitFlats(turns: readonly FlatTurn[], ahead: number): Promise<void> {
   const started: FlatVisit[] = [];

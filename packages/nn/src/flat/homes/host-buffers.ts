@@ -1,7 +1,8 @@
-// Host buffers for bytes on their way, used again so that a step allocates none. A buffer is a span of a larger
-// block, cut where it fits best and joined with its neighbors when it comes back, so that sizes of backward and
-// those of the optimizer's step share the same memory. Before a block is made, unused ones give way until all of
-// them are no more bytes than were taken at once; only where spans in use keep gaps between them are they more.
+// Host buffers for bytes on their way, used again so that a step allocates none. A buffer is a span
+// of a larger block, cut where it fits best and joined with its neighbors when it comes back, so
+// that sizes of backward and those of the optimizer's step share the same memory. Before a block is
+// made, unused ones give way until all of them are no more bytes than were taken at once; only
+// where spans in use keep gaps between them are they more.
 
 /** Offsets and sizes are multiples: views of any element type begin there. */
 const STEP_BYTES = 8;
@@ -28,7 +29,10 @@ export class HostBuffers {
   #takenBytes = 0;
   #peakTakenBytes = 0;
   #numSweeps = 0;
-  /** What all buffers are where nothing is kept: an array for each would make the collector run all the time. */
+  /**
+   * What all buffers are where nothing is kept: an array for each would make the collector run all
+   * the time.
+   */
   #nowhere: Block | undefined;
 
   /** @param options.isDry what is written into them is not looked at: all may be the same bytes */

@@ -1,5 +1,5 @@
-// What one optimizer keeps of one flat in a store: its moments, and a head that says how many steps each
-// part of them has seen and whose they are.
+// What one optimizer keeps of one flat in a store: its moments, and a head that says how many steps
+// each part of them has seen and whose they are.
 
 import { OptimizerError } from '../../errors.js';
 import type { FlatStateBytes, StateRun } from '../../optim/flat-state.js';

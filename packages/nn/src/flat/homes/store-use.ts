@@ -8,11 +8,12 @@ import type { HomeSteps, UnfinishedStep } from './flat-home.js';
 
 // Note [steps over a store]
 // A step changes flat after flat, and any of them may fail to be read, stepped or written. What was
-// committed before it stays what a next process finds, as a commit comes only after the last one. In this
-// process some flats are then a step ahead, for the old values of a whole model would take as much host
-// memory again. So a step that failed is owed: it remembers which flats are left and what it was called
-// with. Repeating it finishes those, and so does whatever reads parameters or state next, or commits.
-// Until that succeeds nothing of the store is given out, and gradients that it needs are not cleared.
+// committed before it stays what a next process finds, as a commit comes only after the last one.
+// In this process some flats are then a step ahead, for the old values of a whole model would take
+// as much host memory again. So a step that failed is owed: it remembers which flats are left and
+// what it was called with. Repeating it finishes those, and so does whatever reads parameters or
+// state next, or commits. Until that succeeds nothing of the store is given out, and gradients that
+// it needs are not cleared.
 
 export class StoreUse implements HomeSteps {
   readonly store: ByteStore;
@@ -61,8 +62,9 @@ export class StoreUse implements HomeSteps {
   }
 
   /**
-   * Bytes for a value on its way. Where the store is a dry one they are the same for all: an array for each
-   * of a large model's values keeps the garbage collector busy for longer than all else takes.
+   * Bytes for a value on its way. Where the store is a dry one they are the same for all: an array
+   * for each of a large model's values keeps the garbage collector busy for longer than all else
+   * takes.
    */
   room(byteLength: number): Uint8Array {
     if (this.store.isDry !== true) {
@@ -81,8 +83,8 @@ export class StoreUse implements HomeSteps {
   }
 
   /**
-   * Has `write` called before each commit, for what belongs to a generation beside flats. The returned
-   * function ends it.
+   * Has `write` called before each commit, for what belongs to a generation beside flats. The
+   * returned function ends it.
    */
   join(write: () => Promise<void>): () => void {
     const companion = { write };

@@ -58,14 +58,17 @@ export class StoredBytes {
     return isStored ? this.#store.pin?.(this.#key) : undefined;
   }
 
-  /** Has reads find zeros from byte `from` to byte `to`, after the writes before and until the next one. */
+  /**
+   * Has reads find zeros from byte `from` to byte `to`, after the writes before and until the next
+   * one.
+   */
   zero(from: number, to: number): void {
     this.#lastWrite = this.#lastWrite.then(() => void this.#zeroed.push({ from, to }));
   }
 
   /**
-   * The array is the caller's again when it settles, if it is not given away; where it rejects, it or a copy
-   * waits here.
+   * The array is the caller's again when it settles, if it is not given away; where it rejects, it
+   * or a copy waits here.
    */
   write(bytes: Uint8Array, options: { readonly isGiven?: boolean } = {}): Promise<void> {
     const written = this.#lastWrite.then(() => this.#write(bytes, options));

@@ -1,6 +1,6 @@
-// The home of one flat parameter off the device: its shard, gradient and optimizer state are bytes in
-// a store, in host memory or on disk. Gathers start from them, reduced gradients add up in them, and
-// the optimizer visits them (FlatHome) one flat at a time.
+// The home of one flat parameter off the device: its shard, gradient and optimizer state are bytes
+// in a store, in host memory or on disk. Gathers start from them, reduced gradients add up in them,
+// and the optimizer visits them (FlatHome) one flat at a time.
 
 import { byteSize, type DType, type Storage, type Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
@@ -33,7 +33,9 @@ export interface StoredFlatOptions {
   hostBuffers(): HostBuffers;
   /** What the store has of the model around it, which takes its place there first. */
   readonly model?: StoredModel;
-  /** Its name, where it can take its place before the module is called: who needs it there does it. */
+  /**
+   * Its name, where it can take its place before the module is called: who needs it there does it.
+   */
   readonly name?: string;
 }
 

@@ -1,5 +1,5 @@
-// The gradient of a flat that rests in a store. Additions run one after the other, and those that began
-// before a clearing count no more.
+// The gradient of a flat that rests in a store. Additions run one after the other, and those that
+// began before a clearing count no more.
 
 import type { DType, Storage } from '@shardweave/tensor-core';
 import type { FlatPlace } from '../flat-layout.js';

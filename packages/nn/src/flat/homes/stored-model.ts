@@ -1,5 +1,5 @@
-// What a store has of a model beside its flats: what it is made of, its buffers, and the device's random
-// state. It is written with every commit, so all of it belongs to the same step.
+// What a store has of a model beside its flats: what it is made of, its buffers, and the device's
+// random state. It is written with every commit, so all of it belongs to the same step.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Device, RandomState, Tensor } from '@shardweave/tensor-core';
@@ -11,8 +11,8 @@ export interface StoredModelOptions {
   readonly name: string;
   readonly device: Device;
   /**
-   * Goes on from what the store has. False: begins anew, whatever is there. Undefined: begins anew, unless
-   * there is a model that has been trained.
+   * Goes on from what the store has. False: begins anew, whatever is there. Undefined: begins anew,
+   * unless there is a model that has been trained.
    */
   readonly resume: boolean | undefined;
   /** Its parts in words, one a line: a model of other lines is another one. */
@@ -39,10 +39,10 @@ export class StoredModel {
   }
 
   /**
-   * Takes its place in the store, before any of its flats does. Once; where it rejects, the store has what
-   * it had.
-   * @throws {OptimizerError} where there is nothing to go on from, or another model; or one that would be
-   * lost
+   * Takes its place in the store, before any of its flats does. Once; where it rejects, the store
+   * has what it had.
+   * @throws {OptimizerError} where there is nothing to go on from, or another model; or one that
+   * would be lost
    */
   open(): Promise<void> {
     this.#opening ??= this.#open().catch((error: unknown) => {

@@ -1,5 +1,5 @@
-// One stay of a flat parameter on its device: bytes come from the store into host buffers; from there
-// they pass over the device, part by part, and what changed goes back to the store.
+// One stay of a flat parameter on its device: bytes come from the store into host buffers; from
+// there they pass over the device, part by part, and what changed goes back to the store.
 
 import { byteSize } from '@shardweave/dtypes';
 import {
@@ -15,11 +15,14 @@ import type { HostBuffers } from './host-buffers.js';
 import type { StoredBytes } from './stored-bytes.js';
 
 /**
- * A part has at most so many bytes of one tensor. Larger ones gain nothing, as a kernel of a quarter of
- * it keeps any device busy for longer than its start takes.
+ * A part has at most so many bytes of one tensor. Larger ones gain nothing, as a kernel of a
+ * quarter of it keeps any device busy for longer than its start takes.
  */
 const PART_BYTES = 32 * 2 ** 20;
-/** A budget makes parts no smaller than this; a step needs so much of each of its tensors, or a whole flat. */
+/**
+ * A budget makes parts no smaller than this; a step needs so much of each of its tensors, or a
+ * whole flat.
+ */
 export const LEAST_PART_BYTES = 64 * 2 ** 10;
 
 /** One stored value that a visit brings. */
@@ -69,8 +72,9 @@ export class StoredVisit implements FlatVisit {
   }
 
   /**
-   * One part after the other, each when the one before has come back, also that of another flat: bytes on
-   * their way would take host memory and the queue's beside the buffers, which no pool's limit counts.
+   * One part after the other, each when the one before has come back, also that of another flat:
+   * bytes on their way would take host memory and the queue's beside the buffers, which no pool's
+   * limit counts.
    */
   async run(
     use: (part: FlatPart) => void,
@@ -197,7 +201,9 @@ export class StoredVisit implements FlatVisit {
     this.#bytes = [];
   }
 
-  /** As many as the device has room for, in parts of a power of two, which are the pool's own sizes. */
+  /**
+   * As many as the device has room for, in parts of a power of two, which are the pool's own sizes.
+   */
   #partElements(): number {
     const { device, elementCount, values, isWhole } = this.#options;
     if (isWhole) {
@@ -220,7 +226,10 @@ export class StoredVisit implements FlatVisit {
   }
 }
 
-/** The bytes of a part that begins at element `start`; the last one of 16-bit values ends in a whole word. */
+/**
+ * The bytes of a part that begins at element `start`; the last one of 16-bit values ends in a whole
+ * word.
+ */
 function placeOf(bytes: Uint8Array, start: number, { dtype, byteLength }: Storage): Uint8Array {
   const first = start * byteSize(dtype);
   return bytes.subarray(first, first + byteLength);

@@ -1,7 +1,7 @@
 // Commands from the host to the engine, through a ring in the linear memory. Committing never
 // blocks: what doesn't fit the ring (or the staging bytes) waits in a list on the host, which is
-// moved on as commands finish. A host that would fill that list with payloads asks whenFewWait first.
-// Numbers of commands are 32 bits and wrap.
+// moved on as commands finish. A host that would fill that list with payloads asks whenFewWait
+// first. Numbers of commands are 32 bits and wrap.
 
 import {
   CONTROL_BASE,
@@ -136,8 +136,9 @@ export class CommandQueue {
   }
 
   /**
-   * Runs `host` once everything before has run, and nothing after it earlier: at once where that is now,
-   * or can be made so (an inline engine); else when a fence says so, and later commands wait on the host.
+   * Runs `host` once everything before has run, and nothing after it earlier: at once where that is
+   * now, or can be made so (an inline engine); else when a fence says so, and later commands wait
+   * on the host.
    */
   commitHost(host: HostCommand): void {
     if (this.#failure !== undefined) {
@@ -284,7 +285,9 @@ export class CommandQueue {
     return this.#engine!.drain();
   }
 
-  /** At once while the engine is busy (that costs nothing) or the work is large; else in batches. */
+  /**
+   * At once while the engine is busy (that costs nothing) or the work is large; else in batches.
+   */
   #publishSoon(isLarge: boolean): void {
     const pending = (this.#written - this.#published) | 0;
     if (isLarge || pending >= WAKE_BATCH || this.#completed() !== this.#published) {

@@ -70,13 +70,15 @@ export async function compileKernels(
 
 /** How a module imports `env.memory`: its names with their lengths, and the kind; limits follow. */
 const MEMORY_IMPORT = [3, ...charCodes('env'), 6, ...charCodes('memory'), 2];
-/** The first byte of limits that have a maximum, of memory that threads share and of other memory. */
+/**
+ * The first byte of limits that have a maximum, of memory that threads share and of other memory.
+ */
 const SHARED_MEMORY = 3;
 const OWN_MEMORY = 1;
 
 /**
- * Where a build, which is compiled for shared memory, says so: the one byte in which it differs from a
- * build for a host without threads.
+ * Where a build, which is compiled for shared memory, says so: the one byte in which it differs
+ * from a build for a host without threads.
  */
 function limitsIn(bytes: Uint8Array): number {
   const at = bytes.findIndex((_, i) => MEMORY_IMPORT.every((byte, j) => bytes[i + j] === byte));

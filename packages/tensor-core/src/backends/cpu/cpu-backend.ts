@@ -1,5 +1,5 @@
-// The CPU device: WebAssembly SIMD kernels behind the backend seam. The host encodes commands into a
-// queue in the linear memory; worker threads (or the host itself, inline) run them in order.
+// The CPU device: WebAssembly SIMD kernels behind the backend seam. The host encodes commands into
+// a queue in the linear memory; worker threads (or the host itself, inline) run them in order.
 
 import { OP_COPY } from '../../../assembly/layout.js';
 import type { Backend, BackendInfo, BackendTraceSink } from '../../backend.js';
@@ -33,8 +33,8 @@ export interface CpuParts {
 /** Bytes per ns that one thread copies; decides only how far to split. */
 const COPY_NS_PER_BYTE = 0.1;
 /**
- * A larger read takes no room of its own, which no pool's limit would count, but holds the queue up while the
- * host copies: 1.6 ms at 10 GB/s.
+ * A larger read takes no room of its own, which no pool's limit would count, but holds the queue up
+ * while the host copies: 1.6 ms at 10 GB/s.
  */
 const MAX_LANDING_BYTES = 16 * 1024 * 1024;
 

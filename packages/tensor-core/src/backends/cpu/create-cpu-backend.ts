@@ -29,7 +29,8 @@ export interface CpuBackendOptions {
   readonly memoryBytes?: number;
   /**
    * Whether matrix products may round each product and its sum at once, which is faster. Default:
-   * true, and they do where the host has relaxed SIMD and the processor fuses; its numeric class says so.
+   * true, and they do where the host has relaxed SIMD and the processor fuses; its numeric class
+   * says so.
    */
   readonly fusedProducts?: boolean;
 }

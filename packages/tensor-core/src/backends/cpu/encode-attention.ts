@@ -36,12 +36,13 @@ export function attention(call: KernelCalls['attention'], w: CommandWriter): voi
 export function attentionBackward(call: KernelCalls['attentionBackward'], w: CommandWriter): void {
   const { batch, numHeads, numKvHeads, numQueries, numKeys, dim, q } = call;
   const blocks = Math.ceil(numKeys / ATTENTION_LONG);
-  // The number of parts follows from the shape, not from the number of threads: the sums of parts are added up in their order.
+  // The number of parts follows from the shape, not from the number of threads: the sums of parts
+  // are added up in their order.
   const parts = Math.min(blocks, Math.ceil(MIN_UNITS / (batch * numKvHeads)));
   const wanted = w.chunksFor((10 * productsOf(call)) / FLOP_PER_NS);
   const chunks = Math.min(batch * numKvHeads * parts, wanted);
-  // Gradients of queries are added up in f32: those of 16 bits apart, one group of heads a chunk at a
-  // time, and with parts all but the first part's of f32.
+  // Gradients of queries are added up in f32: those of 16 bits apart, one group of heads a chunk at
+  // a time, and with parts all but the first part's of f32.
   const isF32 = byteSize(q.dtype) === 4;
   const groups = parts > 1 ? batch * numKvHeads * (isF32 ? parts - 1 : parts) : isF32 ? 0 : chunks;
   const rows = (groups * numQueries * numHeads) / numKvHeads;

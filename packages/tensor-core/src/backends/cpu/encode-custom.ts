@@ -1,5 +1,5 @@
-// A user's kernel on the CPU device: its plain twin, on the host's thread, when the queue has come there.
-// Addresses are taken now, for a buffer may be freed while its last use is queued.
+// A user's kernel on the CPU device: its plain twin, on the host's thread, when the queue has come
+// there. Addresses are taken now, for a buffer may be freed while its last use is queued.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { custom as runPlain } from '../reference/custom.js';

@@ -86,7 +86,10 @@ interface Split {
   readonly columns: number;
 }
 
-/** One chunk a thread where chunks are parts of b's rows: see Note [order of b] in assembly/few-rows.ts. */
+/**
+ * One chunk a thread where chunks are parts of b's rows: see Note [order of b] in
+ * assembly/few-rows.ts.
+ */
 function splitFewRows(call: KernelCalls['matmul'], threads: number): Split {
   const { n, k, batch, transposeB } = call;
   const batches = batch[0] * batch[1];

@@ -1,5 +1,5 @@
-// Runs commands on the host itself, in slices between which the event loop turns: where a page has no
-// SharedArrayBuffer, and for `threads: 0`.
+// Runs commands on the host itself, in slices between which the event loop turns: where a page has
+// no SharedArrayBuffer, and for `threads: 0`.
 
 import { DeviceLostError } from '../../errors.js';
 import type { Engine, EngineEvents } from './engine.js';

@@ -5,8 +5,8 @@ import type { Heap } from './heap.js';
 import type { WasmMemory } from './wasm-memory.js';
 
 /**
- * A WebAssembly memory never shrinks, so before it grows for so much, what is kept for reuse goes. Smaller
- * pieces are not worth it: they find room in holes.
+ * A WebAssembly memory never shrinks, so before it grows for so much, what is kept for reuse goes.
+ * Smaller pieces are not worth it: they find room in holes.
  */
 const LARGE_BYTES = 2 ** 20;
 
@@ -27,7 +27,9 @@ export class Room {
     return () => this.#relievers.delete(relieve);
   }
 
-  /** @throws {OutOfMemoryError} where there is none, and then nothing has changed but the relief. */
+  /**
+   * @throws {OutOfMemoryError} where there is none, and then nothing has changed but the relief.
+   */
   reserve(byteLength: number, label: string): number {
     const isGrowing = byteLength >= LARGE_BYTES && !this.#heap.hasRoom(byteLength);
     const address = isGrowing ? 0 : this.#heap.alloc(byteLength);

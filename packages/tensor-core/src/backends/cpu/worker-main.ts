@@ -1,5 +1,5 @@
-// What a worker thread does: wait for its module and memory, then run commands inside wasm until the
-// device is disposed. Self-contained, because its source text is what Node's worker evaluates.
+// What a worker thread does: wait for its module and memory, then run commands inside wasm until
+// the device is disposed. Self-contained, because its source text is what Node's worker evaluates.
 
 /** What the host posts to a worker. */
 export interface WorkerStart {

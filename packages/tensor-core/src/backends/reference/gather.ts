@@ -1,4 +1,5 @@
-// Elements along an axis by index, the gradient of that, the largest along an axis, and running sums.
+// Elements along an axis by index, the gradient of that, the largest along an axis, and running
+// sums.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';

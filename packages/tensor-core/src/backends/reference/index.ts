@@ -80,7 +80,9 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
 };
 
 export interface ReferenceOptions {
-  /** What limits.maxViewBytes says, for tests of ops above; the kernels accept any. Default 1 GiB. */
+  /**
+   * What limits.maxViewBytes says, for tests of ops above; the kernels accept any. Default 1 GiB.
+   */
   readonly maxViewBytes?: number;
 }
 

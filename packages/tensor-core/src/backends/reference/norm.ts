@@ -1,5 +1,5 @@
-// Norms of gradients. Blocks are float64, rounded once; what follows is f32 in the order that the seam
-// states, for its bits are part of the specification.
+// Norms of gradients. Blocks are float64, rounded once; what follows is f32 in the order that the
+// seam states, for its bits are part of the specification.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from '../../kernel-calls/updates.js';

@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al., 2021): columns j and j + half of a head are a point that turns by
-// position * frequency j.
+// Rotary position embedding (Su et al., 2021): columns j and j + half of a head are a point that
+// turns by position * frequency j.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';

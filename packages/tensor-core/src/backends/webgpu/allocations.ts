@@ -1,11 +1,12 @@
 // Makes every buffer of the device, and knows which of them the device had no memory for.
 //
-// Note [lost buffers]: createBuffer always returns a buffer, and an error scope tells a turn of the loop
-// later that there was no memory for it. By then commands name it, and WebGPU drops a submit whole when
-// one of its commands names a lost buffer. So until the scopes of new buffers have told, submits and
-// bind groups are made in scopes of their own, and an error there that follows from a lost buffer does not
-// end the device. It fails the waits for those submits, or the next wait where nobody waited for them.
-// Later commands are refused the buffer by name, so later submits are whole again.
+// Note [lost buffers]: createBuffer always returns a buffer, and an error scope tells a turn of the
+// loop later that there was no memory for it. By then commands name it, and WebGPU drops a submit
+// whole when one of its commands names a lost buffer. So until the scopes of new buffers have told,
+// submits and bind groups are made in scopes of their own, and an error there that follows from a
+// lost buffer does not end the device. It fails the waits for those submits, or the next wait where
+// nobody waited for them. Later commands are refused the buffer by name, so later submits are whole
+// again.
 
 import { OutOfMemoryError } from '../../errors.js';
 import type { Fault } from './fault.js';
@@ -24,7 +25,9 @@ export class Allocations {
   readonly #relievers = new Set<() => void>();
   #numPending = 0;
   #loss: Loss | undefined;
-  /** The last submit of which commands are recorded, made or still open; the recorder counts them. */
+  /**
+   * The last submit of which commands are recorded, made or still open; the recorder counts them.
+   */
   lastRecorded: () => number = () => 0;
   /** Bytes in use and held in all, for messages. */
   readonly #bytes: () => { readonly live: number; readonly reserved: number };
@@ -82,7 +85,10 @@ export class Allocations {
     return loss.error;
   }
 
-  /** Runs `encode`, part of submit `serial`; errors in it that follow from lost buffers are no faults. */
+  /**
+   * Runs `encode`, part of submit `serial`; errors in it that follow from lost buffers are no
+   * faults.
+   */
   guard<T>(serial: number, encode: () => T): T {
     if (this.#numPending === 0 && serial > (this.#loss?.lastSerial ?? 0)) {
       return encode();

@@ -46,7 +46,9 @@ export interface KernelEncoder {
   upload(view: View, bytes: Uint8Array): void;
 }
 
-/** Whose scratch the kernel that is being encoded takes; set around each, for encoding never waits. */
+/**
+ * Whose scratch the kernel that is being encoded takes; set around each, for encoding never waits.
+ */
 export interface ScratchSlot {
   current: Scratch;
 }

@@ -1,12 +1,12 @@
 // Parts of a dispatch that is too long for one: drivers and browsers end what runs for seconds, and
-// the device with it. A cut moves workgroups to another dispatch and nothing within one, so it changes
-// no bits.
+// the device with it. A cut moves workgroups to another dispatch and nothing within one, so it
+// changes no bits.
 
 import type { Grid } from './kernel.js';
 
 /**
- * Floating-point operations of a dispatch and of a submit, by estimate. The slowest GPUs that are worth
- * training on do 500 GFLOP/s: a tenth of a second, where the shortest limit known is two.
+ * Floating-point operations of a dispatch and of a submit, by estimate. The slowest GPUs that are
+ * worth training on do 500 GFLOP/s: a tenth of a second, where the shortest limit known is two.
  */
 export const MAX_FLOPS = 50e9;
 

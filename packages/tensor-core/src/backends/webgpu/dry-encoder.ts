@@ -1,6 +1,6 @@
 // Encodes nothing: kernels that run over it take and give back the scratch that they would need, so
-// that a dry run of a step counts it. It knows which kernels they were, so that these can be compiled ahead,
-// and tells who asks what each dispatch would compute and move.
+// that a dry run of a step counts it. It knows which kernels they were, so that these can be
+// compiled ahead, and tells who asks what each dispatch would compute and move.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Scratch } from '../../backend.js';
@@ -16,9 +16,15 @@ export interface PlannedDispatch {
   readonly kernel: string;
   readonly workgroups: number;
   readonly invocations: number;
-  /** Floating-point operations that the kernel estimates; undefined where it is a matter of bytes alone. */
+  /**
+   * Floating-point operations that the kernel estimates; undefined where it is a matter of bytes
+   * alone.
+   */
   readonly flops: number | undefined;
-  /** Bytes of the operands bound, each once; `written` are those of outputs, which some kernels read, too. */
+  /**
+   * Bytes of the operands bound, each once; `written` are those of outputs, which some kernels
+   * read, too.
+   */
   readonly bytesRead: number;
   readonly bytesWritten: number;
 }

@@ -85,7 +85,10 @@ export class Fault {
     });
   }
 
-  /** Waits for a pipeline's error scope; on failure raises a ShaderError with the compiler's messages. */
+  /**
+   * Waits for a pipeline's error scope; on failure raises a ShaderError with the compiler's
+   * messages.
+   */
   trackShader(scope: Promise<GPUError | null>, { module, label, source }: TrackedShader): void {
     this.track(
       scope.then(async (error) => {

@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import { type TuningStore, tableOf } from './tuning-store.js';
 
 /**
- * A file for each device. One that is missing or damaged, or a folder that can't be written, costs a
- * measurement and nothing else.
+ * A file for each device. One that is missing or damaged, or a folder that can't be written, costs
+ * a measurement and nothing else.
  * @param folder made where it is missing
  */
 export function fileTuningStore(folder: string): TuningStore {

@@ -1,5 +1,5 @@
-// Tensors over GPUBuffers of the caller's, and the GPUBuffers behind tensors, for those who have pipelines
-// of their own on the same GPUDevice.
+// Tensors over GPUBuffers of the caller's, and the GPUBuffers behind tensors, for those who have
+// pipelines of their own on the same GPUDevice.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { checkNames } from '../../check-options.js';
@@ -31,10 +31,11 @@ export interface GpuTensorPlace {
 const USAGE = 0x0080 | 0x0004 | 0x0008;
 
 /**
- * A tensor over a GPUBuffer of the caller's, of the GPUDevice that the backend was made with. Nothing is
- * copied. The buffer stays the caller's: it is in no pool and no ledger, and is never destroyed here; once
- * the tensor and the graphs that saved it are gone, the work that uses it has been submitted, and it may be
- * destroyed. Work submitted to the queue before the tensor is used is seen.
+ * A tensor over a GPUBuffer of the caller's, of the GPUDevice that the backend was made with.
+ * Nothing is copied. The buffer stays the caller's: it is in no pool and no ledger, and is never
+ * destroyed here; once the tensor and the graphs that saved it are gone, the work that uses it has
+ * been submitted, and it may be destroyed. Work submitted to the queue before the tensor is used is
+ * seen.
  * @throws {OptionError} on other devices, and for a buffer that lacks a usage
  * @throws {ShapeError} where the elements don't fit the buffer
  * @throws {DeviceLostError} once the GPUDevice is known to be lost
@@ -79,9 +80,10 @@ export function tensorFromGpuBuffer(
 }
 
 /**
- * The buffer behind a tensor. All work queued so far is submitted, so that what the caller submits next to
- * the same queue comes after it; whoever writes to it does so before the next op that reads it. The
- * buffer is the tensor's: valid until it is disposed (its scope may end), never to be destroyed.
+ * The buffer behind a tensor. All work queued so far is submitted, so that what the caller submits
+ * next to the same queue comes after it; whoever writes to it does so before the next op that reads
+ * it. The buffer is the tensor's: valid until it is disposed (its scope may end), never to be
+ * destroyed.
  * @throws {OptionError} on other devices, and in a dry run
  * @throws {DeviceLostError} once the GPUDevice is known to be lost
  */

@@ -1,5 +1,5 @@
-// The WebGPU device: opens an adapter and makes the backend. Runs in browsers and, with a GPU object
-// from node.ts, in Node.
+// The WebGPU device: opens an adapter and makes the backend. Runs in browsers and, with a GPU
+// object from node.ts, in Node.
 
 import { checkOptions } from '../../check-options.js';
 import { FLAG, having, OBJECT, oneOf, whole } from '../../options.js';
@@ -33,7 +33,10 @@ export interface WebGpuOptions {
   readonly gpu?: GPU;
   /** An open device, which dispose leaves open. It should have the adapter's own limits. */
   readonly device?: GPUDevice;
-  /** Names the adapter of `device` where the host does not; default its own, or an unknown hardware one. */
+  /**
+   * Names the adapter of `device` where the host does not; default its own, or an unknown hardware
+   * one.
+   */
   readonly adapterInfo?: GPUAdapterInfo;
   /** Default 'high-performance'. */
   readonly powerPreference?: 'low-power' | 'high-performance';
@@ -42,22 +45,24 @@ export interface WebGpuOptions {
   /** Tiles chosen earlier or by another rank, see exportMatmulChoices. */
   readonly matmulChoices?: MatmulChoiceTable;
   /**
-   * Where tuneMatmul leaves its choices and a later device of the same adapter and kernels finds them:
-   * fileTuningStore() in Node, indexedDbTuningStore() in a page. Default nowhere.
+   * Where tuneMatmul leaves its choices and a later device of the same adapter and kernels finds
+   * them: fileTuningStore() in Node, indexedDbTuningStore() in a page. Default nowhere.
    */
   readonly tuningStore?: TuningStore;
   /** Largest storage binding, at most the device's own. For tests of splitting. */
   readonly maxBindingBytes?: number;
   /**
-   * Most floating-point operations of a dispatch and of a submit, by estimate: what takes longer is cut, for
-   * drivers and browsers end it, and the device with it. Default 50e9.
+   * Most floating-point operations of a dispatch and of a submit, by estimate: what takes longer is
+   * cut, for drivers and browsers end it, and the device with it. Default 50e9.
    */
   readonly maxFlops?: number;
-  /** Kernels made for hardware or for CPU drivers. Default by the adapter; for tests of the other. */
+  /**
+   * Kernels made for hardware or for CPU drivers. Default by the adapter; for tests of the other.
+   */
   readonly kernelProfile?: 'hardware' | 'software';
   /**
-   * Sleep between looks at the device instead of keeping a promise pending. Default: in Node, where the
-   * adapter computes on the CPU.
+   * Sleep between looks at the device instead of keeping a promise pending. Default: in Node, where
+   * the adapter computes on the CPU.
    */
   readonly isPaced?: boolean;
 }

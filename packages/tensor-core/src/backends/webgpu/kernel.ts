@@ -13,9 +13,9 @@ export interface Binding {
   readonly type: ElementType;
   readonly access: 'read' | 'read_write';
   /**
-   * Seen as vectors of four elements, at indices that are multiples of four: `load4_x` and `store4_x`, and
-   * `peek4_x`, which takes the number of a vector and leaves what is stored for `widen_x` to unpack, or to
-   * make zeros of.
+   * Seen as vectors of four elements, at indices that are multiples of four: `load4_x` and
+   * `store4_x`, and `peek4_x`, which takes the number of a vector and leaves what is stored for
+   * `widen_x` to unpack, or to make zeros of.
    */
   readonly isWide?: boolean;
   /** Read as WGSL's own f16, which the kernel must enable; else f16 is unpacked from words. */
@@ -33,8 +33,8 @@ export interface KernelSpec {
   readonly workgroupSize: readonly [number, number, number];
   readonly enables?: readonly string[];
   /**
-   * Its workgroups may run in several dispatches: `main` adds `first_group()` to its workgroup_id, and asks
-   * for no number of workgroups.
+   * Its workgroups may run in several dispatches: `main` adds `first_group()` to its workgroup_id,
+   * and asks for no number of workgroups.
    */
   readonly isCuttable?: boolean;
   /** Helpers and `main`, after the generated declarations. */
@@ -64,7 +64,10 @@ const FIRST_GROUP = ['group_x', 'group_y', 'group_z'] as const;
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
 
-/** Declares bindings, parameters and accessors (`load_x`, `peek_x`, `store_x`, `store2_x`) around a body. */
+/**
+ * Declares bindings, parameters and accessors (`load_x`, `peek_x`, `store_x`, `store2_x`) around a
+ * body.
+ */
 export function defineKernel(spec: KernelSpec): Kernel {
   const params = [
     ...Object.entries(spec.params).map(([name, type]) => ({ name, type })),

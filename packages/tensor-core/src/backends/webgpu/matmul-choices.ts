@@ -1,6 +1,6 @@
-// Which matmul tile serves which class of products on this device. All tiles sum in the same order, so a
-// choice changes time and never values, but for those of matrix units, which the numeric class names; rank
-// 0 can choose for all.
+// Which matmul tile serves which class of products on this device. All tiles sum in the same order,
+// so a choice changes time and never values, but for those of matrix units, which the numeric class
+// names; rank 0 can choose for all.
 
 /** Class of product (transposes, dtypes, size) to tile name. Plain JSON. */
 export type MatmulChoiceTable = Readonly<Record<string, string>>;

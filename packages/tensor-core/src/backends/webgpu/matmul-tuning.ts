@@ -1,6 +1,6 @@
-// Measures candidate tiles on the device, on products of the sizes that training makes: so many of one
-// behind each other that the device's time is told and not the clock's. Asked for explicitly: a cold start
-// isn't spent on it.
+// Measures candidate tiles on the device, on products of the sizes that training makes: so many of
+// one behind each other that the device's time is told and not the clock's. Asked for explicitly: a
+// cold start isn't spent on it.
 
 import type { DType } from '@shardweave/dtypes';
 import type { Backend } from '../../backend.js';
@@ -31,7 +31,10 @@ export interface TuningParts {
   readonly backend: Backend;
   readonly context: KernelContext;
   readonly stopwatch: Stopwatch;
-  /** Compiles the kernels of what `encode` would run. Rejects with ShaderError for one that does not compile. */
+  /**
+   * Compiles the kernels of what `encode` would run. Rejects with ShaderError for one that does not
+   * compile.
+   */
   prepare(encode: (context: KernelContext) => void): Promise<void>;
 }
 
@@ -48,11 +51,14 @@ const SHAPES_HARDWARE = [
   [768, 768, 768],
   [2048, 2048, 2048],
 ] as const;
-/** Every candidate in each, in turn, so that what slows the device down slows all of them; the median counts. */
+/**
+ * Every candidate in each, in turn, so that what slows the device down slows all of them; the
+ * median counts.
+ */
 const ROUNDS = 7;
 /** Below this a tile is not called faster: it would be another one the next time. */
 const MARGIN = 0.05;
-/** Of products so small that their number is no matter. */
+/** Products so small are repeated no further: their number is no matter then. */
 const MOST_REPETITIONS = 1024;
 
 /** The three products of a linear layer: forward with either storage, and the weight's gradient. */
@@ -143,8 +149,8 @@ async function compiles(parts: TuningParts, call: MatmulCall, tile: Tile): Promi
 }
 
 /**
- * What choices hold for besides the adapter: the candidates and their text, one hash of all. A kernel that is
- * written anew is measured anew.
+ * What choices hold for besides the adapter: the candidates and their text, one hash of all. A
+ * kernel that is written anew is measured anew.
  */
 export function tuningKey(context: KernelContext): string {
   const view = (dtype: DType): View => ({

@@ -1,5 +1,7 @@
-// What the matrix units of an adapter multiply, where WebGPU offers them: an experimental feature of
-// Dawn. Kernels want f16 operands with f32 sums; bf16 has no type in WGSL, so no matrix units either.
+// What the matrix units of an adapter multiply, where WebGPU offers them: an experimental feature
+// of
+// Dawn. Kernels want f16 operands with f32 sums; bf16 has no type in WGSL, so no matrix units
+// either.
 
 /** What the matrix units of a device multiply at once, m x k by k x n, and by how many lanes. */
 export interface MatrixUnit {
@@ -7,7 +9,9 @@ export interface MatrixUnit {
   readonly n: number;
   readonly k: number;
   readonly lanes: number;
-  /** Whether a kernel must ask for subgroups of so many lanes, where the device has several sizes. */
+  /**
+   * Whether a kernel must ask for subgroups of so many lanes, where the device has several sizes.
+   */
   readonly asksForLanes: boolean;
 }
 
@@ -26,7 +30,10 @@ interface MatrixConfig {
 const MOST_ROWS = 32;
 const USUAL_LANES = 32;
 
-/** The largest unit that tiles can be made of; none where the device lacks a feature or a subgroup's size. */
+/**
+ * The largest unit that tiles can be made of; none where the device lacks a feature or a subgroup's
+ * size.
+ */
 export function matrixUnitOf(
   info: GPUAdapterInfo,
   features: GPUSupportedFeatures,

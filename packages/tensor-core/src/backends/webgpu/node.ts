@@ -21,8 +21,8 @@ export interface NodeGpuOptions {
 }
 
 /**
- * Dawn's GPU object, to pass to createWebGpuBackend. Each call makes one, which lives as long as the
- * process. Timestamps are not quantized, which no page could read here.
+ * Dawn's GPU object, to pass to createWebGpuBackend. Each call makes one, which lives as long as
+ * the process. Timestamps are not quantized, which no page could read here.
  */
 export function openNodeGpu(options: NodeGpuOptions = {}): GPU {
   checkOptions<NodeGpuOptions>('openNodeGpu', options, {

@@ -39,9 +39,9 @@ export class Pipelines {
   }
 
   /**
-   * Compiles kernels that are not yet, beside each other and without holding up the host. Waits for those that
-   * somebody else prepares, too. Rejects with what the device failed with, else with the first that failed,
-   * which ends nothing.
+   * Compiles kernels that are not yet, beside each other and without holding up the host. Waits for
+   * those that somebody else prepares, too. Rejects with what the device failed with, else with the
+   * first that failed, which ends nothing.
    */
   async prepare(kernels: ReadonlyMap<string, Kernel>): Promise<void> {
     for (const [key, kernel] of kernels) {

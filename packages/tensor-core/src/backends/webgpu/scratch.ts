@@ -1,5 +1,5 @@
-// Temporary buffers of kernels that nobody else provides scratch for, and tables that stay. The queue runs in order, so a buffer
-// given back may be taken at once for later commands.
+// Temporary buffers of kernels that nobody else provides scratch for, and tables that stay. The
+// queue runs in order, so a buffer given back may be taken at once for later commands.
 
 import type { Scratch } from '../../backend.js';
 import { LimitError } from '../../errors.js';

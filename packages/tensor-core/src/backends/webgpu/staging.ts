@@ -10,7 +10,9 @@ const USAGE_DOWNLOAD = 0x0001 | 0x0008; // MAP_READ | COPY_DST
 
 /** Holds many small uploads, or one large: a batch, a gathered unit. */
 const CHUNK_BYTES = 1024 * 1024;
-/** Chunks kept for reuse; beyond it they are destroyed once used. A model's upload, not a step's. */
+/**
+ * Chunks kept for reuse; beyond it they are destroyed once used. A model's upload, not a step's.
+ */
 const KEEP_BYTES = 256 * 1024 * 1024;
 /** Smallest read-back buffer: ids, losses, flags. */
 const MIN_DOWNLOAD_BYTES = 256;

@@ -1,6 +1,6 @@
-// How long commands take on the device. By its timestamps where it has them, around a whole pass, so
-// that what browsers round them to is small against it; else by the host's clock, around a submit and
-// the wait for it, which is late by up to a millisecond.
+// How long commands take on the device. By its timestamps where it has them, around a whole pass,
+// so that what browsers round them to is small against it; else by the host's clock, around a
+// submit and the wait for it, which is late by up to a millisecond.
 
 import type { BackendTraceSink } from '../../backend.js';
 import type { Recorder } from './recorder.js';
@@ -22,11 +22,14 @@ export interface StopwatchParts {
   readonly recorder: Recorder;
   /** Waits for all that is queued. */
   sync(): Promise<void>;
-  /** Of passes; undefined where the device has none. */
+  /** Times of passes; undefined where the device has no timestamps. */
   timestamps(sink: BackendTraceSink): Timestamps | undefined;
 }
 
-/** Runs `body` with a stopwatch, which takes the recorder's timestamps from whoever traces meanwhile. */
+/**
+ * Runs `body` with a stopwatch, which takes the recorder's timestamps from whoever traces
+ * meanwhile.
+ */
 export async function withStopwatch(
   { recorder, sync, timestamps: open }: StopwatchParts,
   body: (stopwatch: Stopwatch) => Promise<void>,

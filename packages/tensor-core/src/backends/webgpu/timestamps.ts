@@ -1,5 +1,6 @@
-// GPU times of single dispatches while a profiler listens, or of whole passes. Drivers may quantize them (65.5 us in
-// Dawn by default), so short kernels can read as 0 and neighbors can share an instant.
+// GPU times of single dispatches while a profiler listens, or of whole passes. Drivers may quantize
+// them (65.5 us in Dawn by default), so short kernels can read as 0 and neighbors can share an
+// instant.
 
 import type { BackendTraceSink } from '../../backend.js';
 import type { DownloadPool } from './staging.js';

@@ -13,7 +13,10 @@ export interface TuningStore {
 
 const TABLES = 'tiles';
 
-/** Keeps tables in a database of the page's origin; a page without one, or without room, measures anew. */
+/**
+ * Keeps tables in a database of the page's origin; a page without one, or without room, measures
+ * anew.
+ */
 export function indexedDbTuningStore(name = 'shardweave'): TuningStore {
   return {
     read: (key) =>

@@ -88,7 +88,8 @@ export class WebGpuBackend implements Backend {
     this.#tuningStore = parts.tuningStore;
     this.#ownsDevice = parts.ownsDevice;
     this.#fault.watch(device);
-    // Matrix units add in an order of their own, so that what was tuned to them is part of the class.
+    // Matrix units add in an order of their own, so that what was tuned to them is part of the
+    // class.
     const compiledFor = () => {
       const classes = matrixClasses(this.#context);
       const units = classes.length === 0 ? '' : `, matrix units in ${classes.join(' and ')}`;
@@ -183,7 +184,10 @@ export class WebGpuBackend implements Backend {
     }
   }
 
-  /** A buffer of the caller's, in no count of this backend's; `free` ends its use and leaves it alone. */
+  /**
+   * A buffer of the caller's, in no count of this backend's; `free` ends its use and leaves it
+   * alone.
+   */
   borrow(gpu: GPUBuffer): BackendBuffer {
     this.#assertLive('borrow');
     return new WebGpuBuffer(this.#nextId++, gpu, () => false);
@@ -287,8 +291,9 @@ export class WebGpuBackend implements Backend {
   }
 
   /**
-   * Compiles the kernels that planScratch met (see Device.dryRun), beside each other, so that no step waits for
-   * them. One that does not compile rejects with ShaderError by its name, and ends nothing but this.
+   * Compiles the kernels that planScratch met (see Device.dryRun), beside each other, so that no
+   * step waits for them. One that does not compile rejects with ShaderError by its name, and ends
+   * nothing but this.
    */
   async preparePlanned(): Promise<void> {
     this.#assertLive('preparePlanned');
@@ -357,8 +362,8 @@ export class WebGpuBackend implements Backend {
   }
 
   /**
-   * Device times come from timestamps where the adapter has them; each kernel then has a pass of its
-   * own. Without them only staging is reported.
+   * Device times come from timestamps where the adapter has them; each kernel then has a pass of
+   * its own. Without them only staging is reported.
    */
   trace(sink: BackendTraceSink | undefined): void {
     this.#assertLive('trace');
@@ -382,15 +387,18 @@ export class WebGpuBackend implements Backend {
     this.#choices.import(table);
   }
 
-  /** Takes the tiles that the store of `tuningStore` has for this device; none where it has none. */
+  /**
+   * Takes the tiles that the store of `tuningStore` has for this device; none where it has none.
+   */
   async loadMatmulChoices(): Promise<void> {
     const table = await this.#tuningStore?.read(this.#tuningKey());
     this.#choices.import(table ?? {});
   }
 
   /**
-   * Measures candidate tiles for common classes of products, where none is chosen, keeps the fastest, and leaves them
-   * to the store of `tuningStore`. Takes seconds, in which nothing else should run.
+   * Measures candidate tiles for common classes of products, where none is chosen, keeps the
+   * fastest, and leaves them to the store of `tuningStore`. Takes seconds, in which nothing else
+   * should run.
    */
   async tuneMatmul(options: MatmulTuning = {}): Promise<MatmulChoiceTable> {
     this.#assertLive('tuneMatmul');

@@ -1,11 +1,11 @@
 // Device functions that kernels share: 16-bit conversions and index arithmetic. Stores convert by
 // bits, since drivers may flush subnormals, assume there are no NaNs, or truncate in pack2x16float.
-// Loads of f16 use unpack2x16float, which is one instruction; the cast kernel, which must keep every
-// bit pattern, has F16_UNPACK_EXACT.
+// Loads of f16 use unpack2x16float, which is one instruction; the cast kernel, which must keep
+// every bit pattern, has F16_UNPACK_EXACT.
 
 /**
- * 16-bit storage, bit tests, exp and log that keep NaN (drivers make numbers of it, since WGSL lets them
- * assume that there is none) and the index of a workgroup. Part of every kernel.
+ * 16-bit storage, bit tests, exp and log that keep NaN (drivers make numbers of it, since WGSL lets
+ * them assume that there is none) and the index of a workgroup. Part of every kernel.
  */
 export const ACCESSORS = `
 fn is_nan(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u; }

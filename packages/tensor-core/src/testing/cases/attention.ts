@@ -1,5 +1,6 @@
-// Attention and its gradients in all options: views of fused rows, groups, causal, windows, segments,
-// masks, offsets, dropout, at sizes around the blocks (of 64; on the CPU device of 96 by 192), and what hidden keys hold.
+// Attention and its gradients in all options: views of fused rows, groups, causal, windows,
+// segments, masks, offsets, dropout, at sizes around the blocks (of 64; on the CPU device of 96 by
+// 192), and what hidden keys hold.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { AttentionOperands } from '../../kernel-calls/products.js';
@@ -107,7 +108,10 @@ export function attentionCases(): ConformanceCase[] {
   ];
 }
 
-/** Cases in which keys hold NaN and infinities that some rows see and others, in the same block, don't. */
+/**
+ * Cases in which keys hold NaN and infinities that some rows see and others, in the same block,
+ * don't.
+ */
 export function hiddenKeyCases(): ConformanceCase[] {
   const hidden = Number.NaN;
   const { POSITIVE_INFINITY: most, NEGATIVE_INFINITY: least } = Number;

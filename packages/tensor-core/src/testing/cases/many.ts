@@ -1,5 +1,6 @@
-// More rows and batches than a grid of 65,535 workgroups has in one dimension, and long sums. Each row's
-// work is tiny. Their operands take up to half a megabyte, so the device's views must hold that.
+// More rows and batches than a grid of 65,535 workgroups has in one dimension, and long sums. Each
+// row's work is tiny. Their operands take up to half a megabyte, so the device's views must hold
+// that.
 
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { manyNormCases } from './norm.js';

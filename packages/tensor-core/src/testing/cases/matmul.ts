@@ -21,7 +21,10 @@ const SHAPES = [
   [65, 1, 130],
   [5, 7, 1000],
 ] as const;
-/** [m, n, k] of epilogues: besides tails of tiles, more than a block of k, of m and of n on the CPU device. */
+/**
+ * [m, n, k] of epilogues: besides tails of tiles, more than a block of k, of m and of n on the CPU
+ * device.
+ */
 const EPILOGUE_SHAPES = [
   [7, 5, 3],
   [33, 65, 17],
@@ -70,8 +73,8 @@ function shapesCase(transposeA: boolean, transposeB: boolean): ConformanceCase {
 }
 
 /**
- * Rows that start and end at multiples of four elements, which hardware loads as vectors, inside longer
- * ones too; and sums over so much of k that it is cut.
+ * Rows that start and end at multiples of four elements, which hardware loads as vectors, inside
+ * longer ones too; and sums over so much of k that it is cut.
  */
 function alignedCase(dtype: DType): ConformanceCase {
   return twinCase(`matmul ${dtype} of all shapes in aligned rows`, 'sum', (twin) => {
@@ -141,7 +144,9 @@ function biasMixCase(): ConformanceCase {
   });
 }
 
-/** Sums of what the product reads: in rows of vectors and others, in one part of k and in several. */
+/**
+ * Sums of what the product reads: in rows of vectors and others, in one part of k and in several.
+ */
 function sumsCase(dtype: DType): ConformanceCase {
   return twinCase(`matmul ${dtype} of all shapes with sums`, 'sum', (twin) => {
     for (const [m, n, k, sumsType] of [
@@ -188,7 +193,9 @@ function batchCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Heads of [batch, seq, heads * dim] without a copy: scores q k^T, weights by values, gradients. */
+/**
+ * Heads of [batch, seq, heads * dim] without a copy: scores q k^T, weights by values, gradients.
+ */
 function attentionCase(dtype: DType): ConformanceCase {
   return twinCase(`matmul ${dtype} over interleaved heads`, 'sum', (twin) => {
     for (const seq of [10, 7]) {

@@ -12,7 +12,10 @@ const RANGES = [
   [4_294_000_000, 900_000],
 ] as const;
 
-/** Places of the distribution beside the ends of the table's segments, where its row is easily the next one's. */
+/**
+ * Places of the distribution beside the ends of the table's segments, where its row is easily the
+ * next one's.
+ */
 const ENDS = Array.from({ length: 32 }, (_, octave) => [
   2 ** octave - 1,
   2 ** octave,

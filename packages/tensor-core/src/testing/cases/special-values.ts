@@ -1,6 +1,6 @@
-// NaN, infinities and overflow through kernels of single elements, reductions, moves and optimizers. A
-// training step finds out that it must be skipped by a norm that is not finite: so a kernel that
-// turns NaN or infinity into a number lets a broken step pass for a good one.
+// NaN, infinities and overflow through kernels of single elements, reductions, moves and
+// optimizers. A training step finds out that it must be skipped by a norm that is not finite: so a
+// kernel that turns NaN or infinity into a number lets a broken step pass for a good one.
 
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';

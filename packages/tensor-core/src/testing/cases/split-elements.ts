@@ -167,7 +167,10 @@ function broadcast(twin: Twin, limitBytes: number): void {
   }
 }
 
-/** A transpose, of which no part of rows is a part of rows, one inside out's rows, and one of odd rows. */
+/**
+ * A transpose, of which no part of rows is a part of rows, one inside out's rows, and one of odd
+ * rows.
+ */
 function copies(twin: Twin, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const cols = 34;

@@ -1,4 +1,5 @@
-// Kernels along an axis on operands larger than a view: many lines, and lines that are larger themselves.
+// Kernels along an axis on operands larger than a view: many lines, and lines that are larger
+// themselves.
 
 import type { Twin } from '../twin.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';

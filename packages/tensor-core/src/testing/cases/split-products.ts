@@ -38,7 +38,9 @@ function matmulWide(twin: Twin, limitBytes: number): void {
   }
 }
 
-/** Sums over windows of k; two rows of an operand, which a product needs at once, just fit a view. */
+/**
+ * Sums over windows of k; two rows of an operand, which a product needs at once, just fit a view.
+ */
 function matmulLong(twin: Twin, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const k = Math.floor((0.45 * limitBytes) / byteSize(dtype));

@@ -159,7 +159,9 @@ function maskCase(
   );
 }
 
-/** Keys and values that are the same columns, and queries beside them: gradients of one tensor add. */
+/**
+ * Keys and values that are the same columns, and queries beside them: gradients of one tensor add.
+ */
 function sharedCase(): OpCase {
   return opCase('scaledDotProductAttention of keys that are the values', {
     dtype: 'f32',

@@ -1,4 +1,5 @@
-// Op cases of the head with its loss: one chunk and many, whose borders cut rows and classes unevenly.
+// Op cases of the head with its loss: one chunk and many, whose borders cut rows and classes
+// unevenly.
 
 import { linearCrossEntropy } from '../../ops/linear-cross-entropy.js';
 import { type OpCase, opCase } from '../op-check.js';

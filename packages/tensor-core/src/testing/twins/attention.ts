@@ -1,4 +1,5 @@
-// Float64 twin of attention: whole matrices of scores, from operands of their own or packed in rows.
+// Float64 twin of attention: whole matrices of scores, from operands of their own or packed in
+// rows.
 
 import { dropoutTwin, type TwinMask } from './dropout.js';
 import { elementAt, type TwinArray } from './twin-array.js';

@@ -31,7 +31,10 @@ export function buildTwin(
   return { shape, data };
 }
 
-/** The element at `index`; axes that the array lacks in front, or has with length 1, are passed over. */
+/**
+ * The element at `index`; axes that the array lacks in front, or has with length 1, are passed
+ * over.
+ */
 export function elementAt(array: TwinArray, index: readonly number[]): number {
   const lead = index.length - array.shape.length;
   let position = 0;

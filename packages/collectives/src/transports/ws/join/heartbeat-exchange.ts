@@ -2,8 +2,9 @@
 // other one.
 //   both listen, or the peer does   this rank's worker dials the peer's listener, and beats
 //   only this rank listens          its worker listens for the peer, which dials it and hears it
-//   neither does                    both workers dial the rendezvous' process, which joins them; but
-//                                   not where that is a rank: it computes, and watches both anyway
+//   neither does                    both workers dial the rendezvous' process, which joins them;
+//                                   but not where that is a rank: it computes, and watches both
+//                                   anyway
 // A peer that can't be reached in any of these ways is judged by its link (`linkSilenceMs`).
 
 import type { Hello } from '../../../sockets/handshake.js';

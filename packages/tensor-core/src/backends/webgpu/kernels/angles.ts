@@ -1,5 +1,6 @@
-// Sines and cosines. WGSL promises an absolute error of 2^-11 between -pi and pi and nothing beyond, so
-// angles are brought into [-pi/4, pi/4] by integers, alike on every driver, and polynomials do the rest.
+// Sines and cosines. WGSL promises an absolute error of 2^-11 between -pi and pi and nothing
+// beyond, so angles are brought into [-pi/4, pi/4] by integers, alike on every driver, and
+// polynomials do the rest.
 
 /** The high word of a product of two words. */
 export const MULTIPLY_HIGH = `
@@ -11,7 +12,10 @@ fn multiply_high(a: u32, b: u32) -> u32 {
 }
 `;
 
-/** `turn_sine(phase)` and `turn_cosine(phase)` of an angle in units of 2^-32 turns. Fits of our own, within 1e-7. */
+/**
+ * `turn_sine(phase)` and `turn_cosine(phase)` of an angle in units of 2^-32 turns. Fits of our own,
+ * within 1e-7.
+ */
 export const TURNS = `
 fn sine_near_zero(r: f32) -> f32 {
   let z = r * r;
@@ -39,8 +43,9 @@ export const SIN_COS = `${MULTIPLY_HIGH}${TURNS}
 var<private> turns_per_radian: array<u32, 8> = array<u32, 8>(
   0u, 0x28be60dbu, 0x9391054au, 0x7f09d5f4u, 0x7d4d3770u, 0x36d8a566u, 0x4f10e410u, 0x7f9458eau,
 );
-// |x| in units of 2^-32 turns, whole turns dropped (Payne and Hanek, 1983): x is m * 2^e with an integer
-// m, and bits of 1 / (2 pi) above 2^-e count whole turns alone. For 2^-24 <= |x| < infinity.
+// |x| in units of 2^-32 turns, whole turns dropped (Payne and Hanek, 1983): x is m * 2^e with an
+// integer m, and bits of 1 / (2 pi) above 2^-e count whole turns alone. For 2^-24 <= |x| <
+// infinity.
 fn phase_of(x: f32) -> u32 {
   let bits = bitcast<u32>(x) & 0x7fffffffu;
   let m = (bits & 0x7fffffu) | 0x800000u;

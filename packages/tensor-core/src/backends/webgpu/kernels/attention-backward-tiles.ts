@@ -1,5 +1,5 @@
-// WGSL of attention's gradients: the sums of dOut * out, then those of queries, then those of keys and
-// values, whose rows are keys. See attention-tile.ts.
+// WGSL of attention's gradients: the sums of dOut * out, then those of queries, then those of keys
+// and values, whose rows are keys. See attention-tile.ts.
 
 import { type Binding, defineKernel, type Kernel } from '../kernel.js';
 import { pairHelpers } from './attention-pairs.js';
@@ -116,7 +116,10 @@ var<workgroup> weights: array<vec4<f32>, ${columns * vectors}>;
 var<workgroup> slopes: array<vec4<f32>, ${columns * vectors}>;`;
 }
 
-/** Makes one pair's used weight (-1: hidden) and its score's gradient from the score and the product with dOut. */
+/**
+ * Makes one pair's used weight (-1: hidden) and its score's gradient from the score and the product
+ * with dOut.
+ */
 function slopeOf(query: string, key: string): string {
   return `let row = ((batch + P.first_batch) * P.heads + head) * P.queries + min(${query}, P.queries - 1u);
           let pair = scored(weight[c], batch, head, ${query}, ${key});
@@ -127,7 +130,9 @@ function slopeOf(query: string, key: string): string {
           weight[c] = select(p * keep, -1.0, is_hidden);`;
 }
 
-/** Gradients of keys and values: rows are keys, columns the queries of all heads that share them. */
+/**
+ * Gradients of keys and values: rows are keys, columns the queries of all heads that share them.
+ */
 export function keysKernel(spec: AttentionSpec): { readonly key: string; build(): Kernel } {
   const key = keyOf('attention keys', spec);
   return { key, build: () => buildKeys(key, spec) };

@@ -1,5 +1,5 @@
-// The kernels between the products of attention-chunks.ts, over rows of a chunk's scores: scores to weights, and
-// to their own gradients.
+// The kernels between the products of attention-chunks.ts, over rows of a chunk's scores: scores to
+// weights, and to their own gradients.
 
 import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';

@@ -1,6 +1,6 @@
-// Attention for CPU drivers: chunks of queries through the matrix products that are tuned for them, with
-// scores of one chunk in scratch. Barriers and workgroup memory, which the tiles of hardware live from,
-// cost such a driver seconds of compiling and most of its speed.
+// Attention for CPU drivers: chunks of queries through the matrix products that are tuned for them,
+// with scores of one chunk in scratch. Barriers and workgroup memory, which the tiles of hardware
+// live from, cost such a driver seconds of compiling and most of its speed.
 // Surprise: zero weights of hidden keys within a chunk's range are multiplied, so their NaN shows.
 
 import { byteSize } from '@shardweave/dtypes';

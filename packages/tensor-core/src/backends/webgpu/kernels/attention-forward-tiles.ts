@@ -111,7 +111,9 @@ ${head(spec)}${HEAD_BASES}
   });
 }
 
-/** Weights of four rows from their scores, and what was summed before brought to the new maximum. */
+/**
+ * Weights of four rows from their scores, and what was summed before brought to the new maximum.
+ */
 function rescale(r: number, { vectors, tile, dims }: Shape): string {
   const four = (name: string) =>
     `vec4<f32>(${range(4)

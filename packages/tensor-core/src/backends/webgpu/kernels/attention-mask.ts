@@ -1,5 +1,5 @@
-// WGSL of the gradient of attention's mask: an invocation has an element, and computes the scores of all pairs
-// that it is added to once more. Of the mask's own size, and nothing beside it.
+// WGSL of the gradient of attention's mask: an invocation has an element, and computes the scores
+// of all pairs that it is added to once more. Of the mask's own size, and nothing beside it.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';

@@ -1,5 +1,5 @@
-// WGSL of the pairs of queries and keys: which see each other, what is added to their scores, and what
-// dropout leaves of their weights. Shared by the kernels of attention.
+// WGSL of the pairs of queries and keys: which see each other, what is added to their scores, and
+// what dropout leaves of their weights. Shared by the kernels of attention.
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';

@@ -1,9 +1,11 @@
-// WGSL of attention. A workgroup has a few rows of one side (queries, or keys for their gradients) in
-// workgroup memory, four to a vector, and walks blocks of the other side, spread over its lanes: first a
-// lane makes scores of its own columns, then sums over them for its own dimensions of the head.
+// WGSL of attention. A workgroup has a few rows of one side (queries, or keys for their gradients)
+// in workgroup memory, four to a vector, and walks blocks of the other side, spread over its lanes:
+// first a lane makes scores of its own columns, then sums over them for its own dimensions of the
+// head.
 //
-// Note [hidden]: a weight of -1 stands for a key that its row doesn't see, so that partly hidden blocks
-// can pass it over: 0 times NaN is NaN. Whole blocks don't look, and a score of -infinity weighs 0 there.
+// Note [hidden]: a weight of -1 stands for a key that its row doesn't see, so that partly hidden
+// blocks can pass it over: 0 times NaN is NaN. Whole blocks don't look, and a score of -infinity
+// weighs 0 there.
 
 import type { DType } from '@shardweave/dtypes';
 import { type Binding, elementsPerWord } from '../kernel.js';
@@ -131,8 +133,8 @@ export class Shape {
   }
 
   /**
-   * Sums over the block's columns: `into` += weights (an array in workgroup memory) times a value of
-   * the column; hidden ones, by the array `marks`, are passed over in blocks that have any.
+   * Sums over the block's columns: `into` += weights (an array in workgroup memory) times a value
+   * of the column; hidden ones, by the array `marks`, are passed over in blocks that have any.
    */
   sums(
     products: readonly {
@@ -176,7 +178,9 @@ export class Shape {
   }`;
   }
 
-  /** Stores the sums of all rows: `at` is a row's first element, `factor` what it is multiplied by. */
+  /**
+   * Stores the sums of all rows: `at` is a row's first element, `factor` what it is multiplied by.
+   */
   store(
     name: string,
     options: {
@@ -249,7 +253,9 @@ export function keyOf(kind: string, spec: AttentionSpec): string {
     .join(' ');
 }
 
-/** Columns of the current block, and whether a row doesn't see one of them. Queries are the rows. */
+/**
+ * Columns of the current block, and whether a row doesn't see one of them. Queries are the rows.
+ */
 export function keyBlocks(spec: AttentionSpec, shape: Shape): string {
   const { columns, tile } = shape;
   const always = spec.hasSegments || spec.mask !== undefined;

@@ -1,6 +1,6 @@
 // Attention forward and backward: which tile, and which batches where operands exceed a binding.
-// Backward is three kernels: the sums of dOut * out, the queries' gradients, the keys' and values'. CPU
-// drivers have ways of their own; see attention-chunks.ts.
+// Backward is three kernels: the sums of dOut * out, the queries' gradients, the keys' and values'.
+// CPU drivers have ways of their own; see attention-chunks.ts.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';

@@ -113,8 +113,8 @@ function convertBits(from: DType, to: DType): string {
 }
 
 /**
- * Conversions to integers saturate, which WGSL left open for long. Integers beyond 2^24 round to f32
- * first, in the driver's way.
+ * Conversions to integers saturate, which WGSL left open for long. Integers beyond 2^24 round to
+ * f32 first, in the driver's way.
  */
 const CONVERSIONS = `
 fn bf16_of_bits(u: u32) -> u32 {

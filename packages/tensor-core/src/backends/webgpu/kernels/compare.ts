@@ -1,5 +1,5 @@
-// Comparisons, and choosing between two operands by a mask. NaN is tested by bits, since drivers may
-// assume that there is none.
+// Comparisons, and choosing between two operands by a mask. NaN is tested by bits, since drivers
+// may assume that there is none.
 
 import type { CompareKind } from '../../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';

@@ -33,8 +33,8 @@ interface CopyBlock {
 }
 
 /**
- * Halves what doesn't bind, along the axis that spans most of it: for a transpose one axis shortens what is read,
- * and the other what is written.
+ * Halves what doesn't bind, along the axis that spans most of it: for a transpose one axis shortens
+ * what is read, and the other what is written.
  */
 function copyBlocks(ctx: KernelContext, block: CopyBlock): void {
   const { shape, x, out } = block;
@@ -70,8 +70,9 @@ function copyBlocks(ctx: KernelContext, block: CopyBlock): void {
 }
 
 /**
- * About half of an axis. 16-bit outputs are stored by pairs of neighbors: where rows have odd lengths, pairs reach
- * over their ends, so that only the first axis may be cut, before a whole word.
+ * About half of an axis. 16-bit outputs are stored by pairs of neighbors: where rows have odd
+ * lengths, pairs reach over their ends, so that only the first axis may be cut, before a whole
+ * word.
  */
 function halfOf({ shape, out }: CopyBlock, axis: number): number {
   const half = Math.ceil(shape[axis]! / 2);

@@ -1,5 +1,5 @@
-// Cross-entropy fused with log-softmax over rows, and its gradient to the logits. Logits larger than
-// a binding go in blocks of rows.
+// Cross-entropy fused with log-softmax over rows, and its gradient to the logits. Logits larger
+// than a binding go in blocks of rows.
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';

@@ -1,5 +1,5 @@
-// Running sums along an axis of [outer, dim, inner]. Lines that don't bind go by parts, each from the last
-// sums of the part before.
+// Running sums along an axis of [outer, dim, inner]. Lines that don't bind go by parts, each from
+// the last sums of the part before.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -65,7 +65,9 @@ function cumSumByParts(ctx: KernelContext, call: SummedLines): void {
   }
 }
 
-/** Lanes sum runs of neighbors, then each goes through its own again, from the sum of those before. */
+/**
+ * Lanes sum runs of neighbors, then each goes through its own again, from the sum of those before.
+ */
 function sumLines(ctx: KernelContext, call: SummedLines): void {
   const { x, out, outer, dim, inner, isReverse, allLines, goesOn } = call;
   const type = out.dtype === 'i32' || out.dtype === 'u32' ? out.dtype : 'f32';

@@ -1,5 +1,5 @@
-// A user's kernel: its WGSL between the accessors and the stores that elementwise kernels have. Inputs
-// are bound whole, for it may read any of their elements.
+// A user's kernel: its WGSL between the accessors and the stores that elementwise kernels have.
+// Inputs are bound whole, for it may read any of their elements.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';

@@ -50,7 +50,10 @@ export const PHILOX_PARAMS = {
   key1: 'u32',
 } as const;
 
-/** Values of PHILOX_PARAMS for a call whose first element is `first`; `shift` is its place in a block. */
+/**
+ * Values of PHILOX_PARAMS for a call whose first element is `first`; `shift` is its place in a
+ * block.
+ */
 export function philoxParams(
   first: number,
   { key0, key1 }: { readonly key0: number; readonly key1: number },

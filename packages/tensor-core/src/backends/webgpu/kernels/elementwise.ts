@@ -26,8 +26,8 @@ fn is_infinite(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) == 0x7f8
 
 const GELU = `
 const SQRT_2_OVER_PI = 0.7978845608028654;
-// Complementary error function for z >= 0, fractional error below 1.2e-7 (Chebyshev fit, Press et al.,
-// Numerical Recipes, 6.2).
+// Complementary error function for z >= 0, fractional error below 1.2e-7 (Chebyshev fit, Press et
+// al., Numerical Recipes, 6.2).
 fn erfc(z: f32) -> f32 {
   let t = 1.0 / (1.0 + 0.5 * z);
   var p = 0.17087277;

@@ -1,5 +1,6 @@
-// Rows of a table by id, and the sum of gradients by id. The gradient has no atomics: places are sorted by
-// their ids, equal ones in order, and each element of the table's gradient adds up its id's run.
+// Rows of a table by id, and the sum of gradients by id. The gradient has no atomics: places are
+// sorted by their ids, equal ones in order, and each element of the table's gradient adds up its
+// id's run.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -11,8 +12,8 @@ import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './eleme
 import { eachRowBlock } from './rows.js';
 
 /**
- * Ids that are ordered by counting, each among those of its run; longer runs, by powers of two, are merged. On
- * lavapipe 32 to 256 cost the same within a third.
+ * Ids that are ordered by counting, each among those of its run; longer runs, by powers of two, are
+ * merged. On lavapipe 32 to 256 cost the same within a third.
  */
 const RUN = 128;
 
@@ -88,7 +89,10 @@ function withView(_ctx: KernelContext, view: View, body: (view: View) => void): 
   body(view);
 }
 
-/** Runs `body` with the places of ids in the order of ids, of equal ones in their own: a merge sort by ranks. */
+/**
+ * Runs `body` with the places of ids in the order of ids, of equal ones in their own: a merge sort
+ * by ranks.
+ */
 function withOrder(
   ctx: KernelContext,
   ids: View,
@@ -122,7 +126,10 @@ function withOrder(
   });
 }
 
-/** A place goes to its rank in its run: behind smaller ids, and behind equal ones that come before it. */
+/**
+ * A place goes to its rank in its run: behind smaller ids, and behind equal ones that come before
+ * it.
+ */
 const RANK_IN_RUN = `
 fn sort(i: u32) {
   let id = load_ids(i);

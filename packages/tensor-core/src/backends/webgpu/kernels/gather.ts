@@ -1,4 +1,5 @@
-// Elements along an axis by index, and the gradient of that without atomics, over [outer, dim, inner].
+// Elements along an axis by index, and the gradient of that without atomics, over [outer, dim,
+// inner].
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -45,9 +46,9 @@ interface AxisBlock {
 }
 
 /**
- * Blocks of an axis [outer, dim, inner] and of what is picked from it or added to it, [outer, count, inner], that
- * bind at once: by the outer ones, or where one of them doesn't bind, by picked ones in order, and rows of the
- * axis inside each.
+ * Blocks of an axis [outer, dim, inner] and of what is picked from it or added to it, [outer,
+ * count, inner], that bind at once: by the outer ones, or where one of them doesn't bind, by picked
+ * ones in order, and rows of the axis inside each.
  */
 function eachAxisBlock(
   ctx: KernelContext,

@@ -1,5 +1,5 @@
-// Layer normalization over rows and its gradients. The variance is a second pass over the row, since
-// E[x^2] - E[x]^2 cancels in f32.
+// Layer normalization over rows and its gradients. The variance is a second pass over the row,
+// since E[x^2] - E[x]^2 cancels in f32.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -194,11 +194,16 @@ ${elementwiseMain('sum_block(u);')}`,
   });
 }
 
-/** Columns that a workgroup adds up, whole sectors of each row, and how many of its lanes share one. */
+/**
+ * Columns that a workgroup adds up, whole sectors of each row, and how many of its lanes share one.
+ */
 const GROUP_COLUMNS = 32;
 const COLUMN_LANES = 8;
 
-/** Both gradients by one dispatch: the first half of the workgroups adds up weights, the second biases. */
+/**
+ * Both gradients by one dispatch: the first half of the workgroups adds up weights, the second
+ * biases.
+ */
 function addParts(
   ctx: KernelContext,
   call: {

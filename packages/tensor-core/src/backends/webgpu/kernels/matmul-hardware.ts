@@ -1,6 +1,6 @@
-// What a product for hardware is made of: which tile, in how many parts of k, which operands are loaded
-// as vectors, and the sum of the parts. Parts change the order of a sum, so their number follows from
-// the shape alone: whichever tile is tuned, the bits are the same.
+// What a product for hardware is made of: which tile, in how many parts of k, which operands are
+// loaded as vectors, and the sum of the parts. Parts change the order of a sum, so their number
+// follows from the shape alone: whichever tile is tuned, the bits are the same.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { View } from '../../../view.js';
@@ -69,7 +69,10 @@ export function wasteOf(
   return (Math.ceil(extent.m / m) * m * Math.ceil(extent.n / n) * n) / (extent.m * extent.n);
 }
 
-/** Weight gradients sum over all tokens into few tiles: those sums are cut, as evenly as blocks allow. */
+/**
+ * Weight gradients sum over all tokens into few tiles: those sums are cut, as evenly as blocks
+ * allow.
+ */
 export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK: number } {
   const groups = Math.ceil(m / PART_TILE.m) * Math.ceil(n / PART_TILE.n) * batches;
   const wanted = batches > 1 ? 1 : Math.ceil(FILLING_GROUPS / groups);
@@ -79,8 +82,9 @@ export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK
 }
 
 /**
- * Elements of k in each window of a product too long for one dispatch: so few of its tiles would then run at
- * once that most of a chip waits, unless k is cut, too. The sum of a window is added to that of those before.
+ * Elements of k in each window of a product too long for one dispatch: so few of its tiles would
+ * then run at once that most of a chip waits, unless k is cut, too. The sum of a window is added to
+ * that of those before.
  */
 export function longestK(extent: Extent, maxFlops: number): number {
   const { m, n, k, batches } = extent;
@@ -92,7 +96,9 @@ export function longestK(extent: Extent, maxFlops: number): number {
   return Math.ceil(k / Math.ceil(k / most) / PART_MULTIPLE) * PART_MULTIPLE;
 }
 
-/** Operands whose every row starts and ends at a multiple of four elements, wherever the view lies. */
+/**
+ * Operands whose every row starts and ends at a multiple of four elements, wherever the view lies.
+ */
 export function wideOf(call: MatmulCall): MatmulSpec['wide'] {
   const { a, b, out, m, n, k, transposeA, transposeB } = call;
   const isWide = (view: View, strides: readonly number[]) =>
@@ -105,8 +111,8 @@ export function wideOf(call: MatmulCall): MatmulSpec['wide'] {
 }
 
 /**
- * out = alpha * sum of the parts + bias, and what was there where it accumulates; of the operand's sums, which
- * come in as many parts, those behind the words of out.
+ * out = alpha * sum of the parts + bias, and what was there where it accumulates; of the operand's
+ * sums, which come in as many parts, those behind the words of out.
  */
 export function sumParts(
   ctx: KernelContext,

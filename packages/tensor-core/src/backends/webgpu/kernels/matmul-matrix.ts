@@ -1,13 +1,13 @@
 // The tile of the matrix product for matrix units: f16 operands, f32 sums, by WGSL's experimental
-// subgroup matrices. Workgroup memory holds a block of k of both operands, as their storage lies; each
-// subgroup keeps a rectangle of matrices of sums, and the next block is on its way while this one is
-// multiplied. Edges are as in matmul-shared: what is past the end of k becomes 0 in the block, rows and
-// columns past the end are computed and never stored. Sums leave through workgroup memory, where alpha,
-// bias and what was there before are added as in every other tile.
+// subgroup matrices. Workgroup memory holds a block of k of both operands, as their storage lies;
+// each subgroup keeps a rectangle of matrices of sums, and the next block is on its way while this
+// one is multiplied. Edges are as in matmul-shared: what is past the end of k becomes 0 in the
+// block, rows and columns past the end are computed and never stored. Sums leave through workgroup
+// memory, where alpha, bias and what was there before are added as in every other tile.
 //
-// In which order a matrix unit adds within its k, and how it rounds there, is the hardware's own: what
-// these tiles give has other bits than what others give, and equal ones among themselves, for all pass
-// each sum through the same units in ascending k. See docs/numerics.md.
+// In which order a matrix unit adds within its k, and how it rounds there, is the hardware's own:
+// what these tiles give has other bits than what others give, and equal ones among themselves, for
+// all pass each sum through the same units in ascending k. See docs/numerics.md.
 
 import type { DeviceProfile } from '../context.js';
 import type { MatrixUnit } from '../matrix-unit.js';
@@ -31,7 +31,10 @@ const SHAPES = [
   { m: 64, n: 64, subgroups: [2, 2] },
 ] as const;
 const DEPTH = 32;
-/** Elements by which rows of a block are longer, so that the rows of a matrix lie in different banks. */
+/**
+ * Elements by which rows of a block are longer, so that the rows of a matrix lie in different
+ * banks.
+ */
 const PAD = 8;
 const SUMS_PAD = 4;
 

@@ -1,23 +1,23 @@
-// The tile of the matrix product for hardware: workgroup memory holds a block of k of both operands,
-// each invocation keeps a square of outputs in registers, and the next block is on its way while this
-// one is multiplied.
+// The tile of the matrix product for hardware: workgroup memory holds a block of k of both
+// operands, each invocation keeps a square of outputs in registers, and the next block is on its
+// way while this one is multiplied.
 //
 // Note [loads of a block]: who loads what follows the operand's storage, so that a warp's loads are
-// whole sectors of 32 bytes. Where storage runs along m or n, neighbors load neighboring vectors and
-// store them as they are. Where it runs along k, as many neighbors as share a sector load from one row
-// and store element by element, turned; rows of the block are then longer by four and lie in an order
-// of their own, so that the stores of a warp meet each bank once. The test matmul-static reads these
-// expressions from the text and counts.
+// whole sectors of 32 bytes. Where storage runs along m or n, neighbors load neighboring vectors
+// and store them as they are. Where it runs along k, as many neighbors as share a sector load from
+// one row and store element by element, turned; rows of the block are then longer by four and lie
+// in an order of their own, so that the stores of a warp meet each bank once. The test
+// matmul-static reads these expressions from the text and counts.
 //
-// Note [no guards in the loop]: rows and columns past the end are loaded all the same, for WGSL keeps
-// loads within the binding and what is made of them is never stored; only what is past the end of k
-// becomes 0, on its way into the block, where nothing waits for it. Indices of the block are sums,
-// quotients and remainders of the invocation's number and constants: compilers prove those to be within
-// it, and drop the clamps that they give to all others.
+// Note [no guards in the loop]: rows and columns past the end are loaded all the same, for WGSL
+// keeps loads within the binding and what is made of them is never stored; only what is past the
+// end of k becomes 0, on its way into the block, where nothing waits for it. Indices of the block
+// are sums, quotients and remainders of the invocation's number and constants: compilers prove
+// those to be within it, and drop the clamps that they give to all others.
 //
-// Note [sums of an operand]: the groups of the first row of tiles, or of the first column, add up the
-// block of b, or of a, that lies in workgroup memory: one lane for each of its columns, by ascending k,
-// so that all tiles give equal bits.
+// Note [sums of an operand]: the groups of the first row of tiles, or of the first column, add up
+// the block of b, or of a, that lies in workgroup memory: one lane for each of its columns, by
+// ascending k, so that all tiles give equal bits.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { MatmulSpec, SharedTile } from './matmul-tiles.js';
@@ -220,7 +220,10 @@ function strideOf({ extent, isAlongK }: Operand): number {
   return extent / 4 + (isAlongK ? 1 : 0);
 }
 
-/** Constants of the loop: where an invocation loads from, in units, and where in the block it stores. */
+/**
+ * Constants of the loop: where an invocation loads from, in units, and where in the block it
+ * stores.
+ */
 function placesOf(operand: Operand): string {
   const { name, isAlongK, isWide, row, lane, width } = operand;
   const [e, k] = [`(first_${name} + ${name}_e)`, `${name}_k`];

@@ -19,7 +19,10 @@ export interface MatmulSpec {
   readonly transposeB: boolean;
   /** Whether tiles for hardware bind f16 operands as such; else they are unpacked from words. */
   readonly hasShaderF16: boolean;
-  /** Operands whose rows start and end at multiples of four elements: hardware loads them as vectors. */
+  /**
+   * Operands whose rows start and end at multiples of four elements: hardware loads them as
+   * vectors.
+   */
   readonly wide: Readonly<Record<'a' | 'b' | 'out', boolean>>;
 }
 
@@ -33,13 +36,18 @@ export interface SharedTile {
 }
 
 export type Tile =
-  /** Workgroup memory holds blocks of a and b; each invocation a square of outputs. For hardware. */
+  /**
+   * Workgroup memory holds blocks of a and b; each invocation a square of outputs. For hardware.
+   */
   | SharedTile
   /** The same by matrix units, for f16 alone. */
   | MatrixTile
   /** Outputs in registers, loads straight from storage. For CPU drivers without subgroups. */
   | { readonly kind: 'direct'; readonly m: number; readonly n: number; readonly lanes: number }
-  /** One subgroup: lanes load a along k and broadcast it. On CPU drivers a load costs far more than an fma. */
+  /**
+   * One subgroup: lanes load a along k and broadcast it. On CPU drivers a load costs far more than
+   * an fma.
+   */
   | { readonly kind: 'broadcast'; readonly m: number; readonly n: number; readonly lanes: number };
 
 /** Rows and columns of the output that one workgroup makes. */
@@ -212,9 +220,9 @@ function broadcastBody(
 }
 
 /**
- * Each lane keeps m rows by n columns, columns in pairs spread over the lanes. Edges are clamped and
- * zeroed, not branched on, and nothing but offsets lives through the loop: a CPU driver compiles it
- * in seconds otherwise.
+ * Each lane keeps m rows by n columns, columns in pairs spread over the lanes. Edges are clamped
+ * and zeroed, not branched on, and nothing but offsets lives through the loop: a CPU driver
+ * compiles it in seconds otherwise.
  */
 function registerBody(
   { m, n, lanes }: { m: number; n: number; lanes: number },

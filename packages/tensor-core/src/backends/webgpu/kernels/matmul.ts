@@ -30,7 +30,9 @@ export type MatmulCall = KernelCalls['matmul'];
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
 
-/** By flops: cubes up to 203, 406 and 812. The best tile for 512 lost a third of the speed at 256. */
+/**
+ * By flops: cubes up to 203, 406 and 812. The best tile for 512 lost a third of the speed at 256.
+ */
 const SIZE_CLASSES = [
   { name: 'small', below: 2 ** 24 },
   { name: 'medium', below: 2 ** 27 },
@@ -41,12 +43,14 @@ const SIZE_CLASSES = [
 const WHOLE = { numParts: 1, partK: 0 };
 const NOT_WIDE = { a: false, b: false, out: false };
 
-/** Products of m, n, k and batches from which lavapipe earns back 0.6 s of compiling in some steps. */
+/**
+ * Products of m, n, k and batches from which lavapipe earns back 0.6 s of compiling in some steps.
+ */
 const WORTH_COMPILING = 2 ** 20;
 
 /**
- * Best first for large products; measured by tuning, else chosen by `defaultTile`. Those of matrix units
- * come last: nothing but a measured choice takes them, and the numeric class names it.
+ * Best first for large products; measured by tuning, else chosen by `defaultTile`. Those of matrix
+ * units come last: nothing but a measured choice takes them, and the numeric class names it.
  */
 export function candidateTiles(
   ctx: KernelContext,
@@ -107,7 +111,9 @@ export function matmul(ctx: KernelContext, call: MatmulCall): void {
   });
 }
 
-/** Whether the product's own kernel stores its sums, if it has any: CPU drivers gain nothing by it. */
+/**
+ * Whether the product's own kernel stores its sums, if it has any: CPU drivers gain nothing by it.
+ */
 function canSum(ctx: KernelContext, call: MatmulCall): boolean {
   const all = sumsOf(call);
   if (all.length === 0) {

@@ -1,6 +1,6 @@
 // Norms of gradients: sums over blocks joined by a fixed binary tree, and the factor that clips. On
-// hardware a workgroup takes a node or span, on a CPU driver one invocation does. The place of a block
-// within its node must not show in its bits, for runs and shards begin anywhere.
+// hardware a workgroup takes a node or span, on a CPU driver one invocation does. The place of a
+// block within its node must not show in its bits, for runs and shards begin anywhere.
 
 import { LimitError } from '../../../errors.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -98,7 +98,9 @@ ${isSoftware ? treeOfLane() : treeOfGroup()}`,
   });
 }
 
-/** The words of several spans; a single one is in the parameters, and any view stands for its table. */
+/**
+ * The words of several spans; a single one is in the parameters, and any view stands for its table.
+ */
 function withSpans(
   ctx: KernelContext,
   { spans, x }: { readonly spans: readonly Span[]; readonly x: View },
@@ -171,7 +173,8 @@ function blockHelpers(kind: 'square' | 'power' | 'max'): string {
   return `${joinText(kind === 'max')}
 // A block's value and one more element.
 fn add(r: f32, v: f32) -> f32 { ${add} }
-// Drivers may flush what is below the normal numbers in later sums, so it goes here. By bits: NaN stays.
+// Drivers may flush what is below the normal numbers in later sums, so it goes here. By bits: NaN
+// stays.
 fn flushed(r: f32) -> f32 { return select(r, 0.0, bitcast<u32>(r) < 0x00800000u); }
 // Start in the window and length of a node.
 fn place_of(node: u32) -> vec2<u32> {
@@ -351,8 +354,8 @@ export function clipFactor(ctx: KernelContext, call: KernelCalls['clipFactor']):
 }
 
 /**
- * Root and quotient digit by digit in integers, since WGSL lets drivers be some units off in both. The
- * 25th digit rounds: neither a root nor a quotient of f32s lies in the middle of two.
+ * Root and quotient digit by digit in integers, since WGSL lets drivers be some units off in both.
+ * The 25th digit rounds: neither a root nor a quotient of f32s lies in the middle of two.
  */
 const CLIP_FACTOR = `
 const NORMAL = 0x00800000u;

@@ -1,5 +1,5 @@
-// Adam, AdamW and SGD over segments of flat views. Segments are cut into chunks on the host, once per
-// array of segments; a workgroup takes a chunk, so that the group of its elements is one load.
+// Adam, AdamW and SGD over segments of flat views. Segments are cut into chunks on the host, once
+// per array of segments; a workgroup takes a chunk, so that the group of its elements is one load.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { AdamGroup, Segment, SgdGroup } from '../../../kernel-calls/updates.js';

@@ -1,5 +1,5 @@
-// Random numbers from Philox4x32-10 and a recipe of integers (random-recipe.ts), whose only operation on
-// floats is the last one: a product, which every driver rounds alike.
+// Random numbers from Philox4x32-10 and a recipe of integers (random-recipe.ts), whose only
+// operation on floats is the last one: a product, which every driver rounds alike.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import { normalTable } from '../../../random-recipe.js';

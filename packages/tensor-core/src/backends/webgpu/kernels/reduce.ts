@@ -27,12 +27,14 @@ export interface Reduction {
 }
 
 /**
- * Results in flight that keep a device busy. A thread has few loads under way, so that by estimate 16,384 of
- * them reach a thirtieth of the memory rate of a large chip.
+ * Results in flight that keep a device busy. A thread has few loads under way, so that by estimate
+ * 16,384 of them reach a thirtieth of the memory rate of a large chip.
  */
 const BUSY_SOFTWARE = 64;
 const BUSY_HARDWARE = 65536;
-/** Shortest part worth a result of its own; 768 columns have 86 of them, which one more pass sums. */
+/**
+ * Shortest part worth a result of its own; 768 columns have 86 of them, which one more pass sums.
+ */
 const MIN_PART_SOFTWARE = 1024;
 const MIN_PART_HARDWARE = 96;
 /** Lanes that share a row where `inner` is 1 on hardware, and entries each should have. */
@@ -75,8 +77,8 @@ export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremum
 }
 
 /**
- * Blocks of x [outer, dim, inner] and of what has one line of `inner` for each of its outer ones, by the
- * outer ones, or inside each of them where one doesn't bind.
+ * Blocks of x [outer, dim, inner] and of what has one line of `inner` for each of its outer ones,
+ * by the outer ones, or inside each of them where one doesn't bind.
  */
 function eachLineBlock(
   ctx: KernelContext,
@@ -185,7 +187,9 @@ function pass(
   }
 }
 
-/** Entries of a part, which must bind at once; two of them at least, or nothing would be reduced. */
+/**
+ * Entries of a part, which must bind at once; two of them at least, or nothing would be reduced.
+ */
 function mostPerPart(ctx: KernelContext, { kind, x, dim, inner }: Reduction): number {
   return dim * inner <= ctx.windowElements(x.dtype)
     ? dim

@@ -1,5 +1,5 @@
-// Root mean square normalization over rows and its gradients. With a residual the rows are those of x +
-// residual as they are stored: each use adds and rounds again, which needs no barrier.
+// Root mean square normalization over rows and its gradients. With a residual the rows are those of
+// x + residual as they are stored: each use adds and rounds again, which needs no barrier.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';

@@ -1,5 +1,6 @@
 // Rotary position embedding: columns j and j + half of a head are a point that turns by position *
-// frequency j. 8 bytes moved per element; each makes its own sine and cosine, which costs less than a table.
+// frequency j. 8 bytes moved per element; each makes its own sine and cosine, which costs less than
+// a table.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
@@ -39,8 +40,8 @@ export function rotary(ctx: KernelContext, call: KernelCalls['rotary']): void {
   let j = select(column, column - P.half, isSecond);
   let high = load_frequencies(j);
   let low = load_frequencies(P.half + j);
-  // The high word of the product with a frequency of two words, modulo whole turns. A negative position
-  // is 2^32 too much as an unsigned one.
+  // The high word of the product with a frequency of two words, modulo whole turns. A negative
+  // position is 2^32 too much as an unsigned one.
   var phase = position * high + multiply_high(position, low);
   if ((position & 0x80000000u) != 0u) { phase -= low; }
   let other = load_x(select(i + P.half, i - P.half, isSecond));

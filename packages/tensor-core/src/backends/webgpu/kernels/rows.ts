@@ -28,8 +28,8 @@ export interface RowCall {
   readonly key: string;
   readonly rows: number;
   /**
-   * The rows of the whole call where this is a block of it: lanes, and with them the order of sums, follow it. Else the
-   * call is cut here into blocks of rows that bind at once.
+   * The rows of the whole call where this is a block of it: lanes, and with them the order of sums,
+   * follow it. Else the call is cut here into blocks of rows that bind at once.
    */
   readonly allRows?: number;
   readonly cols: number;
@@ -116,7 +116,9 @@ export function summed(residual: View | undefined, dtype: DType | undefined): st
   return `fn summed(i: u32) -> f32 { return ${is16 ? `${dtype}_unpack(${dtype}_bits(${value}), 0u)` : value}; }`;
 }
 
-/** Runs `body` with views whose rows are whole words: the outputs, or f32 ones cast to them after. */
+/**
+ * Runs `body` with views whose rows are whole words: the outputs, or f32 ones cast to them after.
+ */
 export function withWholeRows(
   ctx: KernelContext,
   [first, ...rest]: readonly (View | undefined)[],
@@ -150,9 +152,9 @@ export function present(view: View | undefined): View[] {
 }
 
 /**
- * Calls `body` with blocks of rows whose views bind at once; `strides` has one a view, 0 where it is bound as a
- * whole. Blocks begin at multiples of `multiple` rows, and at whole words of what is written: the last view,
- * if not said otherwise.
+ * Calls `body` with blocks of rows whose views bind at once; `strides` has one a view, 0 where it
+ * is bound as a whole. Blocks begin at multiples of `multiple` rows, and at whole words of what is
+ * written: the last view, if not said otherwise.
  */
 export function eachRowBlock(
   ctx: KernelContext,
@@ -211,8 +213,8 @@ export function rowsPerPart(ctx: KernelContext, { x, dy, cols }: NormRows): numb
 }
 
 /**
- * Calls `body` with blocks of whole parts of `perPart` rows that bind at once: x, mean, rstd and dy, and what
- * cuts theirs out of sums [parts, cols].
+ * Calls `body` with blocks of whole parts of `perPart` rows that bind at once: x, mean, rstd and
+ * dy, and what cuts theirs out of sums [parts, cols].
  */
 export function eachPartBlock(
   ctx: KernelContext,

@@ -1,5 +1,5 @@
-// Walks over strided operands: merging dimensions that one stride can walk, and the WGSL that turns a
-// linear index into one offset per operand.
+// Walks over strided operands: merging dimensions that one stride can walk, and the WGSL that turns
+// a linear index into one offset per operand.
 
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../errors.js';
@@ -43,8 +43,8 @@ export function collapse(shape: readonly number[], strides: readonly (readonly n
 }
 
 /**
- * Calls `body` with blocks of a walk whose dense output and operands bind at once: leading axes are cut, and 16-bit
- * outputs at whole words.
+ * Calls `body` with blocks of a walk whose dense output and operands bind at once: leading axes are
+ * cut, and 16-bit outputs at whole words.
  */
 export function eachWalkBlock(
   ctx: KernelContext,

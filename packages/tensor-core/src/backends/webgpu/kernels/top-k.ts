@@ -1,5 +1,5 @@
-// The largest along an axis of [outer, dim, inner]. Lines that don't bind go by parts, with what was found
-// in those before.
+// The largest along an axis of [outer, dim, inner]. Lines that don't bind go by parts, with what
+// was found in those before.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -8,7 +8,9 @@ import { INTEGER_DIVIDE } from '../wgsl.js';
 import { copyStrided } from './copy.js';
 import { eachRowBlock, runRows } from './rows.js';
 
-/** Order of f32 by the order of words: NaN above all, zeros of both signs equal. 0 stands for none. */
+/**
+ * Order of f32 by the order of words: NaN above all, zeros of both signs equal. 0 stands for none.
+ */
 const KEYS = `
 fn key_of(v: f32) -> u32 {
   let bits = bitcast<u32>(v);
@@ -53,7 +55,9 @@ export function topK(ctx: KernelContext, call: KernelCalls['topK']): void {
   }
 }
 
-/** Parts of lines in order: the largest of each and of those found before it, with what orders them. */
+/**
+ * Parts of lines in order: the largest of each and of those found before it, with what orders them.
+ */
 function topKByParts(ctx: KernelContext, call: TopKLines, out: View): void {
   const { x, dim, inner, count } = call;
   const size = count * inner;
@@ -81,7 +85,9 @@ function topKByParts(ctx: KernelContext, call: TopKLines, out: View): void {
   });
 }
 
-/** Keys, then indices: [2, count, inner] of u32 each. The first part of a line has none before it. */
+/**
+ * Keys, then indices: [2, count, inner] of u32 each. The first part of a line has none before it.
+ */
 interface FoundByParts {
   readonly before: View;
   readonly after: View;
