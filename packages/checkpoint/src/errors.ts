@@ -1,5 +1,6 @@
 // Typed errors of saves. `code` is stable and is what callers branch on; the README has the table.
 
+/** What tells the errors of this package apart. */
 export type CheckpointErrorCode =
   | 'USAGE'
   | 'MISSING'

@@ -7,6 +7,7 @@ import { StateDictError } from './errors.js';
 /** State is an optimizer's, of the parameter with the same name. */
 export type TensorKind = 'parameter' | 'buffer' | 'state';
 
+/** What tells the tensors of a save apart: the kind, the name and the optimizer state it is. */
 export interface TensorId {
   readonly kind: TensorKind;
   /** Path of the parameter or buffer in the bare model. */
@@ -15,6 +16,7 @@ export interface TensorId {
   readonly state?: string | undefined;
 }
 
+/** A tensor of a save with its dtype and the shape of the whole. */
 export interface TensorSpec extends TensorId {
   readonly dtype: DType;
   /** The shape is that of the whole tensor, whichever piece this is. */

@@ -16,6 +16,7 @@ import {
   type SaveIndex,
 } from './save-index.js';
 
+/** How strictly the names of a save must fit those that the model expects. */
 export interface FitOptions {
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean;
@@ -28,6 +29,7 @@ export async function openSave(reader: PieceReader): Promise<Save> {
   return new Save(reader, await readIndex(reader));
 }
 
+/** A save opened for reading: its tensors, its record, and the pieces in its files. */
 export class Save {
   /** Another for each save. */
   readonly id: string;

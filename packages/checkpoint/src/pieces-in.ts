@@ -5,6 +5,7 @@ import type { ShardStore } from '@shardweave/shard-store';
 import { CheckpointBusyError } from './errors.js';
 import type { PieceSink, PieceStore } from './piece-store.js';
 
+/** How the keys of pieces are named. */
 export interface PiecesInOptions {
   /** Put before every key. Default ''. */
   readonly prefix?: string;

@@ -9,6 +9,7 @@ import type { TensorSpec } from './held-piece.js';
 export const FORMAT = 'shardweave-checkpoint';
 export const VERSION = 2;
 
+/** The name of the JSON file that lists the tensors and files of a save. */
 export const INDEX_FILE = 'index.json';
 
 /**
@@ -28,6 +29,7 @@ export interface SavedPiece {
   readonly checksum: number;
 }
 
+/** A tensor of a save with the pieces that make it up. */
 export interface SavedTensor extends TensorSpec {
   /** Ascending and without gaps. */
   readonly pieces: readonly SavedPiece[];
@@ -43,6 +45,7 @@ export interface SavedOptimizer {
   readonly groups: readonly Readonly<Record<string, unknown>>[];
 }
 
+/** The contents of a save, as its index file lists them. */
 export interface SaveIndex {
   /** Names this save and its files; another for each. */
   readonly id: string;

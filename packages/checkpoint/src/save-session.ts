@@ -20,12 +20,14 @@ import {
   saveOf,
 } from './save-index.js';
 
+/** What a save keeps beside its pieces. */
 export interface SaveRecord {
   readonly optimizer?: SavedOptimizer | undefined;
   /** Whatever else is to be found again: JSON. */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
+/** A save under way, which takes effect only when its parts are published. */
 export interface SaveSession {
   /** For writePart, here and on others. */
   readonly id: string;

@@ -6,6 +6,7 @@ import type { SavedPart } from './save-index.js';
 import { beginSave, type SaveRecord } from './save-session.js';
 import { writePart } from './write-part.js';
 
+/** What a save is written from: the pieces, and the record that goes beside them. */
 export interface SaveContents {
   readonly pieces: Iterable<HeldPiece> | AsyncIterable<HeldPiece>;
   /** What goes beside them; called when all are written. Default: nothing. */

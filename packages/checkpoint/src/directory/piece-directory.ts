@@ -15,6 +15,7 @@ import {
 import { CheckpointBusyError, CheckpointCorruptError, CheckpointUsageError } from '../errors.js';
 import type { PieceSink, PieceStore } from '../piece-store.js';
 
+/** The file system that a directory of pieces is kept on. */
 export interface PieceDirectoryOptions {
   /** The file system; Node's. */
   readonly files?: FileLayer;
