@@ -23,6 +23,7 @@ import type { RecordedForward } from './recorded-forwards.js';
 import type { StepTimings } from './step-timings.js';
 import { WrapperLanes } from './wrapper-lanes.js';
 
+/** What is kept alike while ranks with fewer inputs wait for the others. */
 export interface JoinOptions {
   /**
    * The optimizers that step in the body: their group options, step counts and state follow the
@@ -38,6 +39,7 @@ export interface JoinOptions {
   readonly divideByInitialWorldSize?: boolean;
 }
 
+/** Wraps a module so that backward adds up its gradients over ranks, bucket by bucket. */
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class DistributedDataParallel<
   Args extends readonly any[] = any,

@@ -5,6 +5,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import type { ReduceDType } from '@shardweave/dtypes';
 import type { Tensor } from '@shardweave/tensor-core';
 
+/** The group that gradients are summed over, and how the sums are divided. */
 export interface NaiveAllReduceOptions {
   readonly processGroup: ProcessGroup;
   /** As in DdpOptions. Default 1. */

@@ -7,6 +7,7 @@ import type { BucketSizes } from './bucket-layout.js';
 import type { CommunicationHook } from './communication-hooks/communication-hook.js';
 import { DdpConfigError } from './errors.js';
 
+/** How gradients are put into buckets and added up over ranks. */
 export interface DdpOptions {
   /** The ranks that train together. */
   readonly processGroup: ProcessGroup;

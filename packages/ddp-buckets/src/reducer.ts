@@ -15,10 +15,12 @@ import { serial } from './tell-others.js';
 /** A tensor, or an iterable of such trees, however deep. */
 export type TensorTree = Tensor | Iterable<TensorTree>;
 
+/** The group that gradients are added up over. */
 export interface ReducerOptions {
   readonly processGroup: ProcessGroup;
 }
 
+/** Adds up gradients over ranks when it is called, rather than during backward. */
 export class Reducer {
   readonly #source: Module | undefined;
   /** The gradients themselves, where the source is no module. */

@@ -1,6 +1,7 @@
 // Times how long a step computed and communicated, and how much of the latter nothing hid, in
 // milliseconds of this rank's host.
 
+/** Where the time of a training step went, in milliseconds. */
 export interface StepTimings {
   /** From the first forward since the last backward to when the last gradient was on the host. */
   readonly computeMs: number;

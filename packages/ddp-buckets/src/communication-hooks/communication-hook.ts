@@ -42,6 +42,7 @@ export interface HookBucket {
   readonly group: ProcessGroup;
 }
 
+/** The way a bucket of gradients is added up over ranks. */
 export interface CommunicationHook {
   /** For errors and traces. */
   readonly name: string;

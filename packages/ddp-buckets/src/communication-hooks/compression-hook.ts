@@ -5,6 +5,7 @@ import type { BucketLayout } from '../bucket-layout.js';
 import { allReduceHook } from './all-reduce-hook.js';
 import type { CommunicationHook, HookBucket } from './communication-hook.js';
 
+/** The wire format of compressed gradients, and whether what it loses is fed back. */
 export interface CompressionHookOptions {
   /** How f32 travels; see the README of collectives for bytes and errors. */
   readonly wire: WireFormat;

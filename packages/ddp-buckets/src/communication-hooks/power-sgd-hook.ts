@@ -14,6 +14,7 @@ import {
   orthonormalize,
 } from './low-rank.js';
 
+/** How PowerSGD compresses gradients, and when it starts to. */
 export interface PowerSgdOptions {
   /** Columns of the factors. Default 1. */
   readonly matrixApproximationRank?: number;
