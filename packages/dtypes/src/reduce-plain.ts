@@ -19,6 +19,7 @@ const MAX_DIVISOR = 2 ** 24;
  */
 export type ReduceOp = 'sum' | 'mean' | 'max' | 'min';
 
+/** The operation of a reduction, its dtypes and its divisor. */
 export interface ReduceOptions {
   /** Dtype of the output. */
   readonly dtype: ReduceDType;

@@ -9,6 +9,7 @@ import { yieldToEventLoop } from './yield-to-event-loop.js';
 /** How f32 values travel. */
 export type WireFormat = 'f16' | 'bf16' | 'int8';
 
+/** The compressed formats that f32 values can travel in. */
 export const WIRE_FORMATS: readonly WireFormat[] = ['f16', 'bf16', 'int8'];
 
 /** Elements of an int8 block; each costs 4 bytes more, its scale. */
@@ -35,10 +36,12 @@ export interface SliceOptions {
   readonly pause?: (() => Promise<void> | undefined) | undefined;
 }
 
+/** The wire format that values are coded in, and how the work pauses or is aborted. */
 export interface CodingOptions extends SliceOptions {
   readonly format: WireFormat;
 }
 
+/** How values are encoded, and the residual that takes part. */
 export interface EncodeOptions extends CodingOptions {
   /** f32 bytes, as long as the values. */
   readonly residual?: Uint8Array | undefined;
