@@ -1,6 +1,7 @@
 // Typed errors of this package. `code` is stable and is what callers branch on; the README has the
 // table.
 
+/** What tells the errors of this package apart. */
 export type GgufErrorCode = 'USAGE' | 'MODEL' | 'TOKENIZER';
 
 /** Base of all errors that this package throws or rejects with on purpose. */

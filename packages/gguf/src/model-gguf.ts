@@ -29,6 +29,7 @@ export interface ModelGguf {
   readonly state: ReadonlyMap<string, HostTensor | LazyTensor>;
 }
 
+/** The type of the matrices of a GGUF file, and the name of its model. */
 export interface ModelGgufOptions {
   /**
    * The type of matrices. Vectors and GPT-2's positions are f32, and matrices whose rows are no

@@ -25,6 +25,7 @@ export const TYPE_INFO: Readonly<Record<GgufType, TypeInfo>> = {
   q8_0: { id: 8, fileType: 7, blockElements: 32, blockBytes: 34 },
 };
 
+/** The names of all tensor types that this package knows. */
 export const GGUF_TYPES = Object.keys(TYPE_INFO) as readonly GgufType[];
 
 /** Bytes of so many elements, a whole number of blocks. */
