@@ -20,6 +20,7 @@ import { MemoryTrackerConfigError } from './errors.js';
 import { GatherCounter, type GatherSource } from './gather-source.js';
 import type { MemoryPhase, MemorySample, MemoryTrace } from './memory-trace.js';
 
+/** The module calls that are sampled, and the groups whose all-gathers are counted. */
 export interface LayerMemoryTrackerOptions {
   /** Sample calls that call no module themselves, or those of all modules. Default 'leaves'. */
   readonly modules?: 'leaves' | 'all';

@@ -4,6 +4,7 @@ import { MemoryTrackerConfigError } from './errors.js';
 import { firstForward, type MemoryTrace } from './memory-trace.js';
 import { placeCheckpoints } from './place-checkpoints.js';
 
+/** Where a model is best cut into checkpointed segments; sizes are in bytes. */
 export interface CheckpointSuggestion {
   /** Activations of the largest segment: what its second forward makes. */
   readonly maxSegmentBytes: number;
