@@ -6,6 +6,7 @@ import { type CapturedModule, StateDictError } from '@shardweave/nn';
 import { type AnyOptimizer, HeldModule } from '@shardweave/nn/flat';
 import type { OffloadModel } from './offload-model.js';
 
+/** What is saved beside the parameters, and whether frozen ones are left out. */
 export interface SaveCheckpointOptions {
   /** Its state is saved too. */
   readonly optimizer?: AnyOptimizer;
@@ -18,6 +19,7 @@ export interface SaveCheckpointOptions {
   readonly onlyTrained?: boolean;
 }
 
+/** What is loaded beside the parameters, and how strictly names must fit. */
 export interface LoadCheckpointOptions {
   /** Gets the state that was saved, and its groups' options. */
   readonly optimizer?: AnyOptimizer;

@@ -1,6 +1,7 @@
 // Typed errors of offload. `code` is stable and is what callers branch on; the README has the
 // table.
 
+/** What tells the errors of this package apart. */
 export type OffloadErrorCode = 'OFFLOAD_CONFIG' | 'OFFLOAD_BUDGET' | 'OFFLOAD_BUSY';
 
 /** Base of all errors that offload throws or rejects with on purpose. */

@@ -23,6 +23,7 @@ import { SliceForward } from './slice-forward.js';
 import { SlicePlans } from './slice-plans.js';
 import { splitLayers } from './split-layers.js';
 
+/** The host memory that an offloaded model takes, in bytes. */
 export interface OffloadHostMemory {
   /** On their way between store and device: parameters, gradients, optimizer state. */
   readonly stagingBytes: number;
@@ -35,6 +36,7 @@ export interface OffloadHostMemory {
   readonly numBuffersMade: number;
 }
 
+/** Wraps a module whose parameters rest in a store and are on the device only while used. */
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class OffloadModel<Args extends readonly any[] = any, Output = any> extends Module<
   Args,

@@ -13,6 +13,7 @@ import {
 } from '@shardweave/tensor-core/options';
 import { OffloadConfigError } from './errors.js';
 
+/** Where the state of a model rests, and how the model is cut into slices. */
 export interface OffloadOptions {
   /**
    * Where parameters, gradients and optimizer state rest. Default host memory; openDiskStore of
