@@ -21,6 +21,7 @@ import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
 import { innerModule } from './wrap/inner-module.js';
 
+/** Wraps a module so that each rank holds only its shard of the parameters between uses. */
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class FullyShardedDataParallel<
   Args extends readonly any[] = any,

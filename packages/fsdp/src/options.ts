@@ -10,6 +10,7 @@ export interface ParameterGroup {
   readonly params: readonly Tensor[];
 }
 
+/** The ranks that share the parameters, and how these are sharded, gathered and reduced. */
 export interface FsdpOptions extends ResidenceOptions {
   /**
    * The ranks that share the parameters. An instance inside may have another group: experts have

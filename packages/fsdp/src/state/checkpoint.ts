@@ -25,6 +25,7 @@ import { agreedProgress } from './gather-flat-state.js';
 import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
 import { namesFor } from './optim-state-dict.js';
 
+/** What is saved beside the parameters, and whether frozen ones are left out. */
 export interface SaveCheckpointOptions {
   /** Its state is saved too. */
   readonly optimizer?: AnyOptimizer;
@@ -37,6 +38,7 @@ export interface SaveCheckpointOptions {
   readonly onlyTrained?: boolean;
 }
 
+/** What is loaded beside the parameters, and how strictly names must fit. */
 export interface LoadCheckpointOptions {
   /** Gets the state that was saved, and its groups' options. */
   readonly optimizer?: AnyOptimizer;

@@ -7,6 +7,7 @@ import { elementCountOf } from '@shardweave/tensor-core';
 import type { FlatMetadata, ShardMetadata } from './shard-metadata.js';
 import type { StateDict, StateEntry } from './state-entry.js';
 
+/** What is taken from the shards, and whether they may lack anything. */
 export interface ConsolidateOptions {
   /** Take buffers too, from the first rank. Default true. */
   readonly withModuleBuffers?: boolean;

@@ -30,6 +30,7 @@ export interface FlatMetadata {
   readonly isLocal: boolean;
 }
 
+/** What must be known of a shard to put whole parameters together from all ranks. */
 export interface ShardMetadata {
   readonly format: 'shardweave-shard';
   readonly version: 1;

@@ -24,6 +24,7 @@ import {
   type StateEntry,
 } from './state-entry.js';
 
+/** Where the entries of a state dict are held, and by which ranks. */
 export interface StateDictOptions {
   /** 'host': bytes; 'device': tensors, the caller's to dispose. Default: the instance's option. */
   readonly stateDictDevice?: 'host' | 'device';

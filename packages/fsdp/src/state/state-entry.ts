@@ -20,6 +20,7 @@ export interface StateEntry {
   readonly tensor?: Tensor;
 }
 
+/** The entries of a state dict, by name. */
 export type StateDict = Map<string, StateEntry>;
 
 /** What is loaded: elements that are there, or are read when their unit is loaded. */

@@ -24,6 +24,7 @@ import { type Instance, instanceOf } from '../tree/instance.js';
 import { orTell } from '../tree/rank-failure.js';
 import { pieceOf, type ShardLayout } from '../unit/shard-layout.js';
 
+/** The kind of norm that is taken over gradients. */
 export interface GradNormOptions {
   /** 2, Infinity for the largest magnitude, or another power above 0. Default 2. */
   readonly normType?: number;

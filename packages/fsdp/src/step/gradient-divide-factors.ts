@@ -3,6 +3,7 @@
 import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 
+/** What gradients are divided by before and after their sum over ranks. */
 export interface GradientDivideFactors {
   /** Before the sum over ranks; above 0. */
   readonly predivide: number;

@@ -19,6 +19,7 @@ import { explained } from '../tree/explained.js';
 import { orTell } from '../tree/rank-failure.js';
 import { callQueueOf } from '../unit/unit-links.js';
 
+/** The options of a loss scaler, and the ranks that it keeps in step. */
 export interface ShardedGradScalerOptions extends Omit<LossScalerOptions, 'reduceFoundInf'> {
   /** All ranks that step together: the whole model's, not an expert's. */
   readonly processGroup: ProcessGroup;

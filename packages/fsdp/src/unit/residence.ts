@@ -6,6 +6,7 @@ import { FsdpConfigError } from '../errors.js';
 import { callIdentity } from '../tree/call-identity.js';
 import type { LinkGroups } from './unit-links.js';
 
+/** Where shards, gradients and optimizer state rest between uses. */
 export interface ResidenceOptions {
   /**
    * The shards and their optimizer state rest in host memory and come to the device for use:
@@ -21,6 +22,7 @@ export interface ResidenceOptions {
   readonly offloadConfig?: OffloadConfig;
 }
 
+/** The store that shards rest in, and whether training goes on from what it has. */
 export interface OffloadConfig {
   /** One a rank. Stays the caller's: close it after the module is disposed. */
   readonly store: ShardStore;

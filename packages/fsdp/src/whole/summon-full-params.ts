@@ -7,6 +7,7 @@ import { instanceOf } from '../tree/instance.js';
 import { ownersBeside } from '../unit/own-parameters.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 
+/** Which instances are made whole, and whether what is written is kept. */
 export interface SummonOptions {
   /** Nested instances too. Default true. Instances that share a parameter with these always. */
   readonly recurse?: boolean;

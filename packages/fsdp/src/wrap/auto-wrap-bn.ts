@@ -13,6 +13,7 @@ import {
   wrapperConfigOf,
 } from './enable-wrap.js';
 
+/** How the batch normalizations of a model are wrapped. */
 export interface AutoWrapBnOptions {
   readonly processGroup: ProcessGroup;
   /**

@@ -19,8 +19,10 @@ export interface WrapCandidate {
   readonly unwrappedParams: number;
 }
 
+/** Tells whether a candidate is to be wrapped. */
 export type WrapPolicy = (candidate: WrapCandidate) => boolean;
 
+/** What wrapping a model by a policy made of it. */
 export interface AutoWrapped {
   /** The model, or the wrapper around it. */
   readonly module: Module;

@@ -3,9 +3,11 @@
 import { type Module, ModuleList, MultiheadAttention } from '@shardweave/nn';
 import type { WrapPolicy } from './auto-wrap.js';
 
+/** A class of modules, abstract ones included. */
 // biome-ignore lint/suspicious/noExplicitAny: a class of modules, whatever its constructor takes
 export type ModuleClass = abstract new (...args: any[]) => Module;
 
+/** The size from which modules are wrapped, and the modules that are exempt. */
 export interface DefaultAutoWrapPolicyOptions {
   /** Least elements that are wrapped together. Default 1e8. */
   readonly minNumParams?: number;
