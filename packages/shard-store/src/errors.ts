@@ -1,5 +1,6 @@
 // Typed errors of stores. `code` is stable and is what callers branch on; the README has the table.
 
+/** What tells the errors of stores apart. */
 export type StoreErrorCode =
   | 'USAGE'
   | 'CLOSED'

@@ -13,6 +13,7 @@ import { StoreClosedError, StoreIncompleteError } from './errors.js';
 import { OperationOrder } from './operation-order.js';
 import type { ReadOptions, ShardStore, WriteOptions } from './store.js';
 
+/** The limit of a store in host memory, in bytes. */
 export interface HostStoreOptions {
   /** Bytes of all values together, above which a write rejects with `FULL`; unlimited. */
   readonly maxBytes?: number;

@@ -90,6 +90,7 @@ export interface PinnedValue {
   release(): Promise<void>;
 }
 
+/** Whether the store may keep the array that is written. */
 export interface WriteOptions {
   /**
    * The array is the store's from the call on, which may spare it a copy; the caller's again where
@@ -98,6 +99,7 @@ export interface WriteOptions {
   readonly isGiven?: boolean;
 }
 
+/** Where in a value a read begins, in bytes. */
 export interface ReadOptions {
   /** First byte of the value to read; 0. */
   readonly offset?: number;

@@ -52,6 +52,7 @@ import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
 // their slots until it succeeds, and no third one begins. A value that is pinned has a second name,
 // and the next write to its slot begins another file.
 
+/** The directory of a store on disk, and how it reads, writes and commits. */
 export interface DiskStoreOptions {
   /** Where the files are; created where it is not there. One store at a time may have it. */
   readonly directory: string;

@@ -4,6 +4,7 @@
 import { constants } from 'node:fs';
 import { link, mkdir, open, readdir, rename, unlink } from 'node:fs/promises';
 
+/** The calls of a file system that stores on disk make. */
 export interface FileLayer {
   /** Opens for reading; rejects with ENOENT where there is none. */
   openToRead(path: string): Promise<OpenFile>;
@@ -22,6 +23,7 @@ export interface FileLayer {
   syncDirectory(path: string): Promise<void>;
 }
 
+/** An open file of a file layer; positions and lengths are in bytes. */
 export interface OpenFile {
   /** Bytes read, perhaps fewer than asked for; 0 at the end of the file. */
   read(into: Uint8Array, position: number): Promise<number>;

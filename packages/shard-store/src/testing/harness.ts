@@ -4,6 +4,7 @@
 import { StoreError, type StoreErrorCode } from '../errors.js';
 import type { ShardStore } from '../store.js';
 
+/** The way to make and reopen the stores that are tested. */
 export interface StoreHarness {
   readonly name: string;
   /**
@@ -14,6 +15,7 @@ export interface StoreHarness {
   readonly reopen?: (store: ShardStore) => Promise<ShardStore>;
 }
 
+/** A test that every store must pass. */
 export interface StoreCase {
   readonly name: string;
   /** Whether the case says something only about stores that outlive their owner. */

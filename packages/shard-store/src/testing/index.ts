@@ -8,4 +8,5 @@ import { valueCases } from './value-cases.js';
 
 export type { StoreCase, StoreHarness } from './harness.js';
 
+/** All cases of conformance: values, failures and commits. */
 export const storeCases: readonly StoreCase[] = [...valueCases, ...failureCases, ...commitCases];
