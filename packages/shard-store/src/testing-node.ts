@@ -2,7 +2,7 @@
 
 import { type FileLayer, nodeFiles, type OpenFile } from './disk/file-layer.js';
 
-/** A call of a file layer, as it is recorded; lengths are in bytes. */
+/** A call of a file layer that is about to be made; lengths are in bytes. */
 export interface FileCall {
   readonly operation: keyof FileLayer | keyof OpenFile;
   readonly path: string;

@@ -26,6 +26,7 @@ const NAME_PAUSE_MS = 50;
 /** The names behind each number; none where there is only the number. */
 type Owners = ReadonlyMap<number, readonly string[]>;
 
+/** The ownership of a directory, held until it is released. */
 export interface OwnerLock {
   release(): Promise<void>;
 }
