@@ -29,7 +29,7 @@ const FEW_ROWS_BYTES_PER_NS = 15;
 const MIN_KEPT_COLUMNS = 128;
 /** Where they are not kept every chunk packs its own part of both operands, so there are fewer. */
 const UNKEPT_COLUMNS = 512;
-const UNKEPT_CHUNKS_PER_THREAD = 4;
+const UNKEPT_CHUNKS_PER_THREAD = 2;
 
 export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   const { m, n, k, batch, aBatch, bBatch, outBatch } = call;
