@@ -31,8 +31,8 @@ export interface LazyTensor<D extends FileDType = FileDType> {
   /** Exactly the elements' bytes, as a HostTensor has them. */
   read(): Promise<Uint8Array>;
   /**
-   * Those of some elements alone, where a part costs less than the whole: what a rank has a shard
-   * of.
+   * The bytes of some elements alone, where a part costs less than the whole. A rank loads the part
+   * that it has a shard of; a file is written a part at a time.
    */
   readPart?(part: ElementRange): Promise<Uint8Array>;
 }

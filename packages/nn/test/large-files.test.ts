@@ -3,8 +3,10 @@
 // not.
 
 import { constants } from 'node:buffer';
+import { toF32Array } from '@shardweave/dtypes';
 import {
   type ByteSource,
+  type ElementRange,
   FormatError,
   GPT2_DEFAULTS,
   Gpt2,
@@ -98,6 +100,42 @@ describe('a file of more than 4 GiB', () => {
     expect(file.bytesRead - before).toBe(6);
     expect(await readPart!({ first: 1, count: 2 })).toEqual(last.data.subarray(2));
     expect(file.bytesRead - before).toBe(10);
+  });
+
+  it('takes a tensor of more than 64 MiB in parts, converted or not', async () => {
+    const count = 2 ** 24 + 3; // 64 MiB of f32 and three elements
+    const values = new Float32Array(count);
+    values.set([1, 2, 3], 2 ** 24);
+    const bytes = new Uint8Array(values.buffer);
+    const parts: ElementRange[] = [];
+    const tensor: LazyTensor = {
+      dtype: 'f32',
+      shape: [count],
+      read: () => Promise.reject(new Error('read whole')),
+      readPart: async (part) => {
+        parts.push(part);
+        return bytes.subarray(part.first * 4, (part.first + part.count) * 4);
+      },
+    };
+    const state = new Map([['wide', tensor]]);
+    const file = await written(safetensorsPieces(state));
+    expect(parts).toEqual([
+      { first: 0, count: 2 ** 24 },
+      { first: 2 ** 24, count: 3 },
+    ]);
+    const wide = (await openSafetensors(file)).tensors.get('wide')!;
+    const last = { first: 2 ** 24, count: 3 };
+    expect(await wide.readPart!(last)).toEqual(bytes.subarray(2 ** 26));
+    const [halves] = modelFiles(GPT2_DEFAULTS, state, {
+      dtype: 'bf16',
+    });
+    const half = await written(halves!.pieces() as AsyncIterable<Uint8Array>);
+    const { readPart } = (await openSafetensors(half)).tensors.get('wide')!;
+    expect(toF32Array(await readPart!(last), 'bf16')).toEqual(Float32Array.of(1, 2, 3));
+    const short: LazyTensor = { ...tensor, readPart: async () => bytes.subarray(0, 8) };
+    await expect(written(safetensorsPieces(new Map([['wide', short]])))).rejects.toThrow(
+      /expected 67108864 bytes for 'wide' \(f32 \[16777216\]\), got 8/,
+    );
   });
 
   it('that ends early is refused before a tensor is read', async () => {

@@ -2,6 +2,7 @@
 // flat gradient that leaves for the store in backward, f32 whatever is computed in. See nn's Note
 // [flat parameter].
 
+import type { ElementRange } from '@shardweave/nn';
 import {
   type ByteStore,
   FlatGradient,
@@ -68,11 +69,12 @@ export class OffloadedFlat extends FlatParameter {
     await this.takeOver();
   }
 
-  /** A leaf's bytes at rest. */
-  readLeaf(leaf: Tensor): Promise<Uint8Array> {
+  /** A leaf's bytes at rest, or those of some of its elements. */
+  readLeaf(leaf: Tensor, part?: ElementRange): Promise<Uint8Array> {
     const elementBytes = byteSize(this.flat.dtype);
     const { start, length } = leaf.piece!;
-    return this.read(start * elementBytes, length * elementBytes);
+    const { first, count } = part ?? { first: 0, count: length };
+    return this.read((start + first) * elementBytes, count * elementBytes);
   }
 
   /** Replaces those of some leaves; a store writes the whole, and so once for all of them. */

@@ -29,8 +29,8 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
 }
 
 /**
- * As stateDict, but each tensor is read when it is asked for, as it is then: a model of any size
- * passes through the host one tensor at a time.
+ * As stateDict, but each tensor is read when it is asked for, as it is then, whole or in parts: a
+ * model of any size passes through the host one part of a tensor at a time.
  * @throws {OffloadBusyError} from a read beside another call, a backward or a step that has not
  * ended
  */
@@ -38,15 +38,18 @@ export async function lazyStateDict(model: OffloadModel): Promise<Map<string, La
   await model.moveToStore();
   const owners = ownersIn(model);
   const entries = new Map<string, LazyTensor<DType>>();
-  const atRest = (read: () => Promise<Uint8Array>) => () => model.whileAtRest('stateDict', read);
+  const atRest = (read: () => Promise<Uint8Array>) => model.whileAtRest('stateDict', read);
   for (const [name, tensor] of model.namedParameters()) {
     const flat = ownerOf(tensor, name, owners);
-    const read = atRest(() => flat.readLeaf(tensor));
-    entries.set(name, { ...restOf(flat, tensor), read });
+    entries.set(name, {
+      ...restOf(flat, tensor),
+      read: () => atRest(() => flat.readLeaf(tensor)),
+      readPart: (part) => atRest(() => flat.readLeaf(tensor, part)),
+    });
   }
   for (const [name, buffer] of model.namedBuffers()) {
     const { dtype, shape } = buffer;
-    entries.set(name, { dtype, shape, read: atRest(() => buffer.toBytes()) });
+    entries.set(name, { dtype, shape, read: () => atRest(() => buffer.toBytes()) });
   }
   return entries;
 }

@@ -29,13 +29,15 @@ function model(): OffloadModel {
   return new OffloadModel(new Sequential(device, layers), { numSlices: 3 });
 }
 
-it('gives what stateDict does, buffers too, and reads a tensor as it is then', async () => {
+it('gives what stateDict does, buffers and parts too, and reads a tensor as it is then', async () => {
   const one = model();
   const [whole, lazy] = [await stateDict(one), await lazyStateDict(one)];
   expect([...lazy.keys()]).toEqual([...whole.keys()]);
   for (const [name, { dtype, shape, read }] of lazy) {
     expect({ dtype, shape, data: await read() }).toEqual(whole.get(name));
   }
+  const part = await lazy.get('2.weight')!.readPart!({ first: 3, count: 2 });
+  expect(part).toEqual(whole.get('2.weight')!.data.subarray(12, 20));
   const other = await stateDict(model());
   await loadStateDict(one, other);
   expect(await lazy.get('2.weight')!.read()).toEqual(other.get('2.weight')!.data);

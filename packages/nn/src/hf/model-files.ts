@@ -209,9 +209,15 @@ function inDType(tensor: HostTensor | LazyTensor, dtype: WeightsDType): HostTens
   if (from === dtype || !isDeviceDType(from) || !isFloat(from)) {
     return tensor;
   }
-  const read = async () => {
-    const bytes = 'data' in tensor ? tensor.data : await tensor.read();
-    return fromF32Array(toF32Array(bytes, from), dtype);
+  const convert = (bytes: Uint8Array) => fromF32Array(toF32Array(bytes, from), dtype);
+  if ('data' in tensor) {
+    return { dtype, shape, read: async () => convert(tensor.data) };
+  }
+  const { readPart } = tensor;
+  return {
+    dtype,
+    shape,
+    read: async () => convert(await tensor.read()),
+    ...(readPart && { readPart: async (part) => convert(await readPart(part)) }),
   };
-  return { dtype, shape, read };
 }

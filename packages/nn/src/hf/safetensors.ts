@@ -2,6 +2,7 @@
 // to what one array holds are read and written whole; larger ones by ranges and in pieces, one
 // tensor in memory at a time.
 
+import { elementCountOf } from '@shardweave/tensor-core';
 import { FormatError } from '../errors.js';
 import type { ElementRange, HostTensor, LazyTensor } from '../host-tensor.js';
 import {
@@ -97,8 +98,7 @@ export function writeSafetensors(
 
 /**
  * The bytes of the file that writeSafetensors would make, one piece after the other and none beyond
- * 64
- * MiB. A lazy tensor is read when its turn comes.
+ * 64 MiB. A lazy tensor is read when its turn comes, piece by piece where it has `readPart`.
  * @throws {FormatError} where a tensor's bytes do not match its shape; what came before it is no
  * file
  */
@@ -109,11 +109,30 @@ export async function* safetensorsPieces(
   const { start, tensors: sorted } = layOut(tensors, options.metadata);
   yield start;
   for (const [name, tensor] of sorted) {
+    if ('readPart' in tensor && tensor.readPart !== undefined) {
+      yield* partsOf(name, tensor, tensor.readPart);
+      continue;
+    }
     const data = 'data' in tensor ? tensor.data : await tensor.read();
     checkBytes(name, tensor, data);
     for (let at = 0; at < data.byteLength; at += PIECE_BYTES) {
       yield data.subarray(at, at + PIECE_BYTES);
     }
+  }
+}
+
+async function* partsOf(
+  name: string,
+  tensor: LazyTensor,
+  readPart: NonNullable<LazyTensor['readPart']>,
+): AsyncGenerator<Uint8Array, void, undefined> {
+  const most = PIECE_BYTES / elementBytesOf(tensor.dtype);
+  const size = elementCountOf(tensor.shape);
+  for (let first = 0; first < size; first += most) {
+    const count = Math.min(most, size - first);
+    const data = await readPart({ first, count });
+    checkBytes(name, { ...tensor, shape: [count] }, data);
+    yield data;
   }
 }
 
