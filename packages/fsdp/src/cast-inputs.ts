@@ -6,8 +6,9 @@ import type { ResolvedFsdpOptions } from './resolve-options.js';
 import { modulesOutsideInstances } from './unit/own-parameters.js';
 
 /**
- * The root of a mixed-precision tree brings float inputs to its compute dtype, an instance with
- * forceInputToFp32 to f32, both with autograd and in any container.
+ * Casts the float tensors in `args`, whatever containers hold them, and records the cast for
+ * autograd. The root of a mixed-precision tree casts them to its compute dtype; an instance with
+ * forceInputToFp32 casts them to f32; any other instance leaves them as they are.
  */
 export function castInputs<T>(
   args: T,
@@ -19,7 +20,10 @@ export function castInputs<T>(
   return options.forceInputToFp32 ? castFloats(args, 'f32') : args;
 }
 
-/** Brings the float buffers below `module`, up to inner instances, to `dtype`. */
+/**
+ * Casts the float buffers of `module` and of the modules below it to `dtype`; inner instances cast
+ * their own.
+ */
 export function castBuffers(module: Module, dtype: DType): void {
   for (const each of modulesOutsideInstances(module)) {
     for (const [, buffer] of each.ownBuffers()) {

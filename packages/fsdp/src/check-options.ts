@@ -1,4 +1,4 @@
-// The rules of this package's options, and their checks.
+// The rules that this package's options follow, and the check of them.
 
 import { isTensor } from '@shardweave/tensor-core';
 import {
@@ -76,7 +76,7 @@ const RULES: OptionRules<FsdpOptions> = {
 
 const OFFLOAD_RULES: OptionRules<OffloadConfig> = { store: STORE, resume: optional(FLAG) };
 
-/** Options that fairscale and PyTorch have, and what stands for them here. */
+/** Options that fairscale and PyTorch have and this package lacks, each with what to do instead. */
 const ANSWERS: Readonly<Record<string, string>> = {
   computeDevice: "A module's device is where it computes.",
   clearAutocastCache: 'Nothing casts by ambient mode.',
@@ -94,7 +94,8 @@ const ANSWERS: Readonly<Record<string, string>> = {
 export const { checkOptions } = optionChecks(FsdpConfigError, ANSWERS);
 
 /**
- * @throws {FsdpConfigError} for what is no object, an unknown option, and one that breaks its rule
+ * @throws {FsdpConfigError} where `options` is not an object, has an unknown option, or has a value
+ * that breaks the option's rule
  */
 export function checkFsdpOptions(options: unknown): void {
   checkOptions<FsdpOptions>('fsdp', options, RULES);

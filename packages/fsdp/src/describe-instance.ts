@@ -1,9 +1,9 @@
-// An instance in words, for people.
+// Describes an instance in words, for people to read.
 
 import type { ResolvedFsdpOptions } from './resolve-options.js';
 import type { TreeInstance } from './tree/tree-instance.js';
 
-/** One line; with the option verbose also the options, and a line for each flat parameter. */
+/** One line; with the option `verbose` also the options, and a line for each flat parameter. */
 export function describeInstance(instance: TreeInstance, options: ResolvedFsdpOptions): string {
   const { processGroup, units, name, isResharding, tree } = instance;
   const { masterDType, computeDType, isVerbose } = options;

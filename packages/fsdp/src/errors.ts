@@ -5,25 +5,34 @@ export abstract class FsdpError extends Error {
   abstract readonly code: string;
 }
 
-/** An option or a wrapped module that cannot work; found at construction. */
+/**
+ * An option or a wrapped module that cannot work. It is found when the instance is constructed, or,
+ * where it takes all ranks to see it, at the first collective call.
+ */
 export class FsdpConfigError extends FsdpError {
   override readonly name = 'FsdpConfigError' as const;
   readonly code = 'FSDP_CONFIG';
 }
 
-/** A call that the module's state does not allow, for instance a forward inside summon. */
+/**
+ * A call that the module's present state does not allow, such as a forward inside summonFullParams.
+ */
 export class FsdpStateError extends FsdpError {
   override readonly name = 'FsdpStateError' as const;
   readonly code = 'FSDP_STATE';
 }
 
 /**
- * Ranks used different parameters in a step, modules in different orders, or made different calls.
+ * The ranks did not do the same: they used different parameters in a step, ran modules in different
+ * orders, or made different calls.
  */
 export class FsdpRanksDifferError extends FsdpError {
   override readonly name = 'FsdpRanksDifferError' as const;
   readonly code = 'FSDP_RANKS_DIFFER';
-  /** Those that some ranks have gradients for and others don't, by unit and path, where known. */
+  /**
+   * The parameters that get a gradient on some ranks and not on others, as unit and path; empty
+   * where that is not known.
+   */
   readonly parameters: readonly string[];
 
   constructor(
@@ -36,16 +45,13 @@ export class FsdpRanksDifferError extends FsdpError {
 }
 
 /**
- * Another rank failed, so this one cannot go on. After a step the process groups have ended; after
- * a save, a load or a state dict they go on.
+ * Another rank failed, so this one cannot finish its call. After a failed step the process groups
+ * have ended. After a failed save, load or state dict they go on working.
  */
 export class FsdpRankFailedError extends FsdpError {
   override readonly name = 'FsdpRankFailedError' as const;
   readonly code = 'FSDP_RANK_FAILED';
-  /**
-   * Rank that failed, in which call, and why: its error's text, of a step with the error's code or
-   * name before it.
-   */
+  /** The rank that failed. */
   readonly rank: number;
   readonly operation: string;
   readonly reason: string;

@@ -1,6 +1,7 @@
 // Wraps a module so that each rank holds a shard of its parameters, gradients and optimizer state
-// (ZeRO-3; fairscale's FullyShardedDataParallel). Wrap inner modules first: an outer instance takes
-// the parameters that are left. Create it before or after the optimizer, alike on all ranks.
+// (ZeRO-3, as fairscale's FullyShardedDataParallel). Wrap inner modules first: an outer instance
+// takes the parameters that the inner ones have left. All ranks have to wrap alike. The optimizer
+// may be created before the wrapping or after it.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
@@ -29,17 +30,22 @@ export class FullyShardedDataParallel<
   Inner extends Module<Args, Output> = Module<Args, Output>,
 > extends Module<Args, Output> {
   // biome-ignore-end lint/suspicious/noExplicitAny: as above
-  /** What the package itself needs of it: the tree, states and saves; see tree/instance.ts. */
+  /** The state that the rest of the package keeps for this instance; see tree/instance.ts. */
   readonly [INSTANCE]: object;
-  /** What it wraps, with its own type: the way to that module's properties. */
+  /**
+   * The wrapped module with its own type, through which a program reaches that module's properties.
+   */
   readonly module: Inner;
   readonly #instance: Instance;
-  /** What a forward threw last that the other ranks know of. */
+  /**
+   * The last error of a forward that the other ranks have been told of, so that `call` does not
+   * tell them twice.
+   */
   #toldError: unknown;
 
   /**
-   * @throws {FsdpConfigError} for contradicting options, and for parameters that were packed or are
-   * f32 where computation is in 16 bits without masters
+   * @throws {FsdpConfigError} for options that contradict each other, for packed parameters, and
+   * for f32 parameters where computation is in 16 bits without f32 masters
    */
   constructor(module: Inner & Module<Args, Output>, options: FsdpOptions) {
     super(module.device);
@@ -58,17 +64,19 @@ export class FullyShardedDataParallel<
     return this.#instance.processGroup;
   }
 
-  /** Over which shards are replicated; undefined without hybrid sharding. */
+  /** The ranks that hold a replica of this rank's shard; undefined without hybrid sharding. */
   get replicateGroup(): ProcessGroup | undefined {
     return this.#instance.replicateGroup;
   }
 
-  /** For errors and traces. */
+  /** The name of the instance in errors and traces. */
   get name(): string {
     return this.#instance.name;
   }
 
-  /** Its own flat parameters; none where inner instances hold all parameters. */
+  /**
+   * The flat parameters of this instance itself; empty where inner instances hold all parameters.
+   */
   get units(): readonly ShardedUnit[] {
     return this.#instance.units;
   }
@@ -82,15 +90,18 @@ export class FullyShardedDataParallel<
   }
 
   /**
-   * The numeric classes of all ranks, each once, sorted: with several, ranks train together, but
-   * another division of the work among them has other bits. Empty on one rank, and before
-   * initialize.
+   * The numeric classes of all ranks, each once, sorted. Ranks of one class round alike. Ranks of
+   * several classes train together, but dividing the work among them in another way gives other
+   * bits. Empty on a single rank, and before initialize.
    */
   get numericClasses(): readonly string[] {
     return this.#instance.tree?.numericClasses ?? [];
   }
 
-  /** What gradients are divided by around their reduction; set by setGradientDivideFactors. */
+  /**
+   * The divisors that are applied to gradients before and after their reduction; set by
+   * setGradientDivideFactors.
+   */
   get divideFactors(): DivideFactors {
     return this.#instance.options.divide;
   }
@@ -102,7 +113,10 @@ export class FullyShardedDataParallel<
 
   // ---- forward and backward --------------------------------------------------------------------
 
-  /** As any module's; the other ranks learn where a hook around the outermost forward throws. */
+  /**
+   * Calls the module as any other. Where a hook around the outermost forward throws, the other
+   * ranks are told, so that none waits for this one.
+   */
   override async call(...args: Args): Promise<Output> {
     try {
       return await super.call(...args);
@@ -122,7 +136,7 @@ export class FullyShardedDataParallel<
     const { shared, options } = instance;
     const before = instance.trainingState;
     instance.expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
-    instance.trainingState = 'forward'; // at once: calls made from here on are refused
+    instance.trainingState = 'forward'; // before any wait, to refuse other calls
     const isRecomputing = this.device.isInBackward;
     const isInside = isRecomputing || instance.tree?.outermost !== undefined;
     const leave = isInside ? () => {} : occupyUnits(instance.instances(), 'forward');
@@ -181,15 +195,18 @@ export class FullyShardedDataParallel<
     }
   }
 
-  /** Frees its full parameters after forward, where it reshards and nobody else uses them now. */
+  /**
+   * Frees the full parameters, unless the instance keeps them after forward or another instance is
+   * using them.
+   */
   reshard(): void {
     this.#instance.reshard();
   }
 
   /**
-   * Elects the root and opens the links of its tree; collective on the first call, and where
-   * instances were put in since. Forward calls it, as does whatever else needs all ranks. Waits for
-   * calls made before.
+   * Elects the root and opens the links of its tree. Collective on the first call, and whenever
+   * instances were added since. Forward and every other collective call do it by themselves. Waits
+   * for the collective calls made before it.
    * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all
    * ranks where they differ in instances or options
    */
@@ -197,7 +214,7 @@ export class FullyShardedDataParallel<
     await this.#instance.initialize();
   }
 
-  /** Has its parameters made present before its output's gradient is used. */
+  /** Makes backward gather this instance's parameters before it uses the gradient of `output`. */
   #hookOutput(tree: Tree, output: Output): UseKind {
     if (!this.device.isGradEnabled) {
       return 'unrecorded';
@@ -231,9 +248,11 @@ export class FullyShardedDataParallel<
   }
 
   /**
-   * Frozen parameters are needed for the gradients of inputs, after the last gradient of their
-   * own: they go once an input's gradient is passed on, when this module's nodes have all run. Not
-   * where another rank may go another way: it would gather them again for an earlier use.
+   * Frees frozen parameters at the end of this module's backward. They are needed for the gradients
+   * of the module's inputs, which come after the last gradient of its parameters; once an input's
+   * gradient is passed on, all nodes of the module have run. With findUnusedParameters they stay: a
+   * rank that takes another way through the model would have to gather them again, and gathers are
+   * alike on all.
    */
   #dropBeforeInputs(tree: Tree, args: Args): void {
     const instance = this.#instance;
@@ -253,8 +272,9 @@ export class FullyShardedDataParallel<
   }
 
   /**
-   * Uses a parameter that another instance shards, for a module that got it after this instance was
-   * made; those it had then are found by themselves.
+   * Declares that the module uses `parameter`, which another instance shards. That is needed only
+   * for a parameter that was put into the module after this instance was made; earlier ones are
+   * found by themselves.
    * @throws {FsdpConfigError} where no other instance shards it
    */
   appendSharedParam(parameter: Tensor): void {
@@ -273,9 +293,9 @@ export class FullyShardedDataParallel<
   // ---- accumulation ----------------------------------------------------------------------------
 
   /**
-   * Runs `body` without reducing gradients: its backwards add up unsharded f32 gradients, which the
-   * next backward outside reduces. Root only.
-   * @throws {FsdpStateError} on an inner instance, or inside forward, backward or summon
+   * Runs `body` without reducing gradients: the backwards inside it add up whole f32 gradients on
+   * each rank, and the next backward after it reduces them. Root only.
+   * @throws {FsdpStateError} on an inner instance, or inside forward, backward or summonFullParams
    */
   async noSync<T>(body: () => T | Promise<T>): Promise<T> {
     const tree = await this.#instance.initialize();
@@ -294,20 +314,23 @@ export class FullyShardedDataParallel<
 
   // ---- the module inside -----------------------------------------------------------------------
 
-  /** A child of the module inside all wrappers, by its place; from the end where negative. */
+  /**
+   * The child at `index` of the module inside all wrappers; a negative index counts from the end.
+   */
   at(index: number): Module | undefined {
     return [...innerModule(this).children().values()].at(index);
   }
 
-  /** A child of the module inside all wrappers, by its name. */
+  /** The child called `name` of the module inside all wrappers. */
   get(name: string): Module | undefined {
     return innerModule(this).children().get(name);
   }
 
   /**
    * Makes new initial values for all layers inside, as nn's resetParameters does; each rank keeps
-   * its shard. Inside summonFullParams of this instance and those below it.
-   * @throws {FsdpStateError} outside of that, and without the option allowResetParameters
+   * its shard of them. It has to be called inside summonFullParams of this instance with its nested
+   * ones.
+   * @throws {FsdpStateError} outside summonFullParams, and without the option allowResetParameters
    */
   resetParameters(options: { readonly seed?: number } = {}): void {
     if (!this.#instance.options.allowResetParameters) {
@@ -323,14 +346,14 @@ export class FullyShardedDataParallel<
     return describeInstance(this.#instance, this.#instance.options);
   }
 
-  /** What console.log shows in Node. */
+  /** The text that console.log shows in Node. */
   [Symbol.for('nodejs.util.inspect.custom')](): string {
     return this.toString();
   }
 
   // ---- states ----------------------------------------------------------------------------------
 
-  /** @throws {FsdpStateError} unless the instance is in one of the states */
+  /** @throws {FsdpStateError} unless the instance is in one of `states` */
   assertState(...states: readonly TrainingState[]): void {
     this.#instance.expectState('assertState', states);
   }

@@ -1,4 +1,4 @@
-// What follows from the options of FullyShardedDataParallel.
+// Everything that follows from the options of FullyShardedDataParallel.
 
 import type { DType } from '@shardweave/tensor-core';
 import { checkFsdpOptions } from './check-options.js';
@@ -8,11 +8,11 @@ import { type Residence, resolveResidence } from './unit/residence.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
 import type { LinkGroups } from './unit/unit-links.js';
 
-// Ahead of use only the wire and host memory are busy; several units of a small model fit, one or
-// two of a large one.
+// Gathering ahead of use occupies only the wire and host memory. This much holds several units of a
+// small model, and one or two of a large one.
 const DEFAULT_GATHER_CAP_BYTES = 64 * 2 ** 20;
 
-// fairscale's.
+// The default of fairscale.
 const DEFAULT_BUCKET_CAP_MB = 25;
 
 export interface ResolvedFsdpOptions {
@@ -22,13 +22,13 @@ export interface ResolvedFsdpOptions {
   readonly reshardAfterForward: boolean;
   readonly disableReshardOnRoot: boolean;
   readonly isMixed: boolean;
-  /** dtype of the shards, and so what parameters have before sharding. */
+  /** dtype of the shards, and so of the parameters before they are sharded. */
   readonly masterDType: DType;
   readonly bufferDType: DType;
   readonly forceInputToFp32: boolean;
   readonly computeDType: DType;
   readonly reduceDType: DType;
-  /** May change between steps. */
+  /** The divisors may change between steps. */
   readonly divide: DivideFactors;
   readonly residence: Residence | undefined;
   readonly isBucketed: boolean;
@@ -46,7 +46,8 @@ export interface ResolvedFsdpOptions {
 
 /**
  * Fills in defaults.
- * @throws {FsdpConfigError} for options that contradict each other, are unknown, or of a wrong type
+ * @throws {FsdpConfigError} for options that contradict each other, that are unknown, or that have
+ * a wrong type
  */
 export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
   checkFsdpOptions(options);
@@ -105,7 +106,10 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
   };
 }
 
-/** 1, doubled while it divides worldSize and worldSize / factor is larger than it. */
+/**
+ * The power of two that gradients are divided by before their sum: doubled from 1 as long as it
+ * divides `worldSize` and is smaller than `worldSize` / factor. 8 ranks: 4; 6 ranks: 4; 7 ranks: 2.
+ */
 export function defaultPredivide(worldSize: number): number {
   let factor = 1;
   while (worldSize % factor === 0 && worldSize / factor > factor) {

@@ -1,6 +1,6 @@
-// A sharded module into a save and back: every rank writes and reads the pieces that it owns, so
-// nothing is ever whole on one of them, and any world size and any strategy loads what another
-// saved.
+// Writes a sharded module into a save and reads it back. Every rank writes and reads only the
+// pieces that it owns, so nothing is ever whole on one rank, and a save loads at any world size and
+// under any strategy.
 
 import {
   beginSave,
@@ -25,37 +25,48 @@ import { agreedProgress } from './gather-flat-state.js';
 import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
 import { namesFor } from './optim-state-dict.js';
 
-/** What is saved beside the parameters, and whether frozen ones are left out. */
+/**
+ * Options of saveCheckpoint: what is saved beside the parameters, and whether frozen ones are left
+ * out.
+ */
 export interface SaveCheckpointOptions {
-  /** Its state is saved too. */
+  /** The optimizer whose state is saved too. */
   readonly optimizer?: AnyOptimizer;
-  /** Kept beside it: JSON, the first rank's. */
+  /** JSON that is kept beside the save; the first rank's is taken. */
   readonly extra?: Readonly<Record<string, unknown>>;
   /**
-   * Frozen parameters are not saved: a base model that its adapters are trained beside. Default
+   * Frozen parameters are not saved, such as those of a base model whose adapters are trained.
+   * Default false.
+   */
+  readonly onlyTrained?: boolean;
+}
+
+/**
+ * Options of loadCheckpoint: what is loaded beside the parameters, and how strictly names must fit.
+ */
+export interface LoadCheckpointOptions {
+  /** The optimizer that gets the saved state, and the saved options of its groups. */
+  readonly optimizer?: AnyOptimizer;
+  /** Refuse missing and unexpected names. Default true. */
+  readonly strict?: boolean;
+  /**
+   * Frozen parameters keep their values, and the save is expected to have none of them. Default
    * false.
    */
   readonly onlyTrained?: boolean;
 }
 
-/** What is loaded beside the parameters, and how strictly names must fit. */
-export interface LoadCheckpointOptions {
-  /** Gets the state that was saved, and its groups' options. */
-  readonly optimizer?: AnyOptimizer;
-  /** Refuse missing and unexpected names. Default true. */
-  readonly strict?: boolean;
-  /** Frozen parameters keep their values, and the save has none of them. Default false. */
-  readonly onlyTrained?: boolean;
-}
-
 /**
- * Saves parameters and, if asked, optimizer state as each rank holds them, and buffers from the
- * first, in place of the save that is there. Collective; 8 MiB of it are on a host at once, and of
- * what rests in a store one flat parameter's state. Of several replicas the first writes.
- * @param store this rank's. The first rank has to see the save before; a directory may be shared or
- * not, files have names of their own
- * @throws {FsdpStateError} unless idle; {CheckpointError} as publication, and what a store throws,
- * on the rank itself; on the others {FsdpRankFailedError} that names it. The save before stays
+ * Saves parameters and, if asked, optimizer state as each rank holds them, and the first rank's
+ * buffers, in place of the save that is there. Collective. At most 8 MiB of it are in a host's
+ * memory at once; where state rests in a store, one flat parameter's state besides. With several
+ * replicas the first one writes.
+ * @param store the store of this rank. The first rank's must show the save that is there already.
+ * Ranks may share a directory or not, because their files have different names
+ * @throws {FsdpStateError} unless the instance is idle
+ * @throws {CheckpointError} as publication does, and whatever a store throws, on the rank where it
+ * happens; the other ranks throw {FsdpRankFailedError}, which names that rank. The earlier save
+ * stays
  */
 export async function saveCheckpoint(
   fsdp: FullyShardedDataParallel,
@@ -105,7 +116,8 @@ async function writeShards(
       await session?.publish(parts, { optimizer: saved, extra });
     });
   } catch (error) {
-    // Best effort, for the first error is the one to tell; the next save removes what is left.
+    // Deletion is a best effort, for the first error is the one to report; the next save removes
+    // what is left.
     if (part !== undefined && session === undefined) {
       for (const file of Object.keys(part.files)) {
         await store.delete(file).catch(() => undefined);
@@ -117,16 +129,18 @@ async function writeShards(
 }
 
 /**
- * What this rank would write in saveCheckpoint, for writePart: forwards, backwards and steps may
- * follow at once, and are not in it. Collective. Shards stay on the device until they are written;
- * a step of the optimizer waits for those that were not read, so let nobody else change parameters
- * or state before. What rests in a store on disk is pinned there: a save in a directory of the same
- * device takes its files and copies none. Release it behind writePart. A rank that is not of the
- * first replica gets no pieces.
- * @returns steps are those of parameters that have elements here: whoever publishes puts all ranks'
- * together
- * @throws {FsdpStateError} unless idle; {NnConfigError} where shards or gradients rest off the
- * device in a store that can't pin them; {FsdpRankFailedError} where another rank fails
+ * Captures what saveCheckpoint would write on this rank, for writePart: forwards, backwards and
+ * steps may follow at once, and the capture does not see them. Collective. Shards stay on the
+ * device until they are written, and a step of the optimizer waits for those that are still to be
+ * read; nothing else may change parameters or state meanwhile. What rests in a store on disk is
+ * pinned there, so a save in a directory of the same device links the files and copies none.
+ * Release the capture after writePart. A rank outside the first replica gets no pieces.
+ * @returns the pieces, and the steps of those parameters that have elements on this rank; whoever
+ * publishes the save joins the steps of all ranks
+ * @throws {FsdpStateError} unless the instance is idle
+ * @throws {NnConfigError} where shards or gradients rest off the device in a store that can't pin
+ * them
+ * @throws {FsdpRankFailedError} where another rank fails
  */
 export async function captureCheckpoint(
   fsdp: FullyShardedDataParallel,
@@ -156,16 +170,17 @@ export async function captureCheckpoint(
 }
 
 /**
- * Loads what any strategy saved, at any world size. Collective. Floats are converted to what
- * parameters have here. Every rank checks all pieces that it will read before any of them writes
- * one. At once on the host are 1 MiB of a file, and of what rests in a store one flat parameter and
- * its state; on the device nothing more than after it.
- * @param reader this rank's: it has to find the index, and the files that its own pieces are in
- * @returns extra, as it was saved
- * @throws {CheckpointError} for no save, a damaged one, or another model's, on the rank itself, on
- * the others {FsdpRankFailedError} that names it: nothing is loaded on any. Where a rank fails
- * after that, what is loaded is mixed: load again
- * @throws {FsdpStateError} unless idle
+ * Loads a save that any strategy wrote at any world size. Collective. Floats are converted to the
+ * dtype that parameters have here. Every rank checks all pieces that it is going to read before any
+ * rank writes one. The host holds 1 MiB of a file at once; where state rests in a store, one flat
+ * parameter and its state besides. The device needs no more memory than after the load.
+ * @param reader the reader of this rank: it has to find the index, and the files of this rank's
+ * pieces
+ * @returns `extra`, as it was saved
+ * @throws {CheckpointError} where there is no save, or a damaged one, or that of another model, on
+ * the rank where it is seen; the other ranks throw {FsdpRankFailedError}, which names that rank.
+ * Nothing is then loaded on any rank. A rank that fails later leaves a mixture: load again
+ * @throws {FsdpStateError} unless the instance is idle
  */
 export async function loadCheckpoint(
   fsdp: FullyShardedDataParallel,
@@ -190,7 +205,7 @@ async function readShards(
     held = heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: true });
     save = await openSave(reader);
     await held.check(save, { strict, isForeign: isOneGroups });
-    return save.id; // ranks may have read different saves
+    return save.id; // compared, because ranks may have read different saves
   });
   await agree(root, operation, async () => {
     try {
@@ -230,7 +245,7 @@ function heldBy(
   });
 }
 
-/** What ranks agree on of each flat, and which of them this one writes. */
+/** What the ranks agree on for each flat parameter, and which of them this rank writes. */
 function agreementsOf(
   units: readonly KeyedUnit[],
   share: <T>(collective: () => Promise<T>) => Promise<T>,
@@ -246,6 +261,6 @@ function agreementsOf(
 /** Takes part in the agreements of a save that another replica writes. */
 async function passOver(pieces: AsyncIterable<unknown>): Promise<undefined> {
   for await (const _ of pieces) {
-    // another replica has it
+    // Nothing is written here, because another replica has the piece.
   }
 }

@@ -1,5 +1,5 @@
-// Whole parameters from the shards of all ranks, offline: no device, no process group, any number
-// of shards.
+// Makes whole parameters from the shards of all ranks, offline: with no device and no process
+// group, and from any number of shards.
 
 import { byteSize } from '@shardweave/dtypes';
 import { StateDictError } from '@shardweave/nn';
@@ -7,20 +7,25 @@ import { elementCountOf } from '@shardweave/tensor-core';
 import type { FlatMetadata, ShardMetadata } from './shard-metadata.js';
 import type { StateDict, StateEntry } from './state-entry.js';
 
-/** What is taken from the shards, and whether they may lack anything. */
+/**
+ * Options of consolidateShardWeights: what is taken from the shards, and whether they may lack
+ * anything.
+ */
 export interface ConsolidateOptions {
-  /** Take buffers too, from the first rank. Default true. */
+  /** Take the first rank's buffers too. Default true. */
   readonly withModuleBuffers?: boolean;
-  /** false: parameters and buffers that a shard lacks are left out. Default true. */
+  /** false: a parameter or buffer that a shard lacks is left out. Default true: it is an error. */
   readonly strict?: boolean;
 }
 
 /**
- * The state dict of the bare module from each rank's localStateDict and localMetadataDict, in any
- * order of ranks. Each shard is cut by its own rank's padding. What ranks hold for themselves
- * (experts) is the first one's. A shared parameter appears once, as in the bare module's own.
- * @throws {StateDictError} for no shards, ranks that are missing or twice, metadata that differ,
- * and shards of another length than their metadata say; also for missing ones, where strict
+ * Puts together the state dict of the bare module from each rank's localStateDict and
+ * localMetadataDict, which may come in any order of ranks. Each rank's own metadata tell how much
+ * of its shard is padding. What each rank holds for itself (experts) is taken from the first one. A
+ * shared parameter appears once, as in the bare module's own state dict.
+ * @throws {StateDictError} for no shards, for ranks that are missing or appear twice, for metadata
+ * that differ, and for shards of another length than their metadata say; where strict also for
+ * missing entries
  */
 export function consolidateShardWeights(
   shardWeights: readonly ReadonlyMap<string, StateEntry>[],
@@ -35,7 +40,8 @@ export function consolidateShardWeights(
     for (const { metadata } of shards) {
       checkAlike(flat, metadata.flats[index]);
     }
-    // Instances of a group of their own repeat over the ranks; the first of each place is taken.
+    // An instance with a smaller group of its own repeats over the ranks; the first shard of each
+    // of its places is taken.
     const parts = Array.from({ length: flat.worldSize }, (_, place) => {
       const shard = shards.find(({ metadata }) => metadata.flats[index]!.rank === place);
       return shardOf(shard ?? first, index, isStrict);
@@ -51,7 +57,7 @@ export function consolidateShardWeights(
       found.set(name, { dtype: flat.dtype, shape, data });
     });
   });
-  // In the order of the bare module, not of the flats.
+  // The entries come in the order of the bare module, not of the flat parameters.
   const order = first.metadata.parameters.filter((name) => found.has(name));
   const entries: StateDict = new Map(order.map((name) => [name, found.get(name)!]));
   for (const name of withModuleBuffers ? first.metadata.buffers : []) {

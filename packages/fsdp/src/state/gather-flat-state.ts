@@ -1,4 +1,4 @@
-// The optimizer state of one flat parameter, from the shards of all ranks to rank 0's host.
+// Gathers the optimizer state of one flat parameter from the shards of all ranks to rank 0's host.
 
 import { exchangeTexts } from '@shardweave/collectives';
 import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
@@ -11,7 +11,10 @@ import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 const F32_BYTES = 4;
 
-/** State of the unit's parameters on rank 0 of its group, nothing on the others. Collective. */
+/**
+ * The optimizer state of the unit's parameters on rank 0 of its group, and an empty map on the
+ * other ranks. Collective.
+ */
 export async function gatherFlatState<Options extends object>(
   unit: ShardedUnit,
   optimizer: Optimizer<Options>,
@@ -48,7 +51,7 @@ export async function gatherFlatState<Options extends object>(
   );
 }
 
-/** How far the parameters with elements on this rank have come. */
+/** The steps of those parameters that have elements on this rank. */
 function progressIn({ parameters }: ShardedUnit, runs: readonly StateRun[]): FlatProgress {
   return new Map(
     parameters.flatMap(({ tensor }) => {
@@ -60,13 +63,14 @@ function progressIn({ parameters }: ShardedUnit, runs: readonly StateRun[]): Fla
 }
 
 /**
- * What one rank tells of a parameter that it has elements of: step 0 where it was never stepped.
+ * What one rank tells about a parameter that it has elements of: its index in the unit, its step (0
+ * where it was never stepped), and the names of its state tensors.
  */
 type ToldProgress = readonly [index: number, step: number, names: readonly string[]];
 
 /**
- * How far each parameter of the unit has come, by those ranks that have elements of it. Collective
- * over the unit's group.
+ * The step and the state tensors of each parameter of the unit, as told by the ranks that have
+ * elements of it. Collective over the unit's group.
  * @throws {StateDictError} where ranks with parts of one parameter differ
  */
 export async function agreedProgress(

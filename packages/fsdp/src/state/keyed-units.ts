@@ -1,11 +1,11 @@
-// Under which name each rank saves and finds its part of each parameter.
+// The name under which each rank saves and finds its part of each parameter.
 //
 // Note [keys of experts]
-// Ranks of a tree may hold different parameters under one name: experts, whose group has some of
-// the tree's ranks. Their keys have the number of the group behind the name, counted by first
-// ranks: over four ranks in pairs 'up.weight@0' and 'up.weight@1'. So a save finds its way to as
-// many experts of any other number of ranks. Replicas of an instance hold the same, and are one
-// group here.
+// Ranks of a tree may hold different parameters under one name: experts, whose group has only some
+// of the tree's ranks. The keys of experts end with the number of their group, and groups are
+// numbered by their first ranks. Four ranks in pairs have 'up.weight@0' and 'up.weight@1'. So a
+// save finds its way back to as many experts on any other number of ranks. The replicas of an
+// instance hold the same values, and count as one group here.
 
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { callIdentity, exchangeCall } from '../tree/call-identity.js';
@@ -15,13 +15,16 @@ import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 export interface KeyedUnit {
   readonly unit: ShardedUnit;
-  /** One a parameter, in the unit's order. */
+  /** The keys, one for each parameter, in the unit's order. */
   readonly keys: readonly string[];
-  /** Whether this rank writes its part: another replica does not. */
+  /** Whether this rank writes its part; false where another replica does. */
   readonly isWriting: boolean;
 }
 
-/** All units, outer first. Collective where instances have other groups than `root`. */
+/**
+ * All units with their keys, outer instances first. Collective where instances have other groups
+ * than `root`.
+ */
 export async function keyedUnits(
   root: Instance,
   options: { readonly operation: string },
@@ -41,13 +44,14 @@ export async function keyedUnits(
   });
 }
 
-/** Whether a name is that of an expert. */
+/** Whether a key is that of an expert. */
 export function isOneGroups(key: string): boolean {
   return /@\d+$/.test(key);
 }
 
 /**
- * The number of this rank's group among those that hold different parameters; none where all share.
+ * The number of this rank's group for each instance whose ranks hold different parameters; empty
+ * where all ranks share everything.
  */
 async function numberGroups(root: Instance, operation: string): Promise<Map<ProcessGroup, number>> {
   const { processGroup } = root;
@@ -61,7 +65,7 @@ async function numberGroups(root: Instance, operation: string): Promise<Map<Proc
   if (inner.size === 0) {
     return numbers;
   }
-  // A group is known by its first rank in the tree's group.
+  // A group is identified by the rank that its first member has in the tree's group.
   const firsts: number[] = [];
   for (const { processGroup: group, replicateGroup } of inner.values()) {
     const first = new Uint8Array(Uint32Array.of(processGroup.rank).buffer);

@@ -1,5 +1,5 @@
-// This rank's shards in and out: no values travel, and no names but those of flat parameters. The
-// metadata of all ranks make whole parameters of them again: consolidate.ts.
+// Gets and sets this rank's own shards: no values travel, and the only names are those of flat
+// parameters. consolidate.ts makes whole parameters of the shards and metadata of all ranks.
 
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree } from '../tree/agree.js';
@@ -15,15 +15,15 @@ import {
   type StateEntry,
 } from './state-entry.js';
 
-/** Name of the index-th flat parameter of an instance and those below it. */
+/** The name of the flat parameter at `index`, counted over an instance and those below it. */
 export function flatKey(index: number): string {
   return `flat_param_${index}`;
 }
 
 /**
- * This rank's shards, padding included, as flat_param_0, flat_param_1, ... in unit order, and all
- * buffers. Copies: later steps do not change them. Allowed in every state but summonFullParams;
- * after the first collective call it waits for the device alone.
+ * Copies of this rank's shards, padding included, as flat_param_0, flat_param_1, ... in unit order,
+ * and of all buffers; later steps do not change them. Allowed in every state but summonFullParams.
+ * Once the tree is open it communicates nothing, and waits only for the device.
  * @throws {FsdpStateError} inside summonFullParams, where the shards are stale
  */
 export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<StateDict> {
@@ -45,12 +45,13 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
 }
 
 /**
- * Sets this rank's shards and buffers from what localStateDict gave on the same rank of an equal
- * world, and frees full parameters wherever they were kept. Collective: every rank loads its own.
+ * Sets this rank's shards and buffers from the localStateDict of the same rank in a world of the
+ * same size, and frees full parameters that are still present. Collective: every rank loads its
+ * own.
  * @param options.strict refuse missing and unexpected names. Default true.
- * @throws {StateDictError} when names or lengths differ: nothing is loaded on that rank;
- * {FsdpRankFailedError} on the others
- * @throws {FsdpStateError} unless idle
+ * @throws {StateDictError} where names or lengths differ: nothing is loaded on that rank, and the
+ * others throw {FsdpRankFailedError}
+ * @throws {FsdpStateError} unless the instance is idle
  */
 export async function loadLocalStateDict(
   fsdp: FullyShardedDataParallel,

@@ -1,7 +1,7 @@
-// Optimizer state in and out: whole, by parameter name, on the first rank; or this rank's shards.
-// Whole ones have nn's own format, so they load into an optimizer of the bare module and back, and
-// at any world size. Flat parameters are handled one by one: neither device grows, and only the
-// first rank's host holds everything.
+// Gets and sets optimizer state: whole and by parameter name on the first rank, or as this rank's
+// shards. The whole state has nn's own format, so it loads into an optimizer of the bare module and
+// back, and at any world size. Flat parameters are handled one by one: no device needs more memory
+// for it, and only the first rank's host holds everything.
 
 import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
 import { StateDictError } from '@shardweave/nn';
@@ -20,29 +20,30 @@ import { flatKey } from './local-state-dict.js';
 
 const F32_BYTES = 4;
 
-/** Options and state of all parameters. Bare optimizers load it too. */
+/** The options and state of all parameters. An optimizer of the bare module loads it too. */
 export interface FullOptimStateDict<Options> extends OptimizerStateDict<Options> {
-  /** Parameters whose state stays on each rank (experts): localOptimStateDict has it. */
+  /** The parameters whose state stays on their ranks (experts); localOptimStateDict has it. */
   readonly uncollected?: readonly string[];
-  /** Whatever else was given, for example a loss scale. */
+  /** Whatever else the caller gave, such as a loss scale. */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
-/** Options of all parameters, and one rank's state. */
+/** The options of all parameters, and one rank's part of their state. */
 export interface OptimStateShard<Options> {
-  /** By name of the flat parameter, as in localStateDict; those without state are absent. */
+  /** State by the name of its flat parameter, as in localStateDict; one without state is absent. */
   readonly flats: ReadonlyMap<string, FlatStateBytes>;
   readonly paramGroups: OptimizerStateDict<Options>['paramGroups'];
   readonly extra: Readonly<Record<string, unknown>>;
 }
 
 /**
- * The optimizer's whole state on the first rank, undefined on the others. One entry a parameter;
- * those never stepped, or frozen all along, have none. Any number of parameter groups, flattened or
- * not. Collective; the optimizer is not changed.
+ * The optimizer's whole state on the first rank, undefined on the others. Each parameter has one
+ * entry; one that was never stepped, or was frozen all along, has none. There may be any number of
+ * parameter groups, and parameters may be flattened or not. Collective; the optimizer is not
+ * changed.
  * @param options.extra is passed on as it is
  * @throws {FsdpConfigError} where the optimizer has parameters that are not the module's
- * @throws {FsdpStateError} unless idle
+ * @throws {FsdpStateError} unless the instance is idle
  */
 export async function gatherFullOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
@@ -91,9 +92,10 @@ async function gatherFull<Options extends object>(
 }
 
 /**
- * This rank's part of a whole state: for its own world size and wrapping, whatever the state was
- * gathered from. No communication; `full` is not changed and shares no memory with the result.
- * @throws {StateDictError} for unknown names and other shapes
+ * Cuts this rank's part out of a whole state, for the present world size and wrapping, whatever the
+ * state was gathered from. No communication; `full` is not changed and shares no memory with the
+ * result.
+ * @throws {StateDictError} for unknown names and for other shapes
  */
 export function getShardFromOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
@@ -114,7 +116,10 @@ export function getShardFromOptimStateDict<Options extends object>(
   return { flats, paramGroups: full.paramGroups, extra: { ...full.extra } };
 }
 
-/** This rank's state, of experts too, for a resume on the same world. No communication. */
+/**
+ * This rank's part of the state, that of experts included, to resume on the same world size. No
+ * communication.
+ */
 export async function localOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
   optimizer: Optimizer<Options>,
@@ -134,11 +139,11 @@ export async function localOptimStateDict<Options extends object>(
 }
 
 /**
- * Puts one rank's state and the groups' options in place. What has no entry starts afresh, but for
- * experts, whose state stays. Collective: every rank loads its own.
- * @returns extra, as it was given
- * @throws {StateDictError} where groups, names or lengths differ: nothing is loaded on that rank;
- * {FsdpRankFailedError} on the others
+ * Sets one rank's state and the groups' options. A parameter without an entry starts afresh; an
+ * expert without one keeps its state. Collective: every rank loads its own.
+ * @returns `extra`, as it was given
+ * @throws {StateDictError} where groups, names or lengths differ: nothing is loaded on that rank,
+ * and the others throw {FsdpRankFailedError}
  */
 export async function loadOptimStateShard<Options extends object>(
   fsdp: FullyShardedDataParallel,
@@ -175,8 +180,9 @@ async function writeShard<Options extends object>(
 }
 
 /**
- * Loads a whole state, gathered at this world size, another one, or from a bare optimizer. Every
- * rank passes it. Returns and throws as loadOptimStateShard and getShardFromOptimStateDict do.
+ * Loads a whole state that was gathered at this world size or another, or that comes from an
+ * optimizer of the bare module. Every rank passes the whole state. Returns and throws what
+ * loadOptimStateShard and getShardFromOptimStateDict do.
  */
 export async function loadFullOptimStateDict<Options extends object>(
   fsdp: FullyShardedDataParallel,
@@ -196,7 +202,7 @@ export async function loadFullOptimStateDict<Options extends object>(
 
 interface OwnedFlat {
   readonly unit: ShardedUnit;
-  /** Ranks hold different parameters in it. */
+  /** Whether the ranks hold different parameters in it (experts). */
   readonly isLocal: boolean;
 }
 
@@ -208,8 +214,8 @@ function flatsOf(root: Instance): OwnedFlat[] {
 }
 
 /**
- * Names of the optimizer's parameters, group by group as a bare optimizer has them.
- * @throws {FsdpConfigError} for one that is not the module's
+ * The name of each of the optimizer's parameters, in the order of its groups.
+ * @throws {FsdpConfigError} for a parameter that is not the module's
  */
 export function namesFor<Options extends object>(
   root: Instance,
@@ -251,7 +257,7 @@ function shardOf(
     return { ...pieceOf(layout, index, rank), entry: state.get(names.get(tensor)!) };
   });
   const shard = joinMembers(members, layout.shardLength);
-  // A rank whose part is all padding, or was never stepped, keeps no state.
+  // A rank whose part is all padding, or was never stepped, has no state.
   return shard.runs.length > 0 ? shard : undefined;
 }
 

@@ -1,4 +1,4 @@
-// What a rank's shards are parts of, as plain data that can be saved beside them.
+// Plain data that tell what a rank's shards are parts of, and that can be saved beside them.
 
 import { joinPath } from '@shardweave/nn';
 import { restShape } from '@shardweave/nn/flat';
@@ -9,28 +9,28 @@ import { isInstance } from '../tree/tree-instance.js';
 import { requireEachInOneUnit, requireNoOwnerBeside } from '../unit/own-parameters.js';
 import { flatKey } from './local-state-dict.js';
 
-/** One flat parameter of one rank. Counts are in elements. */
+/** One flat parameter on one rank. All counts are in elements. */
 export interface FlatMetadata {
   /** Its name in localStateDict. */
   readonly key: string;
-  /** Path of the instance's wrapped module. */
+  /** The path of the instance's wrapped module. */
   readonly path: string;
   readonly dtype: DType;
-  /** Its parameters, in order. */
+  /** The names of its parameters, in order. */
   readonly names: readonly string[];
   readonly shapes: readonly Shape[];
   readonly offsets: readonly number[];
-  /** Elements of all shards together without their padding. */
+  /** The elements of all shards together without their padding. */
   readonly elementCount: number;
-  /** Elements at the end of this rank's shard that belong to no parameter. */
+  /** The elements at the end of this rank's shard that belong to no parameter. */
   readonly padding: number;
   readonly rank: number;
   readonly worldSize: number;
-  /** Ranks hold different values (experts): noBroadcastOptimState. */
+  /** Whether ranks hold different values in it (experts); see noBroadcastOptimState. */
   readonly isLocal: boolean;
 }
 
-/** What must be known of a shard to put whole parameters together from all ranks. */
+/** What must be known of each rank's shards to put whole parameters together from them. */
 export interface ShardMetadata {
   readonly format: 'shardweave-shard';
   readonly version: 1;
@@ -39,12 +39,14 @@ export interface ShardMetadata {
   /** All parameters in the bare module's order. */
   readonly parameters: readonly string[];
   readonly flats: readonly FlatMetadata[];
-  /** Further names of a parameter, with the one it is saved under. */
+  /**
+   * The further names of shared parameters, each with the name that the parameter is saved under.
+   */
   readonly sharedParameters: readonly { readonly name: string; readonly alias: string }[];
   readonly buffers: readonly string[];
 }
 
-/** The metadata of what localStateDict gives on this rank; JSON keeps them. No communication. */
+/** The metadata of what localStateDict gives on this rank. They survive JSON. No communication. */
 export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata {
   const root = instanceOf(fsdp);
   requireEachInOneUnit(root);

@@ -1,5 +1,6 @@
-// Parameters and buffers in and out, whole, under the names the bare module has: what is written
-// here loads into a bare module and back. This rank's shards: local-state-dict.ts.
+// Gets and sets whole parameters and buffers under the names that the bare module has: what is
+// written here loads into a bare module and back. local-state-dict.ts does it for this rank's
+// shards.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
@@ -24,22 +25,25 @@ import {
   type StateEntry,
 } from './state-entry.js';
 
-/** Where the entries of a state dict are held, and by which ranks. */
+/** Options of stateDict: where the entries are held, and by which ranks. */
 export interface StateDictOptions {
-  /** 'host': bytes; 'device': tensors, the caller's to dispose. Default: the instance's option. */
+  /**
+   * 'host': bytes. 'device': tensors, which the caller has to dispose. Default: the instance's
+   * option.
+   */
   readonly stateDictDevice?: 'host' | 'device';
   /**
-   * Only the first rank gets entries, the others an empty dict, and hold no more than one shard on
-   * the way; all take part. Default: the instance's option.
+   * Only the first rank gets entries. The others get an empty dict and never hold more than one
+   * shard, but all ranks take part. Default: the instance's option.
    */
   readonly stateDictOnRank0Only?: boolean;
 }
 
 /**
- * All parameters whole, in the masters' dtype (f32, but in pure 16-bit training), and all buffers,
- * floats in f32, each under its first name in the bare module. Collective, one unit at a time; each
- * tensor is copied once. Also before the first forward, on an inner instance, and inside
- * summonFullParams: what this rank sees there.
+ * All parameters whole in the masters' dtype (f32, except in pure 16-bit training), and all
+ * buffers, with float ones in f32, each under its first name in the bare module. Collective; one
+ * unit at a time, and each tensor is copied once. It may be called before the first forward, on an
+ * inner instance, and inside summonFullParams, where it has what this rank sees there.
  * @throws {FsdpStateError} inside forward or backward
  */
 export async function stateDict(
@@ -68,7 +72,7 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
     unit.parameters.forEach(({ tensor }, index) => {
       const name = names.get(tensor);
       if (name === undefined) {
-        return; // another instance's alone
+        return; // belongs to another instance alone
       }
       const start = unit.layout.offsets[index]! * byteSize(dtype);
       const data = whole.slice(start, start + restSize(tensor) * byteSize(dtype));
@@ -79,7 +83,7 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
   if (isElsewhere) {
     return new Map();
   }
-  // In the order of the bare module, not of the units.
+  // The entries come in the order of the bare module, not of the units.
   const entries = new Map([...names.values()].map((name) => [name, found.get(name)!]));
   for (const [name, buffer] of wrapper.namedBuffers()) {
     entries.set(name, await bufferEntry(buffer));
@@ -91,10 +95,10 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
 }
 
 /**
- * Sets all parameters and buffers from whole ones, floats of any dtype; each rank keeps its shard.
- * Collective: ranks compare names and values, but not those of experts and buffers, which may
- * differ, and not those of lazy tensors, of which a rank reads what its shard has (`readPart`),
- * unit by unit. Inside summonFullParams it sets what is summoned.
+ * Sets parameters and buffers from whole ones; floats may have any dtype, and each rank keeps its
+ * shard. Collective: ranks compare names and values. They don't compare the values of experts and
+ * buffers, which may differ, nor those of lazy tensors: each rank reads only the part that its
+ * shard has (`readPart`), unit by unit. Inside summonFullParams it sets the summoned values.
  * @param options.strict refuse missing and unexpected names. Default true.
  * @throws {StateDictError} naming what is missing, unexpected or misshapen, and where ranks differ:
  * nothing is loaded
@@ -135,7 +139,7 @@ async function scatterStateDict(
   });
   await agree(root, 'loadStateDict', async (share) => {
     for (const unit of units) {
-      // Without strict, what has no entry keeps its value.
+      // Without strict, a parameter without an entry keeps its value.
       const given = unit.parameters.filter(({ tensor }) => entryOf(tensor) !== undefined);
       if (given.length === 0) {
         continue;
@@ -156,7 +160,7 @@ async function scatterStateDict(
   });
 }
 
-/** Puts what has an entry into a unit's whole bytes. */
+/** Copies the values of those parameters that have an entry into the unit's whole bytes. */
 async function setGiven(
   unit: ShardedUnit,
   whole: Uint8Array,
@@ -172,8 +176,8 @@ async function setGiven(
 }
 
 /**
- * This rank's shard of a unit all of whose parameters have entries. Of lazy tensors that can be
- * read in parts it reads no more than that.
+ * This rank's shard of a unit whose parameters all have entries. A lazy tensor that can be read in
+ * parts is read only as far as the shard needs it.
  */
 async function readShard(
   unit: ShardedUnit,
@@ -192,8 +196,8 @@ async function readShard(
 }
 
 /**
- * Entries as all ranks must give them: of experts and buffers, which ranks have their own of, no
- * values.
+ * The entries as all ranks must give them. Those of experts and buffers come without their values,
+ * for each rank may have its own.
  */
 function sharedEntries(
   root: Instance,
@@ -209,12 +213,15 @@ function sharedEntries(
   });
 }
 
-/** Flat parameters of an instance and those below it, outer first. */
+/** The flat parameters of an instance and those below it, outer instances first. */
 export function unitsOf(root: Instance): ShardedUnit[] {
   return root.instances().flatMap(({ units }) => units);
 }
 
-/** Those, and flat parameters of instances beside them that hold a parameter they use. */
+/**
+ * The units of an instance and those below it, and the units of other instances that hold a
+ * parameter which these use.
+ */
 function unitsUsedBy(root: Instance): ShardedUnit[] {
   const used = new Set(root.wrapper.parameters());
   const beside = [...ownersBeside(root.instances())].flatMap(({ units }) =>
@@ -223,14 +230,14 @@ function unitsUsedBy(root: Instance): ShardedUnit[] {
   return [...unitsOf(root), ...beside];
 }
 
-/** A buffer's values, floats in f32 whatever it is computed in. */
+/** A buffer's values; a float buffer's are f32, whatever dtype it is computed in. */
 export async function bufferEntry(buffer: Tensor): Promise<StateEntry> {
   const dtype = isFloat(buffer.dtype) ? 'f32' : buffer.dtype;
   const data = convertBytes(await buffer.toBytes(), buffer.dtype, dtype);
   return { dtype, shape: buffer.shape, data };
 }
 
-/** Writes those buffers that have an entry. */
+/** Sets those buffers that have an entry. */
 export async function loadBuffers(
   module: Module,
   entries: ReadonlyMap<string, GivenEntry>,
@@ -246,8 +253,9 @@ export async function loadBuffers(
 }
 
 /**
- * A unit's whole master bytes; undefined on ranks that only take part. An inner instance of another
- * group has no first rank in common with the others, so there all ranks get it.
+ * A unit's whole master bytes; undefined on ranks that only take part. Where an inner instance has
+ * another group, the first rank of that group need not be the tree's first rank, so all its ranks
+ * get the bytes.
  */
 async function gatherWhole(
   root: Instance,

@@ -1,4 +1,4 @@
-// One tensor of a state dict, and whether a dict fits what is expected.
+// One tensor of a state dict, and the check of a dict against what is expected.
 
 import { byteSize, FNV_BASIS, fnv1a, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import { type ElementRange, isDeviceDType, type LazyTensor, StateDictError } from '@shardweave/nn';
@@ -16,29 +16,31 @@ export interface StateEntry {
   readonly shape: Shape;
   /** Empty where `tensor` holds the elements. */
   readonly data: Uint8Array;
-  /** With stateDictDevice 'device': the elements, the caller's to dispose. */
+  /** Holds the elements with stateDictDevice 'device'; the caller has to dispose it. */
   readonly tensor?: Tensor;
 }
 
 /** The entries of a state dict, by name. */
 export type StateDict = Map<string, StateEntry>;
 
-/** What is loaded: elements that are there, or are read when their unit is loaded. */
+/**
+ * An entry that is loaded: its elements are there already, or are read when their unit is loaded.
+ */
 export type GivenEntry = StateEntry | LazyTensor;
 
 export type ExpectedEntry = Pick<StateEntry, 'dtype' | 'shape'>;
 
-/** An entry's elements, or some of them, as bytes of `dtype`; floats are converted. */
+/** An entry's elements, or a range of them, as bytes of `dtype`; floats are converted. */
 export async function bytesOf(
   entry: GivenEntry,
   dtype: DType,
   part?: ElementRange,
 ): Promise<Uint8Array> {
-  const from = entry.dtype as DType; // checkEntries has seen it
+  const from = entry.dtype as DType; // checkEntries has refused other dtypes
   return convertBytes(await entryBytes(entry, part), from, dtype);
 }
 
-/** The bytes themselves where nothing is to convert, else converted ones. */
+/** The bytes themselves where the dtypes are equal, else converted ones. */
 export function convertBytes(bytes: Uint8Array, from: DType, to: DType): Uint8Array {
   return from === to ? bytes : fromF32Array(toF32Array(bytes, from), to);
 }
@@ -70,7 +72,9 @@ export function checkEntries(
   );
 }
 
-/** The length counts the bytes that are there; a lazy tensor is as long as it says. */
+/**
+ * Says how long an entry is where it has bytes; a lazy tensor is taken to be as long as its shape.
+ */
 function lengthText(entry: GivenEntry): string {
   if ('read' in entry) {
     return '';
@@ -114,10 +118,13 @@ async function entryBytes(entry: GivenEntry, part?: ElementRange): Promise<Uint8
   return bytes;
 }
 
-/** Makes 64 bits of two 32-bit hashes. */
+/** A second basis for the same hash: the two 32-bit hashes together make 64 bits. */
 const SECOND_BASIS = 0x9dc5811c;
 
-/** Names, shapes and values as a short text; of lazy tensors and those on the device no values. */
+/**
+ * Names, shapes and values as a short text; lazy tensors and those on the device count without
+ * their values.
+ */
 export function digestOf(entries: Iterable<readonly [string, GivenEntry]>): string {
   let [low, high] = [FNV_BASIS, SECOND_BASIS];
   let count = 0;
@@ -134,7 +141,7 @@ export function digestOf(entries: Iterable<readonly [string, GivenEntry]>): stri
   return `${count} ${low} ${high}`;
 }
 
-/** Bytes as words, zeros behind the last. */
+/** The bytes as 32-bit words, with zeros filling up the last. */
 function wordsOf(bytes: Uint8Array): Uint32Array {
   if (bytes.byteOffset % 4 === 0 && bytes.byteLength % 4 === 0) {
     return new Uint32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);

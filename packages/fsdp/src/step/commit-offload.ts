@@ -1,11 +1,12 @@
-// Makes what rests in stores a generation outside an optimizer's step.
+// Commits what rests in stores as a generation of its own, outside an optimizer's step.
 
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { homeStepsOf } from '../unit/residence.js';
 
 /**
- * Writes what a full disk refused, and commits the stores of an instance and those below it: after
- * loads and edits, which a next process finds otherwise only once a step has ended. Of this rank.
+ * Writes what a full disk has refused, and commits the stores of an instance and those below it.
+ * Call it after a load or an edit: otherwise a process that resumes finds the change only if a step
+ * has ended since. It commits this rank's stores alone.
  */
 export async function commitOffload(fsdp: FullyShardedDataParallel): Promise<void> {
   await fsdp.initialize();

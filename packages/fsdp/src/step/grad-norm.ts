@@ -1,8 +1,8 @@
-// nn's norms of all gradients and clipping by them, over the shards of all ranks, in nn's order:
-// the bits are those of one process with the same gradients. Computed in f32 whatever gradients
-// are; over replicas of shards nothing is added, for they hold the same. Replicas of several
-// numeric classes may round their numbers differently, and would be scaled by two factors: there
-// the first one's are taken.
+// The norm of all gradients, and clipping by it, over the shards of all ranks. Sums are taken in
+// nn's order, so the bits are those of one process with the same gradients. They are f32 whatever
+// dtype the gradients have. Replicas of a shard hold the same gradient, so nothing is added over
+// them; but replicas of different numeric classes may round differently and would scale by
+// different factors, so all of them use the first replica's numbers.
 
 import { clipCoefficient, streamedScaleGradients } from '@shardweave/nn';
 import {
@@ -31,10 +31,11 @@ export interface GradNormOptions {
 }
 
 /**
- * The norm of all gradients, each parameter once, wherever they rest. Collective; waits for the
- * device. 0 without gradients, not finite where one is not.
- * @throws {FsdpStateError} on an inner instance, or unless idle
- * @throws {FsdpConfigError} for instances of another process group, and a normType not above 0
+ * The norm of all gradients, each parameter counted once, wherever its gradient rests. 0 without
+ * gradients; not finite where an element is not. Collective; waits for the device.
+ * @throws {FsdpStateError} on an inner instance, or unless it is idle
+ * @throws {FsdpConfigError} where instances have another process group than the root, and for a
+ * normType that is not above 0
  */
 export async function gradNorm(
   fsdp: FullyShardedDataParallel,
@@ -68,8 +69,8 @@ async function normOf(
 }
 
 /**
- * Scales all gradients so that their norm is at most maxNorm, and returns the norm before. As
- * gradNorm otherwise.
+ * Scales all gradients so that their norm is at most `maxNorm`, and returns the norm that they had
+ * before. It is collective and throws as gradNorm does.
  * @param maxNorm 0 or Infinity: no clipping
  */
 export async function clipGradNorm(
@@ -90,21 +91,24 @@ export async function clipGradNorm(
   });
 }
 
-/** Flat shards of an instance and those below it, whose gradients are this rank's. */
+/** The flat shards of an instance and those below it, whose gradients this rank holds. */
 function shards(root: Instance): Tensor[] {
   return root.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
 }
 
-/** A node that a rank gives to a parameter's tree, and its place among all that ranks exchange. */
+/**
+ * A node of a parameter's summation tree that `rank` computes, and its slot among all the numbers
+ * that ranks exchange.
+ */
 interface Place extends NormNode {
   readonly rank: number;
   readonly slot: number;
 }
 
 /**
- * By parameter, ascending, what each rank gives: one number where it has all of it, else the
- * largest nodes that make up its blocks. Every rank knows all layouts, so nothing is said but the
- * numbers.
+ * For each parameter, in ascending order, the nodes that each rank computes: one node where the
+ * rank has the whole parameter, else the largest nodes that make up the rank's blocks. Every rank
+ * knows all layouts, so only the numbers themselves are exchanged.
  */
 function placesOf(root: Instance, parameters: readonly Tensor[]): Place[][] {
   const owners = new Map<Tensor, { readonly layout: ShardLayout; readonly index: number }>();
@@ -127,7 +131,7 @@ function placesOf(root: Instance, parameters: readonly Tensor[]): Place[][] {
   });
 }
 
-/** This rank's numbers at their places, zeros at those of others. */
+/** This rank's numbers at their slots, and zeros at the slots of the other ranks. */
 function ownValues(
   places: readonly (readonly Place[])[],
   nodes: readonly (readonly NormValue[])[],
@@ -136,7 +140,7 @@ function ownValues(
   const values = new Float32Array(places.reduce((sum, { length }) => sum + length, 0));
   places.forEach((ofParameter, i) => {
     for (const { level, index, slot } of ofParameter.filter((place) => place.rank === rank)) {
-      // The device gives nodes up to a level of its own, which are below those of the place.
+      // The device returns nodes of a level of its own; this keeps those that lie below the place.
       const inside = nodes[i]!.filter(
         (node) =>
           node.level <= level && Math.floor(node.index / 2 ** (level - node.level)) === index,
@@ -147,7 +151,10 @@ function ownValues(
   return values;
 }
 
-/** Puts every rank's numbers in their places: a sum with zeros is exact, and keeps NaN. */
+/**
+ * Fills in the numbers of all ranks: each slot is a number of one rank plus zeros of the others, a
+ * sum that is exact and keeps NaN.
+ */
 async function shareValues(
   { processGroup, replicateGroup, tree }: Instance,
   values: Float32Array,

@@ -1,23 +1,26 @@
-// What gradients are divided by around their reduction, changed between steps.
+// Changes, between steps, what gradients are divided by around their reduction.
 
 import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 
 /** What gradients are divided by before and after their sum over ranks. */
 export interface GradientDivideFactors {
-  /** Before the sum over ranks; above 0. */
+  /** The divisor before the sum over ranks; above 0. */
   readonly predivide: number;
-  /** After it; above 0. The mean over ranks needs a product of as many as there are ranks. */
+  /**
+   * The divisor after the sum; above 0. The result is the mean where the two multiply to the number
+   * of ranks.
+   */
   readonly postdivide: number;
-  /** Nested instances too. Default true. */
+  /** Whether nested instances are set too. Default true. */
   readonly recursive?: boolean;
 }
 
 /**
- * Sets the factors from the next reduction on. Alike on all ranks, which compare them at
- * each backward's first reduction; no communication of its own.
+ * Sets the factors from the next reduction on. It must be called alike on all ranks, which compare
+ * the factors at each backward's first reduction; the call itself does not communicate.
  * @throws {FsdpConfigError} for factors that are not above 0
- * @throws {FsdpStateError} unless idle; nothing is set
+ * @throws {FsdpStateError} unless the instance is idle; nothing is set
  */
 export function setGradientDivideFactors(
   fsdp: FullyShardedDataParallel,

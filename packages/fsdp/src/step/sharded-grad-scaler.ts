@@ -1,5 +1,5 @@
-// nn's loss scaling where each rank sees only its shard of the gradients: an overflow on one rank
-// makes all of them skip the step. With the calls and stages of PyTorch's GradScaler.
+// nn's loss scaling for ranks that each see only their shard of the gradients: an overflow on one
+// rank makes all of them skip the step. It has the calls and stages of PyTorch's GradScaler.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import {
@@ -21,14 +21,14 @@ import { callQueueOf } from '../unit/unit-links.js';
 
 /** The options of a loss scaler, and the ranks that it keeps in step. */
 export interface ShardedGradScalerOptions extends Omit<LossScalerOptions, 'reduceFoundInf'> {
-  /** All ranks that step together: the whole model's, not an expert's. */
+  /** All ranks that step together: those of the whole model, not those of an expert. */
   readonly processGroup: ProcessGroup;
 }
 
-/** For errors, and for ranks to compare. */
+/** The name of the call in errors, and for ranks to compare. */
 const OPERATION = 'unscale';
 
-/** What an optimizer has done since the last update. */
+/** How far an optimizer has come since the last update. */
 type Stage = 'ready' | 'unscaled' | 'stepped';
 
 interface OptimizerTurn {
@@ -40,8 +40,9 @@ interface OptimizerTurn {
 type AnyOptimizer = Optimizer<any>;
 
 /**
- * One step: backward of scale(loss); unscale(optimizer) where gradients are looked at or clipped;
- * step(optimizer) in place of the optimizer's own; after all optimizers update().
+ * Scales the loss so that small 16-bit gradients do not vanish. A step is: backward of scale(loss);
+ * unscale(optimizer) where gradients are clipped or looked at; step(optimizer) in place of the
+ * optimizer's own; update() after all optimizers.
  */
 export class ShardedGradScaler {
   readonly #group: ProcessGroup;
@@ -53,19 +54,19 @@ export class ShardedGradScaler {
     this.#scaler = new LossScaler(options);
   }
 
-  /** What losses are multiplied by at present. */
+  /** The factor that losses are multiplied by at present. */
   get factor(): number {
     return this.#scaler.factor;
   }
 
-  /** loss times the factor; differentiable. */
+  /** The loss times the factor; differentiable. */
   scale(loss: Tensor): Tensor {
     return this.#scaler.scale(loss);
   }
 
   /**
-   * Divides the optimizer's gradients by the factor, wherever they rest, and agrees over all ranks
-   * whether one is not finite. Collective; waits for the device. At most once a step.
+   * Divides the optimizer's gradients by the factor, wherever they rest, and agrees with all ranks
+   * whether any is not finite. Collective; waits for the device. Allowed once a step.
    * @throws {FsdpStateError} after unscale or step of the same optimizer
    */
   async unscale(optimizer: AnyOptimizer): Promise<void> {
@@ -95,9 +96,10 @@ export class ShardedGradScaler {
   }
 
   /**
-   * Steps the optimizer unless a gradient was not finite on any rank; unscales before, if nobody
-   * has. Returns whether it stepped: alike on all ranks. Collective where it unscales.
-   * @throws {FsdpStateError} twice without an update between
+   * Steps the optimizer unless a gradient was not finite on any rank; it unscales first, where
+   * unscale was not called. Collective where it unscales.
+   * @returns whether the optimizer stepped, alike on all ranks
+   * @throws {FsdpStateError} on a second call without an update between
    */
   async step(optimizer: AnyOptimizer, options: StepOptions = {}): Promise<boolean> {
     const { stage } = this.#turnOf(optimizer);
@@ -119,7 +121,7 @@ export class ShardedGradScaler {
 
   /**
    * Ends the step: the factor shrinks after an overflow, and grows after an interval without one.
-   * @throws {FsdpStateError} where no optimizer was unscaled or stepped since the last one
+   * @throws {FsdpStateError} where no optimizer was unscaled or stepped since the last update
    */
   update(): void {
     if (this.#turns.size === 0) {

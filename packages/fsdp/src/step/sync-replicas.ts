@@ -1,4 +1,5 @@
-// Makes replicas of shards equal again: optimizers of ranks that round differently step them apart.
+// Makes the replicas of shards equal again, which drift apart where their optimizers round
+// differently.
 
 import { byteSize } from '@shardweave/dtypes';
 import { partsOf } from '@shardweave/nn/flat';
@@ -9,10 +10,10 @@ import { instanceOf } from '../tree/instance.js';
 import { orTell } from '../tree/rank-failure.js';
 
 /**
- * Gives every replica the first one's trained parameters. Collective; nothing where there is no
- * replicateGroup. Call it after each step where `numericClasses` has several, else replicas are
- * equal already.
- * @throws {FsdpStateError} unless idle
+ * Gives every replica the first one's trained parameters. Collective; does nothing without a
+ * replicateGroup. Call it after each step where `numericClasses` has several entries; otherwise
+ * replicas are equal already.
+ * @throws {FsdpStateError} unless the instance is idle
  */
 export async function syncReplicas(fsdp: FullyShardedDataParallel): Promise<void> {
   const operation = 'syncReplicas';

@@ -1,5 +1,6 @@
-// Whether all ranks have wrapped the same, with the same options: what differs would be trained on
-// in silence, or leave ranks waiting for messages that none sends.
+// Checks whether all ranks have wrapped the same modules with the same options. Otherwise a
+// difference would go into training unnoticed, or leave ranks waiting for messages that nobody
+// sends.
 
 import { compareTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpConfigError } from '../errors.js';
@@ -9,27 +10,29 @@ import type { TreeInstance } from './tree-instance.js';
 
 const CALL = exchangeCall('initialize', 'options');
 
-/** What ranks must have in common. */
+/** What one rank tells the others. */
 interface Told {
-  /** The difference among some of the ranks, for those that have not seen it; '' for none. */
+  /**
+   * A difference that some of the ranks have found, for those that have not seen it; '' for none.
+   */
   readonly difference: string;
-  /** A line an option of each instance, its name first. */
+  /** For each instance a line per option, after a line with its name. */
   readonly instances: readonly (readonly string[])[];
 }
 
 /** What is known of some ranks after they have compared. */
 interface Found {
   readonly difference: string;
-  /** Their numeric classes, each once, sorted. */
+  /** The numeric classes of these ranks, each once, sorted. */
   readonly classes: readonly string[];
 }
 
 type LinesOf = (instance: TreeInstance) => readonly string[];
 
 /**
- * Compares all instances below `root` over its ranks, those of another group over the ranks of that
- * group: experts may differ from one another. Collective.
- * @returns the numeric classes of the root's ranks, each once, which may differ; none on one rank
+ * Compares all instances below `root` over its ranks. An instance with another group is compared
+ * over the ranks of that group, because experts may differ from one another. Collective.
+ * @returns the numeric classes of the root's ranks, each once; empty on a single rank
  * @throws {FsdpConfigError} on all ranks, naming the first instance and option that differ
  */
 export async function agreeOnInstances(
@@ -56,8 +59,8 @@ export async function agreeOnInstances(
 }
 
 /**
- * What ranks compare of one instance. What may be each rank's own, such as `verbose`, is not among
- * it.
+ * The lines that ranks compare for one instance. Options that may differ from rank to rank, such as
+ * `verbose`, are not among them.
  */
 export function comparedLines({ units }: TreeInstance, options: ResolvedFsdpOptions): string[] {
   const { groups, residence, divide, flattenParameters } = options;
@@ -98,7 +101,10 @@ function throwIfAny(difference: string): void {
   );
 }
 
-/** Over the ranks of `of`, all `instances`; those of other groups count as such alone. */
+/**
+ * Compares all `instances` over the ranks of `of`; of an instance with another group only its
+ * presence is compared.
+ */
 function compareBelow(
   of: TreeInstance,
   {
@@ -119,7 +125,9 @@ function compareBelow(
   return compareOver(of, { difference: '', instances: lines, classes: own });
 }
 
-/** Over the ranks of the shards first, whose finding goes along over the replicas. */
+/**
+ * Compares over the ranks of the shards first; their finding is then compared over the replicas.
+ */
 async function compareOver(
   { processGroup, replicateGroup }: TreeInstance,
   told: Told & Found,
@@ -156,7 +164,7 @@ function differenceAmong(tolds: readonly Told[], who: string): string {
   return firstDiffering(first!, others[rank - 1]!, { who, rank });
 }
 
-/** The first line that two ranks have differently. */
+/** Describes the first line in which two ranks differ. */
 function firstDiffering(
   first: Told['instances'],
   other: Told['instances'],

@@ -1,4 +1,4 @@
-// A part of a collective call that may fail on one rank alone: all of them learn of it, so that
+// Runs a part of a collective call that may fail on one rank alone: all ranks learn of it, so that
 // none waits for one that has given up.
 
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
@@ -8,9 +8,9 @@ import { exchangeCall } from './call-identity.js';
 import type { TreeInstance } from './tree-instance.js';
 
 /**
- * Runs `body` on every rank. Collectives inside go through `share`, which a failed rank takes part
- * in no more: it is told at the next one.
- * @throws what body threw on this rank, else {FsdpRankFailedError} of the rank where it threw
+ * Runs `body` on every rank. Collectives inside go through `share`. A rank that failed takes no
+ * further part in them; the others learn that at the next one.
+ * @throws what body threw on this rank, else {FsdpRankFailedError} naming the rank where it threw
  */
 export async function agree<T>(
   fsdp: TreeInstance,
@@ -34,8 +34,8 @@ export async function agree<T>(
 }
 
 /**
- * Checks that every rank and replica makes the call with the same `text`; what `make` throws on one
- * rank, all learn.
+ * Checks that every rank and replica makes the call with the same `text`. Where `make` throws on
+ * one rank, all learn of it.
  * @throws what `make` threw on this rank, {FsdpRankFailedError} where it threw on another, or
  * {StateDictError} naming the ranks whose text differs
  */
@@ -59,7 +59,7 @@ export async function agreeOnText(
     const texts = await exchangeTexts(group, JSON.stringify(own), exchangeCall(operation));
     const all = texts.map((text) => JSON.parse(text) as typeof own);
     const failed = all.findIndex(({ failure }) => failure !== undefined);
-    // Passed on to the other replicas.
+    // A failure goes on to the other replicas, too.
     if (failed >= 0) {
       own = { failure: all[failed]!.failure! };
     }

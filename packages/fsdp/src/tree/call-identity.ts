@@ -1,11 +1,11 @@
-// What ranks compare of the collectives of one public call.
+// The identity that ranks compare for the collectives of one public call.
 
 import type { ExchangeCall } from '@shardweave/collectives';
 
-/** What callIdentity made. */
+/** Matches the text that callIdentity makes. */
 const CALL = /'(\w+)\(\)/;
 
-/** How a public call's exchanges of texts are called. */
+/** The tag and identity of an exchange of texts within a public call. */
 export function exchangeCall(operation: string, what?: string): ExchangeCall {
   return { tag: what ?? operation, identity: callIdentity(operation, what) };
 }
@@ -14,7 +14,7 @@ export function callIdentity(operation: string, what?: string): string {
   return what === undefined ? `${operation}()` : `${operation}() of ${what}`;
 }
 
-/** The operation that the text of a collective names; undefined where it is of no public call. */
+/** The public call that a collective's text names; undefined where it belongs to none. */
 export function calledIn(call: string): string | undefined {
   return CALL.exec(call)?.[1];
 }

@@ -1,12 +1,12 @@
-// One after the other: calls that need all ranks of a group, in the order in which a program makes
-// them.
+// Runs calls that need all ranks of a group one after the other, in the order in which a program
+// makes them.
 //
 // Note [one door]
-// A call that needs all ranks takes its turn behind those that were made before it, awaited or not,
-// so its collectives stand in program order on every rank. A forward, and the begin of a backward,
-// wait for the calls made before; a call made inside a forward or backward of its own instances is
-// refused at once, for it could only wait for what waits for it. The body of summonFullParams has
-// no turn, so calls inside it take theirs.
+// A call that needs all ranks takes its turn behind the calls that were made before it, awaited or
+// not, so its collectives come in program order on every rank. A forward, and the beginning of a
+// backward, wait for the calls made before. A call made inside a forward or backward of its own
+// instances is refused at once, because it could only wait for something that waits for it. The
+// body of summonFullParams holds no turn, so calls inside it take theirs.
 
 /** The turns of one group. */
 export class CallQueue {
@@ -18,7 +18,7 @@ export class CallQueue {
     return this.#numWaiting === 0;
   }
 
-  /** Runs `body` behind all earlier calls of all `queues`; later ones wait for its end. */
+  /** Runs `body` after all earlier calls of all `queues`; later calls wait for its end. */
   static inTurn<T>(queues: Iterable<CallQueue>, body: () => Promise<T>): Promise<T> {
     const all = [...new Set(queues)];
     const before = Promise.all(all.map((queue) => queue.#last));

@@ -1,4 +1,4 @@
-// The door through which every call goes that needs all ranks. See Note [one door].
+// The one way into every call that needs all ranks. See Note [one door].
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { FsdpStateError } from '../errors.js';
@@ -8,11 +8,11 @@ import { explained } from './explained.js';
 import type { TrainingState, TreeInstance } from './tree-instance.js';
 
 export interface CollectiveCall {
-  /** For errors, and for ranks to compare. */
+  /** The name of the call in errors, and for ranks to compare. */
   readonly operation: string;
-  /** What the instances may be doing when it is called. */
+  /** The states that the instances may be in when it is called. */
   readonly states: readonly TrainingState[];
-  /** Default: the instance and those below it. */
+  /** The instances whose states and queues count. Default: the instance and those below it. */
   readonly instances?: readonly TreeInstance[];
 }
 
@@ -41,7 +41,7 @@ export async function collectiveCall<T>(
   });
 }
 
-/** The turns of all groups that the instances take part in. */
+/** The queues of all groups that the instances take part in. */
 export function callQueuesOf(instances: readonly TreeInstance[]): Set<CallQueue> {
   const groups = instances.flatMap(({ processGroup, replicateGroup }): ProcessGroup[] =>
     replicateGroup === undefined ? [processGroup] : [processGroup, replicateGroup],
@@ -50,9 +50,9 @@ export function callQueuesOf(instances: readonly TreeInstance[]): Set<CallQueue>
 }
 
 /**
- * For calls that read the shards one after another: a step or a load beside them would leave a
- * mixture.
- * @returns a check for their end, which throws {FsdpStateError} where a shard has changed since
+ * Notes the versions of all shards, for a call that reads them one after another: a step or a load
+ * that runs beside it would leave a mixture.
+ * @returns a check to run at the end, which throws {FsdpStateError} where a shard has changed since
  */
 export function noteShards(fsdp: TreeInstance, operation: string): () => void {
   const units = fsdp.instances().flatMap((instance) => instance.units);

@@ -1,5 +1,5 @@
-// What ranks are told that were not about the same: a mismatch of collective calls in the words of
-// this package.
+// Turns a mismatch of collective calls into an error in the words of this package, for ranks that
+// did different things.
 
 import { type CollectiveError, type ProcessGroup, toldFailure } from '@shardweave/collectives';
 import { FsdpRankFailedError, FsdpRanksDifferError } from '../errors.js';
@@ -13,20 +13,23 @@ interface RankCall {
 }
 
 interface Place {
-  /** What this rank was about: forward, backward, or a call by its name. */
+  /** What this rank was doing: forward, backward, or a call by its name. */
   readonly operation: string;
   readonly group: ProcessGroup;
   /** The tree's units, which know the names of parameters and what failed on this rank. */
   readonly units: readonly ShardedUnit[];
 }
 
-/** What usedText and factorsText put behind a reduction's names. */
+/** Matches what usedText and factorsText put after a reduction's names. */
 const USED = / \| ([0-9a-f.]*) by ([^']+)'/;
 
 /** More names than these make a message hard to read. */
 const MAX_LISTED = 16;
 
-/** A mismatch of ranks in words; any other error as it is. */
+/**
+ * The error in this package's words where ranks did different things or another rank failed; any
+ * other error as it is.
+ */
 export function explained(error: unknown, at: Place): unknown {
   const place = `rank ${at.group.rank}/${at.group.worldSize} ${at.operation}`;
   const told = toldFailure(error);
@@ -54,8 +57,8 @@ export function explained(error: unknown, at: Place): unknown {
 }
 
 /**
- * Who called what: `rank 0 alone called stateDict, rank 1 was at allGather f32 512 bytes 'root'
- * #7`.
+ * Tells who called what: `rank 0 alone called stateDict, rank 1 was at allGather f32 512 bytes
+ * 'root' #7`.
  */
 function calledBy(calls: readonly RankCall[]): string {
   const ranksOf = new Map<string, number[]>();
@@ -119,7 +122,7 @@ function usedDifferently(
   );
 }
 
-/** The calls that a collective's mismatch names, where a rank was about one of ours. */
+/** The calls that a mismatch of collectives names; undefined for any other error. */
 function callsOf(error: unknown): readonly RankCall[] | undefined {
   if (!(error instanceof Error) || !('code' in error) || error.code !== 'MISMATCH') {
     return undefined;

@@ -1,10 +1,11 @@
-// What one root shares with every instance below it: the schedule, the reductions, the current
+// What one root shares with every instance below it: the schedule, the reductions, and the current
 // forward and backward.
 //
 // Note [order of reductions]
-// A unit's reduction starts when its gradient is final, alike on all ranks as long as they use the
-// same parameters. With findUnusedParameters they may not: the units that any rank uses are reduced
-// in one order, last ones first, each when it is final here and its turn has come.
+// A unit's reduction starts when its gradient is final, which happens in one order on all ranks as
+// long as they use the same parameters. With findUnusedParameters they may not. Then the units that
+// any rank uses are reduced in one fixed order, the last unit first: each starts when its gradient
+// is final on this rank and all units before it in the order have started.
 
 import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
@@ -28,44 +29,44 @@ export interface FsdpTreeOptions {
   readonly gatherCapBytes: number;
   readonly bucketCapBytes: number;
   readonly findUnusedParameters: boolean;
-  /** The classes of all ranks, each once; none on one rank. */
+  /** The numeric classes of all ranks, each once; empty on a single rank. */
   readonly numericClasses: readonly string[];
 }
 
 /** What is known of one backward. */
 interface TreePass {
   readonly pass: Pass;
-  /** Sets of ranks that have compared what they use. */
+  /** The sets of ranks that have compared already what they use. */
   readonly compared: UnitLinks[];
-  /** With findUnusedParameters: the parameters that any rank uses, by unit, once known. */
+  /** With findUnusedParameters: the agreement on the parameters that any rank uses, by unit. */
   readonly agreement: Promise<UsedParameters> | undefined;
   agreed: UsedParameters | undefined;
   readonly final: Set<ShardedUnit>;
-  /** Reductions that have had their turn. */
+  /** How many units of the order of reductions have had their turn. */
   numTurns: number;
 }
 
 export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   readonly root: Instance;
-  /** Root first, then as the modules nest. */
+  /** All instances: the root first, then as the modules nest. */
   readonly instances: readonly Instance[];
   readonly scheduler: StageScheduler<Instance, readonly FlatLoad[]>;
   readonly bucketer: ReduceScatterBucketer;
-  /** False inside noSync: gradients add up unsharded. */
+  /** False inside noSync, where gradients add up unreduced. */
   isSyncing = true;
-  /** The instance whose forward is in no other's. */
+  /** The instance whose forward is under way inside no other instance's. */
   outermost: Instance | undefined;
   readonly #options: FsdpTreeOptions;
   #pass: TreePass | undefined;
   #hasGathered = false;
-  /** Ends of forward and backward that ranks compare. */
+  /** The exchanges by which ranks compare that they are at the end of a forward or backward. */
   #ends: Promise<unknown> = Promise.resolve();
 
   constructor(root: Instance, instances: readonly Instance[], options: FsdpTreeOptions) {
     this.#options = options;
     this.root = root;
     this.instances = instances;
-    // An instance's units come and go together.
+    // The units of one instance are gathered and freed together.
     this.scheduler = new StageScheduler(
       {
         bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.wholeBytes, 0),
@@ -90,7 +91,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     });
   }
 
-  /** The classes of all ranks, each once; none on one rank. */
+  /** The numeric classes of all ranks, each once; empty on a single rank. */
   get numericClasses(): readonly string[] {
     return this.#options.numericClasses;
   }
@@ -104,7 +105,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     return this.#pass !== undefined;
   }
 
-  /** A forward begins that is in no other. */
+  /** Notes that a forward begins that is inside no other. */
   beginForward(instance: Instance): void {
     this.outermost = instance;
     this.#hasGathered = false;
@@ -117,7 +118,10 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /** It ends: what was gathered ahead and not used would be stale after a step or a load. */
+  /**
+   * Ends the outermost forward. What was gathered ahead and not used is dropped, because a step or
+   * a load would make it stale.
+   */
   async endForward(): Promise<void> {
     await this.scheduler.settle();
     if (this.#hasGathered) {
@@ -125,17 +129,19 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /** Every rank queues what its gathers start from, in one go. */
+  /** Makes every rank queue, in one go, the host bytes that its gathers start from. */
   #publish(): void {
     for (const unit of this.units) {
-      // What rests on the host is read when its gather starts.
+      // A shard that rests on the host is read when its gather starts.
       if (unit.isPublished && !unit.isPresent) {
         void unit.publish();
       }
     }
   }
 
-  /** Once per backward, whichever instance it reaches first. */
+  /**
+   * Begins the tree's part of a backward, once, at whichever instance the backward reaches first.
+   */
   beginPass(pass: Pass): void {
     if (this.#pass?.pass === pass) {
       return;
@@ -143,7 +149,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     const agreement = this.#options.findUnusedParameters
       ? agreeOnParameters(this.units, pass)
       : undefined;
-    agreement?.catch(() => undefined); // seen by whoever awaits it
+    agreement?.catch(() => undefined); // whoever awaits it sees the error
     this.#pass = {
       pass,
       compared: [],
@@ -157,7 +163,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     pass.onFailure((error) => this.fail('backward', error));
   }
 
-  /** Waits until ranks agree on what this backward uses, where they have to. */
+  /** Waits, with findUnusedParameters, until ranks agree on what this backward uses. */
   async agree(): Promise<void> {
     const current = this.#pass!;
     if (current.agreement === undefined || current.agreed !== undefined) {
@@ -178,7 +184,10 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     return this.#options.findUnusedParameters;
   }
 
-  /** A unit's gradient is final in this backward. */
+  /**
+   * Notes that a unit's gradient is final in this backward, and starts its reduction when it is
+   * due.
+   */
   reduceFinal(unit: ShardedUnit): void {
     if (!this.isSyncing) {
       return;
@@ -192,8 +201,8 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   }
 
   /**
-   * Starts agreed reductions as far as units are final; those not used here have nothing to wait
-   * for.
+   * Starts the agreed reductions in their order up to the first unit whose gradient is not final
+   * yet. A unit that this rank's backward does not use has nothing to wait for.
    */
   #reduceInTurn(options: { readonly isOver?: boolean } = {}): void {
     const { pass, agreed, final } = this.#pass!;
@@ -215,7 +224,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /** What ranks compare of a reduction. See Note [what ranks compare]. */
+  /** The identity that ranks compare for a reduction. See Note [what ranks compare]. */
   #identity(names: readonly string[], links: UnitLinks): string {
     const text = names.join(' + ');
     const { pass, compared } = this.#pass!;
@@ -227,7 +236,10 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     return `${text} | ${used} by ${factorsText(this.units, links)}`;
   }
 
-  /** Has ranks compare that all are at `end`, beside the gathers; waits until that has started. */
+  /**
+   * Has the ranks compare that all of them are at `end`, in the sequence of gathers. Resolves when
+   * that exchange has started, not when it is through.
+   */
   async #compareEnd(end: string): Promise<void> {
     const groups = new Map(this.units.map((unit) => [unit.group, unit.links!.gathers]));
     for (const [group, gathers] of groups) {
@@ -245,15 +257,15 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /** An error of forward or backward in words, where ranks were not about the same. */
+  /** An error of forward or backward in this package's words, where ranks did different things. */
   explained(error: unknown, operation: 'forward' | 'backward'): unknown {
     const { units, root } = this;
     return explained(error, { operation, units, group: root.processGroup });
   }
 
   /**
-   * Back to rest after a failure; the other ranks learn of it where they wait for this one. Returns
-   * when they know.
+   * Brings the tree to rest after a failure, and tells the other ranks where they would wait for
+   * this one. Resolves when they know.
    */
   async fail(operation: 'forward' | 'backward', error: unknown): Promise<void> {
     const isMet =
@@ -271,8 +283,8 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   }
 
   /**
-   * Back to rest after a failure. Shards are intact; after a failed backward the gradients that it
-   * added to are not, and those of noSync are dropped.
+   * Brings the tree to rest after a failure. Shards are intact. A failed backward leaves the
+   * gradients that it added to incomplete, and drops those of an earlier noSync.
    */
   reset(): void {
     const wasInBackward = this.isInBackward;
@@ -293,7 +305,9 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /** Bytes of the gradients of all units that are reduced over the ranks of `links` in `dtype`. */
+  /**
+   * The bytes of the gradients of all units that are reduced over the ranks of `links` in `dtype`.
+   */
   #gradientBytes(links: UnitLinks, dtype: DType): number {
     return this.units
       .filter((unit) => unit.gradient.isReducedWith(links, dtype) && !unit.isAllFrozen)
@@ -308,7 +322,10 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /** Starts the reductions of what is not final by itself, or was left by noSync. */
+  /**
+   * Starts the reductions that no final gradient has started: those of partly used units, and what
+   * noSync left.
+   */
   #reduceLeft(): void {
     if (this.findsUnused) {
       this.#reduceInTurn({ isOver: true });

@@ -1,7 +1,7 @@
-// What a wrapper is to the tree, the units and the calls over whole models: its place among the
-// others, what it is doing, and when its full parameters come and go. The wrapper itself is the
-// module around it, with what users call; it keeps this object under a symbol that the package does
-// not export.
+// What a wrapper is to the tree, to the units and to calls over whole models: its place among the
+// other instances, what it is doing, and when its full parameters come and go. The wrapper is the
+// module around it, with the methods that users call; it keeps this object under a symbol that the
+// package does not export.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Module } from '@shardweave/nn';
@@ -25,13 +25,13 @@ import { failureText, isLocalFailure } from './rank-failure.js';
 import type { TrainingState, TreeInstance } from './tree-instance.js';
 import { INSTANCE, type IsInstance, isInstance } from './tree-instance.js';
 
-/** What wrappers of one tree share. */
+/** What the wrappers of one tree share. */
 export type Tree = FsdpTree<Instance>;
 
-/** What a wrapper is made of. */
+/** What an instance is made of. */
 export interface InstanceParts {
   readonly wrapper: Module;
-  /** What it wraps. */
+  /** The module that the wrapper wraps. */
   readonly module: Module;
   readonly name: string;
   readonly options: ResolvedFsdpOptions;
@@ -51,7 +51,7 @@ export class Instance implements TreeInstance {
 
   /**
    * Takes the parameters that no inner instance has.
-   * @throws {FsdpConfigError} for one that cannot be sharded here
+   * @throws {FsdpConfigError} for a parameter that cannot be sharded here
    */
   constructor({ wrapper, module, name, options }: InstanceParts) {
     this.wrapper = wrapper;
@@ -100,7 +100,7 @@ export class Instance implements TreeInstance {
     return this.options.reshardAfterForward;
   }
 
-  /** Ranks that share its parameters, in shards or as replicas of them. */
+  /** The number of ranks that hold its parameters, in shards or as replicas of them. */
   get numRanks(): number {
     return this.processGroup.worldSize * (this.replicateGroup?.worldSize ?? 1);
   }
@@ -112,7 +112,7 @@ export class Instance implements TreeInstance {
     return (this.replicateGroup?.rank ?? 0) === 0;
   }
 
-  /** This rank among all that share a batch: those of its shards, replica by replica. */
+  /** This rank's place among all ranks that share a batch: by replica, then by shard. */
   get batchRank(): number {
     const replica = this.replicateGroup?.rank ?? 0;
     return replica * this.processGroup.worldSize + this.processGroup.rank;
@@ -123,7 +123,7 @@ export class Instance implements TreeInstance {
     return this.processGroup.rank === 0 && this.isFirstReplica;
   }
 
-  /** Whether ranks of `root` hold different parameters here (experts). */
+  /** Whether the ranks of `root` hold different parameters in this instance (experts). */
   isLocalTo(root: Instance): boolean {
     return this.options.noBroadcastOptimState ?? this.numRanks < root.numRanks;
   }
@@ -136,14 +136,14 @@ export class Instance implements TreeInstance {
 
   // ---- the tree --------------------------------------------------------------------------------
 
-  /** Opens its tree once the calls made before have ended; see elect. */
+  /** Elects the root and opens the tree, after the calls made before have ended; see elect. */
   initialize(): Promise<Tree> {
     return CallQueue.inTurn(callQueuesOf(this.instances()), () => this.elect());
   }
 
   /**
-   * Elects the root and opens the links of its tree; collective on the first call, and where
-   * instances were put in since.
+   * Elects the root and opens the links of its tree. Collective on the first call, and whenever
+   * instances were added since.
    * @throws {FsdpConfigError} where a parameter is not in exactly one flat parameter, and on all
    * ranks where they differ in instances or options
    */
@@ -151,7 +151,7 @@ export class Instance implements TreeInstance {
     requireEachInOneUnit(this);
     const instances = this.instances();
     for (const steps of homeStepsOf(instances)) {
-      await steps.rest(); // one that a store failed in is finished before anything is read
+      await steps.rest(); // a step in which a store failed is finished before anything is read
     }
     const known = this.#tree;
     for (const instance of instances) {
@@ -173,7 +173,7 @@ export class Instance implements TreeInstance {
       await instance.#open();
     }
     const { groups, syncModuleStates, residence } = this.options;
-    const isResumed = known === undefined && residence?.resume === true; // with each rank's own
+    const isResumed = known === undefined && residence?.resume === true; // with own buffers
     if (syncModuleStates && !isResumed) {
       await syncBuffers(this.module, groups);
     }
@@ -188,7 +188,7 @@ export class Instance implements TreeInstance {
     return tree;
   }
 
-  /** Opens the links of its units and shards them, once. */
+  /** Opens the links and homes of its units and shards them, once. */
   async #open(): Promise<void> {
     const { groups, residence } = this.options;
     if (residence?.resume) {
@@ -213,7 +213,10 @@ export class Instance implements TreeInstance {
     }
   }
 
-  /** Others may wait for this rank's messages, of which no call takes the place. */
+  /**
+   * Aborts the group after a failure of this rank alone: other ranks may be waiting for its
+   * messages, and no collective call would tell them.
+   */
   #tellOthers(error: unknown): void {
     if (isLocalFailure(error)) {
       this.processGroup.abort(failureText('initialize', error));
@@ -228,7 +231,10 @@ export class Instance implements TreeInstance {
     }
   }
 
-  /** Nothing where they are absent. */
+  /**
+   * Frees the full parameters, where they are present, after what the program wrote into them is
+   * kept.
+   */
   drop(): void {
     this.keepWrites();
     for (const unit of this.units) {
@@ -243,7 +249,7 @@ export class Instance implements TreeInstance {
     }
   }
 
-  /** Whether a backward frees them where their gradients are final. */
+  /** Whether a backward frees the full parameters as soon as their gradients are final. */
   get isDroppedAfterBackward(): boolean {
     return this.#tree!.isSyncing || this.isResharding;
   }
@@ -257,11 +263,15 @@ export class Instance implements TreeInstance {
     this.trainingState = 'backwardPost';
   }
 
-  /** All gradients of its own are in: ship them, and free what no later node reads. */
+  /**
+   * Called when all gradients of `unit` are in: starts their reduction, and frees the full
+   * parameters where no later node reads them.
+   */
   #afterBackward(unit: ShardedUnit): void {
     this.#tree!.reduceFinal(unit);
-    // Where ranks come to different uses of it, one that is through keeps it as long as one that is
-    // not: gathers are the same on all.
+    // With findUnusedParameters another rank may still use this instance in the same backward.
+    // Gathers are the same on all ranks, so a rank that is through keeps the parameters as long as
+    // one that is not.
     if (this.#tree!.scheduler.isRequired(this)) {
       return;
     }
@@ -285,7 +295,10 @@ export class Instance implements TreeInstance {
     this.trainingState = isSummoning ? 'summonFullParams' : 'idle';
   }
 
-  /** Also after a failure inside summonFullParams, which stays. */
+  /**
+   * Returns to rest at the end of a backward, or after a failure; an instance inside
+   * summonFullParams stays summoned.
+   */
   becomeIdle(): void {
     if (this.trainingState !== 'summonFullParams') {
       this.trainingState = 'idle';
@@ -306,7 +319,7 @@ export class Instance implements TreeInstance {
   }
 }
 
-/** What the package keeps of a wrapper. */
+/** The state that the package keeps for a wrapper. */
 export function instanceOf(wrapper: IsInstance): Instance {
   return wrapper[INSTANCE] as Instance;
 }

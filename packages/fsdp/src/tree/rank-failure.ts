@@ -1,24 +1,25 @@
-// A rank that fails alone: the others learn it by `tellFailure` of collectives where they wait for
-// it.
+// Tells the other ranks that this one has failed alone: `tellFailure` of collectives reaches them
+// where they wait for it.
 
 import { CollectiveError, type ProcessGroup, tellFailure } from '@shardweave/collectives';
 import { FsdpError } from '../errors.js';
 
 /**
- * Whether it is this rank's own: neither what a group says, nor a mistake that all ranks make
- * alike.
+ * Whether an error is this rank's own: neither a report of a process group, nor a mistake that all
+ * ranks make alike.
  */
 export function isLocalFailure(error: unknown): boolean {
   return !(error instanceof CollectiveError || error instanceof FsdpError);
 }
 
-/** For aborts, which no rank compares. */
+/** The text of an abort, which ranks do not compare. */
 export function failureText(operation: string, error: unknown): string {
   return `failed in ${operation}: ${error instanceof Error ? error.message : String(error)}`;
 }
 
 /**
- * What this rank brings to the next collective call of `group`.
+ * Runs `work`, which makes this rank's part of the next collective call of `group`. Where it
+ * throws, the other ranks learn of it in place of that call.
  * @throws what `work` throws, when the other ranks know
  */
 export async function orTell<T>(

@@ -1,5 +1,5 @@
-// What the tree, its units and collective calls need of a wrapper. They know this alone, so that
-// the wrapper knows them and none of them knows the wrapper.
+// What the tree, its units and collective calls need of a wrapper. They import only this interface,
+// so the wrapper can import them without a circle.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { isModule, type Module } from '@shardweave/nn';
@@ -13,10 +13,14 @@ export type TrainingState =
   | 'backwardPost' // a gradient of its own has come
   | 'summonFullParams';
 
-/** Where a wrapper keeps its TreeInstance; another copy of the package finds it, too. */
+/**
+ * The key under which a wrapper keeps its TreeInstance; another copy of the package finds it too.
+ */
 export const INSTANCE: unique symbol = Symbol.for('@shardweave/fsdp/instance');
 
-/** A wrapper; opaque, so that the package's declarations show users none of it. */
+/**
+ * A wrapper with its state as an opaque object, so that the package's declarations show none of it.
+ */
 export interface IsInstance {
   readonly [INSTANCE]: object;
 }
@@ -24,47 +28,53 @@ export interface IsInstance {
 export interface TreeInstance {
   /** The module that a program calls. */
   readonly wrapper: Module;
-  /** What it wraps. */
+  /** The module that it wraps. */
   readonly module: Module;
-  /** For errors and traces. */
+  /** The name in errors and traces. */
   readonly name: string;
   readonly processGroup: ProcessGroup;
-  /** Over which shards are replicated; undefined without hybrid sharding. */
+  /** The ranks that hold a replica of this rank's shard; undefined without hybrid sharding. */
   readonly replicateGroup: ProcessGroup | undefined;
-  /** Its own flat parameters; none where inner instances hold all parameters. */
+  /**
+   * The flat parameters of this instance itself; empty where inner instances hold all parameters.
+   */
   readonly units: readonly ShardedUnit[];
   readonly trainingState: TrainingState;
   readonly isRoot: boolean;
   /** Whether its full parameters are freed after forward. */
   readonly isResharding: boolean;
-  /** The tree it belongs to, once a forward or another collective call has elected the root. */
+  /**
+   * The tree that it belongs to, once a forward or another collective call has elected the root.
+   */
   readonly tree:
     | { readonly instances: readonly TreeInstance[]; readonly numericClasses: readonly string[] }
     | undefined;
   /** This instance and those nested below it, outer first. */
   instances(): TreeInstance[];
-  /** Opens its tree, in a turn that its caller has. */
+  /** Elects the root and opens its tree; the caller holds the turn. */
   elect(): Promise<unknown>;
-  /** Frees its full parameters, and keeps what was written into them. */
+  /** Frees the full parameters, after what the program wrote into them is kept. */
   drop(): void;
-  /** As drop, where it reshards and nobody else uses them now. */
+  /** Frees them as drop does, unless the instance keeps them after forward or others use them. */
   reshard(): void;
-  /** Takes what the program has written into gathered parameters over into the shards. */
+  /** Copies what the program has written into gathered parameters into the shards. */
   keepWrites(): void;
   /** Enters or leaves summonFullParams. */
   setSummoning(isSummoning: boolean): void;
-  /** Back to rest, at the end of a backward or after a failure. */
+  /** Returns to rest, at the end of a backward or after a failure. */
   becomeIdle(): void;
-  /** @throws {FsdpStateError} in the name of a call, unless it is in one of the states */
+  /**
+   * @throws {FsdpStateError} in the name of the call `operation`, unless it is in one of the states
+   */
   expectState(operation: string, states: readonly TrainingState[]): void;
 }
 
-/** Whether a module is a wrapper, of this copy of the package or of another. */
+/** Whether a value is a wrapper, made by this copy of the package or by another. */
 export function isInstance(value: unknown): value is Module & IsInstance {
   return isModule(value) && INSTANCE in value;
 }
 
-/** What a wrapper is to the tree; undefined for any other module. */
+/** The state that a wrapper has for the tree; undefined for any other value. */
 export function treeInstanceOf(value: unknown): TreeInstance | undefined {
   return isInstance(value) ? (value[INSTANCE] as TreeInstance) : undefined;
 }

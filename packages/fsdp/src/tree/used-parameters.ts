@@ -1,37 +1,42 @@
 // Which parameters a backward uses, and whether all ranks use the same. Ranks that don't are told
-// what differs (explained.ts); or, where that is allowed, they agree on what any of them uses.
+// what differs (explained.ts) or, where that is allowed, agree on what any of them uses.
 //
 // Note [what ranks compare]
-// Gathers, reductions and the ends of forward and backward carry their names as identities, which
-// ranks compare at no cost in payload. A backward's first reduction in a group also carries the set
-// of parameters that get a gradient, known before the first kernel, and what gradients are divided
-// by. So ranks that differ always meet at calls that differ, and the error of that has what each
-// rank was about to do.
+// Each gather, each reduction and each end of a forward or backward carries a name as its identity,
+// which ranks compare without any further message. A backward's first reduction in a group also
+// carries the set of parameters that get a gradient, which is known before the first kernel, and
+// the divisors of gradients. So ranks that differ always meet at calls that differ, and the error
+// of that has what each rank was about to do.
 
 import { tellFailure } from '@shardweave/collectives';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
 
-/** Whether two units are reduced over the same ranks, so that their reductions are one sequence. */
+/**
+ * Whether two units are reduced over the same ranks, so that their reductions form one sequence.
+ */
 export function isSameReduction(a: UnitLinks, b: UnitLinks): boolean {
   return a.reduceGroup === b.reduceGroup && a.replicas?.group === b.replicas?.group;
 }
 
-/** Whether a parameter has a gradient that is to be reduced, now or at the end of the pass. */
+/**
+ * Whether a parameter has a gradient that is to be reduced, already or by the end of the backward.
+ */
 function isUsed(unit: ShardedUnit, index: number, pass: Pass): boolean {
   const { tensor } = unit.parameters[index]!;
   return pass.reached.has(tensor) || unit.gradient.sum.hasContributed(tensor);
 }
 
-/** Whether any parameter of the unit has. */
+/** Whether any parameter of the unit has such a gradient. */
 export function usesUnit(unit: ShardedUnit, pass: Pass): boolean {
   return unit.parameters.some((_, index) => isUsed(unit, index, pass));
 }
 
 /**
- * The parameters that the units reduced over `links` will have gradients of, as text: for each unit
- * a hexadecimal digit for four parameters, the first the lowest.
+ * The set of parameters that will have gradients, over the units reduced over `links`, as text:
+ * each unit has a hexadecimal digit for every four parameters, whose lowest bit is the first of
+ * them.
  */
 export function usedText(units: readonly ShardedUnit[], pass: Pass, links: UnitLinks): string {
   return units
@@ -55,8 +60,8 @@ export function usedText(units: readonly ShardedUnit[], pass: Pass, links: UnitL
 }
 
 /**
- * What the units reduced over `links` divide gradients by: one pair, or a pair a unit where they
- * differ.
+ * The divisors of gradients of the units reduced over `links`: one pair, or a pair for each unit
+ * where they differ.
  */
 export function factorsText(units: readonly ShardedUnit[], links: UnitLinks): string {
   const pairs = units
@@ -65,7 +70,7 @@ export function factorsText(units: readonly ShardedUnit[], links: UnitLinks): st
   return new Set(pairs).size === 1 ? pairs[0]! : pairs.join(', ');
 }
 
-/** Parameters by name that a text of usedText has. */
+/** The names of the parameters in a text of usedText. */
 export function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
   const digits = text.split('.');
   return units.flatMap(({ name, parameters }, u) =>
@@ -79,11 +84,11 @@ export function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
   );
 }
 
-/** Parameters that get a gradient, by unit; a unit without one is absent. */
+/** The parameters that get a gradient, by unit; a unit without one is absent. */
 export type UsedParameters = ReadonlyMap<ShardedUnit, readonly Tensor[]>;
 
 /**
- * The parameters that any rank of theirs uses in the pass; one small collective for each set of
+ * The parameters that any rank uses in the pass. It takes one small collective for each set of
  * ranks, in the sequence of reductions.
  */
 export async function agreeOnParameters(

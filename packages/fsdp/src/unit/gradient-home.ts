@@ -2,18 +2,19 @@
 
 import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
 
-/** Takes what a unit's reductions give. */
+/** The receiver of what a unit's reductions give. */
 export interface GradientHome {
   /**
-   * gradient (+)= reduced * scale. `reduced` lies on the device; the caller gives up its hold
-   * afterwards and uses it no more, so it may become the gradient.
+   * Adds reduced * scale to the gradient, or makes it the gradient where there is none. `reduced`
+   * lies on the device. The caller gives up its hold afterwards and never uses it again, so it may
+   * itself become the gradient.
    */
   addStorage(reduced: Storage, scale: number): void | Promise<void>;
-  /** The same of host bytes in `dtype`, which are the caller's again when it settles. */
+  /** Does the same with host bytes in `dtype`, which belong to the caller again when it settles. */
   addBytes(reduced: Uint8Array, dtype: DType, scale: number): void | Promise<void>;
 }
 
-/** On the device, as `grad` of the flat shard. */
+/** Keeps the gradient on the device, as `grad` of the flat shard. */
 export class DeviceGradientHome implements GradientHome {
   readonly #device: Device;
   readonly #flat: Tensor;

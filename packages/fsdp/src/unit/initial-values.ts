@@ -9,7 +9,7 @@ import { callIdentity } from '../tree/call-identity.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { LinkGroups } from './unit-links.js';
 
-/** Messages with initial values have this channel; a program's own messages have others. */
+/** The channel of messages with initial values; a program's own messages use other channels. */
 const CHANNEL = 0xf5d90001;
 
 const NOTHING = new Uint8Array(0);
@@ -25,8 +25,8 @@ export function shardUnit(
 }
 
 /**
- * The first replica's rank 0 makes or reads each rank's part and sends it there when asked; each
- * rank of that replica passes its own on to the same rank of the others.
+ * Rank 0 of the first replica makes or reads each rank's part and sends it there when asked. Each
+ * rank of that replica passes its own part on to the same rank of the other replicas.
  */
 async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<void> {
   const { processGroup, replicateGroup } = groups;
@@ -48,7 +48,8 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
     } else {
       part = new Uint8Array(byteOffset(unit, length));
       if (isFirstReplica) {
-        // Where its home is slow, what comes unasked would pile up in this rank without end.
+        // The part is asked for, because parts that come unasked would pile up in this rank's
+        // memory where its home is slow to write.
         await processGroup.send(NOTHING, { to: 0, channel: CHANNEL });
         await processGroup.recv(part, { from: 0, channel: CHANNEL });
       }
@@ -81,12 +82,15 @@ function numRanks({ processGroup, replicateGroup }: LinkGroups): number {
   return processGroup.worldSize * (replicateGroup?.worldSize ?? 1);
 }
 
-/** Whether this rank's values are everybody's. */
+/** Whether this rank's values are the ones that all ranks get. */
 function isSource({ processGroup, replicateGroup }: LinkGroups): boolean {
   return processGroup.rank === 0 && (replicateGroup === undefined || replicateGroup.rank === 0);
 }
 
-/** From the first replica's rank 0 to the first ranks of all replicas, and on to all. */
+/**
+ * Broadcasts from rank 0 of the first replica to the first ranks of all replicas, and from these to
+ * their replicas.
+ */
 async function broadcastFromFirst(
   bytes: Uint8Array,
   { processGroup, replicateGroup }: LinkGroups,

@@ -1,4 +1,5 @@
-// What an instance shards of the module it wraps, and what it uses of other instances.
+// Which parameters of the wrapped module an instance shards itself, and which it uses of other
+// instances.
 
 import { joinPath, type Module } from '@shardweave/nn';
 import { encodingOf, type FlatGradient, type FlatLeaf } from '@shardweave/nn/flat';
@@ -6,13 +7,13 @@ import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import { isInstance, type TreeInstance, treeInstanceOf } from '../tree/tree-instance.js';
 
-/** More names than these make a message hard to read. */
+/** A message with more names than this is hard to read. */
 const MAX_LISTED = 8;
 
 export interface OwnParameters {
-  /** Those that no inner instance and no other has taken. */
+  /** The parameters that no inner instance and no other one has taken. */
   readonly own: readonly FlatLeaf[];
-  /** The instances whose parameters the module uses besides. */
+  /** The other instances whose parameters the module uses. */
   readonly owners: ReadonlySet<TreeInstance>;
 }
 
@@ -22,8 +23,8 @@ export function ownerOf(tensor: Tensor): TreeInstance | undefined {
 }
 
 /**
- * Sorts the parameters below a module, up to inner instances.
- * @throws {FsdpConfigError} for one that cannot be sharded here
+ * Sorts the parameters below a module, up to inner instances, into own and foreign ones.
+ * @throws {FsdpConfigError} for a parameter that cannot be sharded here
  */
 export function ownParameters(module: Module, masterDType: DType): OwnParameters {
   const paths = new Map<Tensor, string>();
@@ -61,7 +62,7 @@ export function ownParameters(module: Module, masterDType: DType): OwnParameters
   return { own, owners };
 }
 
-/** A module and those below it, without inner instances and theirs. */
+/** A module and those below it, without inner instances and what is in them. */
 export function modulesOutsideInstances(module: Module): Module[] {
   if (isInstance(module)) {
     return [];
@@ -85,8 +86,9 @@ function collectOutsideInstances(module: Module, path: string, found: Map<Tensor
 }
 
 /**
- * Checks that each parameter below an instance is in one flat parameter, and each of a flat
- * parameter in the module: modules may have been put in or taken out since they were wrapped.
+ * Checks that each parameter below an instance is in exactly one flat parameter, and that each
+ * parameter of a flat one is still in the module: modules may have been added or removed since they
+ * were wrapped.
  * @throws {FsdpConfigError} naming those that are not
  */
 export function requireEachInOneUnit(fsdp: TreeInstance): void {
@@ -118,7 +120,7 @@ export function requireEachInOneUnit(fsdp: TreeInstance): void {
   }
 }
 
-/** Instances outside of `instances` whose parameters these use. */
+/** The instances outside `instances` whose parameters these use. */
 export function ownersBeside(instances: readonly TreeInstance[]): Set<TreeInstance> {
   const tensors = instances.flatMap(({ module }) =>
     modulesOutsideInstances(module).flatMap((each) => [...each.ownParameters().values()]),
@@ -131,8 +133,8 @@ export function ownersBeside(instances: readonly TreeInstance[]): Set<TreeInstan
 }
 
 /**
- * For calls that handle whole flat parameters.
- * @throws {FsdpConfigError} where the instance uses a parameter that one beside it shards
+ * Refuses an instance that uses a foreign parameter, for calls that handle whole flat parameters.
+ * @throws {FsdpConfigError} where the instance uses a parameter that an instance beside it shards
  */
 export function requireNoOwnerBeside(fsdp: TreeInstance, operation: string): void {
   const [owner] = ownersBeside(fsdp.instances());

@@ -1,4 +1,4 @@
-// Which parameters of an instance become one flat parameter. Pure.
+// Decides which parameters of an instance become one flat parameter. Pure.
 
 import { encodingOf, type FlatLeaf } from '@shardweave/nn/flat';
 import { FsdpConfigError } from '../errors.js';
@@ -10,9 +10,9 @@ export interface UnitPlan {
 }
 
 /**
- * @param name the instance's; the only unit has it too, others add their own
- * @throws {FsdpConfigError} for groups with foreign parameters, with one in two groups, or with
- * names that repeat
+ * @param name the name of the instance; a single unit has it too, several units add their own names
+ * @throws {FsdpConfigError} for groups with parameters of other modules, with a parameter in two
+ * groups, or with names that repeat
  */
 export function planUnits(
   parameters: readonly FlatLeaf[],
@@ -66,8 +66,9 @@ export function planUnits(
 }
 
 /**
- * One for each dtype of what is trained, then of what is frozen, which is gathered but needs
- * neither a gradient nor its reduction; what is encoded is apart. The first has the name alone.
+ * Makes one unit for each dtype of trained parameters, then one for each dtype of frozen ones,
+ * which are gathered but need neither a gradient nor a reduction; encoded parameters are apart. The
+ * first unit has the bare name.
  */
 function ofOneKind(parameters: readonly FlatLeaf[], name: string): UnitPlan[] {
   const kinds = new Map<string, FlatLeaf[]>();

@@ -1,48 +1,52 @@
-// Gathers gradients that are to be reduced into buckets, so that many small ones share a collective
-// (fairscale's ReduceScatterBucketer). One for all instances of a tree; a bucket for each dtype and
-// set of ranks. Starts follow the order of the calls, so ranks agree.
+// Collects gradients that are to be reduced in buckets, so that many small ones share a collective
+// (fairscale's ReduceScatterBucketer). All instances of a tree share one bucketer, which has a
+// bucket for each dtype and set of ranks. Reductions start in the order of the calls, which is the
+// same on all ranks.
 //
 // Note [buckets]
-// A bucket's input has a row for each rank, capacity bytes long; a gradient's shards are read back
-// from the device straight into their places. Starting it reduces what is filled. A gradient that
-// is larger than a bucket starts at once and overtakes what waits. Buffers are the group's host
-// buffers, held from the first gradient of a backward to the end of the bucket's reduction.
+// A bucket's input has a row for each rank, `capacity` bytes long; a gradient's shards are read
+// back from the device straight into their places. Starting the bucket reduces what is filled. A
+// gradient that is larger than a bucket starts at once and overtakes those that wait. The buffers
+// are the group's host buffers, held from the first gradient of a backward to the end of the
+// bucket's reduction.
 
 import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import type { DType, Storage } from '@shardweave/tensor-core';
 import type { UnitLinks } from './unit-links.js';
 
-/** One flat parameter's gradient on its way. */
+/** The gradient of one flat parameter on its way to the other ranks. */
 export interface OutgoingGradient {
-  /** For traces and errors. */
+  /** The name in traces and errors. */
   readonly name: string;
-  /** Equal shards of all ranks one after another, in the dtype of the wire; read when added. */
+  /**
+   * Equal shards for all ranks one after another, in the dtype of the wire. It is read by `add`.
+   */
   readonly whole: Storage;
   readonly worldSize: number;
   readonly links: UnitLinks;
-  /** Alone, whatever the cap. */
+  /** Whether it may wait in a bucket; if not, it is reduced alone whatever the cap. */
   readonly isBucketed: boolean;
-  /** Takes this rank's reduced shard, which is the bucketer's again when it settles. */
+  /** Takes this rank's reduced shard, whose bytes are the bucketer's again when it settles. */
   onReduced(shard: Uint8Array): void | Promise<void>;
 }
 
 export interface BucketerOptions {
-  /** Bytes of a bucket's input; 0: no buckets. */
+  /** The bytes of a bucket's input; 0: no buckets. */
   readonly capBytes: number;
   /**
-   * Bytes of all gradients of a dtype and its ranks that may come in one backward: a bucket is not
-   * made larger.
+   * The bytes of all gradients that may come in one backward for a dtype and a set of ranks; a
+   * bucket is not made larger than that.
    */
   mostBytes(links: UnitLinks, dtype: DType): number;
-  /** What ranks compare of a reduction that is about to start. */
+  /** The identity that ranks compare for a reduction that is about to start. */
   identity(names: readonly string[], links: UnitLinks): string;
 }
 
-/** A gradient's place in a bucket. */
+/** The place of a gradient in a bucket. */
 interface Entry {
   readonly gradient: OutgoingGradient;
-  /** In each row. */
+  /** The offset in each row, in bytes. */
   readonly offset: number;
   readonly byteLength: number;
 }
@@ -51,7 +55,7 @@ interface Bucket {
   readonly links: UnitLinks;
   readonly dtype: DType;
   readonly worldSize: number;
-  /** Bytes of a row. */
+  /** The bytes of a row. */
   readonly capacity: number;
   input: Uint8Array | undefined;
   filled: number;
@@ -62,7 +66,7 @@ interface Bucket {
 interface Reduction {
   readonly entries: readonly Entry[];
   readonly links: UnitLinks;
-  /** All ranks' sum of this rank's row. */
+  /** This rank's row, summed over all ranks. */
   readonly output: Promise<Uint8Array>;
 }
 
@@ -75,12 +79,12 @@ export class ReduceScatterBucketer {
     this.#options = options;
   }
 
-  /** Reductions that have started and are not yet taken. */
+  /** The number of reductions that have started and whose results are not yet taken. */
   get numStarted(): number {
     return this.#started.length;
   }
 
-  /** Queues the gradient's read-back, and starts what is to be reduced now; never waits. */
+  /** Queues the gradient's read-back, and starts what is to be reduced at once; never waits. */
   add(gradient: OutgoingGradient): void {
     const { whole, worldSize } = gradient;
     const byteLength = whole.byteLength / worldSize;
@@ -108,7 +112,7 @@ export class ReduceScatterBucketer {
     }
   }
 
-  /** Starts what waits in buckets; nothing where none does. */
+  /** Starts whatever waits in buckets. */
   flush(): void {
     for (const bucket of this.#buckets) {
       this.#start(bucket);
@@ -116,8 +120,8 @@ export class ReduceScatterBucketer {
   }
 
   /**
-   * Flushes, waits, and hands out the results: reductions in the order of their starts, gradients
-   * of one in the order they came.
+   * Flushes, waits, and hands out the results: reductions in the order in which they started, the
+   * gradients of one reduction in the order in which they came.
    */
   async finish(): Promise<void> {
     this.flush();
@@ -186,7 +190,8 @@ export class ReduceScatterBucketer {
     bucket.entries = [];
     bucket.reads = [];
     const ready = Promise.all(reads).then(() => {
-      // Rows follow one another on the wire.
+      // The rows of a bucket that is not full move together, because they follow one another on the
+      // wire.
       for (let rank = 1; filled < capacity && rank < worldSize; rank++) {
         input.copyWithin(rank * filled, rank * capacity, rank * capacity + filled);
       }
@@ -201,7 +206,7 @@ export class ReduceScatterBucketer {
     readonly dtype: DType;
     readonly worldSize: number;
     readonly shardBytes: number;
-    /** The host buffer, whose beginning has the shards. */
+    /** The host buffer that begins with the shards, once they are read. */
     readonly ready: Promise<Uint8Array>;
   }): void {
     const { entries, links, dtype, worldSize, shardBytes, ready } = reduction;

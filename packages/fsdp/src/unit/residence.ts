@@ -1,4 +1,4 @@
-// Where shards rest between their uses: on the device, or in a store on the host or on a disk.
+// Where shards rest between their uses: on the device, or in a store in host memory or on a disk.
 
 import { type FlatHome, type HomeSteps, type StoreUse, storeUseOf } from '@shardweave/nn/flat';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
@@ -6,31 +6,32 @@ import { FsdpConfigError } from '../errors.js';
 import { callIdentity } from '../tree/call-identity.js';
 import type { LinkGroups } from './unit-links.js';
 
-/** Where shards, gradients and optimizer state rest between uses. */
+/** Options for where shards, gradients and optimizer state rest between uses. */
 export interface ResidenceOptions {
   /**
-   * The shards and their optimizer state rest in host memory and come to the device for use:
-   * gathers start from host bytes, a step brings one flat parameter at a time. Default false.
+   * The shards and their optimizer state rest in host memory and come to the device when they are
+   * used: gathers start from host bytes, and a step brings one flat parameter at a time. Default
+   * false.
    */
   readonly moveParamsToCpu?: boolean;
   /**
-   * The reduced gradients rest in host memory, and add up there. Default moveParamsToCpu; must not
-   * be false with it.
+   * The reduced gradients rest in host memory, and add up there. Default: as moveParamsToCpu. With
+   * moveParamsToCpu it must not be false.
    */
   readonly moveGradsToCpu?: boolean;
-  /** Shards, gradients and optimizer state rest in a store: a disk's, or one of your own. */
+  /** Shards, gradients and optimizer state rest in a store: one on a disk, or one of your own. */
   readonly offloadConfig?: OffloadConfig;
 }
 
 /** The store that shards rest in, and whether training goes on from what it has. */
 export interface OffloadConfig {
-  /** One a rank. Stays the caller's: close it after the module is disposed. */
+  /** The store of this rank. It stays the caller's, who closes it after the module is disposed. */
   readonly store: ShardStore;
   /**
-   * Go on from what the store's last generation has in place of initial values, buffers, optimizer
-   * state and the device's random state too. The same modules, in the same order, on the same
-   * ranks. False: begin anew, whatever is there. Default: begin anew, unless a model is there that
-   * has been trained, which is an error.
+   * true: go on from the store's last generation, with its parameters, buffers, optimizer state and
+   * random state of the device in place of initial ones; the model must have the same modules in
+   * the same order on the same ranks. false: begin anew, whatever the store has. Default: begin
+   * anew, unless the store has a model that has been trained, which is an error.
    */
   readonly resume?: boolean;
 }
@@ -40,7 +41,7 @@ export interface Residence {
   readonly store: ShardStore;
   readonly rests: 'gradient' | 'all';
   readonly resume: boolean;
-  /** As it was asked for; see OffloadConfig. */
+  /** The option `resume` as the caller gave it. */
   readonly asked: boolean | undefined;
   /** Whether the store is the caller's, who may give it to a later process. */
   readonly isGiven: boolean;
@@ -75,7 +76,7 @@ export function resolveResidence(options: ResidenceOptions): Residence | undefin
   };
 }
 
-/** The stores that instances have, each once. */
+/** The step counters of the instances' stores, each once. */
 export function homeStepsOf(
   instances: readonly { readonly units: readonly { readonly home: FlatHome | undefined }[] }[],
 ): Set<HomeSteps> {
@@ -83,7 +84,7 @@ export function homeStepsOf(
   return new Set(units.flatMap(({ home }) => home?.steps ?? []));
 }
 
-/** Keeps steps and norms off what rests in stores, until the returned function is called. */
+/** Keeps steps and norms away from what rests in stores until the returned function is called. */
 export function occupyUnits(
   instances: readonly { readonly units: readonly { readonly home: FlatHome | undefined }[] }[],
   by: string,
@@ -97,7 +98,7 @@ export function occupyUnits(
   };
 }
 
-/** This rank's part of the names in a store, which ranks of one process may share. */
+/** The prefix of this rank's names in a store, which ranks of one process may share. */
 export function rankPrefix({ processGroup, replicateGroup }: LinkGroups): string {
   const replica = replicateGroup === undefined ? '' : `replica${replicateGroup.rank}.`;
   return `${replica}rank${processGroup.rank}/`;

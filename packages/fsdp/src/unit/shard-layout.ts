@@ -8,9 +8,12 @@ import {
   pieceIn,
 } from '@shardweave/nn/flat';
 
-/** A flat parameter's map, and its cut into shards. */
+/** The layout of a flat parameter, and its cut into shards. */
 export interface ShardLayout extends FlatLayout {
-  /** Equal for all ranks; worldSize of them hold elementCount and a tail of padding. */
+  /**
+   * The elements of each shard, equal for all ranks; worldSize shards hold elementCount elements
+   * and a tail of padding.
+   */
   readonly shardLength: number;
   readonly worldSize: number;
 }

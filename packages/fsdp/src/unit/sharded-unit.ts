@@ -1,11 +1,11 @@
-// One flat parameter of an instance: this rank's shard of it, gathered from all ranks around its
-// use, and its gradient, reduced over them. Knows no schedule: the wrapper does. See nn's Note
-// [flat parameter].
+// One flat parameter of an instance: this rank's shard of it, which is gathered from all ranks
+// around its use, and its gradient, which is reduced over them. When that happens is the wrapper's
+// business. See nn's Note [flat parameter].
 //
 // Note [published shard]
-// The shard in the dtype of computation as host bytes, made once per optimizer step: every gather
-// starts from it and so never waits for the device. What rests off the device needs none, its bytes
-// are there.
+// The published shard is the shard in the dtype of computation as host bytes, made once per
+// optimizer step: every gather starts from it and so never waits for the device. A shard that rests
+// off the device needs none, because its bytes are on the host already.
 
 import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
 import { type FlatLeaf, FlatParameter, restSize } from '@shardweave/nn/flat';
@@ -22,25 +22,28 @@ import type { UnitLinks } from './unit-links.js';
 export interface UnitContext {
   readonly device: Device;
   readonly group: ProcessGroup;
-  /** Shards of this dtype are gathered in `computeDType`, others in their own. */
+  /** Shards of this dtype are gathered in `computeDType`, others in their own dtype. */
   readonly masterDType: DType;
   readonly computeDType: DType;
   /** dtype of gradients on the wire. */
   readonly reduceDType: DType;
   readonly divide: Readonly<DivideFactors>;
-  /** Where the shards rest; undefined: on the device. */
+  /** The store where the shards rest; undefined: on the device. */
   readonly residence: Residence | undefined;
   /** Whether reductions may share a collective. */
   readonly isBucketed: boolean;
-  /** The instance. */
+  /** The instance that the units belong to. */
   readonly owner: object;
   /**
    * Whether gradients are reduced at the end of this backward; undefined before the first forward.
    */
   isSyncing(): boolean | undefined;
-  /** Before each contribution to a gradient; refuses it where it throws. */
+  /**
+   * Called before each contribution to a gradient; an error that it throws refuses the
+   * contribution.
+   */
   onContribution(pass: Pass): void;
-  /** All gradients that a backward brings to a unit are in. */
+  /** Called when all gradients that a backward brings to a unit are in. */
   onFinal(unit: ShardedUnit): void;
 }
 
@@ -48,15 +51,18 @@ export class ShardedUnit extends FlatParameter {
   readonly layout: ShardLayout;
   readonly gradient: UnitGradient;
   links: UnitLinks | undefined = undefined;
-  /** Why its shard could not be read last, which may come out as another call's error first. */
+  /**
+   * Why this unit's shard could not be read last. The error may surface first as that of another
+   * call.
+   */
   failure: { readonly error: unknown } | undefined = undefined;
   readonly #context: UnitContext;
   #published: { readonly version: number; readonly bytes: Promise<Uint8Array> } | undefined;
   #publishedBuffer: Uint8Array | undefined;
 
   /**
-   * Lays the parameters out and tells optimizers where their pieces are; values stay until
-   * takeOver.
+   * Lays the parameters out and tells optimizers where their pieces are; the parameters keep their
+   * own values until takeOver.
    */
   constructor(name: string, parameters: readonly FlatLeaf[], context: UnitContext) {
     const { device, group, residence } = context;
@@ -132,7 +138,7 @@ export class ShardedUnit extends FlatParameter {
     return bytes;
   }
 
-  /** Gathered from all ranks, or this rank's alone where it is the only one. */
+  /** The whole parameter, gathered from all ranks; this rank's shard where it is the only rank. */
   protected override joined(
     stored: Promise<Uint8Array> | undefined,
   ): Promise<Uint8Array> | undefined {
@@ -175,7 +181,9 @@ export class ShardedUnit extends FlatParameter {
     return storage === this.full ? undefined : storage;
   }
 
-  /** The whole parameter in the master dtype as host bytes; every rank of the group calls it. */
+  /**
+   * The whole parameter in the master dtype as host bytes. Every rank of the group has to call it.
+   */
   async gatherMaster(operation: string): Promise<Uint8Array> {
     const { group } = this.#context;
     if (this.#summoned !== undefined) {
@@ -187,7 +195,7 @@ export class ShardedUnit extends FlatParameter {
     }
     read.catch(() => undefined); // seen by the gather
     const identity = callIdentity(operation, this.name);
-    // Behind gathers that a failed forward has started.
+    // The gather comes behind those that a failed forward has started.
     return this.#openLinks().gathers.enqueue(
       read,
       async (shard) => {
@@ -200,8 +208,8 @@ export class ShardedUnit extends FlatParameter {
   }
 
   /**
-   * As gatherMaster, but only rank 0 of the group gets the bytes; the others hold their shard
-   * alone.
+   * Gathers as gatherMaster does, but only rank 0 of the group gets the bytes; the others hold no
+   * more than their shard.
    */
   async gatherMasterToFirst(operation: string): Promise<Uint8Array | undefined> {
     const { group } = this.#context;
@@ -224,12 +232,12 @@ export class ShardedUnit extends FlatParameter {
     );
   }
 
-  /** Whether the parameters are summoned, so that what is set has to be whole. */
+  /** Whether the parameters are summoned, in which case only a whole parameter can be set. */
   get isSummoned(): boolean {
     return this.#summoned !== undefined;
   }
 
-  /** Sets the parameter from its whole master bytes: this rank's shard, or what is summoned. */
+  /** Sets the parameter from its whole master bytes: this rank's shard, or the summoned values. */
   async scatterMaster(whole: Uint8Array): Promise<void> {
     const start = this.#context.group.rank * this.byteLength;
     const target = this.#summoned;
@@ -240,7 +248,7 @@ export class ShardedUnit extends FlatParameter {
     }
   }
 
-  /** Host bytes for the whole parameter in the master dtype, zeros. */
+  /** Zeroed host bytes for the whole parameter in the master dtype. */
   emptyMaster(): Uint8Array {
     return new Uint8Array(this.byteLength * this.layout.worldSize);
   }

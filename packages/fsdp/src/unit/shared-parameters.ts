@@ -1,10 +1,11 @@
-// Parameters that one instance shards and others use too.
+// Parameters that one instance shards and other instances use too.
 //
 // Note [shared parameters]
-// The first instance that wraps a parameter owns it: it is in that one's flat parameter, gathered
-// and reduced with it. An instance that uses it has the owner's parameters made present around its
-// own forward and before its own backward. The owner keeps them as long as a user's forward runs,
-// also where that lies around its own. The gradient is final when the last use has given its part.
+// The first instance that wraps a parameter owns it: the parameter is in the owner's flat
+// parameter, and is gathered and reduced with it. An instance that uses it has the owner's
+// parameters made present around its own forward and before its own backward. The owner keeps them
+// as long as the forward of a user runs, even where that forward lies around the owner's own. The
+// gradient is final when the last use has given its part.
 
 import { FsdpConfigError } from '../errors.js';
 import type { FsdpTree } from '../tree/fsdp-tree.js';
@@ -37,7 +38,7 @@ export class SharedParameters<Instance extends TreeInstance = TreeInstance> {
   }
 
   /**
-   * Whether somebody in forward, or in backward and so maybe in a second run, reads its parameters.
+   * Whether a user of its parameters is in forward, or in backward, which may run a forward again.
    */
   get isInUse(): boolean {
     return [...this.#users].some(({ trainingState }) => trainingState !== 'idle');
@@ -59,7 +60,7 @@ export class SharedParameters<Instance extends TreeInstance = TreeInstance> {
 
   /** Frees what the owners kept for this instance, where nobody else uses it. */
   reshard(): void {
-    // One in backward goes when its gradients are final, or at the end.
+    // An owner in backward is freed when its gradients are final, or at the end.
     for (const owner of this.#owners) {
       if (owner.trainingState === 'idle') {
         owner.reshard();

@@ -1,5 +1,5 @@
-// What a store that the caller gave has of an instance beside its flat parameters, for a process
-// that resumes: what it is made of, and its buffers.
+// What the caller's store keeps of an instance beside its flat parameters, for a process that
+// resumes: a description of its parameters and buffers, and the buffers' values.
 
 import { StoredModel } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
@@ -7,7 +7,7 @@ import type { TreeInstance } from '../tree/tree-instance.js';
 import { type Residence, rankPrefix } from './residence.js';
 import type { LinkGroups } from './unit-links.js';
 
-/** Undefined where no later process will find its store. */
+/** The stored description and buffers; undefined where no later process can find the store. */
 export function storedInstance(
   instance: TreeInstance,
   { residence, groups }: { readonly residence: Residence | undefined; readonly groups: LinkGroups },
@@ -41,7 +41,7 @@ function linesOf(instance: TreeInstance, { processGroup }: LinkGroups): string[]
   ];
 }
 
-/** Those that no instance inside has. */
+/** The buffers that no inner instance has. */
 function ownBuffers(instance: TreeInstance): (readonly [string, Tensor])[] {
   const others = new Set(
     inner(instance).flatMap((one) => one.wrapper.namedBuffers().map(([, buffer]) => buffer)),

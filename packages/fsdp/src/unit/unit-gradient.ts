@@ -1,5 +1,6 @@
-// What sharding adds to a unit's flat gradient: the whole goes to the bucketer, which hands back
-// the shard's part of the sum over ranks, or at world size 1 becomes the shard's gradient as it is.
+// What sharding adds to a unit's flat gradient: the whole gradient goes to the bucketer, which
+// hands back this shard's part of the sum over ranks. At world size 1 it becomes the shard's
+// gradient as it is.
 
 import { FlatGradient } from '@shardweave/nn/flat';
 import type { Device, DType, Pass, Storage, Tensor } from '@shardweave/tensor-core';
@@ -8,18 +9,20 @@ import type { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
 import type { ShardLayout } from './shard-layout.js';
 import type { UnitLinks } from './unit-links.js';
 
-/** What gradients are divided by before and after a reduction; read whenever one is made. */
+/**
+ * What gradients are divided by before and after a reduction; read whenever a reduction is made.
+ */
 export interface DivideFactors {
   predivide: number;
   postdivide: number;
 }
 
 export interface UnitGradientContext {
-  /** For errors and traces. */
+  /** The name in errors and traces. */
   readonly name: string;
   readonly device: Device;
   readonly layout: ShardLayout;
-  /** The leaves, in the layout's order. */
+  /** The parameters, in the layout's order. */
   readonly leaves: readonly Tensor[];
   /** Takes what is reduced. */
   readonly home: GradientHome;
@@ -28,23 +31,23 @@ export interface UnitGradientContext {
   readonly divide: Readonly<DivideFactors>;
   /** Whether its reduction may share a collective with others. */
   readonly isBucketed: boolean;
-  /** Open from the first forward on. */
+  /** The links of its group, which are open from the first forward on. */
   links(): UnitLinks;
   /**
    * Whether gradients are reduced at the end of this backward; undefined before the first forward.
    */
   isSyncing(): boolean | undefined;
-  /** Before each contribution; refuses it where it throws. */
+  /** Called before each contribution; an error that it throws refuses the contribution. */
   onContribution(pass: Pass): void;
-  /** All gradients that a backward brings are in. */
+  /** Called when all gradients that a backward brings are in. */
   onFinal(): void;
 }
 
 export class UnitGradient {
-  /** The leaves' sink. */
+  /** The sum that backward adds the gradients of the leaves to. */
   readonly sum: FlatGradient;
   readonly #context: UnitGradientContext;
-  /** What was added without a reduction, where that waits. */
+  /** The end of an addition that needed no reduction, where it has to be waited for. */
   #added: Promise<void> | undefined;
 
   constructor(context: UnitGradientContext) {
@@ -53,7 +56,7 @@ export class UnitGradient {
     this.sum = new FlatGradient({
       ...context,
       layout: { ...layout, elementCount: layout.shardLength * layout.worldSize },
-      // Gradients that wait for a later backward add up in f32, whatever the wire carries.
+      // Gradients that wait for a later backward add up in f32, whatever dtype the wire carries.
       dtype: () => {
         const isSyncing = context.isSyncing();
         return isSyncing === undefined ? undefined : isSyncing ? reduceDType : 'f32';
@@ -62,10 +65,11 @@ export class UnitGradient {
   }
 
   /**
-   * Hands the full gradient over to be reduced; never waits. Nothing where no parameter
+   * Hands the whole gradient over to be reduced; never waits. Does nothing where no parameter
    * contributed.
-   * @param options.leaves those that have a gradient on some rank, of which zeros stand for this
-   * one's. Default: those that were contributed to, alike on all ranks
+   * @param options.leaves the parameters that have a gradient on some rank; where this rank has
+   * none, zeros stand for it. Default: the parameters that were contributed to, which are then
+   * alike on all ranks
    */
   startReduce(
     bucketer: ReduceScatterBucketer,
@@ -115,12 +119,12 @@ export class UnitGradient {
     await added;
   }
 
-  /** What it is divided by at present. */
+  /** What its gradient is divided by at present. */
   get divide(): Readonly<DivideFactors> {
     return this.#context.divide;
   }
 
-  /** Whether its reductions go over the ranks of `links` in `dtype`, among others'. */
+  /** Whether its gradient shares buckets with those that are reduced over `links` in `dtype`. */
   isReducedWith(links: UnitLinks, dtype: DType): boolean {
     const own = this.#context.links();
     return (

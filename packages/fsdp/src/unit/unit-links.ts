@@ -1,6 +1,6 @@
 // What all units of one process group share on one rank: the sequences in which collectives start,
-// the second sequence for reductions, and host buffers. They are the group's, so that sibling roots
-// over one group start in one order.
+// the second sequence for reductions, and host buffers. They belong to the group, so that sibling
+// roots over one group start their collectives in one order.
 
 import type { ProcessGroup, StartOrder } from '@shardweave/collectives';
 import { HostBuffers } from '@shardweave/nn/flat';
@@ -17,13 +17,17 @@ export interface UnitLinks {
 
 export interface LinkGroups {
   readonly processGroup: ProcessGroup;
-  /** 'default': processGroup itself; 'reduceScatter': a second sequence split off it once. */
+  /**
+   * 'default': processGroup itself; 'reduceScatter': a second sequence that is split off it once.
+   */
   readonly processGroupReduceScatter: 'default' | 'reduceScatter' | ProcessGroup;
   readonly replicateGroup: ProcessGroup | undefined;
 }
 
 interface GroupLinks {
-  /** Split off once; every rank asks for it at the same place of the program. */
+  /**
+   * The second sequence, split off once; every rank asks for it at the same place of the program.
+   */
   reduceSplit: Promise<ProcessGroup> | undefined;
   readonly calls: CallQueue;
   readonly hostBuffers: HostBuffers;
@@ -31,7 +35,7 @@ interface GroupLinks {
 
 const LINKS = Symbol('fsdp links');
 
-/** Collective on the first call of a group whose reductions are split off. */
+/** Opens the links of a group. Collective on the first call where its reductions are split off. */
 export async function openLinks(groups: LinkGroups): Promise<UnitLinks> {
   const { processGroup, processGroupReduceScatter, replicateGroup } = groups;
   const { hostBuffers } = linksOf(processGroup);
@@ -48,7 +52,7 @@ export async function openLinks(groups: LinkGroups): Promise<UnitLinks> {
   };
 }
 
-/** The turns of calls that need all ranks of the group. */
+/** The queue of calls that need all ranks of the group. */
 export function callQueueOf(group: ProcessGroup): CallQueue {
   return linksOf(group).calls;
 }

@@ -1,4 +1,4 @@
-// A function over all modules while their parameters are whole: custom initial values, for
+// Runs a function over all modules while their parameters are whole, to set initial values for
 // instance.
 
 import type { Module } from '@shardweave/nn';
@@ -6,14 +6,14 @@ import { isFsdp } from '../is-fsdp.js';
 import { isWrapper } from '../wrap/inner-module.js';
 import { summonFullParams } from './summon-full-params.js';
 
-/** What apply calls; it may write into parameters, and wait. */
+/** What apply calls; it may write into parameters, and may be asynchronous. */
 export type ModuleVisitor = (module: Module) => void | Promise<void>;
 
 /**
- * Calls `visit` for every module below and including `module`, children before their parents, each
- * once, wrappers left out. The parameters of a module are whole when it is visited; each rank keeps
- * its own shard of what is written, so write alike on all ranks. Of nested instances only those
- * around a module are gathered at a time. Collective.
+ * Calls `visit` for `module` and every module below it, each once, children before their parents;
+ * wrappers are left out. A module's parameters are whole when it is visited. Each rank keeps its
+ * own shard of what is written, so all ranks have to write alike. Only the instances around the
+ * visited module are gathered at a time. Collective.
  * @throws {FsdpStateError} inside forward, backward or summonFullParams
  */
 export async function apply(module: Module, visit: ModuleVisitor): Promise<void> {

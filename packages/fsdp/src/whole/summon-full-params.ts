@@ -1,4 +1,4 @@
-// Full f32 parameters for the time of a callback.
+// Makes parameters whole, in f32, for the time of a callback.
 
 import type { Storage } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -9,17 +9,21 @@ import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 /** Which instances are made whole, and whether what is written is kept. */
 export interface SummonOptions {
-  /** Nested instances too. Default true. Instances that share a parameter with these always. */
+  /**
+   * Make nested instances whole too. Default true. Instances that share a parameter with these
+   * always are.
+   */
   readonly recurse?: boolean;
   /** Throw away what the callback writes. Default false: each rank keeps its own shard of it. */
   readonly volatile?: boolean;
 }
 
 /**
- * Runs `body` while the parameters hold their full f32 values. What it writes lasts only as far as
- * this rank's shard, so ranks that write different values make a patchwork (as in fairscale).
- * Collective. Restores the shards also when body throws.
- * @throws {FsdpStateError} inside a forward, backward or another summon of the same instance
+ * Runs `body` while the parameters hold their whole values in the masters' dtype. Of what `body`
+ * writes, each rank keeps only its own shard, so ranks that write different values make a patchwork
+ * (as in fairscale). Collective. The shards are restored also where `body` throws.
+ * @throws {FsdpStateError} inside a forward, backward or another summonFullParams of the same
+ * instance
  */
 export async function summonFullParams<T>(
   fsdp: FullyShardedDataParallel,
@@ -28,7 +32,7 @@ export async function summonFullParams<T>(
 ): Promise<T> {
   const instance = instanceOf(fsdp);
   const below = options.recurse === false ? [instance] : instance.instances();
-  // What is summoned already around this call stays so.
+  // An instance that an outer summonFullParams has made whole stays so.
   const beside = [...ownersBeside(below)].filter(
     ({ trainingState }) => trainingState !== 'summonFullParams',
   );
@@ -74,7 +78,7 @@ async function summon(unit: ShardedUnit): Promise<Storage> {
     if (!unit.isPresent) {
       await unit.finishLoad(unit.startLoad());
     }
-    return unit.full; // the values as they are computed with: there are no others
+    return unit.full; // the values in the compute dtype, because there are no others
   }
   const bytes = await unit.gatherMaster('summonFullParams');
   const { offsets } = unit.layout;
@@ -87,7 +91,10 @@ async function summon(unit: ShardedUnit): Promise<Storage> {
   return storage;
 }
 
-/** Points the parameters back; what is written is kept in this rank's shard, wherever it rests. */
+/**
+ * Points the parameters back into shards. What was written is kept in this rank's shard, wherever
+ * it rests, or refused.
+ */
 async function dismiss(
   unit: ShardedUnit,
   storage: Storage,
@@ -95,7 +102,7 @@ async function dismiss(
 ): Promise<void> {
   if (unit.isEncoded) {
     if (options.isKept) {
-      unit.keepWrites(); // refuses them
+      unit.keepWrites(); // refuses what was written
     }
     return unit.drop();
   }

@@ -1,5 +1,5 @@
-// Batch normalizations as f32 islands: their statistics need the digits, and they are too small to
-// be worth freeing.
+// Wraps batch normalizations as f32 islands: their statistics need the precision, and they are too
+// small to be worth freeing.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { isBatchNorm, type Module } from '@shardweave/nn';
@@ -13,20 +13,23 @@ import {
   wrapperConfigOf,
 } from './enable-wrap.js';
 
-/** How the batch normalizations of a model are wrapped. */
+/** Options of autoWrapBn. */
 export interface AutoWrapBnOptions {
   readonly processGroup: ProcessGroup;
   /**
-   * Wrap them in a group of this rank alone: each rank then has and trains its own, without any
-   * averaging. Default false.
+   * Wrap them in a group of this rank alone: each rank then has and trains its own, and nothing is
+   * averaged. Default false.
    */
   readonly singleRankPg?: boolean;
-  /** Wins over what they are wrapped with: f32, un-flattened, not resharded, not bucketed. */
+  /**
+   * Options that override those that they are wrapped with by default: f32, not flattened, not
+   * resharded, not bucketed.
+   */
   readonly fsdpConfig?: WrapperConfig;
-  /** Wrap them now; else they are only tagged, for a later autoWrap. Default true. */
+  /** Wrap them at once. false: only tag them for a later autoWrap. Default true. */
   readonly wrapIt?: boolean;
   /**
-   * Refuse batch normalizations that have a wrapperConfig already; else replace it. Default true.
+   * Refuse batch normalizations that have a wrapperConfig already; false: replace it. Default true.
    */
   readonly assertOnCollision?: boolean;
 }
@@ -40,8 +43,9 @@ const BN_CONFIG = {
 } as const satisfies WrapperConfig;
 
 /**
- * Gives every batch normalization below `module` a wrapperConfig, and wraps it by that. Returns the
- * module, or its wrapper where it is one itself. Collective where singleRankPg.
+ * Gives every batch normalization below `module` a wrapperConfig, and wraps it accordingly.
+ * Collective with singleRankPg.
+ * @returns the module, or its wrapper where it is a batch normalization itself
  * @throws {FsdpConfigError} for a second config, or where autoWrap refuses
  */
 export async function autoWrapBn(module: Module, options: AutoWrapBnOptions): Promise<Module> {

@@ -10,36 +10,39 @@ import type { Wrap } from './enable-wrap.js';
 /** What a policy is asked about a module. */
 export interface WrapCandidate {
   readonly module: Module;
-  /** From the model that autoWrap was called with: '' there. */
+  /** The path from the model that autoWrap was called with, whose own path is ''. */
   readonly path: string;
   readonly isRoot: boolean;
-  /** 'recurse': shall its children be looked at? 'wrap', after that: shall it be wrapped itself? */
+  /**
+   * 'recurse': shall its children be looked at? 'wrap', asked after that: shall it be wrapped
+   * itself?
+   */
   readonly question: 'recurse' | 'wrap';
-  /** Elements of its parameters; for 'wrap' without those that wrapped children have taken. */
+  /** The elements of its parameters; for 'wrap' without those that wrapped children have taken. */
   readonly unwrappedParams: number;
 }
 
-/** Tells whether a candidate is to be wrapped. */
+/** Answers the candidate's question: whether to look at its children, or whether to wrap it. */
 export type WrapPolicy = (candidate: WrapCandidate) => boolean;
 
-/** What wrapping a model by a policy made of it. */
+/** The result of autoWrap. */
 export interface AutoWrapped {
   /** The model, or the wrapper around it. */
   readonly module: Module;
   /**
-   * It again, for calls that want the root, where the policy chose it and wrap made an instance of
-   * it.
+   * The wrapper around the model with its own type, for calls that want the root; undefined where
+   * the policy did not choose the model or `wrap` made something else of it.
    */
   readonly root: FullyShardedDataParallel | undefined;
-  /** Elements of the parameters that are in some wrapper now. */
+  /** The number of elements in the parameters that are in some wrapper. */
   readonly numWrappedParams: number;
 }
 
 /**
- * Replaces modules below `module`, and it itself, by what `wrap` makes of them where `policy` says
- * so: for each its children first, then itself by what is left. A module that appears in several
- * places is wrapped once. One that shares a parameter or a module with others outside it is left to
- * the module that holds them all.
+ * Replaces `module` and modules below it by what `wrap` makes of them where `policy` says so:
+ * children first, then their parent with the parameters that are left. A module that appears in
+ * several places is wrapped once. A module that shares a parameter or a module with others outside
+ * it is left to the module that holds them all.
  * @throws {FsdpConfigError} where something below is wrapped already; nothing is changed
  */
 export function autoWrap(module: Module, policy: WrapPolicy, wrap: Wrap): AutoWrapped {
@@ -56,13 +59,16 @@ export function autoWrap(module: Module, policy: WrapPolicy, wrap: Wrap): AutoWr
 }
 
 class Walk {
-  /** Parameters that are in some wrapper. */
+  /** The parameters that are in some wrapper. */
   readonly taken = new Set<Tensor>();
   readonly #root: Module;
   readonly #policy: WrapPolicy;
   readonly #wrap: Wrap;
   readonly #results = new Map<Module, Module>();
-  /** Which modules own a parameter, and which hold a module as their child, as all was at first. */
+  /**
+   * The modules that own a parameter, and those that hold a module as their child, before any
+   * wrapping.
+   */
   readonly #users = new Map<Tensor | Module, Set<Module>>();
 
   constructor(root: Module, policy: WrapPolicy, wrap: Wrap) {
@@ -78,7 +84,7 @@ class Walk {
     }
   }
 
-  /** What comes in the module's place. */
+  /** The module that takes this one's place: its wrapper, or itself. */
   visit(module: Module, path: string): Module {
     const known = this.#results.get(module);
     if (known !== undefined) {
@@ -111,7 +117,7 @@ class Walk {
     return result;
   }
 
-  /** Whether somebody outside uses a parameter that is left, or a module that is not wrapped. */
+  /** Whether a module outside uses a parameter that is left, or a module that is not wrapped. */
   #isSharing(module: Module, inside: readonly Module[], left: readonly Tensor[]): boolean {
     const known = new Set(inside);
     const isUsedOutside = (item: Tensor | Module) =>

@@ -1,8 +1,8 @@
-// Wraps exactly the modules that bring a wrapperConfig.
+// The policy that wraps exactly the modules that have a wrapperConfig.
 
 import type { WrapPolicy } from './auto-wrap.js';
 import { wrapperConfigOf } from './enable-wrap.js';
 
-/** Looks everywhere; wraps what has a wrapperConfig, however small. */
+/** Looks at every module, and wraps those that have a wrapperConfig, however small they are. */
 export const configAutoWrapPolicy: WrapPolicy = ({ module, question }) =>
   question === 'recurse' || wrapperConfigOf(module) !== undefined;

@@ -1,4 +1,5 @@
-// Wraps whatever is large enough once its own large parts are wrapped.
+// The policy that wraps a module whose parameters are many enough once its own large parts are
+// wrapped.
 
 import { type Module, ModuleList, MultiheadAttention } from '@shardweave/nn';
 import type { WrapPolicy } from './auto-wrap.js';
@@ -9,11 +10,11 @@ export type ModuleClass = abstract new (...args: any[]) => Module;
 
 /** The size from which modules are wrapped, and the modules that are exempt. */
 export interface DefaultAutoWrapPolicyOptions {
-  /** Least elements that are wrapped together. Default 1e8. */
+  /** The least number of elements that is wrapped together. Default 1e8. */
   readonly minNumParams?: number;
-  /** Modules whose inside is left as it is. Default MultiheadAttention. */
+  /** Classes of modules whose children are left as they are. Default MultiheadAttention. */
   readonly forceLeafModules?: readonly ModuleClass[];
-  /** Modules that are not wrapped themselves. Default ModuleList, which nobody calls. */
+  /** Classes of modules that are not wrapped themselves. Default ModuleList, which nobody calls. */
   readonly excludeWrapModules?: readonly ModuleClass[];
   /** Wrap the root however small it is. Default false. */
   readonly skipParamsCheckForRoot?: boolean;

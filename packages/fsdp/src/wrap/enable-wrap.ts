@@ -1,5 +1,5 @@
-// Wrapping with options that come from three places. Nothing is ambient: enableWrap makes a
-// function, and whoever builds a model is given it.
+// Wraps modules with options that come from three places. Nothing is ambient: enableWrap makes a
+// function, which is passed to the code that builds a model.
 
 import type { Module } from '@shardweave/nn';
 import { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -8,7 +8,7 @@ import type { FsdpOptions } from '../options.js';
 /** Options that a module brings for its own wrapping. */
 export type WrapperConfig = Partial<FsdpOptions>;
 
-/** Wraps a module; `overrides` win over the module's own config, which wins over the common one. */
+/** Wraps a module. `overrides` win over the module's own config, which wins over the common one. */
 export type Wrap = <Args extends readonly unknown[], Output>(
   module: Module<Args, Output>,
   overrides?: WrapperConfig,
@@ -21,10 +21,10 @@ export type MakeWrapper = <Args extends readonly unknown[], Output>(
 ) => Module<Args, Output>;
 
 /**
- * The function that wraps with `config`, which a module's wrapperConfig and the call's overrides
- * change. It follows no policy: what it is called with, it wraps.
- * @param makeWrapper default FullyShardedDataParallel alone; for instance with a checkpoint around
- * it
+ * Makes a function that wraps with `config`, as changed by a module's wrapperConfig and by the
+ * call's overrides. It follows no policy: it wraps whatever it is called with.
+ * @param makeWrapper makes the wrapper, for instance with activation checkpointing around it.
+ * Default FullyShardedDataParallel alone
  */
 export function enableWrap(
   config: FsdpOptions,
@@ -34,7 +34,7 @@ export function enableWrap(
     makeWrapper(module, { ...config, ...wrapperConfigOf(module), ...overrides });
 }
 
-/** Wraps nothing: for models that are built with a Wrap, where none is wanted. */
+/** Wraps nothing. It is for models that are built with a Wrap, where no wrapping is wanted. */
 export const noWrap: Wrap = (module) => module;
 
 /** The config that a module has as its property `wrapperConfig`. */
@@ -42,7 +42,7 @@ export function wrapperConfigOf(module: Module): WrapperConfig | undefined {
   return (module as { readonly wrapperConfig?: WrapperConfig }).wrapperConfig;
 }
 
-/** Sets a module's `wrapperConfig`; classes may as well declare one. */
+/** Sets a module's `wrapperConfig`; a class may just as well declare one. */
 export function setWrapperConfig(module: Module, config: WrapperConfig): void {
   (module as { wrapperConfig?: WrapperConfig }).wrapperConfig = config;
 }
