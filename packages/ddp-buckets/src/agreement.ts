@@ -1,25 +1,27 @@
-// Holds the ranks' parameters and options equal.
+// Compares texts over ranks: parameters and options have to be equal on all of them.
 
 import { compareTexts, type ExchangeCall, type ProcessGroup } from '@shardweave/collectives';
 import { DdpStructureError } from './errors.js';
 
 export interface AgreementOptions {
-  /** Names the lines, for errors and for ranks to compare: 'trainable parameters'. */
+  /**
+   * What the lines describe, for errors and for ranks to compare, such as 'trainable parameters'.
+   */
   readonly what: string;
-  /** Says what to do about a difference. */
+  /** Tells the user what to do about a difference. */
   readonly advice: string;
-  /** A text that goes with them and may differ. Default none. */
+  /** A text that is exchanged along with the lines and may differ. Default none. */
   readonly beside?: string;
 }
 
-/** Tags and names the exchanges of this package, which ranks compare. */
+/** The tag and identity of an exchange of this package, which ranks compare. */
 export function exchangeCall(what: string): ExchangeCall {
   return { tag: 'ddp agreement', identity: `ddp ${what}` };
 }
 
 /**
- * Holds the ranks' descriptions (a line a parameter or option) equal; collective.
- * @returns what the ranks gave `beside`, each once, sorted
+ * Checks that all ranks give the same `lines` (a line for each parameter or option). Collective.
+ * @returns the texts that the ranks gave as `beside`, each once, sorted
  * @throws {DdpStructureError} on every rank, naming the first line that differs
  */
 export async function requireAgreement(

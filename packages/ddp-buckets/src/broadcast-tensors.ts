@@ -1,23 +1,23 @@
-// Makes tensors equal to one rank's. They travel flat, dtype by dtype, in the order in which dtypes
-// first occur.
+// Makes tensors equal to those of one rank. They travel as flat buffers, one dtype after another,
+// in the order in which dtypes first occur.
 
 import type { ProcessGroup, WireDType } from '@shardweave/collectives';
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { Tensor } from '@shardweave/tensor-core';
 
-/** The host memory that a broadcast takes at a time; a larger tensor goes alone. */
+/** The host memory that a broadcast takes at a time; a larger tensor travels alone. */
 const CHUNK_BYTES = 32 * 2 ** 20;
 
 export interface BroadcastOptions {
   readonly root: number;
   readonly tag: string;
-  /** What ranks compare. Default: the tag. */
+  /** The text that ranks compare. Default: the tag. */
   readonly identity?: string;
 }
 
 /**
- * Sends one rank's values to all. Collective: every rank gives tensors of the same sizes and
- * dtypes.
+ * Sends the values of rank `root` to all ranks. Collective: every rank gives tensors of the same
+ * sizes and dtypes.
  */
 export async function broadcastTensors(
   group: ProcessGroup,

@@ -7,7 +7,7 @@ import { alignElements, type FlatLayout, flatLayout } from '@shardweave/nn/flat'
 /** The dtypes that gradients may have, in the order in which unfinished buckets are closed. */
 export const BUCKET_DTYPES = ['f16', 'bf16', 'f32'] as const satisfies readonly DType[];
 
-/** Says when a bucket is full: from a number of elements on, or of bytes. */
+/** The size from which a bucket is full, in elements or in bytes. */
 export type BucketSizes =
   | { readonly elements: number }
   | { readonly firstBytes: number; readonly capBytes: number };
@@ -20,23 +20,23 @@ export interface BucketParameter {
 
 export interface BucketRule {
   readonly sizes: BucketSizes;
-  /** The parameters that close their bucket; where there are any, nothing else does. */
+  /** Parameters that close their bucket. Where there are any, nothing else closes a bucket. */
   readonly triggers: ReadonlySet<number>;
   /**
-   * The most elements that one bucket may hold, with its gaps; a larger parameter has a bucket of
+   * The most elements that one bucket may hold, gaps included; a larger parameter has a bucket of
    * its own.
    */
   readonly maxElements: number;
 }
 
-/** How its gradients lie in one flat buffer, with their gaps, which travel too. */
+/** The layout of a bucket's gradients in one flat buffer. The gaps between them travel too. */
 export interface BucketLayout extends FlatLayout {
   readonly dtype: DType;
   /** The indices of its parameters. */
   readonly members: readonly number[];
 }
 
-/** Deals the parameters out to buckets, in `order`; each dtype has buckets of its own. */
+/** Deals the parameters out to buckets in `order`; each dtype has buckets of its own. */
 export function assignBuckets(
   order: readonly number[],
   parameters: readonly BucketParameter[],
@@ -94,7 +94,7 @@ interface RunningBucket {
   paddedElements: number;
 }
 
-/** From how many elements on bucket `ordinal` of a dtype is full. */
+/** The number of elements from which bucket `ordinal` of a dtype is full. */
 function fullFrom(sizes: BucketSizes, dtype: DType, ordinal: number): number {
   if ('elements' in sizes) {
     return sizes.elements;

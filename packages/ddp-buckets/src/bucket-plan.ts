@@ -1,5 +1,5 @@
-// The buckets of the present set of trainable parameters. A plan begins as a guess (parameters in
-// reverse order, as backward mostly goes) and is replaced by one that follows the order in which
+// The buckets of the present set of trainable parameters. The first plan is a guess (parameters in
+// reverse order, as backward mostly goes). It is replaced by one that follows the order in which
 // gradients came on one rank.
 
 import type { DType } from '@shardweave/dtypes';
@@ -8,7 +8,7 @@ import { type ActiveParameter, Bucket } from './bucket.js';
 import { assignBuckets, type BucketRule, bucketLayout } from './bucket-layout.js';
 import type { ResolvedDdpOptions } from './options.js';
 
-/** The place that a parameter's gradient goes to. */
+/** The place in a bucket where a parameter's gradient lies. */
 export interface Place {
   readonly bucket: Bucket;
   /** The parameter's number among the active ones. */
@@ -18,7 +18,7 @@ export interface Place {
 export interface PlanContext {
   readonly device: Device;
   readonly options: ResolvedDdpOptions;
-  /** How many elements every rank's device can bind at once. */
+  /** The number of elements that every rank's device can bind at once. */
   readonly maxElements: number;
 }
 
@@ -26,11 +26,11 @@ export class BucketPlan {
   readonly active: readonly ActiveParameter[];
   /** The buckets, in the order of their reductions. */
   readonly buckets: readonly Bucket[];
-  /** Whether the order is that of a backward, not the guess. */
+  /** Whether the order is that of a backward rather than the guess. */
   readonly isLearned: boolean;
   readonly #places = new Map<Tensor, Place>();
   /**
-   * The dtypes that the active parameters had when buckets were laid out: a module can be cast
+   * The dtypes that the active parameters had when buckets were laid out; a module may be cast
    * later.
    */
   readonly #dtypes: readonly DType[];
@@ -59,12 +59,15 @@ export class BucketPlan {
     }
   }
 
-  /** Undefined for a parameter that is not trained, or that a static graph does not use. */
+  /**
+   * The place of a leaf's gradient; undefined where the leaf is not trained, or is not used in a
+   * static graph.
+   */
   placeOf(leaf: Tensor): Place | undefined {
     return this.#places.get(leaf);
   }
 
-  /** Whether `active` are the parameters that this plan is for, in the dtypes that they had. */
+  /** Whether this plan was made for the parameters `active`, in the dtypes that they have. */
   isFor(active: readonly ActiveParameter[]): boolean {
     return (
       active.length === this.active.length &&
@@ -75,7 +78,9 @@ export class BucketPlan {
   }
 }
 
-/** Guesses the buckets before anything is known of the order; with delayAllreduce they stay. */
+/**
+ * Guesses the buckets before the order of gradients is known. With delayAllreduce the guess stays.
+ */
 export function guessStructure(
   active: readonly ActiveParameter[],
   context: PlanContext,
@@ -88,8 +93,8 @@ export function guessStructure(
 }
 
 /**
- * Makes buckets in the order of arrival. Parameters that did not arrive follow as guessed, or are
- * left out.
+ * Makes buckets in the order of arrival. Parameters that did not arrive follow in the guessed order
+ * where `isUsed` says so, else they are left out.
  */
 export function learnStructure(
   active: readonly ActiveParameter[],
@@ -104,8 +109,8 @@ export function learnStructure(
 }
 
 /**
- * Writes a structure as numbers, whose length depends on the number of parameters alone: [[2, 1],
- * [0]] of 3 is 2, 2, 1, 0, 2, 1, 0.
+ * Writes a structure as numbers, so that its length depends only on the number of parameters: [[2,
+ * 1], [0]] of 3 parameters is 2, 2, 1, 0, 2, 1, 0.
  */
 export function encodeStructure(
   structure: readonly (readonly number[])[],

@@ -1,10 +1,11 @@
-// A bucket has the gradients of some parameters in one storage. It is filled in backward and read
-// back; somebody else adds it up over ranks; then it is written and dealt out again. It knows no
-// order of buckets, and no ranks.
+// A bucket holds the gradients of some parameters in one storage. Backward fills it, and it is read
+// back to the host; its owner adds the bytes up over ranks; then the sum is written to the device
+// and dealt out to the parameters. A bucket knows nothing of other buckets or of ranks.
 //
-// Note [a bucket's storage]: it is that of the bucket's flat gradient. It is given back when its
-// read-back is queued, and taken again for the result. With retained gradients each backward has a
-// storage of its own, which lives as long as gradients look into it.
+// Note [a bucket's storage]
+// The storage is that of the bucket's flat gradient. It is given back as soon as its read-back is
+// queued, and taken again for the result. With retained gradients each backward has a storage of
+// its own, which lives as long as gradients are views of it.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { FlatGradient } from '@shardweave/nn/flat';
@@ -20,7 +21,9 @@ export interface ActiveParameter {
 
 export interface BucketContext {
   readonly device: Device;
-  /** The dtype on the wire: f32 where 16-bit gradients are reduced in f32. */
+  /**
+   * The dtype on the wire: f32 where 16-bit gradients are reduced in f32, else the gradients' own.
+   */
   readonly reduceDType: DType;
   readonly predivide: number;
   readonly isRetaining: boolean;
@@ -29,7 +32,7 @@ export interface BucketContext {
 export interface ReceiveOptions {
   /** The number that the sum is divided by. */
   readonly postdivide: number;
-  /** Says which members get a gradient; the others keep what they have. */
+  /** Tells which members get a gradient; the others keep what they have. */
   readonly isUsed: (member: number) => boolean;
 }
 
@@ -39,9 +42,9 @@ export class Bucket {
   readonly parameters: readonly ActiveParameter[];
   readonly members: readonly BucketMember[];
   readonly #context: BucketContext;
-  /** The gradients as backward adds them up, until the bucket leaves. */
+  /** The gradients as backward adds them up, until the bucket is sent. */
   readonly gradient: FlatGradient;
-  /** The storage that the result is written to, from then on. */
+  /** The storage for the result, from the moment when the bucket is sent. */
   #storage: Storage | undefined;
   #numReady = 0;
 
@@ -70,7 +73,7 @@ export class Bucket {
     return this.#context.reduceDType;
   }
 
-  /** How many bytes travel, gaps included. */
+  /** The number of bytes that travel, gaps included. */
   get wireBytes(): number {
     return this.layout.elementCount * byteSize(this.reduceDType);
   }
@@ -86,8 +89,8 @@ export class Bucket {
   }
 
   /**
-   * Divides by the first factor and queues the read-back; the storage is given back meanwhile. With
-   * `into` undefined (one rank) all stays where it is.
+   * Divides by the first factor and queues the read-back into `into`; meanwhile the storage is
+   * given back. On a single rank `into` is undefined, and everything stays where it is.
    */
   send(into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
     const { device, reduceDType, predivide } = this.#context;
@@ -118,8 +121,9 @@ export class Bucket {
   // ---- at the end of backward ------------------------------------------------------------------
 
   /**
-   * Takes the sum over ranks (undefined: what is here) and adds it, divided, to the gradients.
-   * @returns the buffer that retained gradients look into; theirs, not the caller's
+   * Takes the sum over ranks and adds it, divided, to the gradients. Where `sum` is undefined, what
+   * is on the device is the sum.
+   * @returns the buffer that retained gradients are views of; it belongs to them, not to the caller
    */
   receive(sum: Uint8Array | undefined, options: ReceiveOptions): Tensor | undefined {
     const storage = this.#storage!;
@@ -144,7 +148,7 @@ export class Bucket {
     if (reduced !== storage) {
       reduced.release();
     }
-    storage.release(); // views have holds of their own
+    storage.release(); // the views have holds of their own
     return hasViews ? new Tensor(storage, [storage.elementCount]) : undefined;
   }
 
@@ -162,7 +166,9 @@ export class Bucket {
 
   // ---- storages --------------------------------------------------------------------------------
 
-  /** Puts the sum on the device: in the storage itself, or beside it where dtypes differ. */
+  /**
+   * Puts the sum on the device: into the storage itself, or into another one where dtypes differ.
+   */
   #upload(storage: Storage, sum: Uint8Array): Storage {
     const { device, reduceDType, isRetaining } = this.#context;
     const isSame = reduceDType === storage.dtype;
@@ -182,7 +188,7 @@ export class Bucket {
       readonly from: number;
       readonly size: number;
       readonly scale: number;
-      /** The first element of the output. Default: from. */
+      /** The first element of the output. Default: `from`. */
       readonly to?: number;
     },
   ): void {
@@ -191,7 +197,7 @@ export class Bucket {
     this.#context.device.backend.run('affine', call);
   }
 
-  /** Makes a gradient of the parameter's own, or adds to the one that it has. */
+  /** Makes the parameter a gradient of its own, or adds to the one that it has. */
   #dealOut(
     leaf: Tensor,
     member: number,
@@ -211,7 +217,7 @@ export class Bucket {
     own.release();
   }
 
-  /** Makes the gradient a part of the bucket, or adds that part to the one there is. */
+  /** Makes the gradient a view of the bucket, or adds that part of the bucket to the gradient. */
   #lookInto(leaf: Tensor, member: number, scaled: Storage): void {
     const { offset, size } = this.members[member]!;
     if (leaf.grad === undefined) {
@@ -225,8 +231,8 @@ export class Bucket {
 }
 
 /**
- * Adds a dense source to a dense target, whatever their dtypes. The last word of a 16-bit target
- * may be overwritten past its end.
+ * Adds a dense source to a dense target, whatever their dtypes are. Where a 16-bit target has an
+ * odd size, the other half of its last word may be overwritten.
  */
 function addInto(
   device: Device,

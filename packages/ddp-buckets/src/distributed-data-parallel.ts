@@ -1,6 +1,6 @@
-// Wraps a module so that all ranks train one model: each has all of its parameters, and gradients
-// are averaged in buckets while backward still runs (apex's DistributedDataParallel, with what
-// PyTorch's Reducer has beside it). Create it alike on all ranks, before or after the optimizer.
+// Wraps a module so that all ranks train one model: each rank holds all parameters, and gradients
+// are averaged in buckets while backward still runs (apex's DistributedDataParallel, with the
+// additions of PyTorch's Reducer). Create it alike on all ranks, before or after the optimizer.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type LossScaler, Module, type Optimizer } from '@shardweave/nn';
@@ -23,18 +23,18 @@ import type { RecordedForward } from './recorded-forwards.js';
 import type { StepTimings } from './step-timings.js';
 import { WrapperLanes } from './wrapper-lanes.js';
 
-/** What is kept alike while ranks with fewer inputs wait for the others. */
+/** What is kept equal while ranks with fewer inputs wait for the others. */
 export interface JoinOptions {
   /**
    * The optimizers that step in the body: their group options, step counts and state follow the
-   * weights. It is empty where the body steps by other means, which then has nothing to remember.
+   * weights. The list is empty where the body steps by other means that remember nothing.
    */
   readonly optimizers: readonly Optimizer<object>[];
-  /** The loss scalers that are updated in the body, which follow, too. Default none. */
+  /** The loss scalers that are updated in the body; they follow too. Default none. */
   readonly scalers?: readonly LossScaler[];
   /**
-   * Whether sums are divided by all ranks, or only by those that still have inputs. Default true:
-   * by all.
+   * true: sums are divided by the number of all ranks. false: by the number of those that still
+   * have inputs. Default true.
    */
   readonly divideByInitialWorldSize?: boolean;
 }
@@ -52,15 +52,16 @@ export class DistributedDataParallel<
   readonly #lanes: WrapperLanes;
   readonly #keeper: PlanKeeper;
   readonly #sync: GradientSync;
-  /** The parameters and buffers that all ranks have in common. */
+  /** The parameters and buffers that have been made equal on all ranks. */
   readonly #shared = new WeakSet<Tensor>();
   #opening: Promise<void> | undefined;
   #numericClasses: readonly string[] = [];
 
   /**
-   * Takes the parameters' gradients over. Nothing is sent before initialize, or the first forward.
-   * @throws {DdpConfigError} for contradicting, removed or unknown options, and parameters that are
-   * not f32, f16 or bf16, or that are sharded, packed or wrapped already
+   * Takes over the parameters' gradients. Nothing is sent before initialize or the first forward.
+   * @throws {DdpConfigError} for options that contradict each other, were removed or are unknown,
+   * and for parameters that are not f32, f16 or bf16, or that are sharded, packed or wrapped
+   * already
    */
   constructor(module: Module<Args, Output>, options: DdpOptions) {
     super(module.device);
@@ -95,7 +96,10 @@ export class DistributedDataParallel<
     return '';
   }
 
-  /** The parameters whose gradients are reduced, in the module's order; empty before a forward. */
+  /**
+   * The parameters whose gradients are reduced, in the module's order; empty before the first
+   * forward.
+   */
   get activeParams(): readonly Tensor[] {
     return this.#keeper.plan?.active.map(({ tensor }) => tensor) ?? [];
   }
@@ -107,29 +111,32 @@ export class DistributedDataParallel<
     );
   }
 
-  /** Whether buckets follow the order in which gradients came, on rank 0. */
+  /** Whether the buckets follow the order in which gradients came on rank 0. */
   get isLearned(): boolean {
     return this.#keeper.plan?.isLearned ?? false;
   }
 
   /**
    * The flat buffer of each bucket after the last backward, with retainAllreduceBuffers. Gradients
-   * look into it, and it is freed with them.
+   * are views of it, and it is freed with them.
    */
   get allreduceBuffers(): readonly (Tensor | undefined)[] {
     return this.#sync.buffers;
   }
 
   /**
-   * The numeric classes of all ranks, each once, sorted. With several, optimizers step their
-   * replicas differently in the last bits: syncParameters with `onlyTrained` sends one's to all
-   * after a step, and this package's norm clips alike. Empty on one rank, and before initialize.
+   * The numeric classes of all ranks, each once, sorted. With several classes the optimizers' steps
+   * differ in the last bits: syncParameters with `onlyTrained` makes the weights equal again after
+   * a step, and this package's clipGradNorm clips alike on all ranks. Empty on a single rank, and
+   * before initialize.
    */
   get numericClasses(): readonly string[] {
     return this.#numericClasses;
   }
 
-  /** The groups that buckets take in turn; none on one rank, processGroup alone by default. */
+  /**
+   * The groups that buckets take in turn; by default processGroup alone. Empty on a single rank.
+   */
   get communicators(): readonly ProcessGroup[] {
     return [...this.#lanes.all];
   }
@@ -142,8 +149,8 @@ export class DistributedDataParallel<
   // ---- starting --------------------------------------------------------------------------------
 
   /**
-   * Holds the ranks' options equal, and their parameters in path, dtype and shape, and then in
-   * value: rank 0's parameters and buffers go to all. Collective, once; the first forward calls it.
+   * Checks that the ranks' options are equal, and their parameters in path, dtype and shape; then
+   * sends rank 0's parameters and buffers to all. Collective, once; the first forward calls it.
    * Wrappers of one group take turns.
    * @throws {DdpStructureError} on every rank, where options or models differ
    */
@@ -167,7 +174,10 @@ export class DistributedDataParallel<
     await this.#lanes.open();
   }
 
-  /** Holds tensors equal over ranks, in path, dtype and shape, and then in value. */
+  /**
+   * Checks that tensors are equal over ranks in path, dtype and shape, and makes their values
+   * equal.
+   */
   async #share(
     group: ProcessGroup,
     tensors: readonly ActiveParameter[],
@@ -185,8 +195,8 @@ export class DistributedDataParallel<
   }
 
   /**
-   * Shares layers that were added to the module since, or put in place of others: rank 0's go to
-   * all.
+   * Shares layers that were added to the module later, or that replaced others: rank 0's values go
+   * to all ranks.
    */
   async #shareAdded(): Promise<void> {
     const added = this.#state().filter(({ tensor }) => !this.#shared.has(tensor));
@@ -211,8 +221,9 @@ export class DistributedDataParallel<
   }
 
   /**
-   * Sends parameters and buffers of `root` (default 0) to all ranks: after loading them on one.
-   * With `onlyTrained` what a step changes and no more. Collective.
+   * Sends the parameters and buffers of rank `root` (default 0) to all ranks, for instance after
+   * that rank has loaded them. With `onlyTrained` it sends only the parameters that a step changes.
+   * Collective.
    */
   async syncParameters(
     options: { readonly root?: number; readonly onlyTrained?: boolean } = {},
@@ -222,7 +233,7 @@ export class DistributedDataParallel<
     await this.#broadcast(tensors, { root, tag: 'ddp parameters' });
   }
 
-  /** Sends the buffers of `root` (default 0) to all ranks. Collective. */
+  /** Sends the buffers of rank `root` (default 0) to all ranks. Collective. */
   async syncBuffers(options: { readonly root?: number } = {}): Promise<void> {
     await this.#syncBuffers({ root: options.root ?? 0, identity: 'ddp buffers' });
   }
@@ -276,7 +287,8 @@ export class DistributedDataParallel<
     if (!this.device.isGradEnabled) {
       return output;
     }
-    // A backward takes part even if it reaches no parameter: other ranks' may.
+    // A backward takes part even if it reaches no parameter here, because it may reach some on
+    // other ranks.
     const numNodes = this.device.beforeGradientOf(output, (pass: Pass) => {
       if (recorded !== undefined) {
         this.#sync.noteReached(recorded);
@@ -292,7 +304,7 @@ export class DistributedDataParallel<
   // ---- when to reduce --------------------------------------------------------------------------
 
   /**
-   * Runs `body` without reducing: its backwards add up on each rank, and the next one outside
+   * Runs `body` without reducing: its backwards add up on each rank, and the next backward after it
    * reduces the whole.
    * @throws {DdpStateError} inside a backward
    */
@@ -307,23 +319,29 @@ export class DistributedDataParallel<
     }
   }
 
-  /** Until enableAllreduce gradients add up on each rank, in `grad`. Not inside a backward. */
+  /**
+   * Stops reducing until enableAllreduce: gradients add up on each rank, in `grad`. Not allowed
+   * inside a backward.
+   */
   disableAllreduce(): void {
     this.#requireRest('disableAllreduce');
     this.#sync.isEnabled = false;
   }
 
-  /** The next backward reduces what has added up, too. Not inside a backward. */
+  /**
+   * Makes the next backward reduce, along with its own gradients, what has added up. Not allowed
+   * inside a backward.
+   */
   enableAllreduce(): void {
     this.#requireRest('enableAllreduce');
     this.#sync.isEnabled = true;
   }
 
   /**
-   * Runs `body` (this rank's steps) where ranks have unequal numbers of them: a rank that has no
-   * more takes part in the others' reductions with zeros. At the end all have the weights and
-   * buffers of a rank that stepped last, and its state of optimizers. Collective; other collectives
-   * of `body` are not waited for, and what is trained does not change in it. An error in `body`
+   * Runs `body` (this rank's steps) where ranks have unequal numbers of steps: a rank that has run
+   * out takes part in the others' reductions with zeros. At the end all ranks have the weights, the
+   * buffers and the optimizer state of a rank that stepped last. Collective. It does not wait for
+   * other collectives in `body`, and `body` must not change what is trained. An error in `body`
    * ends the job.
    * @throws {DdpConfigError} where a trained parameter is in none of the optimizers
    */
@@ -360,7 +378,9 @@ export class DistributedDataParallel<
 
   // ---- parameters ------------------------------------------------------------------------------
 
-  /** The parameters that are trained. It takes over what was added to the module since. */
+  /**
+   * The parameters that are trained. It also takes over those that were added to the module later.
+   */
   #trainable(): ActiveParameter[] {
     const found: ActiveParameter[] = [];
     for (const [path, tensor] of this.module.namedParameters()) {
@@ -381,7 +401,7 @@ export class DistributedDataParallel<
     tensor.gradSink = this.#sync;
   }
 
-  /** Parameters and buffers with their paths. */
+  /** All parameters and buffers with their paths. */
   #state(): ActiveParameter[] {
     const named = [...this.module.namedParameters(), ...this.module.namedBuffers()];
     return named.map(([path, tensor]) => ({ path, tensor }));

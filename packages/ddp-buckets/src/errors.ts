@@ -1,4 +1,4 @@
-// What can go wrong with data-parallel training, beside what collectives reject with.
+// What can go wrong with data-parallel training, apart from the errors of collectives.
 
 /** The base of this package's errors, whose `code` is stable. */
 export abstract class DdpError extends Error {
@@ -11,13 +11,13 @@ export class DdpConfigError extends DdpError {
   readonly code = 'DDP_CONFIG';
 }
 
-/** A call that the wrapper's state does not allow, for instance a backward without a forward. */
+/** A call that the wrapper's present state does not allow, such as a backward without a forward. */
 export class DdpStateError extends DdpError {
   override readonly name = 'DdpStateError' as const;
   readonly code = 'DDP_STATE';
 }
 
-/** Ranks hold different parameters, or train different ones. Thrown on all of them. */
+/** The ranks hold different parameters, or train different ones. Thrown on all ranks. */
 export class DdpStructureError extends DdpError {
   override readonly name = 'DdpStructureError' as const;
   readonly code = 'DDP_STRUCTURE';

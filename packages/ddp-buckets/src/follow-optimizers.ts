@@ -1,6 +1,6 @@
-// After ranks had unequal numbers of steps: what optimizers and loss scalers remember becomes equal
-// to one rank's, as the weights did. Otherwise the next step would part the ranks, moments and step
-// counts being those of different steps.
+// After ranks took unequal numbers of steps, makes the state of optimizers and loss scalers equal
+// to one rank's, as the weights were made. Otherwise the next step would part the ranks, because
+// their moments and step counts would be those of different steps.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { LossScaler, LossScalerState, Optimizer } from '@shardweave/nn';
@@ -27,7 +27,7 @@ interface FollowedText {
 }
 
 interface StateText {
-  /** The parameter's place among all. */
+  /** The parameter's index among all parameters. */
   readonly index: number;
   readonly runs: readonly StateRun[];
   /** The names of the state tensors. */
@@ -35,8 +35,9 @@ interface StateText {
 }
 
 /**
- * @param parameters the wrapped ones that are trained, with their paths
- * @throws {DdpConfigError} where one is in no optimizer, but there are optimizers
+ * Checks that every trained parameter is in an optimizer, unless there are no optimizers.
+ * @param parameters the trained parameters of the wrapped module, with their paths
+ * @throws {DdpConfigError} naming a parameter that is in none
  */
 export function requireStepped(
   optimizers: readonly Optimizer<object>[],
@@ -58,7 +59,8 @@ export function requireStepped(
 }
 
 /**
- * Collective. Group options, step counts and state tensors of `parameters` become those of `root`.
+ * Makes the group options, step counts and state tensors of `parameters` equal to those of rank
+ * `root`. Collective.
  */
 export async function followOptimizers(
   group: ProcessGroup,
@@ -106,8 +108,8 @@ function describe({ optimizers, scalers }: Followed, parameters: readonly Tensor
 }
 
 /**
- * Takes step counts as told, and tensors of zeros; what the other rank never stepped becomes as if
- * new.
+ * Takes over the step counts of `states`, with tensors of zeros; a parameter that the other rank
+ * never stepped becomes as if new.
  */
 async function resize(
   optimizer: Optimizer<object>,

@@ -1,17 +1,17 @@
 // Norms of reduced gradients, and clipping by them, alike on all ranks.
 //
-// Reduced gradients have the same bits on all ranks, and within a numeric class so has their norm.
-// Ranks of several classes may round it differently, and replicas that are scaled by two factors
-// drift apart: there the norm is rank 0's.
+// Reduced gradients have the same bits on all ranks, and so has their norm within a numeric class.
+// Ranks of several classes may round the norm differently, and replicas that are scaled by
+// different factors drift apart, so all of them take rank 0's norm.
 
 import { clipCoefficient, streamedGradNorm, streamedScaleGradients } from '@shardweave/nn';
 import type { DistributedDataParallel } from './distributed-data-parallel.js';
 import { serial } from './tell-others.js';
 
 /**
- * The norm of all gradients, with equal bits on all ranks. Waits for the device; sends nothing
- * unless ranks are of several numeric classes, and is collective there. 0 without gradients, not
- * finite where one is not.
+ * The norm of all gradients, with equal bits on all ranks. 0 without gradients; not finite where an
+ * element is not. Waits for the device. It is collective where ranks are of several numeric
+ * classes, and sends nothing elsewhere.
  */
 export async function gradNorm(ddp: DistributedDataParallel): Promise<number> {
   await ddp.initialize();
@@ -32,8 +32,8 @@ export async function gradNorm(ddp: DistributedDataParallel): Promise<number> {
 }
 
 /**
- * Scales all gradients so that their norm is at most maxNorm, and returns the norm before. As
- * gradNorm otherwise.
+ * Scales all gradients so that their norm is at most `maxNorm`, and returns the norm that they had
+ * before. It is collective where gradNorm is.
  * @param maxNorm 0 or Infinity: no clipping
  */
 export async function clipGradNorm(ddp: DistributedDataParallel, maxNorm: number): Promise<number> {

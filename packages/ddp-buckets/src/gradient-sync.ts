@@ -1,6 +1,6 @@
-// What a wrapper does with gradients: it begins and ends each backward's cycle, and keeps those
-// that are not to be reduced yet. The plan of buckets is PlanKeeper's, the groups that they go over
-// WrapperLanes'.
+// What a wrapper does with gradients: it begins and ends the cycle of each backward, and keeps the
+// gradients that are not to be reduced yet. PlanKeeper has the plan of buckets, and WrapperLanes
+// the groups that the buckets go over.
 
 import type { Device, GradSink, Pass, Tensor } from '@shardweave/tensor-core';
 import { allReduceHook } from './communication-hooks/all-reduce-hook.js';
@@ -15,22 +15,27 @@ import { type CycleContext, type CycleOutcome, SyncCycle } from './sync-cycle.js
 import { UnevenInputs } from './uneven-inputs.js';
 import type { WrapperLanes } from './wrapper-lanes.js';
 
-/** The sink of the wrapper's parameters. */
+/** The gradient sink of the wrapper's parameters. */
 export class GradientSync implements GradSink {
-  /** False inside noSync and while all-reduces are disabled: gradients add up locally. */
+  /** False inside noSync, where gradients add up locally. */
   isSyncing = true;
   isEnabled = true;
   timings: StepTimings | undefined;
-  /** The buffers that retained gradients look into, by bucket. They live as long as these. */
+  /**
+   * The buffers that retained gradients are views of, by bucket. They live as long as those
+   * gradients.
+   */
   buffers: readonly (Tensor | undefined)[] = [];
   readonly locals = new LocalGradients();
-  /** Who takes part while ranks in join run out of inputs. */
+  /** Tells who takes part while ranks inside join run out of inputs. */
   readonly uneven = new UnevenInputs();
   readonly #device: Device;
   readonly #options: ResolvedDdpOptions;
   readonly #lanes: WrapperLanes;
   readonly #keeper: PlanKeeper;
-  /** How many backwards that are reduced have begun. In join those of other ranks count, too. */
+  /**
+   * The number of reduced backwards that have begun. Inside join those of other ranks count too.
+   */
   #numBackwards = 0;
   readonly #forwards = new RecordedForwards();
   #pass: Pass | undefined;
@@ -59,8 +64,8 @@ export class GradientSync implements GradSink {
   }
 
   /**
-   * Hears that a forward begins: buckets are made anew where other parameters are trained than
-   * before.
+   * Called when a forward begins: makes the buckets anew where the set of trained parameters has
+   * changed.
    */
   noteForward(): void {
     this.#forwardStartMs ??= performance.now();
@@ -70,8 +75,8 @@ export class GradientSync implements GradSink {
   }
 
   /**
-   * Notes a training forward that was recorded, whose backward calls noteReached. Undefined where
-   * the ranks' numbers of forwards need not be equal.
+   * Notes a training forward that was recorded, and whose backward will call noteReached. Undefined
+   * where ranks may make different numbers of forwards.
    */
   noteRecorded(): RecordedForward | undefined {
     if (!this.isReducing || this.uneven.isOpen || !this.#lanes.areOpen) {
@@ -137,8 +142,8 @@ export class GradientSync implements GradSink {
   }
 
   /**
-   * Hears that a backward has failed, before it reached this wrapper or after. Where it would have
-   * been reduced the others wait for it, and are told.
+   * Called when a backward has failed, whether or not it reached this wrapper. Where the backward
+   * would have been reduced, the other ranks wait for it, and are told.
    */
   failed(error: unknown, pass: Pass): void {
     if (this.#keeper.context === undefined || !this.isReducing) {
@@ -157,12 +162,12 @@ export class GradientSync implements GradSink {
     );
   }
 
-  /** What ranks compare of the present backward's collectives. */
+  /** The identity of the present backward's collectives, which ranks compare. */
   #identity(): string {
     const number = this.#numBackwards;
     const { name } = this.#options;
     const wrapper = name === '' ? String(this.#lanes.wrapper) : `'${name}'`;
-    // Ranks that have run out of inputs know the number alone.
+    // Ranks that have run out of inputs know only the number of the backward.
     const numLeft = this.uneven.isOpen ? 0 : this.#forwards.countLeft(number);
     const left = numLeft === 0 ? '' : ` (${numLeft} forwards left without a backward)`;
     return `ddp ${wrapper} backward ${number}${left}`;
@@ -192,7 +197,7 @@ export class GradientSync implements GradSink {
     };
   }
 
-  /** Runs `body`, with `prof` as a range of the device's trace. */
+  /** Runs `body`, as a range of the device's trace where `prof` is set. */
   range<T>(name: string, body: () => T): T {
     const { trace } = this.#device;
     return this.#options.isProfiling && trace !== undefined ? trace.range(name, body) : body();
@@ -241,7 +246,7 @@ export class GradientSync implements GradSink {
     }
   }
 
-  /** Returns to rest after a failed backward; what that had added is lost. */
+  /** Returns to rest after a failed backward; what it had added is lost. */
   #reset(): void {
     this.locals.failPass();
     this.#cycle?.reset();
@@ -251,14 +256,17 @@ export class GradientSync implements GradSink {
 
   // ---- uneven inputs ---------------------------------------------------------------------------
 
-  /** What ranks compare of buffers: how many backwards there were before. */
+  /**
+   * The identity of a broadcast of buffers, which ranks compare: it has the number of backwards
+   * before.
+   */
   get buffersIdentity(): string {
     return `ddp ${this.#lanes.wrapper} buffers after backward ${this.#numBackwards}`;
   }
 
   /**
-   * Takes part in the others' backward with zeros alone: what a noSync of this rank has left is not
-   * theirs.
+   * Takes part in the others' backward with zeros only: what a noSync of this rank has left is not
+   * part of it.
    */
   async watchBackward(): Promise<void> {
     this.#numBackwards += 1;

@@ -1,15 +1,15 @@
-// Uneven inputs: before each of its collectives a rank that still has inputs says so, and ranks
-// that have run out hear what they must take part in, until nobody has any.
+// Uneven inputs: before each of its collectives a rank that still has inputs announces it, and the
+// ranks that have run out hear what they have to take part in, until no rank has any inputs.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 
-/** What ranks with inputs are about to do together. */
+/** What the ranks with inputs are about to do together. */
 export type JoinEvent = 'backward' | 'buffers';
 
 export interface JoinRound {
   /** The ranks that have inputs, ascending; empty when all have run out. */
   readonly active: readonly number[];
-  /** What these ranks do; undefined when all have run out. */
+  /** What these ranks do next; undefined when all have run out. */
   readonly event: JoinEvent | undefined;
 }
 
@@ -24,14 +24,16 @@ export class JoinRounds {
     this.#group = group;
   }
 
-  /** The lowest rank that took part in the last round that had any: its weights are the newest. */
+  /**
+   * The lowest rank that took part in the last round in which any did; its weights are the newest.
+   */
   get lastActive(): number {
     return this.#lastActive;
   }
 
   /**
-   * Tells the others what comes next here, a byte of every rank. `event` is undefined where this
-   * rank has run out.
+   * Tells the other ranks what this one does next, in one byte from each rank. `event` is undefined
+   * where this rank has run out.
    */
   announce(event: JoinEvent | undefined): Promise<JoinRound> {
     const group = this.#group;

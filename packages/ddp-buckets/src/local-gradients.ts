@@ -1,35 +1,33 @@
-// Gradients of backwards that are not reduced (noSync, disableAllreduce): they add up here until
-// the next reduction takes them along. Where a parameter has no other gradient they are its `grad`.
+// Gradients of backwards that are not reduced (noSync, disableAllreduce). They add up here until
+// the next reduction takes them along. Where a parameter has no other gradient, they are shown as
+// its `grad`.
 
 import { cast, type Tensor } from '@shardweave/tensor-core';
 
 interface LocalGradient {
   readonly sum: Tensor;
-  /** Whether it was put in `grad`, and is gone when that has changed. */
+  /** Whether the sum was put in `grad`. If so, it is gone when `grad` has changed. */
   readonly isShown: boolean;
 }
 
 export class LocalGradients {
   readonly #sums = new Map<Tensor, LocalGradient>();
-  /** The leaves whose sums the backward under way has added to, or taken. */
+  /** The leaves whose sums the present backward has added to, or taken. */
   readonly #touched = new Set<Tensor>();
-  /**
-   * The leaves that a failed backward has touched: parts of it are in their sums, or the sums are
-   * gone.
-   */
+  /** The leaves that a failed backward has touched: their sums hold parts of it, or are gone. */
   readonly #torn = new Set<Tensor>();
 
-  /** Whether a failed backward has left sums that are neither with nor without it. */
+  /** Whether a failed backward has left sums that it is half part of. */
   get areTorn(): boolean {
     return this.#torn.size > 0;
   }
 
-  /** Hears that a backward begins. */
+  /** Called when a backward begins. */
   beginPass(): void {
     this.#touched.clear();
   }
 
-  /** Hears that the backward has failed. */
+  /** Called when the backward has failed. */
   failPass(): void {
     for (const leaf of this.#touched) {
       this.#torn.add(leaf);
@@ -58,7 +56,9 @@ export class LocalGradients {
     this.#sums.set(leaf, { sum, isShown });
   }
 
-  /** Hands the sum over: the caller disposes it, and it is no longer the parameter's `grad`. */
+  /**
+   * Hands the sum over to the caller, who disposes it; it is not the parameter's `grad` any more.
+   */
   take(leaf: Tensor): Tensor | undefined {
     const current = this.#current(leaf);
     this.#sums.delete(leaf);
@@ -71,7 +71,7 @@ export class LocalGradients {
     return current?.sum;
   }
 
-  /** Forgets gradients that are being zeroed; whoever zeroes frees what `grad` shows. */
+  /** Forgets gradients that are being zeroed; the caller frees what `grad` shows. */
   clear(leaves: readonly Tensor[]): void {
     for (const leaf of leaves) {
       this.#torn.delete(leaf);
@@ -88,7 +88,7 @@ export class LocalGradients {
     if (known === undefined || !known.isShown || leaf.grad === known.sum) {
       return known;
     }
-    this.#sums.delete(leaf); // replaced or dropped by the caller
+    this.#sums.delete(leaf); // the caller has replaced or dropped it
     return undefined;
   }
 }

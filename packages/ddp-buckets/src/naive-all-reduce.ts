@@ -1,5 +1,5 @@
-// The specification of what buckets do: after backward, an all-reduce for each parameter, one after
-// the other. It has no buckets and no overlap, and is slow where parameters are many and small.
+// The specification of what buckets do: after backward, one all-reduce for each parameter, one
+// after another. Without buckets and overlap it is slow where parameters are many and small.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { ReduceDType } from '@shardweave/dtypes';
@@ -8,15 +8,15 @@ import type { Tensor } from '@shardweave/tensor-core';
 /** The group that gradients are summed over, and how the sums are divided. */
 export interface NaiveAllReduceOptions {
   readonly processGroup: ProcessGroup;
-  /** As in DdpOptions. Default 1. */
+  /** See DdpOptions. Default 1. */
   readonly gradientPredivideFactor?: number;
-  /** As in DdpOptions. Default true. */
+  /** See DdpOptions. Default true. */
   readonly gradientAverage?: boolean;
 }
 
 /**
- * Averages the gradients of `parameters` over ranks, in place and in their order; collective. Every
- * rank has gradients for the same ones.
+ * Averages the gradients of `parameters` over ranks, in place and in their order. Collective; every
+ * rank must have gradients for the same parameters.
  */
 export async function naiveAllReduce(
   parameters: Iterable<Tensor>,
@@ -26,7 +26,7 @@ export async function naiveAllReduce(
   const postdivide = (options.gradientAverage ?? true) ? group.worldSize / predivide : 1;
   let index = 0;
   for (const { grad, device } of parameters) {
-    // Ranks that divide otherwise, or have other gradients, are told so.
+    // The identity makes ranks notice that they divide differently, or have other gradients.
     const identity = `naive ${index++}, divided by ${predivide} and ${postdivide}`;
     if (grad === undefined || grad.size === 0) {
       continue;

@@ -12,57 +12,68 @@ export interface DdpOptions {
   /** The ranks that train together. */
   readonly processGroup: ProcessGroup;
   /**
-   * Elements from which a bucket is full, the first one too (apex). Default: by bytes, with
-   * firstBucketBytes and bucketCapBytes. Not used where allreduceTriggerParams are given.
+   * The number of elements from which a bucket is full, the first one included (apex). Default:
+   * buckets are full by bytes, as firstBucketBytes and bucketCapBytes say. Not used with
+   * allreduceTriggerParams.
    */
   readonly messageSize?: number;
   /**
-   * Bytes from which the first bucket of a dtype is full, so that communication starts early.
-   * Default 1 MiB.
+   * The bytes from which the first bucket of a dtype is full; it is small so that communication
+   * starts early. Default 1 MiB.
    */
   readonly firstBucketBytes?: number;
-  /** Bytes from which the others are full. Default 40 MB, apex's ten million f32. */
+  /**
+   * The bytes from which the other buckets are full. Default 40 MB, which is apex's ten million
+   * f32.
+   */
   readonly bucketCapBytes?: number;
-  /** Parameters whose gradients close the bucket of their dtype; nothing else does. */
+  /** Parameters whose gradients close the bucket of their dtype; nothing else closes one. */
   readonly allreduceTriggerParams?: readonly Tensor[];
   /**
-   * No overlap: everything is reduced at the end of backward, one bucket a dtype. Default false.
+   * Reduces everything at the end of backward, in one bucket per dtype, without overlap. Default
+   * false.
    */
   readonly delayAllreduce?: boolean;
-  /** Gradients stay views of the reduced buckets, which `allreduceBuffers` shows. Default false. */
+  /**
+   * Makes gradients views of the reduced buckets, which `allreduceBuffers` shows. Default false.
+   */
   readonly retainAllreduceBuffers?: boolean;
-  /** 16-bit gradients are divided, sent and added in f32. Default false. */
+  /** Divides, sends and adds 16-bit gradients in f32. Default false. */
   readonly allreduceAlwaysFp32?: boolean;
-  /** Process groups that buckets take in turn. Default 1, which is processGroup itself. */
+  /**
+   * The number of process groups that buckets take in turn. Default 1, which is processGroup
+   * itself.
+   */
   readonly numAllreduceStreams?: number;
-  /** The groups to take, numAllreduceStreams of them. Default: split off processGroup. */
+  /** The process groups to use, numAllreduceStreams of them. Default: split off processGroup. */
   readonly allreduceCommunicators?: readonly ProcessGroup[];
-  /** Divide by the world size. Default true. */
+  /** Divides the sums by the world size. Default true. */
   readonly gradientAverage?: boolean;
   /**
-   * Gradients are divided by this before the sum and, where averaged, by worldSize / this after it.
-   * Default 1.
+   * Gradients are divided by this factor before the sum and, where averaged, by worldSize / factor
+   * after it. Default 1.
    */
   readonly gradientPredivideFactor?: number;
-  /** Ranges of the wrapper's own work in the device's trace. Default false. */
+  /** Records the wrapper's own work as ranges of the device's trace. Default false. */
   readonly prof?: boolean;
   /**
    * Parameters that a backward does not reach count as zeros, and those that no rank reached keep
-   * the gradient they had. Default false, or true with delayAllreduce: they are an error.
+   * the gradient that they had. Default: true with delayAllreduce, else false, which makes them an
+   * error.
    */
   readonly findUnusedParameters?: boolean;
   /**
-   * Every backward reaches the same parameters: the first one's set is agreed on, the others are
-   * left out from then on, and a backward that differs is an error. Default false.
+   * Every backward reaches the same parameters: ranks agree on the first backward's set and leave
+   * the other parameters out from then on; a backward that differs is an error. Default false.
    */
   readonly staticGraph?: boolean;
-  /** Rank 0's buffers go to all before each forward in training mode. Default false. */
+  /** Sends rank 0's buffers to all ranks before each forward in training mode. Default false. */
   readonly broadcastBuffers?: boolean;
-  /** How a bucket is added up over ranks. Default: an all-reduce of its exact values. */
+  /** The hook that adds a bucket up over ranks. Default: an all-reduce of its exact values. */
   readonly communicationHook?: CommunicationHook;
   /**
-   * Before the buckets' numbers in traces, where a process wraps several modules; equal on all
-   * ranks. Default none.
+   * A name before the buckets' numbers in traces, where a process wraps several modules; equal on
+   * all ranks. Default none.
    */
   readonly name?: string;
 }
@@ -77,7 +88,7 @@ export interface ResolvedDdpOptions {
   readonly communicators: readonly ProcessGroup[] | undefined;
   readonly predivide: number;
   readonly isAveraging: boolean;
-  /** What sums are divided by. */
+  /** The divisor of the sums. */
   readonly postdivide: number;
   readonly isProfiling: boolean;
   readonly isFindingUnused: boolean;
@@ -87,11 +98,11 @@ export interface ResolvedDdpOptions {
   readonly name: string;
 }
 
-// PyTorch's: small enough to leave before the second layer from the end is done.
+// PyTorch's default: small enough to leave before backward is through with the last two layers.
 const FIRST_BUCKET_BYTES = 2 ** 20;
 const BUCKET_CAP_BYTES = 4 * 1e7;
 
-/** Options that other versions and systems have, and what stands for them here. */
+/** Options that other versions and systems have, each with what to do instead. */
 const ANSWERS: Readonly<Record<string, string>> = {
   sharedParam:
     'It was removed from apex. Shared parameters are found by themselves; delayAllreduce: true reduces everything at the end.',
@@ -168,9 +179,8 @@ export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
 }
 
 /**
- * What ranks must have been given alike, a line an option; all but `prof`, which is each rank's
- * own.
- * @param pathOf of a trigger parameter in the module
+ * The options that must be equal on all ranks, one per line. Only `prof` may differ.
+ * @param pathOf the path in the module of a trigger parameter
  */
 export function describeOptions(
   options: ResolvedDdpOptions,

@@ -1,6 +1,6 @@
-// Keeps the plan of a wrapper's buckets: makes it when the limits of all ranks are known, makes it
-// anew where other parameters are trained than before, and holds the ranks' parameters equal before
-// anything of them is sent.
+// Keeps the plan of a wrapper's buckets. It makes the plan when the limits of all ranks are known,
+// makes it anew where the set of trained parameters has changed, and checks that ranks train equal
+// parameters before anything of them is sent.
 
 import { byteSize } from '@shardweave/dtypes';
 import { HostBuffers } from '@shardweave/nn/flat';
@@ -21,7 +21,7 @@ export interface PlanKeeperOptions {
 }
 
 export class PlanKeeper {
-  /** Whether backwards reach what the plan's ranks wait for. */
+  /** Checks that backwards reach the parameters that the plan's ranks wait for. */
   readonly reach: Reach;
   readonly #options: PlanKeeperOptions;
   #hostBuffers = new HostBuffers();
@@ -34,12 +34,12 @@ export class PlanKeeper {
     this.reach = new Reach(options.lanes.group, options.options);
   }
 
-  /** Undefined until a first forward. */
+  /** The present plan; undefined before the first forward. */
   get plan(): BucketPlan | undefined {
     return this.#plan;
   }
 
-  /** What plans are made by; undefined until `open`. */
+  /** The limits that plans are made with; undefined before `open`. */
   get context(): PlanContext | undefined {
     return this.#context;
   }
@@ -49,7 +49,7 @@ export class PlanKeeper {
     return this.#hostBuffers;
   }
 
-  /** Agrees on how large a bucket may be; collective. */
+  /** Agrees with the other ranks on how large a bucket may be. Collective. */
   async open(): Promise<void> {
     const { device, options, lanes } = this.#options;
     const { limits } = device.backend.info;
@@ -58,7 +58,7 @@ export class PlanKeeper {
     this.#context = { device, options, maxElements: await lanes.leastOf(ownElements) };
   }
 
-  /** Makes buckets anew where the trainable parameters have changed, by identity. */
+  /** Makes the buckets anew where the set of trainable parameters has changed. */
   refresh(): void {
     const context = this.#context;
     if (context === undefined) {
@@ -73,12 +73,12 @@ export class PlanKeeper {
     this.#replace(active, guessStructure(active, context), { isLearned: false });
   }
 
-  /** Makes the same parameters' buckets anew, in the order that a backward has shown. */
+  /** Makes the buckets of the same parameters anew, in the order that a backward has shown. */
   learn(structure: readonly (readonly number[])[]): void {
     this.#replace(this.#plan!.active, structure, { isLearned: true });
   }
 
-  /** Compares new sets of trainable parameters over ranks; undefined where that has been done. */
+  /** Compares a new set of trainable parameters over ranks; undefined where that has been done. */
   agree(): Promise<unknown> | undefined {
     const { lanes } = this.#options;
     if (this.#isAgreed || !lanes.areOpen) {
@@ -99,11 +99,11 @@ export class PlanKeeper {
     options: { readonly isLearned: boolean },
   ): void {
     this.#plan = new BucketPlan(active, structure, this.#context!, options);
-    this.#hostBuffers = new HostBuffers(); // of other sizes
+    this.#hostBuffers = new HostBuffers(); // the new plan needs other sizes
   }
 }
 
-/** What ranks compare of a parameter. */
+/** The text of a parameter that ranks compare. */
 export function describeParameter({ path, tensor }: ActiveParameter): string {
   return `${path} ${tensor.dtype} [${tensor.shape.join(', ')}]`;
 }

@@ -1,5 +1,5 @@
-// Checks that a backward reaches what the ranks wait for: every trainable parameter, or in a static
-// graph the same ones as the first did.
+// Checks that a backward reaches what the ranks wait for: every trainable parameter, or, in a
+// static graph, the same parameters that the first backward reached.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Tensor } from '@shardweave/tensor-core';
@@ -14,7 +14,7 @@ export interface ReachOptions {
 export class Reach {
   readonly #group: ProcessGroup;
   readonly #options: ReachOptions;
-  /** The parameters that this rank's backwards reach in a static graph. */
+  /** The parameters that this rank's backwards have to reach in a static graph. */
   #expected: ReadonlySet<Tensor> | undefined;
 
   constructor(group: ProcessGroup, options: ReachOptions) {
@@ -23,20 +23,21 @@ export class Reach {
   }
 
   /**
-   * Notes what this backward has reached: in a static graph the next ones are to reach the same.
+   * Notes what this backward has reached, which in a static graph the next ones have to reach, too.
    */
   expect(reached: ReadonlySet<Tensor> | undefined): void {
     this.#expected = this.#options.isStaticGraph ? new Set(reached) : undefined;
   }
 
-  /** Forgets what was reached, since other parameters are trained. */
+  /** Forgets what was reached, because other parameters are trained. */
   forget(): void {
     this.#expected = undefined;
   }
 
   /**
+   * Checks what this backward has reached.
    * @param has whether a parameter has a gradient of earlier backwards that is to be reduced
-   * @throws {DdpUnusedParameterError} for what the ranks would wait for in vain
+   * @throws {DdpUnusedParameterError} for the parameters that the ranks would wait for in vain
    */
   require(
     active: readonly ActiveParameter[],

@@ -1,9 +1,9 @@
-// Counts the forwards that had no backward. A rank that leaves a batch out after its forward is a
-// batch ahead of the others from then on, and nothing but this count tells it from them.
+// Counts the forwards that had no backward. A rank that skips a batch after its forward is a batch
+// ahead of the others from then on, and only this count shows it.
 
 /** A training forward whose graph was recorded. */
 export interface RecordedForward {
-  /** How many backwards had begun before it. */
+  /** The number of backwards that had begun before it. */
   readonly numBackwards: number;
 }
 
@@ -17,14 +17,15 @@ export class RecordedForwards {
     return forward;
   }
 
-  /** Hears that a backward has reached the forward's output. */
+  /** Called when a backward has reached the forward's output. */
   reach(forward: RecordedForward): void {
     this.#waiting.delete(forward);
   }
 
   /**
-   * How many were left without a backward so far, when backward `number` (from 1) begins. Those
-   * after the backward before may be in this one, or in the next.
+   * The number of forwards that were left without a backward when backward `number` (counted from
+   * 1) begins. Forwards after the previous backward don't count yet: this backward or the next one
+   * may reach them.
    */
   countLeft(number: number): number {
     for (const forward of this.#waiting) {

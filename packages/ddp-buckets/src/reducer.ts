@@ -1,5 +1,5 @@
-// Averages gradients when it is told to, and never by itself (apex's Reducer): for training loops
-// that decide themselves when ranks meet.
+// Averages gradients when it is told to, and never by itself (apex's Reducer). It is for training
+// loops that decide themselves when ranks meet.
 
 import { exchangeWords, type ProcessGroup } from '@shardweave/collectives';
 import type { ReduceDType } from '@shardweave/dtypes';
@@ -12,7 +12,7 @@ import { assignBuckets, BUCKET_DTYPES, type BucketLayout, bucketLayout } from '.
 import { DdpConfigError } from './errors.js';
 import { serial } from './tell-others.js';
 
-/** A tensor, or an iterable of such trees, however deep. */
+/** A tensor, or a nested iterable of tensors. */
 export type TensorTree = Tensor | Iterable<TensorTree>;
 
 /** The group that gradients are added up over. */
@@ -23,19 +23,20 @@ export interface ReducerOptions {
 /** Adds up gradients over ranks when it is called, rather than during backward. */
 export class Reducer {
   readonly #source: Module | undefined;
-  /** The gradients themselves, where the source is no module. */
+  /** The gradients themselves, where the source is not a module. */
   readonly #gradients: readonly Tensor[];
   readonly #group: ProcessGroup;
   readonly #hostBuffers = new HostBuffers();
   #opening: Promise<number> | undefined;
-  /** The number of this reducer among the users of the group, for what ranks compare. */
+  /** The number of this reducer among the users of the group, which ranks compare. */
   #user = 0;
   #numReductions = 0;
   #identity = '';
 
   /**
-   * @param source a module, whose parameters' gradients are meant, or gradients
-   * @throws {DdpConfigError} for gradients that are not f32, f16 or bf16, or sharded parameters
+   * @param source a module, whose parameters' gradients are reduced, or the gradients themselves
+   * @throws {DdpConfigError} for gradients that are not f32, f16 or bf16, and for sharded
+   * parameters
    */
   constructor(source: Module | TensorTree, options: ReducerOptions) {
     this.#source = isModule(source) ? source : undefined;
@@ -57,8 +58,8 @@ export class Reducer {
   }
 
   /**
-   * Sends rank 0's parameters (of a module) to all ranks, after holding their shapes equal.
-   * Collective, once; the first reduce calls it.
+   * Checks that a module's parameters have equal shapes on all ranks, and sends rank 0's values to
+   * all. Collective, once; the first reduce calls it.
    * @throws {DdpStructureError} on every rank, where they differ
    */
   async initialize(): Promise<void> {
@@ -85,7 +86,7 @@ export class Reducer {
   /**
    * Replaces all gradients by their means over ranks: one sum for each dtype, divided after it.
    * Collective. A parameter without a gradient counts as zeros where another rank has one, and gets
-   * the mean too; where no rank has one it stays without.
+   * the mean too; where no rank has one, it stays without.
    */
   async reduce(): Promise<void> {
     const maxElements = await this.#opened();
@@ -135,7 +136,7 @@ export class Reducer {
     return smallest;
   }
 
-  /** Gives the gradients that any rank has; zeros are made where this one has none. */
+  /** The gradients that any rank has; where this rank has none, it makes zeros. */
   async #present(): Promise<Tensor[]> {
     const parameters = this.#source!.parameters();
     const present = Uint8Array.from(parameters, ({ grad }) => (grad === undefined ? 0 : 1));

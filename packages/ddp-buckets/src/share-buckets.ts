@@ -1,5 +1,5 @@
-// What ranks tell one another at the end of a backward: which parameters any of them used, and in
-// which order gradients came on one of them, which the buckets of all follow from then on.
+// What ranks tell one another at the end of a backward: which parameters any of them used, and the
+// order in which gradients came on one of them, which all ranks' buckets then follow.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import {
@@ -10,12 +10,12 @@ import {
 } from './bucket-plan.js';
 import type { SyncCycle } from './sync-cycle.js';
 
-/** Runs a collective in the wrapper's turn; undefined on one rank. */
+/** Runs a collective in the wrapper's turn; undefined on a single rank. */
 export type InTurn = (<T>(body: (group: ProcessGroup) => Promise<T>) => Promise<T>) | undefined;
 
 export interface LearnOptions {
   readonly context: PlanContext;
-  /** A byte for each active parameter, as usedByAny gives them: 1 where a rank uses it. */
+  /** A byte for each active parameter, as usedByAny gives it: 1 where some rank uses it. */
   readonly used: Uint8Array | undefined;
   /** The rank whose order counts. */
   readonly leader: number;
@@ -23,7 +23,7 @@ export interface LearnOptions {
 
 /**
  * Resolves with a byte for each active parameter, 0 where no rank has a gradient; undefined where
- * all have.
+ * all parameters have one.
  */
 export async function usedByAny(
   cycle: SyncCycle,
@@ -47,13 +47,13 @@ export async function usedByAny(
   return used;
 }
 
-/** Whether buckets are to follow the order of this cycle. */
+/** Whether the buckets are to follow the order of this cycle. */
 export function isToLearn({ plan }: SyncCycle, { options }: PlanContext): boolean {
   const { isDelayed, isStaticGraph } = options;
   return !plan.isLearned && plan.active.length > 0 && (!isDelayed || isStaticGraph);
 }
 
-/** Resolves with buckets in the order of arrival on `leader`. */
+/** Resolves with the buckets in the order of arrival on rank `leader`. */
 export async function learnBuckets(
   cycle: SyncCycle,
   { context, used, leader }: LearnOptions,

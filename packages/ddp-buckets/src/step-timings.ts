@@ -1,37 +1,39 @@
-// Times how long a step computed and communicated, and how much of the latter nothing hid, in
-// milliseconds of this rank's host.
+// Times how long a step computed and communicated, and how much of the communication was not hidden
+// behind computation, in milliseconds of this rank's host.
 
 /** Where the time of a training step went, in milliseconds. */
 export interface StepTimings {
-  /** From the first forward since the last backward to when the last gradient was on the host. */
+  /** From the first forward since the last backward until the last gradient was on the host. */
   readonly computeMs: number;
-  /** While any bucket was being added up over ranks. */
+  /** The time during which any bucket was being added up over ranks. */
   readonly communicationMs: number;
-  /** The part of it after all gradients were on the host: what overlap could not hide. */
+  /**
+   * The part of communicationMs after all gradients were on the host, which overlap could not hide.
+   */
   readonly exposedCommunicationMs: number;
-  /** From when the first gradient was needed to the end of backward, communication included. */
+  /** From the first gradient to the end of backward, communication included. */
   readonly backwardMs: number;
 }
 
-/** Watches one step. */
+/** The clock of one step. */
 export class StepClock {
   readonly #startMs: number;
   readonly #backwardStartMs = performance.now();
   readonly #intervals: { readonly startMs: number; readonly endMs: number }[] = [];
   #computedMs = 0;
 
-  /** It is made when backward begins. */
+  /** Starts the clock; it is made when backward begins. */
   constructor(forwardStartMs: number | undefined) {
     this.#startMs = forwardStartMs ?? this.#backwardStartMs;
   }
 
-  /** Notes that a bucket's gradients have arrived on the host, and hands them through. */
+  /** Notes that a bucket's gradients have arrived on the host, and returns them. */
   readonly noteRead = (bytes: Uint8Array): Uint8Array => {
     this.#computedMs = performance.now();
     return bytes;
   };
 
-  /** Notes that a bucket's communication starts. What it returns is called at its end. */
+  /** Notes that a bucket's communication starts. The returned function notes its end. */
   beginCommunication(): () => void {
     const startMs = performance.now();
     return () => {

@@ -1,9 +1,10 @@
-// One backward whose gradients are reduced: buckets fill, leave in their order while backward goes
-// on, and come back at its end.
+// One backward whose gradients are reduced: buckets fill, are sent in their order while backward
+// goes on, and are received at its end.
 //
-// Note [order of collectives]: bucket i leaves when it is full and bucket i - 1 has left, on lane i
-// mod n. What else the ranks must agree on (who takes part, which parameters exist, which were
-// used, the learned order) goes on the first lane, before the first bucket or after the last.
+// Note [order of collectives]
+// Bucket i is sent when it is full and bucket i - 1 has been sent, on lane i mod n. Whatever else
+// the ranks must agree on (who takes part, which parameters exist, which were used, the learned
+// order) goes over the first lane, before the first bucket or after the last.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { HostBuffers } from '@shardweave/nn/flat';
@@ -18,33 +19,36 @@ import { tellOthers } from './tell-others.js';
 
 /** What all cycles of a wrapper share. */
 export interface CycleContext {
-  /** The groups that buckets take in turn; empty on one rank. */
+  /** The groups that buckets take in turn; empty on a single rank. */
   readonly lanes: readonly ProcessGroup[];
   readonly hook: CommunicationHook;
   readonly hostBuffers: HostBuffers;
   readonly locals: LocalGradients;
   readonly isDelayed: boolean;
-  /** What stands before the buckets' numbers in traces. */
+  /** The text before the buckets' numbers in traces. */
   readonly tagPrefix: string;
-  /** Runs a part of the wrapper's work, as a range of the trace where it is profiled. */
+  /** Runs a part of the wrapper's work, as a range of the trace where that is profiled. */
   readonly range: <T>(name: string, body: () => T) => T;
 }
 
 export interface CycleOptions {
   readonly plan: BucketPlan;
-  /** The agreement on parameters and participants, before which no bucket may leave. */
+  /** The agreement on parameters and participants; no bucket is sent before it. */
   readonly agreed: Promise<unknown>;
   /** The parameters that get a gradient in this backward. */
   readonly reached: ReadonlySet<Tensor>;
   readonly clock: StepClock;
-  /** What ranks compare of its collectives: the wrapper and the number of the backward. */
+  /**
+   * The identity of its collectives, which ranks compare: the wrapper and the number of the
+   * backward.
+   */
   readonly identity: string;
 }
 
-/** How a bucket's result is used, which is known when the agreement is. */
+/** How a bucket's result is used, which is known after the agreement. */
 export interface CycleOutcome {
   readonly postdivide: number;
-  /** Says which parameters of the plan (by number) get a gradient. */
+  /** Tells which parameters of the plan (by number) get a gradient. */
   readonly isUsed: (index: number) => boolean;
 }
 
@@ -52,12 +56,12 @@ export class SyncCycle {
   readonly plan: BucketPlan;
   /** The parameters (by number) in the order in which their gradients became final. */
   readonly arrived: number[] = [];
-  /** Rejects where the ranks don't agree; nothing of the backward is sent then. */
+  /** Rejects where the ranks don't agree, in which case nothing of the backward is sent. */
   readonly agreed: Promise<unknown>;
   readonly identity: string;
   readonly #context: CycleContext;
   readonly #clock: StepClock;
-  /** The parameters of which this rank has something to add. */
+  /** The parameters to whose gradients this rank has something to add. */
   readonly #used = new Set<Tensor>();
   readonly #sums: (Promise<Uint8Array> | undefined)[] = [];
   #failure: { readonly error: unknown } | undefined;
@@ -76,12 +80,12 @@ export class SyncCycle {
     }
   }
 
-  /** What made the first bucket fail; later calls fail because of it. */
+  /** The error that made the first bucket fail; later calls fail because of it. */
   get failure(): { readonly error: unknown } | undefined {
     return this.#failure;
   }
 
-  /** Where an op may write a first contribution itself. */
+  /** The place where an op may write a first contribution itself. */
   target(leaf: Tensor): Tensor | undefined {
     return this.plan.placeOf(leaf)?.bucket.gradient.target(leaf);
   }
@@ -95,8 +99,8 @@ export class SyncCycle {
   }
 
   /**
-   * Hears that a parameter's gradient is final: its bucket may leave, and others that have waited
-   * for it.
+   * Notes that a parameter's gradient is final: its bucket may be sent, and so may others that have
+   * waited for it.
    */
   final(leaf: Tensor): void {
     this.arrived.push(this.#placeOf(leaf).index);
@@ -114,7 +118,7 @@ export class SyncCycle {
     return used;
   }
 
-  /** Lets what has waited leave, since backward is through. */
+  /** Sends whatever has waited, because backward is through. */
   flush(): void {
     this.#leave();
     const left = this.plan.buckets.slice(this.#sums.length);
@@ -129,7 +133,7 @@ export class SyncCycle {
 
   /**
    * Waits for the buckets in order and deals their gradients out.
-   * @returns the buffers that retained gradients look into
+   * @returns the buffers that retained gradients are views of
    */
   async receive(outcome: CycleOutcome): Promise<(Tensor | undefined)[]> {
     const { postdivide, isUsed } = outcome;
@@ -145,7 +149,7 @@ export class SyncCycle {
     return buffers;
   }
 
-  /** After a failure: waits for what is in flight, and frees. */
+  /** Frees everything after a failure; errors of what is still in flight are ignored. */
   reset(): void {
     for (const sum of this.#sums) {
       sum?.catch(() => undefined);
@@ -177,7 +181,7 @@ export class SyncCycle {
     }
   }
 
-  /** What earlier backwards have left on this rank comes first, as if it were of this one. */
+  /** Adds what earlier backwards have left on this rank before anything of the present one. */
   #takeLocal(leaf: Tensor): void {
     const local = this.#context.locals.take(leaf);
     if (local === undefined) {
@@ -188,7 +192,7 @@ export class SyncCycle {
     local.dispose();
   }
 
-  /** Ready buckets leave, in order. */
+  /** Sends the buckets that are ready, in order. */
   #leave(): void {
     for (;;) {
       const next = this.plan.buckets[this.#sums.length];

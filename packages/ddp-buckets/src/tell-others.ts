@@ -1,14 +1,14 @@
-// How a rank that fails lets the others know: they would wait for its part until their time is
-// over.
+// How a rank that fails tells the other ranks, which would otherwise wait for its part until they
+// time out.
 
 import { type ProcessGroup, type StartOptions, tellFailure } from '@shardweave/collectives';
 import { DdpStructureError } from './errors.js';
 
 /**
- * Takes the place of the collective that this rank cannot make: ranks that failed alike meet there
- * and may go on, any other call ends the job with this rank's number and its reason. Not for what
- * all ranks find out together.
- * @param operation what failed, for example 'ddp forward'
+ * Takes the place of the collective that this rank cannot make. Ranks that failed alike meet there
+ * and may go on; on any rank that makes another call, the job ends with this rank's number and
+ * reason. It is not for errors that all ranks find together.
+ * @param operation the call that failed, for example 'ddp forward'
  */
 export async function tellOthers(
   group: ProcessGroup,
@@ -20,7 +20,7 @@ export async function tellOthers(
   }
 }
 
-/** For collectives of several calls, one after another, that may fail between them. */
+/** Options for several collective calls one after another, of which one may fail. */
 export function serial(group: ProcessGroup, operation: string): StartOptions {
   return { isSerial: true, failed: (error) => tellOthers(group, operation, error) };
 }

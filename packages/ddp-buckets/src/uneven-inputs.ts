@@ -1,5 +1,5 @@
-// What join adds to a wrapper's synchronization: who still has inputs in each round, and the part
-// that a rank without any takes in the others' backwards and buffers.
+// What join adds to a wrapper's synchronization: which ranks still have inputs in each round, and
+// what a rank without inputs does for the others' backwards and buffers.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type JoinRound, JoinRounds } from './join-rounds.js';
@@ -7,15 +7,15 @@ import { type JoinRound, JoinRounds } from './join-rounds.js';
 export interface JoinBody {
   /** This rank's steps. */
   readonly body: () => Promise<void>;
-  /** Divide by the ranks that have inputs, not by all. */
+  /** Whether sums are divided by the number of ranks that have inputs, not by that of all ranks. */
   readonly isScaledToActive: boolean;
-  /** It has failed: returns when the others know. */
+  /** Called when the body has failed; resolves when the other ranks know. */
   readonly onFailure: (error: unknown) => Promise<void>;
-  /** This rank has run out: what others do from here on, it does too. */
+  /** Called when this rank has run out: from here on it does what the others do. */
   readonly onOut: () => void;
-  /** The others go backward. */
+  /** Called when the others run a backward. */
   readonly onBackward: () => Promise<void>;
-  /** The others send buffers, from `root`. */
+  /** Called when the others send buffers, from rank `root`. */
   readonly onBuffers: (root: number) => Promise<void>;
 }
 
@@ -29,23 +29,29 @@ export class UnevenInputs {
     return this.#rounds !== undefined;
   }
 
-  /** Who takes part in the present backward; undefined outside join, where all do. */
+  /**
+   * The round of the present backward, which has the ranks that take part; undefined outside join,
+   * where all do.
+   */
   get round(): Promise<JoinRound> | undefined {
     return this.#round;
   }
 
-  /** Inside join: tells the others that a backward comes next. */
+  /** Tells the other ranks, inside join, that a backward comes next. */
   announceBackward(): void {
     this.#round = this.#rounds?.announce('backward');
   }
 
-  /** Inside join: tells the others that buffers come next. The rank that they come from. */
+  /**
+   * Tells the other ranks, inside join, that buffers come next.
+   * @returns the rank that the buffers come from
+   */
   async announceBuffers(): Promise<number> {
     const round = await this.#rounds?.announce('buffers');
     return round?.active[0] ?? 0;
   }
 
-  /** What sums are divided by where `numActive` ranks have added to them. */
+  /** The divisor of sums to which `numActive` ranks have added. */
   postdivide(
     { predivide, postdivide }: { readonly predivide: number; readonly postdivide: number },
     numActive: number | undefined,
@@ -57,7 +63,7 @@ export class UnevenInputs {
   }
 
   /**
-   * Runs `body`, and then takes part in what the others do until nobody has inputs. Collective.
+   * Runs `body`, and then takes part in what the others do until no rank has inputs. Collective.
    * @returns the rank whose weights are the newest
    */
   async run(group: ProcessGroup, join: JoinBody): Promise<number> {

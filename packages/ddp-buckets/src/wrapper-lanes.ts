@@ -1,6 +1,6 @@
-// The groups that a wrapper sends over, and its turn on them beside the other wrappers of its
-// group. Buckets take the lanes in turn, so that their sums run beside one another; all else goes
-// over the first.
+// The groups that a wrapper sends over (its lanes), and its turn on them among the other wrappers
+// of its group. Buckets take the lanes in turn, so that their sums run at the same time; everything
+// else goes over the first lane.
 
 import { exchangeWords, type ProcessGroup } from '@shardweave/collectives';
 import { exchangeCall } from './agreement.js';
@@ -21,24 +21,25 @@ export class WrapperLanes {
     this.#options = options;
   }
 
-  /** Empty on one rank, and before `open`. */
+  /** The lanes; empty on a single rank, and before `open`. */
   get all(): readonly ProcessGroup[] {
     return this.#lanes;
   }
 
-  /** False on one rank: nobody is there to agree with. */
+  /** Whether the lanes are open; always false on a single rank, which has nobody to agree with. */
   get areOpen(): boolean {
     return this.#lanes.length > 0;
   }
 
-  /** The wrapper's number among those of the group, for what ranks compare. */
+  /** The wrapper's number among those of the group, which ranks compare. */
   get wrapper(): number {
     return this.#wrapper;
   }
 
   /**
-   * Has all ranks wait their turn on the group, where other wrappers use it, too: `body` runs
-   * beside no other collective of this package. On one rank it runs at once.
+   * Runs `body` when all ranks have their turn on the group, so that no other collective of this
+   * package runs at the same time, even where several wrappers use the group. On a single rank it
+   * runs at once.
    */
   async inOpening(body: () => Promise<void>): Promise<void> {
     if (this.group.worldSize === 1) {
@@ -55,7 +56,7 @@ export class WrapperLanes {
     );
   }
 
-  /** Opens the lanes, once; collective where groups are split off, one for each stream. */
+  /** Opens the lanes, once. Collective where groups are split off, one for each stream. */
   async open(): Promise<void> {
     const { numStreams, communicators } = this.#options;
     if (this.group.worldSize === 1) {
@@ -72,7 +73,7 @@ export class WrapperLanes {
     this.#lanes = lanes;
   }
 
-  /** The least that any rank has; collective. */
+  /** The smallest `own` of all ranks. Collective. */
   async leastOf(own: number): Promise<number> {
     if (this.group.worldSize === 1) {
       return own;
@@ -89,8 +90,9 @@ export class WrapperLanes {
   }
 
   /**
-   * This rank has failed, and the others wait for it on whichever group: it tells them on all,
-   * behind what it has started on each. Returns when they have failed alike, or the job has ended.
+   * Tells the other ranks that this one has failed, on every group where they may wait for it,
+   * after whatever this rank has started there. Resolves when they have failed alike, or the job
+   * has ended.
    */
   async tellOthers(operation: string, error: unknown): Promise<void> {
     const groups = new Set([this.group, ...this.#lanes]);

@@ -3,7 +3,7 @@
 import type { ReduceDType } from '@shardweave/dtypes';
 import type { CommunicationHook } from './communication-hook.js';
 
-/** One all-reduce a bucket, in the bucket's dtype. */
+/** Makes one all-reduce per bucket, in the bucket's dtype. */
 export const allReduceHook: CommunicationHook = {
   name: 'allReduce',
   isSerial: false,

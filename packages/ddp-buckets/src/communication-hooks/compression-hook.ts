@@ -1,24 +1,25 @@
-// Gradients in fewer bytes: rounded to 16 bits or to int8 on the way, added in f32 all the same.
+// Sends gradients in fewer bytes: they are rounded to 16 bits or to int8 for the wire, and still
+// added in f32.
 
 import type { WireFormat } from '@shardweave/dtypes';
 import type { BucketLayout } from '../bucket-layout.js';
 import { allReduceHook } from './all-reduce-hook.js';
 import type { CommunicationHook, HookBucket } from './communication-hook.js';
 
-/** The wire format of compressed gradients, and whether what it loses is fed back. */
+/** The wire format of compressed gradients, and whether its rounding errors are fed back. */
 export interface CompressionHookOptions {
-  /** How f32 travels; see the README of collectives for bytes and errors. */
+  /** The format in which f32 travels; the README of collectives lists bytes and errors. */
   readonly wire: WireFormat;
   /**
-   * What a step loses is added to the next one, by rank and gradient; it takes as much host memory
-   * as the gradients. Default: with int8, which needs it.
+   * Adds what a step loses by rounding to the next step, for each rank and gradient; it takes as
+   * much host memory as the gradients. Default: true with int8, which needs it, else false.
    */
   readonly errorFeedback?: boolean;
 }
 
 /**
- * All-reduces of f32 buckets in `wire`; 16-bit buckets go as they are. What is remembered is that
- * of one wrapper, and is lost when its buckets are made anew.
+ * All-reduces f32 buckets in the format `wire`; 16-bit buckets go as they are. A hook remembers the
+ * losses of one wrapper, and forgets them when its buckets are made anew.
  */
 export function compressionHook(options: CompressionHookOptions): CommunicationHook {
   const { wire, errorFeedback = wire === 'int8' } = options;

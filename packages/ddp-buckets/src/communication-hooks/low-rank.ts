@@ -1,4 +1,5 @@
-// Small dense matrices on the host, row-major, in f32 with sums in f64: the same bits on all ranks.
+// Products of small dense matrices on the host, row-major, in f32 with sums in f64, so that all
+// ranks get the same bits.
 
 /** out [rows, rank] = m [rows, cols] x q [cols, rank]. */
 export function multiply(
@@ -59,7 +60,8 @@ export function expand(
 }
 
 /**
- * Columns of p [rows, rank] become orthonormal (modified Gram-Schmidt); one that is null stays so.
+ * Makes the columns of p [rows, rank] orthonormal (modified Gram-Schmidt); a zero column stays
+ * zero.
  */
 export function orthonormalize(p: Float32Array, rows: number, rank: number): void {
   for (let k = 0; k < rank; k++) {

@@ -1,5 +1,5 @@
-// PowerSGD (Vogels, Karimireddy, Jaggi 2019): a gradient matrix travels as two thin factors, found
-// by one step of power iteration a training step. What that loses is added to the next step's
+// PowerSGD (Vogels, Karimireddy, Jaggi 2019): a gradient matrix travels as two thin factors, which
+// one step of power iteration per training step finds. What that loses is added to the next step's
 // gradient.
 
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -16,22 +16,26 @@ import {
 
 /** How PowerSGD compresses gradients, and when it starts to. */
 export interface PowerSgdOptions {
-  /** Columns of the factors. Default 1. */
+  /** The number of columns of the factors. Default 1. */
   readonly matrixApproximationRank?: number;
-  /** Reductions of a bucket that are exact before compression starts. Default 0. */
+  /** The number of reductions of a bucket that are exact before compression starts. Default 0. */
   readonly startStep?: number;
-  /** Gradients that shrink by less than this travel exactly, as vectors always do. Default 2. */
+  /**
+   * The least ratio of compression: a gradient that would shrink by less travels exactly, as
+   * vectors always do. Default 2.
+   */
   readonly minCompressionRate?: number;
-  /** What a step loses is added to the next one. Default true. */
+  /** Adds what a step loses to the next one. Default true. */
   readonly errorFeedback?: boolean;
-  /** Each step's iteration starts where the last one ended. Default true. */
+  /** Starts each step's iteration where the last one ended. Default true. */
   readonly warmStart?: boolean;
   /** The seed of the first factors, the same on all ranks. Default 0. */
   readonly seed?: number;
 }
 
 /**
- * Compresses f32 buckets; 16-bit ones go as they are. Serial: two or three all-reduces a bucket.
+ * Compresses f32 buckets; 16-bit buckets go as they are. It is serial, with two or three
+ * all-reduces for each bucket.
  */
 export function powerSgdHook(options: PowerSgdOptions = {}): CommunicationHook {
   const states = new WeakMap<BucketLayout, BucketState>();
@@ -59,27 +63,27 @@ export function powerSgdHook(options: PowerSgdOptions = {}): CommunicationHook {
   };
 }
 
-/** One gradient as a matrix: its first dimension by all others. */
+/** One gradient as a matrix: its first dimension by the product of all others. */
 interface CompressedMember extends MatrixShape {
-  /** First element in the bucket. */
+  /** The offset of its first element in the bucket. */
   readonly offset: number;
-  /** [rows, rank], a part of the bucket's. */
+  /** [rows, rank], a part of the bucket's `p`. */
   readonly p: Float32Array;
-  /** [cols, rank], a part of the bucket's. */
+  /** [cols, rank], a part of the bucket's `q`. */
   readonly q: Float32Array;
 }
 
-/** What a bucket remembers between steps, and its scratch. */
+/** What a bucket remembers between steps, and its scratch memory. */
 class BucketState {
   step = 0;
   readonly #compressed: readonly CompressedMember[];
-  /** Members that travel exactly. */
+  /** The members that travel exactly. */
   readonly #exact: readonly BucketMember[];
   readonly #exactValues: Float32Array;
-  /** All factors of the bucket, so that each kind is one all-reduce. */
+  /** The factors of all members one after another, so that each kind takes one all-reduce. */
   readonly #p: Float32Array;
   readonly #q: Float32Array;
-  /** By element of the bucket. */
+  /** The error of each element of the bucket. */
   readonly #error: Float32Array | undefined;
   readonly #random: () => number;
   readonly #isWarm: boolean;
@@ -155,7 +159,7 @@ class BucketState {
         keepError(matrix(member), member, { error, worldSize: group.worldSize });
       }
     }
-    // The sum is the same on all ranks, so all of them draw new factors or none does.
+    // The sum is the same on all ranks, so either all of them draw new factors or none does.
     this.#hasFactors = this.#q.every(Number.isFinite);
   }
 
@@ -177,7 +181,10 @@ class BucketState {
   }
 }
 
-/** Undefined for vectors, and for what two factors would not make smaller by the rate. */
+/**
+ * The matrix of a gradient; undefined for a vector, and for a matrix that its factors would not
+ * make smaller by the rate.
+ */
 function matrixShape(
   { shape, size }: BucketMember,
   maxRank: number,
@@ -199,8 +206,8 @@ function addError(values: Float32Array, { offset }: CompressedMember, error: Flo
 }
 
 /**
- * `error` holds what this rank put in; `sum` is what came out for all of them. What overflowed is
- * dropped: an infinity or NaN would come back in every later step.
+ * Keeps what compression lost: `error` holds what this rank put in, and `sum` what came out for all
+ * ranks. An infinity or NaN is dropped, because it would come back in every later step.
  */
 function keepError(
   sum: Float32Array,
@@ -224,7 +231,7 @@ function sumOverRanks(group: ProcessGroup, values: Float32Array, call: CallNames
   return group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', wire: 'exact', ...call });
 }
 
-/** Normally distributed numbers (Box-Muller) from a multiplicative congruential generator. */
+/** Draws normally distributed numbers (Box-Muller) from a multiplicative congruential generator. */
 function normalNumbers(seed: number): () => number {
   let state = (seed % 0x7fffffff) + 1;
   const uniform = () => {
