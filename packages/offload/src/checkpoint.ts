@@ -1,40 +1,48 @@
-// An offloaded model, with its optimizer, into a save and back: values pass between the two stores
-// by way of the host, and the device isn't asked.
+// Writes an offloaded model and its optimizer into a save and reads them back: values pass between
+// the model's store and the save by way of the host, and the device takes no part.
 
 import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
 import { type CapturedModule, StateDictError } from '@shardweave/nn';
 import { type AnyOptimizer, HeldModule } from '@shardweave/nn/flat';
 import type { OffloadModel } from './offload-model.js';
 
-/** What is saved beside the parameters, and whether frozen ones are left out. */
+/**
+ * Options of saveCheckpoint: what is saved beside the parameters, and whether frozen ones are left
+ * out.
+ */
 export interface SaveCheckpointOptions {
-  /** Its state is saved too. */
+  /** The optimizer whose state is saved too. */
   readonly optimizer?: AnyOptimizer;
-  /** Kept beside it: JSON. */
+  /** JSON that is kept beside the save. */
   readonly extra?: Readonly<Record<string, unknown>>;
   /**
-   * Frozen parameters are not saved: a base model that its adapters are trained beside. Default
+   * Frozen parameters are not saved, such as those of a base model whose adapters are trained.
+   * Default false.
+   */
+  readonly onlyTrained?: boolean;
+}
+
+/**
+ * Options of loadCheckpoint: what is loaded beside the parameters, and how strictly names must fit.
+ */
+export interface LoadCheckpointOptions {
+  /** The optimizer that gets the saved state, and the saved options of its groups. */
+  readonly optimizer?: AnyOptimizer;
+  /** Refuse missing and unexpected names. Default true. */
+  readonly strict?: boolean;
+  /**
+   * Frozen parameters keep their values, and the save is expected to have none of them. Default
    * false.
    */
   readonly onlyTrained?: boolean;
 }
 
-/** What is loaded beside the parameters, and how strictly names must fit. */
-export interface LoadCheckpointOptions {
-  /** Gets the state that was saved, and its groups' options. */
-  readonly optimizer?: AnyOptimizer;
-  /** Refuse missing and unexpected names. Default true. */
-  readonly strict?: boolean;
-  /** Frozen parameters keep their values, and the save has none of them. Default false. */
-  readonly onlyTrained?: boolean;
-}
-
 /**
  * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At
- * once on the host are 8 MiB of it and one layer's state.
- * @throws {OffloadBusyError} beside another call, a backward or a step that has not ended
+ * most 8 MiB of it and one layer's state are in the host's memory at once.
+ * @throws {OffloadBusyError} while another call, a backward or a step has not ended
  * @throws {StateDictError} for parameters that are sharded
- * @throws {CheckpointError} as writeSave
+ * @throws {CheckpointError} as writeSave does
  */
 export async function saveCheckpoint(
   model: OffloadModel,
@@ -50,12 +58,12 @@ export async function saveCheckpoint(
 }
 
 /**
- * What saveCheckpoint would write, for writePart: calls and steps may follow at once, and are not
- * in it. Values are pinned in the model's store: a save in a directory of the same device takes
- * their files and copies none. Release it behind writePart.
+ * Captures what saveCheckpoint would write, for writePart: calls and steps may follow at once, and
+ * the capture does not see them. Values are pinned in the model's store, so a save in a directory
+ * of the same device links their files and copies none. Release the capture after writePart.
  * @throws {NnConfigError} where the store can't pin values: host memory, and file systems without
  * hard links
- * @throws {OffloadBusyError} and {StateDictError} as saveCheckpoint
+ * @throws {OffloadBusyError} and {StateDictError} as saveCheckpoint does
  */
 export async function captureCheckpoint(
   model: OffloadModel,
@@ -67,12 +75,13 @@ export async function captureCheckpoint(
 }
 
 /**
- * Loads what any strategy saved, at any world size, and commits the model's store. All pieces are
- * checked before the first is written. At once on the host are one layer's parameter and its state.
- * @returns extra, as it was saved
- * @throws {OffloadBusyError} and {StateDictError} as saveCheckpoint
- * @throws {CheckpointError} for no save, a damaged one, or another model's: nothing
- * is loaded
+ * Loads a save that any strategy wrote at any world size, and commits the model's store. All pieces
+ * are checked before the first is written. The host holds one layer's parameter and its state at
+ * once.
+ * @returns `extra`, as it was saved
+ * @throws {OffloadBusyError} and {StateDictError} as saveCheckpoint does
+ * @throws {CheckpointError} where there is no save, or a damaged one, or that of another model:
+ * nothing is loaded
  */
 export async function loadCheckpoint(
   model: OffloadModel,

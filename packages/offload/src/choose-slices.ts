@@ -1,4 +1,5 @@
-// Finds the fewest slices that fit a device's budget, by dry runs of a step: measured, not guessed.
+// Finds the smallest number of slices that fits a device's budget, by dry runs of a step, whose
+// memory is measured.
 
 import { LEAST_PART_BYTES } from '@shardweave/nn/flat';
 import { sizeClass } from '@shardweave/tensor-core';
@@ -6,29 +7,29 @@ import { OffloadBudgetError } from './errors.js';
 import { splitLayers } from './split-layers.js';
 
 export interface SliceSearch {
-  /** Parameters of each layer. */
+  /** The number of parameters of each layer. */
   readonly layerSizes: readonly number[];
   readonly layerNames: readonly string[];
-  /** Elements of each flat parameter that the optimizer steps. */
+  /** The number of elements of each flat parameter that the optimizer steps. */
   readonly flatElements: readonly number[];
   readonly budgetBytes: number;
-  /** What is on the device already and stays. */
+  /** The bytes that are on the device already and stay. */
   readonly inUseBytes: number;
   readonly isTraining: boolean;
-  /** The most bytes in use while each slice runs. */
+  /** The most bytes in use while each slice runs, where `runs` has the number of layers of each. */
   measure(runs: readonly number[]): Promise<readonly number[]>;
 }
 
 /**
- * A parameter, its gradient and Adam's moments; an optimizer with more of them meets the pool's
- * limit.
+ * A parameter, its gradient and Adam's two moments. An optimizer with more tensors may meet the
+ * pool's limit.
  */
 const NUM_STEPPED = 4;
 
 export interface ChosenSlices {
   /** The number of layers of each slice. */
   readonly runs: readonly number[];
-  /** Bytes that they take beside what was in use. */
+  /** The bytes that they take beside what was in use. */
   readonly neededBytes: number;
 }
 
@@ -68,7 +69,10 @@ export async function chooseSlices(search: SliceSearch): Promise<ChosenSlices> {
   );
 }
 
-/** A step takes a flat in parts where the device has no room for it. */
+/**
+ * The bytes that a step of one flat parameter needs: it is stepped in parts where the device has no
+ * room for the whole.
+ */
 function stepNeed(elementCount: number): number {
   return NUM_STEPPED * sizeClass(Math.min(elementCount * 4, LEAST_PART_BYTES));
 }

@@ -1,4 +1,5 @@
-// The ends of a dry step: inputs cut off from the caller's graph, and a backward from all outputs.
+// The beginning and the end of a dry step: inputs that are cut off from the caller's graph, and a
+// backward from all outputs.
 
 import { listTensors, mapTensors } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
@@ -13,7 +14,7 @@ export function dryInputs(args: readonly unknown[]): readonly unknown[] {
   });
 }
 
-/** From all outputs at once, so that what was saved goes as it is used. */
+/** Runs backward from all outputs at once, so that what was saved is freed as it is used. */
 export async function dryBackward(device: Device, output: unknown): Promise<void> {
   const outputs = listTensors(output).filter(({ requiresGrad }) => requiresGrad);
   if (!device.isGradEnabled || outputs.length === 0) {

@@ -19,13 +19,13 @@ export class OffloadConfigError extends OffloadError {
   readonly code = 'OFFLOAD_CONFIG';
 }
 
-/** No slicing fits the device's budget. */
+/** No number of slices fits the device's budget. */
 export class OffloadBudgetError extends OffloadError {
   readonly code = 'OFFLOAD_BUDGET';
   readonly budgetBytes: number;
   /** The smallest budget that works with these inputs. */
   readonly requiredBytes: number;
-  /** The module that needs it: its index or name in the model. */
+  /** The module that needs it, by its index or name in the model. */
   readonly moduleName: string;
 
   constructor(
@@ -43,10 +43,10 @@ export class OffloadBudgetError extends OffloadError {
   }
 }
 
-/** A call while another one, a backward or a step has not ended; what it met goes on. */
+/** A call while another call, a backward or a step has not ended. What was running goes on. */
 export class OffloadBusyError extends OffloadError {
   readonly code = 'OFFLOAD_BUSY';
-  /** What has not ended: forward, backward, step, stateDict and so on. */
+  /** What was running: forward, backward, step, stateDict and so on. */
   readonly running: string;
 
   constructor(call: string, running: string) {

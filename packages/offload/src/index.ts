@@ -1,4 +1,4 @@
-// OffloadModel: layers rest in host memory or on disk and are on the device while they run.
+// OffloadModel: layers rest in host memory or on disk, and are on the device only while they run.
 
 export {
   captureCheckpoint,

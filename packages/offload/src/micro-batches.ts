@@ -6,15 +6,18 @@ import { OffloadConfigError } from './errors.js';
 import { splitRows } from './split-layers.js';
 
 export interface MicroBatch {
-  /** Its part of the call's arguments, which any layer may be given. */
+  /** This micro-batch's part of the call's arguments, which any layer may be given. */
   readonly args: readonly unknown[];
-  /** What the slice before returned; before the first, the first argument. */
+  /** What the slice before returned; for the first slice, the first argument. */
   readonly previous: unknown;
-  /** Its first row in the batch. */
+  /** The index of its first row in the batch. */
   readonly firstRow: number;
 }
 
-/** Cuts the first dimension of every tensor in `args` alike; what is no tensor goes to all. */
+/**
+ * Cuts the first dimension of every tensor in `args` alike; whatever is not a tensor goes to all
+ * micro-batches.
+ */
 export function cutRows(args: readonly unknown[], numMicrobatches: number): MicroBatch[] {
   if (numMicrobatches === 1) {
     return [{ args, previous: args[0], firstRow: 0 }];
@@ -39,7 +42,7 @@ export function cutRows(args: readonly unknown[], numMicrobatches: number): Micr
   });
 }
 
-/** Joins the rows of what the micro-batches gave. */
+/** Joins the rows of the micro-batches' outputs. */
 export function joinRows(outputs: readonly unknown[]): unknown {
   if (outputs.length === 1) {
     return outputs[0];

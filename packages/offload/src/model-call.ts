@@ -1,5 +1,5 @@
-// What belongs to one call of the model, for two forwards may come before a backward; and which
-// storages its values hold.
+// The state of one call of the model, kept apart because several forwards may come before a
+// backward, and the storages that its values hold.
 
 import type { HostBuffers } from '@shardweave/nn/flat';
 import { type Storage, tensorsIn } from '@shardweave/tensor-core';
@@ -7,13 +7,13 @@ import { ParkedActivations } from './parked-activations.js';
 
 export class ModelCall {
   readonly parked: ParkedActivations;
-  /** What its nodes have saved so far. */
+  /** The storages that its nodes have saved so far. */
   readonly saved = new Set<Storage>();
   readonly callers: ReadonlySet<Storage>;
-  /** Its forward has not ended, so more may be parked. */
+  /** Whether its forward has not ended, so that more may be parked. */
   isRunning = true;
 
-  /** @param callers what the caller gave: it stays where it is */
+  /** @param callers the storages of what the caller gave, which stay where they are */
   constructor(
     callers: ReadonlySet<Storage>,
     options: { readonly hostBuffers: HostBuffers; readonly isDry: boolean },
@@ -31,7 +31,7 @@ export function storagesIn(value: unknown): Storage[] {
   return tensorsIn(value).map(({ storage }) => storage);
 }
 
-/** Ends the current scope's hold on arguments that only it needs. */
+/** Ends the current scope's hold on those storages of `args` that are not in `kept`. */
 export function endHolds(args: unknown, kept: ReadonlySet<Storage>): void {
   const seen = new Set(kept);
   for (const tensor of tensorsIn(args)) {

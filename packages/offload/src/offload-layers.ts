@@ -1,4 +1,4 @@
-// The layers of a model and the flat parameters they use.
+// The layers of a model, and the flat parameters that they use.
 
 import { isModule, joinPath, type Module, type Sequential } from '@shardweave/nn';
 import {
@@ -16,7 +16,7 @@ import type { ResolvedOffloadOptions } from './options.js';
 export interface Layer {
   readonly name: string;
   readonly module: Module;
-  /** Those that it uses alone, and those it shares. */
+  /** The flat parameters that it uses alone, and those that it shares. */
   readonly flats: OffloadedFlat[];
 }
 
@@ -34,9 +34,10 @@ export function layersOf(model: unknown): readonly Module[] {
 }
 
 /**
- * Makes one flat for the parameters of each layer, and one for those that the same layers share,
- * and hands them to their layers. Beside trained ones, frozen ones are a flat of their own, without
- * a gradient or state; so are those of each dtype but f32, and encoded ones.
+ * Makes one flat parameter for the parameters of each layer, and one for those that the same layers
+ * share, and hands them to their layers. Frozen parameters beside trained ones have a flat
+ * parameter of their own, without a gradient or state; so have those of each dtype other than f32,
+ * and encoded ones.
  * @param named the model's parameters with their paths
  * @throws {OffloadConfigError} for a parameter that cannot be moved to a store
  */
@@ -90,8 +91,8 @@ export function makeFlats(
 }
 
 /**
- * What a flat's name says of its parameters: nothing of trained ones in f32, and of frozen ones
- * where all are.
+ * What a flat parameter's name says of its kind: '' for trained f32 parameters, and for frozen ones
+ * where all are frozen.
  */
 function kindOf(tensor: Tensor, isBesideTrained: boolean): string {
   if (encodingOf(tensor) !== undefined) {
@@ -101,7 +102,10 @@ function kindOf(tensor: Tensor, isBesideTrained: boolean): string {
   return joinPath(frozen, tensor.dtype === 'f32' ? '' : tensor.dtype);
 }
 
-/** Sharding talks to other ranks as it runs, which a dry run must not. */
+/**
+ * Refuses a budget for a model with sharded modules: sharding talks to other ranks as it runs,
+ * which a dry run must not do.
+ */
 function refuseBudget(path: string, deviceBudgetBytes: number | undefined): void {
   if (deviceBudgetBytes === undefined) {
     return;
@@ -111,12 +115,15 @@ function refuseBudget(path: string, deviceBudgetBytes: number | undefined): void
   );
 }
 
-/** Whether a wrapper inside (sharding with a store of its own) keeps it off the device already. */
+/**
+ * Whether a wrapper inside, such as sharding with a store of its own, keeps it off the device
+ * already.
+ */
 function isAtRest({ piece }: Tensor): boolean {
   return piece !== undefined && flatHomeOf(piece.flat)?.holdsState === true;
 }
 
-/** @throws {OffloadConfigError} for a parameter that cannot be moved to the store here */
+/** @throws {OffloadConfigError} for a parameter that cannot be moved to this model's store */
 function refuseForeign(path: string, tensor: Tensor, device: Module['device']): void {
   if (tensor.piece !== undefined) {
     throw new OffloadConfigError(

@@ -1,7 +1,7 @@
-// Trains a model larger than its device: layers rest in host memory or on disk, and each slice of
-// them is on the device while it runs, forward and backward (fairscale's OffloadModel). Saved
-// activations wait on the host in between. The optimizer, made on parameters(), steps them where
-// they rest, one layer at a time.
+// Trains a model that is larger than its device: layers rest in host memory or on disk, and each
+// slice of them is on the device only while it runs forward or backward (fairscale's OffloadModel).
+// Saved activations wait on the host between the two. The optimizer, made on parameters(), steps
+// the parameters where they rest, one layer at a time.
 
 import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
 import { HostBuffers, type StageScheduler, StoredModel, storeUseOf } from '@shardweave/nn/flat';
@@ -25,14 +25,17 @@ import { splitLayers } from './split-layers.js';
 
 /** The host memory that an offloaded model takes, in bytes. */
 export interface OffloadHostMemory {
-  /** On their way between store and device: parameters, gradients, optimizer state. */
+  /** Bytes on their way between store and device: parameters, gradients and optimizer state. */
   readonly stagingBytes: number;
-  /** The most of them at once since the model was made. */
+  /** The most staging bytes at once since the model was made. */
   readonly peakStagingBytes: number;
   readonly parkedBytes: number;
-  /** Bytes of all host buffers, those that wait for their next use included. */
+  /** The bytes of all host buffers, including those that wait for their next use. */
   readonly heldBytes: number;
-  /** Host buffers made since then: a step like one before it makes none. */
+  /**
+   * The number of host buffers made since the model was; a step that is like the one before makes
+   * none.
+   */
   readonly numBuffersMade: number;
 }
 
@@ -53,7 +56,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   readonly #stagingBuffers: HostBuffers;
   readonly #parkingBuffers: HostBuffers;
   readonly #plans = new SlicePlans();
-  /** Those whose activations may still be parked. */
+  /** The calls whose activations may still be parked. */
   readonly #calls = new Set<ModelCall>();
   #slices: readonly OffloadSlice[];
   readonly #stored: StoredModel;
@@ -61,13 +64,13 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   #endBudget = () => {};
   #isDry = false;
   readonly #calling: OneCall;
-  /** The most bytes in use while each slice was, in a dry run. */
+  /** In a dry run, the most bytes in use during each slice's stay on the device. */
   #peaks: Map<OffloadSlice, number> | undefined;
 
   /**
-   * @param model a Sequential, cut into slices balanced by parameters, or the slices themselves
-   * @throws {OffloadConfigError} for anything else, options that are unknown, out of range or in
-   * contradiction, and parameters that are not f32 or belong to another flat tensor
+   * @param model a Sequential, which is cut into slices balanced by parameters, or a list of slices
+   * @throws {OffloadConfigError} for anything else, for options that are unknown, out of range or
+   * in contradiction, and for parameters that cannot be moved to the store
    */
   constructor(model: Sequential<Args, Output> | readonly Module[], options: OffloadOptions = {}) {
     const modules = layersOf(model);
@@ -137,14 +140,15 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     return name === 'module' ? '' : name;
   }
 
-  /** Slices in use, as the names of their layers. */
+  /** The slices in use, as the names of their layers. */
   get slices(): readonly (readonly string[])[] {
     return this.#slices.map(({ layerNames }) => layerNames);
   }
 
   /**
-   * Optimizer steps that its parameters have seen, the most of any. In a resumed model those of
-   * earlier processes count from moveToStore on, which the first call does too.
+   * The number of optimizer steps that its parameters have seen, the most of any. A resumed model
+   * counts the steps of earlier processes once it is in the store, which moveToStore or the first
+   * call sees to.
    */
   get numSteps(): number {
     return Math.max(0, ...this.flats.map(({ home }) => home.restingStep ?? 0));
@@ -165,7 +169,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   // ---- forward ---------------------------------------------------------------------------------
 
-  /** @throws {OffloadBusyError} beside another call, a backward or a step that has not ended */
+  /** @throws {OffloadBusyError} while another call, a backward or a step has not ended */
   override call(...args: Args): Promise<Output> {
     return this.#calling.alone('call', 'forward', () => super.call(...args));
   }
@@ -177,17 +181,22 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     return (await this.#run(args)) as Output;
   }
 
-  /** Moves all parameters to the store, once; the first call does it too. */
+  /** Moves all parameters to the store, once; the first call does so too. */
   moveToStore(): Promise<void> {
     return this.whileAtRest('moveToStore', async () => {});
   }
 
-  /** Makes what the store has now what a next process finds; optimizer steps do it too. */
+  /**
+   * Commits the store, so that a later process finds what it has now. Optimizer steps do so too.
+   */
   commit(): Promise<void> {
     return this.#calling.alone('commit', 'commit', () => storeUseOf(this.#options.store).commit());
   }
 
-  /** Writes what the store had no room for, and commits: a step that failed so was taken. */
+  /**
+   * Writes what the store had no room for, and commits. A step that failed for lack of room has
+   * been taken nevertheless.
+   */
   flush(): Promise<void> {
     return this.whileAtRest('flush', async () => {
       for (const { home } of this.flats) {
@@ -198,9 +207,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   }
 
   /**
-   * Runs `body` on parameters that rest in the store.
-   * @param call names it in messages
-   * @throws {OffloadBusyError} beside another call, a backward or a step that has not ended
+   * Runs `body` while the parameters rest in the store.
+   * @param call the name of the call in messages
+   * @throws {OffloadBusyError} while another call, a backward or a step has not ended
    */
   whileAtRest<T>(call: string, body: () => Promise<T>): Promise<T> {
     return this.#calling.alone(call, call, async () => {
@@ -213,7 +222,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     if (this.#isStored) {
       return;
     }
-    await this.#stored.open(); // also where no flat does it
+    await this.#stored.open(); // needed even where no flat parameter does it
     for (const flat of this.flats) {
       await flat.moveToStore();
     }
@@ -258,7 +267,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     return joinRows(batches.map(({ previous: output }) => output));
   }
 
-  /** Gives back host memory of calls whose graphs were freed, by a backward or without one. */
+  /** Gives back the host memory of calls whose graphs were freed, with or without a backward. */
   #forgetFreed(): void {
     for (const call of this.#calls) {
       call.parked.forgetFreed();
@@ -268,7 +277,10 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     }
   }
 
-  /** Back to rest after a failure; what the store has of this backward's gradients is not whole. */
+  /**
+   * Returns to rest after a failure. The gradients of this backward that the store has are
+   * incomplete.
+   */
   #reset(): void {
     this.#backward.reset();
     this.#scheduler.reset();
@@ -322,7 +334,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
             this.device.pool.resetPeak();
             await dryBackward(this.device, await this.#run(dryInputs(args)));
           } finally {
-            this.#reset(); // also where it failed, or is inside a real backward
+            this.#reset(); // needed after a failure and inside a real backward, too
           }
         });
         return candidate.map((slice) => peaks.get(slice)!);
@@ -334,7 +346,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     });
   }
 
-  /** In a dry run: what was in use while this slice was. */
+  /** Notes, in a dry run, how much was in use during the slice's stay. */
   #note(slice: OffloadSlice): void {
     if (this.#peaks === undefined) {
       return;
@@ -364,7 +376,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     });
   }
 
-  /** Its flat parameters and buffers in words. */
+  /** A description of its flat parameters and buffers. */
   #describe(): string[] {
     const textOf = (name: string, { dtype, shape }: Tensor) =>
       `${name} ${dtype} [${shape.join(', ')}]`;

@@ -6,27 +6,27 @@ import type { LayerCalls } from './layer-calls.js';
 import type { OffloadedFlat } from './offloaded-flat.js';
 
 export class OffloadSlice {
-  /** Its layers one after another, checkpointed if activations are. */
+  /** Runs its layers one after another, checkpointed where activations are. */
   readonly run: Module<[previous: unknown, args: readonly unknown[]], unknown>;
-  /** Its layers' indices in the model: from start, before end. */
+  /** The index of its first layer in the model, and that after its last. */
   readonly start: number;
   readonly end: number;
   readonly flats: readonly OffloadedFlat[];
-  /** Those in it, whose running statistics move once a batch. */
+  /** Its batch normalizations, whose running statistics must be updated once for each batch. */
   readonly batchNorms: readonly BatchNorm1d[];
-  /** Names of its layers in the model, for messages. */
+  /** The names of its layers in the model, for messages. */
   readonly layerNames: readonly string[];
 
   constructor(
     device: Device,
     layers: readonly { readonly name: string; readonly module: Module }[],
     options: {
-      /** Index of its first layer in the model. */
+      /** The index of its first layer in the model. */
       readonly start: number;
       readonly calls: LayerCalls;
       readonly flats: readonly OffloadedFlat[];
       readonly checkpointActivation: boolean;
-      /** Called around each run of its layers, the second one of a checkpoint too. */
+      /** Called around each run of its layers, including the second run of a checkpoint. */
       readonly around: (slice: OffloadSlice, run: () => Promise<unknown>) => Promise<unknown>;
     },
   ) {
@@ -43,7 +43,7 @@ export class OffloadSlice {
     this.layerNames = layers.map(({ name }) => name);
   }
 
-  /** Bytes on the host while its parameters are on their way to the device. */
+  /** The bytes on the host while its parameters are on their way to the device. */
   get loadBytes(): number {
     return this.flats.reduce((sum, flat) => sum + flat.loadBytes, 0);
   }

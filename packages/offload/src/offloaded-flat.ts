@@ -1,6 +1,6 @@
-// The parameters of one layer: at rest bytes in a store, on the device around their use, with a
-// flat gradient that leaves for the store in backward, f32 whatever is computed in. See nn's Note
-// [flat parameter].
+// The parameters of one layer: bytes in a store while they rest, and on the device around their
+// use. Their flat gradient leaves for the store in backward, in f32 whatever dtype is computed in.
+// See nn's Note [flat parameter].
 
 import type { ElementRange } from '@shardweave/nn';
 import {
@@ -28,7 +28,7 @@ export interface OffloadedFlatOptions {
 
 export class OffloadedFlat extends FlatParameter {
   declare readonly home: StoredFlat;
-  /** In backward, until it leaves for the store. */
+  /** The gradient during backward, until it leaves for the store. */
   readonly gradient: FlatGradient;
 
   constructor(name: string, parameters: readonly FlatLeaf[], options: OffloadedFlatOptions) {
@@ -41,7 +41,7 @@ export class OffloadedFlat extends FlatParameter {
       device,
       parameters,
       layout,
-      computeDType: dtype === 'f32' ? computeDType : dtype, // frozen 16-bit ones compute in their own
+      computeDType: dtype === 'f32' ? computeDType : dtype, // frozen 16-bit ones keep their dtype
       absentHint:
         'An offloaded parameter is there while its slice runs; stateDict of @shardweave/offload reads it.',
       rest: { use: storeUseOf(store), rests: 'all', resume: resume === true, model, name },
@@ -53,12 +53,14 @@ export class OffloadedFlat extends FlatParameter {
     }
   }
 
-  /** Bytes of host buffers that a load takes. */
+  /** The bytes of host buffers that a load takes. */
   get loadBytes(): number {
     return this.home.loadBytes(this.loadDType);
   }
 
-  /** Bytes of host buffers that a gradient takes on its way: itself, and the sum it joins. */
+  /**
+   * The bytes of host buffers that a gradient takes on its way: itself, and the sum that it joins.
+   */
   get flushBytes(): number {
     return 2 * this.flat.size * byteSize('f32');
   }
@@ -69,7 +71,7 @@ export class OffloadedFlat extends FlatParameter {
     await this.takeOver();
   }
 
-  /** A leaf's bytes at rest, or those of some of its elements. */
+  /** A parameter's bytes at rest, or those of some of its elements. */
   readLeaf(leaf: Tensor, part?: ElementRange): Promise<Uint8Array> {
     const elementBytes = byteSize(this.flat.dtype);
     const { start, length } = leaf.piece!;
@@ -77,7 +79,10 @@ export class OffloadedFlat extends FlatParameter {
     return this.read((start + first) * elementBytes, count * elementBytes);
   }
 
-  /** Replaces those of some leaves; a store writes the whole, and so once for all of them. */
+  /**
+   * Replaces the bytes of some parameters, for which a store has to write the whole: so it is
+   * written once for all of them.
+   */
   async writeLeaves(
     fill: (write: (leaf: Tensor, bytes: Uint8Array) => void) => Promise<void>,
   ): Promise<void> {
@@ -86,7 +91,10 @@ export class OffloadedFlat extends FlatParameter {
     await this.write(whole);
   }
 
-  /** Queues the read-back of what has come and frees it; resolves when the store has it. */
+  /**
+   * Queues the read-back of the gradients that have come and frees them; resolves when the store
+   * has them.
+   */
   flushGradient(options: { readonly isDry: boolean }): Promise<void> | undefined {
     const whole = this.gradient.take();
     const stored =

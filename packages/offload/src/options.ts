@@ -17,38 +17,44 @@ import { OffloadConfigError } from './errors.js';
 export interface OffloadOptions {
   /**
    * Where parameters, gradients and optimizer state rest. Default host memory; openDiskStore of
-   * @shardweave/shard-store/node keeps them on disk. The caller closes what it passes.
+   * @shardweave/shard-store/node keeps them on disk. The caller closes a store that it passes.
    */
   readonly store?: ShardStore;
   /**
-   * Goes on from what the store has under `name` in place of the model's values: parameters,
-   * buffers, optimizer state and the device's random state. False: begins anew, whatever is there.
-   * Default: begins anew, unless a model is there that has been trained, which is an error.
+   * true: go on from what the store has under `name` in place of the model's values: parameters,
+   * buffers, optimizer state and the device's random state. false: begin anew, whatever is there.
+   * Default: begin anew, unless the store has a model that has been trained, which is an error.
    */
   readonly resume?: boolean;
   /**
-   * Slices to cut a Sequential into, balanced by parameters. Default 3; at most one a layer. A list
-   * of modules is cut already.
+   * The number of slices that a Sequential is cut into, balanced by parameters; at most one per
+   * layer. Default 3. A list of modules is cut already.
    */
   readonly numSlices?: number;
-  /** Keep only what lies between slices and run each again in backward. Default false. */
+  /** Keep only what lies between slices, and run each slice again in backward. Default false. */
   readonly checkpointActivation?: boolean;
-  /** Rows are cut into this many parts, which pass each slice one after the other. Default 1. */
+  /**
+   * The number of parts that rows are cut into, which pass each slice one after another. Default 1.
+   */
   readonly numMicrobatches?: number;
-  /** Parameters are computed with in this dtype, from f32 masters. Default f32. */
+  /** The dtype in which parameters are computed with, from f32 masters. Default f32. */
   readonly computeDType?: 'f32' | 'f16' | 'bf16';
   /**
-   * Most bytes that the device's pool may hold, all that is on the device included. Slices are
-   * chosen for it at the first call; numSlices is then not given. Default no limit.
+   * The most bytes that the device's pool may hold, everything on the device included. Slices are
+   * chosen for it at the first call, so numSlices must not be given. Default no limit.
    */
   readonly deviceBudgetBytes?: number;
-  /** Bytes on the host on their way to the device before they are used. Default 256 MiB. */
+  /**
+   * The most bytes on the host that are on their way to the device before they are used. Default
+   * 256 MiB.
+   */
   readonly loadAheadBytes?: number;
-  /** Names the parameters in the store. Default 'offload'. */
+  /** The name under which parameters are in the store. Default 'offload'. */
   readonly name?: string;
 }
 
-// A slice or two of what fits a browser tab; a slice in demand may pass it.
+// This holds a slice or two of a model that fits a browser tab. A slice that is needed at once may
+// exceed it.
 const DEFAULT_LOAD_AHEAD_BYTES = 256 * 2 ** 20;
 
 export interface ResolvedOffloadOptions {
@@ -63,7 +69,7 @@ export interface ResolvedOffloadOptions {
   readonly name: string;
 }
 
-/** Options of fairscale and of others, and what stands for them here. */
+/** Options of fairscale and others that this package lacks, each with what to do instead. */
 const ANSWERS: Readonly<Record<string, string>> = {
   device: "The model's own device is used.",
   offloadDevice: 'Use store: it says where parameters rest.',

@@ -5,7 +5,7 @@ import type { HostBuffers } from '@shardweave/nn/flat';
 import type { Storage } from '@shardweave/tensor-core';
 
 interface Parked {
-  /** Undefined in a dry run, as nothing is kept. */
+  /** Undefined in a dry run, which keeps nothing. */
   readonly bytes: Uint8Array | undefined;
   readonly read: Promise<unknown>;
   hasArrived: boolean;
@@ -25,7 +25,10 @@ export class ParkedActivations {
     return this.#parked.size === 0;
   }
 
-  /** Queues the read-back and frees the device's copy at once; what is absent stays so. */
+  /**
+   * Queues the read-back and frees the device's copy at once; a storage without contents is passed
+   * over.
+   */
   park(storages: Iterable<Storage>): void {
     for (const storage of storages) {
       if (!storage.isFilled) {
@@ -51,7 +54,7 @@ export class ParkedActivations {
     return parked;
   }
 
-  /** Brings back those that are parked; others are passed over. */
+  /** Brings back the storages that are parked; others are passed over. */
   async unpark(storages: Iterable<Storage>): Promise<void> {
     for (const storage of storages) {
       const parked = this.#parked.get(storage);
@@ -69,7 +72,9 @@ export class ParkedActivations {
     }
   }
 
-  /** Lets go of what nobody will ask for: the graph was freed without a backward through it. */
+  /**
+   * Lets go of what nobody will ask for, because the graph was freed without a backward through it.
+   */
   forgetFreed(): void {
     for (const [storage, { bytes, read, hasArrived }] of this.#parked) {
       if (storage.holds > 0) {

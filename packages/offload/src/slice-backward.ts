@@ -1,23 +1,23 @@
-// The backward of an offloaded model: slices come in the reverse of forward, one is on the device
-// at a time, and its gradients leave for the store when the next one comes.
+// The backward of an offloaded model: slices come in the reverse order of forward, one is on the
+// device at a time, and its gradients leave for the store when the next one comes.
 
 import type { Pass } from '@shardweave/tensor-core';
 import type { OffloadSlice } from './offload-slice.js';
 import { beginSliceRange, type SliceContext } from './slice-context.js';
 
 export interface SliceBackwardOptions extends SliceContext {
-  /** Bytes of gradients on their way to the store while a slice is waited for. */
+  /** The most bytes of gradients on their way to the store while a slice is waited for. */
   readonly loadAheadBytes: number;
-  /** @throws {OffloadBusyError} beside something that has not ended */
+  /** @throws {OffloadBusyError} while something else has not ended */
   requireRest(): void;
-  /** All slices have left, and the store has their gradients. */
+  /** Called when all slices have left, and the store has their gradients. */
   onEnd(): void;
   onFailure(): void;
 }
 
 export class SliceBackward {
   readonly #options: SliceBackwardOptions;
-  /** Gradients on their way to the store, and the bytes that they take on the host. */
+  /** The gradients on their way to the store, each with the bytes that it takes on the host. */
   readonly #stores = new Map<Promise<void>, number>();
   #current: OffloadSlice | undefined;
   #pass: Pass | undefined;
@@ -28,7 +28,7 @@ export class SliceBackward {
     this.#options = options;
   }
 
-  /** Before a slice's nodes run: the one before it leaves, and it comes. */
+  /** Called before a slice's nodes run: the slice before it leaves, and this one comes. */
   async enter(slice: OffloadSlice, pass: Pass): Promise<void> {
     this.#beginPass(pass);
     if (this.#current === slice) {
@@ -56,7 +56,7 @@ export class SliceBackward {
     pass.onFailure(() => this.#options.onFailure());
   }
 
-  /** Ships the slice's gradients to the store and frees its parameters. */
+  /** Sends the slice's gradients to the store and frees its parameters. */
   leave(): void {
     const slice = this.#current;
     if (slice === undefined) {
@@ -78,8 +78,8 @@ export class SliceBackward {
   }
 
   /**
-   * Ranges around a run of a slice's layers. Its backward pauses while a checkpoint runs them
-   * again.
+   * Records ranges around a run of a slice's layers. The range of its backward pauses while a
+   * checkpoint runs the layers again.
    */
   async around(slice: OffloadSlice, run: () => Promise<unknown>): Promise<unknown> {
     const isAgain = this.#current === slice;
@@ -106,7 +106,7 @@ export class SliceBackward {
     this.#options.onEnd();
   }
 
-  /** Waits for the oldest gradients on their way until those left take at most `capBytes`. */
+  /** Waits for the oldest gradients on their way until the rest takes at most `capBytes`. */
   async awaitStores(capBytes: number): Promise<void> {
     let left = [...this.#stores.values()].reduce((sum, bytes) => sum + bytes, 0);
     for (const [stored, bytes] of this.#stores) {
@@ -121,7 +121,7 @@ export class SliceBackward {
 
   /** Runs something with a backward of its own inside this one, which goes on afterwards. */
   async aside<T>(body: () => Promise<T>): Promise<T> {
-    await this.awaitStores(0); // they are not to be forgotten
+    await this.awaitStores(0); // those under way must not be forgotten
     const pass = this.#pass;
     try {
       return await body();
@@ -130,7 +130,10 @@ export class SliceBackward {
     }
   }
 
-  /** Back to rest after a failure; what the store has of this backward's gradients is not whole. */
+  /**
+   * Returns to rest after a failure. The gradients of this backward that the store has are
+   * incomplete.
+   */
   reset(): void {
     this.#pass = undefined;
     this.#current = undefined;

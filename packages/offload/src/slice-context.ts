@@ -5,19 +5,19 @@ import type { Device } from '@shardweave/tensor-core';
 import type { OffloadSlice } from './offload-slice.js';
 import { beginRange, type SliceRange } from './slice-ranges.js';
 
-/** One a flat of a slice; undefined in a dry run. */
+/** A load for each flat parameter of a slice; undefined in a dry run. */
 export type SliceLoads = readonly (FlatLoad | undefined)[];
 
 export interface SliceContext {
   readonly device: Device;
   readonly scheduler: StageScheduler<OffloadSlice, SliceLoads>;
-  /** Whether nothing is computed, to learn what memory it takes. */
+  /** Whether nothing is computed, because only the memory that a step takes is being measured. */
   isDry(): boolean;
-  /** The slice's stay ends: what was in use counts for it. */
+  /** Called at the end of a slice's stay: what was in use counts for it. */
   note(slice: OffloadSlice): void;
 }
 
-/** A range of the slice in the device's trace; none of a dry run. */
+/** Begins a range of the slice in the device's trace; a dry run has none. */
 export function beginSliceRange(
   { device, isDry }: SliceContext,
   name: SliceRange,
@@ -26,7 +26,7 @@ export function beginSliceRange(
   return isDry() ? () => {} : beginRange(device, name, slice.layerNames);
 }
 
-/** How a slice's parameters come to the device and go. */
+/** Makes the scheduler that brings slices' parameters to the device and frees them. */
 export function makeSliceScheduler(
   isDry: () => boolean,
   options: { readonly capBytes: number },

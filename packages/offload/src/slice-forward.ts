@@ -1,4 +1,4 @@
-// The forward of one slice: micro-batch after micro-batch, with what backward will need of each
+// The forward of one slice: one micro-batch after another, with what backward will need of each
 // parked on the host.
 
 import type { Pass } from '@shardweave/tensor-core';
@@ -10,10 +10,10 @@ import type { OffloadSlice } from './offload-slice.js';
 import { beginSliceRange, type SliceContext } from './slice-context.js';
 
 export interface SliceForwardOptions extends SliceContext {
-  /** Gets what made the slices' outputs. */
+  /** Receives the nodes that made the slices' outputs. */
   readonly nodes: WeakSet<object>;
   readonly layerCalls: LayerCalls;
-  /** Before a slice's nodes run backward. */
+  /** Called before a slice's nodes run backward. */
   enterBackward(slice: OffloadSlice, pass: Pass): Promise<void>;
 }
 
@@ -24,7 +24,7 @@ export class SliceForward {
     this.#options = options;
   }
 
-  /** Runs all micro-batches through one slice; what each gave goes to the next one. */
+  /** Runs all micro-batches through one slice, and returns them as the next slice's input. */
   async run(
     slice: OffloadSlice,
     batches: readonly MicroBatch[],
@@ -44,7 +44,7 @@ export class SliceForward {
         for (const part of parted) {
           part.beginPart();
         }
-        // Every micro-batch draws what the whole batch would for its rows.
+        // Every micro-batch draws the random numbers that the whole batch would draw for its rows.
         device.random.restore({ ...before, rowOffset: before.rowOffset + firstRow });
         const { output, numNodes } = await this.#runMicroBatch(slice, batch, call);
         isReached ||= numNodes > 0;
@@ -103,7 +103,7 @@ export class SliceForward {
       (storage) => call.saved.has(storage) && !later.has(storage),
     );
     call.parked.park(idle);
-    // What passes through belongs to the slice that made it.
+    // A tensor that only passes through belongs to the slice that made it.
     const made = tensorsIn(output).filter((tensor) => !tensorsIn(given).includes(tensor));
     for (const { node } of made) {
       if (node !== undefined) {

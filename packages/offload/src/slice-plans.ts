@@ -4,10 +4,10 @@ import type { Shape } from '@shardweave/tensor-core';
 import type { OffloadSlice } from './offload-slice.js';
 
 export interface SlicePlan {
-  /** Shapes of the inputs that it was made for; smaller ones fit it, too. */
+  /** The shapes of the inputs that it was made for; it fits smaller ones too. */
   readonly shapes: readonly Shape[];
   readonly isTraining: boolean;
-  /** Bytes that the device's pool needs beside what was there when the model was called. */
+  /** The bytes that the device's pool needs beside what was there when the model was called. */
   readonly neededBytes: number;
   readonly slices: readonly OffloadSlice[];
 }
@@ -15,17 +15,20 @@ export interface SlicePlan {
 export interface PlannedCall {
   readonly shapes: readonly Shape[];
   readonly isTraining: boolean;
-  /** Bytes that the pool has left for it. */
+  /** The bytes that the pool has left for it. */
   readonly roomBytes: number;
 }
 
-/** Buckets of lengths and batches are fewer; what passes it is measured anew when it comes back. */
+/**
+ * Sets of lengths and batch sizes are fewer. Where there are more, the oldest plan goes, and is
+ * made anew when its inputs come back.
+ */
 const MAX_PLANS = 32;
 
 export class SlicePlans {
   #plans: readonly SlicePlan[] = [];
 
-  /** The newest that covers a call, so that small batches in between change nothing. */
+  /** The newest plan that covers a call, so that small batches in between change nothing. */
   find(call: PlannedCall): SlicePlan | undefined {
     return this.#plans.find(
       (plan) =>

@@ -1,6 +1,6 @@
-// The named ranges of a slice's stay on the device, those of fairscale's OffloadModel, on the main
-// track of the device's trace. A load is what its slice waits for: what was read ahead has none
-// left.
+// The named ranges of a slice's stay on the device (those of fairscale's OffloadModel), on the main
+// track of the device's trace. The range of a load is the time that the slice waits for it, so a
+// slice that was read ahead has a range of no length.
 
 import type { Device } from '@shardweave/tensor-core';
 

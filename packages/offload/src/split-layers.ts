@@ -1,9 +1,9 @@
-// Which layers make one slice. Pure arithmetic.
+// Decides which layers make one slice. Pure arithmetic.
 
 /**
  * Cuts layers into at most `numSlices` runs of about equal size: a run ends where the next layer
- * would pass the average. (fairscale's rule; runs are never empty here.)
- * @param sizes parameters of each layer, at least one layer
+ * would take it past the average. That is fairscale's rule, except that runs are never empty here.
+ * @param sizes the number of parameters of each layer; at least one layer
  * @returns the number of layers of each run
  */
 export function splitLayers(sizes: readonly number[], numSlices: number): number[] {
@@ -26,8 +26,8 @@ export function splitLayers(sizes: readonly number[], numSlices: number): number
 }
 
 /**
- * The rows of each micro-batch: ceil(rows / numMicrobatches), the last fewer, perhaps fewer of
- * them.
+ * The number of rows of each micro-batch: ceil(rows / numMicrobatches), the rest in the last one.
+ * 10 rows in 4: 3, 3, 3, 1; 5 rows in 4: 2, 2, 1, which is one micro-batch less.
  */
 export function splitRows(rows: number, numMicrobatches: number): number[] {
   const size = Math.max(1, Math.ceil(rows / numMicrobatches));

@@ -1,5 +1,6 @@
-// Parameters and buffers in and out under the names the bare model has: what is written here loads
-// into it, and back. Parameters pass between the store and the host; the device isn't asked.
+// Gets and sets parameters and buffers under the names that the bare model has: what is written
+// here loads into a bare model and back. Parameters pass between the store and the host, and the
+// device takes no part.
 
 import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import { type HostTensor, isDeviceDType, type LazyTensor, StateDictError } from '@shardweave/nn';
@@ -8,7 +9,10 @@ import { type DType, elementCountOf, isFloat, type Tensor } from '@shardweave/te
 import type { OffloadModel } from './offload-model.js';
 import type { OffloadedFlat } from './offloaded-flat.js';
 
-/** All parameters in f32 and all buffers, by path; a shared one once, under its first path. */
+/**
+ * All parameters in f32 and all buffers, by path. A shared parameter appears once, under its first
+ * path.
+ */
 export function stateDict(model: OffloadModel): Promise<Map<string, HostTensor<DType>>> {
   return model.whileAtRest('stateDict', () => readState(model));
 }
@@ -29,10 +33,9 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
 }
 
 /**
- * As stateDict, but each tensor is read when it is asked for, as it is then, whole or in parts: a
- * model of any size passes through the host one part of a tensor at a time.
- * @throws {OffloadBusyError} from a read beside another call, a backward or a step that has not
- * ended
+ * Like stateDict, but each tensor is read when it is asked for, with the values of that moment, whole
+ * or in parts: a model of any size passes through the host one part of a tensor at a time.
+ * @throws {OffloadBusyError} from a read while another call, a backward or a step has not ended
  */
 export async function lazyStateDict(model: OffloadModel): Promise<Map<string, LazyTensor<DType>>> {
   await model.moveToStore();
@@ -55,12 +58,13 @@ export async function lazyStateDict(model: OffloadModel): Promise<Map<string, La
 }
 
 /**
- * Sets parameters and buffers, floats of any dtype, and commits the store. Lazy tensors are read
- * one after the other, once all names, shapes and dtypes are found to fit; none comes to the device
- * whole.
+ * Sets parameters and buffers, whose floats may have any dtype, and commits the store. Lazy tensors
+ * are read one after another, once all names, shapes and dtypes are found to fit; none comes to the
+ * device whole.
  * @param options.strict whether names missing on either side are an error. Default true.
- * @throws {StateDictError} listing missing, unexpected and misshapen names; nothing is loaded.
- * A lazy tensor that gives other bytes than its shape has leaves the layers before it loaded
+ * @throws {StateDictError} listing missing, unexpected and misshapen names; nothing is loaded. A
+ * lazy tensor that gives another number of bytes than its shape has throws too, and leaves the
+ * layers before it loaded
  */
 export async function loadStateDict(
   model: OffloadModel,
@@ -107,7 +111,7 @@ async function writeState(
   }
 }
 
-/** What a tensor is at rest. */
+/** The dtype and shape that a tensor has at rest. */
 type Rests = Pick<Tensor, 'dtype' | 'shape'>;
 
 function restOf({ flat: { dtype } }: OffloadedFlat, tensor: Tensor): Rests {
@@ -160,7 +164,7 @@ async function valuesOf(entry: HostTensor | LazyTensor, name: string): Promise<H
   );
 }
 
-/** Float values as they rest in `dtype`, whole words: padding stands behind a half one. */
+/** Float values converted to `rest`, padded with zeros to whole words. */
 function bytesIn({ dtype, data }: HostTensor, rest: DType): Uint8Array {
   const bytes = dtype === rest ? data : fromF32Array(toF32Array(data, dtype as DType), rest);
   if (bytes.byteLength % 4 === 0) {
