@@ -1,12 +1,16 @@
-// CRC-32 (ISO-HDLC: that of zlib, gzip and PNG), eight bytes a turn by eight tables (slicing-by-8,
-// Kounavis and Berry, 2008). It finds every burst of up to 32 wrong bits in a piece.
+// CRC-32 (ISO-HDLC, the one of zlib, gzip and PNG), eight bytes at a time by eight tables
+// (slicing-by-8, Kounavis and Berry, 2008). It detects every burst of up to 32 wrong bits in a
+// piece.
 
 const POLYNOMIAL = 0xedb88320;
 
-/** table[k][b]: the remainder of byte b with k zero bytes behind it. */
+/** table[k][b] is the remainder of byte b followed by k zero bytes. */
 const TABLES = makeTables();
 
-/** The checksum of `bytes`, or of what `before` is the checksum of with `bytes` behind it. */
+/**
+ * The checksum of `bytes`, or, where `before` is the checksum of earlier bytes, of those followed
+ * by `bytes`.
+ */
 export function crc32(bytes: Uint8Array, before = 0): number {
   const [t0, t1, t2, t3, t4, t5, t6, t7] = TABLES as unknown as Eight;
   const { length } = bytes;

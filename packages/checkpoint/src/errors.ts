@@ -20,21 +20,21 @@ export abstract class CheckpointError extends Error {
   }
 }
 
-/** Arguments that can't be right whatever is saved. */
+/** Arguments that are wrong whatever is saved. */
 export class CheckpointUsageError extends CheckpointError {
   readonly code = 'USAGE';
 }
 
-/** There is no save: nobody wrote one, or the first one did not end. */
+/** There is no save: none was written, or the first one did not end. */
 export class CheckpointMissingError extends CheckpointError {
   readonly code = 'MISSING';
 }
 
-/** An index of another format, or one whose fields are not what the format says. */
+/** The index has another format, or a field that is not what the format says. */
 export class CheckpointFormatError extends CheckpointError {
   readonly code = 'FORMAT';
   readonly file: string;
-  /** Such as `tensors[3].pieces[0][1]`; '' for the file as a whole. */
+  /** The field, such as `tensors[3].pieces[0][1]`; '' for the file as a whole. */
   readonly field: string;
 
   constructor(message: string, place: { readonly file: string; readonly field: string }) {
@@ -48,7 +48,7 @@ export class CheckpointFormatError extends CheckpointError {
 export class CheckpointCorruptError extends CheckpointError {
   readonly code = 'CORRUPT';
   readonly file: string;
-  /** Tensors whose pieces are damaged, as messages name them. */
+  /** The tensors whose pieces are damaged, as messages name them. */
   readonly tensors: readonly string[];
 
   constructor(
@@ -62,16 +62,16 @@ export class CheckpointCorruptError extends CheckpointError {
 }
 
 /**
- * A state that does not fit the model or optimizer that should take it: a save's, a file's or a
- * state dict's. `nn` exports it too, and throws it with all that is built on it.
+ * A state of a save, a file or a state dict that does not fit the model or optimizer which should
+ * take it. `nn` exports this class too, and throws it, as do the packages built on it.
  */
 export class StateDictError extends CheckpointError {
   readonly code = 'STATE_DICT';
-  /** Names the model has and the state lacks. */
+  /** The names that the model has and the state lacks. */
   readonly missing: readonly string[];
-  /** Names the state has and the model lacks. */
+  /** The names that the state has and the model lacks. */
   readonly unexpected: readonly string[];
-  /** Names whose shape, dtype or length differ. */
+  /** The names whose shape, dtype or length differ. */
   readonly mismatched: readonly string[];
 
   constructor(
@@ -89,7 +89,7 @@ export class StateDictError extends CheckpointError {
   }
 }
 
-/** Parts that do not make whole tensors: elements that nobody wrote, or that two did. */
+/** Parts that do not make up whole tensors: some elements were written by nobody, or twice. */
 export class CheckpointIncompleteError extends CheckpointError {
   readonly code = 'INCOMPLETE';
   readonly tensor: string;

@@ -1,10 +1,12 @@
-// Files that lie in several places, such as the directories of machines that each saved their own
-// part.
+// Reads files that lie in several places, such as the directories of machines that each saved their
+// own part.
 
 import { CheckpointMissingError } from './errors.js';
 import type { PieceReader } from './piece-store.js';
 
-/** Takes each file from the first of `readers` that has it. They are asked one after the other. */
+/**
+ * Reads each file from the first of `readers` that has it. The readers are asked one after another.
+ */
 export function firstOf(...readers: readonly PieceReader[]): PieceReader {
   const find = async (file: string) => {
     for (const reader of readers) {

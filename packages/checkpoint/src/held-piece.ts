@@ -1,29 +1,34 @@
-// What a process has of a model, and what it wants of a save: ranges of named tensors. Whoever has
-// tensors makes these of them; nothing here asks where elements lie.
+// What a process has of a model, and what it wants of a save: ranges of named tensors. Packages
+// that have tensors make these descriptions; nothing here asks where elements lie.
 
 import type { DType } from '@shardweave/dtypes';
 import { StateDictError } from './errors.js';
 
-/** State is an optimizer's, of the parameter with the same name. */
+/**
+ * The kind of a saved tensor. 'state' belongs to an optimizer, and has the name of its parameter.
+ */
 export type TensorKind = 'parameter' | 'buffer' | 'state';
 
-/** What tells the tensors of a save apart: the kind, the name and the optimizer state it is. */
+/**
+ * What identifies a tensor of a save: its kind, its name and, for optimizer state, which state it
+ * is.
+ */
 export interface TensorId {
   readonly kind: TensorKind;
-  /** Path of the parameter or buffer in the bare model. */
+  /** The path of the parameter or buffer in the bare model. */
   readonly name: string;
-  /** The name of state in its optimizer, such as `expAvg`; other kinds have none. */
+  /** The name of the state in its optimizer, such as `expAvg`; other kinds have none. */
   readonly state?: string | undefined;
 }
 
 /** A tensor of a save with its dtype and the shape of the whole. */
 export interface TensorSpec extends TensorId {
   readonly dtype: DType;
-  /** The shape is that of the whole tensor, whichever piece this is. */
+  /** The shape of the whole tensor, whichever piece this is. */
   readonly shape: readonly number[];
 }
 
-/** Elements [start, end) of a tensor, row-major. May be none. */
+/** The elements [start, end) of a tensor, row-major; the range may be empty. */
 interface Range {
   readonly start: number;
   readonly end: number;
@@ -32,21 +37,21 @@ interface Range {
 /** A file that never changes, such as one of a store's generation. */
 export interface HeldFile {
   readonly byteLength: number;
-  /** Gives it one more name, a path; false where that can't be, as on another device. */
+  /** Gives the file one more name, a path; false where that is impossible, as on another device. */
   linkAs(path: string): Promise<boolean>;
 }
 
 /** A piece that this process writes. */
 export interface HeldPiece extends TensorSpec, Range {
   /**
-   * Where it lies already: a save in a directory of the same device takes that file, and copies
-   * nothing.
+   * The file where the piece lies already: a save in a directory of the same device links that file
+   * and copies nothing.
    */
   readonly inFile?: { readonly file: HeldFile; readonly byteOffset: number } | undefined;
   /**
-   * Little-endian bytes of elements [start, end) of the tensor, a part of the piece.
-   * @param into as many bytes, to be filled and returned; whoever has them elsewhere may return
-   * those, if they do not change later
+   * The little-endian bytes of elements [start, end) of the tensor, which are a part of the piece.
+   * @param into as many bytes, to be filled and returned; a piece that has its bytes elsewhere may
+   * return those, if they do not change later
    */
   read(start: number, end: number, into: Uint8Array): Promise<Uint8Array>;
 }
@@ -57,12 +62,12 @@ export interface WantedPiece extends TensorSpec, Range {
   write(start: number, bytes: Uint8Array): void | Promise<void>;
 }
 
-/** One text a tensor. Parameters and buffers share their names. */
+/** A text that identifies a tensor. Parameters and buffers share one space of names. */
 export function tensorKey({ kind, name, state = '' }: TensorId): string {
   return JSON.stringify(kind === 'state' ? [name, state] : [name]);
 }
 
-/** How messages call a tensor: `0.weight`, `expAvg of 0.weight`. */
+/** The name of a tensor in messages: `0.weight`, `expAvg of 0.weight`. */
 export function labelOf({ kind, name, state }: TensorId): string {
   return kind === 'state' ? `${state} of ${name}` : name;
 }
@@ -71,7 +76,7 @@ export function sizeOf({ shape }: { readonly shape: readonly number[] }): number
   return shape.reduce((product, dim) => product * dim, 1);
 }
 
-/** @throws {StateDictError} where two pieces of one tensor are of different tensors */
+/** @throws {StateDictError} where two pieces of one tensor differ in dtype or shape */
 export function requireAlike(operation: string, one: TensorSpec, other: TensorSpec): void {
   if (typeText(one) === typeText(other)) {
     return;
@@ -83,7 +88,7 @@ export function requireAlike(operation: string, one: TensorSpec, other: TensorSp
   );
 }
 
-/** `f32 [3, 4]` */
+/** The dtype and shape as text, such as `f32 [3, 4]`. */
 export function typeText({ dtype, shape }: TensorSpec): string {
   return `${dtype} [${shape.join(', ')}]`;
 }

@@ -1,5 +1,5 @@
-// Saves: tensors in pieces with a checksum each, written by any number of processes, read by any
-// other.
+// Saves: tensors in pieces with a checksum each, written by any number of processes and read by any
+// other number.
 
 export { crc32 } from './crc32.js';
 export * from './errors.js';

@@ -1,3 +1,3 @@
-// What needs Node: files.
+// The part of the package that needs Node: files.
 
 export { type PieceDirectoryOptions, pieceDirectory } from './directory/piece-directory.js';

@@ -1,5 +1,5 @@
-// A save that is there, and what a process takes of it: first its names are compared and every
-// piece that it will read is checked, and only then is anything written.
+// Reads a save: first its names are compared with those wanted, and every piece that will be read
+// is checked, and only then is anything written into the model.
 
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { crc32 } from './crc32.js';
@@ -20,24 +20,24 @@ import {
 export interface FitOptions {
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean;
-  /** Saved tensors that need not be expected here. Default: none. */
+  /** Tells which saved tensors need not be expected here. Default: none. */
   ignores?(tensor: TensorSpec): boolean;
 }
 
-/** The save of `reader`. Reads its index, nothing else. Throws as readIndex does. */
+/** Opens the save of `reader`. It reads only the index, and throws as readIndex does. */
 export async function openSave(reader: PieceReader): Promise<Save> {
   return new Save(reader, await readIndex(reader));
 }
 
 /** A save opened for reading: its tensors, its record, and the pieces in its files. */
 export class Save {
-  /** Another for each save. */
+  /** The id of the save; every save has another one. */
   readonly id: string;
   readonly optimizer: SavedOptimizer | undefined;
   readonly extra: Readonly<Record<string, unknown>>;
-  /** By tensorKey. */
+  /** The tensors by tensorKey. */
   readonly tensors: ReadonlyMap<string, SavedTensor>;
-  /** Bytes of each file of pieces. */
+  /** The byte length of each file of pieces. */
   readonly files: SaveIndex['files'];
   readonly #reader: PieceReader;
   #buffer = new Uint8Array(0);
@@ -52,7 +52,7 @@ export class Save {
   }
 
   /**
-   * Compares what is saved with what is wanted; floats of any dtype fit floats.
+   * Compares the saved tensors with the wanted ones; floats of any dtype fit floats.
    * @throws {StateDictError} with all that is missing, unexpected or misshapen
    */
   checkFit(expected: Iterable<TensorSpec>, options: FitOptions = {}): void {
@@ -81,8 +81,8 @@ export class Save {
   }
 
   /**
-   * Reads all that `fill` will read of the same pieces and compares its checksums; one piece of the
-   * save is in memory at a time.
+   * Reads all pieces that `fill` will read for the same `wanted`, and compares their checksums. One
+   * piece of the save is in memory at a time.
    * @throws {CheckpointCorruptError} for a file that is missing, too short or damaged
    */
   async verify(wanted: Iterable<WantedPiece>): Promise<void> {
@@ -101,9 +101,10 @@ export class Save {
   }
 
   /**
-   * Writes what is saved into pieces, in their dtype. What has no tensor in the save keeps its
-   * values. Each piece is checked again, for files may change meanwhile.
-   * @throws {CheckpointCorruptError} as verify; what was written until then stays
+   * Writes what is saved into the wanted pieces, in their dtype. A piece whose tensor the save
+   * lacks keeps its values. Each saved piece is checked again, because files may have changed since
+   * verify.
+   * @throws {CheckpointCorruptError} as verify does; what was written until then stays
    */
   async fill(wanted: Iterable<WantedPiece>): Promise<void> {
     for (const piece of wanted) {

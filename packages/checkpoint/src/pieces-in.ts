@@ -1,5 +1,6 @@
-// Saves in a ShardStore: in host memory, for pages and tests, or in whatever implements that seam.
-// A store takes whole values alone, so a file is a row of them: `index.json/0`, `.../1` and so on.
+// Keeps saves in a ShardStore: in host memory, for pages and tests, or in any other implementation
+// of that seam. A store takes only whole values, so a file is a row of them: `index.json/0`,
+// `index.json/1` and so on.
 
 import type { ShardStore } from '@shardweave/shard-store';
 import { CheckpointBusyError } from './errors.js';
@@ -7,16 +8,19 @@ import type { PieceSink, PieceStore } from './piece-store.js';
 
 /** How the keys of pieces are named. */
 export interface PiecesInOptions {
-  /** Put before every key. Default ''. */
+  /** The text before every key. Default ''. */
   readonly prefix?: string;
 }
 
-/** Bytes of every value of a file but the last. Memory that a file which is being written takes. */
+/**
+ * The byte length of every value of a file but the last. A file that is being written takes as much
+ * memory.
+ */
 const VALUE_BYTES = 4 * 2 ** 20;
 
 /**
- * A place for one save in `store`, which nobody else commits meanwhile: publishing commits it. Make
- * one of a store, for its lock knows itself alone.
+ * The place for one save in `store`. Publishing a save commits the store, so nothing else may
+ * commit it meanwhile. Make only one place per store, because its lock does not know of another.
  */
 export function piecesIn(store: ShardStore, options: PiecesInOptions = {}): PieceStore {
   const { prefix = '' } = options;
@@ -30,7 +34,7 @@ export function piecesIn(store: ShardStore, options: PiecesInOptions = {}): Piec
     return lengths;
   };
   const remove = async (file: string) => {
-    // The first value last: without it the others would be found no more.
+    // The first value is deleted last: without it the others would not be found again.
     for (let index = lengthsOf(file).length - 1; index >= 0; index--) {
       await store.delete(keyOf(file, index));
     }
@@ -85,7 +89,7 @@ export function piecesIn(store: ShardStore, options: PiecesInOptions = {}): Piec
   };
 }
 
-/** Fills values one after the other. */
+/** Fills values one after another. */
 class ValueSink implements PieceSink {
   readonly #write: (index: number, bytes: Uint8Array) => Promise<void>;
   readonly #remove: () => Promise<void>;

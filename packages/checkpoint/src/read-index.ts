@@ -1,5 +1,5 @@
-// Reads an index and believes nothing of it: every field is checked before anybody acts on it, for
-// a wrong number would be read as a place or a length.
+// Reads an index and trusts nothing in it: every field is checked before anything acts on it,
+// because a wrong number would be taken for a place or a length.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { CheckpointCorruptError, CheckpointFormatError, CheckpointMissingError } from './errors.js';
@@ -18,12 +18,12 @@ import {
   VERSION,
 } from './save-index.js';
 
-/** What the first saves of fsdp call themselves. */
+/** The format that the first saves of fsdp name. */
 const FORMAT_1 = 'shardweave-shards';
 const DTYPES: readonly string[] = ['f32', 'f16', 'bf16', 'i32', 'u32'] satisfies DType[];
 const KINDS: readonly string[] = ['parameter', 'buffer', 'state'];
 
-/** undefined where there is none. Throws as readIndex does. */
+/** The index; undefined where there is none. Throws as readIndex does. */
 export async function findIndex(reader: PieceReader): Promise<SaveIndex | undefined> {
   const byteLength = await reader.byteLength(INDEX_FILE);
   if (byteLength === undefined) {
@@ -35,8 +35,9 @@ export async function findIndex(reader: PieceReader): Promise<SaveIndex | undefi
 }
 
 /**
- * @throws {CheckpointMissingError} where there is none
- * @throws {CheckpointFormatError} for other formats, and fields that are not what they should be
+ * @throws {CheckpointMissingError} where there is no index
+ * @throws {CheckpointFormatError} for other formats, and for fields that are not what they should
+ * be
  * @throws {CheckpointCorruptError} where its checksum is wrong
  */
 export async function readIndex(reader: PieceReader): Promise<SaveIndex> {
@@ -105,7 +106,7 @@ interface IndexedFile {
 function filesIn(index: Fields): IndexedFile[] {
   return index.list('files').map((file) => {
     const name = file.text('name');
-    // A name with a path in it would be read from anywhere.
+    // A name with a path in it could lead out of the directory.
     if (saveOf(name) === undefined) {
       throw file.wrong('name', 'a file of a save', name);
     }
@@ -186,7 +187,7 @@ class Fields {
     this.#path = path;
   }
 
-  /** A field, an item as `[0]`, or with '' the value itself. */
+  /** The value of a field, or of an item as `[0]`; with '' the value itself. */
   get(name: string): unknown {
     if (name === '') {
       return this.#value;
@@ -224,7 +225,7 @@ class Fields {
     return value;
   }
 
-  /** Up to 2^53, beyond which numbers have no neighbors. */
+  /** A whole number up to 2^53, beyond which not every whole number has a representation. */
   count(name: string): number {
     const value = this.get(name);
     if (!Number.isSafeInteger(value) || (value as number) < 0) {

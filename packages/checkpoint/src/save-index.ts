@@ -1,6 +1,6 @@
-// What a save consists of: files of pieces one behind the other, and an index that says where each
-// piece lies. The index is written last and replaced as a whole, so it names the one save that is
-// valid.
+// What a save consists of: files of pieces one after another, and an index that says where each
+// piece lies. The index is written last and replaced as a whole, so it always names the one valid
+// save.
 
 import { byteSize } from '@shardweave/dtypes';
 import { crc32 } from './crc32.js';
@@ -13,60 +13,66 @@ export const VERSION = 2;
 export const INDEX_FILE = 'index.json';
 
 /**
- * Bytes of a piece at most, and so of what writers and readers have of a tensor at once. A rank
- * that loads a part reads whole pieces, to check them: up to one more at either end of a parameter.
- * The size is that of shard-store's chunks, whose checksum takes 0.35 ms.
+ * The most bytes of a piece, and so of what writers and readers hold of a tensor at once. A rank
+ * that loads a part of a parameter reads whole pieces, to check them: up to one more piece at
+ * either end. The size is that of shard-store's chunks; its checksum takes 0.35 ms.
  */
 export const PIECE_BYTES = 2 ** 20;
 
-/** Elements [start, end) of a tensor at `byteOffset` of a file. */
+/** The elements [start, end) of a tensor, which lie at `byteOffset` of a file. */
 export interface SavedPiece {
   readonly start: number;
   readonly end: number;
   readonly file: string;
   readonly byteOffset: number;
-  /** CRC-32 of its bytes. */
+  /** The CRC-32 of its bytes. */
   readonly checksum: number;
 }
 
 /** A tensor of a save with the pieces that make it up. */
 export interface SavedTensor extends TensorSpec {
-  /** Ascending and without gaps. */
+  /** The pieces, ascending and without gaps. */
   readonly pieces: readonly SavedPiece[];
 }
 
-/** Optimizer state but for its tensors, which are tensors of kind `state`. */
+/** The state of an optimizer without its tensors, which are tensors of kind `state`. */
 export interface SavedOptimizer {
   /** Its class, such as `AdamW`. */
   readonly kind: string;
-  /** Steps taken, by parameter; those without state are absent. */
+  /** The number of steps taken, by parameter; parameters without state are absent. */
   readonly steps: Readonly<Record<string, number>>;
-  /** Options of each group, with the names of its parameters as `params`. */
+  /** The options of each group, with the names of its parameters as `params`. */
   readonly groups: readonly Readonly<Record<string, unknown>>[];
 }
 
 /** The contents of a save, as its index file lists them. */
 export interface SaveIndex {
-  /** Names this save and its files; another for each. */
+  /** The name of this save and of its files; every save has another one. */
   readonly id: string;
-  /** Bytes of each file. */
+  /** The byte length of each file. */
   readonly files: Readonly<Record<string, number>>;
   readonly tensors: readonly SavedTensor[];
   readonly optimizer: SavedOptimizer | undefined;
   readonly extra: Readonly<Record<string, unknown>>;
 }
 
-/** One process's files of a save, and what is in them. Plain JSON, for whoever publishes. */
+/**
+ * One process's files of a save, and what is in them. It is plain JSON, so that it can be sent to
+ * the process that publishes.
+ */
 export interface SavedPart {
-  /** Bytes of each file. */
+  /** The byte length of each file. */
   readonly files: Readonly<Record<string, number>>;
   readonly tensors: readonly SavedTensor[];
 }
 
-/** `[start, end, number of the file, byteOffset, checksum]`: pieces are most of an index. */
+/**
+ * `[start, end, number of the file, byteOffset, checksum]`. Rows keep the index short, for most of
+ * it is pieces.
+ */
 export type PieceRow = readonly [number, number, number, number, number];
 
-/** The index as its file has it. */
+/** The index as it stands in its file. */
 export interface IndexFile {
   readonly format: typeof FORMAT;
   readonly version: typeof VERSION;
@@ -77,7 +83,7 @@ export interface IndexFile {
   readonly extra: Readonly<Record<string, unknown>>;
 }
 
-/** What stands before and behind the index in its file; `#` are the digits of its checksum. */
+/** The text before and after the index in its file; `#` are the digits of its checksum. */
 const HEAD = '{"crc32":"########","index":';
 const TAIL = '}\n';
 
@@ -101,7 +107,7 @@ export function encodeIndex({ id, files, tensors, optimizer, extra }: SaveIndex)
   return new TextEncoder().encode(enclosed(JSON.stringify(file)));
 }
 
-/** Whether the file is the index with its checksum before it, to the byte. */
+/** Whether the text is exactly the index with its checksum before it. */
 export function isChecked(text: string): boolean {
   return text === enclosed(text.slice(HEAD.length, -TAIL.length));
 }
@@ -130,12 +136,15 @@ export function pieceFile(id: string, part: string): string {
   return `${id}-${part}.pieces`;
 }
 
-/** The save that a file is named after; undefined where it belongs to somebody else. */
+/** The save that a file is named after; undefined where the file is not one of a save. */
 export function saveOf(file: string): string | undefined {
   return PIECES.exec(file)?.[1];
 }
 
-/** An id behind that of the save before, which two savers never choose alike. */
+/**
+ * An id that counts on from the save before. Its random part keeps two savers from choosing the
+ * same one.
+ */
 export function idAfter(former: string | undefined): string {
   const count = former === undefined ? 0 : Number(former.split('-')[1]);
   const [random] = globalThis.crypto.getRandomValues(new Uint32Array(1));

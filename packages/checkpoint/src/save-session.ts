@@ -1,9 +1,11 @@
-// The one who saves: begins a save, lets parts be written by itself or others, and publishes them.
+// The process that saves: it begins a save, lets parts be written by itself or by others, and
+// publishes them.
 //
 // Note [one valid save]
-// The files of a save bear its id, so they never lie over those of the save before. The index names
-// one of the two, and its replacement is the moment at which the new one counts. What died on the
-// way left files that the index does not name; whoever saves next, under the lock, removes them.
+// The files of a save have its id in their names, so they never overwrite those of the save before.
+// The index names one of the two saves, and its replacement is the moment from which the new one
+// counts. A process that died on the way leaves files that the index does not name; the next one
+// that saves removes them, under the lock.
 
 import { CheckpointIncompleteError, CheckpointUsageError } from './errors.js';
 import { labelOf, requireAlike, sizeOf, tensorKey } from './held-piece.js';
@@ -23,19 +25,19 @@ import {
 /** What a save keeps beside its pieces. */
 export interface SaveRecord {
   readonly optimizer?: SavedOptimizer | undefined;
-  /** Whatever else is to be found again: JSON. */
+  /** Whatever else is to be kept: JSON. */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
 /** A save under way, which takes effect only when its parts are published. */
 export interface SaveSession {
-  /** For writePart, here and on others. */
+  /** The id to pass to writePart, here and on other processes. */
   readonly id: string;
   /**
-   * Makes the parts the save that is valid, removes the one before, and ends the session. A failure
-   * leaves one of both, as a whole.
-   * @throws {CheckpointIncompleteError} for elements that no part has, or two have
-   * @throws {StateDictError} for a tensor whose dtype or shape differ between parts
+   * Makes the parts the valid save, removes the save before, and ends the session. A failure leaves
+   * either save as a whole.
+   * @throws {CheckpointIncompleteError} for elements that no part has, or that two have
+   * @throws {StateDictError} for a tensor whose dtype or shape differs between parts
    */
   publish(parts: readonly SavedPart[], record?: SaveRecord): Promise<void>;
   /** Ends the session without a save; the one before stays. */
@@ -44,9 +46,8 @@ export interface SaveSession {
 
 /**
  * Begins a save and keeps all others out until it is published or abandoned.
- * @throws {CheckpointBusyError} where another one has not ended
- * @throws {CheckpointFormatError} where something lies there that is no save of this format: it
- * stays
+ * @throws {CheckpointBusyError} where another save has not ended
+ * @throws {CheckpointFormatError} where the index there is not one of this format; it stays
  */
 export async function beginSave(store: PieceStore): Promise<SaveSession> {
   const unlock = await store.lock();
@@ -55,7 +56,7 @@ export async function beginSave(store: PieceStore): Promise<SaveSession> {
     await removeFiles(store, (file) => former === undefined || !(file in former.files));
     return sessionOf(store, { id: idAfter(former?.id), unlock });
   } catch (error) {
-    await unlock().catch(() => undefined); // the first error is the one to tell
+    await unlock().catch(() => undefined); // the first error is the one to report
     throw error;
   }
 }
@@ -84,14 +85,14 @@ function sessionOf(
         const files = Object.assign({}, ...parts.map((part) => part.files));
         const tensors = merged(parts);
         await store.replace(INDEX_FILE, encodeIndex({ id, files, tensors, optimizer, extra }));
-        // The save is whole: what can't be removed, the next one removes.
+        // The save is whole already; the next one removes what can't be removed.
         await removeFiles(store, (file) => !isOwn(file)).catch(() => undefined);
       }),
     abandon: () => end(() => removeFiles(store, isOwn)),
   };
 }
 
-/** Removes files of saves, no others. */
+/** Removes files of saves, and no others. */
 async function removeFiles(store: PieceStore, isGone: (file: string) => boolean): Promise<void> {
   for (const file of await store.files()) {
     if (saveOf(file) !== undefined && isGone(file)) {
@@ -118,7 +119,10 @@ function merged(parts: readonly SavedPart[]): SavedTensor[] {
   return [...tensors.values()];
 }
 
-/** Whoever reads a range takes the first piece that has it, so a second one would be lost. */
+/**
+ * Checks that pieces have every element once: a reader takes the first piece that has a range, so a
+ * second one would be lost.
+ */
 function requireWhole(tensor: SavedTensor): void {
   const label = labelOf(tensor);
   const end = sizeOf(tensor);

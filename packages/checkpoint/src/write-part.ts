@@ -1,4 +1,4 @@
-// One process's part of a save: its pieces one behind the other in a file of its own.
+// Writes one process's part of a save: its pieces one after another in a file of its own.
 
 import { crc32 } from './crc32.js';
 import { CheckpointUsageError } from './errors.js';
@@ -14,26 +14,31 @@ import {
 } from './save-index.js';
 
 /**
- * So much is read and written at a time, some pieces of it: few turns of the event loop beside busy
- * devices.
+ * The bytes that are read and written at a time, several pieces at once: that takes few turns of
+ * the event loop beside busy devices.
  */
 const BLOCK_BYTES = 4 * PIECE_BYTES;
-/** Pieces end at multiples of it, so that devices, which read whole words, read each on its own. */
+/**
+ * Pieces end at multiples of this, so that devices, which read whole words, can read each on its
+ * own.
+ */
 const PIECE_ALIGN_ELEMENTS = 128;
 
 export interface WritePartOptions {
   /** The id of the session that will publish it. */
   readonly save: string;
   /**
-   * A name that no other part of this save has, such as `rank-0-of-2`: letters, digits, `-`, `_`.
+   * A name that no other part of this save has, such as `rank-0-of-2`: letters, digits, `-` and
+   * `_`.
    */
   readonly part: string;
 }
 
 /**
- * Writes pieces in their order. In memory are two blocks of 4 MiB at most: one that is written, and
- * the next one, which is read meanwhile. Pieces in files that the store can adopt are read for
- * their checksums alone. What it returns goes to whoever publishes the save; until then it is none.
+ * Writes pieces in their order. At most two blocks of 4 MiB are in memory: one that is being
+ * written, and the next one, which is read meanwhile. A piece in a file that the store can adopt is
+ * read only for its checksum. The result goes to the process that publishes the save, which is not
+ * valid before.
  * @throws what a piece's `read` or the store throws; the file is removed then
  */
 export async function writePart(
@@ -61,7 +66,7 @@ export async function writePart(
     for (const adopted of Object.keys(writer.files).filter((name) => name !== file)) {
       await store.delete(adopted).catch(() => undefined);
     }
-    await sink.abandon().catch(() => undefined); // the first error is the one to tell
+    await sink.abandon().catch(() => undefined); // the first error is the one to report
     throw error;
   }
 }
@@ -69,17 +74,20 @@ export async function writePart(
 const NO_BYTES = new Uint8Array(0);
 
 class PartWriter {
-  /** Bytes of what was written. */
+  /** The number of bytes written. */
   #byteLength = 0;
-  /** Names of files that were adopted; undefined for those that can't be. */
+  /** The names of files that were adopted; undefined for a file that can't be. */
   readonly #adopted = new Map<HeldFile, string | undefined>();
   readonly #found = new Map<string, SavedTensor & { readonly pieces: SavedPiece[] }>();
   readonly #store: PieceStore;
   readonly #sink: PieceSink;
   readonly #names: WritePartOptions & { readonly file: string };
-  /** Used again and again: a device's bytes in fresh memory cost more than the write. */
+  /**
+   * The two blocks are used again and again, because reading a device's bytes into fresh memory
+   * costs more than the write.
+   */
   readonly #blocks: [next: Uint8Array, written: Uint8Array] = [NO_BYTES, NO_BYTES];
-  /** The last write. */
+  /** The write that is under way. */
   #writing: Promise<void> = Promise.resolve();
 
   constructor(
@@ -103,7 +111,7 @@ class PartWriter {
     return [...this.#found.values()];
   }
 
-  /** Resolves when all of it is read; the last block may still be on its way to the sink. */
+  /** Resolves when the whole piece is read; the last block may still be on its way to the sink. */
   async add(piece: HeldPiece): Promise<void> {
     const { kind, name, state, dtype, shape, end } = piece;
     const key = tensorKey(piece);
@@ -137,14 +145,14 @@ class PartWriter {
       if (adopted === undefined) {
         await this.#writing;
         this.#writing = this.#sink.write(bytes, this.#byteLength);
-        this.#writing.catch(() => undefined); // whoever awaits it next hears of it
+        this.#writing.catch(() => undefined); // whoever awaits it next sees the error
         this.#byteLength += bytes.byteLength;
         this.#blocks.reverse();
       }
     }
   }
 
-  /** Room for the next block, while the one before it is written. */
+  /** Memory for the next block, while the one before it is written. */
   #block(byteLength: number): Uint8Array {
     if (this.#blocks[0].byteLength < byteLength) {
       this.#blocks[0] = new Uint8Array(byteLength);
@@ -152,9 +160,7 @@ class PartWriter {
     return this.#blocks[0].subarray(0, byteLength);
   }
 
-  /**
-   * Where elements of a piece lie in a file that the save takes as it is; undefined where it can't.
-   */
+  /** Where elements of a piece lie in a file that the save adopts; undefined where it can't. */
   async #adopt(piece: HeldPiece) {
     const { inFile } = piece;
     if (inFile === undefined || this.#store.adopt === undefined) {

@@ -1,5 +1,5 @@
-// Saves as plain files in a directory, which several processes may share. What is not named like a
-// file of a save is left alone.
+// Keeps saves as plain files in a directory, which several processes may share. Files that are not
+// named like those of a save are left alone.
 
 import { join, resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
@@ -17,13 +17,13 @@ import type { PieceSink, PieceStore } from '../piece-store.js';
 
 /** The file system that a directory of pieces is kept on. */
 export interface PieceDirectoryOptions {
-  /** The file system; Node's. */
+  /** The file system. Default: Node's. */
   readonly files?: FileLayer;
 }
 
 /**
- * The save in `directory`, which is made when the first one is begun. Files reach the device before
- * an index names them, and the index replaces the one before by a rename.
+ * The store of the save in `directory`, which is made when the first save begins. Files reach the
+ * disk before an index names them, and the index replaces the one before by a rename.
  */
 export function pieceDirectory(directory: string, options: PieceDirectoryOptions = {}): PieceStore {
   const { files = nodeFiles } = options;
@@ -79,7 +79,7 @@ export function pieceDirectory(directory: string, options: PieceDirectoryOptions
         await open.truncate(bytes.byteLength);
         await open.sync();
       });
-      await files.syncDirectory(root); // the names of what it tells of come before it
+      await files.syncDirectory(root); // the names that the index tells of reach the disk before it
       await files.rename(next, path);
       await files.syncDirectory(root);
     },
@@ -125,7 +125,7 @@ class FileSink implements PieceSink {
   }
 
   async abandon(): Promise<void> {
-    await this.#open.close().catch(() => undefined); // closed, where it was finishing
+    await this.#open.close().catch(() => undefined); // closed already where finish failed
     await this.#files.unlink(this.#path).catch(ifMissing);
   }
 }
