@@ -11,8 +11,8 @@ export function checkKey(operation: string, key: string): void {
 }
 
 /**
- * Throws unless it is an array of bytes, of whichever realm: elements of others would be cut to 8
- * bits.
+ * Throws unless `array` is a Uint8Array, of whichever realm: the elements of other arrays would be
+ * cut to 8 bits.
  */
 export function checkBytes(operation: string, key: string, array: Uint8Array): void {
   const name = Object.prototype.toString.call(array).slice('[object '.length, -1);
@@ -25,7 +25,7 @@ export function checkBytes(operation: string, key: string, array: Uint8Array): v
   );
 }
 
-/** Throws where an option has a name that none of `known` is. */
+/** Throws where an option's name is not among `known`. */
 export function checkOptions(where: string, options: object, known: readonly string[]): void {
   const unknown = Object.keys(options).find((name) => !known.includes(name));
   if (unknown === undefined) {
@@ -36,7 +36,7 @@ export function checkOptions(where: string, options: object, known: readonly str
   );
 }
 
-/** Throws unless `length` bytes from `offset` on lie in a value of `byteLength` bytes. */
+/** Throws unless `length` bytes from `offset` on lie within a value of `byteLength` bytes. */
 export function checkRange(
   key: string,
   range: { readonly offset: number; readonly length: number },
@@ -52,7 +52,7 @@ export function checkRange(
   );
 }
 
-/** The length of a value, or the error that a read of nothing gives. */
+/** The length of a value; throws UnknownKeyError where there is no value. */
 export function expectLength(key: string, byteLength: number | undefined, store: string): number {
   if (byteLength === undefined) {
     throw new UnknownKeyError('read', key, store);
@@ -74,7 +74,9 @@ export function checkCount(option: string, value: number): number {
   throw new StoreUsageError(`${option}: expected an integer of 1 or more, got ${value}.`);
 }
 
-/** Throws unless `byteLength` more bytes for `key` stay below a cap. */
+/**
+ * Throws unless `wanted` bytes, the total that a write of `key` would make, stay within the cap.
+ */
 export function checkCapacity(key: string, wanted: number, maxBytes: number, store: string): void {
   if (wanted <= maxBytes) {
     return;

@@ -1,11 +1,10 @@
-// A store that keeps the lengths of values alone: what is written shows how much room it would
-// take.
+// A store that keeps only the lengths of values, to show how much room they would take.
 
 import { checkBytes, checkKey, checkRange, expectLength } from './arguments.js';
 import { StoreClosedError } from './errors.js';
 import type { ReadOptions, ShardStore } from './store.js';
 
-/** Like a host store, but that a read leaves its array as it is. */
+/** Makes a store that works like a host store, except that a read leaves its array unchanged. */
 export function createDryStore(): ShardStore {
   return new DryStore();
 }

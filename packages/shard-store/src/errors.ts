@@ -21,7 +21,7 @@ export abstract class StoreError extends Error {
   }
 }
 
-/** Arguments that can't be right whatever is stored. */
+/** Arguments that are wrong whatever is stored. */
 export class StoreUsageError extends StoreError {
   readonly code = 'USAGE';
 }
@@ -35,7 +35,7 @@ export class StoreClosedError extends StoreError {
   }
 }
 
-/** A read of a key that nobody wrote, or that was deleted. */
+/** A read of a key that was never written, or that was deleted. */
 export class UnknownKeyError extends StoreError {
   readonly code = 'UNKNOWN_KEY';
   readonly key: string;
@@ -46,7 +46,7 @@ export class UnknownKeyError extends StoreError {
   }
 }
 
-/** No room: the disk is full, a quota is reached, or the cap of a host store. */
+/** There is no room: the disk is full, or a quota or the cap of a host store is reached. */
 export class StoreFullError extends StoreError {
   readonly code = 'FULL';
 }
@@ -61,7 +61,7 @@ export class StoreCorruptError extends StoreError {
   readonly code = 'CORRUPT';
 }
 
-/** A commit after writes that failed: the step is not whole. */
+/** A commit after writes that failed, when the step is not whole. */
 export class StoreIncompleteError extends StoreError {
   readonly code = 'INCOMPLETE';
   readonly keys: readonly string[];

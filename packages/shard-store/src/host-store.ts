@@ -1,4 +1,5 @@
-// The store in host memory: copies of bytes in a map. Nothing outlives it; a commit only counts.
+// The store in host memory: copies of bytes in a map. It ends with its process; a commit only
+// counts generations.
 
 import {
   checkBytes,
@@ -15,7 +16,7 @@ import type { ReadOptions, ShardStore, WriteOptions } from './store.js';
 
 /** The limit of a store in host memory, in bytes. */
 export interface HostStoreOptions {
-  /** Bytes of all values together, above which a write rejects with `FULL`; unlimited. */
+  /** The bytes of all values together above which a write rejects with `FULL`. Default no limit. */
   readonly maxBytes?: number;
 }
 
@@ -29,7 +30,7 @@ class HostStore implements ShardStore {
   readonly description = 'host memory';
   readonly locals = new Map<symbol, unknown>();
   readonly #maxBytes: number;
-  readonly #order = new OperationOrder(1); // copies block the thread: more at once gains nothing
+  readonly #order = new OperationOrder(1); // copies block the thread, so more at once gains nothing
   readonly #values = new Map<string, Uint8Array>();
   readonly #failed = new Map<string, unknown>();
   #byteLength = 0;
@@ -118,7 +119,7 @@ class HostStore implements ShardStore {
     const old = this.#values.get(key);
     const wanted = this.#byteLength - (old?.byteLength ?? 0) + bytes.byteLength;
     checkCapacity(key, wanted, this.#maxBytes, this.description);
-    // A part of a larger buffer would keep all of it.
+    // A view of a larger buffer would keep the whole buffer in memory.
     if (isGiven && bytes.byteLength === bytes.buffer.byteLength) {
       this.#values.set(key, bytes);
     } else {

@@ -1,4 +1,4 @@
-// What needs Node: files.
+// The part of the package that needs Node: files.
 
 export { type DiskStoreOptions, openDiskStore } from './disk/disk-store.js';
 export {

@@ -1,5 +1,6 @@
-// The order that the seam promises, kept for any store: one operation a key at a time, in the order
-// of the calls, a bounded number over all keys, and commits as barriers that changes can't pass.
+// Keeps the order that the seam promises, for any store: one operation on a key at a time, in the
+// order of the calls; a bounded number over all keys; and commits as barriers that changes can't
+// pass.
 
 export class OperationOrder {
   readonly #maxConcurrent: number;
@@ -13,14 +14,12 @@ export class OperationOrder {
     this.#maxConcurrent = maxConcurrent;
   }
 
-  /** Runs a read of `key` behind what was called on the key before. */
+  /** Runs a read of `key` after what was called on the key before. */
   read(key: string, work: () => Promise<void>): Promise<void> {
     return this.#enqueue(key, this.#tails.get(key), work);
   }
 
-  /**
-   * Runs a change of `key` behind what was called on the key before, and behind the last commit.
-   */
+  /** Runs a change of `key` after what was called on the key before, and after the last commit. */
   change(key: string, work: () => Promise<void>): Promise<void> {
     const earlier = Promise.all([this.#tails.get(key), this.#barrier]);
     return this.#enqueue(key, earlier, work);
@@ -58,7 +57,7 @@ export class OperationOrder {
     try {
       await work();
     } finally {
-      // The place passes to whoever waits longest, without being free in between.
+      // The place passes to the operation that has waited longest, without being free in between.
       const next = this.#waiting.shift();
       if (next) {
         next();

@@ -6,12 +6,13 @@ import { type FileLayer, nodeFiles, type OpenFile } from './disk/file-layer.js';
 export interface FileCall {
   readonly operation: keyof FileLayer | keyof OpenFile;
   readonly path: string;
-  /** How far the file reaches after a write or truncation. */
+  /** The end of the file after a write or truncation. */
   readonly end?: number;
 }
 
 /**
- * The file system with `before` called ahead of every call of it; what that throws, the call does.
+ * The file system `files` with `before` called ahead of each of its calls. Where `before` throws,
+ * the call does.
  */
 export function interceptFiles(
   before: (call: FileCall) => void | Promise<void>,
@@ -82,7 +83,7 @@ function interceptFile(
       await file.sync();
     },
     close: async () => {
-      await file.close(); // whatever fails, tests leak no handles
+      await file.close(); // even where it failed, so that tests leak no handles
       await before({ operation: 'close', path });
     },
   };

@@ -1,4 +1,4 @@
-// The store in a directory. See Note [generations].
+// The store that keeps its values in a directory. See Note [generations].
 
 import { dirname, join, resolve } from 'node:path';
 import {
@@ -43,27 +43,33 @@ import { PinnedFile, removePins } from './pinned-file.js';
 import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
 
 // Note [generations]
-// A key has a number, and the number a few files, its slots: one holds the value of the last
-// generation, one the value since, and a write goes to the first slot that is neither. So a write
-// that fails half-way has harmed nothing, and a step that writes each key once alternates between
-// two files, whose room on the disk stays theirs. A commit replaces the manifest by a rename:
-// before it the old generation is what opens, after it the new one. With fsync the rename has to
-// reach the device, too; where that fails either generation may open, so the values of both keep
-// their slots until it succeeds, and no third one begins. A value that is pinned has a second name,
-// and the next write to its slot begins another file.
+// A key has a number, and each number has a few files, its slots. One slot holds the value of the
+// last generation, another the value written since, and a write goes to the first slot that is
+// neither. So a write that fails half-way harms nothing, and a step that writes each key once
+// alternates between two files, which keep their room on the disk. A commit replaces the manifest
+// by a rename: before it the old generation is what opens, after it the new one. With fsync the
+// rename has to reach the device, too. Where that fails, either generation may open, so the values
+// of both keep their slots until it succeeds, and no third generation begins. A value that is
+// pinned has a second name, and the next write to its slot begins another file.
 
 /** The directory of a store on disk, and how it reads, writes and commits. */
 export interface DiskStoreOptions {
-  /** Where the files are; created where it is not there. One store at a time may have it. */
+  /**
+   * The directory of the files; created where it does not exist. One store at a time may have it.
+   */
   readonly directory: string;
   /**
-   * Whether a commit waits until all is on the device itself; false. Without it a commit survives
-   * the death of the process, but perhaps not that of the machine: reads then tell by checksum.
+   * Whether a commit waits until everything has reached the device itself. Default false. Without
+   * it a commit survives the death of the process, but perhaps not that of the machine; reads then
+   * find damage by checksum.
    */
   readonly fsync?: boolean;
-  /** Reads and writes that run at once; 4, as many as Node has threads for files. */
+  /**
+   * The number of reads and writes that run at once. Default 4, as many as Node has threads for
+   * files.
+   */
   readonly maxConcurrent?: number;
-  /** The file system; Node's. */
+  /** The file system. Default: Node's. */
   readonly files?: FileLayer;
 }
 
@@ -87,12 +93,12 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<ShardSto
     await removePins(files, directory);
     return new DiskStore({ ...manifest, directory, files, lock, fsync, maxConcurrent });
   } catch (error) {
-    await lock?.release().catch(() => {}); // the first error is the one to tell
+    await lock?.release().catch(() => {}); // the first error is the one to report
     throw failed(error);
   }
 }
 
-/** Puts the names of directories on the device: of `first` and those below it down to `last`. */
+/** Makes the names of directories durable, from `first` down to `last`. */
 async function syncNames(files: FileLayer, first: string, last: string): Promise<void> {
   for (let directory = last; ; directory = dirname(directory)) {
     await files.syncDirectory(dirname(directory));
@@ -118,14 +124,17 @@ class DiskStore implements ShardStore {
   readonly locals = new Map<symbol, unknown>();
   readonly #parts: DiskStoreParts;
   readonly #order: OperationOrder;
-  /** What the manifest holds. */
+  /** The entries of the manifest. */
   #committed: ReadonlyMap<string, Entry>;
-  /** What a manifest holds that has its name, but perhaps not after a loss of power. */
+  /**
+   * The entries of a manifest that was renamed into place, but whose rename a loss of power may
+   * undo.
+   */
   #renamed: ReadonlyMap<string, Entry> | undefined;
-  /** That, with what was changed since. */
+  /** The committed entries with what was changed since. */
   readonly #current: Map<string, Entry>;
   readonly #failed = new Map<string, unknown>();
-  /** At most as many as operations run at once. */
+  /** Memory for partial chunks; at most as many as operations run at once. */
   readonly #scratches: Uint8Array[] = [];
   #generation: number;
   #nextId: number;
@@ -139,7 +148,7 @@ class DiskStore implements ShardStore {
     this.#committed = parts.entries;
     this.#current = new Map(parts.entries);
     this.#generation = parts.generation;
-    // Not their number: the ids of keys that were deleted are missing among them.
+    // The highest id is not the number of keys, because the ids of deleted keys are missing.
     let highest = 0;
     for (const { id } of parts.entries.values()) {
       highest = Math.max(highest, id);
@@ -242,7 +251,7 @@ class DiskStore implements ShardStore {
         const [cause] = this.#failed.values();
         throw new StoreIncompleteError([...this.#failed.keys()], this.description, cause);
       }
-      // Reads go on meanwhile, changes wait.
+      // Reads go on meanwhile; changes wait.
       const entries = new Map(this.#current);
       const generation = this.#generation + 1;
       try {
@@ -257,7 +266,7 @@ class DiskStore implements ShardStore {
         throw this.#errorOf('commit', undefined, error);
       }
       this.#generation = generation;
-      // What stays behind here is a stray, which the next owner removes.
+      // A file that stays behind here is a stray, which the next owner removes.
       const { files, directory } = this.#parts;
       await removeStrays(files, directory, entries).catch(() => {});
     });
@@ -270,7 +279,10 @@ class DiskStore implements ShardStore {
     });
   }
 
-  /** Where a new value of `key` may go: no value of a generation is there, nor the current one. */
+  /**
+   * The place for a new value of `key`: a slot that holds neither a generation's value nor the
+   * current one.
+   */
   #freeSlot(key: string): Place {
     const taken = [this.#current.get(key), this.#committed.get(key), this.#renamed?.get(key)];
     const id = (taken[0] ?? taken[1])?.id ?? this.#nextId++;
@@ -282,7 +294,7 @@ class DiskStore implements ShardStore {
     return join(this.#parts.directory, slotFile(place));
   }
 
-  /** Makes a rename durable; where it can't, no further one may follow. */
+  /** Makes a rename durable. Where that is impossible, no further rename may follow. */
   async #syncRename(): Promise<void> {
     if (this.#renamed === undefined) {
       return;
@@ -317,7 +329,7 @@ class DiskStore implements ShardStore {
   }
 }
 
-/** The manifest of the last generation; that of an empty store where there is none. */
+/** The manifest of the last generation, or that of an empty store where there is none. */
 async function openManifest(where: ManifestPlace): Promise<Manifest> {
   const { files, directory, fsync } = where;
   const path = join(directory, MANIFEST);
@@ -328,7 +340,8 @@ async function openManifest(where: ManifestPlace): Promise<Manifest> {
       throw error;
     }
   }
-  // It is there before the first value is. Values without one are those of a store that lost it.
+  // The manifest is written before the first value. So values without one belong to a store that
+  // has lost it.
   const value = (await files.list(directory)).find((name) => placeOf(name) !== undefined);
   if (value !== undefined) {
     throw new StoreCorruptError(
@@ -358,7 +371,7 @@ async function replaceManifest(where: ManifestPlace, manifest: Manifest): Promis
   await files.rename(next, join(directory, MANIFEST));
 }
 
-/** Removes values of numbers that no key has, and a manifest that was not finished. */
+/** Removes values whose number no key has, and a manifest that was not finished. */
 async function removeStrays(
   files: FileLayer,
   directory: string,

@@ -6,18 +6,21 @@ import { link, mkdir, open, readdir, rename, unlink } from 'node:fs/promises';
 
 /** The calls of a file system that stores on disk make. */
 export interface FileLayer {
-  /** Opens for reading; rejects with ENOENT where there is none. */
+  /** Opens a file for reading; rejects with ENOENT where there is none. */
   openToRead(path: string): Promise<OpenFile>;
-  /** Opens for reading and writing, creating the file, and never truncating it. */
+  /** Opens a file for reading and writing; creates it where needed and never truncates it. */
   openToWrite(path: string): Promise<OpenFile>;
-  /** Creates; rejects with EEXIST where there is one. */
+  /** Creates a file; rejects with EEXIST where there is one. */
   create(path: string): Promise<OpenFile>;
   rename(from: string, to: string): Promise<void>;
   /** Gives a file a second name, which must be new. */
   link(from: string, to: string): Promise<void>;
   unlink(path: string): Promise<void>;
   list(directory: string): Promise<readonly string[]>;
-  /** Makes it and what lacks above it; resolves to the first that it made, if any. */
+  /**
+   * Creates a directory and what is missing above it; resolves to the first one that it created, if
+   * any.
+   */
   makeDirectory(path: string): Promise<string | undefined>;
   /** Makes renames and new files in a directory durable, where the platform can. */
   syncDirectory(path: string): Promise<void>;
@@ -25,20 +28,22 @@ export interface FileLayer {
 
 /** An open file of a file layer; positions and lengths are in bytes. */
 export interface OpenFile {
-  /** Bytes read, perhaps fewer than asked for; 0 at the end of the file. */
+  /**
+   * Resolves to the number of bytes read, perhaps fewer than asked for; 0 at the end of the file.
+   */
   read(into: Uint8Array, position: number): Promise<number>;
-  /** Bytes written, perhaps fewer than given. */
+  /** Resolves to the number of bytes written, perhaps fewer than given. */
   write(bytes: Uint8Array, position: number): Promise<number>;
   truncate(byteLength: number): Promise<void>;
   byteLength(): Promise<number>;
-  /** How many names it has. */
+  /** The number of names that the file has. */
   linkCount(): Promise<number>;
-  /** Makes what was written durable, also by other handles of the file. */
+  /** Makes durable what was written, including what other handles of the file wrote. */
   sync(): Promise<void>;
   close(): Promise<void>;
 }
 
-/** The file system, by `node:fs/promises`. */
+/** The file system of `node:fs/promises`. */
 export const nodeFiles: FileLayer = {
   openToRead: (path) => openWith(path, constants.O_RDONLY),
   openToWrite: (path) => openWith(path, constants.O_RDWR | constants.O_CREAT),
@@ -77,7 +82,8 @@ async function openWith(path: string, flags: number): Promise<OpenFile> {
 }
 
 /**
- * Gives a file a second name; false where the file system has none, or `to` lies on another one.
+ * Gives a file a second name; false where the file system has no second names, or `to` lies on
+ * another file system.
  */
 export async function linkIfPossible(files: FileLayer, from: string, to: string): Promise<boolean> {
   try {
@@ -91,10 +97,10 @@ export async function linkIfPossible(files: FileLayer, from: string, to: string)
   }
 }
 
-/** What file systems answer that have no second names, or not there, or no more of them. */
+/** The errors of file systems that have no second names, or not there, or no more of them. */
 const NO_LINKS = new Set(['EXDEV', 'EPERM', 'EACCES', 'ENOSYS', 'ENOTSUP', 'EOPNOTSUPP', 'EMLINK']);
 
-/** The whole of a file. */
+/** The contents of a file. */
 export async function readWhole(files: FileLayer, path: string): Promise<Uint8Array> {
   return withFile(files.openToRead(path), async (file) => {
     const parts: Uint8Array[] = [];
@@ -110,7 +116,7 @@ export async function readWhole(files: FileLayer, path: string): Promise<Uint8Ar
   });
 }
 
-/** Writes all of `bytes` at `position`, however few go at a time. */
+/** Writes all of `bytes` at `position`, however few a single call takes. */
 export async function writeFully(
   file: OpenFile,
   bytes: Uint8Array,
@@ -125,7 +131,7 @@ export async function writeFully(
   }
 }
 
-/** Runs `body` on a file and closes it, whatever happens. */
+/** Runs `body` on a file and closes it, whether or not `body` fails. */
 export async function withFile<T>(
   opening: Promise<OpenFile>,
   body: (file: OpenFile) => Promise<T>,
@@ -135,7 +141,7 @@ export async function withFile<T>(
   try {
     result = await body(file);
   } catch (error) {
-    await file.close().catch(() => {}); // the first error is the one to tell
+    await file.close().catch(() => {}); // the first error is the one to report
     throw error;
   }
   await file.close();

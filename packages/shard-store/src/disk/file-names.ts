@@ -1,5 +1,5 @@
-// The names of a store's files. A directory may hold files of other people too: what is not named
-// exactly like this belongs to them, and is neither read nor written nor removed.
+// The names of a store's files. A directory may hold other files, too: what is not named exactly
+// like these belongs to somebody else, and is neither read nor written nor removed.
 
 export const MANIFEST = 'shardweave-manifest';
 export const NEXT_MANIFEST = 'shardweave-manifest.next';
@@ -11,10 +11,10 @@ export interface Place {
   readonly slot: number;
 }
 
-/** Slots of a key, see Note [generations]. */
+/** The slots of a key; see Note [generations]. */
 export const SLOTS = [0, 1, 2, 3] as const;
 
-/** A second name of a value that is pinned: `shardweave-000001.0.pin-3` */
+/** The second name of a value that is pinned, such as `shardweave-000001.0.pin-3`. */
 export function pinFile(place: Place, number: number): string {
   return `${slotFile(place)}.pin-${number}`;
 }
@@ -26,12 +26,12 @@ export function isPin(name: string): boolean {
 
 const SLOT_FILE = /^shardweave-(\d{6,})\.([0-3])$/;
 
-/** `shardweave-000001.0` */
+/** The name of a slot's file, such as `shardweave-000001.0`. */
 export function slotFile({ id, slot }: Place): string {
   return `shardweave-${String(id).padStart(6, '0')}.${slot}`;
 }
 
-/** The place that a file is named after; undefined where it is another one's. */
+/** The place that a file is named after; undefined for any other file. */
 export function placeOf(name: string): Place | undefined {
   const match = SLOT_FILE.exec(name);
   if (match === null) {

@@ -1,5 +1,5 @@
-// The list of what a generation holds: one line of JSON, and under it the line's own checksum. It
-// is replaced by a rename, so there is always a whole one, and what it names is never written over.
+// The list of what a generation holds: one line of JSON and, below it, the line's checksum. It is
+// replaced by a rename, so there is always a whole one, and what it names is never overwritten.
 
 import { crc32 } from 'node:zlib';
 import { StoreCorruptError } from '../errors.js';
@@ -9,7 +9,7 @@ import { CHUNK_BYTES, type StoredValue } from './shard-file.js';
 const FORMAT = 'shardweave-store';
 const VERSION = 1;
 
-/** Where the value of a key is: one of the few files, its slots, that belong to its number. */
+/** The place of a key's value: one of the files, or slots, that belong to the key's number. */
 export interface Entry extends StoredValue, Place {}
 
 export interface Manifest {
@@ -22,7 +22,7 @@ interface Stored {
   readonly version: number;
   readonly chunkBytes: number;
   readonly generation: number;
-  /** By key: id, slot, length, checksums. */
+  /** By key: id, slot, length and checksums. */
   readonly entries: Readonly<Record<string, [number, number, number, ...number[]]>>;
 }
 
@@ -43,7 +43,7 @@ export function encodeManifest({ generation, entries }: Manifest): Uint8Array {
   return new TextEncoder().encode(`${line}\n${crc32(line)}\n`);
 }
 
-/** Throws a StoreCorruptError that begins with `where`. */
+/** The manifest in `bytes`. Throws a StoreCorruptError whose text begins with `where`. */
 export function decodeManifest(bytes: Uint8Array, where: string): Manifest {
   const [line = '', checksum] = new TextDecoder().decode(bytes).split('\n');
   if (checksum !== String(crc32(line))) {

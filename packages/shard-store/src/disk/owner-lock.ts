@@ -1,5 +1,5 @@
-// One owner a directory: Node has no file locks that a kill releases, so an owner is a number
-// with the name of a process, and the highest number counts. See Note [owners].
+// Gives a directory one owner at a time. Node has no file locks that a kill releases, so an owner
+// is a number with the name of a process, and the highest number counts. See Note [owners].
 
 import { readFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
@@ -9,21 +9,23 @@ import type { FileLayer } from './file-layer.js';
 import { OWNER } from './file-names.js';
 
 // Note [owners]
-// An owner is an empty file `shardweave-owner.<n>`, which one process can create, and another that
-// says in its name who it is, `shardweave-owner.<n>.<process>.<start>.<host>`. Empty, so that a
-// full disk has room for them. Numbers only rise: whoever finds the highest owner gone creates the
-// next number, and then looks whether it is the highest. Somebody who slept between looking and
-// creating may create a number that was removed meanwhile, but then a higher one is there, and it
-// withdraws. For that the last number stays when its owner leaves, with
-// `shardweave-owner.<n>.released`.
+// An owner is an empty file `shardweave-owner.<n>`, which only one process can create, and a second
+// file whose name tells who it is, `shardweave-owner.<n>.<process>.<start>.<host>`. The files are
+// empty so that a full disk has room for them. Numbers only rise: a process that finds the highest
+// owner gone creates the next number, and then checks whether it is the highest. A process that
+// slept between looking and creating may create a number that was removed meanwhile, but then a
+// higher one is there, and it withdraws. For that reason the last number stays when its owner
+// leaves, together with `shardweave-owner.<n>.released`.
 
 const RELEASED = 'released';
 const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(released|\d+\.\w*\..*))?$/;
-/** A number without a name is about to get one, or its process was killed: it gets this long. */
+/**
+ * A number without a name is about to get one, or its process was killed. It gets 20 times 50 ms.
+ */
 const NAME_TRIES = 20;
 const NAME_PAUSE_MS = 50;
 
-/** The names behind each number; none where there is only the number. */
+/** The names that belong to each number; an empty list where there is only the number. */
 type Owners = ReadonlyMap<number, readonly string[]>;
 
 /** The ownership of a directory, held until it is released. */
@@ -80,7 +82,7 @@ async function ownersIn(files: FileLayer, directory: string): Promise<Owners> {
   return owners;
 }
 
-/** Returns where the owner has left or died. */
+/** Returns where the owner has left or died, and throws StoreLockedError where it has not. */
 async function expectGone(files: FileLayer, directory: string, number: number): Promise<void> {
   for (let tries = 0; tries < NAME_TRIES; tries++) {
     const names = (await ownersIn(files, directory)).get(number);
@@ -103,7 +105,7 @@ async function expectGone(files: FileLayer, directory: string, number: number): 
   }
 }
 
-/** False where there is one. */
+/** Creates an empty file; false where there is one already. */
 async function createEmpty(files: FileLayer, path: string): Promise<boolean> {
   try {
     const file = await files.create(path);
@@ -123,13 +125,16 @@ async function remove(
   number: number,
   names: readonly string[],
 ): Promise<void> {
-  // The number last: without a name it would have to be waited for.
+  // The number goes last, because others would have to wait for the name of a number without one.
   for (const suffix of [...names.map((name) => `.${name}`), '']) {
     await files.unlink(join(directory, `${OWNER}.${number}${suffix}`)).catch(ignoreMissing);
   }
 }
 
-/** Whether the process may still be there; on another machine nobody can tell from here. */
+/**
+ * Whether the process may still be running. A process on another machine may, for all that can be
+ * told from here.
+ */
 async function isAlive(owner: {
   readonly pid: number;
   readonly start: string;
@@ -147,13 +152,14 @@ async function isAlive(owner: {
   return now === null ? owner.start === '' : now === owner.start;
 }
 
-/** Start of a living process in ticks since boot; null where the platform keeps no such file. */
+/** The start of a living process in ticks since boot; null where the platform does not tell. */
 async function startTimeOf(pid: number): Promise<string | null> {
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => null);
   if (stat === null) {
     return null;
   }
-  // The second field is a name in brackets that may hold anything; fields count from its end.
+  // The second field is a name in brackets that may contain anything; fields are counted from its
+  // end.
   const [state, ...rest] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
   return state === 'Z' ? 'zombie' : (rest[18] ?? null);
 }

@@ -1,5 +1,5 @@
-// A value of the disk store that stays as it is: its file has a second name, so that the store
-// writes the next value of the key into another one.
+// A value of the disk store that stays as it is: its file has a second name, so the store writes
+// the next value of the key into another file.
 
 import { join } from 'node:path';
 import { checkBytes, checkRange } from '../arguments.js';
@@ -10,9 +10,9 @@ import { CHUNK_BYTES, readShard, type StoredValue } from './shard-file.js';
 
 export interface PinnedFileOptions {
   readonly files: FileLayer;
-  /** Its own name of the file. */
+  /** The second name of the file. */
   readonly path: string;
-  /** What the store makes of an error. */
+  /** Turns an error into one of the store's. */
   errorOf(operation: string, error: unknown): Error;
 }
 
@@ -58,7 +58,7 @@ export class PinnedFile implements PinnedValue {
   }
 }
 
-/** Removes what a process had pinned that died. */
+/** Removes the pins of a process that died. */
 export async function removePins(files: FileLayer, directory: string): Promise<void> {
   for (const name of await files.list(directory)) {
     if (isPin(name)) {

@@ -1,22 +1,25 @@
 // One value in one file: written and read in chunks, each with a checksum that the manifest keeps.
-// The checksum of a chunk is taken while the next one is on its way.
+// The checksum of a chunk is computed while the next one is on its way.
 
 import { crc32 } from 'node:zlib';
 import { StoreCorruptError } from '../errors.js';
 import { type FileLayer, type OpenFile, withFile, writeFully } from './file-layer.js';
 
-/** A crc32 of it takes 0.35 ms of the event loop (2.8 GiB/s on one core); otherwise not tuned. */
+/**
+ * The size of a chunk. Its crc32 takes 0.35 ms of the event loop (2.8 GiB/s on one core); the size
+ * is not tuned otherwise.
+ */
 export const CHUNK_BYTES = 2 ** 20;
 
 export interface StoredValue {
   readonly byteLength: number;
-  /** One crc32 a chunk. */
+  /** One crc32 for each chunk. */
   readonly checksums: readonly number[];
 }
 
 /**
- * Writes `bytes` over what the file holds, whose blocks it keeps: a full disk has room for them.
- * Where it has other names its bytes stay theirs, and it begins anew.
+ * Writes `bytes` over what the file holds, and so keeps its blocks: even a full disk has room for
+ * them. Where the file has other names, their contents stay, and a new file begins.
  */
 export function writeShard(
   files: FileLayer,
@@ -34,7 +37,7 @@ export function writeShard(
   });
 }
 
-/** The file to write, under no other name than this one. */
+/** The file to write, which has no other name than this one. */
 async function openAlone(files: FileLayer, path: string): Promise<OpenFile> {
   const file = await files.openToWrite(path);
   let isAlone = false;
@@ -87,8 +90,8 @@ export function readShard(
 }
 
 /**
- * Works while `call` is on its way, and settles when it is done, whatever fails: until then it uses
- * the file, and an array that is the caller's afterwards.
+ * Does `work` while `call` is on its way, and settles when the call is done, even where `work`
+ * fails: until then the call uses the file, and an array that is the caller's afterwards.
  */
 async function during(call: Promise<void>, work: () => void): Promise<void> {
   try {

@@ -1,11 +1,11 @@
-// Conformance: what rejects, with which code, and that a failure harms nothing.
+// Conformance: which calls reject, with which code, and that a failure harms nothing.
 
 import type { StoreIncompleteError } from '../errors.js';
 import type { ShardStore } from '../store.js';
 import { check, checkContents, pattern, rejection, type StoreCase } from './harness.js';
 
 const KIB = 1024;
-/** Above what the cases below give a store. */
+/** A value that is larger than the cap of any store below. */
 const TOO_LONG = pattern(301 * KIB, 9);
 
 export const failureCases: readonly StoreCase[] = [
@@ -28,7 +28,7 @@ export const failureCases: readonly StoreCase[] = [
         one.buffer,
         new DataView(one.buffer),
       ]) {
-        const wrong = array as unknown as Uint8Array; // plain JavaScript can
+        const wrong = array as unknown as Uint8Array; // plain JavaScript can pass anything
         await rejection(store.write('one', wrong), 'USAGE');
         await rejection(store.read('one', wrong), 'USAGE');
       }
@@ -153,7 +153,10 @@ export const failureCases: readonly StoreCase[] = [
   },
 ];
 
-/** Writes until it is full, noting what was taken; returns the key that was not. */
+/**
+ * Writes values until the store is full, and notes those that it took; returns the key that it did
+ * not take.
+ */
 async function fill(store: ShardStore, expected: Record<string, Uint8Array>): Promise<string> {
   for (let index = 0; index < 10; index++) {
     const [key, value] = [`key ${index}`, pattern(40 * KIB, index)];

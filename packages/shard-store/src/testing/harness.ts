@@ -1,30 +1,28 @@
-// What the conformance suite needs of a store, and what it gives to a test runner. It knows no
-// runner and nothing of Node, so it also runs in a page.
+// What the conformance suite needs of a store, and what it gives to a test runner. It depends on no
+// runner and on nothing of Node, so it also runs in a page.
 
 import { StoreError, type StoreErrorCode } from '../errors.js';
 import type { ShardStore } from '../store.js';
 
-/** The way to make and reopen the stores that are tested. */
+/** Makes and reopens the stores that are tested. */
 export interface StoreHarness {
   readonly name: string;
-  /**
-   * An empty store; where `maxBytes` is given it is full at or before that many bytes of values.
-   */
+  /** An empty store. With `maxBytes` it is full when its values have that many bytes, or sooner. */
   create(options?: { readonly maxBytes?: number }): Promise<ShardStore>;
-  /** Closes a store and opens what it left; absent where nothing is left. */
+  /** Closes a store and opens what it left; absent where a store leaves nothing. */
   readonly reopen?: (store: ShardStore) => Promise<ShardStore>;
 }
 
 /** A test that every store must pass. */
 export interface StoreCase {
   readonly name: string;
-  /** Whether the case says something only about stores that outlive their owner. */
+  /** Whether the case applies only to stores that outlive their owner. */
   readonly needsReopen: boolean;
   /** Rejects where the store does not conform. */
   run(harness: StoreHarness): Promise<void>;
 }
 
-/** Bytes that differ from one seed to the next, and whose period divides no power of two. */
+/** Bytes that differ from seed to seed, with a period that divides no power of two. */
 export function pattern(byteLength: number, seed: number): Uint8Array {
   const bytes = new Uint8Array(byteLength);
   for (let i = 0; i < byteLength; i++) {
@@ -33,7 +31,7 @@ export function pattern(byteLength: number, seed: number): Uint8Array {
   return bytes;
 }
 
-/** Throws unless `condition`. */
+/** Throws unless `condition` holds. */
 export function check(condition: boolean, message: string): asserts condition {
   if (!condition) {
     throw new Error(message);

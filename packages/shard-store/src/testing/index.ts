@@ -1,5 +1,5 @@
-// The conformance suite of stores. Run every case that the harness can:
-// `await storeCase.run(harness)`.
+// The conformance suite of stores. Run every case that the harness can run: `await
+// storeCase.run(harness)`.
 
 import { commitCases } from './commit-cases.js';
 import { failureCases } from './failure-cases.js';

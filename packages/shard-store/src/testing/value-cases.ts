@@ -11,7 +11,7 @@ import {
 } from './harness.js';
 
 const MIB = 2 ** 20;
-/** Around the sizes that stores cut values into. */
+/** Lengths around the sizes that stores cut values into. */
 const SIZES = [0, 1, 1023, MIB - 1, MIB, MIB + 1, 3 * MIB + 5] as const;
 
 export const valueCases: readonly StoreCase[] = [
