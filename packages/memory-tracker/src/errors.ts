@@ -11,7 +11,7 @@ export class MemoryTrackerConfigError extends MemoryTrackerError {
   readonly code = 'MEMORY_TRACKER_CONFIG';
 }
 
-/** A text that is no memory trace, or of a version this package does not read. */
+/** A text that is no memory trace, or one of a version that this package does not read. */
 export class TraceFormatError extends MemoryTrackerError {
   override readonly name = 'TraceFormatError' as const;
   readonly code = 'TRACE_FORMAT';

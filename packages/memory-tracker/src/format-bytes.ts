@@ -1,4 +1,4 @@
-// Bytes for people.
+// Formats numbers of bytes for people.
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
@@ -11,7 +11,7 @@ export function byteUnit(bytes: number): { readonly name: string; readonly bytes
   return { name: UNITS[power]!, bytes: 1024 ** power };
 }
 
-/** Such as '440 B' or '12.3 MiB'. */
+/** The bytes in the unit that fits, such as '440 B' or '12.3 MiB'. */
 export function formatBytes(bytes: number): string {
   const unit = byteUnit(bytes);
   return `${(bytes / unit.bytes).toFixed(unit.bytes === 1 ? 0 : 1)} ${unit.name}`;

@@ -1,10 +1,10 @@
-// What the tracker needs of a process group, so that it depends on none: a ProcessGroup of
-// @shardweave/collectives is one.
+// What the tracker needs of a process group, so that it depends on no package of groups. A
+// ProcessGroup of @shardweave/collectives fits.
 
 /** The fields of a finished call that the tracker reads. */
 export interface GatherTrace {
   readonly name: string;
-  /** Bytes of one rank's part. */
+  /** The bytes of one rank's part. */
   readonly bytes: number;
   readonly failed: boolean;
 }
@@ -13,16 +13,19 @@ interface Listener {
   call(trace: GatherTrace): void;
 }
 
-/** As a method's type, so that listeners that read more fields fit, too. */
+/** Declared by way of a method, so that listeners that read more fields fit too. */
 export type GatherListener = Listener['call'];
 
-/** Calls `onTrace` when a collective has ended. All-gathers are those named 'allGather'. */
+/** Calls `onTrace` when a collective has ended. An all-gather has the name 'allGather'. */
 export interface GatherSource {
   readonly worldSize: number;
   onTrace: GatherListener | undefined;
 }
 
-/** Adds up the bytes that all-gathers put out; whoever listened before goes on hearing all. */
+/**
+ * Adds up the bytes of all-gathers' outputs. A listener that was there before still hears all
+ * calls.
+ */
 export class GatherCounter {
   readonly #removals: (() => void)[] = [];
   #totalBytes = 0;
@@ -34,7 +37,7 @@ export class GatherCounter {
     }
   }
 
-  /** Output bytes of all gathers so far. */
+  /** The output bytes of all gathers so far. */
   get totalBytes(): number {
     return this.#totalBytes;
   }
@@ -57,7 +60,8 @@ export class GatherCounter {
     };
     source.onTrace = listener;
     this.#removals.push(() => {
-      // Somebody who came later hears through it: then it stays, counting nothing.
+      // A listener that came later hears the calls through this one. Then this one stays, and
+      // counts nothing.
       if (source.onTrace === listener) {
         source.onTrace = before;
       }

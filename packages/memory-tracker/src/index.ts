@@ -1,4 +1,4 @@
-// What each module of a model does to a device's memory, and where checkpoints pay most.
+// What each module of a model does to a device's memory, and where checkpoints save most.
 
 export { type LayerMeasure, layerChart } from './charts/layer-chart.js';
 export { memoryChart } from './charts/memory-chart.js';

@@ -1,12 +1,12 @@
 // Samples a device's memory at every module of a model, through the modules' hooks. It changes no
-// result, but it waits for the device at every module: not for runs whose time matters.
+// result, but it waits for the device at every module, so it is not for runs whose time matters.
 //
 // Note [order of backward hooks]
 // A module's backward is sampled before the gradient of its outputs is used. Wrappers around the
-// module (sharding, offload) use the same event to make its parameters present, and hooks of one
-// output run in the order added; so the tracker adds its own when the outermost call has ended,
-// after all of theirs. Last modules first: one that passes its input on shares its input's event,
-// and its backward comes earlier.
+// module (sharding, offload) use the same event to make its parameters present, and the hooks of
+// one output run in the order in which they were added. So the tracker adds its own hooks when the
+// outermost call has ended, after all of theirs. It begins with the last module: a module that
+// passes its input on shares the event of its input, and its backward comes earlier.
 
 import type { Module } from '@shardweave/nn';
 import { byteSize, type Device, type Pass, type Storage, tensorsIn } from '@shardweave/tensor-core';
@@ -22,7 +22,10 @@ import type { MemoryPhase, MemorySample, MemoryTrace } from './memory-trace.js';
 
 /** The module calls that are sampled, and the groups whose all-gathers are counted. */
 export interface LayerMemoryTrackerOptions {
-  /** Sample calls that call no module themselves, or those of all modules. Default 'leaves'. */
+  /**
+   * 'leaves': sample the calls of modules that call no module themselves. 'all': sample every call.
+   * Default 'leaves'.
+   */
   readonly modules?: 'leaves' | 'all';
   /** Process groups whose all-gathers are counted. Default none. */
   readonly gathers?: readonly GatherSource[];
@@ -35,14 +38,14 @@ const RULES: OptionRules<LayerMemoryTrackerOptions> = allOptional({
 
 const { checkOptions } = optionChecks(MemoryTrackerConfigError);
 
-/** Whose sample it is. */
+/** The module and pass that a sample belongs to. */
 interface Place {
   readonly module: Module;
   readonly name: string;
   readonly pass: number;
 }
 
-/** A call of a module under way. */
+/** A call of a module that is under way. */
 interface Call {
   readonly module: Module;
   readonly inputs: ReadonlySet<Storage>;
@@ -50,19 +53,19 @@ interface Call {
   isLeaf: boolean;
 }
 
-/** A sampled forward, until the outermost call ends. */
+/** The output of a sampled forward, kept until the outermost call ends. */
 interface Output {
   readonly place: Place;
   readonly output: unknown;
 }
 
-/** Tracks from its construction until `stop`. All modules are of one device. */
+/** Tracks a model from its construction until `stop`. All modules must be on one device. */
 export class LayerMemoryTracker {
   readonly #model: Module;
   readonly #device: Device;
   readonly #isOfLeaves: boolean;
   readonly #gathers: GatherCounter;
-  /** The hooks of each module, by how to remove them. */
+  /** The function that removes the hooks of each module. */
   readonly #hooked = new Map<Module, () => void>();
   #samples: MemorySample[] = [];
   #calls: Call[] = [];
@@ -72,9 +75,8 @@ export class LayerMemoryTracker {
   #isTracking = true;
 
   /**
-   * @throws {MemoryTrackerConfigError} for a module of another device than `model`'s, and options
-   * that
-   *   there are not
+   * @throws {MemoryTrackerConfigError} for a module on another device than `model`, and for unknown
+   * options
    */
   constructor(model: Module, options: LayerMemoryTrackerOptions = {}) {
     checkOptions('memory tracker', options, RULES);
@@ -90,17 +92,17 @@ export class LayerMemoryTracker {
     return this.#isTracking;
   }
 
-  /** What was recorded so far. */
+  /** What has been recorded so far. */
   trace(): MemoryTrace {
     return { samples: [...this.#samples] };
   }
 
-  /** Forgets what was recorded; sums go on. */
+  /** Forgets what was recorded; sums since the beginning go on. */
   clear(): void {
     this.#samples = [];
   }
 
-  /** Removes its hooks; the trace stays. Idempotent. */
+  /** Removes the hooks; the trace stays. Idempotent. */
   stop(): void {
     this.#isTracking = false;
     for (const remove of this.#hooked.values()) {
@@ -116,7 +118,7 @@ export class LayerMemoryTracker {
     this.stop();
   }
 
-  /** Hooks the modules that have no hooks yet. Names are those that modules have then. */
+  /** Hooks those modules that have no hooks yet, under the names that they have at this time. */
   #hookModules(): void {
     for (const [name, module] of this.#model.namedModules()) {
       if (this.#hooked.has(module)) {
@@ -135,7 +137,7 @@ export class LayerMemoryTracker {
       // A forward that threw has left its calls open.
       this.#calls = [];
       this.#outputs = [];
-      // Modules may have been put in since the last forward.
+      // Modules may have been added since the last forward.
       checkDevices(this.#model);
       this.#hookModules();
     }
@@ -158,7 +160,7 @@ export class LayerMemoryTracker {
   async #end(module: Module, name: string, output: unknown): Promise<void> {
     const index = this.#calls.findLastIndex((call) => call.module === module);
     if (index < 0) {
-      return; // stopped, or another's failure came between
+      return; // stopped, or the failure of another call came between
     }
     const [call] = this.#calls.splice(index);
     const { inputs, liveBefore, isLeaf } = call!;
@@ -170,7 +172,8 @@ export class LayerMemoryTracker {
         activationBytes: made.reduce((sum, { byteLength }) => sum + byteLength, 0),
         forwardDeltaBytes: this.#device.ledger.live().total - liveBefore,
       });
-      // Without grad mode its outputs may get a node later, but a checkpoint's, not its own.
+      // Without grad mode only a checkpoint may still give the outputs a node, which is then not
+      // their own.
       if (this.#device.isGradEnabled) {
         this.#outputs.push({ place, output });
       }
@@ -180,7 +183,7 @@ export class LayerMemoryTracker {
     }
   }
 
-  /** See Note [order of backward hooks]. */
+  /** Hooks the backward of all outputs; see Note [order of backward hooks]. */
   #hookBackward(): void {
     for (const { place, output } of this.#outputs.splice(0).reverse()) {
       let last: Pass | undefined;

@@ -1,4 +1,5 @@
-// Where to cut a row of layers so that the largest run between cuts is smallest. Pure arithmetic.
+// Cuts a row of layers so that the largest run between cuts is as small as possible. Pure
+// arithmetic.
 
 import { MemoryTrackerConfigError } from './errors.js';
 
@@ -13,17 +14,17 @@ export interface CheckpointPlacement {
 /** The best partition of the sizes from some index on. */
 interface Suffix {
   readonly maxRun: number;
-  /** Where its second run begins; the number of sizes where it is one run. */
+  /** The index where its second run begins; the number of sizes where there is one run. */
   readonly split: number;
 }
 
 /**
  * Cuts `sizes` into `numCheckpoints` + 1 runs, or into runs of one where there are fewer sizes, so
- * that the largest sum is the smallest possible. Exact: each suffix is solved once for each number
- * of cuts, in O(n^2) steps a cut. Of equally good partitions, that with the shortest first run, and
- * so on.
- * @throws {MemoryTrackerConfigError} for sizes that are negative or not finite, or a number of
- *   checkpoints that is not whole
+ * that the largest sum is as small as possible. The result is exact: each suffix is solved once for
+ * each number of cuts, in O(n^2) steps per cut. Of equally good partitions it is the one with the
+ * shortest first run, then the shortest second run, and so on.
+ * @throws {MemoryTrackerConfigError} for sizes that are negative or not finite, and for a number of
+ * checkpoints that is not whole
  */
 export function placeCheckpoints(
   sizes: readonly number[],

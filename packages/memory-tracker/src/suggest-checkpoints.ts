@@ -1,4 +1,4 @@
-// Which modules of a traced model should begin a checkpointed segment.
+// Suggests which modules of a traced model should begin a checkpointed segment.
 
 import { MemoryTrackerConfigError } from './errors.js';
 import { firstForward, type MemoryTrace } from './memory-trace.js';
@@ -6,7 +6,7 @@ import { placeCheckpoints } from './place-checkpoints.js';
 
 /** Where a model is best cut into checkpointed segments; sizes are in bytes. */
 export interface CheckpointSuggestion {
-  /** Activations of the largest segment: what its second forward makes. */
+  /** The activations of the largest segment, which its second forward makes. */
   readonly maxSegmentBytes: number;
   /** Paths of the modules that begin the segments after the first, in the order of the forward. */
   readonly modules: readonly string[];
@@ -14,10 +14,12 @@ export interface CheckpointSuggestion {
 
 /**
  * Divides the modules of the trace's first pass into `numCheckpoints` + 1 segments whose largest
- * sum of activations is the smallest possible. For models that run their modules in a row.
- * @param options.skipFirst how many modules in front take no part, such as embeddings. Default 0.
- * @throws {MemoryTrackerConfigError} for numbers that are not whole and at least 0, or a trace
- *   without a forward
+ * sum of activations is as small as possible. It is meant for models that run their modules in a
+ * row.
+ * @param options.skipFirst how many modules at the front take no part, such as embeddings. Default
+ * 0.
+ * @throws {MemoryTrackerConfigError} for numbers that are not whole and at least 0, and for a trace
+ * without a forward
  */
 export function suggestCheckpoints(
   trace: MemoryTrace,

@@ -1,4 +1,4 @@
-// A trace in words: the most that was held, and which modules made it.
+// Describes a trace in words: the most that was held, and the modules that made it.
 
 import { MEMORY_TAGS } from '@shardweave/tensor-core';
 import { formatBytes } from './format-bytes.js';
@@ -26,12 +26,12 @@ export function topProducers(trace: MemoryTrace, count = 10): Producer[] {
       activationBytes: (before?.activationBytes ?? 0) + activationBytes,
     });
   }
-  // Stable: equal ones stay in the order of the forward.
+  // The sort is stable, so equal producers stay in the order of the forward.
   const sorted = [...producers.values()].sort((a, b) => b.activationBytes - a.activationBytes);
   return sorted.slice(0, count);
 }
 
-/** Some lines: how much was held where, what was gathered, and the top producers. */
+/** A few lines: how much was held and where, what was gathered, and the top producers. */
 export function summaryText(trace: MemoryTrace, count = 10): string {
   const { samples } = trace;
   if (samples.length === 0) {
@@ -55,7 +55,7 @@ export function summaryText(trace: MemoryTrace, count = 10): string {
   ].join('\n');
 }
 
-/** Its path, or its class where it is the tracked module itself. */
+/** The path of a module, or its class where it is the tracked module itself. */
 export function labelOf({ name, type }: { readonly name: string; readonly type: string }): string {
   return name === '' ? type : name;
 }

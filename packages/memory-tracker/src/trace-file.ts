@@ -1,5 +1,5 @@
-// A memory trace as JSON text and back. Reading and writing files is the caller's, for this runs in
-// browsers too.
+// Writes a memory trace as JSON text and reads it back. Files are the caller's business, because
+// this runs in browsers too.
 
 import { MEMORY_TAGS, type MemoryBytes } from '@shardweave/tensor-core';
 import { z } from 'zod';
@@ -33,7 +33,7 @@ const FILE = z.strictObject({
   ),
 }) satisfies z.ZodType<MemoryTrace>;
 
-/** The trace as JSON, a sample a line. */
+/** The trace as JSON, with one sample per line. */
 export function memoryTraceText({ samples }: MemoryTrace): string {
   const lines = samples.map((sample) => JSON.stringify(sample));
   const head = `{"format":"${FORMAT}","version":${VERSION},"samples":[`;
@@ -41,7 +41,7 @@ export function memoryTraceText({ samples }: MemoryTrace): string {
 }
 
 /**
- * The trace of a text that memoryTraceText has made.
+ * The trace in a text that memoryTraceText made.
  * @throws {TraceFormatError} for any other text, naming the first field that is wrong
  */
 export function parseMemoryTrace(text: string): MemoryTrace {

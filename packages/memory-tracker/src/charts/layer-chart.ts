@@ -5,7 +5,7 @@ import { firstForward, type MemorySample, type MemoryTrace } from '../memory-tra
 import { labelOf } from '../summary.js';
 import { ByteAxis, escapeXml, shortened, svgText, tenths } from './svg.js';
 
-/** What a bar may show: fields of a sample. */
+/** What a bar may show: a field of a sample. */
 export type LayerMeasure =
   | 'activationBytes'
   | 'parameterBytes'
@@ -20,16 +20,18 @@ const TITLES: Readonly<Record<LayerMeasure, string>> = {
 };
 
 const WIDTH = 960;
-const ROW = 20; // px a module
+const ROW = 20; // px per module
 const TOP = 48;
 const BOTTOM = 48;
 const LEFT = 220;
-const RIGHT = WIDTH - 96; // the longest value stands behind it
+const RIGHT = WIDTH - 96; // leaves room for the longest value
 const MAX_NAME_LENGTH = 32; // what fits left of the bars
 const COLOR = '#0072b2';
 const FREED = '#56b4e9';
 
-/** An SVG of the trace's first forward: a row a module, the number at its end. */
+/**
+ * An SVG of the trace's first forward: one row per module, with the number at the end of its bar.
+ */
 export function layerChart(
   trace: MemoryTrace,
   measure: LayerMeasure = 'activationBytes',
@@ -49,7 +51,7 @@ export function layerChart(
   ]);
 }
 
-/** What a module has freed is drawn light, with its minus sign. */
+/** The bar of one module. A module that freed memory has a light bar, and a minus sign. */
 function bar(sample: MemorySample, bytes: number, top: number, axis: ByteAxis): string {
   const end = axis.at(Math.abs(bytes));
   const middle = top + ROW / 2;

@@ -10,13 +10,13 @@ import { ByteAxis, escapeXml, shortened, svgText, tenths } from './svg.js';
 
 const WIDTH = 960;
 const PLOT = { top: 72, right: WIDTH - 24, bottom: 370, left: 64 };
-const NAMES_HEIGHT = 140; // of the longest, slanted
+const NAMES_HEIGHT = 140; // the longest name, slanted
 const LINE_HEIGHT = 36; // of what stands in their place
-/** Above this many samples names would lie over each other. */
+/** With more samples than this, names would overlap. */
 const MAX_NAMES = 60;
 const MAX_NAME_LENGTH = 22; // what fits below the plot
 
-/** Okabe and Ito's colors, which differ for the color-blind too. */
+/** Okabe and Ito's colors, which color-blind readers can tell apart too. */
 const COLORS: Readonly<Record<MemoryTag, string>> = {
   parameter: '#0072b2',
   gathered: '#56b4e9',
@@ -33,7 +33,8 @@ const PHASES: Readonly<Record<MemoryPhase, string>> = {
 };
 
 /**
- * An SVG of the memory at every sample. Backward lies on gray; a sample's numbers show on hover.
+ * An SVG of the memory at every sample. Backward has a gray background, and a sample's numbers show
+ * on hover.
  */
 export function memoryChart(trace: MemoryTrace, title = 'Memory, module by module'): string {
   const { samples } = trace;
@@ -62,7 +63,7 @@ function areas(samples: readonly MemorySample[], at: (i: number) => number, y: B
   if (samples.length === 0) {
     return [];
   }
-  // A value holds for half a sample to either side, at the ends too.
+  // A value holds for half a sample to either side, at the two ends too.
   const padded = [samples[0]!, ...samples, samples.at(-1)!];
   const place = (i: number): number => at(Math.min(Math.max(i - 1, -0.5), samples.length - 0.5));
   const series = stack<MemorySample, MemoryTag>()
@@ -83,14 +84,14 @@ function areas(samples: readonly MemorySample[], at: (i: number) => number, y: B
   ];
 }
 
-/** Consecutive samples of one phase on a ground of its own. */
+/** The background of consecutive samples of one phase. */
 function phaseBands(samples: readonly MemorySample[], at: (i: number) => number): string[] {
   const starts = samples.flatMap(({ phase }, i) => (phase === samples[i - 1]?.phase ? [] : [i]));
   return starts.map((start, i) => {
     const end = starts[i + 1] ?? samples.length;
     const [left, right] = [at(start - 0.5), at(end - 0.5)];
     const { phase } = samples[start]!;
-    const isWide = right - left > 7 * phase.length; // else the word would run into the next
+    const isWide = right - left > 7 * phase.length; // a narrower band has no room for the word
     const height = PLOT.bottom - PLOT.top;
     return [
       `<rect x="${left}" y="${PLOT.top}" width="${tenths(right - left)}" height="${height}" fill="${PHASES[phase]}"/>`,
@@ -136,7 +137,7 @@ function hovers(samples: readonly MemorySample[], at: (i: number) => number): st
       ...tags.map((tag) => `${tag} ${formatBytes(liveBytes[tag])}`),
     ];
     const width = tenths(at(i + 0.5) - at(i - 0.5));
-    // Lines are joined after escaping, for a newline is a control character.
+    // Lines are joined after escaping, because a newline is a control character.
     const text = lines.map(escapeXml).join('\n');
     return `<rect x="${at(i - 0.5)}" y="${PLOT.top}" width="${width}" height="${height}" fill="transparent"><title>${text}</title></rect>`;
   });

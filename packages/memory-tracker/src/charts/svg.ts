@@ -1,11 +1,12 @@
-// What the charts share: one look, numbers and texts as SVG has them, and an axis in bytes.
+// What the charts share: one look, numbers and texts in the form that SVG needs, and an axis in
+// bytes.
 
 import { type ScaleLinear, scaleLinear } from 'd3-scale';
 import { byteUnit } from '../format-bytes.js';
 
 const GRID = '#e5e7eb';
 
-/** An SVG that stands by itself, white behind. */
+/** An SVG with a white background that stands by itself. */
 export function svgText(size: { width: number; height: number }, body: readonly string[]): string {
   const { width, height } = size;
   return [
@@ -17,21 +18,22 @@ export function svgText(size: { width: number; height: number }, body: readonly 
   ].join('\n');
 }
 
-/** A tenth of a pixel is more than a screen shows. */
+/** Rounds to a tenth of a pixel, which is finer than a screen shows. */
 export function tenths(x: number): number {
   return Math.round(x * 10) / 10;
 }
 
 export function escapeXml(text: string): string {
   return text
-    .replaceAll(/[\p{Cc}\p{Cs}\uFFFE\uFFFF]/gu, '?') // no XML may hold them, however written
+    .replaceAll(/[\p{Cc}\p{Cs}\uFFFE\uFFFF]/gu, '?') // XML may hold none of these, not even escaped
     .replaceAll('&', '&amp;')
     .replaceAll('<', '&lt;')
     .replaceAll('"', '&quot;');
 }
 
 /**
- * The end of a path of more than `length` characters, from a dot where it has one: it says most.
+ * Shortens a path of more than `length` characters to its end, which says most; it is cut at a dot
+ * where there is one.
  */
 export function shortened(path: string, length: number): string {
   if (path.length <= length) {
@@ -41,7 +43,7 @@ export function shortened(path: string, length: number): string {
   return `..${end.slice(end.indexOf('.') + 1)}`;
 }
 
-/** From 0 to at least `bytes` over pixels, with ticks in one binary unit. */
+/** An axis from 0 to at least `bytes` over a number of pixels, with ticks in one binary unit. */
 export class ByteAxis {
   readonly #scale: ScaleLinear<number, number>;
   readonly #unit: { readonly name: string; readonly bytes: number };
@@ -61,7 +63,7 @@ export class ByteAxis {
     return tenths(this.#scale(bytes / this.#unit.bytes));
   }
 
-  /** Lines across a plot from `left` to `right`, labeled at the left. */
+  /** The ticks as lines across a plot from `left` to `right`, labeled at the left. */
   rows(left: number, right: number): string[] {
     return this.#ticks.map((tick) => {
       const y = tenths(this.#scale(tick));
@@ -69,7 +71,7 @@ export class ByteAxis {
     });
   }
 
-  /** Lines down a plot from `top` to `bottom`, labeled below. */
+  /** The ticks as lines down a plot from `top` to `bottom`, labeled below. */
   columns(top: number, bottom: number): string[] {
     return this.#ticks.map((tick) => {
       const x = tenths(this.#scale(tick));
