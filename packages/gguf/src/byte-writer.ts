@@ -1,7 +1,7 @@
-// Numbers and texts one behind the other, little endian, in an array that grows: the header of a
-// large vocabulary is some megabytes in a million small values.
+// Writes numbers and texts one after another, little-endian, into an array that grows. The header
+// of a large vocabulary is some megabytes in a million small values.
 
-/** What the first array holds. */
+/** The size of the first array. */
 const START_BYTES = 4096;
 
 export class ByteWriter {
@@ -40,19 +40,22 @@ export class ByteWriter {
     this.#array.set(value, at);
   }
 
-  /** In UTF-8, its length in bytes before it. */
+  /** Writes a text in UTF-8, with its length in bytes before it. */
   string(value: string): void {
     const bytes = this.#encoder.encode(value);
     this.u64(bytes.byteLength);
     this.bytes(bytes);
   }
 
-  /** All that was written; the writer has no further use. */
+  /** Everything that was written. The writer cannot be used afterwards. */
   take(): Uint8Array {
     return this.#array.subarray(0, this.#length);
   }
 
-  /** Makes room; gives the place of the next bytes. Array and view may be other ones afterwards. */
+  /**
+   * Makes room and returns the place of the next bytes. The array and the view may be other ones
+   * afterwards.
+   */
   #place(byteLength: number): number {
     const at = this.#length;
     this.#length += byteLength;

@@ -14,17 +14,17 @@ export abstract class GgufError extends Error {
   }
 }
 
-/** Arguments that can't be right whatever the model is. */
+/** Arguments that are wrong whatever the model is. */
 export class GgufUsageError extends GgufError {
   readonly code = 'USAGE';
 }
 
-/** A model whose tensors or configuration no GGUF that llama.cpp reads can hold. */
+/** A model whose tensors or configuration can't be written as a GGUF file that llama.cpp reads. */
 export class GgufModelError extends GgufError {
   readonly code = 'MODEL';
 }
 
-/** A tokenizer that llama.cpp has no twin of, or whose files lack something. */
+/** A tokenizer that llama.cpp has no equivalent of, or whose files lack something. */
 export class GgufTokenizerError extends GgufError {
   readonly code = 'TOKENIZER';
 }

@@ -1,6 +1,5 @@
-// The GGUF format, version 3: a header with typed metadata and each tensor's place, then the
-// tensors' bytes, aligned. Dimensions are written innermost first, the other way round than shapes
-// are.
+// The GGUF format, version 3: a header with typed metadata and the place of each tensor, then the
+// tensors' bytes, aligned. Dimensions are written innermost first, in the reverse order of shapes.
 
 import { ByteWriter } from './byte-writer.js';
 import { GgufUsageError } from './errors.js';
@@ -18,9 +17,9 @@ export type MetadataValue =
 export interface GgufTensor {
   readonly name: string;
   readonly type: GgufType;
-  /** Outermost dimension first; at most four. */
+  /** The dimensions, outermost first; at most four. */
   readonly shape: readonly number[];
-  /** Its bytes in order, as its type has them. */
+  /** Its bytes in order, in the encoding of its type. */
   pieces(): AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 }
 
@@ -33,17 +32,17 @@ export interface GgufFile {
 
 const MAGIC = 'GGUF';
 const VERSION = 3;
-/** The format's default, which llama.cpp's own files have. */
+/** The default of the format, which llama.cpp's own files have. */
 const ALIGNMENT = 32;
 const MAX_DIMENSIONS = 4;
-/** llama.cpp keeps names in 64 bytes, a zero behind them. */
+/** llama.cpp keeps names in 64 bytes, with a zero after them. */
 const MAX_NAME_BYTES = 63;
 
 const VALUE_TYPES = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const;
 
 /**
- * Lays a file out. Nothing is read yet: tensors follow one another in the order given, and of each
- * there is as much in memory as its `pieces` gives at a time.
+ * Lays a file out. Nothing is read yet. Tensors follow one another in the order given, and only as
+ * much of a tensor is in memory as its `pieces` gives at a time.
  * @throws {GgufUsageError} for a name, a shape or a number that the format can't hold
  */
 export function ggufFile(

@@ -1,4 +1,4 @@
-// GGUF files, and models of the Hugging Face layout as such files.
+// Writes GGUF files, and models of the Hugging Face layout as such files.
 
 export * from './errors.js';
 export {

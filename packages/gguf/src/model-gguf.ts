@@ -1,5 +1,5 @@
-// A model of the Hugging Face layout as one GGUF file: its configuration and tokenizer as metadata,
-// its tensors under llama.cpp's names, one in memory at a time.
+// Writes a model of the Hugging Face layout as one GGUF file: its configuration and tokenizer
+// become metadata, and its tensors get llama.cpp's names. One tensor is in memory at a time.
 
 import type { HostTensor, LazyTensor, ModelConfig } from '@shardweave/nn';
 import { parseModelConfig } from '@shardweave/nn';
@@ -12,7 +12,7 @@ import { rowPieces } from './tensor-rows.js';
 import { encode, GGUF_TYPES, type GgufType, type SourceType, TYPE_INFO } from './tensor-types.js';
 import { tokenizerMetadata } from './tokenizer/tokenizer-metadata.js';
 
-/** The files of a model's directory that a GGUF is made of, beside its weights. */
+/** The files of a model's directory, other than its weights, from which a GGUF is made. */
 export const MODEL_TEXTS = [
   'config.json',
   'tokenizer.json',
@@ -23,28 +23,28 @@ export const MODEL_TEXTS = [
 
 /** A model as its directory on the Hub has it. */
 export interface ModelGguf {
-  /** The texts of MODEL_TEXTS by name: the first two, and what there is of the others. */
+  /** The texts of MODEL_TEXTS by name: the first two, and those of the others that exist. */
   readonly texts: ReadonlyMap<string, string>;
-  /** The weights under the model's own names, a tied head left out or not; f32, f16 or bf16. */
+  /** The weights under the model's own names, with or without a tied head; f32, f16 or bf16. */
   readonly state: ReadonlyMap<string, HostTensor | LazyTensor>;
 }
 
 /** The type of the matrices of a GGUF file, and the name of its model. */
 export interface ModelGgufOptions {
   /**
-   * The type of matrices. Vectors and GPT-2's positions are f32, and matrices whose rows are no
-   * whole blocks f16.
+   * The type of matrices. Vectors and GPT-2's positions are always f32, and matrices whose rows are
+   * not whole blocks are f16.
    */
   readonly type: GgufType;
-  /** What the model is called (`general.name`). */
+  /** The name of the model (`general.name`). */
   readonly name: string;
 }
 
 /**
- * The file of a model; its tensors are read when their turn comes.
- * @throws {GgufModelError} for weights that are not the configuration's, and models llama.cpp
- * doesn't compute
- * @throws {GgufTokenizerError} for a tokenizer that llama.cpp has no twin of
+ * The GGUF file of a model; its tensors are read when their turn comes.
+ * @throws {GgufModelError} for weights that are not the configuration's, and for models that
+ * llama.cpp doesn't compute
+ * @throws {GgufTokenizerError} for a tokenizer that llama.cpp has no equivalent of
  * @throws {GgufUsageError} for an unknown type, and where a file is missing
  * @throws {NnError} for a config.json that can't be read
  */

@@ -1,4 +1,5 @@
-// What a GGUF says of its model: the keys that llama.cpp reads, from the fields of config.json.
+// What a GGUF file says of its model: the keys that llama.cpp reads, from the fields of
+// config.json.
 
 import type { DecoderConfig, Gpt2Config, ModelConfig } from '@shardweave/nn';
 import { GgufModelError } from './errors.js';

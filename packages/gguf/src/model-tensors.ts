@@ -1,23 +1,22 @@
-// llama.cpp's tensors out of a model's own: what each is called there, and which of its rows come
-// where.
+// Plans llama.cpp's tensors from those of a model: the name of each, and the order of its rows.
 
 import type { DecoderConfig, Gpt2Config, ModelConfig } from '@shardweave/nn';
 import type { RowPlan } from './tensor-rows.js';
 
 /** One tensor of the file, and where it comes from. */
 export interface TensorPlan {
-  /** In the file. */
+  /** The name in the file. */
   readonly name: string;
-  /** The model's own name for it. */
+  /** The name in the model. */
   readonly source: string;
-  /** In the file; the source has the same, or the two dimensions the other way round. */
+  /** The shape in the file. The source has the same shape, or the two dimensions swapped. */
   readonly shape: readonly number[];
   readonly rows: RowPlan;
-  /** A table that llama.cpp reads in f32 whatever the matrices are. */
+  /** Whether llama.cpp reads it in f32 whatever type the matrices have. */
   readonly isAlwaysF32: boolean;
 }
 
-/** Every tensor of the model, in the order of the file. */
+/** The plans of all tensors of the model, in the order of the file. */
 export function tensorPlans(config: ModelConfig): readonly TensorPlan[] {
   return config.model_type === 'gpt2' ? gpt2Plans(config) : decoderPlans(config);
 }
@@ -32,7 +31,7 @@ function plan(
   { shape, isAlwaysF32 = false, ...rows }: Options & { readonly shape: readonly number[] },
 ): TensorPlan {
   const [first, second] = shape as [number, number?];
-  // A vector whose elements move is a column; else it is a row, which is read in one go.
+  // A vector whose elements move is a column; any other is a row, which is read in one go.
   const isColumn = second === undefined && rows.rowAt !== undefined;
   const sizes = isColumn
     ? { rows: first, columns: 1 }
@@ -45,8 +44,8 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
   const { model_type: family, attention_bias: hasBias, mlp_bias: hasMlpBias } = config;
   const qWidth = config.num_attention_heads * headDim;
   const kvWidth = config.num_key_value_heads * headDim;
-  // llama.cpp turns neighboring columns in `llama`, and halves, as the Hub has them, in the other
-  // families.
+  // llama.cpp rotates neighboring columns in `llama`. In the other families it rotates halves, as
+  // the Hub's models do.
   const turned: Options = family === 'llama' ? { rowAt: (row) => halvesRow(row, headDim) } : {};
   const hasQkvBias = family === 'qwen2' || hasBias;
   const block = (index: number): TensorPlan[] => {
@@ -100,15 +99,15 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
 }
 
 /**
- * The row with the halves of each head apart that has a place where they alternate: 0, d/2, 1, d/2
- * + 1, ...
+ * The row of the source that belongs at `row` of the file: the source has the two halves of each
+ * head one after the other, and the file alternates between them: 0, d/2, 1, d/2 + 1, ...
  */
 function halvesRow(row: number, headDim: number): number {
   const column = row % headDim;
   return row - column + (column % 2) * (headDim / 2) + Math.floor(column / 2);
 }
 
-/** GPT-2's matrices are [in, out], and llama.cpp's [out, in]. */
+/** GPT-2's matrices are [in, out], and llama.cpp's are [out, in]. */
 function gpt2Plans(config: Gpt2Config): TensorPlan[] {
   const { n_embd: width, n_positions: positions } = config;
   const inner = config.n_inner ?? 4 * width;

@@ -1,10 +1,10 @@
-// What llama.cpp divides each rotary frequency by: it knows no key for Llama 3's scaling, and reads
-// a tensor.
+// The factors by which llama.cpp divides each rotary frequency. It has no key for Llama 3's
+// scaling, and reads a tensor instead.
 
 import type { DecoderConfig, RopeScaling } from '@shardweave/nn';
 import type { GgufTensor } from './gguf-file.js';
 
-/** The tensor `rope_freqs.weight`; undefined where frequencies are as they are. */
+/** The tensor `rope_freqs.weight`; undefined where frequencies are not scaled. */
 export function ropeFactors(config: DecoderConfig): GgufTensor | undefined {
   const { rope_scaling: scaling, rope_theta: base, head_dim: headDim } = config;
   if (scaling === null) {
@@ -22,8 +22,8 @@ export function ropeFactors(config: DecoderConfig): GgufTensor | undefined {
 }
 
 /**
- * Llama 3.1's scaling: frequencies that turn often within the original text stay, those that turn
- * seldom are divided by the whole factor, and between them the frequencies themselves (not the
+ * Llama 3.1's scaling: frequencies that turn often within the original length stay, and those that
+ * turn seldom are divided by the whole factor. Between them the frequencies themselves (not the
  * factors) are blended.
  */
 function factorOf(frequency: number, scaling: RopeScaling): number {

@@ -1,4 +1,4 @@
-// A tensor's rows in the order and direction that its file wants them, some at a time.
+// Reads a tensor's rows in the order and direction that its file wants, some at a time.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { SourceType } from './tensor-types.js';
@@ -7,16 +7,16 @@ import type { SourceType } from './tensor-types.js';
 export interface RowPlan {
   readonly rows: number;
   readonly columns: number;
-  /** The row of the source that comes at a place. Default: the same. */
+  /** The row of the source that belongs at a row of the file. Default: the same. */
   readonly rowAt?: (row: number) => number;
-  /** The source has [columns, rows]. Default false. */
+  /** Whether the source is [columns, rows]. Default false. */
   readonly isTransposed?: boolean;
 }
 
-/** About this many elements are converted at a time. */
+/** About how many elements are converted at a time. */
 const PIECE_ELEMENTS = 2 ** 20;
 
-/** The source's bytes in whole rows of the plan; views of the source where nothing moves. */
+/** The source's bytes in whole rows of the plan; views of the source where no row moves. */
 export function* rowPieces(
   source: Uint8Array,
   { plan, type }: { readonly plan: RowPlan; readonly type: SourceType },
@@ -43,7 +43,8 @@ export function* rowPieces(
 }
 
 /**
- * Rows [first, first + count) out of a source that has them as columns, read along its own rows.
+ * Rows [first, first + count) of a source that has them as columns, read along the source's own
+ * rows.
  */
 function transposedRows(
   source: Uint8Array,

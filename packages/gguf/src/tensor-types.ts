@@ -1,18 +1,18 @@
-// How numbers are stored in a file: plain floats, or blocks of 32 that share a scale.
+// How numbers are stored in a file: as plain floats, or in blocks of 32 that share a scale.
 
 import { f32ToF16, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import { GgufModelError } from './errors.js';
 
-/** What the matrices of a file are stored as. */
+/** The type in which the matrices of a file are stored. */
 export type GgufType = 'f32' | 'f16' | 'bf16' | 'q8_0';
 
-/** A float of the files that models come in. */
+/** The float types of the files that models come in. */
 export type SourceType = 'f32' | 'f16' | 'bf16';
 
 interface TypeInfo {
   /** The format's number for the type. */
   readonly id: number;
-  /** The format's number for a file whose matrices have it (`general.file_type`). */
+  /** The format's number for a file whose matrices have the type (`general.file_type`). */
   readonly fileType: number;
   readonly blockElements: number;
   readonly blockBytes: number;
@@ -28,16 +28,16 @@ export const TYPE_INFO: Readonly<Record<GgufType, TypeInfo>> = {
 /** The names of all tensor types that this package knows. */
 export const GGUF_TYPES = Object.keys(TYPE_INFO) as readonly GgufType[];
 
-/** Bytes of so many elements, a whole number of blocks. */
+/** The bytes of `elements` elements, which are a whole number of blocks. */
 export function storedBytes(type: GgufType, elements: number): number {
   const { blockElements, blockBytes } = TYPE_INFO[type];
   return (elements / blockElements) * blockBytes;
 }
 
 /**
- * A piece of a tensor, in whole rows, as its file has it. f16 and bf16 round to nearest even;
- * blocks are quantized as llama.cpp's reference does, to the same bytes.
- * @throws {GgufModelError} for a number that the type can't hold: in its place would be infinity
+ * Encodes a piece of a tensor, in whole rows, as its file stores it. f16 and bf16 round to nearest
+ * even; blocks are quantized as llama.cpp's reference does, to the same bytes.
+ * @throws {GgufModelError} for a number that the type can't hold and would turn into infinity
  */
 export function encode(
   bytes: Uint8Array,
@@ -57,9 +57,11 @@ export function encode(
   return to === 'q8_0' ? quantize(values) : fromF32Array(values, to);
 }
 
-/** What rounds to the largest f16 or below; above it lies infinity. */
+/**
+ * Numbers below this round to the largest f16 or less; this one and those above round to infinity.
+ */
 const F16_BELOW = 65_520;
-/** The largest number of a block is stored as this. */
+/** The largest magnitude of a block is stored as this number. */
 const Q8_LARGEST = 127;
 
 function requireWithin(
@@ -75,7 +77,10 @@ function requireWithin(
   }
 }
 
-/** Each block of 32: its scale in f16, then its numbers over the unrounded scale as whole ones. */
+/**
+ * Quantizes each block of 32: its scale in f16, then its numbers, divided by the unrounded scale,
+ * as int8.
+ */
 function quantize(values: Float32Array): Uint8Array {
   const { blockElements, blockBytes } = TYPE_INFO.q8_0;
   const blocks = values.length / blockElements;
@@ -93,7 +98,7 @@ function quantize(values: Float32Array): Uint8Array {
     view.setUint16(at, f32ToF16(scale), true);
     for (let i = 0; i < blockElements; i++) {
       const scaled = Math.fround(values[first + i]! * inverse);
-      // Halves go away from zero, as C's roundf has them; Math.round sends them up.
+      // Halves are rounded away from zero, as C's roundf does; Math.round would round them up.
       view.setInt8(at + 2 + i, Math.sign(scaled) * Math.floor(Math.abs(scaled) + 0.5));
     }
   }

@@ -1,15 +1,16 @@
-// How texts are cut before merges: llama.cpp has its own code for each way that models do it, and a
-// name for it in the file. A tokenizer cut in a way of the wrong name gives other tokens, and
-// nobody is told.
+// How texts are cut before merges. llama.cpp has its own code for each way in which models do it,
+// and the file names one of them. With the wrong name a tokenizer gives other tokens, and nothing
+// reports it.
 
 import { GgufTokenizerError } from '../errors.js';
 import { type PipelineStep, stepsOf, type TokenizerJson } from './tokenizer-files.js';
 
-/** What llama.cpp calls the ways to cut a text that are known here (`tokenizer.ggml.pre`). */
+/** llama.cpp's names (`tokenizer.ggml.pre`) for the ways to cut a text that are known here. */
 export type PreTokenizer = 'gpt-2' | 'smollm' | 'llama-bpe' | 'qwen2';
 
 /**
- * Words with a sign before them, runs of `digits`, signs with line ends, line ends, white space.
+ * Matches words with a sign before them, runs of `digits`, signs with line ends, line ends, and
+ * white space.
  */
 const wordPattern = (digits: string) =>
   [
@@ -53,7 +54,10 @@ export function preTokenizerOf(json: TokenizerJson): PreTokenizer {
   return name;
 }
 
-/** What a step does, without fields that change nothing: equal for steps that cut alike. */
+/**
+ * What a step does, without the fields that change nothing, so that it is equal for steps that cut
+ * alike.
+ */
 function signatureOf(step: PipelineStep): string {
   const { type, ...fields } = step;
   if (type === 'ByteLevel' && fields.add_prefix_space !== true) {

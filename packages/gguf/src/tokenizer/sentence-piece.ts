@@ -1,14 +1,15 @@
-// SentencePiece's merges, as Llama 2's tokenizer.json has them: spaces are written as a sign,
-// characters that the vocabulary lacks as their bytes. llama.cpp knows no list of merges for it,
-// and joins what makes the token of the highest score: this is the same where every way to make a
-// token is a merge, and stands beside its others.
+// SentencePiece's merges, as Llama 2's tokenizer.json has them: a sign stands for each space, and
+// characters that the vocabulary lacks are written as their bytes. llama.cpp has no list of merges
+// for it, but joins the two parts that make the token of the highest score. The result is the same
+// where every way to make a token is a merge, and where the merges of one token stand together in
+// the list.
 
 import { GgufTokenizerError } from '../errors.js';
 import type { MetadataValue } from '../gguf-file.js';
 import { stepsOf, type TokenizerJson } from './tokenizer-files.js';
 import { TOKEN_TYPE, type Vocabulary } from './vocabulary.js';
 
-/** What stands for a space. */
+/** The sign that stands for a space. */
 const SPACE = '\u2581';
 const BYTES = Array.from(
   { length: 256 },
@@ -21,7 +22,8 @@ export function isSentencePiece({ model }: TokenizerJson): boolean {
 
 /**
  * The keys of a vocabulary with scores.
- * @throws {GgufTokenizerError} for one that llama.cpp would cut a text with in another way
+ * @throws {GgufTokenizerError} for a vocabulary with which llama.cpp would cut a text in another
+ * way
  */
 export function sentencePieceMetadata(
   json: TokenizerJson,
@@ -55,7 +57,7 @@ export function sentencePieceMetadata(
 }
 
 /**
- * Whether each part of a text that follows its beginning or a special token gets a space before it.
+ * Whether a space is put before each part of a text that follows its beginning or a special token.
  */
 function addsSpace({ normalizer, pre_tokenizer: preTokenizer }: TokenizerJson): boolean {
   const steps = [...stepsOf(normalizer), ...stepsOf(preTokenizer)];
@@ -77,7 +79,7 @@ const metaspace = (scheme: string) => [
   ...['Metaspace', undefined, undefined, undefined],
   ...[scheme, false],
 ];
-/** Whether a space is added, by the steps of files that do or don't. */
+/** Whether a space is added, by the steps of files that do it and of files that don't. */
 const SPACES: readonly (readonly [boolean, readonly unknown[]])[] = [
   [true, [['Prepend', undefined, undefined, SPACE, undefined, undefined], REPLACE]],
   [false, [REPLACE]],
@@ -86,7 +88,8 @@ const SPACES: readonly (readonly [boolean, readonly unknown[]])[] = [
 ];
 
 /**
- * The sooner a token is merged the higher; tokens that nothing makes have 0, which nobody looks at.
+ * The score of each token: the sooner a token is merged, the higher. Tokens that no merge makes
+ * have 0, which nothing reads.
  */
 function scoresOf(json: TokenizerJson, { tokens, types }: Vocabulary): number[] {
   const { merges = [] } = json.model;
@@ -121,7 +124,7 @@ function scoresOf(json: TokenizerJson, { tokens, types }: Vocabulary): number[] 
   return scores;
 }
 
-/** Two tokens that together are another one, and are no merge; '' where all are. */
+/** Finds two tokens that together are `text` and are not a merge; '' where every pair is one. */
 function missingMerge(
   text: string,
   known: { readonly pairs: ReadonlySet<string>; readonly isPart: (text: string) => boolean },

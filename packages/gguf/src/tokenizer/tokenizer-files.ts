@@ -1,5 +1,5 @@
-// The files of a tokenizer as far as a GGUF needs them. Fields that are not there are absent,
-// whatever else a file says is left alone.
+// The files of a tokenizer as far as a GGUF needs them. A field that a file lacks is absent, and
+// other fields are left alone.
 
 import { GgufTokenizerError } from '../errors.js';
 
@@ -44,7 +44,10 @@ export interface TokenizerConfig {
   readonly bos_token?: TokenText;
   readonly eos_token?: TokenText;
   readonly pad_token?: TokenText;
-  /** Over what tokenizer.json adds by itself, as the next one. */
+  /**
+   * Whether a token is put at the beginning. This and the next field override what tokenizer.json
+   * says.
+   */
   readonly add_bos_token?: boolean | null;
   readonly add_eos_token?: boolean | null;
   readonly chat_template?:
@@ -63,13 +66,13 @@ export interface TokenIds {
 export interface TokenizerFiles {
   readonly json: TokenizerJson;
   readonly config: TokenizerConfig;
-  /** Most telling first. */
+  /** The ids of both files; the file that counts more comes first. */
   readonly ids: readonly TokenIds[];
-  /** How conversations are written. */
+  /** The template by which conversations are written. */
   readonly chatTemplate: string | undefined;
 }
 
-/** @throws {GgufTokenizerError} where tokenizer.json is missing, or a file is no JSON object */
+/** @throws {GgufTokenizerError} where tokenizer.json is missing, or a file is not a JSON object */
 export function readTokenizerFiles(texts: ReadonlyMap<string, string>): TokenizerFiles {
   if (!texts.has('tokenizer.json')) {
     throw new GgufTokenizerError(
@@ -97,7 +100,7 @@ export function textOf(token: TokenText | undefined): string | undefined {
   return typeof token === 'string' ? token : token?.content;
 }
 
-/** A step, and those that a sequence of steps has, in their order. */
+/** A step as a list of one; for a sequence the steps in it, in their order. */
 export function stepsOf(step: PipelineStep | null | undefined): readonly PipelineStep[] {
   if (!step) {
     return [];

@@ -1,4 +1,4 @@
-// The tokenizer as the metadata that llama.cpp makes its own from.
+// The tokenizer as the metadata from which llama.cpp makes its own.
 
 import { GgufTokenizerError } from '../errors.js';
 import type { MetadataValue } from '../gguf-file.js';
@@ -16,7 +16,7 @@ import { readVocabulary, type Vocabulary } from './vocabulary.js';
 
 /**
  * The keys of `tokenizer`.
- * @throws {GgufTokenizerError} for a tokenizer that llama.cpp has no twin of
+ * @throws {GgufTokenizerError} for a tokenizer that llama.cpp has no equivalent of
  */
 export function tokenizerMetadata(
   texts: ReadonlyMap<string, string>,
@@ -35,7 +35,7 @@ export function tokenizerMetadata(
     ...(isSentencePiece(json)
       ? sentencePieceMetadata(json, vocabulary)
       : byteLevelMetadata(json, vocabulary)),
-    // Whoever reads a file without these numbers takes 11 for both, whatever token that is.
+    // A reader of a file without these two numbers takes 11 for both, whatever token that is.
     ['tokenizer.ggml.bos_token_id', { type: 'u32', value: ids.bos ?? ids.eos }],
     ['tokenizer.ggml.eos_token_id', { type: 'u32', value: ids.eos }],
     ['tokenizer.ggml.add_bos_token', { type: 'bool', value: ids.addsBos }],
@@ -125,7 +125,9 @@ function specialIds(
   };
 }
 
-/** Numbers of the tokens that are put before and behind each text: one at most on either side. */
+/**
+ * The numbers of the tokens that are put before and after each text, at most one on either side.
+ */
 function tokensAround(json: TokenizerJson): {
   readonly before: readonly number[];
   readonly after: readonly number[];
@@ -150,7 +152,7 @@ function tokensAround(json: TokenizerJson): {
   return { before: idsOf(before), after: idsOf(after) };
 }
 
-/** A text, or a token beside it. */
+/** A placeholder for a text, or a token beside it. */
 type TemplatePart =
   | { readonly SpecialToken: { readonly id: string } }
   | { readonly Sequence: { readonly id: string } };

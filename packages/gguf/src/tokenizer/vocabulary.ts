@@ -1,17 +1,17 @@
-// A vocabulary's tokens by number, each with what it is for.
+// A vocabulary's tokens by number, each with its purpose.
 
 import { GgufTokenizerError } from '../errors.js';
 import type { AddedToken, TokenizerJson } from './tokenizer-files.js';
 
-/** llama.cpp's numbers for what a token is for. */
+/** llama.cpp's numbers for the purpose of a token. */
 export const TOKEN_TYPE = {
   normal: 1,
   unknown: 2,
-  /** Never part of a text: begins, ends, names roles. */
+  /** Never part of a text: marks beginnings, ends and roles. */
   control: 3,
-  /** Found in texts before anything else looks at them. */
+  /** Found in texts before anything else is. */
   userDefined: 4,
-  /** A row of the table without a text. */
+  /** A row of the model's table without a text. */
   unused: 5,
   byte: 6,
 } as const;
@@ -22,9 +22,9 @@ export interface Vocabulary {
 }
 
 /**
- * @param vocabSize the rows of the model's table; those behind the tokenizer's last get names of
- * their own
- * @throws {GgufTokenizerError} for numbers that are not whose they should be
+ * @param vocabSize the rows of the model's table; rows after the tokenizer's last token get names
+ * of their own
+ * @throws {GgufTokenizerError} for a number outside the table, and for one that two tokens have
  */
 export function readVocabulary(json: TokenizerJson, vocabSize: number): Vocabulary {
   const tokens = new Array<string | undefined>(vocabSize).fill(undefined);
@@ -55,7 +55,8 @@ export function readVocabulary(json: TokenizerJson, vocabSize: number): Vocabula
 }
 
 /**
- * White space around a token, and words that it must not be part of: llama.cpp looks at neither.
+ * Refuses added tokens that take white space around them, or that must not be part of a word:
+ * llama.cpp ignores both.
  */
 function requirePlain(added: AddedToken): void {
   const field = (['lstrip', 'rstrip', 'single_word'] as const).find((name) => added[name] === true);
