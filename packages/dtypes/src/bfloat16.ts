@@ -13,16 +13,16 @@ export function bf16ToF32(bits: number): number {
   return f32OfBits(f32BitsFromBf16(bits));
 }
 
-/** bf16 bits of an f32 given by its bits. */
+/** The bf16 bits of an f32 that is given by its bits. */
 export function bf16FromF32Bits(bits: number): number {
   if ((bits & 0x7fffffff) > 0x7f800000) {
     return ((bits >>> 16) | 0x40) & 0xffff;
   }
-  // The largest finite values carry into infinity, as rounding to nearest asks for.
+  // The largest finite values carry into infinity, as rounding to nearest requires.
   return ((bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16) & 0xffff;
 }
 
-/** f32 bits (as an unsigned number) of a bf16 given by its bits. */
+/** The f32 bits (as an unsigned number) of a bf16 that is given by its bits. */
 export function f32BitsFromBf16(half: number): number {
   return (half << 16) >>> 0;
 }

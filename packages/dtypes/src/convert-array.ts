@@ -1,5 +1,6 @@
-// Whole arrays between f32 and the bytes of any dtype, little-endian as all our hosts are.
-// Floats work on bit patterns, so NaN payloads survive where the format has room for them.
+// Converts whole arrays between f32 and the bytes of any dtype, little-endian as all hosts are.
+// Floats are converted by their bit patterns, so NaN payloads survive where the format has room for
+// them.
 
 import { bf16FromF32Bits, f32BitsFromBf16 } from './bfloat16.js';
 import type { DType } from './dtype.js';
@@ -9,7 +10,8 @@ import { viewAs } from './view.js';
 /**
  * The elements of `source`, read as `dtype`, as f32 in a new array. Integers round to the nearest
  * f32.
- * @throws {RangeError} where the bytes are no whole number of elements, or of another dtype.
+ * @throws {RangeError} where the bytes are not a whole number of elements, or where `source` is an
+ * array of another dtype
  */
 export function toF32Array(source: ArrayBufferView, dtype: DType): Float32Array<ArrayBuffer> {
   const elements = viewAs(source, dtype);
@@ -29,8 +31,8 @@ export function toF32Array(source: ArrayBufferView, dtype: DType): Float32Array<
 }
 
 /**
- * `values` as the bytes of `dtype`, in a new array. 16-bit floats round to nearest even; integers
- * truncate towards zero, saturate at their range and take NaN as 0.
+ * `values` as the bytes of `dtype`, in a new array. 16-bit floats round to nearest even. Integers
+ * truncate towards zero and saturate at their range, and NaN becomes 0.
  */
 export function fromF32Array(
   values: Float32Array | readonly number[],

@@ -1,9 +1,11 @@
 // The element types that tensors, wires and files share.
 
-/** f32, two 16-bit floats, two integers. 16-bit floats are storage: arithmetic is f32. */
+/**
+ * f32, two 16-bit floats and two integers. The 16-bit floats are for storage; arithmetic is in f32.
+ */
 export type DType = 'f32' | 'f16' | 'bf16' | 'i32' | 'u32';
 
-/** What can be reduced: bytes, too, though no tensor is made of them. */
+/** What can be reduced: every dtype, and bytes, though no tensor has them. */
 export type ReduceDType = DType | 'u8';
 
 const BYTES: Readonly<Record<ReduceDType, number>> = {
@@ -16,8 +18,8 @@ const BYTES: Readonly<Record<ReduceDType, number>> = {
 };
 
 /**
- * Bytes of one element.
- * @throws {RangeError} for a dtype that there is not.
+ * The bytes of one element.
+ * @throws {RangeError} for an unknown dtype
  */
 export function byteSize(dtype: ReduceDType): number {
   const size: unknown = BYTES[dtype];

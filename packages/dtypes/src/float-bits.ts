@@ -1,5 +1,5 @@
-// The bit pattern of an f32 and back. The two views are scratch: written and read within one
-// synchronous call, so they carry nothing from one call to the next.
+// The bit pattern of an f32, and back. The two views are scratch memory that is written and read
+// within one synchronous call, so they carry nothing from one call to the next.
 
 const SCRATCH = new Float32Array(1);
 const SCRATCH_BITS = new Uint32Array(SCRATCH.buffer);

@@ -13,7 +13,7 @@ export function f16ToF32(bits: number): number {
   return f32OfBits(f32BitsFromF16(bits));
 }
 
-/** f16 bits of an f32 given by its bits. */
+/** The f16 bits of an f32 that is given by its bits. */
 export function f16FromF32Bits(bits: number): number {
   const sign = (bits >>> 16) & 0x8000;
   const magnitude = bits & 0x7fffffff;
@@ -24,11 +24,11 @@ export function f16FromF32Bits(bits: number): number {
     return sign | 0x7c00; // 65536 and above; what rounds up to it carries into infinity below
   }
   if (magnitude >= 0x38800000) {
-    // Normal: rebias the exponent by 112 and round off 13 bits; a carry moves the exponent.
+    // Normal numbers: rebias the exponent by 112 and round off 13 bits; a carry moves the exponent.
     const rebased = magnitude - 0x38000000;
     return sign | ((rebased + 0xfff + ((rebased >>> 13) & 1)) >>> 13);
   }
-  // Subnormal: the mantissa in units of 2^-24, its lost bits rounded to nearest even.
+  // Subnormal numbers: the mantissa in units of 2^-24, its lost bits rounded to nearest even.
   const exponent = magnitude >>> 23;
   const shift = 126 - exponent;
   if (shift > 24) {
@@ -42,7 +42,7 @@ export function f16FromF32Bits(bits: number): number {
   return sign | (roundUp ? kept + 1 : kept);
 }
 
-/** f32 bits (as an unsigned number) of an f16 given by its bits. */
+/** The f32 bits (as an unsigned number) of an f16 that is given by its bits. */
 export function f32BitsFromF16(half: number): number {
   const sign = (half & 0x8000) << 16;
   const exponent = (half >>> 10) & 0x1f;
@@ -56,7 +56,7 @@ export function f32BitsFromF16(half: number): number {
   if (mantissa === 0) {
     return sign >>> 0;
   }
-  // Subnormal in f16, normal in f32: shift the leading one up to the hidden bit.
+  // Subnormal in f16 but normal in f32: shift the leading one up to the hidden bit.
   const leading = Math.clz32(mantissa) - 21;
   return (sign | ((113 - leading) << 23) | (((mantissa << leading) & 0x3ff) << 13)) >>> 0;
 }

@@ -1,27 +1,29 @@
-// Sums of parts where they lie, in a memory that threads share: nothing is copied into wasm and
-// back, which is most of the Reducer's time. Bit-equal to it; what is no whole vector is left to
-// it.
+// Sums parts where they lie, in a memory that threads share: nothing is copied into wasm and back,
+// which is most of the Reducer's time. The bits are the Reducer's. What is not a whole vector is
+// left to the Reducer.
 
 import { byteSize } from './dtype.js';
 import { wasmBase64 } from './generated/in-place-wasm.js';
 import { DTYPE_CODES, OP_CODES } from './kernel-codes.js';
 import type { ReduceOptions } from './reduce-plain.js';
 
-/** A memory of several threads, and this thread's place in it. */
+/** A memory of several threads, and the part of it that belongs to this thread. */
 export interface SharedParts {
   readonly memory: WebAssembly.Memory;
-  /** Whether a view's buffer is that memory's: its `buffer` is another one after each growth. */
+  /**
+   * Whether a buffer is that memory's. The memory's `buffer` is another object after each growth.
+   */
   holds(buffer: ArrayBufferLike): boolean;
-  /** Address of IN_PLACE_SCRATCH_BYTES that are this thread's alone. */
+  /** The address of IN_PLACE_SCRATCH_BYTES bytes that belong to this thread alone. */
   readonly scratch: number;
 }
 
-/** Elements a slice: accumulators stay in a level 2 cache. */
+/** The number of elements of a slice: its accumulators stay in a level 2 cache. */
 const SLICE_ELEMENTS = 16 * 1024;
 
 export const IN_PLACE_SCRATCH_BYTES = SLICE_ELEMENTS * 4;
 
-/** The kernels read and write whole vectors of every dtype. */
+/** The kernels read and write whole vectors of every dtype, which is this many elements. */
 const GRAIN_ELEMENTS = 16;
 
 interface InPlaceExports {
@@ -46,15 +48,15 @@ export class InPlaceSums {
     return new InPlaceSums(instance.exports as unknown as InPlaceExports, shared);
   }
 
-  /** Whether all of them lie in the memory, and there is something to combine. */
+  /** Whether all of them lie in the memory, and there is more than one part to combine. */
   covers(parts: readonly Uint8Array[], output: Uint8Array): boolean {
     const { holds } = this.#shared;
     return parts.length > 1 && holds(output.buffer) && parts.every((part) => holds(part.buffer));
   }
 
   /**
-   * Combines at most `elements` (a slice of the Reducer's) from element `at` on; returns how many
-   * it did. `output` may be one of the parts: it is written last, element by element.
+   * Combines at most `elements` (a slice of the Reducer's) from element `at` on, and returns how
+   * many it combined. `output` may be one of the parts: it is written last, element by element.
    */
   reduceSlice(
     parts: readonly Uint8Array[],

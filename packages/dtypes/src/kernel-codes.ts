@@ -1,4 +1,4 @@
-// The numbers by which the kernels in assembly/ know dtypes and operations.
+// The numbers that stand for dtypes and operations in the kernels in assembly/.
 
 import type { ReduceDType } from './dtype.js';
 
@@ -11,5 +11,5 @@ export const DTYPE_CODES: Readonly<Record<ReduceDType, number>> = {
   u8: 5,
 };
 
-/** A mean is a sum that is divided. */
+/** A mean is a sum that is divided afterwards. */
 export const OP_CODES = { sum: 0, mean: 0, max: 1, min: 2 } as const;

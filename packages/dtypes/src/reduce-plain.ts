@@ -1,5 +1,5 @@
-// Reduction of several ranks' parts in plain TypeScript: the specification that the wasm version
-// (reducer.ts) equals bit for bit. Slow: for tests and odd places.
+// Reduces the parts of several ranks in plain TypeScript. It is the specification that the wasm
+// version (reducer.ts) equals bit for bit. It is slow, and meant for tests and odd sizes.
 
 import { bf16FromF32Bits, bf16ToF32 } from './bfloat16.js';
 import { byteSize, isFloat, type ReduceDType } from './dtype.js';
@@ -8,32 +8,36 @@ import { f16FromF32Bits, f16ToF32 } from './float16.js';
 import { OP_CODES } from './kernel-codes.js';
 import { viewAs } from './view.js';
 
-/** The kernels divide by an f32, which holds every whole number up to it. */
+/** The kernels divide by an f32, which holds every whole number up to this. */
 const MAX_DIVISOR = 2 ** 24;
 
 /**
  * How parts become one. Floats are combined in f32, part by part, and rounded to their dtype once;
- * `mean` divides the f32 sum by the number of parts. max and min give NaN where any part is NaN and
- * order -0 below 0. Integer sums wrap around (u8 modulo 256, as in C); their mean is the wrapped
- * sum over the number of parts, truncated towards zero. The payload of a NaN result is unspecified.
+ * `mean` divides the f32 sum by the number of parts. max and min give NaN where any part is NaN,
+ * and order -0 below 0. Integer sums wrap around (u8 modulo 256, as in C); their mean is the
+ * wrapped sum over the number of parts, truncated towards zero. The payload of a NaN result is
+ * unspecified.
  */
 export type ReduceOp = 'sum' | 'mean' | 'max' | 'min';
 
 /** The operation of a reduction, its dtypes and its divisor. */
 export interface ReduceOptions {
-  /** Dtype of the output. */
+  /** The dtype of the output. */
   readonly dtype: ReduceDType;
   readonly op: ReduceOp;
   /**
-   * Dtype of the parts, where it is another: both are floats then. Sums of sums are rounded once
-   * so, too: f16 parts to an f32 sum, and such sums to f16. Default: `dtype`.
+   * The dtype of the parts, where it differs: both are floats then. So sums of sums are rounded
+   * only once, too: f16 parts to an f32 sum, and such sums to f16. Default: `dtype`.
    */
   readonly inputDtype?: ReduceDType;
-  /** What `mean` divides by: a whole number from 1 to 2^24. Default: the number of parts. */
+  /** The divisor of `mean`: a whole number from 1 to 2^24. Default: the number of parts. */
   readonly divisor?: number;
 }
 
-/** Combines `parts` in their order, element by element, into `output`. Equal byte lengths. */
+/**
+ * Combines `parts` in their order, element by element, into `output`. All have equal byte lengths
+ * where they have one dtype.
+ */
 export function reducePartsPlain(
   parts: readonly Uint8Array[],
   output: Uint8Array,
@@ -54,8 +58,8 @@ export function reducePartsPlain(
 }
 
 /**
- * @throws {RangeError} unless all parts have as many elements as the output, and whole ones, and
- * the operation and its divisor are such.
+ * @throws {RangeError} unless all parts have a whole number of elements, as many as the output, and
+ * the operation and its divisor are valid
  */
 export function checkParts(
   parts: readonly Uint8Array[],

@@ -1,6 +1,7 @@
-// Reduction of several ranks' parts in WebAssembly SIMD, in slices that let the event loop breathe.
-// Bit-equal to reduce-plain.ts. The surprise: parts are copied into the module's memory slice by
-// slice, so its memory stays small and the caller's buffers may be anywhere.
+// Reduces the parts of several ranks in WebAssembly SIMD, in slices between which the event loop
+// gets its turn. The result equals that of reduce-plain.ts bit for bit. Parts are copied into the
+// module's memory slice by slice, so that memory stays small and the caller's buffers may be
+// anywhere.
 
 import { byteSize } from './dtype.js';
 import { wasmBase64 } from './generated/wasm.js';
@@ -9,11 +10,14 @@ import { DTYPE_CODES, OP_CODES } from './kernel-codes.js';
 import { checkParts, type ReduceOptions } from './reduce-plain.js';
 import { yieldToEventLoop } from './yield-to-event-loop.js';
 
-/** Elements a slice: accumulator, part and result (12 bytes each) stay in a level 2 cache. */
+/**
+ * The elements of a slice: accumulator, part and result (12 bytes each) stay in a level 2 cache.
+ */
 const SLICE_ELEMENTS = 16 * 1024;
 
 /**
- * Milliseconds before the event loop gets a turn: half of the 20 ms that no callback may exceed.
+ * The milliseconds before the event loop gets a turn: half of the 20 ms that no callback may
+ * exceed.
  */
 const TURN_MS = 8;
 
@@ -38,13 +42,14 @@ export class Reducer {
     this.#inPlace = inPlace;
     this.#acc = exports.reserve(SLICE_ELEMENTS * 4);
     this.#part = exports.reserve(SLICE_ELEMENTS * 4);
-    // Taken after both reservations: growing a memory detaches its earlier views.
+    // The view is made after both reservations, because growing a memory detaches its earlier
+    // views.
     this.#memory = new Uint8Array(exports.memory.buffer);
   }
 
   /**
-   * Compiles the embedded module, about 5 ms. `shared`: parts and outputs that all lie in that
-   * memory are combined there, without copies.
+   * Compiles the embedded module, in about 5 ms. With `shared`, parts and outputs that all lie in
+   * that memory are combined there, without copies.
    */
   static async create(shared?: SharedParts): Promise<Reducer> {
     const bytes = Uint8Array.from(atob(wasmBase64), (char) => char.charCodeAt(0));
@@ -61,9 +66,9 @@ export class Reducer {
 
   /**
    * Combines `parts` in their order into `output`, as `reducePartsPlain` does. `output` may be one
-   * of the parts. Neither may be changed until the promise resolves; the event loop gets a turn
+   * of the parts. None of them may change until the promise resolves; the event loop gets a turn
    * every 8 ms.
-   * @throws {RangeError} where lengths don't fit.
+   * @throws {RangeError} where lengths don't fit
    */
   async reduce(
     parts: readonly Uint8Array[],

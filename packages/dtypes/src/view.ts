@@ -1,13 +1,13 @@
-// Bytes seen as the elements of a dtype, without a copy where their alignment allows it.
+// Views bytes as the elements of a dtype, without a copy where their alignment allows it.
 
 import { byteSize, type ReduceDType } from './dtype.js';
 
-/** The typed array that holds a dtype's elements; 16-bit floats are their bit patterns. */
+/** The typed array that holds a dtype's elements; 16-bit floats appear as their bit patterns. */
 export type ElementArray = Float32Array | Uint16Array | Int32Array | Uint32Array | Uint8Array;
 
 /**
  * `source` as elements of `dtype`: a view of the same memory where it is aligned, else a copy.
- * @throws {RangeError} where the bytes are no whole number of elements.
+ * @throws {RangeError} where the bytes are not a whole number of elements
  */
 export function viewAs(source: ArrayBufferView, dtype: ReduceDType): ElementArray {
   const size = byteSize(dtype);

@@ -1,24 +1,24 @@
-// f32 values in fewer bytes for their way over a link: 16-bit floats, or int8 in blocks of 256 with
-// an f32 scale each (ZeRO++ arXiv 2306.10209 calls it qwZ and qgZ), with the error fed back into
-// the next call where the caller keeps a residual. In WebAssembly SIMD, slice by slice as the
-// Reducer.
+// Encodes f32 values in fewer bytes for their way over a link: as 16-bit floats, or as int8 in
+// blocks of 256 with one f32 scale each (qwZ and qgZ of ZeRO++, arXiv 2306.10209). Where the caller
+// keeps a residual, the error is fed back into the next call. It runs in WebAssembly SIMD, slice by
+// slice as the Reducer does.
 
 import { wasmBase64 } from './generated/wasm.js';
 import { yieldToEventLoop } from './yield-to-event-loop.js';
 
-/** How f32 values travel. */
+/** The format in which f32 values travel. */
 export type WireFormat = 'f16' | 'bf16' | 'int8';
 
 /** The compressed formats that f32 values can travel in. */
 export const WIRE_FORMATS: readonly WireFormat[] = ['f16', 'bf16', 'int8'];
 
-/** Elements of an int8 block; each costs 4 bytes more, its scale. */
+/** The elements of an int8 block; each block takes 4 more bytes for its scale. */
 export const INT8_BLOCK_ELEMENTS = 256;
 
 /** A whole number of blocks whose values, residual and decoded values stay in a level 2 cache. */
 const SLICE_ELEMENTS = 64 * INT8_BLOCK_ELEMENTS;
 
-/** Milliseconds before the event loop gets a turn, as in the Reducer. */
+/** The milliseconds before the event loop gets a turn, as in the Reducer. */
 const TURN_MS = 8;
 
 const F32 = 0;
@@ -27,11 +27,12 @@ const DTYPE_CODES = { f16: 1, bf16: 2 } as const;
 
 /** How a codec's work is cut into slices. */
 export interface SliceOptions {
-  /** Aborted: nothing more is written, and the call resolves. */
+  /** Where it is aborted, nothing more is written, and the call resolves. */
   readonly signal?: AbortSignal | undefined;
   /**
-   * Asked before each slice; a promise is awaited first. For who does several things in one turn of
-   * the event loop. Default: a turn of it after every 8 ms of a call.
+   * Called before each slice; a promise that it returns is awaited first. It is for callers that do
+   * several things in one turn of the event loop. Default: a turn of the event loop after every 8
+   * ms of a call.
    */
   readonly pause?: (() => Promise<void> | undefined) | undefined;
 }
@@ -43,7 +44,7 @@ export interface CodingOptions extends SliceOptions {
 
 /** How values are encoded, and the residual that takes part. */
 export interface EncodeOptions extends CodingOptions {
-  /** f32 bytes, as long as the values. */
+  /** f32 bytes, as many as the values have. */
   readonly residual?: Uint8Array | undefined;
 }
 
@@ -60,8 +61,8 @@ interface CodecExports {
 }
 
 /**
- * Bytes of `count` f32 values in `format`.
- * @throws {RangeError} for a format that there is not.
+ * The bytes that `count` f32 values take in `format`.
+ * @throws {RangeError} for an unknown format
  */
 export function encodedByteLength(format: WireFormat, count: number): number {
   if (!WIRE_FORMATS.includes(format)) {
@@ -73,10 +74,10 @@ export function encodedByteLength(format: WireFormat, count: number): number {
 }
 
 /**
- * Encodes and decodes f32 bytes. The error of an element x: f16 half a unit in its last place,
- * 2^-11 |x| (infinity above 65,504); bf16 2^-8 |x|; int8 m / 254, m the largest magnitude of its
- * block of 256. An int8 block with an infinity or NaN decodes to NaN altogether, one below 1e-35 to
- * 0.
+ * Encodes and decodes f32 bytes. The error of an element x is at most 2^-11 |x| in f16, which is
+ * half a unit in the last place (and infinite above 65,504); 2^-8 |x| in bf16; m / 254 in int8,
+ * where m is the largest magnitude of its block of 256. An int8 block with an infinity or NaN
+ * decodes to NaN throughout, and one whose magnitudes are all below 1e-35 decodes to 0.
  */
 export class WireCodec {
   readonly #exports: CodecExports;
@@ -93,7 +94,7 @@ export class WireCodec {
     this.#memory = new Uint8Array(exports.memory.buffer);
   }
 
-  /** Compiles the embedded module, about 5 ms. */
+  /** Compiles the embedded module, in about 5 ms. */
   static async create(): Promise<WireCodec> {
     const bytes = Uint8Array.from(atob(wasmBase64), (char) => char.charCodeAt(0));
     const { instance } = await WebAssembly.instantiate(bytes, {
@@ -107,10 +108,11 @@ export class WireCodec {
   }
 
   /**
-   * Writes the f32 `values` into `coded`, of encodedByteLength bytes. With a `residual` (f32, as
-   * long as `values`), it is added before, and holds afterwards what got lost: error feedback. Of
-   * what arrives as infinity or NaN it holds nothing. The event loop gets a turn every 8 ms; the
-   * buffers are the codec's until it resolves. Throws RangeError where lengths differ.
+   * Writes the f32 `values` into `coded`, which has encodedByteLength bytes. A `residual` (f32, as
+   * long as `values`) is added to the values first, and afterwards holds what got lost, as error
+   * feedback needs it; for a value that arrives as infinity or NaN it holds 0. The event loop gets
+   * a turn every 8 ms; the buffers belong to the codec until the promise resolves.
+   * @throws {RangeError} where lengths differ
    */
   async encode(values: Uint8Array, coded: Uint8Array, options: EncodeOptions): Promise<void> {
     const { format, residual } = options;
@@ -144,7 +146,9 @@ export class WireCodec {
     });
   }
 
-  /** Writes what `coded` holds into `values`, f32 bytes. Otherwise as `encode`. */
+  /**
+   * Writes the values in `coded` into `values`, as f32 bytes. Otherwise it works as `encode` does.
+   */
   async decode(coded: Uint8Array, values: Uint8Array, options: CodingOptions): Promise<void> {
     const { format } = options;
     checkLengths(values, coded, format);
@@ -156,7 +160,7 @@ export class WireCodec {
     });
   }
 
-  /** Adds the f32 `source` to `target`, of equal length, and leaves zeros in `source`. */
+  /** Adds the f32 `source` to `target`, which has the same length, and leaves zeros in `source`. */
   async moveInto(
     target: Uint8Array,
     source: Uint8Array,
@@ -188,7 +192,10 @@ export class WireCodec {
     });
   }
 
-  /** Copies f32 bytes to `place`, with zeros up to 16 elements; returns the elements with those. */
+  /**
+   * Copies f32 bytes to `place`, padded with zeros to a multiple of 16 elements; returns the number
+   * of elements with the padding.
+   */
   #load(bytes: Uint8Array, place: number): number {
     const padded = Math.ceil(bytes.length / 64) * 64;
     this.#memory.set(bytes, place);
@@ -232,7 +239,7 @@ function eightMsATurn(): () => Promise<void> | undefined {
         });
 }
 
-/** Where the coded bytes of a slice of whole blocks begin and end. */
+/** The beginning and the end of the coded bytes of a slice of whole blocks. */
 function codedRange(format: WireFormat, at: number, count: number): [number, number] {
   return [encodedByteLength(format, at), encodedByteLength(format, at + count)];
 }

@@ -1,5 +1,5 @@
-// A turn of the event loop, in Node and in browsers. Timers are the last resort: browsers hold
-// nested ones back for 4 ms.
+// Gives the event loop a turn, in Node and in browsers. Timers are the last resort, because
+// browsers delay nested ones by 4 ms.
 
 /** Resolves in a later macrotask, so that sockets, timers and GPU callbacks get their turn. */
 export function yieldToEventLoop(): Promise<void> {
