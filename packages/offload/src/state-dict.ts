@@ -33,8 +33,8 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
 }
 
 /**
- * Like stateDict, but each tensor is read when it is asked for, with the values of that moment, whole
- * or in parts: a model of any size passes through the host one part of a tensor at a time.
+ * Like stateDict, but each tensor is read when it is asked for, with the values of that moment,
+ * whole or in parts: a model of any size passes through the host one part of a tensor at a time.
  * @throws {OffloadBusyError} from a read while another call, a backward or a step has not ended
  */
 export async function lazyStateDict(model: OffloadModel): Promise<Map<string, LazyTensor<DType>>> {
