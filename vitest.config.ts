@@ -18,6 +18,7 @@ const V8_FLAGS = process.versions.node.startsWith('20.')
   : [];
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const TOGETHER = [
+  'examples/test/*.test.ts',
   'packages/{checkpoint,ddp-buckets,dtypes,fsdp,memory-tracker,nn,offload,tensor-core}/test/**/*.test.ts',
   'packages/collectives/test/!(attacked-job|blame|faults|kubernetes-example|launch-process|mpi|mpi.long|shm-threads|store-process|ws-fuzz|ws-wire).test.ts',
   'packages/gguf/test/!(llama-cpp).test.ts',

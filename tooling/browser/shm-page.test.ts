@@ -1,8 +1,11 @@
 // The shm transport between web workers of a real page: the conformance suite, a worker that is
-// ended, and what a page is told that is not cross-origin isolated.
+// ended, what a page is told that is not cross-origin isolated, and the example of a page.
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { printedLosses } from '../vitest/printed-losses.ts';
 import { bundlePage } from './bundle-page.ts';
 import { chromiumPath, launchChromium, newPage } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
@@ -59,6 +62,32 @@ describe.skipIf(path === undefined)(
       expect(error?.code).toBe('JOIN');
       expect(error?.message).toMatch(/Cross-Origin-Opener-Policy.*Cross-Origin-Embedder-Policy/);
       await page.close();
+    });
+
+    it('learns a sentence on two workers in examples/page, as its server gives it out', async () => {
+      const serve = fileURLToPath(new URL('../../examples/page/serve.mjs', import.meta.url));
+      const server = spawn(process.execPath, [serve, '0'], {
+        stdio: ['ignore', 'pipe', 'inherit'],
+      });
+      try {
+        const [line] = await once(server.stdout, 'data');
+        const page = await newPage(browser);
+        await page.goto(String(line).trim());
+        const log = page.locator('#log');
+        await page.waitForFunction(
+          () => document.querySelector('#log')!.textContent.split('\n').length > 40,
+        );
+        const lines = (await log.textContent())!.split('\n');
+        for (const rank of [0, 1]) {
+          const losses = printedLosses(lines, rank);
+          expect(losses, lines.join('\n')).toHaveLength(20);
+          expect(losses.at(-1)).toBeLessThan(losses[0]! / 2);
+        }
+        await page.close();
+      } finally {
+        server.kill();
+        await once(server, 'exit');
+      }
     });
   },
 );

@@ -1,5 +1,5 @@
-// examples/all-reduce.mjs as processes: with the environment that each launcher gives its
-// processes, under mpirun itself, and on several hosts.
+// The examples of several processes: all-reduce.mjs with the environment that each launcher gives
+// its processes, under mpirun itself and on several hosts, and two-machines.mjs on two of them.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { printedLosses } from '../../../tooling/vitest/printed-losses.js';
 import { bundleProgram } from './support/bundle-program.js';
 import { freePort } from './support/free-port.js';
 import { createLan, lanProblem } from './support/netns.js';
@@ -15,13 +16,17 @@ import { programResult } from './support/run-program.js';
 const LIMIT_MS = 40_000;
 const folder = mkdtempSync(join(tmpdir(), 'launch-'));
 const program = join(folder, 'all-reduce.mjs');
+const training = join(folder, 'two-machines.mjs');
 const secretFile = join(folder, 'secret');
 const running = new Set<ChildProcess>();
 
 beforeAll(async () => {
   writeFileSync(secretFile, 'made by the launcher\n');
-  const example = new URL('../../../examples/all-reduce.mjs', import.meta.url);
-  await bundleProgram(example, program);
+  const examples = new URL('../../../examples/', import.meta.url);
+  await Promise.all([
+    bundleProgram(new URL('all-reduce.mjs', examples), program),
+    bundleProgram(new URL('two-machines.mjs', examples), training),
+  ]);
 });
 
 afterAll(() => {
@@ -154,7 +159,7 @@ describe('several processes that mpirun starts', () => {
 });
 
 describe('ranks on several hosts', () => {
-  const title = `make a group by the first one's address${noLan === undefined ? '' : `, skipped: ${noLan}`}`;
+  const title = `make a group by the first one's address, and train there${noLan === undefined ? '' : `, skipped: ${noLan}`}`;
   it.skipIf(noLan !== undefined)(title, { timeout: LIMIT_MS + 5000 }, async () => {
     using lan = createLan(3);
     const [first] = lan.hosts;
@@ -177,5 +182,20 @@ describe('ranks on several hosts', () => {
     expect(printed).toEqual(
       [0, 1, 2].map((rank) => `rank ${rank} of 3 by env, attempt 0: sum 6\n`),
     );
+    const trained = await Promise.all(
+      lan.hosts.slice(0, 2).map(({ fork }, rank) =>
+        outputOf(
+          fork(training, [String(rank), first!.address], {
+            stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+            env: { SHARDWEAVE_SECRET: 'the same on both machines' },
+          }),
+        ),
+      ),
+    );
+    for (const rank of [0, 1]) {
+      const losses = printedLosses(trained[rank]!.split('\n'), rank);
+      expect(losses).toHaveLength(20);
+      expect(losses.at(-1)).toBeLessThan(losses[0]! / 2);
+    }
   });
 });
