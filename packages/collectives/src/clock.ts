@@ -1,11 +1,11 @@
-// Time as an endpoint sees it. A simulator puts a clock of its own in place, whose time is virtual.
+// Time as an endpoint sees it. A simulator replaces it by a clock whose time is virtual.
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
 
 export interface Clock {
-  /** Milliseconds since any moment; never goes back. */
+  /** Milliseconds since an arbitrary moment; never goes back. */
   now(): number;
-  /** Calls `callback` once, after `ms` milliseconds; what it returns cancels that. */
+  /** Calls `callback` once, after `ms` milliseconds. The returned function cancels that. */
   setTimer(ms: number, callback: () => void): () => void;
   /** Resolves when other work of the event loop has had its turn. */
   turn(): Promise<void>;

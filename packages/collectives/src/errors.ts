@@ -1,6 +1,6 @@
 // Typed errors of collectives, of a start and of the store. `code` is stable and is what callers
-// branch on; the README has the tables. Ranks in messages count in the world:
-// `rank 3/8 allGather #41: peer 2 lost (...)`.
+// branch on; the README has the tables. Ranks in messages are world ranks: `rank 3/8 allGather #41:
+// peer 2 lost (...)`.
 
 import type { Failure, PeerCall } from './failure.js';
 
@@ -23,17 +23,17 @@ export type StoreErrorCode =
   | 'STORE_JOIN'
   | 'STORE_CLOSED';
 
-/** Says where an error was thrown. */
+/** The place where an error was thrown. */
 export interface ErrorPlace {
   readonly rank: number;
   readonly worldSize: number;
-  /** For example `allGather #41`. */
+  /** The call, such as `allGather #41`. */
   readonly call: string;
 }
 
-/** What a StoreError names. */
+/** The keys or ranks that a StoreError names. */
 export interface StoreErrorDetails {
-  /** The keys that nobody has set, where a wait took too long. */
+  /** The keys that no process has set, where a wait took too long. */
   readonly keys?: readonly string[];
   /** The ranks that did not come, where a barrier took too long. */
   readonly ranks?: readonly number[];
@@ -57,10 +57,10 @@ export abstract class CollectiveError extends Error {
   }
 }
 
-/** Ranks called different operations, dtypes or sizes under one number. */
+/** Ranks called different operations, dtypes or sizes as the same call of a group. */
 export class CollectiveMismatchError extends CollectiveError {
   readonly code = 'MISMATCH';
-  /** What each rank called, as far as it was known within a moment. */
+  /** What each rank called, as far as that was known within a moment. */
   readonly calls: readonly PeerCall[];
 
   constructor(place: ErrorPlace, originRank: number, calls: readonly PeerCall[]) {
@@ -80,8 +80,8 @@ export class PeerLostError extends CollectiveError {
 }
 
 /**
- * The process that linked this rank to others, and is no rank, died or fell silent: the ranks
- * behind it may be well. `originRank` is the rank that noticed.
+ * A process that links this rank to others without being a rank itself died or fell silent; the
+ * ranks behind it may be well. `originRank` is the rank that noticed.
  */
 export class RelayLostError extends CollectiveError {
   readonly code = 'RELAY_LOST';
@@ -129,7 +129,7 @@ export class GroupClosedError extends CollectiveError {
   }
 }
 
-/** Arguments that can't be right whatever the other ranks call: nothing was sent. */
+/** Arguments that are wrong whatever the other ranks call; nothing was sent. */
 export class CollectiveUsageError extends CollectiveError {
   readonly code = 'USAGE';
 
@@ -148,17 +148,20 @@ export class JoinError extends CollectiveError {
 }
 
 /**
- * A start that can't work: what the environment or the options say is missing, wrong or
+ * A start that can't work, because something in the environment or the options is missing, wrong or
  * contradictory. Nothing has been sent when it is thrown.
  */
 export class LaunchError extends Error {
   readonly code = 'LAUNCH';
-  /** The environment variable or option that is to blame. */
+  /** The environment variable or option that is at fault. */
   readonly variable: string;
-  /** What it had; undefined where it was not set. */
+  /** The value that it had; undefined where it was not set. */
   readonly value: string | undefined;
 
-  /** `problem` ends without a full stop, `remedy` is a sentence that says what to set. */
+  /**
+   * @param text `problem` has no full stop at its end; `remedy` is a sentence that tells what to
+   * set
+   */
   constructor(
     variable: string,
     value: string | undefined,
@@ -172,7 +175,7 @@ export class LaunchError extends Error {
   }
 }
 
-/** What the calls of a Store reject with. */
+/** The error that the calls of a Store reject with. */
 export class StoreError extends Error implements StoreErrorDetails {
   readonly code: StoreErrorCode;
   readonly keys: readonly string[];

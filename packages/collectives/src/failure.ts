@@ -1,5 +1,5 @@
-// Why a job's groups ended, in a form that travels between ranks: each rank makes its own errors
-// from it (errors.ts), so all name the same origin.
+// The reason for which a job's groups ended, in a form that travels between ranks. Each rank makes
+// its own errors from it (errors.ts), so that all of them name the same origin.
 
 /** What one rank called; `rank` counts in the world. */
 export interface PeerCall {
@@ -14,7 +14,7 @@ interface FailureBase {
 }
 
 export type Failure =
-  /** A relay is no rank, so the origin of 'relay-lost' is the rank that lost it. */
+  /** A relay is not a rank, so the origin of 'relay-lost' is the rank that lost it. */
   | (FailureBase & { readonly kind: 'peer-lost' | 'relay-lost' | 'aborted' | 'closed' })
   | (FailureBase & { readonly kind: 'timeout'; readonly waitingFor: readonly number[] })
   | (FailureBase & { readonly kind: 'mismatch'; readonly calls: readonly PeerCall[] });

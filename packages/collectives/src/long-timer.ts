@@ -1,11 +1,12 @@
-// Timers of any length: setTimeout waits a millisecond where it is asked for more than it can
-// count.
+// Timers of any length: setTimeout itself waits only a millisecond when it is given more than it
+// can count.
 
 /** The most milliseconds that setTimeout can count. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /**
- * Calls `callback` once, after `ms`; after Infinity it never does. What it returns cancels that.
+ * Calls `callback` once, after `ms` milliseconds, or never where `ms` is Infinity. The returned
+ * function cancels that.
  */
 export function setLongTimer(ms: number, callback: () => void): () => void {
   const endMs = performance.now() + ms;

@@ -1,16 +1,16 @@
 // The seam: what moves messages between ranks. A transport knows ranks and bytes. It knows nothing
 // of groups or of matching, which are the business of its listener, the Endpoint.
 //
-// Ordering. Messages from one rank to another begin in the order in which `send` was called, and
-// the bytes of each arrive in order. Messages between different pairs of ranks come in any order,
-// and a message may end before one that began earlier. Control messages may overtake payload.
-// onPeerLeft comes after everything that the peer sent.
-// Ownership. `send` lends the payload until its promise settles. A chunk given to a sink is lent
-// for the duration of `write`. A sink takes exactly as many bytes as the header says.
-// Failure. onPeerLost comes once per peer, in bounded time after it died or fell silent, and
-// nothing of that peer comes after it. `send` to a peer that left or was lost may resolve or
-// reject: nobody depends on it. After `close` or `terminate` the listener hears nothing, and no
-// payload is read.
+// - Ordering: messages from one rank to another begin in the order in which `send` was called, and
+//   the bytes of each arrive in order. Messages between different pairs of ranks come in any order,
+//   and a message may end before one that began earlier. Control messages may overtake payload.
+//   onPeerLeft comes after everything that the peer sent.
+// - Ownership: `send` lends the payload until its promise settles. A chunk that a sink is given is
+//   lent for the duration of `write`. A sink takes exactly as many bytes as the header says.
+// - Failure: onPeerLost comes once per peer, in bounded time after it died or fell silent, and
+//   nothing of that peer comes after it. `send` to a peer that left or was lost may resolve or
+//   reject; nothing depends on which. After `close` or `terminate` the listener hears nothing, and
+//   no payload is read.
 
 import type { CallSignature } from './endpoint/call-signature.js';
 import type { Failure, PeerCall } from './failure.js';
@@ -20,34 +20,34 @@ export interface MessageHeader {
   readonly group: string;
   /** The number of the collective in its group; for send and recv, their channel. */
   readonly sequence: number;
-  /** Tells the sender's messages of one call apart: below 2 ** 16. */
+  /** Tells the sender's messages of one call apart; below 2 ** 16. */
   readonly phase: number;
   readonly call: CallSignature;
-  /** How many bytes of payload follow. */
+  /** The number of bytes of payload that follow. */
   readonly byteLength: number;
 }
 
 /** Takes the payload of one message in chunks, in order. */
 export interface MessageSink {
   /**
-   * Undefined where the payload may be written at once. Else it resolves when the receiver has
-   * named its buffer: what is written before is held in memory of ours and copied again, so a
-   * transport that can leave the payload where it is (`isLending`) waits. It also resolves when
-   * nobody wants the message any more; then `write` drops what it gets.
+   * Undefined where the payload may be written at once. Otherwise it resolves when the receiver has
+   * named its buffer. What is written before that is held in the endpoint's memory and copied
+   * again, so a transport that can leave the payload where it is (`isLending`) waits. It also
+   * resolves when nobody wants the message any more; then `write` drops what it gets.
    */
   readonly posted: Promise<void> | undefined;
   /**
-   * There where the receiver only reads the payload, and nothing was written yet. Instead of
+   * Present where the receiver only reads the payload, and nothing was written yet. Instead of
    * writing, a transport whose payload lies in memory that this thread can read may hand over that
-   * memory, all of it at once. `release` is called when it has been read, maybe more than once; it
-   * returns false where the sender had the memory back before, so that nothing is made of what was
-   * read. A transport looks this up after `posted`.
+   * memory, all of it at once. `release` is called when the memory has been read, perhaps more than
+   * once. It returns false where the sender took the memory back before, in which case the receiver
+   * discards what it has read. A transport looks this up after `posted`.
    */
   readonly lend?: ((memory: Uint8Array, release: () => boolean) => void) | undefined;
   /**
-   * The memory that the payload's next bytes go to, where the receiver has named it. A transport
-   * may have the system write them there, and say how many by `filled` instead of `write`. It
-   * writes nothing there once it has been told to close.
+   * The memory for the payload's next bytes, where the receiver has named it. A transport may have
+   * the system write them there, and tell how many by `filled` instead of `write`. It writes
+   * nothing there once it has been told to close.
    */
   readonly room?: Uint8Array | undefined;
   filled?(byteLength: number): void;
@@ -66,16 +66,19 @@ export type ControlMessage =
     };
 
 export interface TransportListener {
-  /** A message begins; the sink takes its payload. A message of 0 bytes is complete with this. */
+  /**
+   * Called when a message begins; the sink takes its payload. A message of 0 bytes is complete with
+   * this.
+   */
   onMessage(from: number, header: MessageHeader): MessageSink;
   onControl(from: number, message: ControlMessage): void;
   onPeerLost(peer: number, reason: string): void;
   /**
-   * A process that links this rank to some peers, and is no rank itself, died or fell silent. No
-   * onPeerLost of those peers comes then.
+   * Called when a process that links this rank to some peers, without being a rank itself, died or
+   * fell silent. onPeerLost is then not called for those peers.
    */
   onRelayLost(reason: string): void;
-  /** The peer said goodbye and sends nothing more. */
+  /** Called when the peer has said goodbye; it sends nothing more. */
   onPeerLeft(peer: number): void;
 }
 
@@ -86,9 +89,9 @@ export interface Transport {
    */
   readonly isLending?: boolean;
   /**
-   * Resolves when the payload may be changed; undefined where it may be changed at once. `to` is
-   * never the sender itself. `onProgress` may be called as bytes leave: a call's time limit counts
-   * from the last progress.
+   * Sends a message. Resolves when the payload may be changed; undefined where it may be changed at
+   * once. `to` is never the sender itself. `onProgress` may be called as bytes leave: a call's time
+   * limit counts from the last progress.
    */
   send(
     to: number,
@@ -96,7 +99,7 @@ export interface Transport {
     payload: Uint8Array,
     onProgress?: () => void,
   ): Promise<void> | undefined;
-  /** Hears when this rank's first running operation begins, and when its last one is over. */
+  /** Called when this rank's first running operation begins, and when its last one is over. */
   busy?(isBusy: boolean): void;
   /** Sends a small message ahead of queued payload, as far as the link still works. */
   sendControl(to: number, message: ControlMessage): void;
@@ -107,9 +110,12 @@ export interface Transport {
   close(how: 'drain' | 'drop'): Promise<void>;
   /** Frees everything at once, without a word: peers see this rank as lost. */
   terminate(): void;
-  /** Gives memory that this transport moves fastest. Default: plain memory. */
+  /** Allocates memory of the kind that this transport moves fastest. Default: plain memory. */
   allocate?(byteLength: number): Uint8Array;
-  /** Makes memory of the caller's known, so that it is moved as fast as what `allocate` gives. */
+  /**
+   * Tells the transport about memory of the caller's, so that it moves that as fast as what
+   * `allocate` gives.
+   */
   register?(buffer: SharedArrayBuffer): void;
   /**
    * Forgets what `allocate` gave or `register` was told. The caller has no call with it pending.

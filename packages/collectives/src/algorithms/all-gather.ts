@@ -1,11 +1,11 @@
-// All-gather, direct: each rank sends its part to every other one. A rank sends W - 1 parts and
-// gets as many, which are the bytes of a ring, in one hop.
+// Direct all-gather: each rank sends its part to every other rank. A rank sends W - 1 parts and
+// receives as many, which is as many bytes as in a ring, but in one hop.
 
 import type { Call } from '../endpoint/call.js';
 import { receiveHalves, sendHalves } from './message-halves.js';
 import { type PartLayout, partOf } from './part-layout.js';
 
-/** Fills `output` with each rank's part; `own` may be its place in `output` already. */
+/** Fills `output` with each rank's part; `own` may already lie at its place in `output`. */
 export async function allGather(
   call: Call,
   own: Uint8Array,

@@ -1,7 +1,8 @@
-// All-reduce: a reduce-scatter to the owners of parts, whose results go to all, segment by segment.
-// Small buffers go whole instead. Few ranks send theirs to all, who combine them everywhere (one
-// hop); more ranks send theirs to rank 0, who tells the result (fewer messages). The bits are the
-// same, since each element is combined in rank order and rounded once in any case.
+// All-reduce: a reduce-scatter to the owners of parts, who send their results to all ranks, segment
+// by segment. Small buffers travel whole instead. With few ranks each one sends its buffer to all
+// others, and every rank combines all of them (one hop). With more ranks they send theirs to rank
+// 0, which sends the result back (fewer messages). The bits are the same every way, because each
+// element is combined in rank order and rounded once.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import type { Call } from '../endpoint/call.js';
@@ -10,14 +11,15 @@ import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js
 import { reduceScatterRounds } from './reduce-scatter.js';
 
 /**
- * Whole buffers of up to so many bytes cost less: fewer messages and hops outweigh the bytes. At 32
- * KiB it depends on the transport (bench/reports/2026-11-21-collectives-thresholds.md).
+ * Up to this many bytes it is cheaper to send whole buffers: fewer messages and hops outweigh the
+ * bytes. At 32 KiB it depends on the transport
+ * (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 export const GATHER_ALL_MAX_BYTES = 16 * 1024;
 
 /**
- * From so many ranks on, a small buffer goes by rank 0: 2 (W - 1) messages in two hops, not W (W -
- * 1) in one (bench/reports/2026-11-21-collectives-thresholds.md).
+ * From this many ranks on, a small buffer goes by way of rank 0: 2 (W - 1) messages in two hops
+ * instead of W (W - 1) in one (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 export const ROOTED_MIN_RANKS = 4;
 
@@ -43,8 +45,8 @@ export async function allReduce(
   const layout = balancedParts(call.worldSize, input.byteLength, byteSize(options.dtype));
   const plan = planSegments(layout);
   const { numRounds } = plan;
-  // Asked for at once, though `output` may be `input`: an owner answers a segment only when it has
-  // read this rank's share of it.
+  // The results are asked for at once, though `output` may be `input`: an owner sends the result of
+  // a segment only after it has read this rank's share of it.
   const gathered = call.peers.flatMap((peer) => {
     const part = partOf(output, layout, peer);
     return Array.from({ length: numRounds }, (_, round) => segmentOf(part, plan, round)).map(
@@ -67,7 +69,9 @@ function isReducedAtRoot({ worldSize, hosts }: Call): boolean {
   return worldSize >= ROOTED_MIN_RANKS && hosts === undefined;
 }
 
-/** How much this rank sends of a buffer of up to GATHER_ALL_MAX_BYTES; it receives as much. */
+/**
+ * The bytes that this rank sends for a buffer of up to GATHER_ALL_MAX_BYTES; it receives as many.
+ */
 export function smallAllReduceBytes(call: Call, byteLength: number): number {
   const isLeaf = isReducedAtRoot(call) && call.rank !== 0;
   return isLeaf ? byteLength : byteLength * (call.worldSize - 1);
@@ -103,7 +107,7 @@ async function reduceAtRoot(
   options: ReduceOptions,
 ): Promise<void> {
   if (call.rank !== 0) {
-    // `output` may be `input`: nothing comes before rank 0 has read that.
+    // `output` may be `input`: nothing arrives before rank 0 has read the input.
     await Promise.all([call.receive(0, output, 1), call.send(0, input)]);
     return;
   }
@@ -116,7 +120,7 @@ async function reduceAtRoot(
   call.scratch.give(all);
 }
 
-/** Places for all ranks' buffers, by rank: this rank's own, and scratch. */
+/** Buffers for all ranks' inputs, by rank: this rank's own, and scratch memory for the others. */
 function takeParts(call: Call, own: Uint8Array): { all: Uint8Array; parts: Uint8Array[] } {
   const { byteLength } = own;
   const all = call.scratch.take(byteLength * call.worldSize);

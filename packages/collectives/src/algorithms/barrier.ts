@@ -1,5 +1,5 @@
-// A barrier. Few ranks each tell every other one, in one hop; more ranks tell rank 0, who tells
-// all: 2 (W - 1) messages in place of W (W - 1).
+// A barrier. Few ranks tell each other directly, in one hop; more ranks tell rank 0, which tells
+// all of them: 2 (W - 1) messages instead of W (W - 1).
 
 import type { Call } from '../endpoint/call.js';
 import { allGather } from './all-gather.js';

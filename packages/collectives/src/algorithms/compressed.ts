@@ -1,6 +1,7 @@
 // All-gather, reduce-scatter and all-reduce of f32 with fewer bytes on the wire: parts are encoded
-// by their sender and decoded by their receiver, and added up in f32, in rank order, as ever. All
-// ranks read the decoded bits, the sender as well, so results stay equal everywhere.
+// by their sender, decoded by their receiver, and added up in f32 in rank order, as without
+// compression. All ranks read the decoded bits, the sender included, so results are equal
+// everywhere.
 
 import {
   encodedByteLength,
@@ -13,13 +14,13 @@ import type { Call } from '../endpoint/call.js';
 import { receiveHalves, sendHalves } from './message-halves.js';
 import { balancedParts, type PartLayout, partBytes, partOf } from './part-layout.js';
 
-/** How a call's values travel. */
+/** The encoding of a call's values. */
 export interface Compression {
   readonly codec: WireCodec;
   readonly format: WireFormat;
   /**
-   * What earlier calls have lost, in f32, as long as the input. It is added to that, and then gets
-   * what this call loses.
+   * What earlier calls have lost, in f32, as long as the input. It is added to the input, and then
+   * holds what this call loses.
    */
   readonly residual: Uint8Array | undefined;
 }
@@ -27,17 +28,17 @@ export interface Compression {
 const BYTES = Float32Array.BYTES_PER_ELEMENT;
 
 /**
- * So many elements are decoded at a time, so that scratch stays small. It is a multiple of the int8
- * block.
+ * The number of elements that are decoded at a time, so that scratch memory stays small; a multiple
+ * of the int8 block.
  */
 const CHUNK_ELEMENTS = 256 * 1024;
 
-/** Where the phases of the second exchange begin; a message and its rest take two. */
+/** The first phase of the second exchange; a message and its rest take two phases. */
 const SECOND_PHASE = 2;
 
 /**
- * Does what `allGather` does. `own` lies outside of `output`, whose own part gets the decoded
- * values, too.
+ * Works as `allGather` does. `own` lies outside `output`, whose own part gets the decoded values,
+ * too.
  */
 export async function allGatherCompressed(
   call: Call,
@@ -54,7 +55,7 @@ export async function allGatherCompressed(
   giveAll(call, coded);
 }
 
-/** Does what `reduceScatter` does. The owner's own share is exact. */
+/** Works as `reduceScatter` does. The owner's own share is exact. */
 export async function reduceScatterCompressed(
   call: Call,
   input: Uint8Array,
@@ -114,8 +115,8 @@ export async function reduceScatterCompressed(
 }
 
 /**
- * Does what `allReduce` does. The error of the owner's result goes into the owner's share of the
- * next call.
+ * Works as `allReduce` does. The error of the owner's result goes into the owner's residual, and so
+ * into its share of the next call.
  */
 export async function allReduceCompressed(
   call: Call,
@@ -140,19 +141,19 @@ export async function allReduceCompressed(
   giveAll(call, coded);
 }
 
-/** The codec's work shares the event loop's turns with all else of this rank. */
+/** Lets the codec share the event loop's turns with everything else of this rank. */
 function slicesOf({ signal, turns }: Call): SliceOptions {
   return { signal, pause: () => (turns.next() === undefined ? undefined : turns.wait()) };
 }
 
-/** Takes a buffer for each rank's part as it is encoded. */
+/** Takes a buffer for each rank's encoded part. */
 function takeCoded(call: Call, layout: PartLayout, format: WireFormat): Uint8Array[] {
   return Array.from({ length: call.worldSize }, (_, rank) =>
     call.scratch.take(encodedByteLength(format, partBytes(layout, rank) / BYTES)),
   );
 }
 
-/** Sends this rank's buffer to all, and receives theirs into their places. */
+/** Sends this rank's buffer to all others, and receives theirs into their places. */
 async function exchangeCoded(
   call: Call,
   coded: readonly Uint8Array[],

@@ -7,7 +7,7 @@ export function hashText(text: string): number {
   return hashNumbers(Array.from({ length: text.length }, (_, i) => text.charCodeAt(i)));
 }
 
-/** FNV-1a over integers of up to 64 bits, in 32 bits; never 0, which stands for no list. */
+/** FNV-1a in 32 bits over integers of up to 64 bits; never 0, which stands for no list. */
 export function hashNumbers(numbers: readonly number[]): number {
   let hash = FNV_BASIS;
   for (const number of numbers) {

@@ -1,10 +1,10 @@
-// Reduce-scatter and all-reduce in two stages, for ranks that share hosts: within each host, then
-// between them. Each part crosses between two hosts once, not once for each of their ranks.
+// Reduce-scatter and all-reduce in two stages, for ranks that share hosts: first within each host,
+// then between hosts. Each part crosses between two hosts once, not once for each of their ranks.
 //
-// Note [hierarchical order]: the ranks of one host are combined in rank order, then the hosts'
-// results in the order of the hosts' lowest ranks. All of it in f32, divided and rounded once, at
-// the end. So results are equal bit for bit on all ranks and in all runs, but not to those in plain
-// rank order.
+// Note [hierarchical order]
+// The ranks of one host are combined in rank order, then the hosts' results in the order of the
+// hosts' lowest ranks, all of it in f32, which is divided and rounded once, at the end. So results
+// are equal bit for bit on all ranks and in all runs, but differ from those in plain rank order.
 
 import { byteSize, isFloat, type ReduceDType, type ReduceOptions } from '@shardweave/dtypes';
 import { type Borrowed, giveBack } from '../endpoint/arrival.js';
@@ -20,16 +20,16 @@ import {
 } from './part-layout.js';
 
 /**
- * The same number as in reduce-scatter.ts, whose Note [rounds] holds here, too: rounds go through
- * both stages.
+ * The same number as in reduce-scatter.ts, whose Note [rounds] applies here, too: a round goes
+ * through both stages.
  */
 const AHEAD = 2;
 
-/** The messages of a round, which are asked for before anything of it is summed. */
+/** The messages of a round, all of which are asked for before any of them is summed. */
 interface Round {
-  /** For each owner that this rank speaks for: its segment from each other rank of the host. */
+  /** For each owner that this rank speaks for, its segment from each other rank of the host. */
   readonly locals: readonly Promise<readonly Borrowed[]>[];
-  /** This rank's own segment, combined, from each other host. */
+  /** The combined segments of this rank's own part, one from each other host. */
   readonly remotes: Promise<readonly Borrowed[]>;
 }
 
@@ -55,7 +55,7 @@ export class Hierarchical {
   }
 
   /**
-   * Does what `reduceScatter` of reduce-scatter.ts does, in the order of Note [hierarchical order].
+   * Works as `reduceScatter` of reduce-scatter.ts does, in the order of Note [hierarchical order].
    */
   async reduceScatter(
     input: Uint8Array,
@@ -78,7 +78,10 @@ export class Hierarchical {
     }
   }
 
-  /** Does a reduce-scatter, and sends each result to all ranks by way of one on each other host. */
+  /**
+   * Does a reduce-scatter, and sends each result to all ranks, to those of another host by way of
+   * one of them.
+   */
   async allReduce(input: Uint8Array, output: Uint8Array): Promise<void> {
     const { rank, worldSize } = this.#call;
     const gathered: Promise<void>[] = [];
@@ -168,7 +171,10 @@ export class Hierarchical {
     return sum;
   }
 
-  /** From its owner or from who speaks for it here; passed on to neighbors by the latter. */
+  /**
+   * Receives the result of `owner`, from the owner or from the rank that speaks for it on this
+   * host; a rank that speaks for it passes it on to the others of its host.
+   */
   async #receiveResult(owner: number, segment: Uint8Array, round: number): Promise<void> {
     const call = this.#call;
     const speaker = this.#hosts.speaker(this.#host, owner);
@@ -196,7 +202,10 @@ export class Hierarchical {
     return sumDtype(this.#options.dtype);
   }
 
-  /** Two ranks of one host have a phase for each owner that the sender or receiver speaks for. */
+  /**
+   * The phase of a message. Two ranks of one host have a phase for each owner that the sender or
+   * the receiver speaks for.
+   */
   #phase(
     stage: 'part within host' | 'sum between hosts' | 'result within host' | 'result between hosts',
     round: number,
@@ -208,7 +217,7 @@ export class Hierarchical {
   }
 }
 
-/** Does what `allReduce` of all-reduce.ts does for large buffers. */
+/** Works as `allReduce` of all-reduce.ts does for large buffers. */
 export async function allReduceByHosts(
   call: Call,
   hosts: HostPlan,
@@ -220,7 +229,7 @@ export async function allReduceByHosts(
   await new Hierarchical(call, hosts, layout, options).allReduce(input, output);
 }
 
-/** Combines parts of all ranks that are all here, in the same order. */
+/** Combines the parts of all ranks, all of which are on this rank, in the same order. */
 export async function reduceByHosts(
   call: Call,
   hosts: HostPlan,
@@ -250,7 +259,10 @@ function finalOptions({ dtype, op }: ReduceOptions, divisor: number): ReduceOpti
   return { dtype, inputDtype: sumDtype(dtype), op, divisor };
 }
 
-/** Integers wrap around at any stage alike; floats are rounded once only if sums stay in f32. */
+/**
+ * The dtype of sums within a host: integers wrap around alike at any stage, but floats are rounded
+ * only once if their sums stay in f32.
+ */
 function sumDtype(dtype: ReduceDType): ReduceDType {
   return isFloat(dtype) ? 'f32' : dtype;
 }

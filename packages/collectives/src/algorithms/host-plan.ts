@@ -1,9 +1,9 @@
-// Which ranks of a group share a host, and who speaks for a host: for sums that are combined within
+// Which ranks of a group share a host, and which rank speaks for a host. Sums are combined within
 // hosts first, so that each part crosses between two hosts once.
 
 import { hashNumbers } from './hash-numbers.js';
 
-/** Ranks count in the group here. */
+/** A plan for one group, whose ranks it numbers by their place in the group. */
 export class HostPlan {
   /** The host of each rank, as an index into `members`. */
   readonly hostOf: readonly number[];
@@ -22,8 +22,8 @@ export class HostPlan {
   }
 
   /**
-   * `hosts` has any number for each rank, equal for ranks that share one. Undefined where a plan
-   * saves nothing: with a single host, or one rank on each.
+   * Makes the plan. `hosts` has any number for each rank, equal for ranks that share a host.
+   * Undefined where a plan saves nothing: with a single host, or with one rank on each host.
    */
   static of(hosts: readonly number[]): HostPlan | undefined {
     const ids = [...new Set(hosts)];
@@ -38,8 +38,9 @@ export class HostPlan {
   }
 
   /**
-   * Who combines on a host what belongs to `owner`, and takes there what comes from it: itself on
-   * its own host; elsewhere one of the host's ranks, another one for each owner as far as they go.
+   * The rank of a host that combines there what belongs to `owner`, and receives there what comes
+   * from it. On its own host that is the owner itself. Elsewhere the host's ranks take turns, so
+   * that each speaks for about as many owners.
    */
   speaker(host: number, owner: number): number {
     const ownHost = this.hostOf[owner]!;

@@ -1,24 +1,29 @@
-// Splits a message where it may leave before its receiver has called. The rest waits for a sign of
-// the receiver, so what a late rank must hold of others stays small.
+// Splits a message of which a part may be sent before its receiver has called. The rest waits for a
+// sign from the receiver, so a late rank never holds much of what others send.
 
 import type { Call } from '../endpoint/call.js';
 
-/** A late rank holds this much of each peer; on the wire it covers the time that the sign takes. */
+/**
+ * The most that a late rank holds of each peer; on the wire it covers the time that the sign takes.
+ */
 const EAGER_BYTES = 2 ** 20;
 
-/** A message's two halves, as views; `rest` is empty where it all may leave at once. */
+/** A message's two halves, as views; `rest` is empty where all of it may be sent at once. */
 export interface Halves {
   readonly head: Uint8Array;
   readonly rest: Uint8Array;
 }
 
-/** Splits a payload alike at its sender and its receiver, since it goes by the length alone. */
+/**
+ * Splits a payload in the same way at its sender and at its receiver, because only the length
+ * decides.
+ */
 export function halve(call: Call, payload: Uint8Array): Halves {
   const at = call.isLending ? payload.byteLength : EAGER_BYTES;
   return { head: payload.subarray(0, at), rest: payload.subarray(at) };
 }
 
-/** Sends the head as `phase` now, and the rest as `phase + 1` when `called` says so. */
+/** Sends the head as `phase` at once, and the rest as `phase + 1` when `called` resolves. */
 export function sendHalves(
   call: Call,
   peer: number,
@@ -34,7 +39,10 @@ export function sendHalves(
   return called.then(() => call.send(peer, rest, phase + 1));
 }
 
-/** Asks for both halves at once. `head` resolves with the first: the peer has called. */
+/**
+ * Asks for both halves at once. `head` resolves with the first one, which shows that the peer has
+ * called.
+ */
 export function receiveHalves(
   call: Call,
   peer: number,

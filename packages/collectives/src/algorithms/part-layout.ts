@@ -1,5 +1,5 @@
-// How a buffer is divided among ranks: byte offsets of consecutive parts, even or not; and a part
-// into segments, so that what is sent, summed and passed on overlap.
+// How a buffer is divided among ranks: the byte offsets of consecutive parts, even or uneven; and
+// how a part is divided into segments, so that sending, summing and passing on overlap.
 
 /**
  * Rank r's part goes from `offsets[r]` to `offsets[r + 1]`: parts of 2, 2 and 1 bytes have the
@@ -9,7 +9,7 @@ export interface PartLayout {
   readonly offsets: readonly number[];
 }
 
-/** `worldSize` parts of `partBytes` each. */
+/** Makes `worldSize` parts of `partBytes` bytes each. */
 export function evenParts(worldSize: number, partBytes: number): PartLayout {
   const offsets = [0]; // in a loop: of every small call it is a noticeable part
   for (let rank = 1; rank <= worldSize; rank++) {
@@ -18,7 +18,10 @@ export function evenParts(worldSize: number, partBytes: number): PartLayout {
   return { offsets };
 }
 
-/** Parts of whole elements, which differ by one element at most: 9 over 4 ranks is 2, 2, 2, 3. */
+/**
+ * Makes parts of whole elements whose sizes differ by at most one element: 9 over 4 ranks is 2, 2,
+ * 2, 3.
+ */
 export function balancedParts(
   worldSize: number,
   byteLength: number,
@@ -33,7 +36,7 @@ export function balancedParts(
   };
 }
 
-/** Parts of `counts[r]` elements each. */
+/** Makes parts of `counts[r]` elements each. */
 export function countedParts(counts: readonly number[], elementBytes: number): PartLayout {
   const offsets = [0];
   for (const count of counts) {
@@ -42,50 +45,51 @@ export function countedParts(counts: readonly number[], elementBytes: number): P
   return { offsets };
 }
 
-/** Rank r's part, as a view. */
+/** The part of a rank, as a view. */
 export function partOf(bytes: Uint8Array, layout: PartLayout, rank: number): Uint8Array {
   return bytes.subarray(layout.offsets[rank], layout.offsets[rank + 1]);
 }
 
-/** Bytes of rank r's part. */
+/** The number of bytes of a rank's part. */
 export function partBytes(layout: PartLayout, rank: number): number {
   return layout.offsets[rank + 1]! - layout.offsets[rank]!;
 }
 
 /**
- * A segment is so large that a message's own cost vanishes: half of it takes an eighth to a third
- * more CPU time, twice of it saves little and delays the first sum
+ * The largest segment: at this size a message's own cost hardly shows. Half of it takes an eighth
+ * to a third more CPU time; twice of it saves little and delays the first sum
  * (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 const MAX_SEGMENT_BYTES = 2 ** 20;
 
-/** All peers' segments of one round together are about this large: it bounds what a rank holds. */
+/** The size of all peers' segments of one round together, about, which bounds what a rank holds. */
 const ROUND_BYTES = 4 * 2 ** 20;
 
 /**
- * No segment is smaller, though 128 ranks would make it so: a message should still carry something.
+ * The smallest segment, even where 128 ranks would make it smaller: a message should carry
+ * something.
  */
 const MIN_SEGMENT_BYTES = 64 * 1024;
 
-/** Two phases for each of so many segments fit MessageHeader.phase. */
+/** The most rounds: two phases for each of them fit MessageHeader.phase. */
 const MAX_ROUNDS = 2 ** 14;
 
-/** Multiples of this are whole elements of every dtype, and whole vectors. */
+/** A multiple of this is a whole number of elements of every dtype, and of whole vectors. */
 const GRAIN_BYTES = 64;
 
 /**
- * Every part is cut into segments of `segmentBytes`, whose last one is shorter; short parts have
- * empty ones.
+ * The cut of every part into segments of `segmentBytes`, of which the last one is shorter. A short
+ * part has empty segments.
  */
 export interface SegmentPlan {
   readonly segmentBytes: number;
-  /** How many rounds the longest part takes; at least 1. */
+  /** The number of rounds that the longest part takes; at least 1. */
   readonly numRounds: number;
 }
 
 /**
- * Plans segments alike on all ranks, since it goes by the layout alone. Each half of an operation
- * has `phasesPerRound`.
+ * Plans segments in the same way on all ranks, because only the layout decides. Each half of an
+ * operation has `phasesPerRound` phases in a round.
  */
 export function planSegments(layout: PartLayout, phasesPerRound = 1): SegmentPlan {
   const numParts = layout.offsets.length - 1;
@@ -100,7 +104,7 @@ export function planSegments(layout: PartLayout, phasesPerRound = 1): SegmentPla
   return { segmentBytes, numRounds: Math.max(1, Math.ceil(longest / segmentBytes)) };
 }
 
-/** A part's segment of a round, as a view; empty behind the part's end. */
+/** A part's segment in a round, as a view; empty after the part's end. */
 export function segmentOf(part: Uint8Array, plan: SegmentPlan, round: number): Uint8Array {
   return part.subarray(round * plan.segmentBytes, (round + 1) * plan.segmentBytes);
 }

@@ -1,11 +1,13 @@
-// Reduce-scatter, direct to the owner of each part: W - 1 parts out and W - 1 parts in, the bytes
-// of a ring, in one hop. The owner combines in rank order and rounds once, whatever arrives first.
+// Direct reduce-scatter: each rank sends every other one the part that the other owns, W - 1 parts
+// out and W - 1 parts in, which is as many bytes as in a ring, but in one hop. The owner combines
+// in rank order and rounds once, whatever arrives first.
 //
-// Note [rounds]: parts travel in segments, a round of them at a time, and each round is summed
-// while the next ones arrive. A rank sends AHEAD rounds more than it has summed, so a peer that has
-// sent round k to it has had round k - AHEAD of it: nobody ever holds more than 2 AHEAD rounds,
-// without acknowledgements. For that each round has a message between every two ranks, even if
-// empty.
+// Note [rounds]
+// Parts travel in segments, one round of them at a time, and each round is summed while the next
+// ones arrive. A rank sends AHEAD rounds more than it has summed. So a peer that has sent it round
+// k has received its round k - AHEAD, and nobody ever holds more than 2 AHEAD rounds, without any
+// acknowledgements. For that reason each round has a message between every two ranks, even an empty
+// one.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import { type Borrowed, giveBack } from '../endpoint/arrival.js';
@@ -19,18 +21,18 @@ import {
   segmentOf,
 } from './part-layout.js';
 
-/** How many rounds are on their way beside the one that is summed: 2 MiB a link keep it busy. */
+/** The rounds that are on their way beside the one that is being summed: 2 MiB keep a link busy. */
 const AHEAD = 2;
 
 export interface ReduceScatterOptions {
   readonly reduce: ReduceOptions;
-  /** Is called when this rank's segment of a round is in `output`. */
+  /** Called when this rank's segment of a round is in `output`. */
   onReduced?(segment: Uint8Array, round: number): void;
 }
 
 /**
- * Combines all ranks' parts of this rank into `output`, which may be that part of `input`. Sends in
- * phases 0 to `numRounds - 1`.
+ * Combines all ranks' shares of this rank's part into `output`, which may be that part of `input`.
+ * Sends in phases 0 to `numRounds - 1`.
  */
 export async function reduceScatterRounds(
   call: Call,
@@ -87,7 +89,7 @@ export function reduceScatter(
   return reduceScatterRounds(call, input, output, layout, plan, { reduce: options });
 }
 
-/** `borrowed` is in the order of `call.peers`. */
+/** All ranks' shares in rank order, where `borrowed` is in the order of `call.peers`. */
 function inRankOrder(call: Call, own: Uint8Array, borrowed: readonly Borrowed[]): Uint8Array[] {
   const parts: Uint8Array[] = [];
   parts[call.rank] = own;

@@ -1,6 +1,6 @@
-// Gather, and broadcast of what is small or can be lent: direct between the root and every other
-// rank. The other direction carries an empty message. By it ranks that disagree about the call or
-// its root meet and notice, and it says that a rank has called.
+// Gather, and broadcast of small or lent buffers: messages go directly between the root and every
+// other rank. In the other direction goes an empty message, by which ranks that disagree about the
+// call or its root notice it, and which tells that a rank has called.
 
 import type { Call } from '../endpoint/call.js';
 import { receiveHalves, sendHalves } from './message-halves.js';
@@ -9,7 +9,7 @@ import { isScattered, scatterBroadcast } from './scatter-broadcast.js';
 
 const EMPTY = new Uint8Array(0);
 
-/** Sends the root's `buffer` to all. */
+/** Sends the root's `buffer` to all other ranks. */
 export async function broadcast(call: Call, buffer: Uint8Array, root: number): Promise<void> {
   if (isScattered(call, buffer.byteLength)) {
     await scatterBroadcast(call, buffer, root);

@@ -1,13 +1,13 @@
-// Broadcast of large buffers (van de Geijn's): the root gives every other rank one part, and they
-// give it to each other. The root's link carries the buffer once instead of W - 1 times. Nothing is
-// added, so the way of the bytes doesn't show in the result.
+// Broadcast of large buffers (van de Geijn's algorithm): the root gives every other rank one part,
+// and they give their parts to each other. The root's link carries the buffer once instead of W - 1
+// times. Nothing is added up, so the way that the bytes take doesn't show in the result.
 
 import type { Call } from '../endpoint/call.js';
 import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js';
 
 /**
- * For fewer bytes a second hop costs more than the root saves: by the root's CPU time on one host,
- * 256 KiB are better sent whole and 1 MiB in parts
+ * For fewer bytes a second hop costs more than the root saves: measured by the root's CPU time on
+ * one host, 256 KiB are better sent whole and 1 MiB in parts
  * (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 export const SCATTER_MIN_BYTES = 512 * 1024;
@@ -15,13 +15,14 @@ export const SCATTER_MIN_BYTES = 512 * 1024;
 const EMPTY = new Uint8Array(0);
 
 /**
- * Decides alike on all ranks. Where payloads are lent, each receiver copies from the root itself.
+ * Whether a broadcast goes in parts, decided alike on all ranks. Where payloads are lent, each
+ * receiver copies from the root itself.
  */
 export function isScattered(call: Call, byteLength: number): boolean {
   return call.worldSize > 2 && !call.isLending && byteLength >= SCATTER_MIN_BYTES;
 }
 
-/** Sends the root's `buffer` to all. */
+/** Sends the root's `buffer` to all other ranks. */
 export async function scatterBroadcast(
   call: Call,
   buffer: Uint8Array,
@@ -35,7 +36,7 @@ export async function scatterBroadcast(
     segmentOf(partOf(buffer, layout, index), plan, round);
 
   if (call.rank === root) {
-    // All have called before anything leaves: what is passed on finds its buffer, too.
+    // All ranks have called before anything is sent, so what is passed on finds its buffer, too.
     await Promise.all(others.map((peer) => call.receive(peer, EMPTY)));
     for (const round of rounds) {
       others.forEach((peer, index) => {

@@ -1,7 +1,7 @@
 // One message from one peer, which meets its receiver in either order. Before the receiver has
-// named its buffer, bytes are held in scratch; after that they go straight into it. A receiver that
-// only reads names no buffer: it gets the scratch, or the sender's own memory where the transport
-// can lend it.
+// named its buffer, the bytes are held in scratch memory; after that they go straight into the
+// buffer. A receiver that only reads names no buffer: it reads the scratch memory, or the sender's
+// own memory where the transport can lend it.
 
 import type { MessageHeader, MessageSink } from '../transport.js';
 import type { Call } from './call.js';
@@ -12,17 +12,22 @@ import type { Turns } from './turns.js';
 /** The bytes of a message, which may be read until `release`. */
 export interface Borrowed {
   readonly bytes: Uint8Array;
-  /** Returns false where the sender had its memory back already: what was read may be anything. */
+  /**
+   * Ends the reading. Returns false where the sender took its memory back before: what was read may
+   * then be anything.
+   */
   release(): boolean;
 }
 
-/** What is awaited in a job that has failed elsewhere, until this rank hears of it. */
+/**
+ * Stands for what will never come in a job that has failed elsewhere, until this rank hears of it.
+ */
 const NEVER = new Promise<void>(() => {});
 
 /**
- * Ends the reading of several messages. Where a sender had its memory back already, that rank has
- * failed, and nobody may see what was made of it: then there is a promise that stays pending until
- * the failure ends the call.
+ * Ends the reading of several messages. Where a sender took its memory back before, that rank has
+ * failed, and nobody may see what was made of its bytes: the returned promise then stays pending
+ * until the failure ends the call. Otherwise nothing is returned.
  */
 export function giveBack(borrowed: readonly Borrowed[]): Promise<void> | undefined {
   const wereWhole = borrowed.map(({ release }) => release());
@@ -38,13 +43,15 @@ export interface ArrivalServices {
 const EMPTY = new Uint8Array(0);
 
 export class Arrival implements MessageSink {
-  /** The `recv` that has asked for the message, where `send` sends it. */
+  /** The `recv` that has asked for the message, where the message is one of `send`. */
   receiver: Call | undefined;
   readonly #services: ArrivalServices;
-  /** Whether it is written before it is posted: messages of `send` don't wait for their `recv`. */
+  /**
+   * Whether it may be written before it is posted: messages of `send` don't wait for their `recv`.
+   */
   readonly #isEager: boolean;
   #header: MessageHeader | undefined;
-  /** The length that the receiver has named, once it has. */
+  /** The length that the receiver has named; undefined before that. */
   #expectedBytes: number | undefined;
   #target: Uint8Array | undefined;
   #held: Uint8Array | undefined;
@@ -71,7 +78,7 @@ export class Arrival implements MessageSink {
     return this.#expectedBytes !== undefined;
   }
 
-  /** Whether nothing of the message is missing, though some of it may still be copied here. */
+  /** Whether the whole message is here, though some of it may still be being copied. */
   get hasArrived(): boolean {
     const header = this.#header;
     const isWhole = this.#lent !== undefined || this.#received === header?.byteLength;
@@ -104,7 +111,9 @@ export class Arrival implements MessageSink {
     };
   }
 
-  /** The message begins. `onClaimed` is called when a receiver asks for it, if none has yet. */
+  /**
+   * Begins the message. `onClaimed` is called when a receiver asks for it, unless one has already.
+   */
   begin(header: MessageHeader, onClaimed?: () => void): void {
     this.#header = header;
     this.#onClaimed = onClaimed;
@@ -141,7 +150,9 @@ export class Arrival implements MessageSink {
     this.#settle();
   }
 
-  /** Names the buffer, of the message's length; resolves when all of it is there. */
+  /**
+   * Names the buffer, which has the message's length; resolves when all of the message is in it.
+   */
   post(target: Uint8Array, onProgress: () => void): Promise<void> {
     this.#expect(target.byteLength);
     this.#target = target;
@@ -156,7 +167,7 @@ export class Arrival implements MessageSink {
     return this.#complete(onProgress);
   }
 
-  /** Asks for bytes to read; resolves when all of them are there. */
+  /** Asks for the bytes to read them; resolves when all of them are here. */
   async borrow(byteLength: number, onProgress: () => void): Promise<Borrowed> {
     this.#expect(byteLength);
     await this.#complete(onProgress);
@@ -174,7 +185,9 @@ export class Arrival implements MessageSink {
     };
   }
 
-  /** Drops what still arrives: buffers are their owners' again. Its promises stay pending. */
+  /**
+   * Ignores what still arrives, and leaves its promises pending: buffers are their owners' again.
+   */
   cancel(): void {
     this.#isCancelled = true;
     this.#onComplete = undefined;

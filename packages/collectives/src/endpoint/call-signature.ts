@@ -1,5 +1,5 @@
-// What a rank called: the fields that all ranks of a collective must agree on. They travel with
-// every message, so that ranks that disagree can say what each one called.
+// What a rank called: the fields on which all ranks of a collective must agree. They travel with
+// every message, so that ranks that disagree can tell what each one called.
 
 import type { ReduceDType, ReduceOp, WireFormat } from '@shardweave/dtypes';
 
@@ -8,10 +8,10 @@ export type WireDType = ReduceDType;
 
 export const WIRE_DTYPES: readonly WireDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
 
-/** The element type that ranks compare, with how f32 travels where it is compressed. */
+/** The element type that ranks compare, including how f32 travels where it is compressed. */
 export type CallDType = WireDType | `f32 as ${WireFormat}`;
 
-/** All of them, in the order of their codes on the wire. */
+/** All of these, in the order of their codes on the wire. */
 export const CALL_DTYPES: readonly CallDType[] = [
   ...WIRE_DTYPES,
   'f32 as f16',
@@ -33,7 +33,7 @@ export type OperationName =
 export interface CallSignature {
   readonly operation: OperationName;
   readonly dtype: CallDType;
-  /** null where nothing is added up. */
+  /** The reduction; null where nothing is added up. */
   readonly reduceOp: ReduceOp | null;
   /**
    * The bytes of the part that one rank contributes or owns; in allReduce, and where counts are
@@ -42,11 +42,13 @@ export interface CallSignature {
   readonly byteLength: number;
   /** The group rank of the root; -1 where there is none. */
   readonly root: number;
-  /** A 32-bit hash of uneven counts, shared hosts and the identity; 0 where there are none. */
+  /**
+   * A 32-bit hash of uneven counts, shared hosts and the identity; 0 where there are none of them.
+   */
   readonly layout: number;
 }
 
-/** Whether two ranks called the same thing. */
+/** Whether two ranks made the same call. */
 export function isSameCall(a: CallSignature, b: CallSignature): boolean {
   return (
     a.operation === b.operation &&
@@ -58,7 +60,7 @@ export function isSameCall(a: CallSignature, b: CallSignature): boolean {
   );
 }
 
-/** Lists of more numbers than these make a message hard to read. */
+/** A list of more numbers than this makes a message hard to read. */
 const MAX_LISTED = 16;
 
 /** The details that `CallSignature.layout` is a hash of, where they are known. */
@@ -103,7 +105,7 @@ export function describeCall(
 }
 
 /**
- * Whether it is a send or recv, which are numbered by their channel, not by the group's sequence.
+ * Whether the call is a send or recv, which are numbered by channel, not by the group's sequence.
  */
 export function isPointToPoint(call: CallSignature): boolean {
   return call.operation === 'send' || call.operation === 'recv';

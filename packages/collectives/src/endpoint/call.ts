@@ -1,5 +1,5 @@
-// One running operation of one rank: what an algorithm sees of the wire. Peers are group ranks in a
-// call's own methods, and world ranks in the transport below. Nothing here rejects: a failure ends
+// One running operation of one rank, as an algorithm sees it. In a call's own methods peers are
+// group ranks; in the transport below they are world ranks. Nothing here rejects: a failure ends
 // the job, and with it the call.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
@@ -12,7 +12,7 @@ import type { RankJob } from './rank-job.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { Turns } from './turns.js';
 
-/** A call and its place; `members` are world ranks in group order. */
+/** A call and the group in which it is made; `members` are world ranks in group order. */
 export interface CallSpec {
   readonly group: string;
   readonly members: readonly number[];
@@ -25,16 +25,19 @@ export interface CallSpec {
   readonly identity?: string | undefined;
   /** See BarrierOptions. */
   readonly elseAbort?: string | undefined;
-  /** There where ranks share hosts, and sums are to be combined within hosts first. */
+  /** The plan of shared hosts, where sums are to be combined within hosts first. */
   readonly hosts?: HostPlan | undefined;
-  /** How long nothing may move before the call fails. */
+  /** The time without any progress after which the call fails. */
   readonly timeoutMs: number;
 }
 
-/** What `send` returns where the transport has taken a copy of the message. */
+/** The result of `send` where the transport has taken a copy of the message. */
 const SENT = Promise.resolve();
 
-/** For onPeerLost to come after a rejected send. The transport's links end at the same moment. */
+/**
+ * The time for onPeerLost to come after a rejected send. Usually both come at the same moment, when
+ * the transport's link ends.
+ */
 const SEND_GRACE_MS = 1000;
 
 export class Call {
@@ -93,7 +96,7 @@ export class Call {
   }
 
   /**
-   * The other group ranks. They begin after this one, so that not all ranks start with the same
+   * The other group ranks, beginning after this one, so that not all ranks start with the same
    * peer.
    */
   get peers(): readonly number[] {
@@ -107,17 +110,17 @@ export class Call {
     return this.#peers;
   }
 
-  /** Milliseconds since a byte of this call moved. */
+  /** The milliseconds since a byte of this call last moved. */
   get idleMs(): number {
     return this.#job.clock.now() - this.#lastProgressMs;
   }
 
-  /** Notes that something moved: the time limit begins anew. */
+  /** Notes that something moved, so that the time limit begins anew. */
   progressed(): void {
     this.#lastProgressMs = this.#job.clock.now();
   }
 
-  /** Sends a message, whose payload is lent until it resolves. */
+  /** Sends a message. Its payload is lent until the promise resolves. */
   send(peer: number, payload: Uint8Array, phase = 0): Promise<void> {
     const { group, sequence, signature, members } = this.spec;
     const { byteLength } = payload;
@@ -147,8 +150,9 @@ export class Call {
   }
 
   /**
-   * A transport that can't send either knows why and says so (onPeerLost, onPeerLeft), soon before
-   * or after; then that counts. Else it is a bug, which ends the job, too.
+   * Waits after a rejected send. A transport that can't send usually knows why, and reports it
+   * (onPeerLost, onPeerLeft) shortly before or after; then that report counts. Otherwise it is a
+   * bug, which ends the job, too.
    */
   async #afterSendFailed(to: number, error: unknown): Promise<void> {
     const { left, clock } = this.#job;
@@ -160,7 +164,7 @@ export class Call {
     }
   }
 
-  /** Resolves when all that was sent may be changed. */
+  /** Resolves when everything that was sent may be changed. */
   async sent(): Promise<void> {
     if (this.#numUnsent > 0) {
       await new Promise<void>((resolve) => {
@@ -177,8 +181,8 @@ export class Call {
   }
 
   /**
-   * Resolves with the peer's message, to be read: it needs no buffer of the caller's, nor a copy
-   * where the transport can lend it.
+   * Resolves with the peer's message for reading. That needs no buffer of the caller's, and no copy
+   * where the transport can lend the bytes.
    */
   borrow(peer: number, byteLength: number, phase = 0): Promise<Borrowed> {
     return this.#receive(peer, byteLength, phase, (arrival) =>
@@ -186,7 +190,7 @@ export class Call {
     );
   }
 
-  /** Combines parts of all ranks, in rank order, into `output`. */
+  /** Combines the parts of all ranks, in rank order, into `output`. */
   async reduce(
     parts: readonly Uint8Array[],
     output: Uint8Array,
@@ -198,7 +202,7 @@ export class Call {
 
   /** Copies within this rank, in slices, unless target and source are the same bytes already. */
   async copy(target: Uint8Array, source: Uint8Array): Promise<void> {
-    // A view of the same bytes is common (a shard inside its full buffer) and needs no copy.
+    // A view of the same bytes (a shard inside its full buffer) is common and needs no copy.
     if (target.buffer !== source.buffer || target.byteOffset !== source.byteOffset) {
       await copyBytes(target, source, this.turns, () => this.#isOver);
     }
@@ -209,7 +213,7 @@ export class Call {
     return this.#isOver;
   }
 
-  /** Is aborted when the call has failed: nothing of the caller's is written any more. */
+  /** Aborted when the call has failed, after which nothing of the caller's is written any more. */
   get signal(): AbortSignal {
     if (this.#abort === undefined) {
       this.#abort = new AbortController();
@@ -220,7 +224,7 @@ export class Call {
     return this.#abort.signal;
   }
 
-  /** World ranks whose messages have been asked for and have not arrived. */
+  /** The world ranks whose messages have been asked for and have not arrived. */
   waitingFor(): number[] {
     const missing = [...this.#pending].filter(([arrival]) => !arrival.hasArrived);
     return [...new Set(missing.map(([, from]) => from))].sort((a, b) => a - b);

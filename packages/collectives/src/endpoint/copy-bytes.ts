@@ -1,19 +1,19 @@
-// Copies that let the event loop breathe.
+// Copies bytes in slices between which the event loop gets its turn.
 
 import type { Turns } from './turns.js';
 
-/** A slice takes about 0.2 ms: one more than fits in a turn does no harm. */
+/** The bytes of a slice, which takes about 0.2 ms: one more than fits in a turn does no harm. */
 export const SLICE_BYTES = 2 ** 20;
 
 /**
- * Up to so many bytes are copied at once: a turn of the event loop has time for hundreds of such
+ * Up to this many bytes are copied at once: a turn of the event loop has time for hundreds of such
  * copies.
  */
 export const AT_ONCE_BYTES = 64 * 1024;
 
 /**
- * Copies `source` into `target`, of equal length, in slices. Stops where `isOver` says so: then the
- * rest of `target` is as it was.
+ * Copies `source` into `target`, which has the same length, in slices. Stops where `isOver` returns
+ * true, and leaves the rest of `target` as it was.
  */
 export async function copyBytes(
   target: Uint8Array,

@@ -1,5 +1,5 @@
 // One rank's end of a job, shared by all its groups: it runs calls, hands what arrives to the
-// router, and tells the peers apart that leave, that are lost and that have failed.
+// router, and tells apart the peers that leave, that are lost and that have failed.
 
 import type { Clock } from '../clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from '../errors.js';
@@ -21,31 +21,34 @@ import { RankJob } from './rank-job.js';
 import type { PartReducer, ReduceHook } from './reduce-hook.js';
 import type { Turns } from './turns.js';
 
-/** Ten minutes: longer than any step we run, shorter than a night lost to a hang. */
+/** Ten minutes: longer than any step that we run, and shorter than a night lost to a hang. */
 export const DEFAULT_TIMEOUT_MS = 600_000;
 
 export interface EndpointOptions {
   readonly rank: number;
   readonly worldSize: number;
-  /** Combines parts. Default: our wasm, in this thread. */
+  /** Combines parts. Default: the package's wasm, in this thread. */
   readonly reduce?: ReduceHook;
-  /** Shares one wasm reducer among the ranks of a process. Default: its own, made at first use. */
+  /**
+   * Gives a wasm reducer that the ranks of a process share. Default: one of its own, made at first
+   * use.
+   */
   readonly reducer?: () => Promise<PartReducer>;
   /**
-   * The bytes of one peer's messages that nobody here has asked for yet; a peer that sends more is
-   * lost. Default: 512 MiB.
+   * The most bytes of one peer's messages that nobody on this rank has asked for yet; a peer that
+   * sends more is lost. Default: 512 MiB.
    */
   readonly maxUnclaimedBytes?: number;
   /** Default: the system's. */
   readonly clock?: Clock;
-  /** Shared by ranks of one event loop. Default: its own. */
+  /** The turns of the event loop, shared by the ranks on it. Default: its own. */
   readonly turns?: Turns;
 }
 
 /**
- * What a proven peer may cost. Collectives hold a MiB each, and a rank is some tens of them behind
- * at most: with 25 MiB gradient buckets this is 12 GiB. What `send` sends before its `recv` counts
- * whole.
+ * The memory that a proven peer may take. Collectives hold a MiB each, and a rank is at most some
+ * tens of them behind. Messages of `send` count in full before their `recv`: with gradient buckets
+ * of 25 MiB that makes up to 12 GiB.
  */
 const MAX_UNCLAIMED_BYTES = 512 * 2 ** 20;
 
@@ -86,15 +89,15 @@ export class Endpoint implements TransportListener {
     return this.#job.failure;
   }
 
-  /** The transport must not deliver anything before it is attached. */
+  /** Attaches the transport, which must not deliver anything before that. */
   attach(transport: Transport): void {
     this.#job.attach(transport);
   }
 
   /**
-   * Runs an operation: `body` is entered at once, so messages leave in program order, and the call
-   * is over when all that it sent has left, too. Rejects with the job's failure, at the latest when
-   * nothing has moved for the call's timeout.
+   * Runs an operation. `body` is entered at once, so messages are sent in program order, and the
+   * call is over when everything that it sent has left, too. Rejects with the job's failure, and
+   * makes the job fail where nothing has moved for the call's timeout.
    */
   run(spec: CallSpec, body: (call: Call) => Promise<void>): Promise<Call> {
     const call = new Call(spec, this.#job, this.#router);
@@ -142,9 +145,9 @@ export class Endpoint implements TransportListener {
   }
 
   /**
-   * Leaves the job: later calls reject at once, pending ones when what they have sent is out, since
-   * it is read until then. Peers fail only if they need this rank. After a failure it resolves when
-   * the peers have heard of it, or take too long.
+   * Leaves the job: later calls reject at once. Pending calls reject when what they have sent is
+   * out, because their buffers are read until then. Peers fail only if they need this rank. After a
+   * failure it resolves when the peers have heard of it, or take too long.
    */
   close(): Promise<void> {
     return this.#job.close();
@@ -165,12 +168,12 @@ export class Endpoint implements TransportListener {
     this.#job.transport.release?.(memory);
   }
 
-  /** How many buffers were made for parts on their way, and the most bytes in use at one time. */
+  /** The number of buffers made for parts on their way, and the most bytes in use at one time. */
   scratchStats(): { readonly numAllocations: number; readonly peakBytes: number } {
     return this.#job.scratch.stats();
   }
 
-  /** Drops all links without a word, as a killed process would: tests do so. */
+  /** Drops all links without a word, as a killed process would. It is for tests. */
   terminate(): void {
     this.#job.terminate();
   }
@@ -209,9 +212,9 @@ export class Endpoint implements TransportListener {
   }
 
   /**
-   * Anybody may say that a peer is lost, even that this rank is. What a rank has done itself it
-   * knows itself: a peer that says that this rank has failed is at fault. What is said of third
-   * ranks is passed on, with who said it.
+   * Handles a peer's report of a failure. Any peer may report that a rank is lost, even this one.
+   * But what this rank has done it knows itself: a peer that reports that this rank has failed is
+   * at fault. A report about a third rank is passed on, with the rank that made it.
    */
   #onToldFailure(from: number, failure: Failure): void {
     const { kind, origin, reason } = failure;
@@ -233,7 +236,8 @@ export class Endpoint implements TransportListener {
   }
 
   /**
-   * Fails the job when nothing has moved for the call's time limit. What it returns ends the watch.
+   * Fails the job when nothing has moved for the call's time limit. The returned function ends the
+   * watch.
    */
   #watch(call: Call): () => void {
     const { timeoutMs } = call.spec;
@@ -263,14 +267,17 @@ export class Endpoint implements TransportListener {
     this.fail({ kind: 'timeout', origin: this.rank, reason, waitingFor });
   }
 
-  /** A body rejects where a reduce hook did, or by a bug: each ends the job. */
+  /** Ends the job after a body has rejected, which only a failed reduce hook or a bug causes. */
   #onBodyFailed(call: Call, error: unknown): void {
     if (this.#active.has(call)) {
       this.#job.abort(error);
     }
   }
 
-  /** Nothing is received any more, and nothing begins; what it returns rejects what was pending. */
+  /**
+   * Ends everything that receives or begins. The returned function rejects the calls that were
+   * pending.
+   */
   #stop(failure: Failure): () => void {
     this.#mismatchCheck.stop();
     const active = [...this.#active];

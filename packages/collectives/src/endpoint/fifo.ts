@@ -1,7 +1,10 @@
-// A queue both of whose ends cost the same however long it is: an array's own `shift` moves all
-// that is behind.
+// A queue whose two ends cost the same however long it is. An array's own `shift` would move
+// everything behind the first item.
 
-/** So many items are taken from the array together, so that each item is moved once at most. */
+/**
+ * The least number of items that are cut off the array together, so that each is moved at most
+ * once.
+ */
 const MIN_TAKEN = 32;
 
 export class Fifo<T> {

@@ -1,6 +1,6 @@
-// Where messages and calls of one rank meet: collectives by group, sequence number, sender and
-// phase; send and recv by group, sender and channel, in order. It only finds what belongs together.
-// MessageRouter and MismatchCheck judge it.
+// The place where messages and calls of one rank meet: collectives by group, sequence number,
+// sender and phase; send and recv by group, sender and channel, in order. It only finds what
+// belongs together. MessageRouter and MismatchCheck judge it.
 
 import type { MessageHeader } from '../transport.js';
 import { Arrival, type ArrivalServices } from './arrival.js';
@@ -13,15 +13,15 @@ export interface Mailbox {
   readonly arrivals: Map<number, Arrival>;
 }
 
-/** A message that a collective has got, and its sender's world rank. */
+/** The header of a message that has come for a collective, and its sender's world rank. */
 export interface Arrived {
   readonly rank: number;
   readonly header: MessageHeader;
 }
 
 /**
- * How many finished calls are remembered, for ranks that disagree later: a leaf of a broadcast is
- * done before the root knows. Nobody has as many in flight.
+ * The number of finished calls that are remembered, for ranks that disagree later: a leaf of a
+ * broadcast is done before the root knows. No program has as many in flight.
  */
 const NUM_REMEMBERED = 64;
 
@@ -29,12 +29,12 @@ const NUM_REMEMBERED = 64;
 const MAX_PHASES = 2 ** 16;
 
 /**
- * How many messages of one peer may wait for somebody who asks for them: a rank may be as many
- * small calls behind. No program makes it more.
+ * The number of one peer's messages that may wait until this rank asks for them: a rank may be that
+ * many small calls behind. No program makes more.
  */
 const MAX_UNCLAIMED_MESSAGES = 65_536;
 
-/** How much one peer has sent that nobody has asked for. */
+/** What one peer has sent that nobody on this rank has asked for. */
 interface Unclaimed {
   messages: number;
   bytes: number;
@@ -46,20 +46,22 @@ export class Matching {
   readonly #unclaimed = new Map<number, Unclaimed>();
   readonly #mailboxes = new Map<string, Map<number, Mailbox>>();
   /**
-   * The arrivals of send and recv that lack one of the two, in order. All those of a channel lack
-   * the same one: else it would have met the first of them.
+   * The arrivals of send and recv of which one of the two sides has come, in order. In one channel
+   * all of them wait for the same side, or else the first would have met it.
    */
   readonly #channels = new Map<string, Fifo<Arrival>>();
 
-  /** `maxUnclaimedBytes` is how much of one peer may wait for somebody who asks for it. */
+  /**
+   * @param maxUnclaimedBytes the most bytes of one peer that may wait until this rank asks for them
+   */
   constructor(services: ArrivalServices, maxUnclaimedBytes: number) {
     this.#services = services;
     this.#maxUnclaimedBytes = maxUnclaimedBytes;
   }
 
   /**
-   * A message begins. Returns what its sender has done wrong where it has sent too much that nobody
-   * asked for. `isHeld` says that the payload waits here, and not at its sender.
+   * Begins a message. Returns what its sender has done wrong where it has sent too much that nobody
+   * asked for. `isHeld` tells that the payload waits here, and not at its sender.
    */
   begin(
     arrival: Arrival,
@@ -112,7 +114,8 @@ export class Matching {
   }
 
   /**
-   * The arrival of a sender's phase, whether the message comes first or the call that asks for it.
+   * The arrival for a sender and phase, whether the message or the call that asks for it comes
+   * first.
    */
   inMailbox(mailbox: Mailbox, from: number, phase: number): Arrival {
     const key = from * MAX_PHASES + phase;
@@ -131,7 +134,7 @@ export class Matching {
     );
   }
 
-  /** Whether every message that has begun passes. */
+  /** Whether `passes` is true for every message that has begun. */
   everyArrived(mailbox: Mailbox, passes: (header: MessageHeader) => boolean): boolean {
     for (const { header } of mailbox.arrivals.values()) {
       if (header !== undefined && !passes(header)) {
@@ -141,24 +144,30 @@ export class Matching {
     return true;
   }
 
-  /** A recv comes: the oldest message that nobody has asked for, or a place for the next one. */
+  /**
+   * The arrival for a new recv: the oldest message that nobody has asked for, or a place for the
+   * next one.
+   */
   nextUnposted(group: string, from: number, channel: number): Arrival {
     return this.#next(group, from, channel, (arrival) => !arrival.isPosted);
   }
 
-  /** A message comes: the oldest recv that has none, or a place where the next recv finds it. */
+  /**
+   * The arrival for a new message: the oldest recv without one, or a place where the next recv
+   * finds it.
+   */
   nextUnsent(group: string, from: number, channel: number): Arrival {
     return this.#next(group, from, channel, (arrival) => arrival.header === undefined);
   }
 
-  /** Forgets the messages of a call that is over. Its description is kept for a while. */
+  /** Forgets the messages of a call that is over. What was called stays known for a while. */
   finish({ group, sequence }: CallSpec): void {
     const bySequence = this.#mailboxes.get(group);
     bySequence?.get(sequence)?.arrivals.clear();
     bySequence?.delete(sequence - NUM_REMEMBERED);
   }
 
-  /** Drops everything; transports that wait for a receiver may stop waiting. */
+  /** Drops everything, so that transports that wait for a receiver may stop waiting. */
   clear(): void {
     for (const bySequence of this.#mailboxes.values()) {
       for (const { arrivals } of bySequence.values()) {
@@ -171,7 +180,10 @@ export class Matching {
     this.#channels.clear();
   }
 
-  /** An arrival of which one side has come waits in its channel for the other. */
+  /**
+   * The first arrival of a channel that fits, or a new one, which then waits in the channel for its
+   * other side.
+   */
   #next(
     group: string,
     from: number,

@@ -1,5 +1,5 @@
-// Routes what arrives at a rank: each message is checked against what was called here, and handed
-// to its Arrival, where it meets its receiver.
+// Routes what arrives at a rank: each message is compared with what was called here, and handed to
+// its Arrival, where it meets its receiver.
 
 import type { MessageHeader, MessageSink } from '../transport.js';
 import { Arrival } from './arrival.js';
@@ -45,7 +45,7 @@ export class MessageRouter {
   }
 
   /**
-   * The Arrival where a call meets the message that it asks for. After a failure nothing comes
+   * The Arrival where a call meets the message that it asks for. After a failure nothing arrives
    * there.
    */
   arrivalOf(call: Call, from: number, phase: number): Arrival {
@@ -81,7 +81,10 @@ export class MessageRouter {
     return wrong === undefined ? arrival : this.#lose(from, wrong);
   }
 
-  /** False where a receiver names another size or dtype than the sender, which ends the job. */
+  /**
+   * Checks a message of `send`. False where its receiver names another size or dtype than its
+   * sender, which ends the job.
+   */
   #checkLength(call: Call, from: number, header: MessageHeader): boolean {
     const { rank } = this.#job;
     const { byteLength, dtype } = call.spec.signature;

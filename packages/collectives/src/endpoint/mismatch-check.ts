@@ -1,5 +1,5 @@
-// Checks that ranks called the same thing: it compares what arrives with what was called here, and
-// where they differ it leads the inquiry into what each rank called. What the inquiry finds ends
+// Checks that ranks made the same calls: it compares what arrives with what was called here, and
+// where they differ it leads the inquiry into what each rank called. The result of the inquiry ends
 // the job.
 
 import type { PeerCall } from '../failure.js';
@@ -37,7 +37,7 @@ export class MismatchCheck {
     return isSame;
   }
 
-  /** Whether a message belongs to what was called here, if anything was yet. */
+  /** Whether a message belongs to what was called here; true where nothing was called yet. */
   accepts(from: number, header: MessageHeader, call: Call | undefined): boolean {
     if (call === undefined || isSameCall(call.spec.signature, header.call)) {
       return true;
@@ -46,7 +46,7 @@ export class MismatchCheck {
     return false;
   }
 
-  /** Hears that other ranks disagree, and what they called. */
+  /** Takes another rank's report that ranks disagree, and what they called. */
   onSaid(message: ControlMessage & { readonly type: 'mismatch' }): void {
     const own = this.#matching.callAt(message.group, message.sequence);
     this.#inquire(message, own, { said: message.calls });
@@ -84,7 +84,8 @@ export class MismatchCheck {
       const calls = [{ rank, call: own.description }];
       this.#inquiry.add(calls);
       for (const peer of members) {
-        // In one process peers answer at once, and the job may be over before all were asked.
+        // In one process peers answer at once, so the job may be over before all of them were
+        // asked.
         if (peer !== rank && job.failure === undefined) {
           job.transport.sendControl(peer, { type: 'mismatch', group, sequence, members, calls });
         }
@@ -98,7 +99,7 @@ export class MismatchCheck {
   }
 }
 
-/** Says what a sender called, as far as its message shows it. */
+/** Describes what a sender called, as far as its message shows it. */
 export function describeHeader(header: MessageHeader): string {
   return describeCall(header.call, header.sequence);
 }

@@ -1,18 +1,20 @@
-// When ranks disagree, each tells all others what it called; when everybody has spoken, or after a
-// moment, the job fails with the whole list. So every rank's error names every rank's call.
+// Collects what each rank called. When ranks disagree, each one tells all others what it called.
+// When all have told, or after a moment, the job fails with the whole list. So every rank's error
+// names every rank's call.
 
 import type { Clock } from '../clock.js';
 import type { PeerCall } from '../failure.js';
 
 /**
- * Milliseconds for which answers are awaited: a rank that answers later is missing from the list.
+ * The milliseconds for which answers are awaited; a rank that answers later is missing from the
+ * list.
  */
 const INQUIRY_MS = 300;
 
 export interface MismatchInquiryOptions {
   readonly group: string;
   readonly sequence: number;
-  /** World ranks of the group. */
+  /** The world ranks of the group. */
   readonly members: readonly number[];
   readonly clock: Clock;
   onDone(calls: readonly PeerCall[]): void;
@@ -39,8 +41,9 @@ export class MismatchInquiry {
   }
 
   /**
-   * Notes what ranks called; ends the inquiry when all have spoken. `isVague` marks what headers
-   * say, which have only a hash of the counts: it counts until the ranks say it themselves.
+   * Notes what ranks called, and ends the inquiry when all have told. `isVague` marks calls that
+   * were read off headers, which have only a hash of the counts; they count until the ranks
+   * themselves tell.
    */
   add(calls: readonly PeerCall[], isVague = false): void {
     for (const { rank, call } of calls) {

@@ -1,9 +1,10 @@
-// One rank's part in a job. Its calls, the router of its messages and the check for mismatches
-// share it: it says who the rank is, what it sends through and where its buffers come from, and it
-// ends the job.
+// One rank's part in a job, which its calls, the router of its messages and the check for
+// mismatches share: it knows who the rank is, its transport and its scratch memory, and it ends the
+// job.
 //
-// Note [one failure]: the first failure wins and ends all groups of the rank; it is sent to every
-// peer, so that nobody waits for a rank that has given up.
+// Note [one failure]
+// The first failure wins and ends all groups of the rank. It is sent to every peer, so that nobody
+// waits for a rank that has given up.
 
 import { Reducer } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
@@ -27,7 +28,7 @@ export class RankJob {
   readonly left = new Set<number>();
   #transport: Transport | undefined;
   #failure: Failure | undefined;
-  /** Resolves when the transport has said what there was to say, and has freed everything. */
+  /** Resolves when the transport has sent what there was to send, and has freed everything. */
   #closing: Promise<void> | undefined;
   #onFailed: (failure: Failure) => void = () => {};
   #stop: (failure: Failure) => () => void = () => () => {};
@@ -45,7 +46,7 @@ export class RankJob {
     });
   }
 
-  /** The transport must not deliver anything before it is attached. */
+  /** Attaches the transport, which must not deliver anything before that. */
   attach(transport: Transport): void {
     this.#transport = transport;
   }
@@ -59,16 +60,17 @@ export class RankJob {
   }
 
   /**
-   * `stop` ends what is running when the job ends; what it returns rejects the calls that were
-   * pending.
+   * Sets what happens when the job ends: `stop` ends what is running, and the function that it
+   * returns rejects the calls that were pending.
    */
   onEnd(stop: (failure: Failure) => () => void): void {
     this.#stop = stop;
   }
 
   /**
-   * Ends all groups, here and (unless it came from there) on all peers. See Note [one failure].
-   * `ownReason` is what errors of this rank say, where that is more than the peers are told.
+   * Ends all groups, here and on all peers (unless the failure came from there). See Note [one
+   * failure]. `ownReason` is the reason in this rank's own errors, where it tells more than the
+   * peers are told.
    */
   fail(failure: Failure, ownReason = failure.reason): void {
     if (this.#failure !== undefined) {
@@ -83,12 +85,12 @@ export class RankJob {
     this.#closing = this.transport.close('drop');
   }
 
-  /** Fails the job because a peer is gone, or has said what no rank says. */
+  /** Fails the job because a peer is gone, or has sent what no rank sends. */
   lose(peer: number, reason: string): void {
     this.fail({ kind: 'peer-lost', origin: peer, reason });
   }
 
-  /** Fails the job because of an error of this rank: a reduce hook's, or a bug. */
+  /** Fails the job because of an error of this rank, in a reduce hook or by a bug. */
   abort(error: unknown): void {
     const reason = error instanceof Error ? error.message : String(error);
     this.fail({ kind: 'aborted', origin: this.rank, reason });

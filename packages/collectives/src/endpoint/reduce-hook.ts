@@ -1,10 +1,13 @@
-// How parts are combined: our wasm in the rank's own thread, unless a group is given a hook.
+// Combines parts: by the package's wasm in the rank's own thread, unless a group is given a hook.
 
 import { byteSize, type ReduceOptions, type Reducer } from '@shardweave/dtypes';
 import type { Turns } from './turns.js';
 
 export interface ReduceHookOptions extends ReduceOptions {
-  /** Aborted when the call has failed: `output` is the caller's again and must not be written. */
+  /**
+   * Aborted when the call has failed, after which `output` is the caller's again and must not be
+   * written.
+   */
   readonly signal: AbortSignal;
 }
 
@@ -12,8 +15,8 @@ export interface ReduceHookOptions extends ReduceOptions {
  * Combines `parts`, in their order, into `output`, as `Reducer.reduce` of @shardweave/dtypes does:
  * in f32, rounded to the dtype once. Results are equal bit for bit between ranks and transports
  * only if a hook does exactly that. `output` may be one of the parts. Large operations come in
- * segments, one after another within a call; a rejection ends the job. `inputDtype` and `divisor`
- * come only with the option `hosts`.
+ * segments, one after another within a call. A rejection ends the job. `inputDtype` and `divisor`
+ * are set only with the option `hosts`.
  */
 export type ReduceHook = (
   parts: readonly Uint8Array[],
@@ -33,18 +36,18 @@ export type Combine = (
 ) => Promise<void> | void;
 
 /**
- * The input of one slice: about 1 ms for f16, the slowest dtype. The reducer's own slices fit in
- * it.
+ * The input of one slice, which takes about 1 ms for f16, the slowest dtype. It holds a whole
+ * number of the reducer's own slices.
  */
 const SLICE_INPUT_BYTES = 2 ** 20;
 const SLICE_GRAIN_ELEMENTS = 16 * 1024;
 
-/** Combines by a hook. */
+/** Combines by means of a hook. */
 export function combineByHook(hook: ReduceHook): Combine {
   return (parts, output, options, { signal }) => hook(parts, output, { ...options, signal });
 }
 
-/** Combines by our wasm, in slices, with the event loop's turns between them. */
+/** Combines by the package's wasm, in slices, with turns of the event loop between them. */
 export function combineInThread(create: () => Promise<PartReducer>, turns: Turns): Combine {
   let made: Promise<PartReducer> | undefined;
   let reducer: PartReducer | undefined;

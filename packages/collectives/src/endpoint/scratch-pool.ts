@@ -1,21 +1,22 @@
-// Byte buffers for parts on their way: taken for a call, given back after it, so that repeated
-// calls of the same sizes allocate nothing. One pool a rank, freed with it.
+// A pool of byte buffers for parts on their way. They are taken for a call and given back after it,
+// so that repeated calls of the same sizes allocate nothing. Each rank has one pool, which is freed
+// with it.
 
 /**
- * Sizes are rounded up to this, and to a quarter of a power of two, so that similar ones share
- * buffers.
+ * Sizes are rounded up to a multiple of this, and to a quarter of a power of two, so that similar
+ * sizes share buffers.
  */
 const GRAIN_BYTES = 4096;
 
 /**
  * The most that the pool keeps beside what is in use. Several operations in flight hold some tens
- * of MiB (Note [rounds] in algorithms/reduce-scatter.ts). Above it the sizes go that were not used
+ * of MiB (Note [rounds] in algorithms/reduce-scatter.ts). Above this, the sizes go that were unused
  * for longest.
  */
 const MAX_KEPT_BYTES = 256 * 2 ** 20;
 
 export class ScratchPool {
-  /** Free buffers by size. The size that was used last stands at the end. */
+  /** The free buffers by size. The size that was used last stands at the end. */
   readonly #free = new Map<number, ArrayBuffer[]>();
   #lastSize = 0;
   #keptBytes = 0;
@@ -23,7 +24,7 @@ export class ScratchPool {
   #peakBytes = 0;
   #numAllocations = 0;
 
-  /** Gives a buffer of `byteLength` bytes, with whatever was in it before. */
+  /** A buffer of at least `byteLength` bytes, cut to that length, with whatever it held before. */
   take(byteLength: number): Uint8Array {
     const size = roundUp(byteLength);
     const buffer = this.#free.get(size)?.pop();
@@ -37,7 +38,7 @@ export class ScratchPool {
     return new Uint8Array(buffer, 0, byteLength);
   }
 
-  /** Takes back what `take` gave. The caller keeps no view of it. */
+  /** Takes back a buffer of `take`, of which the caller keeps no view. */
   give(bytes: Uint8Array): void {
     const buffer = bytes.buffer as ArrayBuffer;
     const size = buffer.byteLength;
@@ -60,7 +61,7 @@ export class ScratchPool {
     this.#keptBytes = 0;
   }
 
-  /** How many buffers were made so far, and the most bytes that were in use at one time. */
+  /** The number of buffers made so far, and the most bytes that were in use at one time. */
   stats(): { readonly numAllocations: number; readonly peakBytes: number } {
     return { numAllocations: this.#numAllocations, peakBytes: this.#peakBytes };
   }

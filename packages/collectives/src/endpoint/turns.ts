@@ -1,11 +1,12 @@
 // Turns of the event loop, for work that must not hold it up: copies and sums ask between slices.
-// The time that counts is that of all work since the loop last went round, not that of one call, so
-// the ranks of a process share one Turns.
+// What counts is the time of all work since the loop last went round, not that of one call, so the
+// ranks of a process share one Turns.
 
 import type { Clock } from '../clock.js';
 
 /**
- * Half of the 20 ms that no callback of ours may take: a slice more, and a slow machine, fit in.
+ * Half of the 20 ms that no callback of ours may take, which leaves room for one slice more and for
+ * a slow machine.
  */
 const TURN_MS = 8;
 
@@ -19,8 +20,8 @@ export class Turns {
   }
 
   /**
-   * Undefined where work may go on. Else it has to wait for the promise and ask again, since others
-   * may have had the turn meanwhile.
+   * Undefined where work may go on. Otherwise the work has to wait for the promise and ask again,
+   * because other work may have used up the turn meanwhile.
    */
   next(): Promise<void> | undefined {
     if (this.#end === undefined) {
@@ -33,7 +34,7 @@ export class Turns {
     return this.#clock.now() - this.#startMs < TURN_MS ? undefined : this.#end;
   }
 
-  /** Resolves when there is time. */
+  /** Resolves when there is time to go on. */
   async wait(): Promise<void> {
     for (let end = this.next(); end !== undefined; end = this.next()) {
       await end;

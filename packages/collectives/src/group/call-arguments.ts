@@ -1,5 +1,5 @@
-// Checks of a call's arguments: what can't be right whatever the other ranks call is refused before
-// anything is sent, and the job goes on.
+// Checks a call's arguments: what is wrong whatever the other ranks call is refused before anything
+// is sent, and the job goes on.
 
 import { byteSize, type ReduceOp, type ReduceOptions, type WireFormat } from '@shardweave/dtypes';
 import { hashNumbers } from '../algorithms/hash-numbers.js';
@@ -11,12 +11,12 @@ import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-ch
 
 const REDUCE_OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
 
-/** How a buffer is divided among ranks, and what ranks compare of that. */
+/** How a buffer is divided among ranks, with the values by which ranks compare it. */
 export interface Division {
   readonly layout: PartLayout;
-  /** For the call's signature: the bytes of one part, or of all parts where they are uneven. */
+  /** The bytes for the call's signature: of one part, or of all parts where they are uneven. */
   readonly byteLength: number;
-  /** For the call's signature: a hash of uneven counts, or 0. */
+  /** The hash for the call's signature: of uneven counts, or 0. */
   readonly layoutHash: number;
 }
 
@@ -41,9 +41,7 @@ export class CallArguments {
     this.#error = error;
   }
 
-  /**
-   * Checks the options that every call takes; `needs` names those that this one can't be without.
-   */
+  /** Checks the options that every call takes; `needs` names those that this call requires. */
   options(call: string, options: MoveOptions, needs?: string): void {
     if (kindOf(options) !== 'Object') {
       const what = needs === undefined ? 'options' : `options, at least ${needs}`;
@@ -68,8 +66,8 @@ export class CallArguments {
   }
 
   /**
-   * Refuses all arrays but those of bytes, since the lengths and offsets of others would mean
-   * something else.
+   * Refuses all arrays but Uint8Array, because the lengths and offsets of others mean something
+   * else.
    */
   buffer(call: string, name: string, bytes: Uint8Array): void {
     const kind = ArrayBuffer.isView(bytes) ? bytes[Symbol.toStringTag] : kindOf(bytes);
@@ -82,7 +80,7 @@ export class CallArguments {
     }
   }
 
-  /** Divides `whole`, which has all ranks' parts; `part` is this rank's. */
+  /** Divides `whole`, which has all ranks' parts; `part` is this rank's part. */
   division(
     call: string,
     part: Uint8Array,
@@ -116,8 +114,8 @@ export class CallArguments {
   }
 
   /**
-   * Refuses a `part` that lies over other parts of `whole`, which are in use. It may be its own
-   * place there.
+   * Refuses a `part` that overlaps other ranks' parts of `whole`, which are in use. It may lie at
+   * its own place there.
    */
   noOverlap(call: string, part: Uint8Array, whole: Uint8Array, place: number): void {
     if (part.buffer !== whole.buffer || part.byteLength === 0 || whole.byteLength === 0) {
@@ -149,8 +147,8 @@ export class CallArguments {
   }
 
   /**
-   * Undefined where the call is exact. A call that asks for what can't be is refused; a default of
-   * the group gives way.
+   * The compression of a call; undefined where the call is exact. A call that itself asks for an
+   * impossible compression is refused; a default of the group is left out where it is impossible.
    */
   compression(
     call: string,
@@ -192,8 +190,8 @@ export class CallArguments {
   }
 
   /**
-   * Refuses an input that lies in the output: all ranks read rounded values there, and it would be
-   * rounded.
+   * Refuses an input that lies in the output: all ranks read rounded values there, so the input
+   * would be rounded.
    */
   notInPlace(call: string, input: Uint8Array, output: Uint8Array): void {
     const start = input.byteOffset - output.byteOffset;

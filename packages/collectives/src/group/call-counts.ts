@@ -1,4 +1,4 @@
-// What a group has called and moved, for `stats`.
+// Counts what a group has called and moved, for `stats`.
 
 import type { Call } from '../endpoint/call.js';
 import type { OperationName } from '../endpoint/call-signature.js';
@@ -32,7 +32,7 @@ export class CallCounts {
     bytesReceived: 0,
   };
 
-  /** Counts a call that has ended well. */
+  /** Counts a call that has succeeded. */
   add(operation: OperationName, { bytesSent, bytesReceived }: Call): void {
     const counter = COUNTERS[operation];
     if (counter !== null) {
@@ -42,7 +42,7 @@ export class CallCounts {
     }
   }
 
-  /** A copy of the counts as they are. */
+  /** A copy of the present counts. */
   read(): CollectiveStats {
     return { ...this.#stats };
   }

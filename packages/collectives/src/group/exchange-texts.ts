@@ -1,17 +1,17 @@
-// Exchanges small texts of all ranks, for agreements outside a step. What ranks should have in
-// common is compared by digests first, which have a fixed number of bytes: texts travel only where
-// they differ.
+// Exchanges small texts between all ranks, for agreements outside a step. Texts that should be
+// equal are first compared by digests, which have a fixed number of bytes; the texts themselves
+// travel only where they differ.
 
 import { fnv1a } from '@shardweave/dtypes';
 import type { CallOptions, ProcessGroup } from './process-group.js';
 
-/** How the exchange's collectives are called: ranks compare the identity. */
+/** The tag and the identity of the exchange's collectives; ranks compare the identity. */
 export type ExchangeCall = Required<Pick<CallOptions, 'tag' | 'identity'>>;
 
-/** A digest has two words: how many bytes the text has, and a hash of it. */
+/** A digest has two words: the number of the text's bytes, and a hash of them. */
 const DIGEST_WORDS = 2;
 
-/** Each rank's words, in rank order; as many on every rank. Collective. */
+/** Each rank's words, in rank order; every rank gives as many. Collective. */
 export async function exchangeWords(
   group: ProcessGroup,
   own: Uint32Array,
@@ -23,7 +23,7 @@ export async function exchangeWords(
   return all;
 }
 
-/** Each rank's text, in rank order. Two small collectives; none on one rank. */
+/** Each rank's text, in rank order. It takes two small collectives, and none on a single rank. */
 export async function exchangeTexts(
   group: ProcessGroup,
   text: string,
@@ -38,9 +38,9 @@ export async function exchangeTexts(
 }
 
 /**
- * For each of several texts, every rank's in rank order, or undefined where all ranks have the
- * same. As many texts on every rank. One small collective, and one more for each text that differs;
- * none on one rank.
+ * For each of several texts, all ranks' texts in rank order, or undefined where they are equal.
+ * Every rank gives as many texts. It takes one small collective, one more for each text that
+ * differs, and none on a single rank.
  */
 export async function compareTexts(
   group: ProcessGroup,

@@ -1,15 +1,18 @@
 // The id of a group that a split makes. It travels in every header, so it stays short however often
-// groups are split: 'world/0:1' is color 1 of the world's call 0; a long path becomes a hash of it.
+// groups are split: 'world/0:1' is color 1 of the world's call 0; a hash replaces a long path.
 
 import { fnv1a } from '@shardweave/dtypes';
 
-/** Ids of a few levels stay readable. */
+/** The longest path that is kept as it is, which is one of a few levels. */
 const MAX_PATH_LENGTH = 64;
 
-/** Where the second half of a hash begins, so that the two differ. */
+/** The start of the second half of a hash, so that the two halves differ. */
 const SECOND_SEED = 0x9dc5811c;
 
-/** Equal on all members, who have the parent's id and the number of the call in common. */
+/**
+ * The id of a new group; equal on all its members, because they share the parent's id and the
+ * number of the call.
+ */
 export function splitId(parent: string, sequence: number, color: number): string {
   const id = `${parent}/${sequence}:${color}`;
   if (id.length <= MAX_PATH_LENGTH) {

@@ -1,5 +1,4 @@
-// The options that every way of making a group takes, and the group of all ranks that is made of
-// them.
+// The options that every way of making a group takes, and the making of the group of all ranks.
 
 import { WireCodec, type WireFormat } from '@shardweave/dtypes';
 import type { Clock } from '../clock.js';
@@ -13,37 +12,37 @@ import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-ch
 
 export interface GroupOptions {
   /**
-   * Milliseconds without a byte's progress until a call fails on every rank; Infinity: no
+   * The milliseconds without a byte's progress after which a call fails on every rank; Infinity: no
    * limit. Default: ten minutes.
    */
   readonly timeoutMs?: number;
   readonly onTrace?: TraceHandler;
-  /** Combines parts in place of our wasm: in a worker, or on a GPU. */
+  /** Combines parts in place of the package's wasm, for instance in a worker or on a GPU. */
   readonly reduce?: ReduceHook;
   /**
-   * How f32 travels where a call doesn't say (CompressionOptions): in all-gathers, sums and means.
+   * How f32 travels in all-gathers, sums and means whose call doesn't set it (CompressionOptions).
    * Default: exact.
    */
   readonly wire?: WireFormat | 'exact';
   /**
-   * For each rank of the world the number of its host. Sums are then combined within hosts first,
-   * and each part crosses between two hosts once: fewer bytes there, in an order of its own
-   * (README), equal in all runs. The same on all ranks. Default: plain rank order.
+   * The number of the host of each rank of the world; it must be the same on all ranks. Sums are
+   * then combined within hosts first, and each part crosses between two hosts once. That sends
+   * fewer bytes, and adds in an order of its own (README) which is equal in all runs. Default:
+   * plain rank order.
    */
   readonly hosts?: readonly number[];
   /**
-   * Bytes of one peer's messages that may wait here for a call that asks for them; a peer that
-   * sends more is lost. Default: 512 MiB.
+   * The most bytes of one peer's messages that may wait here until a call asks for them; a peer
+   * that sends more is lost. Default: 512 MiB.
    */
   readonly maxUnclaimedBytes?: number;
-  /** For tests. Default: the system's. */
+  /** A clock for tests. Default: the system's. */
   readonly clock?: Clock;
 }
 
 /**
- * Refuses what can't be right, by CollectiveUsageError. Whoever connects asks this before it opens
- * anything: an error afterwards would leave links open and the other ranks in a job without this
- * one.
+ * Refuses wrong options with CollectiveUsageError. Every way to connect calls this before it opens
+ * anything: an error later would leave links open, and the other ranks in a job without this one.
  */
 export function checkGroupOptions(
   options: GroupOptions & { readonly joinTimeoutMs?: number },
@@ -83,8 +82,8 @@ function complaintOfHosts(hosts: readonly number[], worldSize: number): string |
 }
 
 /**
- * The group of all ranks, over an endpoint that has its transport, and by `native` where it has
- * such an engine.
+ * The group of all ranks over an endpoint that has its transport. Where `native` is given, that
+ * engine runs the collectives of the groups that it serves.
  */
 export function createWorldGroup(
   endpoint: Endpoint,

@@ -1,35 +1,42 @@
-// Starts collectives in the order of the calls, though each waits for its input first. On every
-// rank the calls come in program order, so the sequences agree whatever arrives when.
+// Starts collectives in the order in which they were enqueued, though each waits for its input
+// first. On every rank that is program order, so the sequences agree whatever arrives first.
 
 export interface StartOptions {
   /**
-   * Called in the place of a call that failed before it was made: of its input, or of `begin`
-   * before that called the group; of a serial one wherever it failed. So the sequence has as many
-   * calls on every rank. Later calls wait for it, whoever made the failed one does not. Default:
-   * nothing takes its place.
+   * Called in place of a call that failed before it was made: because of its input, or because
+   * `begin` threw before it called the group. For a serial call it is called wherever that failed.
+   * So the sequence has as many calls on every rank. Later calls wait for it; the caller of the
+   * failed one does not. Default: nothing takes its place.
    */
   readonly failed?: (error: unknown) => Promise<void>;
-  /** Later calls wait for the end of this one, too: it starts further collectives on its way. */
+  /**
+   * Later calls wait for the end of this one, too, because it starts further collectives on its
+   * way.
+   */
   readonly isSerial?: boolean;
 }
 
-/** The order in which collectives of one group start. Each group has one, for all that use it. */
+/**
+ * The order in which collectives of one group start. Each group has one, which all its users share.
+ */
 export class StartOrder {
   readonly #numCalls: () => number;
   #lastStart: Promise<unknown> = Promise.resolve();
   #numUsers = 0;
 
-  /** @param numCalls how many collectives the group has been asked for */
+  /** @param numCalls tells how many collectives the group has been asked for */
   constructor(numCalls: () => number) {
     this.#numCalls = numCalls;
   }
 
-  /** The number of a user of the group: the same on all ranks that ask in one order. */
+  /**
+   * The number of a user of the group; the same on all ranks, where users ask in the same order.
+   */
   nextUser(): number {
     return this.#numUsers++;
   }
 
-  /** Calls `begin` with what `ready` gives, after every earlier begin was called. */
+  /** Calls `begin` with the result of `ready`, after every earlier `begin` was called. */
   enqueue<Input, Output>(
     ready: Promise<Input>,
     begin: (input: Input) => Promise<Output>,
@@ -45,7 +52,7 @@ export class StartOrder {
         },
         (error: unknown) => ({ ended: Promise.reject<Output>(error), isOpen: true }),
       );
-    // A place is left once the call is made, or what failed has something else in it.
+    // The next one may start once this call is made, or once `failed` has taken its place.
     this.#lastStart = started
       .then(({ ended, isOpen }) =>
         isOpen ? ended.catch((error: unknown) => failed?.(error)) : undefined,

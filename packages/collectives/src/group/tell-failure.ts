@@ -1,24 +1,28 @@
 // How the other ranks learn that one has failed, where they wait for its part.
 //
-// Note [a rank that fails] A rank that cannot make the collective which is due makes an empty one
-// in its place, whose identity says what failed. Ranks that failed alike, as all do for a wrong
-// input, meet there and go on; a rank that did not fail is at another call, so the job is aborted
-// with that rank's number and its reason. Digits are left out of what is compared, for ranks that
-// fail alike often differ in them.
+// Note [a rank that fails]
+// A rank that cannot make the collective which is due makes an empty one in its place, whose
+// identity tells what failed. Ranks that failed alike, as all do for a wrong input, meet there and
+// go on. A rank that did not fail is at another call, so the job is aborted with the failed rank's
+// number and its reason. Digits are left out of the comparison, because ranks that fail alike often
+// differ in them.
 
 import { CollectiveAbortedError } from '../errors.js';
 import type { ProcessGroup } from './process-group.js';
 
-/** Ranks whose texts differ behind so many characters still failed alike. */
+/**
+ * The number of characters that are compared; ranks whose texts differ only after them failed
+ * alike.
+ */
 const MAX_COMPARED = 240;
 
 /**
- * Milliseconds by which ranks that fail alike may lie apart: then a rank that nobody meets ends the
- * job.
+ * The milliseconds by which ranks that fail alike may lie apart. After that, a rank that met nobody
+ * ends the job.
  */
 const MEET_MS = 30_000;
 
-/** Reads the text of the abort, behind which third ranks find who told them. */
+/** Matches the text of the abort, to whose end third ranks add who told them. */
 const TOLD = /^(.+?) failed on rank \d+\/\d+: (.*?)(?: \(told by rank \d+\))?$/s;
 
 export interface ToldFailure {
@@ -30,7 +34,7 @@ export interface ToldFailure {
 }
 
 /**
- * Makes the empty call in place of what this rank cannot do; returns when all ranks have failed
+ * Makes the empty call in place of what this rank cannot do; resolves when all ranks have failed
  * alike, or the job has ended. See Note [a rank that fails].
  * @param operation what failed, for example 'ddp forward'
  */
@@ -55,8 +59,8 @@ export async function tellFailure(
 }
 
 /**
- * Reads what such a rank said off the error of a job that it has ended; undefined for any other
- * error.
+ * Reads, from the error of a job that such a rank has ended, what that rank told; undefined for any
+ * other error.
  */
 export function toldFailure(error: unknown): ToldFailure | undefined {
   if (!(error instanceof CollectiveAbortedError)) {

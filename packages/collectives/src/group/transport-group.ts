@@ -1,5 +1,5 @@
 // ProcessGroup over any Transport: it checks arguments, numbers the calls, counts and traces them.
-// Matching and failures are left to the Endpoint, and the moving of parts to src/algorithms/.
+// The Endpoint does the matching and handles failures, and algorithms/ moves the parts.
 
 import type { WireCodec, WireFormat } from '@shardweave/dtypes';
 import { allGather } from '../algorithms/all-gather.js';
@@ -46,13 +46,13 @@ export interface TransportGroupOptions {
   readonly members: readonly number[];
   readonly timeoutMs: number;
   readonly onTrace: TraceHandler | undefined;
-  /** The host of each rank of the world: see GroupOptions. */
+  /** The host of each rank of the world; see GroupOptions. */
   readonly hosts?: readonly number[] | undefined;
-  /** How f32 travels in calls that say nothing else. */
+  /** How f32 travels in calls that don't set it. */
   readonly wire: WireFormat | 'exact';
-  /** One for all groups of the job, made at first use. */
+  /** Gives the codec that all groups of the job share, made at first use. */
   readonly codec: () => Promise<WireCodec>;
-  /** An engine that runs whole collectives in place of messages, for the groups that it serves. */
+  /** The engine that runs whole collectives in place of messages, for the groups that it serves. */
   readonly native?: NativeCollectives | undefined;
 }
 
@@ -298,7 +298,7 @@ export class TransportGroup implements ProcessGroup {
     return this.#native ?? ALGORITHMS;
   }
 
-  /** Sums within hosts go by messages, since an engine knows nothing of hosts. */
+  /** Sums within hosts go by messages, because an engine knows nothing of hosts. */
   get #reductions(): typeof ALGORITHMS {
     return this.#hosts === undefined ? this.#algorithms : ALGORITHMS;
   }

@@ -1,10 +1,8 @@
-// Says in words what is wrong with a caller's values; the checks of calls and of groups share it.
+// Tells what is wrong with a caller's values, for the checks of calls and of groups.
 
 import { WIRE_FORMATS } from '@shardweave/dtypes';
 
-/**
- * Shows a value as an error names it: numbers and strings by what they are, others by their kind.
- */
+/** The value as an error names it: a number or string by its value, anything else by its kind. */
 export function shown(value: unknown): string {
   if (typeof value === 'string') {
     return `'${value}'`;
@@ -13,8 +11,8 @@ export function shown(value: unknown): string {
 }
 
 /**
- * For example Float32Array, Array, string, undefined. It goes by the tag, so values of any realm
- * are known.
+ * The kind of a value, such as Float32Array, Array, string or undefined. It is read from the tag,
+ * so that values of any realm are recognized.
  */
 export function kindOf(value: unknown): string {
   return typeof value === 'object' && value !== null
@@ -25,7 +23,7 @@ export function kindOf(value: unknown): string {
 }
 
 /**
- * What is wrong with a limit in milliseconds, or undefined. Infinity means that there is no limit.
+ * What is wrong with a limit in milliseconds; undefined where nothing is. Infinity means no limit.
  */
 export function complaintOfTimeLimit(name: string, ms: unknown): string | undefined {
   return typeof ms === 'number' && ms > 0
@@ -33,7 +31,7 @@ export function complaintOfTimeLimit(name: string, ms: unknown): string | undefi
     : `expected ${name} to be positive milliseconds (Infinity: no limit), got ${shown(ms)}.`;
 }
 
-/** What is wrong with how f32 shall travel, or undefined. */
+/** What is wrong with an option for how f32 travels; undefined where nothing is. */
 export function complaintOfWire(wire: unknown): string | undefined {
   const formats: readonly unknown[] = ['exact', ...WIRE_FORMATS];
   return formats.includes(wire)

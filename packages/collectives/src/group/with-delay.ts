@@ -1,4 +1,4 @@
-// A group whose calls take longer: a stand-in for a slow network in tests of overlap. Calls still
+// A group whose calls take longer, which stands for a slow network in tests of overlap. Calls still
 // start at once and in order, and waiting blocks nothing.
 
 import type {
@@ -16,8 +16,8 @@ import type {
 import type { StartOrder } from './start-order.js';
 
 /**
- * `group` with `delayMs` added to every call, subgroups included. Several calls in flight wait side
- * by side, as messages on a link with latency do. Traces show the longer times.
+ * `group` with `delayMs` added to every call, subgroups included. Several calls in flight wait at
+ * the same time, as messages on a link with latency do. Traces show the longer times.
  */
 export function withDelay(group: ProcessGroup, delayMs: number): ProcessGroup {
   return new DelayedGroup(group, delayMs);
@@ -132,7 +132,7 @@ class DelayedGroup implements ProcessGroup {
     return this.close();
   }
 
-  /** Failures come through at once. */
+  /** Waits after a success; a failure passes through at once. */
   async #late<T>(result: Promise<T>): Promise<T> {
     const value = await result;
     await new Promise((resolve) => setTimeout(resolve, this.#delayMs));

@@ -1,5 +1,6 @@
-// Reads environment variables for the launchers' readers: numbers are checked, an empty variable
-// counts as not set, and what was taken is remembered, so that an error or a log can name it.
+// Reads environment variables for the readers of launchers. Numbers are checked, an empty variable
+// counts as not set, and the names of variables that were read are kept, so that an error or a log
+// can name them.
 
 import { LaunchError } from '../errors.js';
 
@@ -13,7 +14,7 @@ export class Environment {
     this.#variables = variables;
   }
 
-  /** Names of the variables that were read and set, in the order of reading. */
+  /** The names of the variables that were read and set, in the order of reading. */
   get taken(): readonly string[] {
     return [...this.#taken];
   }
@@ -22,7 +23,7 @@ export class Environment {
     return (this.#variables[name] ?? '') !== '';
   }
 
-  /** The first of `names` that is set. */
+  /** The value of the first of `names` that is set. */
   text(...names: readonly string[]): string | undefined {
     const name = names.find((one) => this.has(one));
     if (name === undefined) {
@@ -34,14 +35,14 @@ export class Environment {
 
   /**
    * The same as a whole number of at least `min`.
-   * @throws {LaunchError} where it is none.
+   * @throws {LaunchError} where it is not such a number
    */
   count(names: readonly string[], min = 0): number | undefined {
     const name = names.find((one) => this.has(one));
     return name === undefined ? undefined : this.#number(name, min);
   }
 
-  /** As count, and throws LaunchError with `remedy` where none is set. */
+  /** Like count, but throws LaunchError with `remedy` where none of `names` is set. */
   requiredCount(names: readonly [string, ...string[]], min: number, remedy: string): number {
     const value = this.count(names, min);
     if (value === undefined) {
@@ -50,7 +51,7 @@ export class Environment {
     return value;
   }
 
-  /** A TCP port that somebody can be reached at. */
+  /** A TCP port that a process can be reached at. */
   port(...names: readonly string[]): number | undefined {
     const name = names.find((one) => this.has(one));
     if (name === undefined) {

@@ -1,5 +1,5 @@
-// Joins the job that a launcher started this process for: place from the environment, secret,
-// transport, group.
+// Joins the job for which a launcher started this process: reads its place from the environment,
+// finds the secret, and opens the transport and the group.
 
 import { LaunchError } from '../errors.js';
 import { checkGroupOptions } from '../group/group-options.js';
@@ -13,32 +13,31 @@ import { readSecret } from './secret.js';
 
 export type LaunchTransport = 'ws' | 'mpi';
 
-/** Takes all options of connectWs; what is not given is read from the environment. */
+/** All options of connectWs; those that are not given are read from the environment. */
 export interface InitProcessGroupOptions
   extends PlaceOptions,
     Omit<Partial<ConnectWsOptions>, keyof PlaceOptions> {
   /**
-   * Default: SHARDWEAVE_TRANSPORT; else 'mpi' where an MPI launcher (mpirun, mpiexec) started the
-   * process, and 'ws' everywhere else. It never depends on what is installed, since all ranks must
-   * choose the same.
+   * The transport. Default: SHARDWEAVE_TRANSPORT; else 'mpi' where an MPI launcher (mpirun,
+   * mpiexec) started the process, and 'ws' everywhere else. It never depends on what is installed,
+   * because all ranks must choose the same.
    */
   readonly transport?: LaunchTransport;
-  /** Options of connectMpi, for 'mpi'. */
+  /** The options of connectMpi, for 'mpi'. */
   readonly mpi?: Pick<ConnectMpiOptions, 'library' | 'nativeAllReduce' | 'finalize'>;
 }
 
-/** As PyTorch's: hosts and pods of a cluster start minutes apart. */
+/** The same as PyTorch's: hosts and pods of a cluster start minutes apart. */
 export const LAUNCH_TIMEOUT_MS = 300_000;
 
 const MPI_LAUNCHERS: readonly (LauncherName | undefined)[] = ['openmpi', 'pmi'];
 
 /**
  * Resolves with the group of all ranks when all have come, within `joinTimeoutMs` (default: five
- * minutes). Explicit options win over the environment, whose launchers docs/collectives/starting.md
- * lists.
- *
- * @throws {LaunchError} where options or environment can't be right, before anything is sent.
- * @throws {JoinError} where the ranks don't find each other.
+ * minutes). Explicit options win over the environment; docs/collectives/starting.md lists the
+ * launchers whose variables are read.
+ * @throws {LaunchError} where options or environment are wrong, before anything is sent
+ * @throws {JoinError} where the ranks don't find each other
  */
 export async function initProcessGroup(
   options: InitProcessGroupOptions = {},

@@ -1,4 +1,4 @@
-// The store of the job that a launcher started this process for: rank 0 serves it.
+// Opens the store of the job for which a launcher started this process. Rank 0 serves it.
 
 import { LOOPBACK } from '../sockets/is-loopback.js';
 import { type ConnectStoreOptions, connectStore } from '../store/connect-store.js';
@@ -9,7 +9,7 @@ import { LAUNCH_TIMEOUT_MS } from './init-process-group.js';
 import { meetingAddress, type PlaceOptions, readPlace } from './place.js';
 import { readSecret } from './secret.js';
 
-/** What is not given is read from the environment, as initProcessGroup does. */
+/** Options that are not given are read from the environment, as initProcessGroup does. */
 export interface InitStoreOptions
   extends PlaceOptions,
     Pick<ConnectStoreOptions, 'joinTimeoutMs' | 'timeoutMs' | 'silenceMs'>,
@@ -17,14 +17,15 @@ export interface InitStoreOptions
   readonly secret?: string;
 }
 
-/** How long rank 0 serves on for ranks that have not closed theirs. */
+/** The time for which rank 0 goes on serving ranks that have not closed their store. */
 const LEAVE_MS = 5000;
 
 /**
- * Resolves when this rank can use the store, on the port after the group's. Close it on all ranks:
- * rank 0's close serves the others on until they have left, for at most five seconds.
- *
- * @throws {LaunchError} as initProcessGroup. @throws StoreError STORE_JOIN
+ * Resolves when this rank can use the store, which is on the port after the group's. Close it on
+ * all ranks: rank 0's close goes on serving the others until they have left, for at most five
+ * seconds.
+ * @throws {LaunchError} as initProcessGroup does
+ * @throws {StoreError} STORE_JOIN
  */
 export async function initStore(options: InitStoreOptions = {}): Promise<Store> {
   const { joinTimeoutMs = LAUNCH_TIMEOUT_MS, timeoutMs, silenceMs } = options;
@@ -64,7 +65,9 @@ export async function initStore(options: InitStoreOptions = {}): Promise<Store> 
   }
 }
 
-/** Rank 0 may listen everywhere, but can't call there. */
+/**
+ * Whether the address means every interface: rank 0 may listen there, but nobody can connect to it.
+ */
 function isUnspecified(address: string): boolean {
   return address === '0.0.0.0' || address === '::';
 }

@@ -1,4 +1,4 @@
-// What a launcher says about a process that it started, and what all readers of launchers share.
+// What a launcher tells about a process that it started, and what all readers of launchers share.
 
 import { fnv1a } from '@shardweave/dtypes';
 import { LOOPBACK } from '../sockets/is-loopback.js';
@@ -15,26 +15,32 @@ export type LauncherName =
   | 'jobset'
   | 'indexed-job';
 
-/** A process's place in a job. What is undefined the launcher doesn't say. */
+/** A process's place in a job. A field is undefined where the launcher doesn't tell it. */
 export interface Launcher {
-  /** 'env': RANK and WORLD_SIZE, set by hand or by a launcher that has no other sign. */
+  /**
+   * The launcher. 'env' stands for RANK and WORLD_SIZE alone, set by hand or by a launcher that
+   * shows no other sign.
+   */
   readonly launcher: LauncherName;
   readonly rank: number;
   readonly worldSize: number;
-  /** The process's number among those of this host. */
+  /** The process's number among those of its host. */
   readonly localRank: number | undefined;
   readonly localWorldSize: number | undefined;
-  /** The number of this host among the job's. */
+  /** The number of this host among the job's hosts. */
   readonly nodeRank: number | undefined;
-  /** Name or IP of rank 0's host. */
+  /** The name or IP of rank 0's host. */
   readonly address: string | undefined;
-  /** Where rank 0 listens. */
+  /** The port on which rank 0 listens. */
   readonly port: number;
-  /** How often the job was started before: 0, and one more for each restart of all ranks. */
+  /**
+   * The number of earlier starts of the job: 0 at first, and one more after each restart of all
+   * ranks.
+   */
   readonly attempt: number;
-  /** Equal on all ranks, and another one for each job as far as the launcher has an id. */
+  /** Equal on all ranks, and different for each job as far as the launcher has an id. */
   readonly runId: string;
-  /** The environment variables that this was read from. */
+  /** The environment variables from which this was read. */
   readonly variables: readonly string[];
 }
 
@@ -42,17 +48,18 @@ export interface Launcher {
 export type LauncherFindings = Omit<Launcher, 'variables' | 'attempt' | 'runId'> &
   Partial<Pick<Launcher, 'attempt' | 'runId'>>;
 
-/** PyTorch's port, for want of another. */
+/** PyTorch's port, used where no other is given. */
 export const DEFAULT_PORT = 29_500;
 
-/** MASTER_ADDR; else loopback where all ranks are on one host; else unknown. */
+/** The value of MASTER_ADDR; else loopback where all ranks are on one host; else undefined. */
 export function masterAddress(env: Environment, isOneHost: boolean): string | undefined {
   return env.text('MASTER_ADDR') ?? (isOneHost ? LOOPBACK : undefined);
 }
 
 /**
- * A port that all ranks derive from their job's id and another job most likely does not share:
- * even, for the store takes the next one, and below those that Linux gives to clients (32768).
+ * A port that all ranks derive from their job's id, and that another job most likely does not
+ * share. It is even, because the store takes the next one, and below those that Linux gives to
+ * clients (32768).
  */
 export function portOfJob(id: string): number {
   return 16_384 + 2 * (fnv1a(id) % 8192);

@@ -1,5 +1,5 @@
-// This process's place in its job: explicit options first, then what the launcher said, and on the
-// first host the address to listen on.
+// This process's place in its job: explicit options come first, then what the launcher told; on the
+// first host also the address to listen on.
 
 import { promises as dns, type LookupAddress } from 'node:dns';
 import { isIP } from 'node:net';
@@ -10,45 +10,48 @@ import { DEFAULT_PORT, type Launcher } from './launcher.js';
 import { readLauncher } from './read-launcher.js';
 
 export interface PlaceOptions {
-  /** Default: the launcher's, as all of these. */
+  /** This process's rank. Each of these options defaults to what the launcher tells. */
   readonly rank?: number;
   readonly worldSize?: number;
-  /** Name or IP of rank 0's host. */
+  /** The name or IP of rank 0's host. */
   readonly address?: string;
-  /** Where rank 0 listens; a store that initStore makes takes the next one. */
+  /** The port on which rank 0 listens; a store that initStore makes takes the next one. */
   readonly port?: number;
-  /** How often the job was started before. */
+  /** The number of earlier starts of the job. */
   readonly attempt?: number;
-  /** Names the job; see Launcher. */
+  /** The name of the job; see Launcher. */
   readonly runId?: string;
   /**
-   * Where rank 0 listens where that is not `address`, as behind the published port of a container.
-   * Default: SHARDWEAVE_LISTEN_ADDRESS, else `address`.
+   * The address on which rank 0 listens where that is not `address`, as behind the published port
+   * of a container. Default: SHARDWEAVE_LISTEN_ADDRESS, else `address`.
    */
   readonly listenAddress?: string;
-  /** Environment variables. Default: the process's. */
+  /** The environment variables. Default: the process's. */
   readonly env?: EnvVariables;
 }
 
 export interface Place {
   readonly rank: number;
   readonly worldSize: number;
-  /** Undefined where neither the launcher nor anybody else says it. */
+  /** Undefined where neither the launcher nor the options tell it. */
   readonly address: string | undefined;
   readonly port: number;
   readonly attempt: number;
   readonly runId: string;
-  /** Undefined where rank and world size are options. */
+  /** Undefined where rank and world size were given as options. */
   readonly launcher: Launcher | undefined;
 }
 
-/** Names may be known late: a pod's, when it is there. */
+/** The time between lookups of a name, which may become known late, as a pod's does. */
 const LOOKUP_RETRY_MS = 250;
 
 const ADDRESS_REMEDY =
   "Set it, or the option address, on all ranks to a name or IP of rank 0's host that the other hosts reach.";
 
-/** @throws {LaunchError} where neither options nor environment say it, or they can't be right. */
+/**
+ * This process's place.
+ * @throws {LaunchError} where neither options nor environment tell it, or what they tell is wrong
+ */
 export function readPlace(options: PlaceOptions): Place {
   const { rank, worldSize, env = process.env } = options;
   if (rank !== undefined && worldSize !== undefined) {
@@ -83,10 +86,9 @@ export function readPlace(options: PlaceOptions): Place {
 }
 
 /**
- * Where the ranks meet, as connectWs wants it: on rank 0 an IP of its own to listen on, elsewhere
- * the address as it was given. Waits until rank 0's own name is known.
- *
- * @throws {LaunchError} where there is no address, or one that other hosts can't reach.
+ * The address at which the ranks meet, as connectWs takes it: on rank 0 an IP of its own to listen
+ * on, elsewhere the address as it was given. Waits until rank 0's own name is known.
+ * @throws {LaunchError} where there is no address, or one that other hosts can't reach
  */
 export async function meetingAddress(
   place: Place,
@@ -111,7 +113,8 @@ export async function meetingAddress(
     return address; // connectWs waits until its name is known
   }
   const ip = await lookUp(address, options.joinTimeoutMs);
-  // Debian's /etc/hosts has the host's own name as 127.0.1.1. Who says localhost means it.
+  // Debian's /etc/hosts has the host's own name as 127.0.1.1. An explicit 'localhost' is meant as
+  // such.
   if (isSeenByOthers && isLoopback(ip) && address !== ip && address !== 'localhost') {
     throw new LaunchError('MASTER_ADDR', `${address}, here ${ip}`, {
       problem: 'expected an address that the other hosts of this job can reach',

@@ -1,4 +1,4 @@
-// Finds out which launcher started this process and what it said, from environment variables alone.
+// Finds out which launcher started this process and what it told, from environment variables alone.
 
 import { LaunchError } from '../errors.js';
 import { Environment, type EnvVariables } from './environment.js';
@@ -9,8 +9,9 @@ import { isStep, readSlurm } from './launchers/slurm.js';
 import { readPlainEnvironment, readTorchrun } from './launchers/torchrun.js';
 
 /**
- * Launchers may be nested (srun starts torchrun, which starts the ranks), and the environment then
- * has both: the one that starts processes comes before those that start hosts.
+ * The readers, in the order in which they are tried. Launchers may be nested (srun starts torchrun,
+ * which starts the ranks), and the environment then has the variables of both. So launchers that
+ * start processes come before those that start hosts.
  */
 const READERS: readonly ((env: Environment) => LauncherFindings | undefined)[] = [
   readTorchrun,
@@ -24,7 +25,7 @@ const READERS: readonly ((env: Environment) => LauncherFindings | undefined)[] =
   readIndexedJob,
 ];
 
-/** A second opinion: variables in which another launcher says the process's rank, or its host's. */
+/** Variables in which another launcher tells the process's rank, or its host's, to compare with. */
 interface Claim {
   readonly launchers: readonly LauncherName[];
   readonly rank: string;
@@ -42,11 +43,11 @@ const CLAIMS: readonly Claim[] = [
 ];
 
 /**
- * The place that the launcher of this process gave it, or undefined where no launcher is seen.
- * docs/collectives/starting.md has the table of launchers and variables; SHARDWEAVE_RUN_ID and
- * SHARDWEAVE_ATTEMPT go before any launcher's. Nothing but `variables` is looked at.
- *
- * @throws {LaunchError} where a variable is missing, no number, or contradicts another.
+ * The place that the launcher of this process gave it, or undefined where there is no sign of a
+ * launcher. docs/collectives/starting.md has the table of launchers and variables.
+ * SHARDWEAVE_RUN_ID and SHARDWEAVE_ATTEMPT win over any launcher's values. Only `variables` are
+ * read.
+ * @throws {LaunchError} where a variable is missing, is not a number, or contradicts another
  */
 export function readLauncher(variables: EnvVariables): Launcher | undefined {
   const env = new Environment(variables);
@@ -89,7 +90,7 @@ function checkAgreement(found: LauncherFindings, env: Environment): void {
   if (launcher === 'torchrun') {
     return; // its rendezvous gives hosts an order of its own
   }
-  // mpirun starts its daemons by srun, whose variables then are the daemons'.
+  // mpirun starts its daemons by srun, so SLURM's variables are then those of the daemons.
   const isMpirun = launcher === 'openmpi' || launcher === 'pmi';
   const isSilent = (claim: Claim) =>
     claim.launchers.includes(launcher) ||
@@ -114,7 +115,7 @@ function checkAgreement(found: LauncherFindings, env: Environment): void {
   checkWorldSize(found, env);
 }
 
-/** WORLD_SIZE without a RANK, beside a launcher that knows the size itself. */
+/** Checks a WORLD_SIZE without a RANK, beside a launcher that tells the size itself. */
 function checkWorldSize({ launcher, worldSize }: LauncherFindings, env: Environment): void {
   const given = env.count(['WORLD_SIZE'], 1);
   if (given !== undefined && given !== worldSize) {

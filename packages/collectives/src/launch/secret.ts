@@ -1,11 +1,11 @@
-// The job's secret: an option, a variable, or a file, as Kubernetes mounts a Secret.
+// The job's secret: an option, a variable, or a file, which is how Kubernetes mounts a Secret.
 
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { LaunchError } from '../errors.js';
 import type { EnvVariables } from './environment.js';
 
-/** As connectWs and the store want it. */
+/** The length that connectWs and the store require. */
 const MIN_SECRET_LENGTH = 16;
 
 const REMEDY =
@@ -18,11 +18,10 @@ export interface SecretOptions {
 }
 
 /**
- * The option, else SHARDWEAVE_SECRET, else the text of the file SHARDWEAVE_SECRET_FILE. A world of
- * one needs none: it gets a fresh one.
- *
- * @throws {LaunchError} where there is none, one too short, or a file that can't be read; the
- * secret itself is in no message.
+ * The secret: the option, else SHARDWEAVE_SECRET, else the text of the file SHARDWEAVE_SECRET_FILE.
+ * A world of one rank needs none, and gets a fresh one.
+ * @throws {LaunchError} where there is no secret, one that is too short, or a file that can't be
+ * read; no message contains the secret
  */
 export async function readSecret({ secret, worldSize, env }: SecretOptions): Promise<string> {
   if (secret !== undefined) {

@@ -1,5 +1,5 @@
 // The listening side of a process: it accepts peers that prove themselves and refuses the rest,
-// with a reason in the log and no harm to the job. Node only.
+// with a reason for the log and no harm to the job. Node only.
 
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
@@ -13,7 +13,7 @@ import type { ListenOptions, SocketListener } from './socket-platform.js';
 export interface AcceptorOptions extends ListenOptions {
   readonly secret: string;
   readonly policy: DoorPolicy;
-  /** Who was turned away, and why. */
+  /** Called with each peer that was turned away, and why. */
   readonly onRefused?: ((refusal: Refusal) => void) | undefined;
 }
 
@@ -55,7 +55,7 @@ export class Acceptor implements SocketListener {
     this.#door!.close();
   }
 
-  /** Whether listening keeps the process alive, as it does at first. */
+  /** Sets whether listening keeps the process alive, as it does at first. */
   setKeepsAlive(keepsAlive: boolean): void {
     this.#door!.setKeepsAlive(keepsAlive);
   }

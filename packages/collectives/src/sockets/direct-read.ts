@@ -1,37 +1,37 @@
-// Reads a TCP connection into memory of one's choice: no new buffer a read, and no copy. Node has
-// this as the option `onread` of connections that it opens. Here it is set on a connection that is
-// open already, accepted or not, by the private fields that the option sets. They were checked on
-// the versions of CHECKED_NODE_VERSIONS; where a version has other ones, `start` gives up and
-// Node's own reads are slower.
+// Reads a TCP connection into memory that the caller chooses, without a new buffer for each read
+// and without a copy. Node has this as the option `onread` of connections that it opens. Here it is
+// set on a connection that is open already, accepted or not, by means of the private fields that
+// the option sets. The fields were checked on the versions of CHECKED_NODE_VERSIONS. Where a
+// version has other fields, `start` gives up, and Node's own, slower reads are used.
 
 import type { Socket } from 'node:net';
 
 export interface ReadEvents {
   /**
-   * Where the next bytes go; where it is undefined they go to memory of this module, lent to
-   * `onRead`.
+   * The memory for the next bytes. Where it is undefined they go to memory of this module, which is
+   * lent to `onRead`.
    */
   room(): Uint8Array | undefined;
-  /** So many bytes went to the room. */
+  /** Called when so many bytes were written to the room. */
   filled(byteLength: number): void;
   onRead(bytes: Uint8Array): void;
 }
 
-/** Node's own reads are of this size, and a read takes what is there: no smaller one is needed. */
+/** The size of Node's own reads. A read takes what is there, so a smaller size gains nothing. */
 const OWN_BYTES = 64 * 1024;
 
-/** A smaller room is not used: a read that also takes what follows is cheaper. */
+/** A room smaller than this is not used: a read that also takes what follows is cheaper. */
 const MIN_ROOM_BYTES = 32 * 1024;
 
 /**
- * The most that is read at once. libuv reads up to 32 times before others get their turn, and 4 MiB
- * for each connection keep turns of 64 MiB collectives below 20 ms. Reads of 512 KiB would cost a
- * tenth less.
+ * The most that is read at once. libuv reads up to 32 times before other work gets its turn, and 4
+ * MiB for each connection keep turns of 64 MiB collectives below 20 ms. Reads of 512 KiB would cost
+ * a tenth less.
  */
 const MAX_READ_BYTES = 128 * 1024;
 
 /**
- * The memory that all connections of this thread read into: what was read is taken from it before
+ * The memory that all connections of this thread read into; what was read is taken from it before
  * the next read begins. It is made when the first connection begins to read.
  */
 let shared: Uint8Array | undefined;
@@ -40,7 +40,7 @@ interface Handle {
   useUserBuffer?(buffer: Uint8Array): void;
 }
 
-/** The versions of Node whose fields test/direct-read.test.ts has seen to work. */
+/** The versions of Node on which test/direct-read.test.ts has seen the fields work. */
 export const CHECKED_NODE_VERSIONS = ['20.20.2', '22.23.3', '24.21.0'];
 
 /** The fields of the option `onread`, by their symbols' names. */
@@ -61,8 +61,8 @@ export class DirectRead {
   }
 
   /**
-   * Begins to read; undefined where this version of Node can't, or this connection, which speaks
-   * TLS.
+   * Begins to read. Undefined where this version of Node can't do it, or this connection can't
+   * because it speaks TLS.
    */
   static start(connection: Socket, events: ReadEvents): DirectRead | undefined {
     const fields = Object.getOwnPropertySymbols(connection);
@@ -85,7 +85,7 @@ export class DirectRead {
     return direct;
   }
 
-  /** From now on nothing is written to the room. */
+  /** Stops writing to the room. */
   stop(): void {
     this.#isOver = true;
     if (this.#room !== undefined) {

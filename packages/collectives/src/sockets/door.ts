@@ -1,7 +1,8 @@
-// One listening port as strangers meet it: connections are counted and sorted by whether they speak
-// TLS, web pages of other origins and whatever is no WebSocket are refused, and what is left is
-// handed on as a request to upgrade. Acceptors and heartbeat workers stand behind a door each. It
-// needs nothing but Node.
+// One listening port as strangers meet it. A stranger is a connection that has not proved anything
+// yet. Connections are counted, and sorted by whether they speak TLS; web pages of other origins,
+// and whatever is not a WebSocket, are refused. What is left is handed on as a request to upgrade.
+// Each acceptor and each heartbeat worker stands behind a door of its own. It needs nothing but
+// Node.
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server } from 'node:http';
@@ -18,52 +19,57 @@ import { sortByTls, TLS_FIRST_BYTE } from './sort-by-tls.js';
 import { StrangerGate } from './stranger-gate.js';
 import { pskServerOptions } from './tls-psk.js';
 
-/** PEM, as `node:tls` takes them. */
+/** A key and a certificate in PEM, as `node:tls` takes them. */
 export interface ServerTls {
   readonly key: string | Buffer;
   readonly cert: string | Buffer;
 }
 
 export interface Refusal {
-  /** `address:port` of who came. */
+  /** The `address:port` of the peer. */
   readonly from: string;
   readonly reason: string;
 }
 
 /**
- * What may come in at a door: the same for all doors of a process, and data that can be posted to a
- * worker.
+ * What a door lets in. It is the same for all doors of a process, and is plain data that can be
+ * posted to a worker.
  */
 export interface DoorPolicy {
   readonly limits: WsLimits;
-  /** Pages of these origins may join, if they know the secret. */
+  /** The origins of pages that may join, if they know the secret. */
   readonly allowedOrigins: readonly string[];
-  /** With a certificate the door speaks TLS, and nothing else. */
+  /** The certificate; with one the door speaks TLS, and nothing else. */
   readonly tls: ServerTls | undefined;
-  /** The key that `tlsKeyOf` makes of the secret; undefined where there is no TLS by the secret. */
+  /**
+   * The key that `tlsKeyOf` makes of the secret; undefined where TLS is not made with the secret.
+   */
   readonly pskKey: Uint8Array | undefined;
-  /** Whether peers of this host may speak in the clear, beside TLS by the secret. */
+  /** Whether peers on this host may speak unencrypted, beside TLS with the secret. */
   readonly mayBePlain: boolean;
 }
 
 export interface DoorEvents {
-  /** A request for a WebSocket, whose connection is named `name` until it is trusted. */
+  /** Called with a request for a WebSocket. Its connection is called `name` until it is trusted. */
   onUpgrade(request: IncomingMessage, socket: Socket, head: Buffer): void;
   onRefused(refusal: Refusal): void;
 }
 
 const MAX_REASON_LENGTH = 300;
 
-/** A browser's request with cookies for localhost fits; more is nothing of ours. */
+/**
+ * The longest header: a browser's request with cookies for localhost fits, and this package sends
+ * no more.
+ */
 const MAX_HEADER_BYTES = 16 * 1024;
 
 export class Door {
   readonly #policy: DoorPolicy;
   readonly #events: DoorEvents;
   readonly #servers: readonly Server[];
-  /** What listens: the one server, or what stands before both. */
+  /** What listens: the only server, or a TCP server in front of both. */
   readonly #listener: Server | TcpServer;
-  /** Strangers by address and port, since TLS hides one socket in another. */
+  /** Strangers by address and port, because TLS hides one socket in another. */
   readonly #gate: StrangerGate<Socket>;
 
   private constructor(policy: DoorPolicy, events: DoorEvents) {
@@ -75,7 +81,7 @@ export class Door {
     });
     this.#servers = createServers(policy);
     this.#listener = this.#servers.length === 1 ? this.#servers[0]! : createTcpServer();
-    // This hears of a connection before a byte of it is read.
+    // This listener gets a connection before any byte of it is read.
     this.#listener.on('connection', (socket: Socket) => this.#onConnection(socket));
     for (const server of this.#servers) {
       this.#serve(server);
@@ -105,19 +111,19 @@ export class Door {
     return (this.#listener.address() as AddressInfo).port;
   }
 
-  /** The connection of that name has proved itself, and costs what a peer may. */
+  /** Notes that the connection of that name has proved itself, and may cost what a peer may. */
   trust(name: string): void {
     this.#gate.trust(name);
   }
 
-  /** Tells why somebody is turned away; whoever calls this ends the connection. */
+  /** Reports why a connection is turned away; the caller ends the connection. */
   refuse(socket: Socket, reason: string): void {
-    // Strangers have a say in the reason, and it goes into a log.
+    // Strangers may have chosen the reason's text, and it goes into a log.
     const printable = reason.replace(/[^\x20-\x7e]/g, '?').slice(0, MAX_REASON_LENGTH);
     this.#events.onRefused({ from: nameOf(socket), reason: printable });
   }
 
-  /** Frees the port, and drops those that have proved nothing. */
+  /** Frees the port, and drops those connections that have proved nothing. */
   close(): void {
     this.#listener.close();
     for (const socket of this.#gate.strangers()) {
@@ -125,7 +131,7 @@ export class Door {
     }
   }
 
-  /** Whether listening keeps the process alive, as it does at first. */
+  /** Sets whether listening keeps the process alive, as it does at first. */
   setKeepsAlive(keepsAlive: boolean): void {
     if (keepsAlive) {
       this.#listener.ref();
@@ -152,12 +158,12 @@ export class Door {
       this.refuse(request.socket, 'a request that is no WebSocket');
       response.writeHead(426, { connection: 'close' }).end();
     });
-    // Servers with TLS pass their handshakes' errors on as this event.
+    // Servers with TLS pass errors of their handshakes on as this event.
     server.on('clientError', (error, stream) => this.#onClientError(error, stream as Socket));
     server.on('upgrade', (request, stream, head) => {
       const socket = stream as Socket;
       const { origin } = request.headers;
-      // Any web page can open a socket to loopback: what names an origin is a browser.
+      // Any web page can open a socket to loopback, and only a browser sends an origin.
       if (origin !== undefined && !this.#policy.allowedOrigins.includes(origin)) {
         this.refuse(socket, `origin ${origin} is not allowed`);
         socket.once('finish', () => socket.destroy());
@@ -173,13 +179,13 @@ export class Door {
     socket: Socket,
   ): void {
     if (error.rawPacket?.[0] === TLS_FIRST_BYTE) {
-      // Words that are no TLS tell the peer at once that there is none here; a reset looks like a
-      // flood.
+      // An answer that is not TLS tells the peer at once that there is none here. A reset would
+      // look like a flood.
       socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
       this.refuse(socket, 'it speaks TLS');
       return;
     }
-    // OpenSSL's messages begin with an address in memory; its codes say the same.
+    // OpenSSL's messages begin with an address in memory; its codes tell the same without it.
     const isTls = error.code?.startsWith('ERR_SSL_') === true;
     this.refuse(socket, isTls ? `no TLS handshake (${error.code})` : error.message);
     socket.destroy();
@@ -187,7 +193,8 @@ export class Door {
 }
 
 /**
- * One for what is said in the clear, one for TLS; with a certificate or without any TLS just one.
+ * Creates the servers: one for unencrypted connections and one for TLS; a single one with a
+ * certificate, or without any TLS.
  */
 function createServers({ tls, pskKey }: DoorPolicy): Server[] {
   const common = { maxHeaderSize: MAX_HEADER_BYTES };
@@ -205,7 +212,7 @@ export function hostOf(socket: Socket): string {
   return (socket.remoteAddress ?? 'unknown').replace(/^::ffff:/, '');
 }
 
-/** What a connection is called at the gate and in logs, while it is open. */
+/** The name of a connection at the gate and in logs, while it is open. */
 export function nameOf(socket: Socket): string {
   return `${hostOf(socket)}:${socket.remotePort}`;
 }

@@ -1,14 +1,14 @@
-// Writes WebSocket frames (RFC 6455) to a connection between processes of ours: final frames alone,
-// each in one write where it is short. websocket-reader.ts reads them.
+// Writes WebSocket frames (RFC 6455) to a connection between two processes of this package: only
+// final frames, each in one write where it is short. websocket-reader.ts reads them.
 
 import type { Socket } from 'node:net';
 
 type Written = (error?: Error | null) => void;
 
-/** Up to here, one write of a copy costs less than a write of two buffers. */
+/** Up to this size, one write of a copy costs less than a write of two buffers. */
 const COPY_MAX_BYTES = 16 * 1024 + 512;
 
-/** A close frame has 125 bytes, two of which are the code's. */
+/** The room for a reason in a close frame, which has 125 bytes; two of them are the code's. */
 export const MAX_REASON_BYTES = 123;
 
 const FINAL_TEXT = 0x81;
@@ -21,15 +21,15 @@ export class FrameWriter {
   readonly #isClient: boolean;
 
   /**
-   * A client has to mask. It masks with zeros, which change nothing: both ends are ours, no proxy
-   * between.
+   * A client has to mask its frames. This one masks with zeros, which change nothing: masks protect
+   * proxies, and there is none between these processes.
    */
   constructor(connection: Socket, isClient: boolean) {
     this.#connection = connection;
     this.#isClient = isClient;
   }
 
-  /** Lends the bytes until `written` is called. */
+  /** Sends the bytes, which are lent until `written` is called. */
   binary(bytes: Uint8Array, written?: Written): void {
     this.#write(FINAL_BINARY, bytes, written);
   }
@@ -38,7 +38,7 @@ export class FrameWriter {
     this.#write(FINAL_TEXT, Buffer.from(text));
   }
 
-  /** A reason that is too long is cut. */
+  /** Sends a close frame; a reason that is too long is cut. */
   close(code: number, reason: string): void {
     const bytes = Buffer.from(reason).subarray(0, MAX_REASON_BYTES);
     this.#write(FINAL_CLOSE, Buffer.concat([Buffer.from([code >> 8, code & 255]), bytes]));

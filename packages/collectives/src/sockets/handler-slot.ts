@@ -1,5 +1,5 @@
-// The place of a socket's handler: what arrives while nobody is named there waits for the next
-// handler. Every WireSocket has one.
+// The place of a socket's handler: what arrives while there is none waits for the next handler.
+// Every WireSocket has such a place.
 
 import type { WireHandler } from './wire-socket.js';
 
@@ -10,13 +10,13 @@ export class HandlerSlot {
 
   setHandler(handler: WireHandler | undefined): void {
     this.#handler = handler;
-    // A handler may hand the socket on to another while it hears of what has waited.
+    // A handler may hand the socket on to another one while it receives what has waited.
     while (this.#handler !== undefined && this.#waiting.length > 0) {
       this.#waiting.shift()!(this.#handler);
     }
   }
 
-  /** Copies bytes that have to wait, since they are lent. */
+  /** Passes bytes on, or copies them where they have to wait, because they are lent. */
   onBinary(bytes: Uint8Array): void {
     if (this.#handler !== undefined) {
       this.#handler.onBinary(bytes);
@@ -38,7 +38,7 @@ export class HandlerSlot {
     this.#tell((handler) => handler.onText(text));
   }
 
-  /** Tells of the first end alone. */
+  /** Passes on the first end only. */
   onClose(code: number, reason: string): void {
     if (!this.#isClosed) {
       this.#isClosed = true;

@@ -1,17 +1,18 @@
 // How two processes prove to each other that they know the job's secret, before anything else is
-// parsed. Bytes in, bytes out: no sockets, no timers, nothing of Node (see prove.ts for those).
+// parsed. It maps bytes to bytes, without sockets, timers or Node (prove.ts has those).
 //   listener -> joiner   magic (4), nonce (32)
 //   joiner -> listener   magic (4), role, rank, target, world size, attempt (u32 each, little
 //                        endian), run (16), nonce (32), HMAC-SHA256 over 'joiner', the listener's
 //                        nonce and all these (32)
 //   listener -> joiner   HMAC-SHA256 over 'listener' and the same (32)
-// The run is the head of SHA-256 of the run's id: two jobs may share a secret, as pods of a cluster
-// do. The secret is never sent, and both nonces are fresh, so nothing can be replayed.
+//
+// The run is the beginning of the SHA-256 of the run's id: two jobs may share a secret, as pods of
+// a cluster do. The secret is never sent, and both nonces are fresh, so nothing can be replayed.
 
 import { hmac } from '@noble/hashes/hmac.js';
 import { sha256 } from '@noble/hashes/sha2.js';
 
-/** What a connection may be for. The place of a role in this list is its number on the wire. */
+/** The purposes of a connection. The index of a role in this list is its number on the wire. */
 const ROLES = [
   'rendezvous',
   'link',
@@ -25,32 +26,33 @@ const ROLES = [
 /**
  * - rendezvous: a rank meets the others.
  * - link: data goes between two ranks.
- * - heartbeat: a rank's worker gives signs of life to a rank that listens.
- * - relay: a link that the rendezvous' process joins, since neither of its ends can listen.
- * - store: a client asks the key-value store.
- * - heartbeat subscriber: a rank that can't listen opens it to another rank's worker, whose signs
- *   of life come over it.
- * - heartbeat relay: signs of life go both ways, joined like a relay.
+ * - heartbeat: a rank's worker sends signs of life to a rank that listens.
+ * - relay: a link that the rendezvous' process joins from two connections, because neither of its
+ *   ends can listen.
+ * - store: a client uses the key-value store.
+ * - heartbeat subscriber: a rank that can't listen opens it to another rank's worker, which sends
+ *   its signs of life over it.
+ * - heartbeat relay: signs of life in both directions, joined like a relay.
  */
 export type Role = (typeof ROLES)[number];
 
-/** What a joiner says about itself; all of it is under the proof. */
+/** What a joiner tells about itself; the proof covers all of it. */
 export interface Hello {
   readonly role: Role;
   readonly rank: number;
-  /** The rank that it wants; RENDEZVOUS_TARGET for the rendezvous. */
+  /** The rank that it wants to reach; RENDEZVOUS_TARGET for the rendezvous. */
   readonly target: number;
   readonly worldSize: number;
-  /** How often the job has been started before: ranks of different attempts refuse each other. */
+  /** The number of earlier starts of the job: ranks of different attempts refuse each other. */
   readonly attempt: number;
   /** The digest of the run's id, as `runDigest` makes it. */
   readonly run: Uint8Array;
 }
 
-/** Stands for the rendezvous, which is no rank, and which any process may host. */
+/** Stands for the rendezvous, which is not a rank, and which any process may host. */
 export const RENDEZVOUS_TARGET = 0xffffffff;
 
-/** Names the protocol and its version. */
+/** The name of the protocol with its version. */
 const MAGIC = new TextEncoder().encode('SWC4');
 const NONCE_BYTES = 32;
 const MAC_BYTES = 32;
@@ -68,7 +70,7 @@ const FOREIGN = 'not a rank of this program and version';
 
 /** The handshake of the side that was called. */
 export class ListenerHandshake {
-  /** What is to be sent first. */
+  /** The first message, to be sent by the caller of this class. */
   readonly greeting: Uint8Array;
   readonly #secret: string;
 
@@ -77,7 +79,10 @@ export class ListenerHandshake {
     this.greeting = joined(MAGIC, randomNonce());
   }
 
-  /** What a joiner that knows the secret says about itself, and the proof for it; else why not. */
+  /**
+   * What a joiner that knows the secret tells about itself, with the proof for it; else the reason
+   * why it is refused.
+   */
   judge(
     message: Uint8Array,
   ): { readonly hello: Hello; readonly proof: Uint8Array } | { readonly refusal: string } {
@@ -118,7 +123,7 @@ export class JoinerHandshake {
     this.#hello = hello;
   }
 
-  /** The answer to the listener's greeting. Throws where it is no greeting. */
+  /** The answer to the listener's greeting. Throws where it is not a greeting. */
   answer(greeting: Uint8Array): Uint8Array {
     if (greeting.length !== GREETING_BYTES || !hasMagic(greeting)) {
       throw new Error(FOREIGN);
@@ -142,7 +147,7 @@ export class JoinerHandshake {
   }
 }
 
-/** What stands for a run's id in a handshake: 16 bytes. */
+/** The 16 bytes that stand for a run's id in a handshake. */
 export function runDigest(runId: string): Uint8Array {
   return sha256(new TextEncoder().encode(runId)).slice(0, RUN_BYTES);
 }

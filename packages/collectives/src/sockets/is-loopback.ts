@@ -1,4 +1,4 @@
-// Tells by a host's name or IP alone whether it is this machine.
+// Tells from a host's name or IP alone whether it is this machine.
 
 export const LOOPBACK = '127.0.0.1';
 

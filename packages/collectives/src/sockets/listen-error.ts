@@ -1,4 +1,4 @@
-// Why a process can't listen, in words, and what to do. Node only.
+// Tells in words why a process can't listen, and what to do. Node only.
 
 /**
  * For example `can't listen on 127.0.0.1:29500: somebody listens there already (EADDRINUSE). ...`.

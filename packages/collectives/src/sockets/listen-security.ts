@@ -1,49 +1,49 @@
-// Options of everything that listens: who may come, and what strangers may cost. Node only.
+// The options of everything that listens: who may connect, and what strangers may cost. Node only.
 
 import type { DoorPolicy, Refusal, ServerTls } from './door.js';
 import { isLoopback } from './is-loopback.js';
 import { limitsFor, type WsLimits } from './limits.js';
 import { tlsKeyOf } from './tls-psk.js';
 
-/** PEM, as `node:tls` takes them. */
+/** Keys and certificates in PEM, as `node:tls` takes them. */
 export interface WsTls extends Partial<ServerTls> {
-  /** Who signed the others' certificates. Default: the authorities that Node knows. */
+  /** The authorities that signed the others' certificates. Default: those that Node knows. */
   readonly ca?: string | Buffer | readonly (string | Buffer)[];
   /** The name in the others' certificates, where they are dialed by address. */
   readonly servername?: string;
 }
 
 /**
- * TLS by a key from the job's secret, between Node processes. 'auto': between hosts, and where a
- * peer of this host asks for it; 'always'; 'none': whoever is on the way between two hosts can read
- * what travels and change it unseen.
+ * TLS with a key from the job's secret, between Node processes. 'auto': between hosts, and on one
+ * host where a peer asks for it. 'always': on one host, too. 'none': never, so anyone on the way
+ * between two hosts can read what travels and change it unseen.
  */
 export type Encryption = 'auto' | 'always' | 'none';
 
 export interface ListenSecurityOptions {
   /**
-   * Pages of these origins may join, if they know the secret. Default: none, since any web page can
-   * open a socket to loopback.
+   * The origins of pages that may join, if they know the secret. Default: none, because any web
+   * page can open a socket to loopback.
    */
   readonly allowedOrigins?: readonly string[];
   /**
-   * TLS by certificates on all ranks, which pages can speak, too. Who listens needs `key` and
-   * `cert`. Default: TLS by the secret, see `encryption`.
+   * TLS with certificates on all ranks, which pages can speak, too. A rank that listens needs `key`
+   * and `cert`. Default: TLS with the secret; see `encryption`.
    */
   readonly tls?: WsTls;
   /**
-   * Where there is no `tls`, on all ranks. 'auto': TLS by a key from the secret between hosts, none
-   * on loopback. 'always': on loopback, too. 'none': what travels between hosts can be read and
-   * changed unseen by whoever is on the way. Default: 'auto'.
+   * The encryption where there is no `tls`; the same on all ranks. 'auto': TLS with a key from the
+   * secret between hosts, and none on loopback. 'always': on loopback, too. 'none': anyone on the
+   * way between two hosts can read what travels and change it unseen. Default: 'auto'.
    */
   readonly encryption?: Encryption;
-  /** See `WsLimits` for the defaults. */
+  /** The limits on strangers; see `WsLimits`. Default: those for the job's world size. */
   readonly limits?: Partial<WsLimits>;
-  /** Told of everybody who is turned away, and why: for the log. The job is unharmed. */
+  /** Called with everyone who is turned away, and why, for the log. The job goes on unharmed. */
   readonly onRefused?: (refusal: Refusal) => void;
 }
 
-/** The same for one job, whose secret its processes know. */
+/** The same options for one job, with the secret that its processes know. */
 export interface ListenSecurity {
   readonly secret: string;
   /** Default: those for a world of a few ranks. */
@@ -54,10 +54,10 @@ export interface ListenSecurity {
   readonly onRefused?: ((refusal: Refusal) => void) | undefined;
 }
 
-/** A few ranks. */
+/** A few ranks, for whoever does not know the world size. */
 const USUAL_WORLD_SIZE = 8;
 
-/** What a job of that many ranks may be asked by strangers. */
+/** The security options of a job, with limits on strangers for its number of ranks. */
 export function securityOf(
   options: ListenSecurityOptions & { readonly secret: string; readonly worldSize: number },
 ): ListenSecurity {
@@ -66,7 +66,7 @@ export function securityOf(
   return { secret, allowedOrigins, tls, encryption, onRefused, limits };
 }
 
-/** What a process that listens has its doors do. */
+/** The policy of all doors of a process that listens. */
 export function doorPolicyOf(security: ListenSecurity): DoorPolicy {
   const { secret, tls, encryption = 'auto', allowedOrigins = [] } = security;
   const { key, cert } = tls ?? {};
@@ -80,8 +80,8 @@ export function doorPolicyOf(security: ListenSecurity): DoorPolicy {
 }
 
 /**
- * How a peer at `host` is dialed: whether a name leads to this machine is not known, and taken for
- * no.
+ * The scheme by which a peer at `host` is dialed. A name that may lead to this machine is taken for
+ * another host.
  */
 export function schemeTo(
   host: string,

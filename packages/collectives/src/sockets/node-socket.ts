@@ -1,6 +1,6 @@
-// WireSocket over a connection that the `ws` library has upgraded. Between processes of ours
-// messages are framed and read here, straight on the connection: see websocket-reader.ts. What a
-// page sends (masked, maybe in fragments) the library reads, with `bufferutil` where it is
+// WireSocket over a connection that the `ws` library has upgraded. Between processes of this
+// package messages are framed and read here, straight on the connection (see websocket-reader.ts).
+// What a page sends (masked, perhaps in fragments) the library reads, with `bufferutil` where it is
 // installed.
 
 import type { Socket } from 'node:net';
@@ -12,16 +12,16 @@ import { MAX_MESSAGE_BYTES, STRANGER_BYTES } from './limits.js';
 import { WebSocketReader } from './websocket-reader.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 
-/** How long the peer may take to answer a close before the connection is dropped. */
+/** The milliseconds that the peer may take to answer a close before the connection is dropped. */
 const CLOSE_MS = 1000;
 
-/** A peer that pings and leaves so many bytes of answers unread is answered no more. */
+/** A peer that pings, and leaves this many bytes of answers unread, gets no further answers. */
 const MAX_UNREAD_PONG_BYTES = 1024;
 
 const NO_STATUS = 1005;
 
 export interface NodeSocketOptions {
-  /** The connection of an accepted socket. That of an opened one is known when it is open. */
+  /** The connection of an accepted socket. That of an opened socket is known when it is open. */
   readonly connection?: Socket;
   /** Whether the peer is a page, so that the library reads what it sends. */
   readonly isPage?: boolean;
@@ -40,13 +40,14 @@ export class NodeSocket implements WireSocket {
   #onPong: (() => void) | undefined;
   #answering: Promise<boolean> | undefined;
   /**
-   * Bytes that an accepted peer may still say, counted as they come; Infinity once it is trusted.
+   * The bytes that an accepted peer may still send, counted as they come; Infinity once it is
+   * trusted.
    */
   #strangerBytes: number;
 
   /**
-   * Takes an accepted socket, or one that is about to open; nobody else listens to it. Who was
-   * accepted is a stranger until `trust`: it may say STRANGER_BYTES in all, and hears no pong.
+   * Takes an accepted socket, or one that is about to open; nothing else may listen to it. An
+   * accepted peer is a stranger until `trust`: it may send STRANGER_BYTES in all, and gets no pong.
    */
   constructor(socket: WebSocket, options: NodeSocketOptions = {}) {
     this.#socket = socket;
@@ -85,7 +86,7 @@ export class NodeSocket implements WireSocket {
     }
   }
 
-  /** The interface it goes out by, while it is open. */
+  /** The address of the interface that it goes out by, while it is open. */
   get localHost(): string | undefined {
     return this.#connection?.localAddress?.replace(/^::ffff:/, '');
   }
@@ -138,7 +139,7 @@ export class NodeSocket implements WireSocket {
     this.#direct?.stop();
   }
 
-  /** Those who ask while an answer is awaited get the same one. */
+  /** Asks whether the peer answers. Calls that come while an answer is awaited get the same one. */
   answers(limitMs: number): Promise<boolean> {
     this.#answering ??= this.#ask(limitMs).finally(() => {
       this.#answering = undefined;
@@ -202,7 +203,8 @@ export class NodeSocket implements WireSocket {
       }
     };
     connection.removeAllListeners('data');
-    // What had been read when the connection was upgraded comes this way, or all of it.
+    // This event brings what was read before the connection was upgraded, and all bytes where
+    // direct reads are impossible.
     connection.on('data', read);
     this.#direct = DirectRead.start(connection, {
       room: () => this.#reader.room(),
@@ -213,7 +215,7 @@ export class NodeSocket implements WireSocket {
 
   #readByLibrary(): void {
     this.#socket.binaryType = 'nodebuffer';
-    // Ahead of the library, which takes any message of up to MAX_MESSAGE_BYTES.
+    // The count comes before the library, which takes any message of up to MAX_MESSAGE_BYTES.
     this.#connection!.prependListener('data', (bytes: Buffer) => this.#isHeard(bytes));
     this.#socket.on('ping', (bytes) => this.#pong(bytes));
     this.#socket.on('pong', () => this.#onPong?.());
@@ -229,7 +231,7 @@ export class NodeSocket implements WireSocket {
     });
   }
 
-  /** Counts what a stranger says, and drops the one that says too much. */
+  /** Counts what a stranger sends, and drops one that sends too much. */
   #isHeard(bytes: Uint8Array): boolean {
     if (this.#strangerBytes < 0) {
       return false;

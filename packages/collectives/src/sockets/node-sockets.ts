@@ -1,4 +1,4 @@
-// Sockets of Node: opened with the `ws` library, accepted by an Acceptor.
+// Sockets of Node: opened with the `ws` library, and accepted by an Acceptor.
 
 import { once } from 'node:events';
 import { WebSocket } from 'ws';
@@ -16,8 +16,8 @@ import {
 import { type ClientTls, connectOptionsOf, tlsKeyOf } from './tls-psk.js';
 
 /**
- * Codes of a host or a pod that is not up yet, a name that is not known yet, or a listener under a
- * flood.
+ * The error codes of a host or pod that is not up yet, of a name that is not known yet, and of a
+ * listener under a flood.
  */
 const EARLY_CODES = new Set([
   'ECONNREFUSED',
@@ -29,17 +29,20 @@ const EARLY_CODES = new Set([
   'EAI_AGAIN',
 ]);
 
-/** What a failure means where the key is the job's secret. */
+/** What an error code means where the key is the job's secret. */
 const KEY_HINTS: ReadonlyMap<string, string> = new Map([
   ['EPROTO', ': wrong secret, or the peer listens with another `encryption`'],
   ['Unexpected server response: 426', ': the peer wants TLS, see `encryption`'],
 ]);
 
 export class NodeSockets implements SocketPlatform {
-  /** A refused connection on a host costs little, and a job starts when the last rank has come. */
+  /**
+   * Short, because a refused connection on a host costs little, and a job starts only when its last
+   * rank has come.
+   */
   readonly maxRetryMs = 200;
   readonly security: ListenSecurity;
-  /** How listeners are trusted that are dialed by wss. */
+  /** How listeners that are dialed by wss are trusted. */
   readonly clientTls: ClientTls;
 
   constructor(security: ListenSecurity) {
@@ -49,7 +52,7 @@ export class NodeSockets implements SocketPlatform {
       tls === undefined ? { pskKey: tlsKeyOf(secret) } : { ca: tls.ca, servername: tls.servername };
   }
 
-  /** `limitMs` is how long the socket may take to open. */
+  /** Opens a socket, which may take `limitMs` milliseconds. */
   async open(url: string, limitMs = PROOF_MS): Promise<OpenedSocket> {
     const socket = new WebSocket(url, {
       ...(url.startsWith('wss:') ? connectOptionsOf(this.clientTls) : {}),
@@ -59,7 +62,8 @@ export class NodeSockets implements SocketPlatform {
       handshakeTimeout: Math.max(1, Math.min(PROOF_MS, limitMs)),
       skipUTF8Validation: true,
     });
-    // Before it is open: the listener's first words come in the same packet as the upgrade.
+    // The NodeSocket is made before the socket is open, because the listener's first message may
+    // come in the same packet as the upgrade.
     const wire = new NodeSocket(socket);
     try {
       await once(socket, 'open');

@@ -1,11 +1,11 @@
-// Says when a page's sockets look at what has left them, since nobody tells a page. A hidden page's
-// timers fire once a second, and later once a minute, but those of its workers go on: the heartbeat
-// worker keeps the time.
+// Decides when a page's sockets look at how much of what they sent has left, because no event tells
+// a page. The timers of a hidden page fire once a second, and later once a minute, but those of its
+// workers go on: so the heartbeat worker keeps the time.
 
-/** Milliseconds between looks at a full buffer; browsers round timers up to about 4. */
+/** The milliseconds between looks at a full buffer; browsers round timers up to about 4. */
 const LOOK_MS = 4;
 
-/** Asks a worker, who answers by `PageLooks.run` so many milliseconds later. */
+/** Asks a worker to answer by `PageLooks.run` after so many milliseconds. */
 type AskWorker = (afterMs: number) => void;
 
 export class PageLooks {
@@ -20,7 +20,10 @@ export class PageLooks {
     }
   }
 
-  /** Names who keeps the time from here on; where it is undefined, the page's own timer does. */
+  /**
+   * Sets the worker that keeps the time from now on; where it is undefined, the page's own timer
+   * does.
+   */
   setWorker(askWorker: AskWorker | undefined): void {
     this.#askWorker = askWorker;
     if (this.#looks.size > 0) {
@@ -28,7 +31,7 @@ export class PageLooks {
     }
   }
 
-  /** Calls all looks that wait, since the moment is over. */
+  /** Calls all looks that wait, because the moment has passed. */
   readonly run = (): void => {
     const looks = [...this.#looks];
     this.#looks.clear();

@@ -1,4 +1,4 @@
-// WireSocket over a page's native WebSocket. It copies what is sent and says nothing when that has
+// WireSocket over a page's native WebSocket. That copies what is sent and gives no sign when it has
 // left, so `written` waits until little enough is buffered.
 
 import { HandlerSlot } from './handler-slot.js';
@@ -6,12 +6,12 @@ import type { PageLooks } from './page-looks.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 
 /**
- * Up to so many buffered bytes, a send counts as written at once: it costs no more than the page's
- * own copy.
+ * Up to this many buffered bytes, a send counts as written at once: that costs no more than the
+ * page's own copy.
  */
 const FREE_BYTES = 2 ** 20;
 
-/** A close frame has 125 bytes, two of them the code's. */
+/** The room for a reason in a close frame, which has 125 bytes; two of them are the code's. */
 const MAX_REASON_BYTES = 123;
 
 export class PageSocket implements WireSocket {
@@ -21,7 +21,10 @@ export class PageSocket implements WireSocket {
   readonly #looks: PageLooks;
   #maxMessageBytes: number;
 
-  /** Takes a socket that is about to open: the listener's first words come with the opening. */
+  /**
+   * Takes a socket that is about to open, because the listener's first message comes with the
+   * opening.
+   */
   constructor(socket: WebSocket, maxMessageBytes: number, looks: PageLooks) {
     this.#socket = socket;
     this.#looks = looks;
@@ -76,7 +79,8 @@ export class PageSocket implements WireSocket {
   }
 
   /**
-   * A page can't drop a connection without a word: it says 1001 itself where the page goes away.
+   * Closes the connection. A page can't drop one without a word: it sends 1001 by itself where it
+   * goes away.
    */
   terminate(): void {
     this.#socket.onmessage = null;
@@ -91,7 +95,8 @@ export class PageSocket implements WireSocket {
       }
       return;
     }
-    // In a later microtask: who sends doesn't expect the answer within its call.
+    // The callbacks run in a later microtask, because a sender doesn't expect the answer within its
+    // call.
     const done = this.#unwritten.splice(0);
     if (done.length > 0) {
       queueMicrotask(() => {

@@ -1,4 +1,4 @@
-// Sockets of a page: native WebSockets that it opens, for nobody can call it.
+// Sockets of a page: native WebSockets that it opens. Nothing can connect to a page.
 
 import { MAX_MESSAGE_BYTES } from './limits.js';
 import { PageLooks } from './page-looks.js';
@@ -6,9 +6,12 @@ import { PageSocket } from './page-socket.js';
 import { OpenError, type OpenedSocket, type SocketPlatform } from './socket-platform.js';
 
 export class PageSockets implements SocketPlatform {
-  /** A page can't tell a refusal from a listener that isn't there yet: it knocks gently. */
+  /**
+   * Long, because a page can't tell a refusal from a listener that isn't there yet, so it tries
+   * gently.
+   */
   readonly maxRetryMs = 1000;
-  /** When its sockets look at what has left them. */
+  /** Decides when its sockets look at what has left them. */
   readonly looks = new PageLooks();
 
   async open(url: string): Promise<OpenedSocket> {

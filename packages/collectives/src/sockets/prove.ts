@@ -1,18 +1,21 @@
-// The handshake over a socket, within a limit of time. Either side is left with a socket without a
-// handler, whose next owner names one and misses nothing.
+// The handshake over a socket, within a time limit. Each side ends with a socket without a handler;
+// its next owner sets one and misses nothing.
 
 import { type Hello, JoinerHandshake, ListenerHandshake } from './handshake.js';
 import type { WireSocket } from './wire-socket.js';
 
-/** Close code for a peer that is turned away; the reason says why. */
+/** The close code for a peer that is turned away; the close reason tells why. */
 export const REFUSED_CODE = 4401;
 
-/** How long a peer may take to prove itself: generous on a loaded machine, short for a flood. */
+/**
+ * The milliseconds that a peer may take to prove itself: generous on a loaded machine, short for a
+ * flood.
+ */
 export const PROOF_MS = 5000;
 
 /**
- * The connection ended, or nothing came over it, before the peer had judged: another try may do
- * better.
+ * The connection ended, or nothing came over it, before the peer had judged; another try may
+ * succeed.
  */
 export class CutOffError extends Error {
   constructor(message: string) {
@@ -24,13 +27,16 @@ export class CutOffError extends Error {
 export interface ChallengeOptions {
   readonly secret: string;
   readonly proofMs: number;
-  /** Why a peer that knows the secret is turned away all the same. */
+  /**
+   * The reason why a peer that knows the secret is turned away all the same; undefined where it is
+   * not.
+   */
   refusalOf(hello: Hello): string | undefined;
 }
 
 /**
- * The listener's side: resolves with what the peer says about itself, or rejects with why it is
- * refused.
+ * The listener's side: resolves with what the peer tells about itself, or rejects with the reason
+ * for which it is refused.
  */
 export async function challenge(socket: WireSocket, options: ChallengeOptions): Promise<Hello> {
   const handshake = new ListenerHandshake(options.secret);
@@ -61,7 +67,10 @@ export async function prove(socket: WireSocket, options: ProveOptions): Promise<
   handshake.check(await nextMessage(socket, options.proofMs));
 }
 
-/** Rejects with the peer's reason for closing, behind `prefix`, or when `limitMs` have passed. */
+/**
+ * The next message. Rejects with the peer's reason for closing, after `prefix`, or when `limitMs`
+ * have passed.
+ */
 function nextMessage(socket: WireSocket, limitMs: number, prefix = ''): Promise<Uint8Array> {
   return new Promise((resolve, reject) => {
     const finish = (settle: () => void) => {

@@ -1,4 +1,4 @@
-// Keeps the last of those whom a listener turned away, since they often show why a rank is missing.
+// Keeps the last peers that a listener turned away, because they often show why a rank is missing.
 
 import type { Refusal } from './door.js';
 
@@ -9,7 +9,7 @@ export class RefusalLog {
   readonly #last: Refusal[] = [];
   #count = 0;
 
-  /** `tell` hears of each, too. */
+  /** @param tell called with each of them, too */
   constructor(tell?: (refusal: Refusal) => void) {
     this.#tell = tell;
   }

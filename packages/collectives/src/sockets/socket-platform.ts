@@ -1,27 +1,27 @@
-// What Node and pages differ in below a transport: how sockets are opened, and who can listen for
-// them.
+// How Node and pages differ below a transport: the way to open sockets, and whether the process can
+// listen for them.
 
 import type { Hello } from './handshake.js';
 import type { WireSocket } from './wire-socket.js';
 
 export interface SocketPlatform {
-  /** Milliseconds between two tries to open a socket, at most. */
+  /** The most milliseconds between two tries to open a socket. */
   readonly maxRetryMs: number;
   /** Opens a WebSocket, within `limitMs` where the platform can give up. Rejects with OpenError. */
   open(url: string, limitMs?: number): Promise<OpenedSocket>;
-  /** Absent where nobody can listen. */
+  /** Listens for peers; absent where the platform can't listen. */
   listen?(options: ListenOptions): Promise<SocketListener>;
 }
 
 export interface OpenedSocket {
   readonly socket: WireSocket;
-  /** The interface that it goes out by, where that is known: a good one to listen on. */
+  /** The address of the interface that it goes out by, where known: a good one to listen on. */
   readonly localHost: string | undefined;
 }
 
 /** A socket could not be opened. */
 export class OpenError extends Error {
-  /** Nobody listens there, as far as one can tell: somebody may in a moment. */
+  /** Whether nothing seems to listen there yet, so that a later try may succeed. */
   readonly isEarly: boolean;
 
   constructor(message: string, { isEarly }: { readonly isEarly: boolean }) {
@@ -33,16 +33,19 @@ export class OpenError extends Error {
 
 export interface ListenOptions {
   readonly host: string;
-  /** 0 takes a free one. */
+  /** The port; 0 takes a free one. */
   readonly port: number;
-  /** Why a peer that knows the secret is turned away all the same. */
+  /**
+   * The reason why a peer that knows the secret is turned away all the same; undefined where it is
+   * not.
+   */
   refusalOf(hello: Hello): string | undefined;
-  /** A peer has proved itself; `host` is where it comes from. */
+  /** Called when a peer has proved itself; `host` is where it comes from. */
   onPeer(hello: Hello, socket: WireSocket, host: string): void;
 }
 
 export interface SocketListener {
   readonly port: number;
-  /** Frees the port; accepted sockets live on, those that have proved nothing end. */
+  /** Frees the port. Accepted sockets live on, and those that have proved nothing end. */
   close(): void;
 }

@@ -1,4 +1,5 @@
-// One port for two ways to speak: a TLS handshake begins with a byte that no HTTP request has.
+// Serves TLS and unencrypted HTTP on one port: a TLS handshake begins with a byte that no HTTP
+// request begins with.
 
 import type { Server } from 'node:http';
 import type { Socket } from 'node:net';
@@ -6,8 +7,8 @@ import type { Socket } from 'node:net';
 export interface TlsDoors {
   readonly secure: Server;
   /**
-   * What processes of this machine may speak to in the clear. Absent where they, too, have to speak
-   * TLS.
+   * The server to which processes of this machine may speak unencrypted. Absent where they, too,
+   * have to speak TLS.
    */
   readonly plain: Server | undefined;
   refuse(socket: Socket, reason: string): void;
@@ -16,7 +17,7 @@ export interface TlsDoors {
 /** The type of TLS's first record, a handshake. */
 export const TLS_FIRST_BYTE = 0x16;
 
-/** Hands a fresh connection on by its first byte, which is read again there. */
+/** Hands a fresh connection on to a server by its first byte, which that server reads again. */
 export function sortByTls(socket: Socket, { secure, plain, refuse }: TlsDoors): void {
   socket.once('data', (first: Buffer) => {
     socket.pause();

@@ -1,10 +1,10 @@
-// What may come in before it has proved anything: connections a second, and at a time. Every door
-// has a gate of its own: those of ranks, of the rendezvous, the relay and the store, and those of
-// heartbeat workers.
+// Limits the connections that have proved nothing yet: how many come in a second, and how many
+// there are at a time. Every door has a gate of its own: those of ranks, of the rendezvous, the
+// relay and the store, and those of heartbeat workers.
 
 import type { WsLimits } from './limits.js';
 
-/** What a gate knows of a connection. */
+/** The part of a connection that a gate needs. */
 export interface GatedConnection {
   once(event: 'close', listener: () => void): unknown;
 }
@@ -12,13 +12,13 @@ export interface GatedConnection {
 export class StrangerGate<Connection extends GatedConnection> {
   readonly #limits: WsLimits;
   readonly #refuse: (connection: Connection, reason: string) => void;
-  /** Connections by name, in the order in which they came. */
+  /** The connections by name, in the order in which they came. */
   readonly #inside = new Map<string, Connection>();
-  /** A bucket into which so many tokens drip in a second, and which holds as many. */
+  /** A token bucket, which fills by maxJoinsPerSecond a second, and holds as many. */
   #tokens: number;
   #filledAt = performance.now();
 
-  /** `refuse` ends a connection, and tells why. */
+  /** @param refuse ends a connection, and reports why */
   constructor(limits: WsLimits, refuse: (connection: Connection, reason: string) => void) {
     this.#limits = limits;
     this.#refuse = refuse;
@@ -26,9 +26,9 @@ export class StrangerGate<Connection extends GatedConnection> {
   }
 
   /**
-   * Lets a connection in until it is trusted, closes, or its time is over. Where too many are
-   * inside, the oldest has to go: it had the longest time to prove itself, and who idles can't keep
-   * a rank out.
+   * Lets a connection in until it is trusted or closes, or its time is over. Where too many are
+   * inside, the oldest has to go: it had the longest time to prove itself, and so an idle one can't
+   * keep a rank out.
    */
   enter(name: string, connection: Connection): void {
     const { maxStrangers, proofMs } = this.#limits;
@@ -53,17 +53,20 @@ export class StrangerGate<Connection extends GatedConnection> {
     });
   }
 
-  /** The connection has proved itself: its place is free. */
+  /** Notes that the connection has proved itself, and frees its place. */
   trust(name: string): void {
     this.#inside.delete(name);
   }
 
-  /** All that have proved nothing. */
+  /** All connections that have proved nothing. */
   strangers(): Connection[] {
     return [...this.#inside.values()];
   }
 
-  /** False where it is not inside any more: another connection may have its name by now. */
+  /**
+   * Removes a connection. False where it is not inside any more; another one may have its name by
+   * then.
+   */
   #forget(name: string, connection: Connection): boolean {
     return this.#inside.get(name) === connection && this.#inside.delete(name);
   }

@@ -1,12 +1,14 @@
-// Reads WebSocket frames (RFC 6455) off a connection between processes of ours. The `ws` library's
-// own receiver joins all reads of a message into one new buffer; this one hands long messages on
-// piece by piece, so that payload is copied once, from the read to where it belongs. No fragments,
-// no extensions.
+// Reads WebSocket frames (RFC 6455) off a connection between two processes of this package. The
+// `ws` library's own receiver joins all reads of a message into one new buffer. This one hands long
+// messages on piece by piece, so payload is copied once, from the read to where it belongs. It
+// supports neither fragments nor extensions.
 
 import { WHOLE_MESSAGE_BYTES } from './wire-socket.js';
 
 export interface WebSocketEvents {
-  /** The bytes are lent. A message longer than WHOLE_MESSAGE_BYTES comes in pieces. */
+  /**
+   * Called with bytes, which are lent. A message longer than WHOLE_MESSAGE_BYTES comes in pieces.
+   */
   onBinary(bytes: Uint8Array): void;
   /** See WireHandler. */
   room(): Uint8Array | undefined;
@@ -14,7 +16,7 @@ export interface WebSocketEvents {
   onText(text: string): void;
   onPing(bytes: Uint8Array): void;
   onPong(): void;
-  /** The peer's close frame has come. */
+  /** Called when the peer's close frame has come. */
   onClose(code: number, reason: string): void;
 }
 
@@ -26,14 +28,14 @@ const PONG = 10;
 const FINAL = 0x80;
 const MASKED = 0x80;
 const MASK_BYTES = 4;
-/** Two bytes, up to 8 of length, 4 of mask. */
+/** Two bytes, up to 8 of length, and 4 of mask. */
 const MAX_HEADER_BYTES = 14;
 const MAX_CONTROL_BYTES = 125;
 const NO_STATUS = 1005;
 
 export class WebSocketReader {
   readonly #events: WebSocketEvents;
-  /** The longest message that is taken. It may be raised when the peer has proved itself. */
+  /** The longest message that is accepted. It may be raised when the peer has proved itself. */
   maxMessageBytes: number;
   readonly #head = new Uint8Array(MAX_HEADER_BYTES);
   #headBytes = 0;
@@ -42,7 +44,7 @@ export class WebSocketReader {
   #length = 0;
   #remaining = 0;
   #isMasked = false;
-  /** Where the mask begins in #head. */
+  /** The place in #head where the mask begins. */
   #maskAt = 0;
   /** The bytes so far of a short message that did not come in one read. */
   #whole: Uint8Array | undefined;
@@ -52,7 +54,7 @@ export class WebSocketReader {
     this.maxMessageBytes = maxMessageBytes;
   }
 
-  /** Throws where the bytes are not what a peer of ours sends. */
+  /** Takes what was read. Throws where the bytes are not what a peer of this package sends. */
   read(data: Uint8Array): void {
     let at = 0;
     while (at < data.length || this.#isComplete()) {
@@ -69,8 +71,8 @@ export class WebSocketReader {
   }
 
   /**
-   * The memory that the next read may go to, if it brings further payload of a long message and
-   * nothing else.
+   * The memory that the next read may go to, provided that it brings further payload of a long
+   * message and nothing else.
    */
   room(): Uint8Array | undefined {
     const isPayload = this.#isInMessage && this.#opcode === BINARY && !this.#isMasked;
@@ -80,7 +82,7 @@ export class WebSocketReader {
     return this.#events.room()?.subarray(0, this.#remaining);
   }
 
-  /** So many bytes were read into the room. */
+  /** Notes that so many bytes were read into the room. */
   filled(byteLength: number): void {
     this.#remaining -= byteLength;
     this.#isInMessage = this.#remaining > 0;
@@ -88,8 +90,8 @@ export class WebSocketReader {
   }
 
   /**
-   * Whether a message is over that has just begun: an empty one ends with its header, the last of a
-   * read maybe.
+   * Whether a message that has just begun is complete: an empty one ends with its header, which may
+   * be the last thing in a read.
    */
   #isComplete(): boolean {
     return this.#isInMessage && this.#remaining === 0;
@@ -184,7 +186,7 @@ export class WebSocketReader {
     }
   }
 
-  /** Unmasks in place. Our own links mask with zeros and never get here. */
+  /** Unmasks in place. Links of this package mask with zeros and never get here. */
   #unmask(piece: Uint8Array): void {
     const offset = this.#length - this.#remaining;
     for (let i = 0; i < piece.length; i++) {
@@ -193,7 +195,7 @@ export class WebSocketReader {
   }
 }
 
-/** How long the header is, as far as its first bytes tell. */
+/** The length of the header, as far as its first bytes tell. */
 function headBytesOf(head: Uint8Array, known: number): number {
   if (known < 2) {
     return 2;

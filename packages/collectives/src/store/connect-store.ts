@@ -1,5 +1,5 @@
-// Joins a key-value store as a client: dials until somebody listens, proves to know the secret and
-// says which run and attempt it belongs to.
+// Joins a key-value store as a client: dials until something listens, proves that it knows the
+// secret and tells which run and attempt it belongs to.
 
 import { StoreError } from '../errors.js';
 import { runDigest } from '../sockets/handshake.js';
@@ -18,20 +18,23 @@ export interface ConnectStoreOptions extends Pick<ListenSecurityOptions, 'tls' |
   readonly port: number;
   /** The secret that the server knows. */
   readonly secret: string;
-  /** This process's rank, for `barrier`. Default: the client is no rank. */
+  /** This process's rank, for `barrier`. Default: none, for a client that is not a rank. */
   readonly rank?: number;
   readonly worldSize?: number;
-  /** Keys of other runs, and of other attempts of this one, are not seen. Default: 'none'. */
+  /**
+   * The name of the run. Keys of other runs, and of other attempts of this one, are not visible.
+   * Default: 'none'.
+   */
   readonly runId?: string;
-  /** Default: 0. */
+  /** The number of earlier starts of the run. Default: 0. */
   readonly attempt?: number;
-  /** Milliseconds until the server must be there. Default: 30 s. */
+  /** The milliseconds until the server must be there. Default: 30 s. */
   readonly joinTimeoutMs?: number;
-  /** Milliseconds that `get`, `wait` and `barrier` wait. Default: 300 s, as PyTorch's. */
+  /** The milliseconds for which `get`, `wait` and `barrier` wait. Default: 300 s, as in PyTorch. */
   readonly timeoutMs?: number;
   /**
-   * Milliseconds after which a server that says nothing counts as lost while a call waits. It is
-   * silent while its process computes, so longer than that takes. Default: 60 s.
+   * The milliseconds of silence after which the server counts as lost while a call waits. It is
+   * silent while its process computes, so this must be longer than that takes. Default: 60 s.
    */
   readonly silenceMs?: number;
 }
@@ -41,7 +44,7 @@ const TIMEOUT_MS = 300_000;
 const SILENCE_MS = 60_000;
 const RETRY_MS = 50;
 
-/** Resolves when the store can be used. Rejects with StoreError, STORE_JOIN or STORE_STALE. */
+/** Resolves when the store can be used. Rejects with StoreError STORE_JOIN or STORE_STALE. */
 export async function connectStore(
   options: ConnectStoreOptions,
   onClosed?: () => Promise<void>,

@@ -1,11 +1,11 @@
-// Limits what a store takes, so that no client can fill the memory of the rank that serves it.
+// Limits what a store accepts, so that no client can fill the memory of the rank that serves it.
 
 import { StoreError } from '../errors.js';
 
 export interface StoreLimits {
   /** The most connections at a time. */
   readonly maxClients: number;
-  /** The most keys of all runs together, with those that are waited for. */
+  /** The most keys of all runs together, including those that are waited for. */
   readonly maxKeys: number;
   /** The most bytes of all keys and values together. */
   readonly maxBytes: number;
@@ -14,11 +14,11 @@ export interface StoreLimits {
   readonly maxKeyLength: number;
   /** The most keys in one wait or check. */
   readonly maxKeysPerCall: number;
-  /** The most calls of one client that may wait for something. */
+  /** The most calls of one client that may be waiting. */
   readonly maxPendingCalls: number;
 }
 
-/** Room for a world of a thousand ranks that tell each other addresses, and no more. */
+/** Enough for a world of a thousand ranks that tell each other addresses, and no more. */
 export const DEFAULT_STORE_LIMITS: StoreLimits = {
   maxClients: 2048,
   maxKeys: 65_536,
@@ -40,8 +40,8 @@ export class StoreBudget {
   }
 
   /**
-   * @throws {StoreError} STORE_LIMIT, and counts nothing, where there is no room. Negative numbers
-   * give back.
+   * Counts keys and bytes; negative numbers give them back.
+   * @throws {StoreError} STORE_LIMIT where there is no room; nothing is counted then
    */
   change(what: string, numKeys: number, bytes: number): void {
     const { maxKeys, maxBytes } = this.limits;

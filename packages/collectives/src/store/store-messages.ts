@@ -1,4 +1,4 @@
-// What a store's client and server say to each other: a header in JSON and values in raw bytes,
+// The messages between a store's client and its server: a header in JSON and values in raw bytes,
 //   header's bytes, values' bytes (u32 each, little-endian), header, values one after the other
 // cut into pieces of at most PIECE_BYTES, so that a socket never takes a large message from a
 // stranger.
@@ -8,13 +8,13 @@ import type { StoreErrorCode, StoreErrorDetails } from '../errors.js';
 /** The longest message on the wire. */
 export const PIECE_BYTES = 64 * 1024;
 
-/** No header of ours is longer: lists of keys stay far below it. */
+/** The longest header; even lists of keys stay far below it. */
 const MAX_HEADER_BYTES = 1024 * 1024;
 
-/** Closes a client whose job has been started again. */
+/** The close code for a client whose job has been started again. */
 export const STALE_CODE = 4409;
 
-/** What a client may ask for. `open` comes first, and once. */
+/** A client's request. `open` comes first, and once. */
 export type StoreRequest = { readonly id: number } & (
   | { readonly op: 'open'; readonly runId: string }
   | { readonly op: 'set' | 'delete' | 'compareSet'; readonly key: string }
@@ -26,7 +26,10 @@ export type StoreRequest = { readonly id: number } & (
   | { readonly op: 'barrier'; readonly name: string; readonly timeoutMs: number }
 );
 
-/** `result` is a number or boolean, where the operation has one; values follow the header. */
+/**
+ * The server's reply. `result` is a number or boolean, where the operation has one; values follow
+ * the header.
+ */
 export interface StoreReply {
   readonly id: number;
   readonly result?: number | boolean;
@@ -58,13 +61,13 @@ export function encodeMessage(
   );
 }
 
-/** Puts pieces together again. It throws where they are no messages, or one is too large. */
+/** Puts pieces together again. It throws where they are not a message, or one is too large. */
 export class MessageReader {
   readonly #maxValueBytes: number;
   readonly #pieces: Uint8Array[] = [];
   #length = 0;
 
-  /** `maxValueBytes` bounds all values of a message together. */
+  /** @param maxValueBytes the most bytes of all values of a message together */
   constructor(maxValueBytes: number) {
     this.#maxValueBytes = maxValueBytes;
   }

@@ -1,13 +1,13 @@
-// Checks what a client asks for, before anything is done: a client of another version, or a
-// caller's mistake, must not get further than here.
+// Checks a client's request before anything is done: a client of another version, or a caller's
+// mistake, must not get further than here.
 
 import { StoreError, type StoreErrorCode } from '../errors.js';
 import type { StoreLimits } from './store-limits.js';
 import type { StoreReply, StoreRequest } from './store-messages.js';
 
-const LONGEST_TIMEOUT_MS = 2 ** 31 - 1; // of setTimeout
+const LONGEST_TIMEOUT_MS = 2 ** 31 - 1; // the longest that setTimeout can count
 
-/** The request, or the reply that refuses it. Throws where there is nobody to reply to. */
+/** The request, or the reply that refuses it. Throws where there is no id to reply to. */
 export function checkRequest(header: unknown, limits: StoreLimits): StoreRequest | StoreReply {
   const request = (header ?? {}) as Record<string, unknown>;
   if (!Number.isSafeInteger(request.id)) {

@@ -1,12 +1,13 @@
-// Keeps runs apart, and a run's attempts: each has keys of its own. When a later attempt begins,
-// its predecessor's keys are gone and its clients are sent away, so that no zombie is heard.
+// Keeps runs apart, and the attempts of a run: each has keys of its own. When a later attempt
+// begins, the keys of the earlier one are dropped and its clients are sent away, so that a
+// left-over process is not heard.
 
 import { StoreError } from '../errors.js';
 import type { StoreBudget } from './store-limits.js';
 import { StoreTable } from './store-table.js';
 
 export interface StoreMember {
-  /** Sends the client away, since its run has been started again. */
+  /** Sends the client away, because its run has been started again. */
   evict(reason: string): void;
 }
 
@@ -14,14 +15,14 @@ export interface StoreRun {
   readonly attempt: number;
   readonly table: StoreTable;
   readonly members: Set<StoreMember>;
-  /** The world size that its ranks name; undefined until one has come. */
+  /** The world size that its ranks give; undefined until one has come. */
   worldSize: number | undefined;
 }
 
 export interface JoinRunOptions {
   readonly runId: string;
   readonly attempt: number;
-  /** Undefined where the client is no rank. */
+  /** Undefined where the client is not a rank. */
   readonly worldSize: number | undefined;
 }
 
@@ -58,7 +59,10 @@ export class StoreRuns {
     return run;
   }
 
-  /** Forgets a client. Keys outlive their clients, but an empty run is forgotten, too. */
+  /**
+   * Forgets a client. Keys outlive their clients, but a run without clients and keys is forgotten,
+   * too.
+   */
   leave(runId: string, run: StoreRun, member: StoreMember): void {
     run.members.delete(member);
     if (run.members.size === 0 && run.table.numKeys === 0 && this.#runs.get(runId) === run) {

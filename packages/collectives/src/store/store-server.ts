@@ -1,6 +1,6 @@
-// The server of a key-value store, in rank 0 or on its own: lets in who proves to know the secret,
-// and keeps runs apart. Neither it nor its clients' sockets keep a process alive, unless it is told
-// to.
+// The server of a key-value store, in rank 0 or on its own: it lets in clients that prove that they
+// know the secret, and keeps runs apart. Neither it nor its clients' sockets keep a process alive,
+// unless it is told to.
 
 import { StoreError } from '../errors.js';
 import type { Acceptor } from '../sockets/acceptor.js';
@@ -16,22 +16,22 @@ import { StoreSession } from './store-session.js';
 
 export interface StoreServerOptions
   extends Pick<ListenSecurityOptions, 'tls' | 'encryption' | 'onRefused'> {
-  /** Known to the clients and nobody else. At least 16 characters. */
+  /** The secret, of at least 16 characters, which only the clients know. */
   readonly secret: string;
-  /** Where it listens. Default: 127.0.0.1. */
+  /** The address on which it listens. Default: 127.0.0.1. */
   readonly address?: string;
-  /** Default: 0, a free one. */
+  /** The port on which it listens. Default: 0, which takes a free one. */
   readonly port?: number;
-  /** Whether it keeps the process alive: for a store on its own. Default: false. */
+  /** Whether it keeps the process alive, for a store in a process of its own. Default: false. */
   readonly keepsAlive?: boolean;
-  /** Default: DEFAULT_STORE_LIMITS, and for strangers those of a job of 256 ranks. */
+  /** Default: DEFAULT_STORE_LIMITS, and for strangers the limits of a job of 256 ranks. */
   readonly limits?: Partial<StoreLimits & WsLimits>;
 }
 
-/** HMAC is no use with what can be guessed. */
+/** An HMAC is of no use with a secret that can be guessed. */
 const MIN_SECRET_LENGTH = 16;
 
-/** Those that may come in one second; more of them try again. */
+/** The number of clients that may connect in one second; further ones try again. */
 const EXPECTED_CLIENTS = 256;
 
 export class StoreServer implements AsyncDisposable {
@@ -87,8 +87,8 @@ export class StoreServer implements AsyncDisposable {
   }
 
   /**
-   * Stops listening, waits at most `waitMs` for the clients to leave, and drops those that are
-   * left: their calls reject with STORE_LOST. Default: 0.
+   * Stops listening, waits at most `waitMs` (default: 0) for the clients to leave, and drops those
+   * that are left: their calls reject with STORE_LOST.
    */
   async close({ waitMs = 0 }: { readonly waitMs?: number } = {}): Promise<void> {
     this.#acceptor?.close();

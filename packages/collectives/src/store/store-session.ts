@@ -1,5 +1,5 @@
 // One client of a store's server, after it has proved that it knows the secret: reads its requests,
-// answers each, and withdraws what it waits for when it goes.
+// answers each, and withdraws its waiting calls when it goes.
 
 import { StoreError } from '../errors.js';
 import { type Hello, isSameRun, runDigest } from '../sockets/handshake.js';
@@ -16,10 +16,10 @@ import { checkRequest } from './store-request.js';
 import type { StoreMember, StoreRun, StoreRuns } from './store-runs.js';
 import { quote, type Waiting } from './store-table.js';
 
-/** A client that leaves so many bytes of replies unread is dropped. */
+/** A client that leaves this many bytes of replies unread is dropped. */
 const MAX_BACKLOG_BYTES = 16 * 1024 * 1024;
 
-/** Stands for the rank of a client that is no rank. */
+/** Stands for the rank of a client that is not a rank. */
 export const NO_RANK = 0xffffffff;
 
 export interface StoreSessionOptions {
@@ -27,7 +27,7 @@ export interface StoreSessionOptions {
   readonly hello: Hello;
   readonly runs: StoreRuns;
   readonly limits: StoreLimits;
-  /** Is called once, when the client has gone or was sent away. */
+  /** Called once, when the client has gone or was sent away. */
   onEnd(): void;
 }
 
@@ -38,7 +38,7 @@ type Answer = Pick<StoreReply, 'result'> & { readonly values?: readonly Uint8Arr
 export class StoreSession implements StoreMember {
   readonly #options: StoreSessionOptions;
   readonly #reader: MessageReader;
-  /** Functions that withdraw the waiting calls, by their ids. */
+  /** The functions that withdraw the waiting calls, by the calls' ids. */
   readonly #pending = new Map<number, () => void>();
   #runId = '';
   #run: StoreRun | undefined;
@@ -47,7 +47,7 @@ export class StoreSession implements StoreMember {
 
   constructor(options: StoreSessionOptions) {
     this.#options = options;
-    // compareSet has two values
+    // The largest request is a compareSet, which has two values.
     this.#reader = new MessageReader(2 * options.limits.maxValueBytes);
     options.socket.setHandler({
       onBinary: (bytes) => this.#onPiece(bytes),
@@ -93,7 +93,7 @@ export class StoreSession implements StoreMember {
         this.#serve(checkRequest(message.header, this.#options.limits), message.values);
       }
     } catch {
-      this.terminate(); // what it says can't be read: it is none of ours
+      this.terminate(); // what it sends can't be read: it is not a client of this package
     }
   }
 
@@ -201,8 +201,8 @@ export class StoreSession implements StoreMember {
   }
 
   /**
-   * Lets a call wait: it is settled by what `start` waits for, or by its limit of time, or
-   * withdrawn at the end.
+   * Lets a call wait: what `start` waits for settles it, or its time limit does, or it is withdrawn
+   * at the end.
    */
   #begin(
     id: number,
@@ -225,7 +225,7 @@ export class StoreSession implements StoreMember {
     };
     let withdraw = () => {};
     const timer = setTimeout(() => {
-      // A barrier rejects this call, too, when it is given up; a wait is withdrawn first.
+      // A barrier that is given up rejects this call, too; a wait is withdrawn first.
       call.onLate();
       if (this.#pending.has(id)) {
         withdraw();

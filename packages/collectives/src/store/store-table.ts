@@ -1,10 +1,12 @@
-// Keys, values, waiting calls and barriers of one attempt of one run: the semantics of the store,
-// without sockets. Every change is made in one turn, so calls take effect one after the other.
+// The keys, values, waiting calls and barriers of one attempt of one run: the semantics of the
+// store, without sockets. Every change is made in one turn, so calls take effect one after another.
 
 import { StoreError } from '../errors.js';
 import type { StoreBudget } from './store-limits.js';
 
-/** A call that waits. Exactly one of the two is called, once, unless it is withdrawn before. */
+/**
+ * A call that waits. Exactly one of the two is called, once, unless the call is withdrawn before.
+ */
 export interface Waiting {
   resolve(): void;
   reject(error: StoreError): void;
@@ -17,7 +19,7 @@ interface KeyWait extends Waiting {
 interface Barrier {
   readonly worldSize: number;
   readonly arrived: Map<number, Waiting>;
-  /** Why a rank gave up: who comes later is told at once. */
+  /** The reason for which a rank gave up; a rank that comes later gets it at once. */
   failure: StoreError | undefined;
 }
 
@@ -41,7 +43,7 @@ export class StoreTable {
     return this.#values.get(key);
   }
 
-  /** Sets a key. `value` is the store's from here on. */
+  /** Sets a key. `value` belongs to the store from here on. */
   set(key: string, value: Uint8Array): void {
     const { maxValueBytes } = this.#budget.limits;
     const what = `store set ${quote(key)}`;
@@ -78,7 +80,7 @@ export class StoreTable {
     return sum;
   }
 
-  /** Sets `desired` where the value is `expected`; undefined stands for a key that has no value. */
+  /** Sets `desired` where the value is `expected`; undefined stands for a key without a value. */
   compareSet(key: string, expected: Uint8Array | undefined, desired: Uint8Array): boolean {
     const value = this.#values.get(key);
     const isExpected =
@@ -105,8 +107,8 @@ export class StoreTable {
   }
 
   /**
-   * Resolves at once, or when the last of `keys` is set: a key that is deleted while others are
-   * waited for counts as seen. Returns a function that withdraws the call.
+   * Resolves at once, or when the last of `keys` is set; a key that was set and then deleted while
+   * others are waited for counts as set. Returns a function that withdraws the call.
    */
   wait(keys: readonly string[], waiting: Waiting): () => void {
     const missing = new Set(this.missing(keys));
@@ -134,8 +136,8 @@ export class StoreTable {
   }
 
   /**
-   * Resolves all ranks when the last one comes, and then the name can be used again. Returns a
-   * function that withdraws the rank, as if it had never come.
+   * Resolves all ranks when the last one comes; then the name can be used again. Returns a function
+   * that withdraws the rank, as if it had never come.
    */
   enter(
     name: string,
@@ -175,7 +177,8 @@ export class StoreTable {
   }
 
   /**
-   * A rank has waited long enough: all that are there, and all that come later, hear who is late.
+   * Gives a barrier up because a rank has waited long enough: all ranks that are there, and all
+   * that come later, are told who is late.
    */
   giveUp(name: string, timeoutMs: number): void {
     const barrier = this.#barriers.get(name);
@@ -197,7 +200,7 @@ export class StoreTable {
     }
   }
 
-  /** Gives all room back; nothing may wait here any more. */
+  /** Gives all room back; nothing may be waiting here any more. */
   clear(): void {
     for (const key of [...this.#values.keys()]) {
       this.delete(key);
@@ -217,7 +220,7 @@ export function quote(key: string): string {
   return JSON.stringify(key.length > 80 ? `${key.slice(0, 77)}...` : key);
 }
 
-/** Estimates what a key costs in memory. */
+/** Estimates how much memory a key takes. */
 function bytesOf(key: string): number {
   return 2 * key.length;
 }

@@ -1,5 +1,5 @@
 // The client of a key-value store: one connection, over which calls are sent in order and answered
-// as they can be. It keeps the process alive only while a call waits for its answer.
+// as soon as possible. It keeps the process alive only while a call waits for its answer.
 
 import { StoreError } from '../errors.js';
 import type { WireSocket } from '../sockets/wire-socket.js';
@@ -12,7 +12,7 @@ import {
 } from './store-messages.js';
 
 export interface StoreWaitOptions {
-  /** Milliseconds until the call rejects with STORE_TIMEOUT. Default: the store's. */
+  /** The milliseconds until the call rejects with STORE_TIMEOUT. Default: the store's. */
   readonly timeoutMs?: number;
 }
 
@@ -25,7 +25,7 @@ export interface CompareSetResult {
 export interface StoreClientOptions {
   readonly timeoutMs: number;
   readonly silenceMs: number;
-  /** Is called when the store has been closed. */
+  /** Called when the store has been closed. */
   onClosed?(): Promise<void>;
 }
 
@@ -40,13 +40,16 @@ interface PendingCall {
 /** The longest answer: it has one value, which may be as large as the server's limit. */
 const MAX_ANSWER_BYTES = 0xffffffff;
 
-/** How many signs of life are asked for in the time after which a silent server counts as lost. */
+/**
+ * The number of signs of life that are asked for in the time after which a silent server counts as
+ * lost.
+ */
 const TICKS = 4;
 
 /**
- * Keys and values that all clients of one run and attempt share, as PyTorch's TCPStore. Calls of
- * one client take effect in the order in which they were made. Every call rejects with StoreError;
- * after STORE_LOST and STORE_STALE all do.
+ * Keys and values that all clients of one run and attempt share, as PyTorch's TCPStore does. Calls
+ * of one client take effect in the order in which they were made. Every call may reject with
+ * StoreError; after STORE_LOST or STORE_STALE all of them do.
  */
 export class Store implements AsyncDisposable {
   readonly #socket: WireSocket;
@@ -99,7 +102,7 @@ export class Store implements AsyncDisposable {
     await this.#call({ op: 'set', key }, [bytesOf(key, value)]);
   }
 
-  /** Resolves with the value once somebody has set it. */
+  /** Resolves with the value once some client has set it. */
   async get(key: string, options?: StoreWaitOptions): Promise<Uint8Array> {
     const { values } = await this.#call({ op: 'get', key, timeoutMs: this.#timeout(options) });
     return values[0]!;
@@ -111,15 +114,15 @@ export class Store implements AsyncDisposable {
   }
 
   /**
-   * Adds an integer to a key that has decimal digits, or to 0 where it is missing, and resolves
-   * with the sum.
+   * Adds an integer to a key's value in decimal digits, or to 0 where the key is missing, and
+   * resolves with the sum.
    */
   async add(key: string, amount: number): Promise<number> {
     const { reply } = await this.#call({ op: 'add', key, amount });
     return reply.result as number;
   }
 
-  /** Sets `desired` if the value is `expected`, where undefined means that there is none. */
+  /** Sets `desired` if the value is `expected`, where undefined stands for no value. */
   async compareSet(
     key: string,
     expected: Uint8Array | string | undefined,
@@ -132,12 +135,15 @@ export class Store implements AsyncDisposable {
     return { isSet: answer.reply.result as boolean, value: answer.values[0] };
   }
 
-  /** Resolves with whether all `keys` are there. */
+  /** Resolves with whether all `keys` exist. */
   async check(keys: readonly string[]): Promise<boolean> {
     return (await this.#call({ op: 'check', keys })).reply.result as boolean;
   }
 
-  /** Resolves when all `keys` have been set; the error of a late one names those that were not. */
+  /**
+   * Resolves when all `keys` have been set; where it times out, the error names those that were
+   * not.
+   */
   async wait(keys: readonly string[], options?: StoreWaitOptions): Promise<void> {
     await this.#call({ op: 'wait', keys, timeoutMs: this.#timeout(options) });
   }
@@ -147,7 +153,7 @@ export class Store implements AsyncDisposable {
     return (await this.#call({ op: 'delete', key })).reply.result as boolean;
   }
 
-  /** Resolves with how many keys this run and attempt has. */
+  /** Resolves with the number of keys of this run and attempt. */
   async numKeys(): Promise<number> {
     return (await this.#call({ op: 'numKeys' })).reply.result as number;
   }
@@ -223,7 +229,8 @@ export class Store implements AsyncDisposable {
   }
 
   /**
-   * Notes whether somebody waits. While nobody does, the process may end and the server be silent.
+   * Notes whether any call waits. While none does, the process may end and the server may be
+   * silent.
    */
   #onCallsChanged(): void {
     const isWaiting = this.#calls.size > 0;
@@ -242,7 +249,7 @@ export class Store implements AsyncDisposable {
   }
 
   // Silence is counted in ticks, not in time: after a minute of work in this process one tick comes
-  // late, and the server's words are read before the next.
+  // late, and what the server has sent is read before the next one.
   #tick(): void {
     if (this.#silentTicks >= TICKS) {
       this.#lose(`silent for ${this.#options.silenceMs} ms`);

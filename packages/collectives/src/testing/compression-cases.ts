@@ -1,12 +1,12 @@
-// Conformance: f32 that travels in fewer bytes. Expected values come from plain loops here, bit for
-// bit: so compressed results, too, are the same on every transport.
+// Conformance: f32 that travels in fewer bytes. The expected values are computed by plain loops
+// here, bit for bit, so compressed results, too, are the same on every transport.
 
 import { fromF32Array, toF32Array, WIRE_FORMATS, type WireFormat } from '@shardweave/dtypes';
 import type { ProcessGroup } from '../group/process-group.js';
 import { type ConformanceCase, check, checkBytes, onRanks, rejection } from './harness.js';
 import { patternElements } from './patterns.js';
 
-/** Not a multiple of the int8 block or of any world size. */
+/** A number that is a multiple neither of the int8 block nor of any world size. */
 const COUNT = 1003;
 
 export const compressionCases: readonly ConformanceCase[] = WIRE_FORMATS.flatMap((wire) => [
@@ -75,7 +75,7 @@ export const compressionCases: readonly ConformanceCase[] = WIRE_FORMATS.flatMap
               total[j]! += value;
             });
           }
-          // What is missing of the exact total is what all ranks still hold back.
+          // What the exact total lacks is what all ranks together still hold back.
           const heldBack = new Float32Array(COUNT);
           const reduction = { dtype: 'f32', op } as const;
           await group.allReduce(bytesOf(residual), bytesOf(heldBack), reduction);
@@ -119,7 +119,7 @@ function bytesOf(array: Float32Array): Uint8Array {
   return new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
 }
 
-/** The mean over ranks, all but the owner's share rounded, added in rank order in f32. */
+/** The mean over ranks, with all but the owner's share rounded, added in rank order in f32. */
 function meanOf(
   group: ProcessGroup,
   wire: WireFormat,
@@ -135,7 +135,7 @@ function meanOf(
   });
 }
 
-/** What comes out of the wire, by the formats' definitions. */
+/** What a receiver decodes, by the definitions of the formats. */
 function rounded(input: Float32Array, wire: WireFormat): Float32Array {
   if (wire !== 'int8') {
     return toF32Array(fromF32Array(input, wire), wire);

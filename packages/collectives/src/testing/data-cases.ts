@@ -36,7 +36,7 @@ export const dataCases: readonly ConformanceCase[] = [
               await checkReductions(group, { count, dtype, op }, expected);
             }
           }
-          // Beyond what is gathered whole.
+          // These sizes are too large to be sent whole.
           await checkReductions(group, { count: 20_011, dtype, op: 'mean' }, expected);
         }
       });
@@ -60,8 +60,8 @@ export const dataCases: readonly ConformanceCase[] = [
     worldSizes: [2],
     run: (harness, worldSize) =>
       onRanks(harness, worldSize, async (group) => {
-        // Integers as f32, whose sums are exact: what must come out is known without another
-        // buffer.
+        // The values are integers as f32, whose sums are exact, so the result is known without
+        // another buffer.
         const values = new Float32Array((129 * MIB) / 4 + 1);
         const buffer = new Uint8Array(values.buffer);
         fillRamp(values, group.rank + 1);
@@ -132,7 +132,8 @@ export const dataCases: readonly ConformanceCase[] = [
         const passed = Date.now();
         const all = new Float64Array(worldSize);
         await group.allGather(new Uint8Array(arrived.buffer), new Uint8Array(all.buffer));
-        // A clock for all ranks, which may be processes; it may be set by a little meanwhile.
+        // The clock is that of all ranks, which may be processes; it may be set by a little
+        // meanwhile.
         const last = Math.max(...all);
         check(passed >= last - 5, `passed ${last - passed} ms before the last rank came`);
       }),
@@ -144,7 +145,7 @@ export const dataCases: readonly ConformanceCase[] = [
       onRanks(harness, worldSize, async (group) => {
         const to = (group.rank + 1) % worldSize;
         const from = (group.rank + worldSize - 1) % worldSize;
-        // All send first: a send does not need its receiver.
+        // All ranks send first, because a send does not need its receiver.
         await group.send(patternBytes(group.rank, 1023, 1), { to, channel: 1 });
         await group.send(patternBytes(group.rank, 300_000, 2), { to });
         await group.send(patternBytes(group.rank, 300_000, 3), { to });
@@ -194,7 +195,7 @@ export const dataCases: readonly ConformanceCase[] = [
   },
 ];
 
-/** allGather of each rank's pattern; broadcast and gather with the last rank as root. */
+/** Checks allGather of each rank's pattern, and broadcast and gather with the last rank as root. */
 export async function checkMoves(
   group: ProcessGroup,
   byteLength: number,
@@ -226,7 +227,7 @@ export interface ReductionCheck {
   readonly op: ReduceOp;
 }
 
-/** reduceScatter and allReduce of each rank's pattern against the plain specification. */
+/** Checks reduceScatter and allReduce of each rank's pattern against the plain specification. */
 export async function checkReductions(
   group: ProcessGroup,
   { count, dtype, op }: ReductionCheck,
@@ -240,7 +241,7 @@ export async function checkReductions(
   const reduced = new Uint8Array(byteLength);
   await group.allReduce(input, reduced, { dtype, op });
   checkBytes(reduced, expected, `allReduce ${what}`);
-  // The same input for every part: each part of the result is the whole expectation.
+  // Every part has the same input, so each part of the result is the whole expectation.
   const repeated = new Uint8Array(byteLength * worldSize);
   for (const r of allRanks(group)) {
     repeated.set(input, r * byteLength);
@@ -252,7 +253,7 @@ export async function checkReductions(
 
 const RAMP = 1000;
 
-/** 0, 1 ... 999 times `factor`, again and again. */
+/** Fills with 0, 1 ... 999 times `factor`, again and again. */
 function fillRamp(values: Float32Array, factor: number): void {
   for (let i = 0; i < RAMP; i++) {
     values[i] = i * factor;

@@ -19,7 +19,7 @@ import {
 const SUM = { dtype: 'f32', op: 'sum' } as const;
 const bytes = (length: number) => new Uint8Array(length);
 
-/** Each disagreement: what rank 1 calls, what the others call. */
+/** For each disagreement, what rank 1 calls and what the others call. */
 const DISAGREEMENTS: readonly (readonly [
   string,
   (group: ProcessGroup) => Promise<unknown>,
@@ -61,14 +61,17 @@ const DISAGREEMENTS: readonly (readonly [
   ],
 ];
 
-/** Rank 0 has `first` elements, rank 1 `second`, others none. The sum is the same. */
+/**
+ * Gathers with `first` elements of rank 0, `second` of rank 1, and none of the others. The sum is
+ * the same.
+ */
 function gatherCounted(group: ProcessGroup, first: number, second: number): Promise<void> {
   const counts = Array.from({ length: group.worldSize }, (_, r) => [first, second][r] ?? 0);
   const input = bytes(4 * counts[group.rank]!);
   return group.allGather(input, bytes(12), { dtype: 'f32', counts });
 }
 
-/** Equal but for what it is said to be for. */
+/** Makes calls that differ only in their identity. */
 async function gatherNamed(group: ProcessGroup, identity: string): Promise<void> {
   const gathered = group.allGather(bytes(4), bytes(4 * group.worldSize), { identity });
   const error = await rejection(gathered, 'MISMATCH');
@@ -77,10 +80,10 @@ async function gatherNamed(group: ProcessGroup, identity: string): Promise<void>
   throw error;
 }
 
-/** Calls with this limit end long before it. */
+/** The limit of calls that end long before it. */
 const LATE_MS = 20_000;
 
-/** Answers are awaited for so long that every rank's comes, on the slowest machine. */
+/** A clock on which answers are awaited so long that every rank's comes, on the slowest machine. */
 const PATIENT_CLOCK: Clock = {
   ...systemClock,
   setTimer: (ms, callback) => systemClock.setTimer(20 * ms, callback),
@@ -95,7 +98,8 @@ export const faultCases: readonly ConformanceCase[] = [
         const body = async (group: ProcessGroup) => {
           await group.barrier();
           const call = group.rank === 1 ? odd : usual;
-          // A leaf of a rooted operation may be done before the root notices: the next call tells.
+          // A leaf of a rooted operation may be done before the root notices; then the next call
+          // tells.
           const ended = call(group).then(() => group.barrier());
           const error = (await rejection(ended, 'MISMATCH')) as CollectiveMismatchError;
           check(error.calls.length === worldSize, `${error.calls.length} calls: ${error.message}`);
@@ -249,7 +253,7 @@ export const faultCases: readonly ConformanceCase[] = [
         }
         await sleep(50);
         await pair.barrier();
-        // One rank needs the closed one, when the other's barrier has ended, too; that one waits
+        // One rank needs the closed one when the other's barrier, too, has ended; the other waits
         // for the news.
         if (pair.rank === 0) {
           await pair.recv(bytes(1), { from: 1 });
@@ -270,7 +274,7 @@ export const faultCases: readonly ConformanceCase[] = [
           ranks.map(async ({ group }) => {
             await group.barrier();
             if (group.rank === late) {
-              // Nobody sends: it calls no barrier before it has heard of the failure.
+              // Nothing is sent: rank 0 calls no barrier before it has heard of the failure.
               await rejection(group.recv(bytes(1), { from: 0 }), 'TIMEOUT');
               await rejection(group.barrier(), 'TIMEOUT', 0);
               return;
@@ -297,15 +301,17 @@ export const faultCases: readonly ConformanceCase[] = [
   },
 ];
 
-/** The ranks of a case send each other words on this channel. */
+/** The channel on which the ranks of a case send each other words. */
 const CHANNEL = 77;
 
-/** Tells a rank that this one is past what came before. What becomes of the word is no matter. */
+/**
+ * Tells a rank that this one is past what came before. Whether the word arrives does not matter.
+ */
 function tell(group: ProcessGroup, to: number): void {
   group.send(bytes(1), { to, channel: CHANNEL }).catch(() => {});
 }
 
-/** All others have told. */
+/** Waits until all other ranks have told. */
 async function hearAll(group: ProcessGroup): Promise<void> {
   for (let from = 0; from < group.worldSize; from++) {
     if (from !== group.rank) {

@@ -11,7 +11,7 @@ export const groupCases: readonly ConformanceCase[] = [
     worldSizes: [1, 3, 4, 8],
     run: (harness, worldSize) =>
       onRanks(harness, worldSize, async (group) => {
-        // Colors by parity, keys reversed: the highest rank of a color is its rank 0.
+        // Colors by parity, with reversed keys: the highest rank of a color becomes its rank 0.
         const half = await group.split(group.rank % 2, -group.rank);
         const members = Array.from({ length: worldSize }, (_, r) => r)
           .filter((r) => r % 2 === group.rank % 2)
@@ -31,7 +31,7 @@ export const groupCases: readonly ConformanceCase[] = [
       onRanks(harness, worldSize, async (group) => {
         const second = await group.split(0);
         check(second.rank === group.rank, `rank ${second.rank}`);
-        // Ranks start the two sequences in different order: each has its own numbers.
+        // Ranks start the two sequences in different order; each sequence has its own numbers.
         const first = () => checkMoves(group, 5000);
         const other = () => checkReductions(second, { count: 5000, dtype: 'f32', op: 'mean' });
         await Promise.all(group.rank % 2 === 0 ? [first(), other()] : [other(), first()]);
@@ -44,7 +44,8 @@ export const groupCases: readonly ConformanceCase[] = [
       onRanks(harness, worldSize, async (group) => {
         const [one, other] = [await group.split(0), await group.split(0)];
         check(one.id !== other.id && one.id.length === other.id.length, `${one.id} ${other.id}`);
-        // Each group's calls are in one order; how the two mingle differs from rank to rank.
+        // Each group's calls are in one order; how the two groups' calls mingle differs from rank
+        // to rank.
         for (const byteLength of [7, 7, 40_000, 40_000]) {
           await Promise.all([one, other].map((each) => checkMoves(each, byteLength)));
         }
@@ -80,7 +81,7 @@ export const groupCases: readonly ConformanceCase[] = [
         await group.allReduce(bytes(8), bytes(8), { dtype: 'f32', op: 'sum' });
         await group.barrier();
         await group.split(0);
-        // Small ones of 4 ranks and more go by rank 0.
+        // In a group of 4 ranks and more, small buffers go by way of rank 0.
         const small = worldSize < 4 || group.rank === 0 ? (worldSize - 1) * 8 : 8;
         const reduced = (worldSize - 1) * 2 * (n / worldSize) + small;
         checkTraffic(group, before.bytesSent + reduced, before.bytesReceived + reduced);
@@ -135,8 +136,8 @@ export const groupCases: readonly ConformanceCase[] = [
         const start = performance.now();
         await Promise.all([slow.barrier(), slow.barrier(), checkMoves(slow, 100)]);
         const elapsed = performance.now() - start;
-        // checkMoves makes three calls one after another; the barriers wait beside them. Timers
-        // may fire a millisecond early.
+        // checkMoves makes three calls one after another, and the barriers wait at the same time.
+        // Timers may fire a millisecond early.
         check(elapsed >= 177, `three calls of 60 ms took ${elapsed} ms`);
         check(
           traces.every((trace) => trace.endMs - trace.startMs >= 60),

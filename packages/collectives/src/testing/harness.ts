@@ -1,5 +1,5 @@
-// What the conformance suite needs of a transport, and what it gives to a test runner. It knows no
-// runner and nothing of Node, so it also runs in a page.
+// What the conformance suite needs of a transport, and what it gives to a test runner. It depends
+// on no runner and on nothing of Node, so it also runs in a page.
 
 import type { CollectiveErrorCode } from '../errors.js';
 import { CollectiveError } from '../errors.js';
@@ -9,46 +9,50 @@ import type { ProcessGroup } from '../group/process-group.js';
 /** One rank of a job under test. */
 export interface TestRank {
   readonly group: ProcessGroup;
-  /** Ends the rank as a killed process would end: links drop without a word. */
+  /** Ends the rank as if its process were killed: links drop without a word. */
   kill(): void;
   /**
-   * Makes it fall silent as a stopped process would: its connections stay open, nothing comes any
-   * more. Of ranks that were made with `isStoppable`.
+   * Makes it fall silent as a stopped process would: its connections stay open, and nothing comes
+   * any more. Only ranks that were made with `isStoppable` have it.
    */
   stop?(): void;
 }
 
-/** What cases ask for: passed on to whatever makes the groups. */
+/** What cases ask for; it is passed on to whatever makes the groups. */
 export interface HarnessOptions extends Pick<GroupOptions, 'timeoutMs' | 'hosts' | 'clock'> {
   /**
-   * The ranks have `stop`, and miss each other within five seconds. Asked for by STOP_CASE alone.
+   * The ranks have `stop`, and notice a silent rank within five seconds. Only STOP_CASE asks for
+   * it.
    */
   readonly isStoppable?: boolean;
 }
 
 /**
- * The title of the case that needs `stop`: a harness without it skips the case, with its reason.
+ * The title of the case that needs `stop`. A harness without it skips the case, and gives the
+ * reason.
  */
 export const STOP_CASE = 'a stopped rank is missed by all others, in pending and later calls';
 
 export interface TransportHarness {
   readonly name: string;
   readonly worldSizes: readonly number[];
-  /** A connected job, ranks in order; where ranks are processes, those of this one. */
+  /** A connected job, ranks in order; where ranks are processes, the ranks of this process. */
   create(worldSize: number, options?: HarnessOptions): Promise<TestRank[]>;
-  /** Names of cases that the transport can't pass, with the reason. */
+  /** The names of cases that the transport can't pass, each with the reason. */
   readonly skip?: Readonly<Record<string, string>>;
 }
 
 export interface ConformanceCase {
   readonly name: string;
-  /** World sizes it makes sense for; a runner takes those that the harness has, too. */
+  /**
+   * The world sizes that the case makes sense for; a runner takes those that the harness has, too.
+   */
   readonly worldSizes: readonly number[];
   /** Rejects where the transport does not conform. */
   run(harness: TransportHarness, worldSize: number): Promise<void>;
 }
 
-/** Creates a job, runs `body` on every rank at once, closes all. */
+/** Creates a job, runs `body` on all ranks at once, and closes all of them. */
 export async function onRanks(
   harness: TransportHarness,
   worldSize: number,
@@ -63,7 +67,7 @@ export async function onRanks(
   }
 }
 
-/** Throws unless `condition`. */
+/** Throws unless `condition` holds. */
 export function check(condition: boolean, message: string): asserts condition {
   if (!condition) {
     throw new Error(message);
@@ -76,7 +80,7 @@ export function checkBytes(actual: Uint8Array, expected: Uint8Array, what: strin
     actual.length === expected.length,
     `${what}: expected ${expected.length} bytes, got ${actual.length}`,
   );
-  // Words first: some cases compare many MiB.
+  // Words are compared first, because some cases compare many MiB.
   const numWords = actual.byteOffset % 4 || expected.byteOffset % 4 ? 0 : expected.length >>> 2;
   const [a, b] = [actual, expected].map(
     (bytes) => new Int32Array(bytes.buffer, numWords === 0 ? 0 : bytes.byteOffset, numWords),
@@ -93,8 +97,9 @@ export function checkBytes(actual: Uint8Array, expected: Uint8Array, what: strin
 }
 
 /**
- * The error that `promise` rejects with: a CollectiveError of `code`. The limit is for what never
- * rejects, on the slowest machine; 0: before the next turn of the event loop.
+ * The error that `promise` rejects with, which is a CollectiveError of `code`. `limitMs` is for
+ * promises that never reject, on the slowest machine; 0 means before the next turn of the event
+ * loop.
  */
 export async function rejection(
   promise: Promise<unknown>,

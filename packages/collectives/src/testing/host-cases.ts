@@ -12,7 +12,7 @@ import { allRanks } from './data-cases.js';
 import { type ConformanceCase, checkBytes, onRanks } from './harness.js';
 import { patternElements } from './patterns.js';
 
-/** By world size; groups of the other sizes have nothing to save. */
+/** The hosts by world size; groups of the other sizes have nothing to save. */
 const HOSTS: Readonly<Record<number, readonly number[]>> = {
   3: [0, 1, 0],
   4: [0, 0, 1, 1],

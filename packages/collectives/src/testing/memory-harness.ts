@@ -1,4 +1,4 @@
-// The memory transport as the conformance suite wants it; also an example of a harness.
+// The memory transport as the conformance suite takes it; it is also an example of a harness.
 
 import { createMemoryEndpoints } from '../transports/memory.js';
 import { STOP_CASE, type TransportHarness } from './harness.js';

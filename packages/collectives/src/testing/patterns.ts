@@ -1,4 +1,4 @@
-// Inputs that any rank can compute for any other, and what must come out of a reduction of them.
+// Inputs that any rank can compute for any other, and the expected results of reducing them.
 
 import {
   byteSize,
@@ -22,7 +22,7 @@ export function patternBytes(rank: number, byteLength: number, seed = 0): Uint8A
 
 /**
  * Elements whose sum depends on the order of addition: signs and magnitudes differ by some powers
- * of two. No NaN, whose payload is unspecified.
+ * of two. There is no NaN, whose payload is unspecified.
  */
 export function patternElements(
   rank: number,
@@ -49,7 +49,7 @@ export function patternElements(
   return new Uint8Array(elements.buffer);
 }
 
-/** What combining `parts` gives by the plain specification of @shardweave/dtypes. */
+/** The combination of `parts` by the plain specification of @shardweave/dtypes. */
 export function expectedReduction(
   parts: readonly Uint8Array[],
   options: ReduceOptions,
@@ -59,10 +59,10 @@ export function expectedReduction(
   return output;
 }
 
-/** From here on the plain specification takes too long; the wasm equals it bit for bit. */
+/** For more elements the plain specification takes too long; the wasm equals it bit for bit. */
 const PLAIN_MAX_ELEMENTS = 32 * 1024;
 
-/** Inputs and results of one case, computed once for all ranks of a process. */
+/** The inputs and results of one case, computed once for all ranks of a process. */
 export class Expectations {
   readonly #inputs = new Map<string, Uint8Array>();
   readonly #reductions = new Map<string, Promise<Uint8Array>>();
@@ -77,7 +77,7 @@ export class Expectations {
     );
   }
 
-  /** What the elements of ranks 0 to worldSize - 1 are combined to. */
+  /** The combination of the elements of ranks 0 to worldSize - 1. */
   reduction(worldSize: number, count: number, options: ReduceOptions): Promise<Uint8Array> {
     const key = `${worldSize} ${count} ${options.dtype} ${options.op}`;
     const made = this.#reductions.get(key) ?? this.#reduce(worldSize, count, options);

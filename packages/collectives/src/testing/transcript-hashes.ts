@@ -1,5 +1,5 @@
-// What transcriptHash gives on every transport, by world size. Another number means other results
-// of the same calls: a change of the order of addition, of rounding, or of the patterns.
+// The result of transcriptHash on every transport, by world size. Another number means other
+// results of the same calls: another order of addition, another rounding, or other patterns.
 
 export const TRANSCRIPT_HASHES: Readonly<Record<number, number>> = {
   1: 0xd353eb2e,

@@ -1,5 +1,5 @@
-// One hash over the results of a fixed sequence of operations: equal on all transports and ranks,
-// and to the table in transcript-hashes.ts.
+// One hash over the results of a fixed sequence of operations. It is equal on all transports and
+// ranks, and equal to the table in transcript-hashes.ts.
 
 import { byteSize, FNV_BASIS, fnv1a } from '@shardweave/dtypes';
 import type { ProcessGroup } from '../group/process-group.js';
@@ -11,7 +11,10 @@ import { TRANSCRIPT_HASHES } from './transcript-hashes.js';
 const DTYPES = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'] as const;
 const OPS = ['sum', 'mean', 'max', 'min'] as const;
 
-/** All dtypes and ops, small and in several segments, even and uneven (FNV-1a, 32 bits). */
+/**
+ * The hash (FNV-1a, 32 bits) over all dtypes and ops, small and in several segments, even and
+ * uneven.
+ */
 export async function transcriptHash(group: ProcessGroup): Promise<number> {
   let hash = FNV_BASIS;
   const add = (bytes: Uint8Array) => {
@@ -28,7 +31,7 @@ export async function transcriptHash(group: ProcessGroup): Promise<number> {
     }
     add(await reducedAndGathered(group, dtype));
   }
-  // Several segments a part.
+  // This size takes several segments for each part.
   const large = patternElements(group.rank, 2 ** 20, 'bf16', 1);
   await group.allReduce(large, large, { dtype: 'bf16', op: 'sum' });
   add(large);

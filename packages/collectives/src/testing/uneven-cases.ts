@@ -8,7 +8,7 @@ import { Expectations } from './patterns.js';
 
 const MIB = 2 ** 20;
 
-/** Counts of elements, from small to where parts go in many segments. */
+/** Counts of elements, from none to parts of many segments. */
 function countsOf(worldSize: number): readonly (readonly number[])[] {
   const ranks = Array.from({ length: worldSize }, (_, r) => r);
   return [
@@ -42,7 +42,7 @@ export const unevenCases: readonly ConformanceCase[] = [
       return onRanks(harness, worldSize, async (group) => {
         const reductions = await group.split(0);
         const isFirst = group.rank === 0;
-        // Ranks wait for one sequence before they begin the other, each for another one.
+        // Ranks wait for one sequence before they begin the other, but not all for the same one.
         const gather = new Uint8Array(40_000 * worldSize);
         const own = expected.bytes(group.rank, 40_000);
         if (isFirst) {
@@ -87,7 +87,10 @@ async function checkUneven(
   checkBytes(part, sum.subarray(start, start + part.length), `sum of [${counts}] ${dtype}`);
 }
 
-/** Ten calls in flight, five a sequence, begun in another order on each rank, awaited backwards. */
+/**
+ * Checks ten calls in flight, five in each sequence, begun in another order on each rank, and
+ * awaited backwards.
+ */
 async function checkInterleaved(
   gathers: ProcessGroup,
   reductions: ProcessGroup,

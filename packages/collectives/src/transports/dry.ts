@@ -1,6 +1,6 @@
-// One rank of a job whose other ranks do not exist: every call ends at once and is counted as over
+// One rank of a job whose other ranks do not exist. Every call ends at once and is counted as over
 // any other transport, so that a program shows what it would move. Values are those of a job in
-// which all ranks give the same; above COPIED_BYTES nobody moves them, and outputs stay as they
+// which all ranks give the same; buffers above COPIED_BYTES are not moved, and outputs stay as they
 // are.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
@@ -15,16 +15,16 @@ import type { ProcessGroup } from '../group/process-group.js';
 import type { Transport } from '../transport.js';
 
 export interface DryGroupOptions {
-  /** Whose end it is. Default 0. */
+  /** The rank whose end it is. Default 0. */
   readonly rank?: number;
 }
 
-/** What ranks tell each other in so few bytes are words of a protocol, which programs act on. */
+/** Messages of up to this size are taken for words of a protocol, on which programs act. */
 const COPIED_BYTES = 64 * 1024;
 
 /**
- * The end of one rank in a group of `worldSize` that has no other. `send`, `recv` and compressed
- * calls are not for it.
+ * The end of one rank in a group of `worldSize` that has no other ranks. It does not support
+ * `send`, `recv` and compressed calls.
  */
 export function createDryGroup(worldSize: number, options: DryGroupOptions = {}): ProcessGroup {
   const { rank = 0 } = options;
@@ -141,14 +141,14 @@ class DryCollectives implements NativeCollectives {
   async openGroup(): Promise<void> {}
 }
 
-/** Each rank's part goes to all others. */
+/** Counts a call in which each rank's part goes to all others. */
 function countAllToAll(call: Call, layout: PartLayout): void {
   const own = partBytes(layout, call.rank);
   call.bytesSent += own * (call.worldSize - 1);
   call.bytesReceived += layout.offsets.at(-1)! - own;
 }
 
-/** Each rank gets its own part of all others. */
+/** Counts a call in which each rank gets its own part of all others. */
 function countScatter(call: Call, layout: PartLayout): void {
   const own = partBytes(layout, call.rank);
   call.bytesSent += layout.offsets.at(-1)! - own;

@@ -1,5 +1,6 @@
-// Ranks in one process or page: messages are read by the receiver where they lie, or copied once,
-// straight into its buffer. Any world size; all ranks share one reducer and the event loop's turns.
+// Ranks in one process or page. The receiver reads messages where they lie, or copies them once,
+// straight into its buffer. The world may have any size; all ranks share one reducer and the event
+// loop's turns.
 
 import { Reducer } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
@@ -11,10 +12,13 @@ import { checkGroupOptions, createWorldGroup, type GroupOptions } from '../group
 import type { ProcessGroup } from '../group/process-group.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../transport.js';
 
-/** Options of every rank's group. `onTrace` hears the calls of all: each trace says whose it is. */
+/**
+ * The options of every rank's group. `onTrace` gets the calls of all ranks; each trace has its
+ * rank.
+ */
 export type MemoryGroupOptions = GroupOptions;
 
-/** Makes one group a rank, connected to each other in this process. */
+/** Makes one group per rank, connected to each other in this process. */
 export function createMemoryGroup(
   worldSize: number,
   options: MemoryGroupOptions = {},
@@ -22,7 +26,7 @@ export function createMemoryGroup(
   return createMemoryEndpoints(worldSize, options).map(({ group }) => group);
 }
 
-/** Does the same, and gives the endpoints too, for tests that kill a rank. */
+/** Makes the same groups, and returns their endpoints too, for tests that kill a rank. */
 export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOptions = {}) {
   const place = { rank: 0, worldSize, call: 'createMemoryGroup' };
   if (!Number.isInteger(worldSize) || worldSize < 1) {
@@ -45,7 +49,7 @@ export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOpt
   });
 }
 
-/** Milliseconds that a transport may take to close. */
+/** The milliseconds that a transport may take to close. */
 const DRAIN_MS = 1000;
 
 class MemoryTransport implements Transport {

@@ -1,5 +1,5 @@
-// Kubernetes: the Kubeflow Trainer, JobSet and Indexed Jobs. A pod is a host; its name ends in its
-// index, and the headless Service makes the pods' names known.
+// Reads the variables of Kubernetes: the Kubeflow Trainer, JobSet and Indexed Jobs. A pod is a
+// host; its name ends with its index, and the headless Service makes the pods' names known.
 
 import { LaunchError } from '../../errors.js';
 import { LOOPBACK } from '../../sockets/is-loopback.js';
@@ -7,8 +7,8 @@ import type { Environment } from '../environment.js';
 import { DEFAULT_PORT, type LauncherFindings } from '../launcher.js';
 
 /**
- * Kubeflow Trainer v2: torchrun's flags as PET_*, for a process that is not torchrun's. One process
- * a node, or PET_NPROC_PER_NODE of them that were each given a LOCAL_RANK.
+ * Kubeflow Trainer v2: torchrun's flags as PET_*, for a process that torchrun did not start. A node
+ * has one process, or PET_NPROC_PER_NODE of them that were each given a LOCAL_RANK.
  */
 export function readKubeflow(env: Environment): LauncherFindings | undefined {
   const nodeRank = env.count(['PET_NODE_RANK']);
@@ -43,7 +43,7 @@ export function readKubeflow(env: Environment): LauncherFindings | undefined {
 }
 
 /**
- * JobSet with one replicated job: the pods of its Indexed Job, named by the JobSet's own Service.
+ * A JobSet with one replicated job: the pods of its Indexed Job, named by the JobSet's own Service.
  */
 export function readJobSet(env: Environment): LauncherFindings | undefined {
   const jobSet = env.text('JOBSET_NAME');
@@ -81,7 +81,7 @@ function readPod(env: Environment, service: string | undefined): LauncherFinding
   };
 }
 
-/** The Job's name: a pod's host name without its index. */
+/** The name of the Job, which is a pod's host name without its index. */
 function jobOfPod(env: Environment, index: number): string | undefined {
   const name = env.text('HOSTNAME');
   return name?.endsWith(`-${index}`) ? name.slice(0, -`-${index}`.length) : undefined;
@@ -92,7 +92,8 @@ function loopbackOf(numNodes: number): string | undefined {
 }
 
 /**
- * 'auto' and the names of devices are for torchrun to resolve; without it a node has one process.
+ * The number of processes of a node. 'auto' and the names of devices are for torchrun to resolve;
+ * without torchrun a node has one process.
  */
 function readProcessesOfNode(env: Environment): number {
   const text = env.text('PET_NPROC_PER_NODE');

@@ -1,4 +1,5 @@
-// MPI launchers: Open MPI's mpirun, the PMI of MPICH's and Intel's mpiexec, and PMIx alone.
+// Reads the variables of MPI launchers: Open MPI's mpirun, the PMI of MPICH's and Intel's mpiexec,
+// and PMIx alone.
 
 import type { Environment } from '../environment.js';
 import { DEFAULT_PORT, type LauncherFindings, masterAddress, portOfJob } from '../launcher.js';
@@ -10,7 +11,7 @@ export function readOpenMpi(env: Environment): LauncherFindings | undefined {
   }
   const remedy = 'mpirun sets it; start the process with mpirun.';
   const worldSize = env.requiredCount(['OMPI_COMM_WORLD_SIZE'], 1, remedy);
-  // OMPI_COMM_WORLD_NODE_RANK is another rank among the host's processes, not the host's.
+  // OMPI_COMM_WORLD_NODE_RANK is another number of the process on its host, not the host's number.
   const localWorldSize = env.count(['OMPI_COMM_WORLD_LOCAL_SIZE'], 1);
   const localRank = env.count(['OMPI_COMM_WORLD_LOCAL_RANK']);
   const job = env.text('PMIX_NAMESPACE', 'OMPI_MCA_ess_base_jobid');
@@ -42,7 +43,9 @@ export function readPmix(env: Environment): LauncherFindings | undefined {
   return { launcher: 'pmix', ...place, ...readMeeting(env, place, env.text('PMIX_NAMESPACE')) };
 }
 
-/** srun --mpi=pmi2 sets PMI_*, too; SLURM's own variables then say more. */
+/**
+ * Whether SLURM itself set PMI_*, as srun --mpi=pmi2 does; SLURM's own variables then tell more.
+ */
 function isSlurmsOwnPmi(env: Environment, rank: number): boolean {
   return env.has('SLURM_STEP_ID') && env.count(['SLURM_PROCID']) === rank;
 }

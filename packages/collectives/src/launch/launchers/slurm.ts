@@ -1,5 +1,5 @@
-// SLURM's srun. A batch script itself has most of these variables, too, but it is no task of a
-// step.
+// Reads the variables of SLURM's srun. A batch script itself has most of them, too, but it is not a
+// task of a step.
 
 import { LaunchError } from '../../errors.js';
 import type { Environment } from '../environment.js';
@@ -33,12 +33,14 @@ export function readSlurm(env: Environment): LauncherFindings | undefined {
   };
 }
 
-/** Whether srun started it: only its tasks know a step. */
+/** Whether srun started the process: only its tasks are part of a step. */
 export function isStep(env: Environment): boolean {
   return env.has('SLURM_STEP_ID') || env.has('SLURM_STEPID');
 }
 
-/** One task in a batch script needs no srun; several do. */
+/**
+ * Refuses a batch script with several tasks, which need srun to start them; a single task doesn't.
+ */
 function refuseBatchScript(env: Environment): undefined {
   const numTasks = env.count(['SLURM_NTASKS', 'SLURM_NPROCS'], 1) ?? 1;
   if (numTasks > 1) {
@@ -51,15 +53,16 @@ function refuseBatchScript(env: Environment): undefined {
 }
 
 /**
- * Task 0 runs on the step's first host, unless tasks were distributed by hand (MASTER_ADDR then).
+ * The host of task 0: the step's first host, unless tasks were distributed by hand (MASTER_ADDR
+ * then tells it).
  */
 function readFirstHost(env: Environment): string | undefined {
   const list = env.text('SLURM_STEP_NODELIST', 'SLURM_JOB_NODELIST', 'SLURM_NODELIST');
-  // Where srun was called: the first host in a batch script.
+  // Without a list it is the host where srun was called, which is the first host of a batch script.
   return list === undefined ? env.text('SLURM_LAUNCH_NODE_IPADDR') : firstHost(list);
 }
 
-/** How many tasks a node has, by SLURM_STEP_TASKS_PER_NODE: "2(x3),1" is 2, 2, 2, 1. */
+/** The number of tasks of a node, by SLURM_STEP_TASKS_PER_NODE: "2(x3),1" is 2, 2, 2, 1. */
 function readTasksOfNode(env: Environment, nodeRank: number | undefined): number | undefined {
   const counts = env.text('SLURM_STEP_TASKS_PER_NODE')?.split(',') ?? [];
   const tasks = counts.flatMap((part) => {

@@ -1,5 +1,5 @@
-// torchrun (torch.distributed.run), and RANK and WORLD_SIZE without it, as its older ways and many
-// scripts set them.
+// Reads the variables of torchrun (torch.distributed.run), and RANK and WORLD_SIZE without it, as
+// older launchers and many scripts set them.
 
 import type { Environment } from '../environment.js';
 import { DEFAULT_PORT, type LauncherFindings, masterAddress } from '../launcher.js';
@@ -15,11 +15,12 @@ export function readTorchrun(env: Environment): LauncherFindings | undefined {
   const place = readPlace(env);
   const isOneHost = place.localWorldSize === place.worldSize;
   const port = env.port('MASTER_PORT') ?? DEFAULT_PORT;
-  // Note [agent's store]: with fixed addresses, and in PyTorch 2.4 and later always, the agent's
-  // own TCPStore listens on MASTER_PORT, so rank 0 takes the port beside it.
+  // Note [agent's store]
+  // With fixed addresses, and always in PyTorch 2.4 and later, the agent's own TCPStore listens on
+  // MASTER_PORT, so rank 0 takes the port next to it.
   const isTaken = env.text('TORCHELASTIC_USE_AGENT_STORE')?.toLowerCase() === 'true';
-  // Each agent counts its own restarts, and they differ between hosts after one of them failed
-  // (PyTorch's local_elastic_agent.py), so the count means something on one host only.
+  // Each agent counts its own restarts, and the counts differ between hosts after one of them has
+  // failed (PyTorch's local_elastic_agent.py), so they mean something on a single host only.
   const restarts = env.count(['TORCHELASTIC_RESTART_COUNT']);
   return {
     launcher: 'torchrun',

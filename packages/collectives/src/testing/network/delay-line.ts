@@ -1,15 +1,15 @@
-// One direction of a proxied connection: bytes come out in order, later and no faster than they
-// may. While it is stalled nothing comes out and nothing is read.
+// One direction of a proxied connection: bytes come out in order, delayed and no faster than the
+// limit. While it is stalled, nothing comes out and nothing is read.
 
 import type { Socket } from 'node:net';
 import type { SeededRandom } from '../simulator/seeded-random.js';
 
 export interface LinkShape {
-  /** Milliseconds that each byte takes. Default: 0. */
+  /** The milliseconds that each byte is delayed. Default: 0. */
   readonly delayMs?: number;
-  /** Up to so many milliseconds more, drawn for each piece; order is kept. Default: 0. */
+  /** Up to so many milliseconds more, drawn for each piece; the order is kept. Default: 0. */
   readonly jitterMs?: number;
-  /** Default: no limit. */
+  /** The most bytes a second. Default: no limit. */
   readonly bytesPerSecond?: number;
 }
 
@@ -19,10 +19,13 @@ interface Piece {
   readonly bytes: Uint8Array | null;
 }
 
-/** A limited link passes bytes on in pieces of this size, so that it flows. */
+/** A limited link passes bytes on in pieces of this size, so that they flow. */
 const PIECE_BYTES = 16 * 1024;
 
-/** Held at most; beyond, the sender is not read. More than a fast link with 100 ms delay holds. */
+/**
+ * The most bytes that are held; above it the sender is not read. A fast link with a delay of 100 ms
+ * holds less.
+ */
 const MAX_HELD_BYTES = 64 * 2 ** 20;
 
 export class DelayLine {
@@ -61,7 +64,7 @@ export class DelayLine {
     });
   }
 
-  /** For what comes in from now on. */
+  /** Sets the shape for what comes in from now on. */
   reshape(shape: LinkShape): void {
     this.#shape = shape;
   }

@@ -1,5 +1,5 @@
-// Proxies for the links of a whole job, made as ranks dial each other: one for each pair and
-// direction of dialling. Give `connectWs` of each rank its `route`.
+// Proxies for the links of a whole job, made as ranks dial each other: one for each pair of ranks
+// and direction of dialling. Give `connectWs` of each rank its `route`.
 
 import type { LinkShape } from './delay-line.js';
 import { type ProxyAddress, TcpProxy } from './tcp-proxy.js';
@@ -17,7 +17,7 @@ export class ProxiedLinks implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** The `route` option of a rank's connectWs: where it dials instead. */
+  /** The `route` option of a rank's connectWs: the address to dial instead. */
   async route<T>(
     rank: number,
     target: T,
@@ -37,7 +37,7 @@ export class ProxiedLinks implements AsyncDisposable {
     return (await made.proxy).address;
   }
 
-  /** The proxies of links between a rank and any other (or a given one). */
+  /** The proxies of the links between a rank and any other, or between it and `peer`. */
   async of(rank: number, peer?: number): Promise<TcpProxy[]> {
     const chosen = [...this.#proxies.values()].filter(
       ({ ranks }) => ranks.includes(rank) && (peer === undefined || ranks.includes(peer)),

@@ -1,5 +1,5 @@
-// A TCP proxy for tests: what goes through it is delayed, slowed down, stalled without a word, or
-// cut. It knows nothing of what it carries.
+// A TCP proxy for tests: what goes through it is delayed, slowed down, silently stalled, or cut. It
+// knows nothing of what it carries.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
@@ -12,9 +12,9 @@ export interface ProxyAddress {
 }
 
 export interface TcpProxyOptions extends LinkShape {
-  /** Where connections go. */
+  /** The address that connections go on to. */
   readonly target: ProxyAddress;
-  /** Where it listens. Default: 127.0.0.1. */
+  /** The address on which it listens. Default: 127.0.0.1. */
   readonly host?: string;
   /** The seed of the jitter. Default: 1. */
   readonly seed?: number;
@@ -49,13 +49,13 @@ export class TcpProxy implements AsyncDisposable {
     return proxy;
   }
 
-  /** Where to connect to instead of the target. */
+  /** The address to connect to instead of the target. */
   get address(): ProxyAddress {
     const { address, port } = this.#server.address() as AddressInfo;
     return { host: address, port };
   }
 
-  /** Both directions together. */
+  /** The bytes of both directions together. */
   get bytesPassed(): number {
     return this.#bytesPassed;
   }
@@ -70,26 +70,26 @@ export class TcpProxy implements AsyncDisposable {
     this.#eachLine((line) => line.reshape(shape));
   }
 
-  /** Nothing passes any more, and nobody is told: connections stay open, new ones hang. */
+  /** Stops everything silently: connections stay open, and new ones hang. */
   stall(): void {
     this.#isStalled = true;
     this.#eachLine((line) => line.stall());
   }
 
-  /** What was held up goes on. */
+  /** Lets what was held up go on. */
   resume(): void {
     this.#isStalled = false;
     this.#eachLine((line) => line.resume());
   }
 
-  /** Breaks all connections: with a reset, as a crash of the machine between would. */
+  /** Breaks all connections with a reset, as a crash of the machine between would. */
   cut(): void {
     for (const connection of [...this.#connections]) {
       this.#drop(connection);
     }
   }
 
-  /** Cuts, and listens no more. */
+  /** Cuts all connections, and stops listening. */
   async close(): Promise<void> {
     this.cut();
     this.#server.close();
@@ -118,7 +118,7 @@ export class TcpProxy implements AsyncDisposable {
       socket.setNoDelay(true);
       socket.on('error', () => this.#drop(connection));
     }
-    // One that ended in peace closes when both ends have.
+    // A connection that ended in peace closes when both its ends have closed.
     let numOpen = 2;
     for (const socket of connection.sockets) {
       socket.on('close', () => {

@@ -1,10 +1,11 @@
-// What can go wrong in a simulated job, drawn at random, and whom errors may blame for it.
+// What can go wrong in a simulated job, drawn at random, and the ranks that errors may blame for
+// it.
 
 import type { CollectiveErrorCode } from '../../errors.js';
 import type { SeededRandom } from './seeded-random.js';
 import { MAX_SILENCE_MS, MIN_SILENCE_MS } from './simulated-network.js';
 
-/** Happens `delayMs` after `rank` has come to step number `step` of its program. */
+/** A fault happens `delayMs` after `rank` has come to step number `step` of its program. */
 interface FaultBase {
   readonly rank: number;
   readonly step: number;
@@ -12,10 +13,14 @@ interface FaultBase {
 }
 
 /**
- * kill: the process dies. stop: it stands still, heartbeats too, for `ms`. busy: it computes for
- * `ms`, which is no fault. cut: nothing passes between `rank` and `peer`; partition: nor between
- * `side` and the others. reset: that connection breaks. abort, leave (it closes the group early),
- * stick (it calls nothing more) and mismatch (it calls something else) are its program's doing.
+ * - kill: the process dies.
+ * - stop: the process stands still for `ms`, heartbeats included.
+ * - busy: the process computes for `ms`, which is not a fault.
+ * - cut: nothing passes between `rank` and `peer`.
+ * - partition: nothing passes between the ranks of `side` and the others.
+ * - reset: the connection between `rank` and `peer` breaks.
+ * - abort, leave, stick, mismatch: the rank's program aborts, closes the group early, makes no
+ *   further call, or makes another call.
  */
 export type Fault =
   | (FaultBase & { readonly kind: 'kill' | 'abort' | 'leave' | 'stick' | 'mismatch' })
@@ -30,7 +35,7 @@ export type Fault =
 
 export type FaultKind = Fault['kind'];
 
-/** One code and the ranks that it may name; null: any. */
+/** One error code and the ranks that it may name; null stands for any rank. */
 export interface Blame {
   readonly code: CollectiveErrorCode;
   readonly origins: readonly number[] | null;
@@ -49,7 +54,7 @@ const KINDS: readonly FaultKind[] = [
   'mismatch',
 ];
 
-/** Draws a fault for a program of `numSteps` steps; a job of one rank has fewer to draw from. */
+/** Draws a fault for a program of `numSteps` steps; for a job of one rank there are fewer kinds. */
 export function randomFault(random: SeededRandom, worldSize: number, numSteps: number): Fault {
   const rank = random.below(worldSize);
   const delayMs = random.chance(0.5) ? 0 : random.exponential(5);
@@ -77,7 +82,7 @@ export function randomFault(random: SeededRandom, worldSize: number, numSteps: n
   }
 }
 
-/** For ever, or too short to be noticed, or about the limit. */
+/** Draws a silence that is endless, too short to be noticed, or close to the limit. */
 function randomSilence(random: SeededRandom): number {
   return random.pick([
     Infinity,
@@ -87,12 +92,12 @@ function randomSilence(random: SeededRandom): number {
   ]);
 }
 
-/** Whether nobody may notice. */
+/** Whether no rank may notice the fault. */
 export function isHarmless(fault: Fault): boolean {
   return fault.kind === 'busy' || ('ms' in fault && fault.ms < MIN_SILENCE_MS);
 }
 
-/** What errors on other ranks than a leaving one may say. */
+/** What errors may say on ranks other than a leaving one. */
 export function blameOf(fault: Fault): Blame | undefined {
   const { rank } = fault;
   if (isHarmless(fault)) {
@@ -103,18 +108,19 @@ export function blameOf(fault: Fault): Blame | undefined {
     case 'leave':
       return { code: 'PEER_LOST', origins: [rank] };
     case 'stop':
-      // One that comes back late finds its peers gone, and can't know why.
+      // A rank that comes back late finds its peers gone, and can't know why.
       return { code: 'PEER_LOST', origins: fault.ms === Infinity ? [rank] : null };
     case 'cut':
     case 'reset':
-      // Either end is the other's lost peer.
+      // Each end loses the other as its peer.
       return { code: 'PEER_LOST', origins: [rank, fault.peer] };
     case 'partition':
       return { code: 'PEER_LOST', origins: null };
     case 'abort':
       return { code: 'ABORTED', origins: [rank] };
     case 'stick':
-      // Whoever's time is over first, which may be a rank that waits for one that waits.
+      // The rank whose time is over first times out, which may be one that waits for another
+      // waiting rank.
       return { code: 'TIMEOUT', origins: null };
     case 'mismatch':
       return { code: 'MISMATCH', origins: null };
@@ -124,8 +130,8 @@ export function blameOf(fault: Fault): Blame | undefined {
 }
 
 /**
- * Milliseconds from a fault until the first rank must know of it; undefined where that depends on
- * when it is needed.
+ * The milliseconds from a fault until the first rank must know of it; undefined where that depends
+ * on when the faulty rank is needed.
  */
 export function noticedWithinMs(fault: Fault): number | undefined {
   switch (fault.kind) {
@@ -142,7 +148,10 @@ export function noticedWithinMs(fault: Fault): number | undefined {
   }
 }
 
-/** For error messages: `partition of 0, 2 for 4210 ms, 3 ms after rank 1 came to step 4`. */
+/**
+ * Describes a fault for error messages: `partition of 0, 2 for 4210 ms, 3 ms after rank 1 came to
+ * step 4`.
+ */
 export function describeFault(fault: Fault): string {
   const words: (string | number)[] = [fault.kind];
   if (fault.kind === 'partition') {

@@ -1,5 +1,5 @@
-// What must hold when a simulated job has come to rest: nobody hangs, everybody knows in time, and
-// errors blame what did happen.
+// What must hold when a simulated job has come to rest: no rank hangs, all ranks know of a failure
+// in time, and errors blame what did happen.
 
 import type { Endpoint } from '../../endpoint/endpoint.js';
 import {
@@ -13,21 +13,21 @@ import {
 import type { RankRun } from './rank-run.js';
 import { MAX_SILENCE_MS, type SimulatedNetwork } from './simulated-network.js';
 
-/** How long ranks that disagree are given to say what they called: see mismatch-inquiry.ts. */
+/** The time in which ranks that disagree may tell what they called; see mismatch-inquiry.ts. */
 const INQUIRY_MS = 300;
 
-/** Messages on their way, one after another, from the first rank that knows to the last. */
+/** The number of messages, one after another, from the first rank that knows to the last. */
 const HOPS = 4;
 
-/** Rounding of sums of times. */
+/** The rounding error of sums of times. */
 const EPSILON_MS = 1e-3;
 
 export interface Evidence {
   readonly runs: readonly RankRun[];
   readonly endpoints: readonly Endpoint[];
-  /** When each rank's endpoint had failed or closed. */
+  /** The time at which each rank's endpoint failed or closed. */
   readonly failedMs: readonly (number | undefined)[];
-  /** The faults that took place, and when. */
+  /** The faults that took place, with their times. */
   readonly startMs: ReadonlyMap<Fault, number>;
   readonly network: SimulatedNetwork;
 }
@@ -47,7 +47,7 @@ function isAlive({ network }: Evidence, rank: number): boolean {
   return !process.isDead && !process.isBlocked;
 }
 
-/** All settled, no timer left, buffers untouched. */
+/** Checks that all calls are settled, no timer is left, and no buffer was touched. */
 function judgeEnd({ runs, endpoints, network }: Evidence, rank: number): string[] {
   const run = runs[rank]!;
   const problems: string[] = [];
@@ -84,11 +84,11 @@ function judgeBlames({ runs, startMs }: Evidence, alive: readonly number[]): str
   });
 }
 
-/** From a fault to the first rank that knows, and from there to the last. */
+/** Checks the time from a fault to the first rank that knows, and from there to the last. */
 function judgeSpread(evidence: Evidence, alive: readonly number[]): string[] {
   const { startMs, failedMs, network, endpoints } = evidence;
   const faults = [...startMs.keys()].filter((fault) => fault.kind !== 'busy');
-  // A rank that stands still for a while knows when it goes on.
+  // A rank that stands still for a while learns of it when it goes on.
   let spreadMs = HOPS * network.maxDelayMs + INQUIRY_MS + EPSILON_MS;
   for (const fault of startMs.keys()) {
     spreadMs += 'ms' in fault && Number.isFinite(fault.ms) ? fault.ms : 0;
@@ -107,7 +107,7 @@ function judgeSpread(evidence: Evidence, alive: readonly number[]): string[] {
   const [fault] = faults;
   if (faults.length === 1 && fault !== undefined) {
     const withinMs = noticedWithinMs(fault);
-    // One that had closed before, or had nothing pending, may have been in peace.
+    // A rank that had closed before, or had nothing pending, may have noticed nothing.
     if (withinMs !== undefined && endpoints.length > 1) {
       expect(startMs.get(fault)! + fault.delayMs + withinMs, describeFault(fault));
     }

@@ -1,20 +1,25 @@
-// What a link between two ranks is like, drawn at random for each: from a bus to a bad radio.
+// The conditions of a link between two ranks, drawn at random for each: from a bus to a bad radio.
 
 import type { SeededRandom } from './seeded-random.js';
 
 export interface LinkConditions {
-  /** What one chunk or control message takes; drawn anew for each. Arrivals stay in order. */
+  /**
+   * The time that one chunk or control message takes, drawn anew for each. Arrivals stay in order.
+   */
   delayMs(): number;
   readonly bytesPerMs: number;
   /** Payload travels in chunks of 1 to this many bytes. */
   readonly maxChunkBytes: number;
-  /** Bytes that the link takes before any has arrived: a sent payload may be changed then. */
+  /**
+   * The bytes that the link takes before any has arrived; a payload that fits may be changed as
+   * soon as it is sent.
+   */
   readonly windowBytes: number;
-  /** Whether chunks of messages that have begun may come in turns. */
+  /** Whether chunks of several messages may alternate, once those have begun. */
   readonly isInterleaving: boolean;
 }
 
-/** `scaleMs` is what a typical link of this network takes. */
+/** Draws the conditions of a link; `scaleMs` is the delay of a typical link of this network. */
 export function randomConditions(random: SeededRandom, scaleMs: number): LinkConditions {
   // One link in eight is a straggler.
   const meanMs = scaleMs * (random.chance(1 / 8) ? random.between(5, 50) : random.between(0.2, 2));

@@ -1,6 +1,6 @@
-// A random program of collectives: the same steps on every rank, over the world and groups split
-// from it. How far ranks run ahead of each other is theirs; that nobody waits for ever is ours,
-// since all take the steps in one order.
+// A random program of collectives: the same steps on every rank, over the world and over groups
+// that are split from it. Ranks may run ahead of each other as far as they like. No rank can wait
+// for ever, because all take the steps in one order.
 
 import type { DType, ReduceOp } from '@shardweave/dtypes';
 import type { WireDType } from '../../endpoint/call-signature.js';
@@ -10,21 +10,24 @@ export type CollectiveName = 'allGather' | 'reduceScatter' | 'allReduce' | 'broa
 
 export interface CollectiveStep {
   readonly kind: 'collective';
-  /** 0 is the world, others come from splits in their order; a rank acts in its own part. */
+  /**
+   * The group: 0 is the world, and others come from splits in their order; a rank acts in its own
+   * part.
+   */
   readonly group: number;
   readonly operation: CollectiveName;
   readonly dtype: WireDType;
-  /** How a reduction combines. */
+  /** The operation by which a reduction combines. */
   readonly op: ReduceOp;
   /** The elements that a rank contributes or owns; in allReduce, those of the whole buffer. */
   readonly count: number;
-  /** Counts of each rank instead, where they are uneven. */
+  /** Whether each rank has a count of its own instead. */
   readonly hasUnevenCounts: boolean;
-  /** Group rank. */
+  /** The group rank of the root. */
   readonly root: number;
-  /** Input and output share memory where the operation allows. */
+  /** Whether input and output share memory, where the operation allows it. */
   readonly isInPlace: boolean;
-  /** Tells the data of equal steps apart. */
+  /** Makes the data of otherwise equal steps differ. */
   readonly variant: number;
 }
 
@@ -36,12 +39,12 @@ export interface BarrierStep {
 export interface SplitStep {
   readonly kind: 'split';
   readonly group: number;
-  /** By world rank. */
+  /** The color of each world rank. */
   readonly colors: readonly number[];
   readonly keys: readonly number[];
 }
 
-/** From one rank to another, in the world group. */
+/** A message from one rank to another, in the world group. */
 export interface MessageStep {
   readonly kind: 'message';
   readonly from: number;
@@ -56,7 +59,7 @@ export type Step = CollectiveStep | BarrierStep | SplitStep | MessageStep;
 export interface Program {
   readonly worldSize: number;
   readonly steps: readonly Step[];
-  /** By world rank, where sums are to be combined within hosts first. */
+  /** The host of each world rank, where sums are to be combined within hosts first. */
   readonly hosts?: readonly number[];
 }
 
@@ -64,10 +67,10 @@ const OPERATIONS = ['allGather', 'reduceScatter', 'allReduce', 'broadcast', 'gat
 const OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
 const DTYPES: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
 
-/** Few, so that references are computed once for many programs. */
+/** The counts are few, so that references are computed once for many programs. */
 const COUNTS = [0, 1, 2, 7, 63, 63, 255] as const;
 
-/** 20 to 36 KiB: above what all-reduce gathers whole, and in several segments. */
+/** Counts of 20 to 36 KiB, which all-reduce sends in several segments rather than whole. */
 const LARGE_COUNTS: Readonly<Record<WireDType, number>> = {
   f32: 5003,
   i32: 5003,
@@ -138,7 +141,7 @@ function randomCollective(random: SeededRandom, worldSize: number, group: number
     op: random.pick(OPS),
     count: randomCount(random, dtype),
     hasUnevenCounts: isUneven && random.chance(0.3),
-    // Groups may be of one rank: the world's first is always there.
+    // A group of a split may have a single rank, so its root is always rank 0.
     root: group === 0 ? random.below(worldSize) : 0,
     isInPlace: random.chance(0.3),
     variant: random.below(NUM_VARIANTS),

@@ -1,5 +1,6 @@
-// One rank taking the steps of a program: starts calls, some at once, checks what comes out, and
-// after a failure that everything pending and later rejects with it. What it finds wrong it notes.
+// One rank that takes the steps of a program: it starts calls, some at the same time, and checks
+// their results. After a failure it checks that everything pending and later rejects with that
+// failure. It notes every problem that it finds.
 
 import type { Endpoint } from '../../endpoint/endpoint.js';
 import { CollectiveError } from '../../errors.js';
@@ -11,10 +12,12 @@ import type { SeededRandom } from './seeded-random.js';
 import type { SimulatedProcess } from './simulated-process.js';
 import { prepareCall } from './step-call.js';
 
-/** What a caller writes into buffers that are its own again. */
+/** The byte that a caller writes into buffers that are its own again. */
 const OVERWRITTEN = 0xa5;
 
-/** A rank that sticks closes after this: long after all that waited for it have given up. */
+/**
+ * The time after which a rank that sticks closes: long after all that waited for it have given up.
+ */
 const STUCK_MS = 3_600_000;
 
 export interface RankRunOptions {
@@ -25,9 +28,9 @@ export interface RankRunOptions {
   readonly program: Program;
   readonly data: ReferenceData;
   readonly random: SeededRandom;
-  /** Faults that are this rank's own program's doing. */
+  /** The faults that this rank's own program commits. */
   readonly faults: readonly Fault[];
-  /** Called as the rank comes to a step. */
+  /** Called when the rank comes to a step. */
   onStep(rank: number, step: number): void;
   onProblem(problem: string): void;
   trace(text: string): void;
@@ -40,9 +43,9 @@ interface RunningCall {
 
 export class RankRun {
   readonly #options: RankRunOptions;
-  /** By number of the split that made them; the world first. */
+  /** The groups by the number of the split that made them, the world first. */
   readonly #groups: ProcessGroup[];
-  /** World ranks of the rank's own part of each, as the program says. */
+  /** The world ranks of the rank's own part of each, as the program gives them. */
   readonly #members: number[][];
   readonly #running = new Set<RunningCall>();
   readonly #overwritten: { readonly buffer: Uint8Array; readonly description: string }[] = [];
@@ -58,7 +61,7 @@ export class RankRun {
     this.#members = [Array.from({ length: options.program.worldSize }, (_, r) => r)];
   }
 
-  /** What is still pending. */
+  /** The descriptions of the calls that are still pending. */
   get pending(): string[] {
     return [...this.#running].map(({ description }) => description);
   }
@@ -77,7 +80,10 @@ export class RankRun {
     this.isDone = true;
   }
 
-  /** Call it when nothing can happen any more: who has written to what was given back? */
+  /**
+   * Checks, when nothing can happen any more, that nothing was written to buffers that were given
+   * back.
+   */
   checkBuffers(): void {
     for (const { buffer, description } of this.#overwritten) {
       for (let at = 0; at < buffer.length; at++) {
@@ -118,7 +124,7 @@ export class RankRun {
     return mismatch === undefined ? step : otherStep(step, this.#options.random);
   }
 
-  /** Whether the rank's program ends here. */
+  /** Commits the faults of this step. Resolves with whether the rank's program ends here. */
   async #misbehave(i: number): Promise<boolean> {
     const { group, endpoint, trace, rank } = this.#options;
     if (this.#faultAt('abort', i) !== undefined) {
@@ -131,7 +137,7 @@ export class RankRun {
     }
     if (this.#faultAt('stick', i) !== undefined) {
       trace(`rank ${rank} sticks`);
-      // If nobody needs it, nobody minds.
+      // Where no rank needs this one, none fails.
       await Promise.race([endpoint.failed, this.#options.process.sleep(STUCK_MS)]);
       if (endpoint.failure !== undefined) {
         this.error ??= await this.#later(group);

@@ -1,4 +1,4 @@
-// What each rank puts into a step and what must come out, computed once for all ranks and runs: by
+// What each rank puts into a step and what must come out, computed once for all ranks and runs, by
 // plain loops in rank order, which have nothing to do with how the parts traveled.
 
 import {
@@ -18,13 +18,13 @@ export interface PartOptions {
   readonly variant: number;
 }
 
-/** Parts of one length beyond this many are drawn again. */
+/** The number of different parts of one length; further parts repeat them. */
 const NUM_DIFFERENT_PARTS = 4;
 
 export class ReferenceData {
   readonly #cache = new Map<string, Uint8Array>();
 
-  /** Rank r's part number `part`; shared, so nobody may change it. */
+  /** Part number `part` of a rank. It is shared, so it must not be changed. */
   part(rank: number, part: number, { dtype, count, variant }: PartOptions): Uint8Array {
     const seed = variant * NUM_DIFFERENT_PARTS + (part % NUM_DIFFERENT_PARTS);
     return this.#once(`${rank} ${seed} ${dtype} ${count}`, () =>
@@ -63,7 +63,8 @@ export class ReferenceData {
 }
 
 /**
- * In f32: the ranks of each host in their order, then the hosts by their first ranks; rounded once.
+ * The combination in f32: the ranks of each host in their order, then the hosts by their first
+ * ranks, rounded once.
  */
 function hostReduction(
   parts: readonly Uint8Array[],

@@ -1,5 +1,5 @@
 // Pseudo-random numbers that a seed repeats, the same on every machine: 32 bits of state that count
-// up, mixed by multiplications. Good enough to draw schedules, for nothing else.
+// up, mixed by multiplications. They are good enough to draw schedules, and for nothing else.
 
 export class SeededRandom {
   #state: number;
@@ -8,7 +8,7 @@ export class SeededRandom {
     this.#state = Math.imul(seed ^ 0x2545f491, 0x9e3779b1) >>> 0;
   }
 
-  /** In [0, 1). */
+  /** A number in [0, 1). */
   next(): number {
     this.#state = (this.#state + 0x9e3779b9) >>> 0;
     let x = this.#state;
@@ -22,7 +22,7 @@ export class SeededRandom {
     return Math.floor(this.next() * limit);
   }
 
-  /** In [from, to). */
+  /** A number in [from, to). */
   between(from: number, to: number): number {
     return from + this.next() * (to - from);
   }
@@ -35,7 +35,7 @@ export class SeededRandom {
     return list[this.below(list.length)]!;
   }
 
-  /** Exponentially distributed. */
+  /** An exponentially distributed number. */
   exponential(mean: number): number {
     return -mean * Math.log(1 - this.next());
   }

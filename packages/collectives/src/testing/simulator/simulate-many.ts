@@ -1,5 +1,5 @@
-// Many simulations, several at a time so that a turn of the event loop serves them all, and what
-// they added up to.
+// Runs many simulations, several at a time so that a turn of the event loop serves all of them, and
+// sums up their figures.
 
 import type { FaultKind } from './faults.js';
 import {
@@ -20,16 +20,16 @@ export interface SimulationFigures {
   readonly numEvents: number;
   readonly numResolved: number;
   readonly numRejected: number;
-  /** Sum over all runs, in the simulated world. */
+  /** The sum of all runs' durations, in the simulated world. */
   readonly virtualMs: number;
   readonly faults: Readonly<Partial<Record<FaultKind, number>>>;
   readonly failures: readonly SimulationError[];
 }
 
-/** More don't make it faster. */
+/** More runs at a time don't make it faster. */
 const CONCURRENCY = 32;
 
-/** Beyond so many failed runs it gives up: one is enough to look at. */
+/** The number of failed runs after which it gives up; one is enough to look at. */
 const MAX_FAILURES = 20;
 
 /**

@@ -1,5 +1,5 @@
 // Runs a random program of collectives over a simulated network, with or without faults, and checks
-// what came of it. Everything is drawn from one seed, so a run that fails fails again.
+// the outcome. Everything is drawn from one seed, so a run that fails fails again.
 
 import { Reducer } from '@shardweave/dtypes';
 import { Endpoint } from '../../endpoint/endpoint.js';
@@ -16,36 +16,36 @@ import type { SimulatedProcess } from './simulated-process.js';
 import { VirtualTime } from './virtual-time.js';
 
 export interface SimulateOptions {
-  /** An integer: repeats the run. */
+  /** An integer that repeats the run. */
   readonly seed: number;
-  /** Default: 1 to 5, drawn. */
+  /** The number of ranks. Default: 1 to 5, drawn. */
   readonly worldSize?: number;
-  /** Default: up to 16 random steps. */
+  /** The program. Default: up to 16 random steps. */
   readonly program?: Program;
-  /** Default: 'random', one or two in three of four runs. */
+  /** The faults. Default: 'random', which draws one or two in three of four runs. */
   readonly faults?: 'random' | 'none' | readonly Fault[];
-  /** Shared between runs to save time. */
+  /** Resources that runs share to save time. */
   readonly resources?: SimulationResources;
 }
 
 /** What runs may share: wasm and reference results. */
 export interface SimulationResources {
-  /** Combines parts; one that is wrong is found out. */
+  /** Combines parts; the checks find one that is wrong. */
   readonly reducer: PartReducer;
   readonly data: ReferenceData;
 }
 
-/** What happened in a run in which all was right. */
+/** What happened in a run without problems. */
 export interface SimulationReport {
   readonly seed: number;
   readonly worldSize: number;
   readonly numSteps: number;
-  /** That took place. */
+  /** The faults that took place. */
   readonly faults: readonly Fault[];
   readonly numEvents: number;
-  /** How long it took in the simulated world. */
+  /** The duration in the simulated world. */
   readonly virtualMs: number;
-  /** Calls of all ranks. */
+  /** The numbers of all ranks' calls. */
   readonly numResolved: number;
   readonly numRejected: number;
 }
@@ -76,10 +76,10 @@ export class SimulationError extends Error {
   }
 }
 
-/** Far more than any program of this size takes. */
+/** Far more events than any program of this size takes. */
 const MAX_EVENTS = 100_000;
 
-/** As in real jobs: ten minutes. */
+/** Ten minutes, as in real jobs. */
 const TIMEOUT_MS = 600_000;
 
 const MAX_TRACED = 60;
@@ -92,7 +92,7 @@ export async function createSimulationResources(): Promise<SimulationResources> 
 /**
  * Runs one simulation. Rejects with SimulationError where a result is wrong, a call hangs or
  * resolves when it must not, an error names the wrong cause, or a buffer is written after its call
- * has settled. Takes a few milliseconds; several may run at a time.
+ * has settled. It takes a few milliseconds; several may run at a time.
  */
 export async function simulate(options: SimulateOptions): Promise<SimulationReport> {
   const resources = options.resources ?? (await createSimulationResources());
@@ -100,7 +100,7 @@ export async function simulate(options: SimulateOptions): Promise<SimulationRepo
   if (run.problems.length === 0) {
     return run.report;
   }
-  // Once more, now writing down what happens.
+  // The run is repeated, and its events are written down.
   const trace: string[] = [];
   const again = await runOnce(options, resources, trace);
   const problems = [...again.problems.slice(0, MAX_PROBLEMS)];
@@ -203,7 +203,7 @@ function drawFaults(
   return Array.from({ length: numFaults }, () => randomFault(random, worldSize, steps.length));
 }
 
-/** What is done to a rank; what its own program does is up to RankRun. */
+/** Commits a fault from outside a rank; RankRun commits those of a rank's own program. */
 function inject(fault: Fault, network: SimulatedNetwork, time: VirtualTime): void {
   const { rank } = fault;
   time.after(fault.delayMs, () => {
@@ -234,7 +234,7 @@ function inject(fault: Fault, network: SimulatedNetwork, time: VirtualTime): voi
   });
 }
 
-/** Combines parts as our own hook does, but takes its time as a worker or a GPU would. */
+/** Combines parts as the package's own hook does, but takes its time as a worker or a GPU would. */
 function slowReduce(
   reducer: PartReducer,
   process: SimulatedProcess,

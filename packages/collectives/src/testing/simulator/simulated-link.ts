@@ -1,6 +1,6 @@
-// One direction of the link between two ranks: payload in chunks, in order, behind a window;
-// control messages on a lane of their own. A link that is held delivers nothing, and later all of
-// it.
+// One direction of the link between two ranks: payload in chunks, in order, within a window;
+// control messages on a lane of their own. A link that is held delivers nothing, and later delivers
+// all of it.
 
 import type { MessageHeader, MessageSink } from '../../transport.js';
 import type { LinkConditions } from './link-conditions.js';
@@ -8,7 +8,7 @@ import type { SeededRandom } from './seeded-random.js';
 import type { SimulatedProcess } from './simulated-process.js';
 import type { VirtualTime } from './virtual-time.js';
 
-/** Where chunks are tiny and payloads large, so many chunks a message at most. */
+/** The most chunks of a message, where chunks are tiny and payloads large. */
 const MAX_CHUNKS = 12;
 
 interface Job {
@@ -30,15 +30,15 @@ export interface SimulatedLinkOptions {
   readonly random: SeededRandom;
   /** The process of the receiver. */
   readonly process: SimulatedProcess;
-  /** Payload stays with the sender until the receiver has named its buffer. */
+  /** Whether payload stays with the sender until the receiver has named its buffer. */
   readonly isLending: boolean;
   /** Whether lent payload is copied even where its receiver would read it in its place. */
   readonly isCopying: boolean;
-  /** Whether sends reject, not resolve, when they come to nothing. */
+  /** Whether sends that come to nothing reject rather than resolve. */
   readonly isRejecting: boolean;
   /**
-   * Whether chunks of messages that have begun are still written when the receiver has closed: the
-   * seam says no, but sinks must not depend on that.
+   * Whether chunks of messages that have begun are still written after the receiver has closed. The
+   * seam forbids it, but sinks must not depend on that.
    */
   readonly isSloppy: boolean;
   onMessage(header: MessageHeader): MessageSink;
@@ -64,12 +64,12 @@ export class SimulatedLink {
     this.#options = options;
   }
 
-  /** The receiver hears nothing of it any more. */
+  /** Whether the receiver no longer hears anything of it. */
   get isOver(): boolean {
     return this.#isOver;
   }
 
-  /** The longest that anything took on the way so far. */
+  /** The longest time that anything has taken on the way so far. */
   get maxDelayMs(): number {
     return this.#maxDelayMs;
   }
@@ -88,7 +88,7 @@ export class SimulatedLink {
     });
   }
 
-  /** Ahead of queued payload, in order with what came here before. */
+  /** Sends a control message ahead of queued payload, in order with earlier control messages. */
   control(action: () => void): void {
     if (!this.#isShut) {
       this.#lastControlMs = Math.max(this.#lastControlMs, this.#arrivalMs());
@@ -96,14 +96,14 @@ export class SimulatedLink {
     }
   }
 
-  /** The last thing: after all that was sent, or while payload is lost on the way. */
+  /** Sends the last thing: after everything that was sent, or while payload is lost on the way. */
   end(isAfterPayload: boolean, action: () => void): void {
     const payloadMs = isAfterPayload ? this.#lastPayloadMs : 0;
     const timeMs = Math.max(this.#arrivalMs(), this.#lastControlMs, payloadMs);
     this.#arriveAt(timeMs, action, { isEnding: true });
   }
 
-  /** Nothing more goes in: unsettled sends resolve or reject, as nobody depends on which. */
+  /** Lets nothing more in. Unsettled sends resolve or reject, because nothing depends on which. */
   shut(): void {
     this.#isShut = true;
     this.#queue.length = 0;
@@ -112,18 +112,18 @@ export class SimulatedLink {
     }
   }
 
-  /** What is on its way or goes in from now on is lost, and nobody knows yet; endings arrive. */
+  /** Loses what is on its way or goes in from now on, without any notice; endings arrive. */
   sever(): void {
     this.#isSevered = true;
   }
 
-  /** Nothing more comes out. */
+  /** Lets nothing more out. */
   deafen(): void {
     this.#isOver = true;
     this.#held.length = 0;
   }
 
-  /** Nothing arrives until `release` was called as often. */
+  /** Delivers nothing until `release` was called as often. */
   hold(): void {
     this.#numHolds++;
   }
@@ -167,7 +167,7 @@ export class SimulatedLink {
     }
   }
 
-  /** The first; or one of the next, if all before it have begun. */
+  /** The first job, or one of the next, where all before it have begun. */
   #nextJob(): Job {
     const { conditions, random } = this.#options;
     let at = 0;
@@ -252,7 +252,7 @@ export class SimulatedLink {
     return Math.min(size, job.payload.byteLength - job.offset);
   }
 
-  /** When a chunk of `size` bytes arrives: after all before it. */
+  /** The time at which a chunk of `size` bytes arrives, which is after all chunks before it. */
   #payloadMs(size: number): number {
     const { conditions, time } = this.#options;
     this.#wireFreeMs = Math.max(this.#wireFreeMs, time.nowMs) + size / conditions.bytesPerMs;

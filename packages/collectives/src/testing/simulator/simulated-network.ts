@@ -1,9 +1,9 @@
 // All links of a job and what can happen to them: ranks that die, stop, are busy or leave, and
-// links that are cut in silence, heal, or break at once. Gives each rank its Transport.
+// links that are cut silently, heal, or break at once. It gives each rank its Transport.
 //
-// Note [silence]: heartbeats are not sent but reckoned with. A rank notices that a peer has been
-// stopped or cut off a silence limit and up to one heartbeat later, unless it has come back by
-// then.
+// Note [silence]
+// Heartbeats are not sent, but accounted for. A rank notices that a peer has been stopped or cut
+// off after the silence limit and up to one heartbeat more, unless the peer has come back by then.
 
 import { describeCall } from '../../endpoint/call-signature.js';
 import type { MessageHeader, Transport, TransportListener } from '../../transport.js';
@@ -17,10 +17,10 @@ import type { VirtualTime } from './virtual-time.js';
 const SILENCE_MS = 4000;
 const HEARTBEAT_MS = 500;
 
-/** The longest from the moment that a rank falls silent until its peers know. */
+/** The longest time from the moment when a rank falls silent until its peers know. */
 export const MAX_SILENCE_MS = SILENCE_MS + HEARTBEAT_MS;
 
-/** What comes back earlier than this has not been missed. */
+/** A rank that comes back earlier than this has not been missed. */
 export const MIN_SILENCE_MS = SILENCE_MS;
 
 export interface SimulatedNetworkOptions {
@@ -33,7 +33,7 @@ export interface SimulatedNetworkOptions {
 export class SimulatedNetwork {
   readonly processes: readonly SimulatedProcess[];
   readonly #options: SimulatedNetworkOptions;
-  /** By sender, then receiver. */
+  /** The links by sender, then receiver. */
   readonly #links: SimulatedLink[][] = [];
   readonly #listeners: TransportListener[] = [];
   readonly #isLending: boolean;
@@ -67,12 +67,12 @@ export class SimulatedNetwork {
     );
   }
 
-  /** The longest that anything took on any link so far. */
+  /** The longest time that anything has taken on any link so far. */
   get maxDelayMs(): number {
     return Math.max(...this.#links.flat().map((link) => link.maxDelayMs));
   }
 
-  /** The rank's transport; `listener` hears what arrives. */
+  /** The rank's transport; `listener` receives what arrives. */
   attach(rank: number, listener: TransportListener): Transport {
     this.#listeners[rank] = listener;
     const { random } = this.#options;
@@ -102,14 +102,14 @@ export class SimulatedNetwork {
     this.#options.trace?.(text);
   }
 
-  /** The process is gone; the kernel closes its connections. */
+  /** Ends the process of a rank; the kernel closes its connections. */
   kill(rank: number): void {
     this.trace(`rank ${rank} is killed`);
     this.processes[rank]!.die();
     this.breakLinks(rank, 'its connection closed');
   }
 
-  /** All links of a rank break, as its peers notice. */
+  /** Breaks all links of a rank, as its peers notice. */
   breakLinks(rank: number, reason: string): void {
     for (const peer of this.peers(rank)) {
       this.link(peer, rank).deafen();
@@ -120,14 +120,14 @@ export class SimulatedNetwork {
     }
   }
 
-  /** The rank computes for `ms`: nothing happens in it, but heartbeats go on. */
+  /** Makes the rank compute for `ms`: nothing happens in it, but heartbeats go on. */
   occupy(rank: number, ms: number): void {
     this.trace(`rank ${rank} is busy for ${ms} ms`);
     this.processes[rank]!.pause();
     this.#options.time.after(ms, () => this.processes[rank]!.resume());
   }
 
-  /** The rank's process stops, heartbeats too; it goes on after `ms`, or never. */
+  /** Stops the rank's process, heartbeats included; it goes on after `ms`, or never. */
   stop(rank: number, ms: number): void {
     this.trace(`rank ${rank} is stopped for ${ms} ms`);
     let isStopped = true;
@@ -144,7 +144,7 @@ export class SimulatedNetwork {
     }
   }
 
-  /** Nothing arrives between the two; it goes on after `ms`, or never. */
+  /** Delivers nothing between the two ranks; the link works again after `ms`, or never. */
   cut(a: number, b: number, ms: number): void {
     this.trace(`link ${a}-${b} is cut for ${ms} ms`);
     const links = [this.link(a, b), this.link(b, a)];
@@ -165,7 +165,7 @@ export class SimulatedNetwork {
     }
   }
 
-  /** The connection breaks, and both ends notice. */
+  /** Breaks the connection, which both ends notice. */
   reset(a: number, b: number): void {
     this.trace(`link ${a}-${b} is reset`);
     for (const [end, other] of [
@@ -182,7 +182,7 @@ export class SimulatedNetwork {
     this.link(from, to).end(isAfterPayload, action);
   }
 
-  /** `at` hears that its peer has left in peace. */
+  /** Tells rank `at` that its peer has left in peace. */
   leave(at: number, peer: number): void {
     this.trace(`rank ${at} hears that ${peer} left`);
     this.link(peer, at).deafen();
@@ -201,14 +201,14 @@ export class SimulatedNetwork {
     );
   }
 
-  /** `at` hears that its peer is gone. */
+  /** Tells rank `at` that its peer is gone. */
   lose(at: number, peer: number, reason: string): void {
     if (this.link(peer, at).isOver) {
       return;
     }
     this.trace(`rank ${at} loses ${peer}: ${reason}`);
     this.link(peer, at).deafen();
-    // Which comes first is up to the transport.
+    // A transport may do these two in either order.
     if (this.#options.random.chance(0.5)) {
       this.link(at, peer).shut();
       this.listener(at).onPeerLost(peer, reason);

@@ -5,7 +5,7 @@ import type { Clock } from '../../clock.js';
 import type { SeededRandom } from './seeded-random.js';
 import type { VirtualTime } from './virtual-time.js';
 
-/** The longest time that a turn of the event loop takes, with work of others in it. */
+/** The longest time that a turn of the event loop takes, with other work in it. */
 const MAX_TURN_MS = 20;
 
 export class SimulatedProcess implements Clock {
@@ -26,17 +26,17 @@ export class SimulatedProcess implements Clock {
     return this.#isDead;
   }
 
-  /** Stopped or busy, at this moment. */
+  /** Whether the process is stopped or busy at this moment. */
   get isBlocked(): boolean {
     return this.#isBlocked;
   }
 
-  /** Timers that were set, and neither fired nor cancelled. */
+  /** The number of timers that were set and have neither fired nor been cancelled. */
   get numTimers(): number {
     return this.#numTimers;
   }
 
-  /** Happens now, or when the process goes on, or never. */
+  /** Does `action` now, or when the process goes on, or never. */
   do(action: () => void): void {
     if (this.#isDead) {
       return;
@@ -101,7 +101,7 @@ export class SimulatedProcess implements Clock {
     return this.sleep(this.#random.chance(0.7) ? 0 : this.#random.between(0, MAX_TURN_MS));
   }
 
-  /** What has been held up happens now, in its order, each in a moment of its own. */
+  /** Does what has been held up, in its order, each in a moment of its own. */
   #catchUp(): void {
     if (this.#isDead || this.#numPauses > 0) {
       return;

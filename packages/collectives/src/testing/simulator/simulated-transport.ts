@@ -5,7 +5,7 @@ import type { SeededRandom } from './seeded-random.js';
 import type { SimulatedNetwork } from './simulated-network.js';
 import type { SimulatedProcess } from './simulated-process.js';
 
-/** How long a polite ending may take: "at most about a second". */
+/** The most time that a polite ending may take, by the seam: "at most about a second". */
 const MAX_DRAIN_MS = 1000;
 
 export interface SimulatedTransportOptions {
@@ -38,7 +38,7 @@ export class SimulatedTransport implements Transport {
 
   sendControl(to: number, message: ControlMessage): void {
     const { network, rank } = this.#options;
-    // What travels is the message as it is now.
+    // The message travels as it is now, whatever happens to it later.
     const copy = structuredClone(message);
     network.link(rank, to).control(() => {
       network.trace(`${rank} -> ${to}: ${describeControl(copy)}`);

@@ -1,4 +1,4 @@
-// One step as one rank calls it: its buffers, the call, and whether what came out is right.
+// One step as one rank calls it: its buffers, the call, and the check of its result.
 
 import type { DType } from '@shardweave/dtypes';
 import type { ProcessGroup } from '../../group/process-group.js';
@@ -7,14 +7,17 @@ import type { CollectiveStep, MessageStep, Step } from './random-program.js';
 import { bytesPerElement, type ReferenceData } from './reference-data.js';
 
 export interface StepCall {
-  /** All memory that the call may touch: nobody else's before it settles, ours after. */
+  /**
+   * All memory that the call may touch. Before the call settles it belongs to the call, and then to
+   * the caller.
+   */
   readonly buffers: readonly Uint8Array[];
   run(): Promise<unknown>;
   /** Throws where a buffer is not as it must be after `run` has resolved. */
   check(): void;
 }
 
-/** What outputs hold before. */
+/** The byte that outputs hold before the call. */
 const BLANK = 0x77;
 
 /**
@@ -147,7 +150,7 @@ function prepareMessage(step: MessageStep, group: ProcessGroup, data: ReferenceD
   };
 }
 
-/** What each rank's part is, where parts begin, and how to say so to the group. */
+/** The counts and places of all ranks' parts, and the option that tells them to the group. */
 function layoutOf(step: CollectiveStep, group: ProcessGroup) {
   const { dtype, variant } = step;
   const counts = Array.from({ length: group.worldSize }, (_, r) =>

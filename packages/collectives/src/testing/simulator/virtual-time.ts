@@ -1,5 +1,6 @@
-// Time that passes only when nothing is left to do: events in order of their time, then of their
-// making, with all promises settled between two of them. So a run depends on nothing but its seed.
+// Time that passes only when nothing is left to do. Events happen in order of their time, then of
+// their making, and all promises settle between two of them. So a run depends on nothing but its
+// seed.
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
 
@@ -15,22 +16,24 @@ export class VirtualTime {
   #order = 0;
   #numEvents = 0;
 
-  /** Milliseconds since the run began. */
+  /** The milliseconds since the run began. */
   get nowMs(): number {
     return this.#nowMs;
   }
 
-  /** Events that have happened. */
+  /** The number of events that have happened. */
   get numEvents(): number {
     return this.#numEvents;
   }
 
-  /** Lets `action` happen after `delayMs`; what it returns cancels that. */
+  /** Makes `action` happen after `delayMs`. The returned function cancels that. */
   after(delayMs: number, action: () => void): () => void {
     return this.at(this.#nowMs + delayMs, action);
   }
 
-  /** The same at a given time: what is to keep its order must not be off by a rounding. */
+  /**
+   * Makes `action` happen at a given time, for what has to keep its order without a rounding error.
+   */
   at(timeMs: number, action: () => void): () => void {
     const event: TimedEvent = {
       timeMs: Math.max(timeMs, this.#nowMs),
@@ -50,8 +53,7 @@ export class VirtualTime {
   }
 
   /**
-   * Runs until nothing is left to happen. Throws after `maxEvents`: something goes round in
-   * circles.
+   * Runs until nothing is left to happen. Throws after `maxEvents`, which means an endless loop.
    */
   async run(maxEvents: number): Promise<void> {
     await yieldToEventLoop();

@@ -1,8 +1,11 @@
-// MPI wants the collectives of one communicator in one order on all ranks, and promises settle in
-// any. A CallOrder runs work in the order in which `enter` was called, which is that of the
-// program.
+// MPI requires the collectives of one communicator in one order on all ranks, but promises settle
+// in any order. A CallOrder runs work in the order in which `enter` was called, which is that of
+// the program.
 
-/** Parts of one operation that are under way at once: one moves while the next is announced. */
+/**
+ * The number of parts of one operation that are under way at once: one moves while the next is
+ * announced.
+ */
 const WINDOW = 2;
 
 export interface OrderedWork {
@@ -17,8 +20,8 @@ export class CallOrder {
   #last: Promise<unknown> = Promise.resolve();
 
   /**
-   * Takes the next place. When those before have begun all their parts, and `work` has come, its
-   * parts begin. Resolves when they have ended.
+   * Takes the next place in the order. When the entries before have begun all their parts, and
+   * `work` has resolved, its parts begin. Resolves when they have ended.
    */
   enter(work: Promise<OrderedWork>): Promise<void> {
     const begun = Promise.all([work, this.#last]).then(([ready]) => beginAll(ready));
@@ -37,6 +40,7 @@ async function beginAll({
     await Promise.all([isReady?.(part), running[part - WINDOW]]);
     running.push(begin(part));
   }
-  // In an object, for a promise would be awaited: the next one goes on as soon as all have begun.
+  // The promise is in an object, because it would be awaited otherwise: the next entry goes on as
+  // soon as all parts of this one have begun.
   return { end: Promise.all(running).then(() => {}) };
 }

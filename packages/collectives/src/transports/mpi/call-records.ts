@@ -1,6 +1,7 @@
-// Every collective begins with one MPI_Iallgather of records of one size, whatever was called: each
-// rank learns whether all called the same before any data moves, for MPI itself would hang or write
-// past a buffer. Small payloads travel in the record, so small operations need nothing else.
+// Every collective begins with one MPI_Iallgather of records of one size, whatever was called: so
+// each rank learns whether all ranks made the same call before any data moves. MPI itself would
+// hang or write past a buffer. Small payloads travel in the record, so small operations need
+// nothing else.
 //
 // The record: 0 hash of the signature u64 | 8 zero | 16 payload.
 
@@ -8,16 +9,16 @@ import { fnv1a } from '@shardweave/dtypes';
 import type { CallSignature } from '../../endpoint/call-signature.js';
 
 /**
- * Records of 64 and of 256 bytes took 3 us alike, of 1 KiB 6: two ranks, Open MPI 4.1.4, shared
- * memory.
+ * Records of 64 and of 256 bytes both took 3 us, records of 1 KiB 6 us, on two ranks with Open MPI
+ * 4.1.4 over shared memory.
  */
 const RECORD_BYTES = 256;
 const FIXED_BYTES = 16;
 
-/** Payloads up to here ride in the record. */
+/** A payload of up to this many bytes rides in the record. */
 export const MAX_RIDING_BYTES = RECORD_BYTES - FIXED_BYTES;
 
-/** The buffers of one exchange of records; a group keeps some, since several may be under way. */
+/** The buffers of one exchange of records. A group keeps some, because several may be under way. */
 export class CallRecords {
   readonly own = new Uint8Array(RECORD_BYTES);
   readonly all: Uint8Array;
@@ -36,7 +37,7 @@ export class CallRecords {
     this.own.set(payload, FIXED_BYTES);
   }
 
-  /** Whether all records name one call. */
+  /** Whether all records name the same call. */
   get isUnanimous(): boolean {
     const words = this.#words;
     for (let at = 0; at < words.length; at += RECORD_BYTES / 4) {
@@ -55,8 +56,8 @@ export class CallRecords {
 }
 
 /**
- * Hashes the fields' text twice, with different beginnings: two calls have one hash by an accident
- * in 2 ** 64.
+ * Hashes the fields' text twice, from different beginnings: two different calls have the same hash
+ * by an accident of 1 in 2 ** 64.
  */
 function hashOf(signature: CallSignature): { low: number; high: number } {
   const text = JSON.stringify(Object.values(signature));

@@ -1,6 +1,6 @@
-// Joins the ranks that mpirun or srun has started: rank and size are MPI's. The communicators are
-// duplicates of MPI_COMM_WORLD, so nothing of ours meets another user of MPI in the process, nor an
-// earlier group of its own.
+// Joins the ranks that mpirun or srun has started: rank and size are those of MPI. The
+// communicators are duplicates of MPI_COMM_WORLD, so no message of this package meets another user
+// of MPI in the process, nor an earlier group.
 
 import { cpus } from 'node:os';
 import { Endpoint } from '../../endpoint/endpoint.js';
@@ -21,21 +21,25 @@ import { MpiTransport } from './mpi-transport.js';
 import { Progress } from './progress.js';
 
 export interface ConnectMpiOptions extends GroupOptions {
-  /** File name or path of the MPI library. Default: looked for. */
+  /** The file name or path of the MPI library. Default: it is searched for. */
   readonly library?: string;
-  /** The world size that is expected: a program started without mpirun is a world of 1. */
+  /**
+   * The world size that is expected, because a program started without mpirun is a world of 1.
+   * Default: any.
+   */
   readonly worldSize?: number;
-  /** Milliseconds for all ranks of the job to call this. Default: two minutes. */
+  /** The milliseconds in which all ranks of the job have to call this. Default: two minutes. */
   readonly joinTimeoutMs?: number;
   /**
-   * All-reduce of f32, i32 and u32 by MPI's own sum, max and min. The order of addition is MPI's:
-   * results are no longer equal bit for bit to those of other transports or world sizes. Equal on
+   * Makes all-reduces of f32, i32 and u32 by MPI's own sum, max and min, whose order of addition is
+   * MPI's: results are not equal bit for bit to those of other transports or world sizes. Equal on
    * all ranks. Default: false.
    */
   readonly nativeAllReduce?: boolean;
   /**
    * Whether closing the group ends MPI, after which this process can't connect again. Default:
-   * true. With false, the program ends it by a later group, or ends with an error in mpirun's eyes.
+   * true. With false, the program has to end MPI by a later group, or else mpirun takes its end for
+   * an error.
    */
   readonly finalize?: boolean;
 }
@@ -43,7 +47,8 @@ export interface ConnectMpiOptions extends GroupOptions {
 const JOIN_TIMEOUT_MS = 120_000;
 
 /**
- * Starts MPI where it isn't yet (which blocks until all ranks of the job have) and joins the ranks.
+ * Starts MPI where it isn't started yet (which blocks until all ranks of the job have) and joins
+ * the ranks.
  */
 export async function connectMpi(options: ConnectMpiOptions = {}): Promise<ProcessGroup> {
   const mpi = startMpi(options);
@@ -60,7 +65,7 @@ export async function connectMpi(options: ConnectMpiOptions = {}): Promise<Proce
   checkGroupOptions(options, { rank, worldSize, call: 'connectMpi' });
   const endpoint = new Endpoint({ ...options, rank, worldSize });
   const progress = new Progress(mpi, {
-    isOversubscribed: ranksOfThisHost(worldSize) > cpus().length, // mpirun binds a rank to few of them
+    isOversubscribed: ranksOfThisHost(worldSize) > cpus().length, // mpirun binds ranks to few cores
     onError: (error) => {
       const reason = error instanceof Error ? error.message : String(error);
       endpoint.fail({ kind: 'aborted', origin: rank, reason });
@@ -119,7 +124,10 @@ function startMpi(options: ConnectMpiOptions): MpiLibrary {
   }
 }
 
-/** By what the launchers say; without a word, all ranks may be of this host. */
+/**
+ * The number of ranks on this host, as the launchers tell it; where none tells it, all ranks may be
+ * here.
+ */
 function ranksOfThisHost(worldSize: number): number {
   const { env } = process;
   return Number(env.OMPI_COMM_WORLD_LOCAL_SIZE ?? env.MPI_LOCALNRANKS ?? worldSize);

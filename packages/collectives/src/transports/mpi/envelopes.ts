@@ -1,6 +1,6 @@
-// Messages between ranks over MPI: an envelope of bounded size that anybody may send at any time.
-// Where it has a bulk, that follows in chunks under a tag of its own, so that bulks can be taken in
-// any order, or left with their sender until somebody wants them.
+// Messages between ranks over MPI: an envelope of bounded size that any rank may send at any time.
+// Where it has a bulk, that follows in chunks under a tag of its own, so that bulks can be received
+// in any order, or left with their sender until they are wanted.
 //
 // The envelope: 0 kind u8 | 1 zero u24 | 4 sender u32 | 8 bytes of the head u32 | 12 tag of the
 // bulk u32 | 16 head.
@@ -14,7 +14,7 @@ export type EnvelopeKind = 'message' | 'control' | 'question' | 'answer' | 'good
 export interface Envelope {
   readonly kind: EnvelopeKind;
   readonly from: number;
-  /** Lent while it is handled. */
+  /** The head, which is lent while it is handled. */
   readonly head: Uint8Array;
   /** The tag of the bulk, for `receiveBulk`. */
   readonly tag: number;
@@ -26,7 +26,7 @@ const FIXED_BYTES = 16;
 /** The longest head: 16 KiB of payload, and a header that grows with the names of groups. */
 export const MAX_HEAD_BYTES = 24 * 1024;
 
-/** How many receives wait for envelopes; MPI itself holds what else comes. */
+/** The number of receives that wait for envelopes; MPI itself holds further ones that come. */
 const NUM_POSTED = 8;
 
 const ENVELOPE_TAG = 0;
@@ -34,10 +34,13 @@ const ENVELOPE_TAG = 0;
 /** The standard guarantees tags below this. */
 const NUM_TAGS = 32767;
 
-/** Held twice a message that arrives, until it is copied to where it belongs. */
+/**
+ * The bytes of a chunk. An arriving message holds two of them, until they are copied to where they
+ * belong.
+ */
 const CHUNK_BYTES = 2 ** 20;
 
-/** How many chunks of one bulk are under way at once. */
+/** The number of chunks of one bulk that are under way at once. */
 const WINDOW = 2;
 
 export class Envelopes {
@@ -46,7 +49,7 @@ export class Envelopes {
   readonly #rank: number;
   readonly #progress: Progress;
   readonly #onEnvelope: (envelope: Envelope) => void;
-  /** `place` is that of the receive while it waits. */
+  /** The receives that are posted; `place` is that of a receive while it waits. */
   readonly #posted: { readonly bytes: Uint8Array; place: number | undefined }[] = [];
   #next = 0;
   #tag = 0;
@@ -75,7 +78,10 @@ export class Envelopes {
     }
   }
 
-  /** Resolves when MPI has taken it and, of a bulk, when the receiver has: see `receiveBulk`. */
+  /**
+   * Resolves when MPI has taken the envelope and, where it has a bulk, when the receiver has taken
+   * that; see `receiveBulk`.
+   */
   async send(
     to: number,
     kind: EnvelopeKind,
@@ -89,12 +95,12 @@ export class Envelopes {
     this.#sending.delete(done);
   }
 
-  /** Resolves when all that was sent before has been taken. */
+  /** Resolves when everything that was sent before has been taken. */
   async drained(): Promise<void> {
     await Promise.all(this.#sending);
   }
 
-  /** The bulk of an envelope, in chunks that are lent to `take` in order. */
+  /** Receives the bulk of an envelope, in chunks that are lent to `take` in order. */
   async receiveBulk(
     { from, tag }: Envelope,
     byteLength: number,
@@ -120,7 +126,7 @@ export class Envelopes {
     await Promise.all(running);
   }
 
-  /** Hears nothing more. */
+  /** Stops receiving. */
   close(): void {
     this.#isClosed = true;
     for (const { place } of this.#posted) {
@@ -181,7 +187,8 @@ export class Envelopes {
   }
 
   /**
-   * Envelopes fill the receives in the order in which these were posted; they may end in another.
+   * Handles envelopes in the order in which the receives were posted, which is the order in which
+   * they are filled; they may end in another order.
    */
   #handleFull(): void {
     while (!this.#isClosed && this.#posted[this.#next]!.place === undefined) {

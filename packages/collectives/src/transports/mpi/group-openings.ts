@@ -1,5 +1,5 @@
-// Opening groups within a split: communicators are made in the place that the split took among its
-// parent's operations, since MPI wants that in the same order on all ranks.
+// Opens groups within a split: communicators are made in the place that the split took among its
+// parent's operations, because MPI requires the same order on all ranks.
 
 import type { Call } from '../../endpoint/call.js';
 import type { MpiEngine, Pieces } from './mpi-engine.js';
@@ -29,7 +29,10 @@ export class GroupOpenings {
     this.#openings.set(call, { begin, done });
   }
 
-  /** A group of all the parent's ranks gets communicators of its own; others go by messages. */
+  /**
+   * Opens a group. One that has all the parent's ranks gets communicators of its own; others go by
+   * messages.
+   */
   async open(call: Call, id: string, members: readonly number[]): Promise<void> {
     const { mpi } = this.#engine;
     const parent = this.#engine.groupOf(call);

@@ -1,22 +1,25 @@
-// Finds the machine's MPI and koffi, which calls it. Both are optional: without them there is a
-// sentence that says what to install.
+// Finds the machine's MPI and koffi, which calls it. Both are optional; where one is missing, the
+// error tells what to install.
 
 import { createRequire } from 'node:module';
 import type * as Koffi from 'koffi';
 import { MPICH_ABI, openMpiAbi } from './mpi-abi.js';
 import { MpiLibrary } from './mpi-library.js';
 
-/** Sonames: Open MPI 2 to 5; MPICH, Intel MPI and MVAPICH; Debian's MPICH. */
+/** The names of the libraries: Open MPI 2 to 5; MPICH, Intel MPI and MVAPICH; Debian's MPICH. */
 const OPEN_MPI = ['libmpi.so.40', 'libmpi.so.20', 'libmpi.40.dylib'];
 const MPICH = ['libmpi.so.12', 'libmpich.so.12', 'libmpi.12.dylib'];
 
 export interface LoadMpiOptions {
-  /** File name or path of the library. Default: looked for, the launcher's own kind first. */
+  /**
+   * The file name or path of the library. Default: it is searched for, the launcher's own kind
+   * first.
+   */
   readonly library?: string;
   readonly env: Readonly<Record<string, string | undefined>>;
 }
 
-/** Throws an Error that says what is missing. */
+/** Loads the library. Throws an Error that tells what is missing. */
 export function loadMpi(options: LoadMpiOptions): MpiLibrary {
   const koffi = loadKoffi();
   const names = options.library === undefined ? candidates(options.env) : [options.library];
@@ -32,7 +35,10 @@ export function loadMpi(options: LoadMpiOptions): MpiLibrary {
   );
 }
 
-/** A process that mpirun of one MPI has started as a rank must not load the other. */
+/**
+ * The names to try, in their order: a process that mpirun of one MPI has started as a rank must not
+ * load the other MPI.
+ */
 function candidates(env: LoadMpiOptions['env']): string[] {
   const isHydra = env.OMPI_COMM_WORLD_SIZE === undefined && env.PMI_RANK !== undefined;
   return isHydra ? [...MPICH, ...OPEN_MPI] : [...OPEN_MPI, ...MPICH];

@@ -1,11 +1,11 @@
-// What opens a message: its header as JSON, since it is small and read only by the same program on
-// another rank, and the payload, where that is small.
+// The head of a message: its header as JSON, because it is small and read only by the same program
+// on another rank, and the payload, where that is small.
 //
 //   0 bytes of the JSON u32 | 4 JSON | payload
 
 import type { MessageHeader } from '../../transport.js';
 
-/** Beyond, a payload travels by itself and needs no copy here. */
+/** The largest payload in a head; a larger one travels by itself and needs no copy here. */
 export const INLINE_MAX_BYTES = 16 * 1024;
 
 const LENGTH_BYTES = 4;
@@ -23,7 +23,7 @@ export function encodeHead(header: MessageHeader, payload: Uint8Array): Uint8Arr
   return head;
 }
 
-/** The header, and the payload if it is small: a view. */
+/** The header, and the payload where it is small, as a view. */
 export function decodeHead(bytes: Uint8Array): { header: MessageHeader; inline: Uint8Array } {
   const head = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const start = LENGTH_BYTES + head.readUInt32LE();

@@ -1,13 +1,13 @@
-// What differs between the binary interfaces of MPI: how handles are passed and what the constants
-// of mpi.h are. Open MPI's handles are addresses, of symbols of the library; MPICH's are integers,
-// the same in Intel MPI, MVAPICH and Cray MPICH, which share its ABI.
+// What differs between the binary interfaces of MPI: the way to pass handles, and the constants of
+// mpi.h. Open MPI's handles are addresses of symbols of the library. MPICH's are integers, the same
+// in Intel MPI, MVAPICH and Cray MPICH, which share its ABI.
 
-/** A communicator, datatype, operation, request: an address (bigint) or an integer. */
+/** A communicator, datatype, operation or request: an address (bigint) or an integer. */
 export type MpiHandle = bigint | number;
 
 export interface MpiAbi {
   readonly name: 'Open MPI' | 'MPICH';
-  /** C type of a handle, as koffi names it. */
+  /** The C type of a handle, as koffi names it. */
   readonly handleType: 'void *' | 'int';
   readonly world: MpiHandle;
   readonly byte: MpiHandle;
@@ -20,12 +20,12 @@ export interface MpiAbi {
   readonly requestNull: MpiHandle;
   readonly errorsReturn: MpiHandle;
   readonly anySource: number;
-  /** Addresses with a meaning, in place of a buffer or of statuses. */
+  /** Addresses with a special meaning, in place of a buffer or of statuses. */
   readonly inPlace: bigint;
   readonly statusIgnore: bigint;
 }
 
-/** By mpi.h of Open MPI 4; its mpi.h has been ABI-compatible since 1.7 in what is used here. */
+/** The values of mpi.h of Open MPI 4. What is used here has been ABI-compatible since 1.7. */
 export function openMpiAbi(symbol: (name: string) => bigint): MpiAbi {
   return {
     name: 'Open MPI',
@@ -46,7 +46,7 @@ export function openMpiAbi(symbol: (name: string) => bigint): MpiAbi {
   };
 }
 
-/** By mpi.h of MPICH 4 (ABI number 12). */
+/** The values of mpi.h of MPICH 4 (ABI number 12). */
 export const MPICH_ABI: MpiAbi = {
   name: 'MPICH',
   handleType: 'int',

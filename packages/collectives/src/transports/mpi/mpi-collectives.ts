@@ -1,7 +1,8 @@
-// Collectives by MPI's own: Iallgather for the agreement about each call, then Iallgatherv,
-// Ialltoallv, Ibcast and Igatherv for its data. Sums are ours, in rank order, unless MPI's were
-// asked for. Groups of all ranks go this way, and their splits with one color; what has fewer ranks
-// goes by messages, for MPI makes such communicators by blocking calls only.
+// Collectives by means of MPI's own: Iallgather for the agreement about each call, then
+// Iallgatherv, Ialltoallv, Ibcast and Igatherv for its data. Sums are made here, in rank order,
+// unless MPI's own were asked for. Groups of all ranks go this way, and so do their splits with one
+// color. A group of fewer ranks goes by messages, because MPI makes such communicators by blocking
+// calls only.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import { allGather } from '../../algorithms/all-gather.js';
@@ -26,7 +27,7 @@ import { longestPart, MAX_BUFFER_BYTES, numPieces, pieceOf, pieceOfAll } from '.
 
 export interface MpiCollectivesOptions {
   readonly engine: MpiEngine;
-  /** All-reduce by MPI's own sums where it has them. */
+  /** Whether all-reduces use MPI's own sums, where it has them. */
   readonly isNativeAllReduce: boolean;
 }
 
@@ -195,7 +196,9 @@ export class MpiCollectives implements NativeCollectives {
     return this.#openings.open(call, id, members);
   }
 
-  /** Up to a few KiB: all inputs to all ranks, and the same sum on each. */
+  /**
+   * Combines inputs of up to a few KiB: all inputs go to all ranks, and each makes the same sum.
+   */
   #reduceEverywhere(
     call: Call,
     input: Uint8Array,
@@ -222,7 +225,7 @@ export class MpiCollectives implements NativeCollectives {
   }
 }
 
-/** Counts what it is over every transport, whatever way MPI moves it. */
+/** Counts the bytes that the call takes over every other transport, whatever way MPI moves it. */
 function countSmallAllReduce(call: Call, byteLength: number): void {
   const bytes = smallAllReduceBytes(call, byteLength);
   call.bytesSent += bytes;
@@ -236,7 +239,7 @@ function countAllToAll(call: Call, layout: PartLayout): void {
   call.bytesReceived += layout.offsets.at(-1)! - own;
 }
 
-/** Runs what MPI's counts are too small for; messages count their bytes themselves. */
+/** Runs by messages what MPI's counts are too small for; messages count their bytes themselves. */
 function byMessages(call: Call, run: () => Promise<void>): Promise<void> {
   call.bytesSent = 0;
   call.bytesReceived = 0;

@@ -1,6 +1,6 @@
-// What every collective over MPI goes through: the exchange of records, which is begun within the
-// caller's call, and requests in the order that MPI wants. Nothing here rejects: a failure ends the
-// job, and with it every call; whatever was waiting stays so.
+// What every collective over MPI goes through: the exchange of records, which begins within the
+// caller's call, and requests in the order that MPI requires. Nothing here rejects: a failure ends
+// the job, and with it every call; whatever was waiting stays so.
 
 import type { Call } from '../../endpoint/call.js';
 import type { Endpoint } from '../../endpoint/endpoint.js';
@@ -10,7 +10,7 @@ import { MpiGroup } from './mpi-group.js';
 import type { HandleArray, MpiLibrary } from './mpi-library.js';
 import type { Progress } from './progress.js';
 
-/** The first collective of each group to which a rank that leaves gives nothing any more. */
+/** The first collective of each group to which a rank that leaves does not contribute any more. */
 export type Unserved = Readonly<Record<string, number>>;
 
 /** Asks whether a rank has called that collective. */
@@ -23,16 +23,19 @@ export interface MpiEngineOptions {
   readonly mpi: MpiLibrary;
   readonly progress: Progress;
   readonly endpoint: Endpoint;
-  /** Resolves with the world ranks among `members` that have not called. */
+  /** Resolves with those world ranks among `members` that have not called. */
   ask(members: readonly number[], question: Question): Promise<readonly number[]>;
 }
 
-/** Pieces of one operation: `begin` makes the MPI call and returns what MPI needs until its end. */
+/**
+ * The pieces of one operation. `begin` makes the MPI call and returns whatever MPI needs until its
+ * end.
+ */
 export interface Pieces {
   readonly numPieces: number;
   isReady?(piece: number): Promise<unknown> | undefined;
   begin(piece: number, request: HandleArray): unknown;
-  /** Follows the piece's request. */
+  /** Runs after the piece's request has ended. */
   finish?(piece: number): Promise<void>;
 }
 
@@ -50,7 +53,9 @@ export class MpiEngine {
     this.#options = options;
   }
 
-  /** Makes a group's collectives native; `order` are world ranks as in the communicators. */
+  /**
+   * Makes a group's collectives native; `order` has the world ranks in the communicators' order.
+   */
   add(id: string, members: readonly number[], order: readonly number[], comms: HandleArray): void {
     for (const comm of comms) {
       this.mpi.returnErrors(comm);
@@ -112,7 +117,7 @@ export class MpiEngine {
     }
   }
 
-  /** Goes no further. Returns what this rank leaves undone. */
+  /** Stops, and returns what this rank leaves undone. */
   close(): Unserved {
     this.#isClosed = true;
     return Object.fromEntries(
@@ -134,7 +139,7 @@ export class MpiEngine {
           resolve(records);
           return;
         }
-        // Every rank sees it, and tells the others what it called.
+        // Every rank sees the mismatch, and tells the others what it called.
         const inquiry = { type: 'mismatch', ...question, members, calls: [] } as const;
         endpoint.onControl(endpoint.rank, inquiry);
       });
@@ -160,7 +165,7 @@ export class MpiEngine {
     }
   }
 
-  /** `ended` is called when the request has ended, unless the job is over by then. */
+  /** Begins a request. `ended` is called when it has ended, unless the job is over by then. */
   #start(begin: (request: HandleArray) => unknown, ended: () => void): void {
     if (this.#isClosed) {
       return;

@@ -1,5 +1,6 @@
 // What MPI needs for one group of ranks: communicators, the order of what runs on each, and which
-// of its collectives are running. Ranks count in the group; MPI's own order is that of the parent.
+// of its collectives are running. Ranks are group ranks here; MPI's own order is that of the
+// parent.
 
 import type { Call } from '../../endpoint/call.js';
 import { CallOrder } from './call-order.js';
@@ -8,25 +9,25 @@ import type { MpiHandle } from './mpi-abi.js';
 import type { HandleArray } from './mpi-library.js';
 
 /**
- * One communicator is for records, one for data when all agree, one for the second half of
- * all-reduces.
+ * The communicators of a group: one for records, one for data once all agree, and one for the
+ * second half of all-reduces.
  */
 export const COMMS_A_GROUP = 3;
 
 export class MpiGroup {
   readonly id: string;
-  /** World ranks in group order. */
+  /** The world ranks in group order. */
   readonly members: readonly number[];
-  /** Where a group rank is in the communicators. */
+  /** The place of each group rank in the communicators. */
   readonly places: readonly number[];
-  /** World ranks in the communicators' order. */
+  /** The world ranks in the communicators' order. */
   readonly order: readonly number[];
   readonly agreements: MpiHandle;
   readonly data: MpiHandle;
   readonly second: MpiHandle;
   readonly dataOrder = new CallOrder();
   readonly secondOrder = new CallOrder();
-  /** The sequence numbers of the collectives that run. */
+  /** The sequence numbers of the running collectives. */
   readonly running = new Set<number>();
   #nextSequence = 0;
   readonly #spare: CallRecords[] = [];
@@ -53,7 +54,7 @@ export class MpiGroup {
     this.#nextSequence = Math.max(this.#nextSequence, sequence + 1);
   }
 
-  /** Notes that it has ended. */
+  /** Notes that a call has ended. */
   leave(call: Call): void {
     this.running.delete(call.spec.sequence);
   }
@@ -63,8 +64,8 @@ export class MpiGroup {
   }
 
   /**
-   * The first collective that this rank has not seen to its end: of that and later ones nothing
-   * comes.
+   * The first collective that this rank has not seen to its end; it does not contribute to that and
+   * later ones.
    */
   get firstUnserved(): number {
     return Math.min(this.#nextSequence, ...this.running);

@@ -1,17 +1,21 @@
-// An MPI library, through koffi: the calls that the transport makes, all on the thread that made
-// `init`. None blocks but `init` and `finalize`. What is handed to a call that begins something
-// must stay in place until that has ended, so whoever calls keeps it referenced. Counts are bytes.
+// An MPI library, through koffi: the calls that the transport makes, all on the thread that called
+// `init`. None blocks but `init` and `finalize`. Memory that is handed to a call which begins
+// something must stay in place until that has ended, so the caller has to keep it referenced.
+// Counts are in bytes.
 
 import type { LibraryHandle } from 'koffi';
 import type { MpiAbi, MpiHandle } from './mpi-abi.js';
 
-/** Handles that MPI writes: of 8 bytes (Open MPI) or 4 (MPICH). */
+/** Handles that MPI writes, of 8 bytes (Open MPI) or 4 (MPICH). */
 export type HandleArray = BigUint64Array | Int32Array;
 
-/** Counts and offsets in bytes, one a rank of the communicator. */
+/** Counts and offsets in bytes, one for each rank of the communicator. */
 export type Counts = Int32Array;
 
-/** A call to MPI returned an error; the communicators of this package return rather than abort. */
+/**
+ * A call to MPI returned an error. The communicators of this package return errors rather than
+ * abort.
+ */
 export class MpiCallError extends Error {
   constructor(name: string, text: string) {
     super(`${name} failed: ${text}`);
@@ -19,10 +23,13 @@ export class MpiCallError extends Error {
   }
 }
 
-/** All calls come from one thread. */
+/** The level of thread support: all calls come from one thread. */
 const THREAD_FUNNELED = 1;
 
-/** The larger of the libraries' own limits, 256 and 512, and 256 and 8192. */
+/**
+ * The larger of the two libraries' own limits: 256 and 512 for errors, 256 and 8192 for the
+ * version.
+ */
 const MAX_ERROR_BYTES = 512;
 const MAX_VERSION_BYTES = 8192;
 
@@ -68,12 +75,12 @@ export class MpiLibrary {
     return this.#word[0] !== 0;
   }
 
-  /** Blocks until all ranks of the job have started. */
+  /** Starts MPI. Blocks until all ranks of the job have started. */
   init(): void {
     this.#functions.Init_thread(null, null, THREAD_FUNNELED, this.#word);
   }
 
-  /** Blocks until all ranks of the job have called it. */
+  /** Ends MPI. Blocks until all ranks of the job have called it. */
   finalize(): void {
     this.#functions.Finalize();
   }
@@ -88,14 +95,14 @@ export class MpiLibrary {
     return this.#word[0]!;
   }
 
-  /** For example `Open MPI v4.1.4, package: ...`. */
+  /** The library's version, for example `Open MPI v4.1.4, package: ...`. */
   version(): string {
     const text = new Uint8Array(MAX_VERSION_BYTES);
     this.#functions.Get_library_version(text, this.#word);
     return new TextDecoder().decode(text.subarray(0, this.#word[0]));
   }
 
-  /** Room for handles; each is that of no request. */
+  /** An array for handles, each of which stands for no request. */
   handles(length: number): HandleArray {
     const { requestNull } = this.abi;
     return typeof requestNull === 'bigint'
@@ -105,12 +112,12 @@ export class MpiLibrary {
 
   // ------------------------------------------------------------- communicators
 
-  /** A collective: `into` gets a communicator of the same ranks when the request has ended. */
+  /** Duplicates a communicator, as a collective: `into` gets it when the request has ended. */
   idup(comm: MpiHandle, into: HandleArray, request: HandleArray): void {
     this.#functions.Comm_idup(comm, into, request);
   }
 
-  /** Errors in calls on it are returned, not fatal to the job. */
+  /** Makes errors in calls on the communicator return instead of ending the job. */
   returnErrors(comm: MpiHandle): void {
     this.#functions.Comm_set_errhandler(comm, this.abi.errorsReturn);
   }
@@ -125,7 +132,7 @@ export class MpiLibrary {
     this.#functions.Isend(bytes, bytes.byteLength, this.abi.byte, to, tag, comm, request);
   }
 
-  /** A message of at most `bytes`' length; `from` may be `abi.anySource`. */
+  /** Receives a message of at most the length of `bytes`; `from` may be `abi.anySource`. */
   irecv(bytes: Uint8Array, from: number, tag: number, comm: MpiHandle, request: HandleArray): void {
     this.#functions.Irecv(bytes, bytes.byteLength, this.abi.byte, from, tag, comm, request);
   }
@@ -135,8 +142,8 @@ export class MpiLibrary {
   }
 
   /**
-   * Moves things on; `indices` begins with the places of the requests that have ended, which then
-   * hold no request. Returns their number.
+   * Makes progress. `indices` then begins with the places of the requests that have ended, which
+   * hold no request any more. Returns their number.
    */
   testSome(requests: HandleArray, indices: Int32Array): number {
     const ignore = this.abi.statusIgnore;
@@ -146,14 +153,14 @@ export class MpiLibrary {
 
   // ----------------------------------------------------------------- collectives
 
-  /** `into` gets every rank's `bytes`. */
+  /** Fills `into` with every rank's `bytes`. */
   iallgather(bytes: Uint8Array, into: Uint8Array, comm: MpiHandle, request: HandleArray): void {
     const { byte } = this.abi;
     const { byteLength } = bytes;
     this.#functions.Iallgather(bytes, byteLength, byte, into, byteLength, byte, comm, request);
   }
 
-  /** In place: each rank's part already lies where it belongs in `bytes`. */
+  /** Gathers in place: each rank's part already lies where it belongs in `bytes`. */
   iallgatherv(
     bytes: Uint8Array,
     counts: Counts,
@@ -177,7 +184,10 @@ export class MpiLibrary {
     this.#functions.Ibcast(bytes, bytes.byteLength, this.abi.byte, root, comm, request);
   }
 
-  /** `into` is of the root alone, whose own part already lies there; null elsewhere. */
+  /**
+   * Gathers at the root. `into` is given on the root alone, whose own part already lies there; it
+   * is null elsewhere.
+   */
   igatherv(
     bytes: Uint8Array,
     into: CountedBytes | null,
@@ -193,7 +203,7 @@ export class MpiLibrary {
     );
   }
 
-  /** In place, by MPI's own sums, whose order is MPI's. */
+  /** Reduces in place, by MPI's own sums, whose order is MPI's. */
   iallreduce(
     bytes: Uint8Array,
     elements: { readonly count: number; readonly type: MpiHandle; readonly op: MpiHandle },
@@ -212,7 +222,7 @@ export class MpiLibrary {
   }
 }
 
-/** Where the parts of all ranks of a communicator lie. */
+/** Memory with the parts of all ranks of a communicator, and their places in it. */
 export interface CountedBytes {
   readonly bytes: Uint8Array;
   readonly counts: Counts;

@@ -1,10 +1,10 @@
-// The transport over MPI: messages of send, recv and subgroups, control, and leaving. Whole
-// collectives go by MpiCollectives, which groups are given beside it. A dead rank is not noticed
-// here: MPI ends the whole job then.
+// The transport over MPI: messages of send, recv and subgroups, control messages, and leaving.
+// Whole collectives go by MpiCollectives, which groups are given beside it. A dead rank is not
+// noticed here, because MPI then ends the whole job.
 //
-// Leaving is agreed: each rank says goodbye, goes on moving MPI for the others, and ends it when
-// all have. MPI can't be left one by one: mpirun takes a rank that ends without MPI_Finalize for
-// dead, and that call waits for all.
+// Ranks agree on leaving: each rank says goodbye, goes on moving MPI for the others, and ends MPI
+// when all have said it. Ranks can't leave one by one, because mpirun takes a rank that ends
+// without MPI_Finalize for dead, and that call waits for all ranks.
 
 import type { Endpoint } from '../../endpoint/endpoint.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../../transport.js';
@@ -15,13 +15,13 @@ import type { MpiEngine, Question, Unserved } from './mpi-engine.js';
 import type { MpiLibrary } from './mpi-library.js';
 import type { Progress } from './progress.js';
 
-/** How long own messages may take to leave before the goodbye. */
+/** The time for this rank's own messages to leave before the goodbye. */
 const DRAIN_MS = 1000;
 
-/** After a failure, peers that don't say goodbye are waited for so long; then this rank may end. */
+/** The time to wait, after a failure, for peers that don't say goodbye; then this rank may end. */
 const FAREWELL_MS = 5000;
 
-/** Answers of ranks whose event loop turns come at once. */
+/** The time for answers. A rank whose event loop turns answers at once. */
 const ANSWER_MS = 300;
 
 export interface MpiTransportOptions {
@@ -30,7 +30,7 @@ export interface MpiTransportOptions {
   readonly progress: Progress;
   readonly endpoint: Endpoint;
   readonly engine: MpiEngine;
-  /** All ranks have left: nothing of this job is used any more. */
+  /** Called when all ranks have left, and nothing of this job is used any more. */
   onEnd(): void;
 }
 
@@ -42,7 +42,7 @@ export class MpiTransport implements Transport {
   readonly #envelopes: Envelopes;
   readonly #onEnd: () => void;
   readonly #numArriving: number[];
-  /** What peers that have said goodbye leave undone. */
+  /** What the peers that have said goodbye leave undone. */
   readonly #farewells = new Map<number, Unserved>();
   readonly #answers = new Map<number, (from: number, hasCalled: boolean) => void>();
   #numQuestions = 0;
@@ -85,7 +85,7 @@ export class MpiTransport implements Transport {
     }
   }
 
-  /** World ranks among `members` that have not called yet, or don't answer. */
+  /** The world ranks among `members` that have not called yet, or don't answer. */
   async ask(members: readonly number[], question: Question): Promise<readonly number[]> {
     const late = new Set(members.filter((member) => member !== this.#endpoint.rank));
     const id = this.#numQuestions++;
@@ -111,7 +111,10 @@ export class MpiTransport implements Transport {
     return [...late].sort((a, b) => a - b);
   }
 
-  /** Resolves when all ranks have left, or after a while: then what is left goes on without it. */
+  /**
+   * Resolves when all ranks have left, or after a while, in which case the others go on without
+   * this one.
+   */
   async close(how: 'drain' | 'drop'): Promise<void> {
     if (this.#isClosed) {
       return;
@@ -235,7 +238,10 @@ export class MpiTransport implements Transport {
   }
 }
 
-/** Before a text in an envelope: its length. It is the bulk where it doesn't fit in the head. */
+/**
+ * The length of a text stands before it in an envelope. A text that doesn't fit in the head is the
+ * bulk.
+ */
 const LENGTH_BYTES = 4;
 
 function decodeText(head: Uint8Array): { length: number; text: string | undefined } {

@@ -1,4 +1,4 @@
-// MPI's own all-reduce, for those who prefer speed to equal bits.
+// MPI's own all-reduce, for users who prefer speed to equal bits.
 
 import { byteSize, type ReduceOptions } from '@shardweave/dtypes';
 import type { Call } from '../../endpoint/call.js';
@@ -15,7 +15,7 @@ export interface OwnSum {
   readonly elementBytes: number;
 }
 
-/** The sum that MPI has for this, if any. */
+/** The operation that MPI has for this reduction; undefined where it has none. */
 export function ownSumOf({ abi }: MpiLibrary, { dtype, op }: ReduceOptions): OwnSum | undefined {
   const types: Partial<Record<string, MpiHandle>> = { f32: abi.f32, i32: abi.i32, u32: abi.u32 };
   const operations: Partial<Record<string, MpiHandle>> = {
@@ -29,7 +29,7 @@ export function ownSumOf({ abi }: MpiLibrary, { dtype, op }: ReduceOptions): Own
   return isThere ? { type, op: operation, elementBytes: byteSize(dtype) } : undefined;
 }
 
-/** All-reduce in MPI's order of adding. */
+/** Makes an all-reduce in MPI's order of adding. */
 export function reduceByMpi(
   engine: MpiEngine,
   call: Call,

@@ -8,10 +8,10 @@ import type { MpiEngine } from './mpi-engine.js';
 import type { MpiGroup } from './mpi-group.js';
 import { longestPart, numPieces, pieceBytes, pieceOf, pieceOfAll } from './pieces.js';
 
-/** Where a reduction's parts come from, and where this rank's result goes. */
+/** The source of a reduction's parts, and the place of this rank's result. */
 export interface Reduction {
   readonly input: Uint8Array;
-  /** This rank's part. */
+  /** This rank's part of the result. */
   readonly output: Uint8Array;
   readonly layout: PartLayout;
   readonly options: ReduceOptions;
@@ -24,13 +24,13 @@ export interface Running {
   readonly group: MpiGroup;
 }
 
-/** What began, and when each piece of it is done. */
+/** A reduction that has begun, and when each piece of it is done. */
 export interface Reducing {
   readonly done: Promise<void>;
   readonly pieces: readonly Promise<void>[];
 }
 
-/** Makes `output` the same on all ranks, each of which has its own part in its place. */
+/** Makes `output` equal on all ranks, where each rank's own part already lies at its place. */
 export function gatherPieces(
   { engine, call, group }: Running,
   output: Uint8Array,
@@ -50,7 +50,7 @@ export function gatherPieces(
   });
 }
 
-/** Combines all inputs' parts of this rank, piece by piece. */
+/** Combines this rank's part of all inputs, piece by piece. */
 export function reducePieces(
   { engine, call, group }: Running,
   { input, output, layout, options }: Reduction,
@@ -69,7 +69,7 @@ export function reducePieces(
     numPieces: numParts,
     begin: (piece, request) => {
       const from = pieceOfAll(layout, piece, group.places);
-      from.counts[group.places[call.rank]!] = 0; // read where it lies
+      from.counts[group.places[call.rank]!] = 0; // it is read where it lies
       const count = pieceBytes(own.byteLength, piece);
       const scratch = call.scratch.take(count * (call.worldSize - 1));
       arrived[piece] = scratch;
@@ -94,7 +94,10 @@ export function reducePieces(
   return { done, pieces };
 }
 
-/** Where `count` bytes from each other rank arrive: in rank order, without a gap for one's own. */
+/**
+ * The places where `count` bytes from each other rank arrive: in rank order, without a gap for this
+ * rank's own.
+ */
 function othersOf(call: Call, group: MpiGroup, count: number) {
   const counts = new Int32Array(call.worldSize);
   const offsets = new Int32Array(call.worldSize);

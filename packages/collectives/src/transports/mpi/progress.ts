@@ -1,37 +1,43 @@
-// Moves MPI on: it has no events, so it has to be asked again and again. Requests lie in one table
-// that MPI_Testsome goes through in each turn of the event loop, often while something is awaited
-// and seldom while nothing is. Nothing here blocks.
+// Makes MPI progress: it has no events, so it has to be polled. Requests lie in one table that
+// MPI_Testsome goes through in each turn of the event loop, often while something is awaited and
+// seldom while nothing is. Nothing here blocks.
 
 import type { HandleArray, MpiLibrary } from './mpi-library.js';
 
 export interface ProgressOptions {
-  /** Ranks of this host share its cores: then waiting leaves them to the others at once. */
+  /** Whether ranks of this host share its cores; then waiting leaves them to the others at once. */
   readonly isOversubscribed: boolean;
-  /** MPI or what followed a completed request failed. */
+  /** Called when MPI, or what followed a completed request, failed. */
   onError(error: unknown): void;
 }
 
-/** How a request is begun, and what it leads to. */
+/** A request to MPI: how it begins, and what happens at its end. */
 export interface Request {
   /** Makes the MPI call; `place` is where MPI puts the request. */
   begin(place: HandleArray): void;
   done(): void;
-  /** Whatever holds what MPI reads or writes until then. */
+  /** Whatever keeps alive the memory that MPI reads or writes until the end. */
   readonly keep: unknown;
 }
 
-/** Spinning finds a small message in microseconds; longer waits are worth fewer of them. */
+/**
+ * The time to spin: it finds a small message in microseconds, and longer waits are worth fewer
+ * polls.
+ */
 const SPIN_MS = 2;
 
-/** Between the asks of a longer wait, while something still arrives now and then. */
+/** The time between polls of a longer wait, while something still arrives now and then. */
 const NAP_MS = 0.05;
 const NAPPING_MS = 50;
 
-/** For waits that are long already, and while nothing is awaited but a peer's failure. */
+/**
+ * The time between polls in a wait that is long already, and while nothing is awaited but a peer's
+ * failure.
+ */
 const SLOW_POLL_MS = 1;
 const IDLE_POLL_MS = 10;
 
-/** The longest that timers take: 24 days. */
+/** The longest that timers can wait: 24 days. */
 const NEVER_MS = 2 ** 31 - 1;
 
 const INITIAL_REQUESTS = 64;
@@ -41,7 +47,7 @@ export class Progress {
   readonly #options: ProgressOptions;
   readonly #nap = new Int32Array(new SharedArrayBuffer(4));
   #table: HandleArray;
-  /** The part of the table that has ever been used: what is tested. */
+  /** The part of the table that has ever been used, which is what is tested. */
   #tested: HandleArray;
   #indices: Int32Array;
   #requests: (Request | undefined)[] = [];
@@ -50,9 +56,12 @@ export class Progress {
   #isBusy = false;
   #isStopped = false;
   #isInTurn = false;
-  /** The next turn is the event loop's next. */
+  /** Whether the next poll comes in the event loop's next turn. */
   #isNext = false;
-  /** When something last ended or was begun, and how long ago that was at the end of a turn. */
+  /**
+   * The time when something last ended or was begun, and how long before the end of the last turn
+   * that was.
+   */
   #quietSinceMs = 0;
   #waitMs = 0;
   #cancelTurn: (() => void) | undefined;
@@ -66,7 +75,7 @@ export class Progress {
     this.#schedule();
   }
 
-  /** Begins a request that somebody awaits. `done` is called in a later turn. */
+  /** Begins a request that is awaited. `done` is called in a later turn. */
   start(request: Request): void {
     this.#numAwaited++;
     this.#begin({
@@ -79,23 +88,23 @@ export class Progress {
     this.#wake();
   }
 
-  /** Begins a request that may never end, such as a receive of what may come. */
+  /** Begins a request that may never end, such as a receive for whatever may come. */
   listen(request: Request): number {
     return this.#begin(request);
   }
 
-  /** The same as `start`, for a single request. */
+  /** Begins a single request as `start` does; resolves when it has ended. */
   run(begin: (place: HandleArray) => void, keep: unknown): Promise<void> {
     return new Promise((done) => this.start({ begin, done, keep }));
   }
 
-  /** Ends what `listen` began; its `done` isn't called. */
+  /** Ends a request of `listen`, whose `done` isn't called. */
   cancel(place: number): void {
     this.#requests[place] = { ...this.#requests[place]!, done: () => {} };
     this.#mpi.cancel(this.#table.subarray(place, place + 1));
   }
 
-  /** Whether messages are awaited whose requests peers begin. */
+  /** Sets whether messages are awaited whose requests peers begin. */
   set isBusy(isBusy: boolean) {
     this.#isBusy = isBusy;
     if (isBusy) {
@@ -104,9 +113,9 @@ export class Progress {
   }
 
   /**
-   * Asks no more: the process may end. What has begun stays begun inside MPI, which may move it on
-   * for another group, into memory that must therefore not be given to anybody else: a timer that
-   * never comes keeps it.
+   * Stops polling, so that the process may end. What has begun stays begun inside MPI, which may
+   * move it on for another group, into memory that must therefore not be used for anything else: a
+   * timer that never fires keeps that memory alive.
    */
   stop(): void {
     this.#isStopped = true;
@@ -169,7 +178,7 @@ export class Progress {
     return request;
   }
 
-  /** Something is awaited from now on: the next turn comes at once. */
+  /** Makes the next turn come at once, because something is awaited from now on. */
   #wake(): void {
     this.#quietSinceMs = performance.now();
     this.#waitMs = 0;

@@ -1,4 +1,4 @@
-// Joins a job of threads that share memory, from the handle that the thread was given.
+// Joins a job of threads that share memory, by the handle that the thread was given.
 
 import { IN_PLACE_SCRATCH_BYTES, Reducer } from '@shardweave/dtypes';
 import { systemClock } from '../../clock.js';
@@ -17,19 +17,19 @@ import { checkSharedMemory, type ShmRankHandle } from './shm-job.js';
 import { ShmTransport } from './shm-transport.js';
 
 export interface ConnectShmOptions extends GroupOptions {
-  /** Milliseconds for all ranks to come. Default: 30 s. */
+  /** The milliseconds in which all ranks have to come. Default: 30 s. */
   readonly joinTimeoutMs?: number;
   /**
-   * Milliseconds after each message in which a rank looks for the next one in every turn of its
-   * event loop, before it sleeps: saves the 10 us of being woken. Default: 0.05 in Node with a core
-   * for every rank, else 0.
+   * The milliseconds after each message in which a rank looks for the next one in every turn of its
+   * event loop, before it sleeps. That saves the 10 us of being woken. Default: 0.05 in Node with a
+   * core for every rank, else 0.
    */
   readonly watchMs?: number;
 }
 
 const JOIN_TIMEOUT_MS = 30_000;
 
-/** A few times as long as an answer takes that is under way. */
+/** A few times as long as an answer takes that is already on its way. */
 const WATCH_MS = 0.05;
 
 /** Resolves when every rank has its handle. Rejects with JoinError. */
@@ -40,7 +40,7 @@ export async function connectShm(
   return (await connectShmEndpoint(handle, options)).group;
 }
 
-/** Does the same, and gives the endpoint too, for tests that kill a rank. */
+/** Connects in the same way, and returns the endpoint too, for tests that kill a rank. */
 export async function connectShmEndpoint(handle: ShmRankHandle, options: ConnectShmOptions = {}) {
   checkSharedMemory(handle);
   checkGroupOptions(options, { ...rankOf(handle), call: 'connectShm' });
@@ -82,7 +82,7 @@ async function inTime(
   }
 }
 
-/** Makes a reducer that sums in the heap, where all that is summed lies there. */
+/** Makes a reducer that sums in the heap, where everything to be summed lies there. */
 async function createReducer(heap: SharedHeap | undefined): Promise<Reducer> {
   const scratch = heap?.allocate(IN_PLACE_SCRATCH_BYTES)?.byteOffset;
   if (heap === undefined || scratch === undefined) {
@@ -101,7 +101,7 @@ function defaultWatchMs(worldSize: number): number {
   return typeof setImmediate === 'function' && worldSize <= numCores ? WATCH_MS : 0;
 }
 
-/** Node 20 has no navigator. */
+/** The number of cores in Node, of which version 20 has no navigator. */
 function numCoresOfNode(): number {
   return globalThis.process?.getBuiltinModule?.('node:os').availableParallelism() ?? 1;
 }

@@ -1,12 +1,12 @@
 // How a rank sleeps until another one has written to it, without blocking its event loop: by
-// Atomics.waitAsync, or where there is none (Firefox before 145) by a message through a port.
+// Atomics.waitAsync, or, where that is missing (Firefox before 145), by a message through a port.
 
 /** The states of the word on which a rank sleeps. */
 const AWAKE = 0;
 const WAITS = 1; // in Atomics.waitAsync
 const WANTS_MESSAGE = 2;
 
-/** What TypeScript's es2023 library does not have of Atomics. */
+/** The method that TypeScript's es2023 library lacks in Atomics. */
 interface AsyncAtomics {
   waitAsync?(
     array: Int32Array,
@@ -19,8 +19,8 @@ export class Doorbell {
   readonly #word: Int32Array;
   readonly #onWake: () => void;
   /**
-   * Whether a promise of waitAsync is out, perhaps from an earlier sleep: it serves the next one,
-   * too.
+   * Whether a promise of waitAsync is pending, perhaps from an earlier sleep: it serves the next
+   * one, too.
    */
   #isWaiting = false;
 
@@ -34,14 +34,17 @@ export class Doorbell {
   }
 
   /**
-   * From now on others ring. The caller must look once more whether there is something to do, then
-   * `sleep` or `rise`: see Note [who wakes whom] in ring.ts.
+   * Makes others ring from now on. The caller must then look once more whether there is something
+   * to do, and `sleep` or `rise`; see Note [who wakes whom] in ring.ts.
    */
   closeEyes(): void {
     Atomics.store(this.#word, 0, canWait() ? WAITS : WANTS_MESSAGE);
   }
 
-  /** `onWake` is called when somebody rings, perhaps before, never within this call. */
+  /**
+   * Sleeps. `onWake` is called when another rank rings; it may also be called without a ring, but
+   * never within this call.
+   */
   sleep(): void {
     if (this.#isWaiting || !canWait()) {
       return;
@@ -59,14 +62,17 @@ export class Doorbell {
     Atomics.store(this.#word, 0, AWAKE);
   }
 
-  /** Ends a wait that is out, so that nothing is left of it. */
+  /** Ends a pending wait, so that nothing is left of it. */
   dispose(): void {
     this.rise();
     Atomics.notify(this.#word, 0);
   }
 }
 
-/** Wakes the rank of `word` if it sleeps; `post` is how those are woken that can't wait. */
+/**
+ * Wakes the rank of `word` if it sleeps; `post` sends the message that wakes ranks without
+ * waitAsync.
+ */
 export function ringBell(word: Int32Array, post: () => void): void {
   if (Atomics.load(word, 0) === AWAKE) {
     return;

@@ -1,23 +1,23 @@
-// The shared memory of a job, made once by whoever starts its ranks: a doorbell for each rank, and
-// for each ordered pair a ring of bytes with its two positions. Everything is zero at first. What
-// one side writes lies in cache lines (64 bytes) of its own.
+// The shared memory of a job, made once by the program that starts its ranks: a doorbell for each
+// rank, and for each ordered pair of ranks a ring of bytes with its two positions. All of it is
+// zero at first. What one side writes lies in cache lines (64 bytes) of its own.
 
-/** Words (int32) of a rank's doorbell. */
+/** The words (int32) of a rank's doorbell. */
 const BELL_WORDS = 16;
 
-/** Words before a ring's bytes: the writer's line and the reader's line. */
+/** The words before a ring's bytes: the writer's cache line and the reader's. */
 const RING_HEAD_WORDS = 32;
 
-/** Bytes of all rings of a job together, unless it has very many ranks. */
+/** The bytes of all rings of a job together, unless it has very many ranks. */
 const TOTAL_RING_BYTES = 32 * 2 ** 20;
 
 /**
- * A ring of half as many bytes takes up to 1.4 times the CPU time, which goes into waking; a larger
- * one saves nothing (bench/reports/2026-11-21-collectives-thresholds.md).
+ * The largest ring. Half as many bytes take up to 1.4 times the CPU time, which goes into waking;
+ * more save nothing (bench/reports/2026-11-21-collectives-thresholds.md).
  */
 const MAX_RING_BYTES = 2 ** 20;
 
-/** The smallest ring: it has room for a few small messages and for the description of a call. */
+/** The smallest ring, which has room for a few small messages and for the description of a call. */
 export const MIN_RING_BYTES = 16 * 1024;
 
 /** The words and bytes of one ring. */
@@ -26,7 +26,7 @@ export interface RingMemory {
   readonly bytes: Uint8Array;
 }
 
-/** Bytes of each ring: a power of two; the more ranks there are, the fewer. */
+/** The bytes of each ring, a power of two; the more ranks there are, the smaller it is. */
 export function defaultRingBytes(worldSize: number): number {
   const share = TOTAL_RING_BYTES / Math.max(1, worldSize * (worldSize - 1));
   return Math.min(MAX_RING_BYTES, Math.max(MIN_RING_BYTES, 2 ** Math.floor(Math.log2(share))));
@@ -59,9 +59,7 @@ export function ringOf(
   };
 }
 
-/**
- * @throws {RangeError} unless a ring may have so many bytes.
- */
+/** @throws {RangeError} unless a ring may have this many bytes */
 export function checkRingBytes(ringBytes: number): void {
   const isPowerOfTwo = Number.isInteger(Math.log2(ringBytes));
   if (!isPowerOfTwo || ringBytes < MIN_RING_BYTES || ringBytes > 2 ** 30) {

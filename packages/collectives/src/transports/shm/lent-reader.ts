@@ -7,13 +7,13 @@ import type { RingReader } from './ring.js';
 import type { PeerBuffers } from './shared-buffers.js';
 import type { SharedHeap } from './shared-heap.js';
 
-/** The number of the heap. The buffers that a rank has registered have numbers from 1. */
+/** The number of the heap. The buffers that a rank has registered have numbers from 1 on. */
 export const HEAP_ID = 0;
 
-/** So many bytes are copied between two looks at the clock: about 0.1 ms. */
+/** The bytes that are copied between two looks at the clock, in about 0.1 ms. */
 const SLICE_BYTES = 2 ** 20;
 
-/** Where a lent payload is. */
+/** The place of a lent payload. */
 export interface LentPlace {
   readonly bufferId: number;
   readonly offset: number;
@@ -37,14 +37,14 @@ export class LentReader {
     this.#reader = reader;
   }
 
-  /** The peer has left or this rank has: nothing is read any more, it may be anything by now. */
+  /** Stops reading, because the peer or this rank has left: the memory may hold anything by now. */
   end(): void {
     this.#isOver = true;
   }
 
   /**
-   * Hands the payload over, or copies it; then `onRead` is called, unless it was no more the
-   * peer's.
+   * Hands the payload over, or copies it, and then calls `onRead`, unless the payload was no longer
+   * the peer's to lend.
    */
   async read(sink: MessageSink, place: LentPlace, onRead: () => boolean): Promise<void> {
     const lent = this.#payloadAt(place);
@@ -75,7 +75,10 @@ export class LentReader {
     onRead();
   }
 
-  /** Tells the receiver of a slice only when it is certain that it was the peer's to be read. */
+  /**
+   * Copies a slice. The receiver learns of it only when it is certain that the slice was still
+   * lent.
+   */
   #copy(slice: Uint8Array, sink: MessageSink): boolean {
     const { room } = sink;
     if (room === undefined) {
@@ -93,7 +96,7 @@ export class LentReader {
     return isWhole;
   }
 
-  /** A promise where the peer's buffer has not been told yet. */
+  /** The payload; a promise where the peer's buffer has not been announced yet. */
   #payloadAt({ bufferId, offset, byteLength }: LentPlace): Uint8Array | Promise<Uint8Array> {
     if (bufferId === HEAP_ID) {
       return this.#host.heap!.view(offset, byteLength);

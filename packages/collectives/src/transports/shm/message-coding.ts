@@ -1,11 +1,11 @@
-// Message headers on a ring: the part that repeats (group and signature of the call) is sent once,
-// as JSON in a frame of its own, and then named by a number.
+// Encodes message headers for a ring: the part that repeats (group and signature of the call) is
+// sent once, as JSON in a frame of its own, and later named by a number.
 
 import type { CallSignature } from '../../endpoint/call-signature.js';
 import type { MessageHeader } from '../../transport.js';
 import type { FrameHead } from './ring.js';
 
-/** How many descriptions both ends keep; one more overwrites the oldest. */
+/** The number of descriptions that both ends keep; one more overwrites the oldest. */
 const NUM_DESCRIPTIONS = 512;
 
 const FIELDS = Object.keys({
@@ -24,7 +24,7 @@ interface Description {
 
 /** The writer's side of one pair. */
 export class HeaderEncoder {
-  /** Number by group and signature; a Map keeps the order in which they came. */
+  /** Numbers by group and signature; a Map keeps the order in which they came. */
   readonly #numbers = new Map<string, number>();
   #next = 0;
   #lastCall: CallSignature | undefined;
@@ -32,8 +32,8 @@ export class HeaderEncoder {
   #lastNumber = 0;
 
   /**
-   * Fills in `head` what the message's header says. Where its description is new, returns it: it
-   * must be written before, under the number `head.description`.
+   * Fills `head` with the message's header. Returns its description where that is new: it must be
+   * written before, under the number `head.description`.
    */
   encode(header: MessageHeader, head: FrameHead): Uint8Array | undefined {
     head.sequence = header.sequence;
@@ -41,7 +41,7 @@ export class HeaderEncoder {
     head.byteLength = header.byteLength;
     const { group, call } = header;
     if (call === this.#lastCall && group === this.#lastGroup) {
-      head.description = this.#lastNumber; // the next peer's, or the next phase's
+      head.description = this.#lastNumber; // the next peer's message, or the next phase's
       return undefined;
     }
     const key = keyOf(group, call);
@@ -67,7 +67,7 @@ export class HeaderDecoder {
   readonly #descriptions: Description[] = [];
 
   define(number: number, json: Uint8Array): void {
-    // TextDecoder takes no shared memory.
+    // TextDecoder does not take shared memory.
     this.#descriptions[number] = JSON.parse(new TextDecoder().decode(json.slice()));
   }
 
@@ -78,7 +78,9 @@ export class HeaderDecoder {
   }
 }
 
-/** The key of a description. It takes less time than JSON, which is a tenth of a small call's. */
+/**
+ * The key of a description. It takes less time than JSON, which would be a tenth of a small call's.
+ */
 function keyOf(group: string, call: CallSignature): string {
   let key = group;
   for (const field of FIELDS) {

@@ -1,28 +1,29 @@
 // A ring of frames with one writer and one reader, in shared memory. A frame is 48 bytes of header
-// and a body, contiguous, beginning at multiples of 8; where one would not fit before the end, a
+// and a body, contiguous, beginning at a multiple of 8; where one would not fit before the end, a
 // padding frame fills the rest. Positions count bytes modulo 2 ** 32.
 //
-// Note [who wakes whom]: a writer publishes its position and then looks at the reader's doorbell; a
-// reader closes its eyes (doorbell.ts) and then looks at the positions once more. All of these are
-// sequentially consistent, so one of the two sees the other. A writer that found no room sets
-// IS_FULL; the reader takes that back once half of the ring is free, and wakes it.
+// Note [who wakes whom]
+// A writer publishes its position and then looks at the reader's doorbell. A reader closes its eyes
+// (doorbell.ts) and then looks at the positions once more. All of these accesses are sequentially
+// consistent, so one of the two sees the other. A writer that found no room sets IS_FULL; the
+// reader clears it once half of the ring is free, and wakes the writer.
 
 import type { RingMemory } from './job-memory.js';
 
-/** Words written by the writer. */
+/** The words that the writer writes. */
 const TAIL = 0;
 const IS_FULL = 1;
 const HAS_LEFT = 2;
 const IS_WITHDRAWN = 3;
-/** Words written by the reader. */
+/** The words that the reader writes. */
 const HEAD = 16;
 
 const FRAME_HEAD_BYTES = 48;
 
-/** Frame kinds are the transport's; this one is the ring's. */
+/** The kinds of frames are the transport's; this one is the ring's own. */
 const PADDING = 0;
 
-/** The header of a frame; what each field means depends on its kind. */
+/** The header of a frame; the meaning of each field depends on its kind. */
 export interface FrameHead {
   /** From 1 to 255. */
   kind: number;
@@ -33,7 +34,7 @@ export interface FrameHead {
   phase: number;
   /** The bytes of the whole message's payload. */
   byteLength: number;
-  /** Where a lent payload lies. */
+  /** The place of a lent payload. */
   bufferId: number;
   offset: number;
 }
@@ -65,7 +66,10 @@ class RingEnd {
     this.f64 = new Float64Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 8);
   }
 
-  /** The largest body: a few frames fit in at once, so that both ends work at the same time. */
+  /**
+   * The largest body. It is small enough for a few frames at once, so that both ends work at the
+   * same time.
+   */
   get maxBodyBytes(): number {
     return this.bytes.byteLength / 4 - FRAME_HEAD_BYTES;
   }
@@ -86,7 +90,7 @@ export class RingWriter extends RingEnd {
   }
 
   /**
-   * Puts a frame into the ring. False where there is no room: then the reader wakes this rank when
+   * Puts a frame into the ring. False where there is no room; the reader then wakes this rank when
    * there is.
    */
   write(head: FrameHead, body: Uint8Array): boolean {
@@ -126,12 +130,12 @@ export class RingWriter extends RingEnd {
     return Atomics.load(this.words, IS_FULL) === 1;
   }
 
-  /** Says that nothing more comes; what was written before is read first. */
+  /** Tells the reader that nothing more comes; what was written before is read first. */
   leave(): void {
     Atomics.store(this.words, HAS_LEFT, 1);
   }
 
-  /** Says that what this rank has lent is its own again from now on. */
+  /** Tells the reader that what this rank has lent is its own again from now on. */
   withdraw(): void {
     Atomics.store(this.words, IS_WITHDRAWN, 1);
   }
@@ -146,7 +150,8 @@ export class RingWriter extends RingEnd {
       return true;
     }
     Atomics.store(this.words, IS_FULL, 1);
-    // Once more: the reader may have made room before it could see that somebody waits for it.
+    // The position is read once more, because the reader may have made room before it could see
+    // that this rank waits for it.
     this.#head = Atomics.load(this.words, HEAD) >>> 0;
     return size <= capacity - ((this.#tail - this.#head) >>> 0);
   }
@@ -154,7 +159,7 @@ export class RingWriter extends RingEnd {
 
 export class RingReader extends RingEnd {
   readonly head: FrameHead = emptyHead();
-  /** The last frame's body, in the ring: until `next`. */
+  /** The last frame's body, which lies in the ring and is valid until `next`. */
   body: Uint8Array;
   #head: number;
   #frameBytes = 0;
@@ -169,14 +174,17 @@ export class RingReader extends RingEnd {
     return Atomics.load(this.words, TAIL) >>> 0 === (this.#head + this.#frameBytes) >>> 0;
   }
 
-  /** Whether the writer has said all; meaningful where the ring is empty after this was true. */
+  /**
+   * Whether the writer has finished; it counts only where the ring is found empty after this was
+   * true.
+   */
   get hasLeft(): boolean {
     return Atomics.load(this.words, HAS_LEFT) === 1;
   }
 
   /**
-   * Whether what the writer has lent is its own again; where not, what was read before is what was
-   * lent. A read and write at once: that keeps its place behind plain reads.
+   * Whether the writer has taken back what it lent. Where it has not, everything read before is
+   * what was lent. The flag is read and written at once, which keeps its place after plain reads.
    */
   get isWithdrawn(): boolean {
     return Atomics.add(this.words, IS_WITHDRAWN, 0) === 1;
@@ -212,7 +220,7 @@ export class RingReader extends RingEnd {
     return true;
   }
 
-  /** True once for a writer that waits for room and has some now: the caller wakes it. */
+  /** True once for a writer that waited for room and has some now: the caller wakes it. */
   takeWaiting(): boolean {
     if (Atomics.load(this.words, IS_FULL) === 0) {
       return false;

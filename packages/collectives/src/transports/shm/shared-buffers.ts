@@ -1,8 +1,8 @@
-// Memory that all ranks of a job can read: what this rank registered, under numbers that its peers
-// know it by, and what each peer told about its own. A buffer is told through a port, a message
-// that lies in it through a ring, so the message may come first.
+// Memory that all ranks of a job can read: what this rank registered, under numbers by which its
+// peers know it, and what each peer announced of its own. A buffer is announced through a port, and
+// a message that lies in it comes through a ring, so the message may come first.
 
-/** What this rank has registered. */
+/** The buffers that this rank has registered. */
 export class OwnBuffers {
   readonly #ids = new Map<ArrayBufferLike, number>();
   #next = 1;
@@ -17,7 +17,7 @@ export class OwnBuffers {
     return id;
   }
 
-  /** The number that it had. */
+  /** Forgets a buffer; returns the number that it had. */
   remove(buffer: ArrayBufferLike): number | undefined {
     const id = this.#ids.get(buffer);
     this.#ids.delete(buffer);
@@ -33,7 +33,7 @@ export class OwnBuffers {
   }
 }
 
-/** What one peer has registered. */
+/** The buffers that one peer has registered. */
 export class PeerBuffers {
   readonly #buffers = new Map<number, SharedArrayBuffer>();
   readonly #awaited = new Map<number, ((buffer: SharedArrayBuffer) => void)[]>();
@@ -50,7 +50,10 @@ export class PeerBuffers {
     this.#buffers.delete(id);
   }
 
-  /** A promise where it has not been told yet; that one stays pending if the peer ends first. */
+  /**
+   * The buffer of a number; a promise where it has not been announced yet. The promise stays
+   * pending if the peer ends first.
+   */
   get(id: number): SharedArrayBuffer | Promise<SharedArrayBuffer> {
     const known = this.#buffers.get(id);
     if (known !== undefined) {

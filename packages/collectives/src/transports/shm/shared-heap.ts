@@ -1,14 +1,14 @@
-// One WebAssembly memory of all ranks of a job, for what `allocate` gives: sums run in it without
-// copies, and any rank can read any place of it without being told of it. Each rank takes pages for
-// itself, since growing is atomic, and divides them alone. The surprise: after growth `buffer` is
-// another object, though the bytes are where they were.
+// One WebAssembly memory of all ranks of a job, from which `allocate` gives: sums run in it without
+// copies, and any rank can read any place of it without an announcement. Each rank takes pages for
+// itself, because growing is atomic, and divides them alone. After growth `buffer` is another
+// object, though the bytes are where they were.
 
-/** 4 GiB, which is all that a wasm32 memory can have. Beyond, allocate gives shared buffers. */
+/** 4 GiB, the most that a wasm32 memory can have. Beyond that, allocate gives shared buffers. */
 const MAX_PAGES = 65_536;
 
 const PAGE_BYTES = 64 * 1024;
 
-/** A rank takes at least so many bytes of new pages at a time. */
+/** The least number of bytes that a rank takes in new pages at a time. */
 const GROWTH_BYTES = 2 ** 20;
 
 /** Blocks are aligned to cache lines, so that no two ranks' blocks share one. */
@@ -17,12 +17,13 @@ const GRAIN_BYTES = 64;
 interface Block {
   start: number;
   end: number;
-  /** Whether nobody was ever given the block, so that its bytes are zero. */
+  /** Whether the block was never given to anyone, so that its bytes are zero. */
   isZero: boolean;
 }
 
 /**
- * Undefined where this platform has no such memory: no threads in wasm, or no address space left.
+ * Makes the memory; undefined where this platform has none of that kind, because wasm has no
+ * threads there or no address space is left.
  */
 export function createHeapMemory(): WebAssembly.Memory | undefined {
   try {
@@ -32,26 +33,26 @@ export function createHeapMemory(): WebAssembly.Memory | undefined {
   }
 }
 
-/** A rank's part of the heap. */
+/** One rank's part of the heap. */
 export class SharedHeap {
   readonly memory: WebAssembly.Memory;
   /** The buffers that `memory.buffer` has been, as far as views of them were made here. */
   readonly #buffers = new WeakSet<ArrayBufferLike>();
   /** The free blocks, by address; no two of them touch. */
   readonly #free: Block[] = [];
-  /** Where each block ends that was given, by its start. */
+  /** The end of each block that was given, by its start. */
   readonly #given = new Map<number, number>();
 
   constructor(memory: WebAssembly.Memory) {
     this.memory = memory;
   }
 
-  /** Whether a view that was made here has this buffer. */
+  /** Whether `buffer` is that of a view that was made here. */
   holds(buffer: ArrayBufferLike): boolean {
     return this.#buffers.has(buffer);
   }
 
-  /** Zeroed; undefined where the memory can't grow so far. */
+  /** Zeroed bytes; undefined where the memory can't grow enough. */
   allocate(byteLength: number): Uint8Array | undefined {
     const size = Math.max(1, Math.ceil(byteLength / GRAIN_BYTES)) * GRAIN_BYTES;
     const block = this.#free.find(({ start, end }) => end - start >= size) ?? this.#grow(size);
@@ -71,7 +72,7 @@ export class SharedHeap {
     return bytes;
   }
 
-  /** Takes back what `allocate` gave; anything else is not of here. */
+  /** Takes back what `allocate` gave. False for anything else. */
   release(bytes: Uint8Array): boolean {
     const start = bytes.byteOffset;
     const end = this.#given.get(start);
@@ -83,7 +84,7 @@ export class SharedHeap {
     return true;
   }
 
-  /** A view of bytes that any rank may own. */
+  /** A view of bytes that may belong to any rank. */
   view(offset: number, byteLength: number): Uint8Array {
     if (offset + byteLength > this.memory.buffer.byteLength) {
       this.memory.grow(0); // another rank has grown it, and this thread has not looked since
@@ -103,7 +104,7 @@ export class SharedHeap {
     }
   }
 
-  /** Joins a block with its free neighbors; returns what it is part of then. */
+  /** Joins a free block with its free neighbors; returns the block that it is part of then. */
   #put(block: Block): Block {
     const index = this.#free.findIndex(({ start }) => start > block.start);
     const at = index < 0 ? this.#free.length : index;
@@ -112,7 +113,7 @@ export class SharedHeap {
     return at > 0 && this.#join(at - 1) ? this.#free[at - 1]! : this.#free[at]!;
   }
 
-  /** Joins the blocks at `index` and behind it, where they touch. */
+  /** Joins the block at `index` with the one after it, where they touch. */
   #join(index: number): boolean {
     const [left, right] = [this.#free[index]!, this.#free[index + 1]];
     if (right === undefined || left.end !== right.start) {

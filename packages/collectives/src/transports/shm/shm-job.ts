@@ -1,5 +1,5 @@
-// What the thread that starts a job makes: shared memory for all ranks, and a handle for each that
-// it posts to the rank's thread.
+// The parts of a job that the starting thread makes: shared memory for all ranks, and a handle for
+// each, which it posts to the rank's thread.
 
 import { JoinError } from '../../errors.js';
 import { allocateJobMemory, checkRingBytes, defaultRingBytes } from './job-memory.js';
@@ -7,33 +7,33 @@ import { createHeapMemory } from './shared-heap.js';
 
 export interface ShmJobOptions {
   /**
-   * Bytes of the ring from each rank to each other one: a power of two. Default: 1 MiB up to 6
-   * ranks, then as many as make 32 MiB in all, but 16 KiB at least.
+   * The bytes of the ring from each rank to each other one, a power of two. Default: 1 MiB for up
+   * to 6 ranks; for more ranks as many as make 32 MiB in all, but at least 16 KiB.
    */
   readonly ringBytes?: number;
 }
 
 /**
- * What a rank's thread joins the job with: data for `postMessage` or `workerData`, with `ports` as
- * the transfer list. It can be handed on once, and used once.
+ * The handle with which a rank's thread joins the job: data for `postMessage` or `workerData`, with
+ * `ports` as the transfer list. It can be handed on once, and used once.
  */
 export interface ShmRankHandle {
   readonly rank: number;
   readonly worldSize: number;
-  /** Tells jobs of a page apart. */
+  /** Tells the jobs of a page apart. */
   readonly job: string;
   readonly ringBytes: number;
   readonly memory: SharedArrayBuffer;
-  /** For `allocate`, where the platform has such a memory. */
+  /** The memory for `allocate`, where the platform has such a memory. */
   readonly heap: WebAssembly.Memory | undefined;
-  /** To each other rank, in their order. */
+  /** The ports to the other ranks, in their order. */
   readonly ports: MessagePort[];
 }
 
 /**
  * Makes the handles of a job, by rank.
- * @throws {JoinError} where memory can't be shared, RangeError for
- * a world size or ring size that can't be right.
+ * @throws {JoinError} where memory can't be shared
+ * @throws {RangeError} for an impossible world size or ring size
  */
 export function createShmJob(worldSize: number, options: ShmJobOptions = {}): ShmRankHandle[] {
   if (!Number.isInteger(worldSize) || worldSize < 1) {
@@ -52,8 +52,8 @@ export function createShmJob(worldSize: number, options: ShmJobOptions = {}): Sh
   for (let low = 0; low < worldSize; low++) {
     for (let high = low + 1; high < worldSize; high++) {
       const { port1, port2 } = new MessageChannel();
-      // A closed end is noticed only by a port that has had something to read: now each has, so a
-      // thread that ends before it joins is noticed, too.
+      // A port notices that its other end was closed only if it has had something to read. After
+      // this message each has, so a thread that ends before it joins is noticed, too.
       port1.postMessage({ type: 'made' });
       port2.postMessage({ type: 'made' });
       handles[low]!.ports[high - 1] = port1;
@@ -63,9 +63,7 @@ export function createShmJob(worldSize: number, options: ShmJobOptions = {}): Sh
   return handles;
 }
 
-/**
- * @throws {JoinError} where there is no memory that threads can share.
- */
+/** @throws {JoinError} where there is no memory that threads can share */
 export function checkSharedMemory(place: {
   readonly rank: number;
   readonly worldSize: number;

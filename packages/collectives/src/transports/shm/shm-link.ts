@@ -1,11 +1,11 @@
-// One peer: messages out through a ring that this rank writes, messages in through one that it
-// reads, and payloads that the peer reads straight from registered memory.
+// The link to one peer: messages go out through a ring that this rank writes, and come in through
+// one that it reads; large payloads the peer may read straight from registered memory.
 //
 // Small payloads travel in the frame of their header. A larger one stays where it is until the
-// receiver has named its buffer: then, where it lies in registered memory, the receiver copies it
-// from there and says so (LENT, READ); else the receiver asks for it (OFFER, GRANT) and it comes in
-// chunks. A message that needs no receiver (send of a point-to-point call) is copied or comes in
-// chunks at once.
+// receiver has named its buffer. Then, where it lies in registered memory, the receiver copies it
+// from there and confirms that (LENT, READ). Elsewhere the receiver asks for it (OFFER, GRANT), and
+// it comes in chunks. A message that needs no receiver (send of a point-to-point call) is copied or
+// comes in chunks at once.
 
 import { isPointToPoint } from '../../endpoint/call-signature.js';
 import type { Turns } from '../../endpoint/turns.js';
@@ -17,14 +17,14 @@ import { PeerBuffers } from './shared-buffers.js';
 import type { SharedHeap } from './shared-heap.js';
 
 /**
- * Payloads of up to so many bytes are copied twice, with no answer to wait for: it would take
- * longer than the copy.
+ * A payload of up to this many bytes is copied twice, without waiting for an answer, which would
+ * take longer than the copy.
  */
 const INLINE_MAX_BYTES = 16 * 1024;
 
 /**
- * How many frames are written or read at a time: chunks of a ring and a half, or 0.1 ms of small
- * messages.
+ * The number of frames that are written or read at a time: chunks of a ring and a half, or 0.1 ms
+ * of small messages.
  */
 const TURN_FRAMES = 16;
 
@@ -39,16 +39,16 @@ const READ = 8; // message `id` has been read where it was
 
 const EMPTY = new Uint8Array(0);
 
-/** What a link needs of its transport. */
+/** The part of its transport that a link needs. */
 export interface LinkHost {
   readonly turns: Turns;
   readonly heap: SharedHeap | undefined;
   readonly isClosed: boolean;
-  /** The number by which peers know this memory, where they do. */
+  /** The number by which peers know this memory; undefined where they don't. */
   bufferIdOf(buffer: ArrayBufferLike): number | undefined;
   onMessage(from: number, header: MessageHeader): MessageSink;
   wake(peer: number): void;
-  /** Sees to it that `pump` and `receive` are called soon. */
+  /** Makes `pump` and `receive` be called soon. */
   lookSoon(): void;
 }
 
@@ -58,7 +58,7 @@ interface Outgoing {
   readonly kind: number;
   readonly id: number;
   readonly onProgress: (() => void) | undefined;
-  /** How many bytes have been put into the ring. */
+  /** The number of bytes that have been put into the ring. */
   sent: number;
   /** Whether nothing reads the payload any more. */
   isDone: boolean;
@@ -80,16 +80,16 @@ export class ShmLink {
   readonly #encoder = new HeaderEncoder();
   readonly #decoder = new HeaderDecoder();
   readonly #head = emptyHead();
-  /** The answers that are to be written: a kind, and the message that it answers. */
+  /** The answers that are to be written: the kind of each, and the message that it answers. */
   readonly #answers: { readonly kind: number; readonly id: number }[] = [];
   /** The messages that have not begun. */
   readonly #queue: Outgoing[] = [];
   /** The messages that have begun and were granted, in order: their chunks fill the ring. */
   readonly #streams: Outgoing[] = [];
-  /** The messages that were offered or lent, by id: their receiver has the word. */
+  /** The messages that were offered or lent, by id; their receiver acts next. */
   readonly #waiting = new Map<number, Outgoing>();
   readonly #incoming = new Map<number, Incoming>();
-  /** The description of the first message in the queue, where it found no room yet. */
+  /** The description of the first message in the queue, where it has found no room yet. */
   #description: Uint8Array | undefined;
   #nextId = 1;
   #isOver = false;
@@ -128,7 +128,7 @@ export class ShmLink {
         });
   }
 
-  /** Writes what there is room for, and wakes the peer if there was something: then true. */
+  /** Writes what there is room for, and wakes the peer if that was something; then true. */
   pump(): boolean {
     const hasWritten = this.#writeSome();
     if (hasWritten) {
@@ -143,7 +143,7 @@ export class ShmLink {
     return hasWritten;
   }
 
-  /** Resolves when the peer has all that was sent. */
+  /** Resolves when the peer has everything that was sent. */
   flushed(): Promise<void> {
     return new Promise((resolve) => {
       this.#onFlushed = resolve;
@@ -151,7 +151,7 @@ export class ShmLink {
     });
   }
 
-  /** Says goodbye: the peer reads what is in the ring first. */
+  /** Says goodbye; the peer first reads what is in the ring. */
   leave(): void {
     this.#writer.leave();
     this.#host.wake(this.peer);
@@ -168,7 +168,7 @@ export class ShmLink {
     return !this.#reader.isEmpty;
   }
 
-  /** Whether the peer said goodbye and all before that has been read. */
+  /** Whether the peer said goodbye and everything before that has been read. */
   get hasPeerLeft(): boolean {
     return this.#reader.hasLeft && this.#reader.isEmpty;
   }
@@ -188,7 +188,7 @@ export class ShmLink {
     return true;
   }
 
-  /** Gives up the peer: its sends resolve, since nobody depends on them. */
+  /** Gives the peer up. Sends to it resolve, because nothing depends on them. */
   drop(): void {
     this.#isOver = true;
     this.#lent.end();
@@ -226,8 +226,8 @@ export class ShmLink {
   }
 
   /**
-   * Writes one frame. Answers come first, since a peer waits for them, then what begins, then
-   * chunks.
+   * Writes one frame. Answers come first, because a peer waits for them, then messages that begin,
+   * then chunks.
    */
   #writeNext(): boolean {
     const answer = this.#answers[0];
@@ -294,7 +294,7 @@ export class ShmLink {
     return true;
   }
 
-  /** Notes that a lent payload has been read. False where its owner had it back before that. */
+  /** Notes that a lent payload has been read. False where its owner took it back before that. */
   #endRead(id: number): boolean {
     const isWhole = !this.#reader.isWithdrawn;
     if (isWhole && !this.#isOver) {

@@ -1,6 +1,6 @@
-// Transport between threads that share memory: a link a peer, one loop that looks at all of them
-// when somebody has rung, ports for what is rare (control messages, registered memory) and for
-// noticing that a thread has ended.
+// The transport between threads that share memory: a link to each peer, one loop that looks at all
+// of them when a peer has rung, and ports for what is rare (control messages, registered memory)
+// and for noticing that a thread has ended.
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
 import type { Turns } from '../../endpoint/turns.js';
@@ -21,12 +21,12 @@ import type { ShmRankHandle } from './shm-job.js';
 import { type LinkHost, ShmLink } from './shm-link.js';
 import { openPort, ThreadPresence } from './thread-presence.js';
 
-/** How long a polite ending may take before what is still queued is given up. */
+/** The time that a polite ending may take before what is still queued is given up. */
 const CLOSE_MS = 1000;
 
 /**
- * Milliseconds of moving frames in one callback: 20 ms are the limit, and others want their part of
- * a turn.
+ * The milliseconds of moving frames in one callback. The limit of a turn is 20 ms, and other work
+ * needs its share of that.
  */
 const LOOK_MS = 4;
 
@@ -44,7 +44,7 @@ export interface ShmTransportOptions {
   readonly heap: SharedHeap | undefined;
   readonly listener: TransportListener;
   readonly turns: Turns;
-  /** Milliseconds for which it looks again in every turn of the event loop before it sleeps. */
+  /** The milliseconds for which it looks again in every turn of the event loop before it sleeps. */
   readonly watchMs: number;
 }
 
@@ -217,7 +217,7 @@ export class ShmTransport implements Transport, LinkHost {
 
   // -------------------------------------------------------------- the rings
 
-  /** Hears that somebody rang, or may have. */
+  /** Called when another rank has rung, or may have. */
   #onWake(): void {
     if (!this.#isLookDue && !this.#isClosed) {
       this.#look();
@@ -238,7 +238,9 @@ export class ShmTransport implements Transport, LinkHost {
     }
   }
 
-  /** Reads and writes while there is something to; then it watches for a while; then it sleeps. */
+  /**
+   * Reads and writes while there is something to move; then it watches for a while; then it sleeps.
+   */
   #look(): void {
     const endMs = performance.now() + LOOK_MS;
     while (!this.#isClosed) {
@@ -343,14 +345,17 @@ export class ShmTransport implements Transport, LinkHost {
     this.#options.listener.onPeerLeft(peer.rank);
   }
 
-  /** Hears that a peer's thread ended, or let go of the job. What it wrote before still counts. */
+  /**
+   * Called when a peer's thread has ended, or has let go of the job. What it wrote before still
+   * counts.
+   */
   #onThreadEnded(peer: Peer): void {
     if (!this.#isJoined) {
       this.#onEnded(peer.rank);
       return;
     }
     while (!this.#isClosed && !peer.isGone && peer.link.receive()) {
-      // to the end of the ring
+      // The ring is read to its end.
     }
     if (this.#isClosed || peer.isGone) {
       return;
@@ -376,7 +381,7 @@ export class ShmTransport implements Transport, LinkHost {
     }
   }
 
-  /** Resolves when the peers have all that was sent, or it took too long. */
+  /** Resolves when the peers have everything that was sent, or it took too long. */
   async #flush(): Promise<void> {
     const flushed = this.#peers.map(({ link }) => link.flushed());
     let timer: ReturnType<typeof setTimeout> | undefined;

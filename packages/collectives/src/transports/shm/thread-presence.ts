@@ -1,24 +1,24 @@
-// Notices that another rank's thread has ended, however busy this or that one is. Node closes a
-// thread's ports with it and says so at the other end; browsers don't, but they free the Web Locks
-// that an ended worker held.
+// Notices that another rank's thread has ended, however busy both threads are. Node closes a
+// thread's ports when it ends, and reports that at the other end. Browsers don't, but they free the
+// Web Locks that an ended worker held.
 
 /**
- * Milliseconds for messages that an ended thread has posted: they take well under 10, and a busy
- * machine gets room.
+ * The milliseconds for messages that an ended thread has posted: they take well under 10, and the
+ * rest is for a busy machine.
  */
 const POSTED_MS = 200;
 
-/** The part of Node's ports that the DOM's don't have. */
+/** The method of Node's ports that those of the DOM lack. */
 interface NodePort {
   unref?(): void;
 }
 
-/** Whether the end of a thread closes its ports audibly. */
+/** Whether the other end of a port hears when a thread ends. */
 function doPortsTell(port: MessagePort): boolean {
   return typeof (port as NodePort).unref === 'function';
 }
 
-/** Listens to a port. In Node the port alone keeps no thread alive. */
+/** Listens to a port. In Node the port alone does not keep a thread alive. */
 export function openPort(port: MessagePort, onMessage: (data: unknown) => void): void {
   port.addEventListener('message', ({ data }) => onMessage(data));
   port.start();
@@ -36,7 +36,7 @@ export class ThreadPresence {
     this.#rank = rank;
   }
 
-  /** Resolves when this thread's end will be noticed by those that watch it. */
+  /** Resolves when threads that watch this one would notice its end. */
   async hold(ports: readonly MessagePort[]): Promise<void> {
     if (ports.length === 0 || doPortsTell(ports[0]!) || globalThis.navigator?.locks === undefined) {
       return;
@@ -52,13 +52,14 @@ export class ThreadPresence {
     });
   }
 
-  /** Calls `onEnd`, perhaps more than once, when the port's other thread ended or closed it. */
+  /** Calls `onEnd`, perhaps more than once, when the port's other thread has ended or closed it. */
   watchPort(port: MessagePort, onEnd: () => void): void {
     port.addEventListener('close', onEnd);
   }
 
   /**
-   * Does the same by the peer's lock, where ports don't tell; the peer has said that it holds it.
+   * Does the same by means of the peer's lock, where ports don't tell; the peer has announced that
+   * it holds it.
    */
   watchLock(peer: number, port: MessagePort, onEnd: () => void): void {
     if (doPortsTell(port) || globalThis.navigator?.locks === undefined) {
@@ -67,13 +68,13 @@ export class ThreadPresence {
     const options = { mode: 'shared', signal: this.#ended.signal } as const;
     navigator.locks
       .request(this.#lockOf(peer), options, () => {
-        // What it posted before it ended may still be on its way.
+        // Messages that it posted before it ended may still be on their way.
         setTimeout(onEnd, POSTED_MS);
       })
       .catch(() => {}); // aborted
   }
 
-  /** Lets go, so that those who watch take this thread for ended, and watches no more. */
+  /** Releases the lock, so that threads that watch take this one for ended, and stops watching. */
   release(): void {
     this.#release?.();
     this.#ended.abort();

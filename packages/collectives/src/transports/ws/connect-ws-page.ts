@@ -1,5 +1,5 @@
-// A rank in a page joins a job over native WebSockets: the `browser` side of `connectWs`. A page
-// can't listen, so it links to Node ranks directly and to other pages through the rendezvous'
+// Joins a page's rank to a job over native WebSockets: the `browser` side of `connectWs`. A page
+// can't listen, so it links directly to Node ranks, and to other pages through the rendezvous'
 // process.
 
 import type { ProcessGroup } from '../../group/process-group.js';
@@ -9,9 +9,9 @@ import type { JobOptions } from './join/job-options.js';
 import { checkJoin, joinOverWs } from './join/join-over-ws.js';
 
 export interface ConnectWsPageOptions extends JobOptions {
-  /** Where the rendezvous is: rank 0 in Node, or `serveRendezvous`. Default: 127.0.0.1. */
+  /** The host of the rendezvous: rank 0 in Node, or `serveRendezvous`. Default: 127.0.0.1. */
   readonly address?: string;
-  /** wss, as all ranks. Default: whether the page itself came by https. */
+  /** Whether to use wss; the same on all ranks. Default: whether the page itself came by https. */
   readonly isSecure?: boolean;
 }
 
@@ -23,7 +23,7 @@ export async function connectWs(options: ConnectWsPageOptions): Promise<ProcessG
   return (await connectWsEndpoint(options)).group;
 }
 
-/** Does the same, and gives the endpoint too, for tests that kill a rank. */
+/** Joins in the same way, and returns the endpoint too, for tests that kill a rank. */
 export async function connectWsEndpoint(options: ConnectWsPageOptions) {
   const isHosted = false;
   const isSecure = options.isSecure ?? globalThis.location?.protocol === 'https:';

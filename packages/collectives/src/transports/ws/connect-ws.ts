@@ -1,4 +1,4 @@
-// A rank in a Node process joins a job over WebSockets. See joiner.ts for how.
+// Joins the rank of a Node process to a job over WebSockets. joiner.ts does the work.
 
 import { JoinError } from '../../errors.js';
 import type { ProcessGroup } from '../../group/process-group.js';
@@ -12,7 +12,8 @@ import type { ListenWish } from './join/joiner-options.js';
 
 export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
   /**
-   * Where the rendezvous is; rank 0, which hosts it by default, listens there. Default: 127.0.0.1.
+   * The host of the rendezvous. Rank 0, which hosts it by default, listens there. Default:
+   * 127.0.0.1.
    */
   readonly address?: string;
   /**
@@ -20,9 +21,14 @@ export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
    * 0'.
    */
   readonly rendezvous?: 'rank 0' | 'elsewhere';
-  /** Where this rank listens, if it doesn't host the rendezvous. False: it only opens links. */
+  /**
+   * The address at which this rank listens, if it doesn't host the rendezvous. false: it only opens
+   * links.
+   */
   readonly listen?: ListenWish | false;
-  /** On rank 0, when it hosts: the port it listens on, for the launcher to pass on. */
+  /**
+   * Called on rank 0, when it hosts, with the port that it listens on, for the launcher to pass on.
+   */
   readonly onListen?: (port: number) => void;
 }
 
@@ -31,7 +37,7 @@ export async function connectWs(options: ConnectWsOptions): Promise<ProcessGroup
   return (await connectWsEndpoint(options)).group;
 }
 
-/** Does the same, and gives the endpoint too, for tests that kill a rank. */
+/** Joins in the same way, and returns the endpoint too, for tests that kill a rank. */
 export async function connectWsEndpoint(options: ConnectWsOptions) {
   const { rank, worldSize, tls, listen = {} } = options;
   const isHosted = rank === 0 && options.rendezvous !== 'elsewhere';

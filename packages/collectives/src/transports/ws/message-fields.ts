@@ -1,8 +1,8 @@
-// Checks the fields of peers' JSON messages. Peers know the secret, but may be broken: every field
-// is checked for type and range before anybody uses it. Each function throws an Error that says
-// what is wrong.
+// Checks the fields of peers' JSON messages. Peers know the secret, but may be broken: the type and
+// range of every field are checked before it is used. Each function throws an Error that tells what
+// is wrong.
 
-/** Longer texts are cut, not refused: they are for people. */
+/** A longer text is cut, not refused, because texts are for people. */
 const MAX_TEXT = 4096;
 
 export type Fields = Readonly<Record<string, unknown>>;
@@ -29,7 +29,9 @@ export function textOf(value: unknown, name: string, maxLength?: number): string
   return maxLength === undefined ? printable(value.slice(0, MAX_TEXT)) : value;
 }
 
-/** What people read may end on a terminal, which obeys control characters. */
+/**
+ * Replaces control characters, because what people read may end on a terminal, which obeys them.
+ */
 function printable(text: string): string {
   return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (found) => (found === '\n' ? found : '?'));
 }

@@ -1,4 +1,4 @@
-// What forming a job needs of where it runs.
+// What the forming of a job needs of the platform that it runs on.
 
 import type { SocketPlatform } from '../../sockets/socket-platform.js';
 import type { HeartbeatSender } from './heartbeat/heartbeat-sender.js';
@@ -6,8 +6,8 @@ import type { HeartbeatSender } from './heartbeat/heartbeat-sender.js';
 export interface WsPlatform {
   readonly sockets: SocketPlatform;
   /**
-   * Signs of life that don't depend on the rank's own thread; undefined where there is no such
-   * thing.
+   * Starts signs of life that don't depend on the rank's own thread; resolves with undefined where
+   * the platform has none.
    */
   startHeartbeats(heartbeatMs: number): Promise<HeartbeatSender | undefined>;
 }

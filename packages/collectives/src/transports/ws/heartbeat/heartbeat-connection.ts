@@ -1,5 +1,5 @@
-// One connection of a heartbeat worker in Node: small binary messages, framed and read as those of
-// links are.
+// One connection of a heartbeat worker in Node: small binary messages, framed and read like those
+// of links.
 
 import type { Socket } from 'node:net';
 import { nameOf } from '../../../sockets/door.js';
@@ -7,28 +7,28 @@ import { FrameWriter } from '../../../sockets/frame-writer.js';
 import { WebSocketReader } from '../../../sockets/websocket-reader.js';
 
 export interface HeartbeatConnectionOptions {
-  /** Whether this end has opened the connection; else the peer is a stranger until `trust`. */
+  /** Whether this end has opened the connection; if not, the peer is a stranger until `trust`. */
   readonly isClient: boolean;
-  /** The bytes are the receiver's. */
+  /** Called with a message, whose bytes belong to the receiver. */
   onBinary(bytes: Uint8Array): void;
   /** Called once, with the code of the peer's close frame, or 1006 where it had none. */
   onClose(code: number, reason: string): void;
 }
 
-/** What a handshake says fits, with room to spare. */
+/** The longest message. Those of a handshake fit, with room to spare. */
 const MAX_MESSAGE_BYTES = 125;
 
 const NO_STATUS = 1005;
 const NO_CLOSE_FRAME = 1006;
 
 export class HeartbeatConnection {
-  /** Its address and port, which a closed socket has forgotten. */
+  /** The peer's address and port, kept because a closed socket has forgotten them. */
   readonly name: string;
   readonly #socket: Socket;
   readonly #writer: FrameWriter;
   readonly #reader: WebSocketReader;
   readonly #options: HeartbeatConnectionOptions;
-  /** A stranger says one thing, its proof. */
+  /** A stranger may send a single message, its proof. */
   #isTrusted: boolean;
   #hasSpoken = false;
   #code = NO_CLOSE_FRAME;
@@ -40,7 +40,7 @@ export class HeartbeatConnection {
     this.#options = options;
     this.#isTrusted = options.isClient;
     this.#writer = new FrameWriter(socket, options.isClient);
-    const drop = () => this.drop(); // no process of ours says such a thing
+    const drop = () => this.drop(); // no process of this package sends such a thing
     this.#reader = new WebSocketReader(
       {
         onBinary: (bytes) => this.#onBinary(bytes),
@@ -59,7 +59,7 @@ export class HeartbeatConnection {
     return this.#socket.writableLength;
   }
 
-  /** Reads what came with the upgrade, and then what comes. */
+  /** Reads what came with the upgrade, and then what comes later. */
   begin(head: Buffer): void {
     const socket = this.#socket;
     socket.setNoDelay(true);
@@ -74,7 +74,7 @@ export class HeartbeatConnection {
     }
   }
 
-  /** The peer has proved itself. */
+  /** Notes that the peer has proved itself. */
   trust(): void {
     this.#isTrusted = true;
   }
@@ -83,13 +83,13 @@ export class HeartbeatConnection {
     this.#writer.binary(bytes);
   }
 
-  /** Says why, and ends. */
+  /** Sends the reason, and ends the connection. */
   close(code: number, reason: string): void {
     this.#writer.close(code, reason);
     this.#socket.end();
   }
 
-  /** Ends without a word. */
+  /** Ends the connection without a word. */
   drop(): void {
     this.#socket.destroy();
   }

@@ -1,12 +1,15 @@
-// What a rank and its heartbeat worker say to each other, in Node and in pages. The worker has the
-// connections, the rank's own thread the secret: each handshake is passed through.
+// The messages between a rank and its heartbeat worker, in Node and in pages. The worker has the
+// connections and the rank's own thread has the secret, so each handshake is passed through.
 
 import type { DoorPolicy, Refusal } from '../../../sockets/door.js';
 import type { ClientTls } from '../../../sockets/tls-psk.js';
 
-/** `id` names a connection: from 0 those that the rank opened, below 0 those that were accepted. */
+/**
+ * A command to the worker. `id` names a connection: from 0 on those that the rank opened, below 0
+ * those that were accepted.
+ */
 export type HeartbeatCommand =
-  /** The first one. */
+  /** The first command. */
   | { readonly type: 'start'; readonly heartbeatMs: number }
   | {
       readonly type: 'open';
@@ -17,7 +20,7 @@ export type HeartbeatCommand =
   | { readonly type: 'send'; readonly id: number; readonly bytes: Uint8Array }
   | { readonly type: 'trust'; readonly id: number }
   | { readonly type: 'beat'; readonly id: number }
-  /** Without a code the connection is dropped. */
+  /** Ends a connection; without a code it is dropped. */
   | { readonly type: 'close'; readonly id: number; readonly code?: number; readonly reason: string }
   /** In Node only. */
   | { readonly type: 'listen'; readonly host: string; readonly policy: DoorPolicy }
@@ -25,7 +28,7 @@ export type HeartbeatCommand =
 
 export type HeartbeatEvent =
   | { readonly type: 'open'; readonly id: number }
-  /** With the code of its close frame, or 1006 where it had none. */
+  /** A connection ended, with the code of its close frame, or 1006 where it had none. */
   | {
       readonly type: 'closed';
       readonly id: number;
@@ -33,25 +36,25 @@ export type HeartbeatEvent =
       readonly reason: string;
     }
   | { readonly type: 'binary'; readonly id: number; readonly bytes: Uint8Array }
-  /** Port 0 where it can't listen. */
+  /** The worker listens; port 0 where it can't. */
   | { readonly type: 'listening'; readonly port: number }
   | { readonly type: 'stopped listening' }
   | { readonly type: 'accepted'; readonly id: number; readonly from: string }
   | { readonly type: 'refused'; readonly refusal: Refusal };
 
-/** To a page's worker, which also keeps the time: it answers so much later. */
+/** A command to a page's worker, which also keeps the time: it answers 'look' so much later. */
 export type PageHeartbeatCommand =
   | HeartbeatCommand
   | { readonly type: 'look'; readonly afterMs: number };
 
 export type PageHeartbeatEvent =
   | HeartbeatEvent
-  /** Once, when it has started. */
+  /** Sent once, when the worker has started. */
   | { readonly type: 'ready' }
   | { readonly type: 'look' };
 
 /**
- * Unsent bytes of a connection above which it gets no further beat: a peer that reads nothing is
- * silent itself, and what it has not read by now need not pile up.
+ * The unsent bytes of a connection above which it gets no further beat: a peer that reads nothing
+ * is silent itself, and beats that it has not read need not pile up.
  */
 export const MAX_UNREAD_BYTES = 1024;

@@ -1,4 +1,4 @@
-// The seam between a rank and its heartbeat worker, of Node or of a page: signs of life that go on
+// The seam between a rank and its heartbeat worker, of Node or of a page, which sends signs of life
 // while the rank's own thread computes.
 
 import type { Hello } from '../../../sockets/handshake.js';
@@ -6,14 +6,15 @@ import type { WireSocket } from '../../../sockets/wire-socket.js';
 
 export interface HeartbeatSender {
   /**
-   * A connection to a peer's listener, for the handshake of role 'heartbeat'. Rejects with
+   * Opens a connection to a peer's listener, for the handshake of role 'heartbeat'. Rejects with
    * OpenError.
    */
   open(url: string): Promise<WireSocket>;
-  /** From now on an empty binary message goes over the connection every heartbeatMs. */
+  /** Sends an empty binary message over the connection every heartbeatMs from now on. */
   beat(socket: WireSocket): void;
   /**
-   * Listens for peers that can't, on a free port; 0 where it fails. Absent where nobody can listen.
+   * Listens, on a free port, for peers that can't listen; resolves with 0 where it fails. Absent
+   * where the platform can't listen.
    */
   listen?(options: HeartbeatListenOptions): Promise<number>;
   /** Frees the port, at the latest when it resolves; proven connections live on. */
@@ -24,8 +25,11 @@ export interface HeartbeatSender {
 
 export interface HeartbeatListenOptions {
   readonly host: string;
-  /** Why a peer that knows the secret is turned away all the same. */
+  /**
+   * The reason why a peer that knows the secret is turned away all the same; undefined where it is
+   * not.
+   */
   refusalOf(hello: Hello): string | undefined;
-  /** A peer has proved itself. */
+  /** Called when a peer has proved itself. */
   onPeer(hello: Hello, socket: WireSocket): void;
 }

@@ -1,5 +1,5 @@
-// How the connections of a heartbeat worker in Node become WebSockets: by Node's own HTTP, since a
-// worker that is started from a text can't import the `ws` library.
+// Turns the connections of a heartbeat worker in Node into WebSockets by means of Node's own HTTP,
+// because a worker that is started from a text can't import the `ws` library.
 
 import { createHash, randomBytes } from 'node:crypto';
 import { request as requestPlain } from 'node:http';
@@ -9,14 +9,16 @@ import { type ClientTls, connectOptionsOf } from '../../../sockets/tls-psk.js';
 
 export interface Upgraded {
   readonly socket: Socket;
-  /** What was read behind the upgrade. */
+  /** What was read after the upgrade. */
   readonly head: Buffer;
 }
 
 /** The text that RFC 6455 appends to a client's key. */
 const ACCEPT_SUFFIX = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
 
-/** Opens a WebSocket. Rejects with an error whose message is a code of Node's, where it has one. */
+/**
+ * Opens a WebSocket. Rejects with an error whose message is one of Node's codes, where it has one.
+ */
 export function requestUpgrade(url: string, tls: ClientTls): Promise<Upgraded> {
   const { protocol, hostname, port, pathname } = new URL(url);
   const isSecure = protocol === 'wss:';
@@ -47,7 +49,7 @@ export function requestUpgrade(url: string, tls: ClientTls): Promise<Upgraded> {
   });
 }
 
-/** Answers a request for a WebSocket, by the key that it has sent. */
+/** Answers a request for a WebSocket, by the key that came with it. */
 export function acceptUpgrade(socket: Socket, key: string): void {
   const accept = createHash('sha1').update(`${key}${ACCEPT_SUFFIX}`).digest('base64');
   socket.write(

@@ -1,6 +1,6 @@
-// Signs of life from a worker thread, over connections of its own: a rank that computes without a
-// turn of its event loop goes on saying that it lives. To peers that can't listen they go over
-// connections that those open, so the worker listens for them while a job forms. Node only.
+// Sends signs of life from a worker thread, over connections of its own, so a rank that computes
+// without a turn of its event loop still shows that it lives. Signs for peers that can't listen go
+// over connections that those open, so the worker listens for them while a job forms. Node only.
 
 import { Worker } from 'node:worker_threads';
 import { WORKER_TEXT } from '../../../generated/node-heartbeat-worker.js';
@@ -31,8 +31,8 @@ export class NodeHeartbeatSender implements HeartbeatSender {
   constructor(options: NodeHeartbeatSenderOptions) {
     const { heartbeatMs, sockets, workerUrl } = options;
     this.#options = options;
-    // The worker gets none of the process's flags: a loader or an inspector has no business in
-    // there.
+    // The worker gets none of the process's flags, because it has no use for a loader or an
+    // inspector.
     const setUp = { execArgv: [], name: 'shardweave heartbeat' };
     this.#worker =
       workerUrl === undefined

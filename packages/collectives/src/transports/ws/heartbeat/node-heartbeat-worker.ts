@@ -1,7 +1,7 @@
-// What a heartbeat worker does in Node: it opens and accepts connections, passes their handshakes
-// on to the rank's own thread, which has the secret, and beats on those that have proved
-// themselves. The build bundles it into one text (see tooling/workers), so it imports nothing but
-// what Node and this package have.
+// The heartbeat worker in Node: it opens and accepts connections, passes their handshakes on to the
+// rank's own thread, which has the secret, and beats on those that have proved themselves. The
+// build bundles it into one text (see tooling/workers), so it imports only Node's modules and this
+// package's.
 
 import { Door, nameOf } from '../../../sockets/door.js';
 import { HeartbeatConnection } from './heartbeat-connection.js';

@@ -1,6 +1,6 @@
-// Signs of life of a page, from a web worker with connections of its own. A page whose policy
-// forbids workers from blobs has none unless it names a file of its own for it: it is heard of by
-// its links, and its sockets keep their own time.
+// Sends a page's signs of life from a web worker with connections of its own. A page whose policy
+// forbids workers from blobs has none, unless it names a file of its own for the worker. Peers then
+// hear the page over its links, and its sockets keep their own time.
 
 import { WORKER_TEXT } from '../../../generated/page-heartbeat-worker.js';
 import type { PageLooks } from '../../../sockets/page-looks.js';
@@ -27,7 +27,10 @@ export class PageHeartbeatSender implements HeartbeatSender {
     this.#sockets = new WorkerSockets((command) => this.#post(command));
   }
 
-  /** Undefined where the page may have no such worker. Rejects where `workerUrl` is of none. */
+  /**
+   * Starts the worker. Undefined where the page may have no such worker. Rejects where `workerUrl`
+   * is not the URL of one.
+   */
   static async start({
     heartbeatMs,
     looks,

@@ -1,5 +1,5 @@
-// What a heartbeat worker does in a page: a web worker, whose timers go on while the page's own
-// thread computes, with native WebSockets of its own. The build bundles it into one text (see
+// The heartbeat worker in a page: a web worker, whose timers go on while the page's own thread
+// computes, with native WebSockets of its own. The build bundles it into one text (see
 // tooling/workers).
 
 import {

@@ -2,8 +2,8 @@
 // loop: what arrived while this rank was busy or stopped has to be read before the peer is judged.
 
 /**
- * A lost peer has been silent for so many turns of the timer: a machine that slept wakes up with
- * late clocks.
+ * The number of timer turns for which a lost peer has been silent. It guards against a machine that
+ * slept and wakes up with late clocks.
  */
 const MIN_SILENT_TICKS = 4;
 
@@ -12,15 +12,15 @@ export class Pulse {
   #silentTicks = 0;
   #heardAt: number;
 
-  /** `limitMs` is the silence after which the peer counts as lost. */
+  /** @param limitMs the silence after which the peer counts as lost */
   constructor(limitMs: number, now: number) {
     this.#limitMs = limitMs;
     this.#heardAt = now;
   }
 
   /**
-   * Hears at each turn of the timer whether the peer has spoken since the last. True where it
-   * counts as lost.
+   * Called at each turn of the timer, with whether the peer has sent anything since the last one.
+   * True where the peer counts as lost.
    */
   isLost(hasSpoken: boolean, now: number): boolean {
     if (hasSpoken) {

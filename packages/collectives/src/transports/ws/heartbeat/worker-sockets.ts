@@ -1,5 +1,5 @@
-// The connections of a heartbeat worker as the rank's own thread sees them, which makes their
-// handshakes and hears what comes over them.
+// The connections of a heartbeat worker as the rank's own thread sees them. That thread makes their
+// handshakes and receives what comes over them.
 
 import { HandlerSlot } from '../../../sockets/handler-slot.js';
 import { OpenError } from '../../../sockets/socket-platform.js';
@@ -14,7 +14,7 @@ export class WorkerSockets {
   readonly #tls: ClientTls;
   readonly #sockets = new Map<number, WorkerSocket>();
   #nextId = 0;
-  /** Why the worker has ended, once it has. */
+  /** The reason for which the worker has ended, once it has. */
   #ending: string | undefined;
 
   constructor(post: Post, tls: ClientTls = {}) {
@@ -32,7 +32,7 @@ export class WorkerSockets {
     return socket;
   }
 
-  /** Gives the connection of that id, which the worker has accepted. */
+  /** The connection of that id, which the worker has accepted. */
   accept(id: number): WireSocket {
     return this.#add(id);
   }
@@ -41,7 +41,7 @@ export class WorkerSockets {
     this.#post({ type: 'beat', id: (socket as WorkerSocket).id });
   }
 
-  /** Hears what the worker says of one connection. */
+  /** Takes what the worker reports of one connection. */
   onEvent(event: Extract<HeartbeatEvent, { readonly id: number }>): void {
     this.#sockets.get(event.id)?.onEvent(event);
     if (event.type === 'closed') {
@@ -49,7 +49,7 @@ export class WorkerSockets {
     }
   }
 
-  /** The worker has ended, and with it all connections. */
+  /** Called when the worker has ended, and all connections with it. */
   onEnd(reason: string): void {
     this.#ending = reason;
     for (const id of [...this.#sockets.keys()]) {
@@ -89,7 +89,8 @@ class WorkerSocket implements WireSocket {
     } else if (event.type === 'binary') {
       this.#slot.onBinary(event.bytes);
     } else if (event.type === 'closed') {
-      // This counts where it was not open yet. Its listener has been heard of, so it may come back.
+      // This counts where the socket was not open yet. Its listener has answered before, so it may
+      // come back.
       this.#onRefused(new OpenError(event.reason, { isEarly: true }));
       this.#slot.onClose(event.code, event.reason);
     }

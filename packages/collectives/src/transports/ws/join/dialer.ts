@@ -1,5 +1,5 @@
-// One rank's way to others: it dials addresses until the time to join is over, and proves the
-// secret there.
+// One rank's way to other processes: it dials addresses until the time to join is over, and proves
+// the secret there.
 
 import { JoinError } from '../../../errors.js';
 import { RENDEZVOUS_TARGET, type Role } from '../../../sockets/handshake.js';
@@ -13,38 +13,38 @@ import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type { HostPort } from './job-options.js';
 import type { JoinerOptions } from './joiner-options.js';
 
-/**
- * The first wait between two tries. It is doubled from one to the next, up to the platform's limit.
- */
+/** The first wait between two tries. It is doubled from try to try, up to the platform's limit. */
 const FIRST_RETRY_MS = 50;
 
 const PAGE_HINT =
   'A page cannot host it: start rank 0 in Node, or serveRendezvous with this page among allowedOrigins.';
 
-/** The roles whose connection leads to the rendezvous' process, whoever is wanted behind it. */
+/**
+ * The roles whose connection leads to the rendezvous' process, whichever rank is wanted behind it.
+ */
 const MET_AT_RENDEZVOUS: readonly Role[] = ['rendezvous', 'relay', 'heartbeat relay'];
 
-/** One connection that is wanted. */
+/** A connection that is wanted. */
 export interface Reach {
   readonly role: Role;
   readonly target: number;
-  /** Where to dial, unless the option `route` leads elsewhere. */
+  /** The address to dial, unless the option `route` leads elsewhere. */
   readonly address: HostPort;
   /** A connection that is open already, on which to prove first. */
   readonly first?: WireSocket;
-  /** How a connection is opened. Default: by the rank's own thread. */
+  /** Opens a connection. Default: the rank's own thread does. */
   open?(url: string): Promise<WireSocket>;
 }
 
 export class Dialer {
-  /** When the time to join is over, by performance.now(). */
+  /** The time at which joining must have succeeded, by performance.now(). */
   readonly deadline: number;
   readonly #options: JoinerOptions;
   readonly #sockets: SocketPlatform;
   readonly #hasFailed: () => boolean;
   #rendezvousUrl: string | undefined;
 
-  /** `hasFailed` says whether the job won't form any more. */
+  /** @param hasFailed whether the job won't form any more */
   constructor(options: JoinerOptions, sockets: SocketPlatform, hasFailed: () => boolean) {
     this.#options = options;
     this.#sockets = sockets;
@@ -52,7 +52,7 @@ export class Dialer {
     this.deadline = performance.now() + options.joinTimeoutMs;
   }
 
-  /** Where the rendezvous was dialed. */
+  /** The URL by which the rendezvous was dialed. */
   get rendezvousUrl(): string | undefined {
     return this.#rendezvousUrl;
   }
@@ -63,9 +63,9 @@ export class Dialer {
   }
 
   /**
-   * Resolves with a proven connection. Where it is cut off before the peer has judged it (among
-   * many strangers the oldest has to go, and may be this one) it dials and proves again, until the
-   * time to join is over.
+   * Resolves with a proven connection. Among many strangers the listener drops the oldest, which
+   * may be this one before the peer has judged it. Then it dials and proves again, until the time
+   * to join is over.
    */
   async reach({
     role,
@@ -95,7 +95,7 @@ export class Dialer {
 
   readonly #openSocket = async (url: string) => (await this.#sockets.open(url)).socket;
 
-  /** Dials again and again: a listener that is not there yet may come, as after a flood. */
+  /** Dials again and again, because a listener that is not there yet may come. */
   async #dial<T>(
     target: number | 'rendezvous',
     address: HostPort,
@@ -131,7 +131,7 @@ export class Dialer {
     await new Promise((resolve) => setTimeout(resolve, waitMs));
   }
 
-  /** The URL of the place that the route leads to. */
+  /** The URL of the address that the route leads to. */
   async urlOf(target: number | 'rendezvous', address: HostPort): Promise<string> {
     const { host, port } = await this.#options.route(target, address);
     const scheme = this.#options.schemeTo(host);
@@ -139,8 +139,8 @@ export class Dialer {
   }
 
   /**
-   * Proves on an open socket. Where it rejects, with the peer's reason, the socket has been
-   * dropped.
+   * Proves the secret on an open socket. Where it rejects, with the peer's reason, the socket has
+   * been dropped.
    */
   async prove(socket: WireSocket, role: Role, target: number): Promise<void> {
     const { rank, worldSize, attempt, run, secret } = this.#options;

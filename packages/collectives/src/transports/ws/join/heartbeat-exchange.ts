@@ -5,6 +5,7 @@
 //   neither does                    both workers dial the rendezvous' process, which joins them;
 //                                   but not where that is a rank: it computes, and watches both
 //                                   anyway
+//
 // A peer that can't be reached in any of these ways is judged by its link (`linkSilenceMs`).
 
 import type { Hello } from '../../../sockets/handshake.js';
@@ -25,7 +26,9 @@ export interface HeartbeatExchangeOptions {
   readonly dialer: Dialer;
   /** This rank's heartbeat worker, where it has one. */
   readonly sender: HeartbeatSender | undefined;
-  /** Where this rank listens, if at all, and whether on a port of its own choice. */
+  /**
+   * The host at which this rank listens, if it does, and whether it may listen on any port there.
+   */
   readonly listening: { readonly host: string; readonly isFree: boolean } | undefined;
   /** Says why a peer is turned away. */
   refusalOf(hello: Hello): string | undefined;
@@ -47,7 +50,10 @@ export class HeartbeatExchange {
     this.#options = options;
   }
 
-  /** The port on which peers that can't listen hear this rank; 0 where they can't. */
+  /**
+   * Listens for peers that can't listen. Resolves with the port on which they hear this rank, or
+   * with 0 where they can't.
+   */
   async listen(addresses: readonly PeerAddress[]): Promise<number> {
     const { sender, listening, rank, refusalOf } = this.#options;
     const isWanted = addresses.some(({ port }, peer) => port === 0 && peer !== rank);
@@ -72,7 +78,9 @@ export class HeartbeatExchange {
     });
   }
 
-  /** Resolves when signs of life go both ways, as far as they can. The link is another matter. */
+  /**
+   * Resolves when signs of life go both ways, as far as they can. It does not wait for the link.
+   */
   async exchange(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
     const { sender, rank, listening } = this.#options;
     const address = addresses[peer]!;
@@ -109,9 +117,7 @@ export class HeartbeatExchange {
     sender.beat(socket);
   }
 
-  /**
-   * Listens to the peer's worker, where it can be reached: a firewall may know nothing of its port.
-   */
+  /** Listens to the peer's worker, where it can be reached; a firewall may block its port. */
   async #hear(peer: number, address: PeerAddress): Promise<void> {
     const { dialer, transport, sockets, addressOf, until } = this.#options;
     await until(() => transport.heartbeatPortOf(peer) !== undefined);
@@ -123,11 +129,11 @@ export class HeartbeatExchange {
       const url = await dialer.urlOf(peer, { host: addressOf(address).host, port });
       const socket = await openWithin(PROOF_MS, sockets, url);
       await dialer.prove(socket, 'heartbeat subscriber', peer);
-      // A page hears of a link's end late, so this connection may end before the link of a peer
-      // that leaves.
+      // A page learns late that a link has ended, so this connection of a peer that leaves may end
+      // before its link.
       transport.addHeartbeatSocket(peer, socket, { isFatal: false });
     } catch {
-      // The peer is judged by its link then.
+      // The peer is judged by its link in that case.
     }
   }
 

@@ -6,50 +6,54 @@ import type { GroupOptions } from '../../../group/group-options.js';
 export interface JobOptions extends GroupOptions {
   readonly rank: number;
   readonly worldSize: number;
-  /** The rendezvous' port. On the rank that hosts it, 0 takes a free one: see `onListen`. */
+  /** The port of the rendezvous. On the rank that hosts it, 0 takes a free one; see `onListen`. */
   readonly port: number;
   /**
-   * Known to all ranks of the job and nobody else, made by the launcher. At least 16 characters.
+   * The job's secret, of at least 16 characters, which the launcher makes and only the job's ranks
+   * know.
    */
   readonly secret: string;
   /**
-   * How often the job has been started before, from 0: ranks of a restarted job refuse those of the
-   * attempt before. Default: 0.
+   * The number of earlier starts of the job: ranks of a restarted job refuse those of the attempt
+   * before. Default: 0.
    */
   readonly attempt?: number;
   /**
-   * The run that this job is: ranks of another run refuse each other, though they may know the same
+   * The name of the run: ranks of another run refuse each other, though they may know the same
    * secret. Default: 'none'.
    */
   readonly runId?: string;
-  /** Milliseconds for all ranks to come; Infinity: no limit. Default: 30 s. */
+  /** The milliseconds in which all ranks have to come; Infinity: no limit. Default: 30 s. */
   readonly joinTimeoutMs?: number;
   /**
-   * Milliseconds of silence after which a peer counts as lost: it is stopped or cut off. Signs of
-   * life come from a worker thread, so a rank that computes is not silent. Default: 4 s. A process
-   * that ended is noticed at once, by its closed connection.
+   * The milliseconds of silence after which a peer counts as lost, because it is stopped or cut
+   * off. Signs of life come from a worker thread, so a rank that computes is not silent. A process
+   * that ended is noticed at once, by its closed connection. Default: 4 s.
    */
   readonly silenceMs?: number;
   /**
-   * The same for peers whose signs come from their own thread, over the link: those that have no
-   * heartbeat worker, or none that this rank can reach. Default: 60 s.
+   * The same limit for peers whose signs of life come from their own thread, over the link: those
+   * that have no heartbeat worker, or none that this rank can reach. Default: 60 s.
    */
   readonly linkSilenceMs?: number;
   /**
-   * 'link': signs of life from the rank's own thread, over its links, judged by `linkSilenceMs`.
-   * Spares a thread where many ranks live in one process, and takes one that computes for dead in
-   * time. Default: 'worker'.
+   * 'link': signs of life come from the rank's own thread, over its links, and `linkSilenceMs` is
+   * the limit. That spares a thread where many ranks live in one process, but a rank that computes
+   * for too long is taken for dead. Default: 'worker'.
    */
   readonly heartbeat?: 'worker' | 'link';
   /**
-   * Where the heartbeat worker is loaded from: the URL of
+   * The URL from which the heartbeat worker is loaded: that of
    * `@shardweave/collectives/heartbeat-worker`, for a page whose policy forbids workers from blobs.
-   * Default: a text that this package carries.
+   * Default: a text that this package contains.
    */
   readonly heartbeatWorker?: string | URL;
-  /** Milliseconds between signs of life. Default: a sixteenth of silenceMs. */
+  /** The milliseconds between signs of life. Default: a sixteenth of silenceMs. */
   readonly heartbeatMs?: number;
-  /** Changes where this rank dials a peer, or the rendezvous: a forwarded port, a test's proxy. */
+  /**
+   * Changes the address at which this rank dials a peer, or the rendezvous: for a forwarded port,
+   * or a test's proxy.
+   */
   readonly route?: Route;
 }
 
@@ -64,8 +68,8 @@ export type Route = (
 ) => HostPort | Promise<HostPort>;
 
 /**
- * With a sign every 250 ms this names a lost peer 4 to 4.6 s after its last one, and a machine may
- * keep a worker thread waiting for seconds before that is mistaken for a death.
+ * With a sign every 250 ms this names a lost peer 4 to 4.6 s after its last one. A machine may keep
+ * a worker thread waiting for seconds before that is mistaken for a death.
  */
 const SILENCE_MS = 4000;
 const LINK_SILENCE_MS = 60_000;
@@ -75,12 +79,14 @@ const BEATS_PER_SILENCE = 16;
 export const NO_RUN_ID = 'none';
 
 export const JOIN_TIMEOUT_MS = 30_000;
-/** A shorter secret could be guessed, and a joiner shows an HMAC of it to whoever listens. */
+/**
+ * A shorter secret could be guessed, for a joiner shows an HMAC of it to whatever process listens.
+ */
 const MIN_SECRET_LENGTH = 16;
 
 const MAX_U32 = 0xffffffff;
 
-/** Throws the caller's mistakes as JoinError. */
+/** Throws JoinError for mistakes of the caller. */
 export function checkJobOptions(options: JobOptions, { hosts }: { readonly hosts: boolean }): void {
   const { rank, worldSize, secret, port, attempt = 0, runId = NO_RUN_ID } = options;
   const fail = (message: string) => {

@@ -1,4 +1,4 @@
-// What `connectWs` does in Node and in pages alike: a rank's endpoint over links that its Joiner
+// The part of `connectWs` that Node and pages share: a rank's endpoint over links that its Joiner
 // makes.
 
 import { Endpoint } from '../../../endpoint/endpoint.js';
@@ -36,7 +36,7 @@ export function checkJoin(options: JobOptions, { isHosted }: { readonly isHosted
   checkChoice(options, 'heartbeat', ['worker', 'link']);
 }
 
-/** Throws JoinError where the option is there and is none of these. */
+/** Throws JoinError where the option is given and is none of `choices`. */
 export function checkChoice<Name extends string>(
   options: JobOptions & { readonly [name in Name]?: string },
   name: Name,

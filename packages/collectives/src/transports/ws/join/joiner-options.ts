@@ -1,4 +1,4 @@
-// What the `connectWs` of Node, and that of pages, tells a Joiner.
+// The options of a Joiner, which the `connectWs` of Node and that of pages give it.
 
 import { JoinError } from '../../../errors.js';
 import { type Hello, isSameRun } from '../../../sockets/handshake.js';
@@ -8,14 +8,14 @@ export interface JoinerOptions {
   readonly rank: number;
   readonly worldSize: number;
   readonly attempt: number;
-  /** See `runDigest`. */
+  /** The digest of the run's id; see `runDigest`. */
   readonly run: Uint8Array;
   readonly secret: string;
-  /** Where the rendezvous is. With `isHosted` this rank listens there for all. */
+  /** The address of the rendezvous. With `isHosted` this rank listens there for all ranks. */
   readonly rendezvous: HostPort & { readonly isHosted: boolean };
-  /** Gives 'wss' where a peer at this host is dialed by TLS. */
+  /** 'wss' where a peer at this host is dialed by TLS, else 'ws'. */
   schemeTo(host: string): 'ws' | 'wss';
-  /** False where this rank can't listen, or shall not. */
+  /** False where this rank can't listen, or is told not to. */
   readonly listen: ListenWish | false;
   readonly joinTimeoutMs: number;
   readonly onListen: ((port: number) => void) | undefined;
@@ -26,26 +26,27 @@ export interface JoinerOptions {
    */
   readonly silenceMs: number;
   readonly linkSilenceMs: number;
-  /** Says in words whom this rank's listener turned away. */
+  /** Describes the peers that this rank's listener turned away. */
   readonly describeRefusals?: (() => string) | undefined;
 }
 
-/** Where a rank that doesn't host the rendezvous listens. */
+/** The address at which a rank that doesn't host the rendezvous listens. */
 export interface ListenWish {
-  /** Default: the interface by which it reaches the rendezvous. */
+  /** The host. Default: the interface by which it reaches the rendezvous. */
   readonly host?: string;
-  /** Default: a free one. */
+  /** The port. Default: a free one. */
   readonly port?: number;
-  /** Where others reach it, if not there: a proxy, a published port of a container. */
+  /**
+   * The address at which others reach it, where that differs: a proxy, or a published port of a
+   * container.
+   */
   readonly advertise?: HostPort;
 }
 
 /** A loaded machine keeps a heartbeat waiting for nearly as long. */
 const MIN_SILENCE_MS = 100;
 
-/**
- * @throws {JoinError} where `silenceMs` would take every peer for lost.
- */
+/** @throws {JoinError} where `silenceMs` would take every peer for lost */
 export function checkSilence(options: {
   readonly rank: number;
   readonly worldSize: number;
@@ -58,7 +59,10 @@ export function checkSilence(options: {
   }
 }
 
-/** Says why a peer of another job, attempt or world size is turned away. */
+/**
+ * The reason why a peer of another job, attempt or world size is turned away; undefined where it is
+ * not.
+ */
 export function refusalOfJob(
   hello: Hello,
   job: { readonly worldSize: number; readonly attempt: number; readonly run: Uint8Array },

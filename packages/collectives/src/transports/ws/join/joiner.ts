@@ -1,5 +1,5 @@
 // One rank's way into a job: it listens where it can, meets the others at the rendezvous, and links
-// to each of them. Runs in Node and in pages; the platform opens the sockets.
+// to each of them. It runs in Node and in pages; the platform opens the sockets.
 
 import type { Endpoint } from '../../../endpoint/endpoint.js';
 import { JoinError } from '../../../errors.js';
@@ -84,7 +84,7 @@ export class Joiner {
 
   async #form(): Promise<void> {
     const { rank, worldSize, rendezvous, heartbeatMs, silenceMs, linkSilenceMs } = this.#options;
-    // The worker is started before all else, since it takes a moment.
+    // The worker is started before everything else, because it takes a moment.
     this.#heartbeats = await this.#platform.startHeartbeats(heartbeatMs);
     if (this.#heartbeats !== undefined) {
       this.#transport.addHeartbeats(this.#heartbeats);
@@ -101,7 +101,8 @@ export class Joiner {
       ]),
     );
     linked.catch(() => {}); // where the rendezvous is heard first
-    // A rank that died before it had linked would be waited for: the rendezvous knows of it.
+    // Waiting for links alone would never end where a rank died before it had linked; the
+    // rendezvous knows of that.
     await Promise.race([linked, this.#meeting.formed]);
     this.#meeting.say({ type: 'linked' });
     await this.#meeting.formed;
@@ -155,8 +156,8 @@ export class Joiner {
   }
 
   /**
-   * Resolves when the link is there, whoever opens it. A peer that can't listen is told where it
-   * may hear.
+   * Resolves when the link is there, whichever end opens it. A peer that can't listen is told the
+   * port on which it may hear this rank.
    */
   async #linkTo(
     peer: number,
@@ -296,7 +297,8 @@ export class Joiner {
   }
 
   async #rejectWhenLate(signal: AbortSignal): Promise<never> {
-    // The rendezvous has the same limit and knows who is missing: it speaks first.
+    // The rendezvous has the same limit and knows which rank is missing, so it gets the time to
+    // tell first.
     const graceMs = 1000;
     await new Promise<void>((resolve) => {
       const cancel = setLongTimer(this.#dialer.deadline - performance.now() + graceMs, resolve);

@@ -1,10 +1,11 @@
-// Decides who opens the link between two ranks. Both ends decide alike, from the table of
+// Decides which of two ranks opens the link between them. Both decide alike, from the table of
 // addresses.
 
 import type { PeerAddress } from './rendezvous-messages.js';
 
 /**
- * 'open': this rank does; 'await': the peer does; 'relay': neither listens, both meet at the relay.
+ * 'open': this rank opens the link; 'await': the peer does; 'relay': neither listens, and both meet
+ * at the relay.
  */
 export type LinkPart = 'open' | 'await' | 'relay';
 

@@ -8,7 +8,9 @@ import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-m
 export class Meeting {
   /** Resolves when all ranks have come. */
   readonly table: Promise<readonly PeerAddress[]>;
-  /** Resolves when all ranks are linked. It and `table` reject where the job does not form. */
+  /**
+   * Resolves when all ranks are linked. Both this and `table` reject where the job does not form.
+   */
   readonly formed: Promise<void>;
   #say: (message: RankMessage) => void = () => {};
   #onTable: (addresses: readonly PeerAddress[]) => void = () => {};

@@ -1,4 +1,4 @@
-// Reads the JSON messages between ranks and the rendezvous. Throws an Error that says what is
+// Reads the JSON messages between ranks and the rendezvous. Throws an Error that tells what is
 // wrong.
 
 import {
@@ -12,10 +12,10 @@ import {
 } from '../message-fields.js';
 import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-messages.js';
 
-/** DNS names have at most 253 characters. */
+/** The longest host: DNS names have at most 253 characters. */
 const MAX_HOST = 253;
 
-/** What a rank says to the rendezvous. */
+/** Reads a message of a rank to the rendezvous. */
 export function parseRankMessage(text: string): RankMessage {
   const fields = fieldsOf(parseJson(text));
   switch (fields.type) {
@@ -30,7 +30,7 @@ export function parseRankMessage(text: string): RankMessage {
   }
 }
 
-/** What the rendezvous says to a rank. */
+/** Reads a message of the rendezvous to a rank. */
 export function parseRendezvousMessage(text: string, worldSize: number): RendezvousMessage {
   const fields = fieldsOf(parseJson(text));
   switch (fields.type) {
@@ -60,7 +60,7 @@ function addressOf(value: unknown): PeerAddress {
     throw new Error('beats: expected a boolean');
   }
   const name = host === null ? null : textOf(host, 'host', MAX_HOST);
-  // It becomes part of a URL.
+  // The name becomes part of a URL.
   if (name !== null && !/^[\w.:%-]+$/.test(name)) {
     throw new Error('host: expected a name or an address');
   }

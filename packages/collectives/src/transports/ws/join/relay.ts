@@ -1,48 +1,48 @@
-// Joins ranks that can't listen, two pages for example: each opens a connection to the rendezvous'
-// process, which passes on what either says. It reads nothing of it; the two have proved the secret
-// to the relay, and the relay to them.
+// Joins ranks that can't listen, such as two pages: each opens a connection to the rendezvous'
+// process, which passes on what either sends, without reading it. The two have proved the secret to
+// the relay, and the relay to them.
 
 import type { Hello } from '../../../sockets/handshake.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 
 /**
- * The most that is held for a slow reader in one direction: then its sender is not read for a
- * while.
+ * The most bytes that are held for a slow reader in one direction; above that its sender is not
+ * read for a while.
  */
 const MAX_HELD_BYTES = 4 * 2 ** 20;
 
 /**
- * No ranks leave so much unread: their texts are short, and what is held of payload is bounded
- * above.
+ * A rank that leaves more than this unread is not one of ours: texts are short, and held payload is
+ * bounded above.
  */
 const MAX_UNSENT_BYTES = 2 * MAX_HELD_BYTES;
 
 /**
- * Whether a close may carry the code. Others, such as 1006 for a connection without a close frame,
- * become 4002: a link that broke behind the relay.
+ * Whether a close may carry the code. Other codes, such as 1006 for a connection without a close
+ * frame, become 4002, which stands for a link that broke behind the relay.
  */
 const isSendable = (code: number) => code === 1000 || (code >= 4000 && code <= 4999);
 const BROKEN_CODE = 4002;
 
 /**
- * What a relay says of itself where heartbeats pass, which are empty: a rank that hears neither
- * these nor its peer misses the relay.
+ * The relay's own sign of life where heartbeats pass, which are empty messages. A rank that hears
+ * neither these nor its peer knows that the relay is gone.
  */
 const SIGN = Uint8Array.of(1);
 const SIGN_MS = 250;
 
-/** A peer that leaves so many bytes unread is sent no further sign. */
+/** A peer that leaves this many bytes unread is sent no further sign. */
 const MAX_UNREAD_BYTES = 1024;
 
 export class Relay {
-  /** Those that came first, each by its role and both ranks: 'relay 1 3'. */
+  /** The sockets that came first, each by its role and both ranks: 'relay 1 3'. */
   readonly #waiting = new Map<string, { readonly rank: number; readonly socket: WireSocket }>();
   readonly #joined = new Set<string>();
-  /** The sockets over which the relay says that it lives, for as long as both ends do. */
+  /** The sockets over which the relay sends its signs, for as long as both ends live. */
   readonly #signed = new Set<WireSocket>();
   #timer: ReturnType<typeof setInterval> | undefined;
 
-  /** Says why a rank is turned away. */
+  /** The reason why a rank is turned away; undefined where it is not. */
   refusalOf(hello: Hello): string | undefined {
     const { rank, target, worldSize } = hello;
     if (target === rank || target >= worldSize) {
@@ -63,8 +63,8 @@ export class Relay {
     const other = this.#waiting.get(key);
     if (other === undefined) {
       this.#waiting.set(key, { rank: hello.rank, socket });
-      // A rank that joins says nothing yet; what one says all the same stays in the buffers of the
-      // system.
+      // A rank that joins sends nothing yet; anything that it sends all the same stays in the
+      // buffers of the system.
       socket.setReads?.(false);
       return;
     }
@@ -80,7 +80,7 @@ export class Relay {
     }
   }
 
-  /** Drops those that wait in vain; joined links live on. */
+  /** Drops the sockets that wait in vain; joined links live on. */
   close(): void {
     for (const { socket } of this.#waiting.values()) {
       socket.terminate();
@@ -91,7 +91,7 @@ export class Relay {
   #signTo(sockets: readonly WireSocket[]): void {
     for (const socket of sockets) {
       this.#signed.add(socket);
-      socket.send(SIGN); // at once: a relay may be stopped before its first turn
+      socket.send(SIGN); // at once, because a relay may be stopped before its first turn
     }
     this.#timer ??= setInterval(() => {
       for (const socket of this.#signed) {

@@ -1,17 +1,17 @@
-// What a rank and the rendezvous say to each other, as JSON text, after the handshake:
+// The messages between a rank and the rendezvous, as JSON text, after the handshake:
 //   rank        here { address }                  once: where it listens
 //   rendezvous  table { addresses }               when all have come: where each rank listens
 //   rank        linked                            it has its connections to all others
 //   rendezvous  formed                            all have; the rendezvous is over
 //   either      failed { origin, reason }         the job will not form
 
-/** Where a rank listens. */
+/** The address at which a rank listens. */
 export interface PeerAddress {
-  /** null: the host and port at which the rendezvous was met. */
+  /** null stands for the host and port at which the rendezvous was met. */
   readonly host: string | null;
-  /** 0: this rank can't listen. */
+  /** The port; 0 where this rank can't listen. */
   readonly port: number;
-  /** Whether it sends heartbeats to whoever listens, beside what it says over its links. */
+  /** Whether it sends heartbeats to ranks that listen, beside what it sends over its links. */
   readonly beats: boolean;
 }
 

@@ -1,9 +1,10 @@
-// The rendezvous meets all ranks and hands out the table of addresses. It is no rank and knows no
-// sockets: rank 0 hosts one in its process by default, and `serveRendezvous` hosts one alone, for
-// jobs of pages.
+// The rendezvous meets all ranks and hands out the table of addresses. It is not a rank and knows
+// nothing of sockets: by default rank 0 hosts one in its process, and `serveRendezvous` hosts one
+// alone, for jobs of pages.
 //
-// Note [two rounds]: ranks link when all have come, and begin when all are linked. Whatever goes
-// wrong on one before that reaches all others through here, so nobody waits for a job that won't
+// Note [two rounds]
+// Ranks link when all have come, and begin when all are linked. Whatever goes wrong on one rank
+// before that reaches all others through the rendezvous, so no rank waits for a job that won't
 // form.
 
 import { setLongTimer } from '../../../long-timer.js';
@@ -11,25 +12,28 @@ import type { PeerAddress, RendezvousMessage } from './rendezvous-messages.js';
 
 export interface RendezvousOptions {
   readonly worldSize: number;
-  /** Milliseconds for all ranks to come and to link. */
+  /** The milliseconds in which all ranks have to come and to link. */
   readonly joinTimeoutMs: number;
-  /** Says what helps to find a missing rank: where the rendezvous listened, and who was refused. */
+  /**
+   * Describes what helps to find a missing rank: where the rendezvous listened, and who was
+   * refused.
+   */
   readonly circumstances?: (() => string) | undefined;
 }
 
-/** How the rendezvous speaks to one rank. */
+/** The way in which the rendezvous speaks to one rank. */
 export interface Member {
   send(message: RendezvousMessage): void;
-  /** Whether it is still there, asked over its connection. Absent where it is this process. */
+  /** Asks over its connection whether it is still there. Absent where it is this process. */
   answers?(): Promise<boolean>;
   /** Ends its connection. */
   dismiss?(reason: string): void;
 }
 
 /**
- * Milliseconds for a process that its launcher starts anew, where a rank has left while joining.
- * Then the others are told, which may be minutes before the time to join is over. Restarts of a
- * container begin after ten seconds.
+ * The milliseconds for a process that its launcher starts anew, where a rank has left while
+ * joining. After that the others are told, which may be minutes before the time to join is over.
+ * Restarts of a container begin after ten seconds.
  */
 const REPLACEMENT_MS = 30_000;
 
@@ -57,11 +61,11 @@ export class Rendezvous {
       this.#onFormed = resolve;
       this.#onFailed = reject;
     });
-    this.formed.catch(() => {}); // members are told; whoever hosts it may not ask
+    this.formed.catch(() => {}); // members are told, and the process that hosts it may not ask
     this.#stopTimer = setLongTimer(options.joinTimeoutMs, () => this.#onLate());
   }
 
-  /** Says why this rank can't come in. */
+  /** The reason why this rank can't come in; undefined where it can. */
   refusalOf(rank: number): string | undefined {
     if (rank >= this.#options.worldSize) {
       return `there is no rank ${rank} of ${this.#options.worldSize}`;
@@ -76,9 +80,9 @@ export class Rendezvous {
   }
 
   /**
-   * Gives `rank`'s place to a process that says to be it. Whoever has the place keeps it if it
-   * answers, and has to go if it does not, for then it was stopped or cut off, and the newcomer is
-   * its replacement. Resolves with why the newcomer can't come in.
+   * Gives `rank`'s place to a process that claims to be it. A process that has the place keeps it
+   * if it answers. If it doesn't, it was stopped or cut off, and the newcomer is its replacement.
+   * Resolves with the reason why the newcomer can't come in, or with undefined.
    */
   async claim(rank: number, newcomer: Member): Promise<string | undefined> {
     const held = this.#members.get(rank)?.member;
@@ -101,7 +105,7 @@ export class Rendezvous {
     this.#members.set(rank, { member, address: undefined, isLinked: false });
   }
 
-  /** The rank says where it listens. The last one to say so completes the table. */
+  /** Notes where a rank listens. The last rank to tell completes the table. */
   onHere(rank: number, address: PeerAddress): void {
     const state = this.#members.get(rank);
     if (this.#isOver || state === undefined || state.address !== undefined) {
@@ -130,8 +134,8 @@ export class Rendezvous {
   }
 
   /**
-   * The rank's connection ended. Before the table is out its place is free again, so a process that
-   * its launcher starts anew can come in.
+   * Notes that the rank's connection ended. As long as the table is not out, its place is free
+   * again, so a process that its launcher starts anew can come in.
    */
   onLeft(rank: number, reason: string): void {
     if (this.#hasTable) {
@@ -148,7 +152,7 @@ export class Rendezvous {
     }
   }
 
-  /** Tells all that the job will not form. */
+  /** Tells all ranks that the job will not form. */
   onFailed(origin: number, reason: string): void {
     if (!this.#isOver) {
       this.#end();
@@ -157,7 +161,7 @@ export class Rendezvous {
     }
   }
 
-  /** Ends the rendezvous, since nobody hosts it any more. */
+  /** Ends the rendezvous, because its host closes it. */
   close(): void {
     this.onFailed(0, 'the rendezvous was closed');
   }

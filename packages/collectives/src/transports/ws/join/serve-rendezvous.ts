@@ -1,4 +1,4 @@
-// A rendezvous in a Node process of its own, and the relay between ranks that can't listen: for
+// A rendezvous in a Node process of its own, with the relay between ranks that can't listen, for
 // jobs whose ranks are all pages.
 
 import { JoinError } from '../../../errors.js';
@@ -17,17 +17,17 @@ import { hostMember } from './rendezvous-host.js';
 
 export interface ServeRendezvousOptions extends ListenSecurityOptions {
   readonly worldSize: number;
-  /** Known to all ranks of the job and nobody else. At least 16 characters. */
+  /** The job's secret, of at least 16 characters, which only its ranks know. */
   readonly secret: string;
   /** See `JobOptions`. */
   readonly attempt?: number;
   /** See `JobOptions`. */
   readonly runId?: string;
-  /** Where it listens. Default: 127.0.0.1. */
+  /** The address on which it listens. Default: 127.0.0.1. */
   readonly address?: string;
-  /** Default: 0, a free one. */
+  /** The port on which it listens. Default: 0, which takes a free one. */
   readonly port?: number;
-  /** Milliseconds for all ranks to come. Default: 30 s. */
+  /** The milliseconds in which all ranks have to come. Default: 30 s. */
   readonly joinTimeoutMs?: number;
 }
 
@@ -36,14 +36,14 @@ export interface RendezvousServer {
   /** Resolves when the job has formed; rejects with the reason where it does not. */
   readonly formed: Promise<void>;
   /**
-   * Stops listening. Links go on, relayed ones, too: those end with this process, which they keep
-   * alive.
+   * Stops listening. Links go on, relayed ones included; those end with this process, which they
+   * keep alive.
    */
   close(): void;
 }
 
 /**
- * Resolves when it listens; rejects with JoinError where it can't. It goes on listening until
+ * Resolves when it listens, and rejects with JoinError where it can't. It goes on listening until
  * `close`.
  */
 export async function serveRendezvous(options: ServeRendezvousOptions): Promise<RendezvousServer> {

@@ -16,14 +16,14 @@ const NO_OP = 255;
 const MAX_GROUP_BYTES = 255;
 
 /**
- * Payloads up to here are copied into the message of their header. Above it the copy costs what a
- * second message does (bench/reports/2026-11-21-ws-thresholds.md). With its header it stays below
- * WHOLE_MESSAGE_BYTES.
+ * A payload of up to this many bytes is copied into the message of its header. Above it the copy
+ * costs as much as a second message (bench/reports/2026-11-21-ws-thresholds.md). With its header it
+ * stays below WHOLE_MESSAGE_BYTES.
  */
 export const INLINE_MAX_BYTES = 16 * 1024;
 
 /**
- * 1 MiB: larger chunks save little CPU time and make control wait behind more
+ * 1 MiB: larger chunks save little CPU time and make control messages wait behind more
  * (bench/reports/2026-11-21-ws-thresholds.md).
  */
 export const CHUNK_BYTES = MAX_MESSAGE_BYTES / 2;
@@ -41,14 +41,16 @@ const OPERATIONS: readonly OperationName[] = [
 ];
 const OPS = ['sum', 'mean', 'max', 'min'] as const;
 
-/** A rank's buffer is one typed array, which can't be longer on the oldest Node that we run on. */
+/**
+ * The largest payload: a rank's buffer is one typed array, which can't be longer on the oldest
+ * supported Node.
+ */
 const MAX_PAYLOAD_BYTES = 2 ** 32;
-/** The buffers of all ranks together are not longer. */
+/** The most bytes of all ranks' buffers together. */
 const MAX_CALL_BYTES = 2 ** 48;
 
 /**
- * Codes the frames of one link. It keeps the bytes of the last group's id, since that seldom
- * changes.
+ * Codes the frames of one link. It keeps the bytes of the last group's id, which seldom changes.
  */
 export class FrameCodec {
   #sentGroup: string | undefined;
@@ -84,7 +86,7 @@ export class FrameCodec {
 
   /**
    * Reads the header, and what follows it in the frame.
-   * @throws {RangeError} where it is malformed.
+   * @throws {RangeError} where it is malformed
    */
   decode(frame: Uint8Array): { header: MessageHeader; inline: Uint8Array } {
     const operation = OPERATIONS[frame[1] ?? NO_OP];

@@ -1,5 +1,5 @@
-// Reads the JSON messages of links, which come beside their payload. Throws an Error that says what
-// is wrong.
+// Reads the JSON messages of links, which come beside their payload. Throws an Error that tells
+// what is wrong.
 
 import type { Failure, PeerCall } from '../../../failure.js';
 import {
@@ -14,10 +14,10 @@ import {
 } from '../message-fields.js';
 import type { LinkMessage } from './ws-link.js';
 
-/** As in frame.ts. */
+/** The same limit as in frame.ts. */
 const MAX_GROUP_BYTES = 255;
 
-/** What a link carries beside payload. */
+/** Reads a message that a link carries beside payload. */
 export function parseLinkMessage(text: string, worldSize: number): LinkMessage {
   const fields = fieldsOf(parseJson(text));
   switch (fields.type) {

@@ -1,22 +1,22 @@
-// One socket between two ranks: a queue of messages that leave in chunks, no faster than they are
-// taken, and the state of the message that is coming in. Control text overtakes queued payload.
+// One socket between two ranks: a queue of messages that are sent in chunks, no faster than they
+// are taken, and the state of the message that is coming in. Control text overtakes queued payload.
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
 import type { WireHandler, WireSocket } from '../../../sockets/wire-socket.js';
 import type { ControlMessage, MessageHeader, MessageSink } from '../../../transport.js';
 import { CHUNK_BYTES, FrameCodec, INLINE_MAX_BYTES } from './frame.js';
 
-/** How many bytes a socket is given ahead of the kernel: enough that it never runs dry. */
+/** The bytes that a socket is given ahead of the kernel: enough that it never runs dry. */
 const WINDOW_BYTES = 4 * CHUNK_BYTES;
 
 /**
- * How many bytes a link hands over within one turn of the event loop. A system that takes all at
- * once would else be fed without end: 38 MiB were seen in one turn, and a copy to the system takes
- * about 0.5 ms a MiB.
+ * The bytes that a link hands over within one turn of the event loop. Otherwise a system that takes
+ * everything at once would be fed without end: 38 MiB were seen in one turn, and a copy to the
+ * system takes about 0.5 ms a MiB.
  */
 const MAX_TURN_BYTES = 4 * 2 ** 20;
 
-/** Milliseconds that a polite ending may take before the socket is destroyed. */
+/** The milliseconds that a polite ending may take before the socket is destroyed. */
 const CLOSE_MS = 1000;
 
 /** The close code of a rank that leaves in peace; any other end means that it is lost. */
@@ -28,32 +28,38 @@ const DROPPED_CODE = 4001;
 /** Stands for a close code where no close frame came. */
 const CUT_CODE = 1006;
 
-/** What only this transport's ranks say to each other, beside ControlMessage. */
+/**
+ * A text message of a link: a ControlMessage, or what only ranks of this transport tell each other.
+ */
 export type LinkMessage =
   | ControlMessage
   | { readonly type: 'alive' }
-  /** Where the sender's heartbeat worker listens for peers that can't; port 0 where it doesn't. */
+  /**
+   * The port on which the sender's heartbeat worker listens for peers that can't listen; 0 where it
+   * doesn't.
+   */
   | { readonly type: 'heartbeat port'; readonly port: number };
 
 export interface LinkEvents {
   onMessage(from: number, header: MessageHeader): MessageSink;
-  /** Throws where the text can't be read. */
+  /** Called with a text. Throws where it can't be read. */
   onText(from: number, text: string): void;
   onLost(peer: number, reason: string, end?: LinkEnd): void;
   onLeft(peer: number): void;
 }
 
-/** What the end of a link says beside its reason. */
+/** What the end of a link tells beside its reason. */
 export interface LinkEnd {
   /** Whether the peer has given up, so that the cause is elsewhere and may be on its way. */
   readonly hasFailed: boolean;
   /**
-   * Whether nobody said a word: then the other end of this connection went, which may be a relay's.
+   * Whether no close frame came, so that the other end of this connection is gone, which may be a
+   * relay's.
    */
   readonly isCut: boolean;
 }
 
-/** A message too large to be copied, on its way. */
+/** A message on its way that is too large to be copied. */
 interface SendJob {
   readonly header: MessageHeader;
   readonly payload: Uint8Array;
@@ -66,7 +72,7 @@ interface SendJob {
 
 export class WsLink implements WireHandler {
   readonly peer: number;
-  /** Is set by whatever arrives, for whoever watches over the peer's silence. */
+  /** Set by whatever arrives, for the watch over the peer's silence. */
   hasSpoken = true;
   readonly #socket: WireSocket;
   readonly #events: LinkEvents;
@@ -74,7 +80,7 @@ export class WsLink implements WireHandler {
   readonly #queue: SendJob[] = [];
   readonly #unsettled = new Set<SendJob>();
   #inFlightBytes = 0;
-  /** The bytes that were handed over since the loop last went round on this link's behalf. */
+  /** The bytes that were handed over since the event loop last had a turn on this link's behalf. */
   #turnBytes = 0;
   #isWaiting = false;
   #sink: MessageSink | undefined;
@@ -93,13 +99,13 @@ export class WsLink implements WireHandler {
     });
   }
 
-  /** Begins to hear what arrives. The link is known to its transport by then. */
+  /** Begins to receive. The link is known to its transport by then. */
   start(): void {
     this.#socket.setHandler(this);
   }
 
   /**
-   * Resolves when the payload may be changed, since the kernel has all of it; undefined where it
+   * Resolves when the payload may be changed, because the kernel has all of it; undefined where it
    * was copied.
    */
   send(
@@ -166,7 +172,7 @@ export class WsLink implements WireHandler {
         this.#sendNext(job);
       } else {
         job.isBegun = true;
-        // Header and first chunk in one system call.
+        // Header and first chunk go out in one system call.
         this.#socket.batch(() => {
           this.#socket.send(this.#codec.encode(job.header, job.payload));
           this.#sendNext(job);
@@ -190,7 +196,7 @@ export class WsLink implements WireHandler {
     this.#sendChunk(job, job.payload.subarray(job.offset, end), end);
   }
 
-  /** `end` says how much of the payload has been handed over with this chunk. */
+  /** Sends a chunk, after which the payload has been handed over up to `end`. */
   #sendChunk(job: SendJob, chunk: Uint8Array, end: number): void {
     job.offset = end;
     const isLast = end === job.payload.byteLength;

@@ -1,7 +1,7 @@
-// Transport over a full mesh of links, which watches over its peers: one whose connection ends is
-// lost at once, one that falls silent a little later. A peer's signs of life come from its
-// heartbeat worker, so silence means that it is stopped or cut off; where there is none they come
-// over the link.
+// The transport over a full mesh of links, which watches over its peers: one whose connection ends
+// is lost at once, and one that falls silent a little later. A peer's signs of life come from its
+// heartbeat worker, so silence means that it is stopped or cut off. Where there is no worker they
+// come over the link.
 
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type {
@@ -23,26 +23,26 @@ export interface WsTransportOptions {
 }
 
 /**
- * How long a lost link waits for what is known elsewhere. A rank that aborts and exits at once
- * resets its connections, and its peers' words may overtake its own: of 24 peers 4 heard no reason,
- * and 2 of 48 blamed a rank that had only heard of it.
+ * The time for which a lost link waits for what is known elsewhere. A rank that aborts and exits at
+ * once resets its connections, and its peers' messages may overtake its own: without waiting, 4 of
+ * 24 peers heard no reason, and 2 of 48 blamed a rank that had only heard of it.
  */
 const LOSS_GRACE_MS = 150;
 
 /**
- * A relay that has said nothing of itself for as long, of the four signs a second that it gives, is
- * stopped or cut off.
+ * The silence after which a relay is taken for stopped or cut off. It gives four signs of its own a
+ * second.
  */
 const MIN_RELAY_SILENCE_MS = 1000;
 
 /**
- * Who may be the cause of a loss, the surest first: a peer with a link of its own, a peer whose
+ * What may be the cause of a loss, the surest first: a peer with a link of its own, a peer whose
  * relay lives, the relay, one of these two, or neither of them, where the peer gave up because of
  * something else.
  */
 const SUSPECTS = ['peer', 'relayed peer', 'relay', 'either', 'neither'] as const;
 
-/** A peer that is lost, and who may be the cause. */
+/** A peer that is lost, and what may be the cause. */
 interface Loss {
   readonly peer: number;
   readonly reason: string;
@@ -51,16 +51,16 @@ interface Loss {
 
 export interface HeartbeatSocketOptions {
   /**
-   * Whether the peer is lost when the connection ends. It is not where a peer that leaves may end
-   * this first.
+   * Whether the peer is lost when the connection ends; false where a peer that leaves may end this
+   * connection first.
    */
   readonly isFatal: boolean;
 }
 
 export interface WatchOptions {
-  /** Milliseconds of silence after which the peer counts as lost. */
+  /** The milliseconds of silence after which the peer counts as lost. */
   readonly silenceMs: number;
-  /** Whether the peer hears this rank's signs of life over the link alone. */
+  /** Whether the peer hears this rank's signs of life only over the link. */
   readonly saysAlive: boolean;
 }
 
@@ -75,16 +75,16 @@ export class WsTransport implements Transport, LinkEvents {
   readonly #watches = new Map<WsLink, Watch>();
   /** The connections over which peers' heartbeat workers are heard. */
   readonly #heartbeatSockets = new Map<number, WireSocket>();
-  /** The ports on which those workers listen, as far as peers have said. */
+  /** The ports on which those workers listen, as far as peers have told. */
   readonly #heartbeatPorts = new Map<number, number>();
   readonly #timer: ReturnType<typeof setInterval>;
   /** The peers whose link is relayed. */
   readonly #relayed = new Set<number>();
-  /** When the relay last gave a sign of its own; undefined until it does. */
+  /** The time of the relay's last sign of its own; undefined before the first. */
   #relayHeardAt: number | undefined;
   readonly #losses = new Map<number, Loss>();
   #judging: ReturnType<typeof setTimeout> | undefined;
-  /** Is called when a peer has said where its heartbeat worker listens. */
+  /** Called when a peer has told the port of its heartbeat worker. */
   onHeartbeatPort: (() => void) | undefined;
   #heartbeats: HeartbeatSender | undefined;
   #isClosed = false;
@@ -96,8 +96,8 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   /**
-   * `isRelayed`: the process that hosts the rendezvous joins the link, since neither of its ends
-   * listens.
+   * Takes a link. `isRelayed`: the process that hosts the rendezvous joins the link, because
+   * neither of its ends listens.
    */
   addLink(link: WsLink, { isRelayed = false }: { readonly isRelayed?: boolean } = {}): void {
     this.#links.set(link.peer, link);
@@ -140,7 +140,7 @@ export class WsTransport implements Transport, LinkEvents {
 
   /**
    * The port of the peer's heartbeat worker: 0 where it doesn't listen, undefined until the peer
-   * has said so.
+   * has told.
    */
   heartbeatPortOf(peer: number): number | undefined {
     return this.#heartbeatPorts.get(peer);
@@ -151,7 +151,7 @@ export class WsTransport implements Transport, LinkEvents {
     this.#heartbeats = heartbeats;
   }
 
-  /** From now on silence counts: the job has formed. */
+  /** Begins to watch for the peer's silence, because the job has formed. */
   watch(peer: number, options: WatchOptions): void {
     const link = this.#links.get(peer);
     if (link !== undefined) {
@@ -176,7 +176,7 @@ export class WsTransport implements Transport, LinkEvents {
   async close(how: 'drain' | 'drop'): Promise<void> {
     this.#stop();
     await Promise.all([...this.#links.values()].map((link) => link.close(how)));
-    // Heartbeats end after the links: a peer that loses them first would take that for a death.
+    // Heartbeats end after the links: a peer that lost them first would take that for a death.
     await this.#endHeartbeats();
   }
 
@@ -208,7 +208,7 @@ export class WsTransport implements Transport, LinkEvents {
     } else if (!this.#relayed.has(peer)) {
       this.#lose({ peer, reason, suspect: 'peer' });
     } else {
-      // A relay that lives says how the peer's connection ended.
+      // A relay that lives tells how the peer's connection ended.
       this.#lose({ peer, reason, suspect: end?.isCut ? 'relay' : 'relayed peer' });
     }
   }
@@ -218,16 +218,13 @@ export class WsTransport implements Transport, LinkEvents {
       return;
     }
     this.#losses.set(loss.peer, loss);
-    // Two ends of a stopped relay fall silent within a beat of each other, and of the relay.
+    // The two ends of a stopped relay fall silent within a beat of each other, and of the relay.
     const isRelayed = this.#relayed.has(loss.peer);
     const graceMs = Math.max(LOSS_GRACE_MS, isRelayed ? 2 * this.#options.heartbeatMs : 0);
     this.#judging ??= setTimeout(() => this.#judge(), graceMs);
   }
 
-  /**
-   * Blames one of those that are lost. Where another rank knew the cause, the job has failed by
-   * now.
-   */
+  /** Blames one of the lost peers. Where another rank knew the cause, the job has failed by now. */
   #judge(): void {
     const weight = ({ suspect }: Loss) => SUSPECTS.indexOf(suspect);
     const [first, ...others] = [...this.#losses.values()].sort((a, b) => weight(a) - weight(b));
