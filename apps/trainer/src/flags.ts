@@ -25,6 +25,7 @@ import {
   whole,
 } from './flag-kinds.js';
 import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
+import { STRATEGIES } from './run-config.js';
 
 /**
  * Where the page is without a port of one's own, so that a tunnel or a bookmark finds the next run,
@@ -78,7 +79,7 @@ function defaulted<T extends {}>(
 /** All flags, in the groups of --help. */
 const GROUPS = {
   'Where it runs:': {
-    strategy: defaulted(oneOf(['single', 'fsdp', 'ddp', 'offload']), 'fsdp', [
+    strategy: defaulted(oneOf(STRATEGIES), 'fsdp', [
       '--strategy <NAME>',
       'single: one rank; fsdp: parameters sharded over ranks; ddp: whole on each; offload: resting off the device of one rank (default: fsdp)',
     ]),

@@ -3,7 +3,9 @@
 
 import type { ModelConfig } from '@shardweave/nn';
 
-export type Strategy = 'single' | 'fsdp' | 'ddp' | 'offload';
+/** The ways to train, in the order in which `plan` shows them. */
+export const STRATEGIES = ['single', 'fsdp', 'ddp', 'offload'] as const;
+export type StrategyName = (typeof STRATEGIES)[number];
 export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
 export type DeviceChoice = 'auto' | 'cpu' | 'webgpu';
 export type Precision = 'fp32' | 'fp16' | 'bf16';
@@ -49,7 +51,7 @@ export interface SaveEvery {
 }
 
 export interface RunConfig {
-  readonly strategy: Strategy;
+  readonly strategy: StrategyName;
   readonly ranks: number;
   readonly transport: Transport;
   /** By rank. */

@@ -2,16 +2,14 @@
 
 import type { DryModel } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../output/format.js';
-import type { RunConfig, Strategy } from '../run-config.js';
+import { type RunConfig, STRATEGIES, type StrategyName } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
 import type { StepClock } from './rates.js';
 import { tryRun } from './require-room.js';
 import { hostNeed, isTight, type Room } from './room.js';
 
-const STRATEGIES: readonly Strategy[] = ['single', 'fsdp', 'ddp', 'offload'];
-
 export interface PlanRow {
-  readonly strategy: Strategy;
+  readonly strategy: StrategyName;
   readonly ranks: number;
   /** Why it can't be; undefined where it may be. */
   readonly complaint: string | undefined;
@@ -61,7 +59,7 @@ async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow
   };
 }
 
-function asStrategy(config: RunConfig, strategy: Strategy): RunConfig {
+function asStrategy(config: RunConfig, strategy: StrategyName): RunConfig {
   const isAlone = strategy === 'single' || strategy === 'offload';
   const ranks = isAlone ? 1 : Math.max(2, config.ranks);
   const isOffload = strategy === 'offload';

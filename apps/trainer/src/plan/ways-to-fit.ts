@@ -3,7 +3,7 @@
 
 import type { ModelConfig } from '@shardweave/nn';
 import { numMicroSteps } from '../data/row-order.js';
-import type { RunConfig, Strategy } from '../run-config.js';
+import type { RunConfig, StrategyName } from '../run-config.js';
 
 /** A run with other flags. */
 export interface Way {
@@ -73,7 +73,7 @@ function numBlocks(config: ModelConfig): number {
   return config.model_type === 'gpt2' ? config.n_layer : config.num_hidden_layers;
 }
 
-function moved(config: RunConfig, strategy: Strategy, ranks: number): RunConfig {
+function moved(config: RunConfig, strategy: StrategyName, ranks: number): RunConfig {
   const { devices, threads } = config;
   return {
     ...config,
@@ -85,7 +85,7 @@ function moved(config: RunConfig, strategy: Strategy, ranks: number): RunConfig 
   };
 }
 
-function flagsOf(strategy: Strategy, config: RunConfig, ranks: number): string {
+function flagsOf(strategy: StrategyName, config: RunConfig, ranks: number): string {
   const isSame = config.strategy === strategy;
   return [
     ...(isSame ? [] : [`--strategy ${strategy}`]),

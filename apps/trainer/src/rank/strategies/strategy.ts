@@ -9,12 +9,13 @@ import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { ModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
 
-/** One rank's model with its optimizer. Collective calls are made by all ranks alike. */
+/** What of a save is loaded. */
 export interface LoadedParts {
   /** A save without optimizer state; that of the run stays as it is. */
   readonly isWeightsAlone: boolean;
 }
 
+/** One rank's model with its optimizer. Collective calls are made by all ranks alike. */
 export interface Strategy {
   /** ids [rows, seq] (u32) to logits [rows, seq, vocab], or to losses [rows, seq] of targets. */
   readonly module: Module<TokenArgs, Tensor>;

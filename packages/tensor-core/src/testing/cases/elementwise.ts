@@ -26,7 +26,7 @@ const UNARY_RANGES: Readonly<Record<UnaryKind, readonly [low: number, high: numb
   gelu: [-5, 5],
   geluTanh: [-5, 5],
 };
-const UNARY_KINDS = Object.keys(UNARY_RANGES) as UnaryKind[];
+export const UNARY_KINDS = Object.keys(UNARY_RANGES) as UnaryKind[];
 const MIXES: readonly (readonly [from: DType, to: DType])[] = [
   ['f16', 'f32'],
   ['f32', 'bf16'],

@@ -3,34 +3,17 @@
 // kernel that turns NaN or infinity into a number lets a broken step pass for a good one.
 
 import type { DType } from '@shardweave/dtypes';
-import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
+import type { BinaryKind } from '../../kernel-calls/elementwise.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 import type { Twin } from '../twin.js';
+import { UNARY_KINDS } from './elementwise.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
 /** The last two are infinite in f16, and their squares in f32. */
 const SPECIAL = [NAN, INF, -INF, 0, 1, -1, 0.5, 2, -3, 300, -65504, 7e4, 3e38];
 /** NaN at each end, in the middle of vectors and words, in the first and the last lane and part. */
 const PLACES = [0, 1, 2, 3, 31, 62, 63, 64];
-const UNARY_KINDS: readonly UnaryKind[] = [
-  'neg',
-  'abs',
-  'exp',
-  'log',
-  'sqrt',
-  'rsqrt',
-  'square',
-  'reciprocal',
-  'tanh',
-  'sigmoid',
-  'sin',
-  'cos',
-  'relu',
-  'silu',
-  'gelu',
-  'geluTanh',
-];
 const BINARY_KINDS: readonly BinaryKind[] = [
   'add',
   'sub',

@@ -1,6 +1,7 @@
 // Op cases of single elements, pairs with broadcasting, affine and cast.
 
 import type { DType } from '@shardweave/dtypes';
+import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import { cast } from '../../ops/cast.js';
 import * as ops from '../../ops/elementwise.js';
 import type { Tensor } from '../../tensor.js';
@@ -18,7 +19,7 @@ type Unary = readonly [
 /** Away from poles; 16-bit values around kinks are further from them than the twin's step. */
 const POSITIVE = { low: 0.5, high: 2 };
 const AROUND_KINK = [-1.5, -0.25, 0.25, 1.5, 2, -3, 0.125];
-const UNARY: Readonly<Record<string, Unary>> = {
+const UNARY: Readonly<Record<UnaryKind, Unary>> = {
   neg: [ops.neg, (x) => -x],
   abs: [ops.abs, Math.abs, AROUND_KINK],
   exp: [ops.exp, Math.exp],
@@ -34,7 +35,9 @@ const UNARY: Readonly<Record<string, Unary>> = {
   silu: [ops.silu, siluOf, { low: -6, high: 6 }],
   relu: [ops.relu, (x) => Math.max(0, x), AROUND_KINK],
   gelu: [(x) => ops.gelu(x), geluErf, { low: -3, high: 3 }],
-  'gelu tanh': [(x) => ops.gelu(x, { approximate: 'tanh' }), geluTanh, { low: -3, high: 3 }],
+  geluTanh: [(x) => ops.gelu(x, { approximate: 'tanh' }), geluTanh, { low: -3, high: 3 }],
+};
+const WITH_NUMBERS: Readonly<Record<string, Unary>> = {
   affine: [(x) => ops.affine(x, -1.5, 0.25), (x) => -1.5 * x + 0.25],
   'add a number': [(x) => ops.add(x, 0.5), (x) => x + 0.5],
   'subtract a number': [(x) => ops.sub(x, 0.5), (x) => x - 0.5],
@@ -51,7 +54,7 @@ type Binary = readonly [
   b?: OpInput['values'],
 ];
 
-const BINARY: Readonly<Record<string, Binary>> = {
+const BINARY: Readonly<Record<BinaryKind, Binary>> = {
   add: [ops.add, (a, b) => a + b],
   sub: [ops.sub, (a, b) => a - b],
   mul: [ops.mul, (a, b) => a * b],
@@ -91,7 +94,7 @@ export function elementwiseOpCases(): OpCase[] {
 }
 
 function unaryCases(): OpCase[] {
-  return Object.entries(UNARY).flatMap(([name, [op, twin, values]]) =>
+  return Object.entries({ ...UNARY, ...WITH_NUMBERS }).flatMap(([name, [op, twin, values]]) =>
     FLOATS.flatMap((dtype) => {
       const shapes = Array.isArray(values) ? [[7]] : dtype === 'f32' ? [[65], []] : [[3, 7]];
       return shapes.map((shape) =>
