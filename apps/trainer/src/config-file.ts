@@ -1,4 +1,5 @@
-// A run's flags in a file: YAML, of which JSON is a part. A complaint names the file and the line.
+// Reads a run's flags from a file in YAML, of which JSON is a part. A complaint names the file and
+// the line.
 
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -17,7 +18,7 @@ export interface ConfigKey {
 
 /**
  * The values of a file, by the names of its keys' flags.
- * @throws {UsageError} for a file that can't be read, a key that is none, or a value that it
+ * @throws {UsageError} for a file that can't be read, an unknown key, or a value that the key
  * doesn't take
  */
 export function readConfigFile(
@@ -65,9 +66,9 @@ export function readConfigFile(
 }
 
 /**
- * A run's directory may have another name than when its config.yaml was written, and --resume auto
- * would begin anew where it was.
- * @throws {UsageError} where the run beside the file `path` would not be the one that goes on
+ * Refuses a file whose run has moved. A run's directory may have another name than when its
+ * config.yaml was written, and --resume auto would begin anew under the old name.
+ * @throws {UsageError} where the run beside the file `path` is not the one that would go on
  */
 export function refuseMovedRun(
   path: string,
@@ -93,7 +94,7 @@ function readText(path: string): string {
   }
 }
 
-/** A file of `values`; those that are undefined are left out. */
+/** The text of a file with `values`; undefined ones are left out. */
 export function configText(values: Readonly<Record<string, unknown>>): string {
   const given = Object.entries(values).filter(([, value]) => value !== undefined);
   return `# This run: shardweave train --config FILE --out ANOTHER\n${stringify(Object.fromEntries(given))}`;

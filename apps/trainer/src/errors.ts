@@ -1,9 +1,9 @@
-// The trainer's errors. Their message is the whole of what a person sees: a sentence that says what
-// to do. The exit code goes with the class.
+// The trainer's errors. The message is all that a person sees: a sentence that tells what to do.
+// The class decides the exit code.
 
 import { constants } from 'node:os';
 
-/** Base of what ends the command: `exitCode` is what the process ends with. */
+/** The base of the errors that end the command; `exitCode` is the exit code of the process. */
 export class TrainerError extends Error {
   readonly code: string = 'TRAINER';
   readonly exitCode: number = 1;
@@ -28,7 +28,7 @@ export class RankFailedError extends TrainerError {
   }
 }
 
-/** Under mpirun, a rank's failure that rank 0 has been told, and shows. */
+/** Under mpirun, a rank's failure that rank 0 has been told about, and shows. */
 export class ToldError extends TrainerError {
   override readonly code = 'TOLD';
   override readonly exitCode: number;
@@ -39,12 +39,12 @@ export class ToldError extends TrainerError {
   }
 }
 
-/** A signal that asks to end; the exit code is the shell's for it. */
+/** A signal that asks the command to end; the exit code is the one that the shell uses for it. */
 export class SignalError extends TrainerError {
   override readonly code: string = 'SIGNAL';
   override readonly exitCode: number;
   override readonly name: string = 'SignalError';
-  /** As people call it. */
+  /** The name of the signal for people. */
   readonly by: string;
   constructor(signal: NodeJS.Signals, by: string = signal) {
     super(`The run was ended by ${by}.`);
@@ -53,7 +53,7 @@ export class SignalError extends TrainerError {
   }
 }
 
-/** Ctrl-C. */
+/** The command was ended by Ctrl-C. */
 export class InterruptedError extends SignalError {
   override readonly code = 'INTERRUPTED';
   override readonly name = 'InterruptedError';

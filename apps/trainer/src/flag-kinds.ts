@@ -1,16 +1,16 @@
 // The kinds of values that flags of `train` take: as text on the command line, as numbers and lists
-// in a config file. One schema checks both, and the published JSON schema is made of it.
+// in a config file. One schema checks both, and the published JSON schema is made from it.
 
 import { z } from 'zod';
 import type { DeviceChoice, SaveEvery } from './run-config.js';
 
-/** What a flag accepts. */
+/** The values that a flag accepts. */
 export interface FlagKind<T> {
-  /** Checks the value that a config file has; its description completes "expected ...". */
+  /** Checks a value as a config file has it; its description completes "expected ...". */
   readonly schema: z.ZodType<T>;
   /**
-   * The config file's form of what was typed. Text that has none stays as it is, for the schema to
-   * refuse.
+   * Turns what was typed into the config file's form. Text that has no such form stays as it is,
+   * for the schema to refuse.
    */
   readonly read: (typed: unknown) => unknown;
 }
@@ -41,7 +41,10 @@ export const oneOf = <const T extends readonly [string, ...string[]]>(
   read: asTyped,
 });
 
-/** Config files name paths as the command line does: from where the command is called. */
+/**
+ * A path. Config files name paths as the command line does: relative to where the command is
+ * called.
+ */
 export const file: FlagKind<string> = {
   schema: z.string().min(1).describe('a path'),
   read: asTyped,
@@ -84,7 +87,7 @@ export const countOrPart: FlagKind<number> = {
 
 const SECONDS = { s: 1, m: 60, h: 3600 } as const;
 
-/** In seconds. */
+/** A duration in seconds. */
 export const duration: FlagKind<number> = {
   schema: z
     .string()
@@ -105,7 +108,7 @@ export const saveEvery: FlagKind<SaveEvery> = {
   read: (typed) => (/^\d+$/.test(String(typed)) ? Number(typed) : typed),
 };
 
-/** A flag whose value may be left out, which is true. */
+/** A port whose value may be left out, which is true. */
 export const port: FlagKind<true | number> = {
   schema: z
     .union([z.literal(true), z.int().min(0).max(65535)])

@@ -1,6 +1,6 @@
 // The command line of `train` as typed, and the keys of its config file: each flag with its help
-// and what it accepts. An interface that others script against, frozen by test/flags.test.ts. What
-// flags mean together is resolve-config.ts.
+// and what it accepts. It is an interface that users script against, frozen by test/flags.test.ts.
+// resolve-config.ts decides what flags mean together.
 
 import { Command, Option } from 'commander';
 import { z } from 'zod';
@@ -28,34 +28,39 @@ import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
 import { STRATEGIES } from './run-config.js';
 
 /**
- * Where the page is without a port of one's own, so that a tunnel or a bookmark finds the next run,
- * too.
+ * The port of the page where the user gives none, always the same so that a tunnel or a bookmark
+ * finds the next run, too.
  */
 export const DASHBOARD_PORT = 8642;
-/** Longest sequence taken without --seq: attention at GPT-2's 1024 is no default for a CPU. */
+/**
+ * The longest sequence without --seq: attention over GPT-2's 1024 would be too slow as a default on
+ * a CPU.
+ */
 export const DEFAULT_SEQ_AT_MOST = 256;
-/** Small models take larger steps: measured on the default preset; for GPT-2 its usual rate. */
+/**
+ * The learning rates without --lr. Small models take larger steps, as measured on the default
+ * preset; GPT-2 gets its usual rate.
+ */
 export const DEFAULT_LR = { small: 0.004, large: 0.0003 } as const;
-/** Steps between evaluations without --eval-every. */
+/** The number of steps between evaluations without --eval-every. */
 export const DEFAULT_EVAL_EVERY = 100;
-/** What most tools take, as a compromise of room and quality. */
+/** The rank that most tools use, as a compromise between size and quality. */
 export const DEFAULT_LORA_RANK = 16;
-/** The newest save, and the one before it for where that is damaged. */
+/** The number of saves that are kept: the newest, and the one before it in case that is damaged. */
 export const DEFAULT_KEEP = 2;
-/** Steps of warm-up under the cosine schedule without --warmup. */
+/** The steps of warm-up in the cosine schedule without --warmup. */
 export const DEFAULT_WARMUP = 20;
-/** The part of all steps that wsd's decay takes without --decay-steps. */
+/** The part of all steps that the decay of wsd takes without --decay-steps. */
 export const DEFAULT_DECAY = 0.2;
 
-/** A flag of `train`; `T` is what the run gets of it. */
+/** A flag of `train`; `T` is the type that the run gets. */
 export interface Flag<T> {
   readonly kind: FlagKind<NonNullable<T>>;
   /**
-   * Where it is given neither by a flag nor in a file; undefined: decided by others, in
-   * resolve-config.ts.
+   * The value where neither a flag nor a file gives one; undefined where resolve-config.ts decides.
    */
   readonly value: T;
-  /** As --help prints it. */
+  /** The flag as --help prints it. */
   readonly typed: string;
   readonly says: string;
 }
@@ -329,17 +334,17 @@ export const FLAGS = {
   ...GROUPS['Output:'],
 };
 
-/** Every flag, checked one by one. */
+/** The values of all flags, each checked by itself. */
 export type Flags = {
   readonly [Name in keyof typeof FLAGS]: (typeof FLAGS)[Name] extends Flag<infer T> ? T : never;
 };
 
-/** What a config file calls a flag: as it is typed, without dashes before it and without `no-`. */
+/** The key of a flag in a config file: as it is typed, without the dashes and without `no-`. */
 export function keyOf(name: string): string {
   return name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 }
 
-/** What a config file may hold: each key's flag and its schema. */
+/** The keys of a config file, with the flag and the schema of each. */
 const KEYS = new Map(
   Object.entries(FLAGS).map(([name, { kind }]) => [
     keyOf(name),
@@ -383,16 +388,15 @@ export const TRAIN: Omit<CommandSpec<Flags>, 'run'> = {
 };
 
 /**
- * Flags from the arguments after the command's name.
- *
- * @throws {UsageError} for an unknown flag or a value that the flag doesn't take.
- * @throws {CommanderError} with exit code 0 once --help has been printed through `write`.
+ * Reads flags from the arguments after the command's name.
+ * @throws {UsageError} for an unknown flag, or a value that the flag doesn't take
+ * @throws {CommanderError} with exit code 0 after --help has been printed through `write`
  */
 export function parseFlags(args: readonly string[], write: (text: string) => void): Flags {
   return parseCommand(TRAIN, { args, write });
 }
 
-/** Flags over the config file's values over defaults. */
+/** Merges flags: typed ones win over those of the config file, which win over defaults. */
 function checkFlags(given: Readonly<Record<string, unknown>>): Flags {
   const { config, ...typed } = given;
   const found: Partial<Record<keyof Flags, unknown>> =
@@ -432,7 +436,7 @@ export function trainOptions(): Command {
     for (const { kind, typed, says } of Object.values(flags) as Flag<unknown>[]) {
       const option = new Option(typed, says).helpGroup(group);
       if (kind === (flag as FlagKind<unknown>)) {
-        // Where `--x` comes before `--no-x`, the library has no value for what is not typed.
+        // Where `--x` comes before `--no-x`, the library has no value for a flag that is not typed.
         const isOff = typed.startsWith('--no-');
         const other = isOff ? typed.replace('--no-', '--') : typed.replace('--', '--no-');
         const hidden = new Option(other).hideHelp();

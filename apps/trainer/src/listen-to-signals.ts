@@ -1,17 +1,17 @@
-// Signals that ask a command to end.
+// Listens to the signals that ask a command to end.
 
 import { InterruptedError, SignalError } from './errors.js';
 
 export interface Interrupt {
-  /** Ends what the command does, with its reason. */
+  /** Ends what the command does; the reason says why. */
   readonly signal: AbortSignal;
-  /** Ends a run after the step that is on its way, with a save; the reason is the signal's. */
+  /** Ends a run after the present step, with a save; the reason is the signal's. */
   readonly wrapUp: AbortSignal;
-  /** From now on the first signal asks to wrap up. */
+  /** Makes the first signal ask to wrap up from now on. */
   allowWrapUp(): void;
 }
 
-/** A second signal doesn't wait: rank processes leave with this one. */
+/** Listens to the signals. A second signal ends the process at once, and rank processes with it. */
 export function listenToSignals(): Interrupt {
   const stop = new AbortController();
   const wrapUp = new AbortController();

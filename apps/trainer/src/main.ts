@@ -24,8 +24,8 @@ if (isTokenizeThread()) {
 } else if (process.env[PROBE_VARIABLE] !== undefined && process.send !== undefined) {
   await probeAdapters();
 } else {
-  // A reader that has seen enough (| head) ends the command, as a full disk does; who asked for
-  // that pipe is told nothing.
+  // A reader that has seen enough (| head) ends the command, as a full disk does; the user who
+  // asked for that pipe gets no message.
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
     if (error.code !== 'EPIPE') {
       process.stderr.write(
@@ -47,7 +47,7 @@ if (isTokenizeThread()) {
     listen: listenToSignals,
     version: (JSON.parse(manifest) as { readonly version: string }).version,
   });
-  // Devices and sockets are closed by now; whatever still holds the event loop must not hold the
-  // user.
+  // Devices and sockets are closed by now; nothing that still holds the event loop may keep the
+  // user waiting.
   process.exit(code);
 }

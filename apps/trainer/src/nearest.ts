@@ -1,11 +1,14 @@
-// The known word that a mistyped one was meant to be.
+// Finds the known word that a mistyped one was meant to be.
 
-/** How many letters of a long word may be wrong; of a short one, not more than half of it. */
+/**
+ * The number of letters that may be wrong in a long word; in a short one at most half of its
+ * letters may be.
+ */
 const MOST_EDITS = 3;
 
 /**
- * The known word with the fewest letters wrong, missing, too many or swapped, unless it's a
- * different word.
+ * The known word with the fewest letters wrong, missing, added or swapped; undefined where every
+ * one is too different.
  */
 export function nearest(word: string, known: Iterable<string>): string | undefined {
   let best: string | undefined;
@@ -21,7 +24,8 @@ export function nearest(word: string, known: Iterable<string>): string | undefin
 }
 
 /**
- * Fewest edits from `a` to `b`, by the table of all their beginnings; a swap of neighbors is one.
+ * The fewest edits from `a` to `b`, by the table of all their beginnings; a swap of neighbors is
+ * one edit.
  */
 function editDistance(a: string, b: string): number {
   const rows = [Array.from({ length: b.length + 1 }, (_, j) => j)];

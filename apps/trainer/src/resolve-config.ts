@@ -1,5 +1,5 @@
-// From flags, each fine by itself, to one run: defaults that depend on others, files that must be
-// there, and the rules between flags. Every complaint is a sentence that says what to do.
+// Turns flags, each valid by itself, into one run: defaults that depend on other flags, files that
+// must exist, and the rules between flags. Every complaint is a sentence that tells what to do.
 
 import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -31,9 +31,8 @@ const GPT2_VOCABULARY = 50257;
 const LARGE_PARAMETERS = 10_000_000;
 
 /**
- * The run that the flags describe. Reads a model's config.json, nothing else.
- *
- * @throws {UsageError} where flags contradict each other, the model or the files.
+ * The run that the flags describe. It reads a model's config.json, and nothing else.
+ * @throws {UsageError} where flags contradict each other, the model or the files
  */
 export async function resolveConfig(
   flags: Flags,
@@ -115,7 +114,7 @@ export async function resolveConfig(
   };
 }
 
-/** What only offload knows, and what excludes each other there. */
+/** Checks the flags that only offload has, and those that exclude each other there. */
 function checkOffload(flags: Flags): void {
   const { strategy, deviceBudget, slices, microBatches, offloadDir, cpuOffload, fresh } = flags;
   if (fresh && offloadDir === undefined) {
@@ -149,7 +148,7 @@ function checkOffload(flags: Flags): void {
   }
 }
 
-/** Warm-up and decay, which together are no longer than the run. */
+/** Resolves warm-up and decay, which together may not be longer than the run. */
 function resolveSchedule({
   schedule,
   steps,
@@ -174,7 +173,9 @@ function resolveSchedule({
   return { warmup, decaySteps: numSteps };
 }
 
-/** What is evaluated comes from one place, and prompts are known of documents alone. */
+/**
+ * Checks that evaluation data come from one place, and that only documents are asked for prompts.
+ */
 function checkData({
   data,
   valid,
@@ -198,7 +199,7 @@ function checkData({
   checkPrompts({ data, trainOnPrompt });
 }
 
-/** @throws {UsageError} where prompts are to count and data has none */
+/** @throws {UsageError} where prompts are to count and the data has none */
 export function checkPrompts({
   data,
   trainOnPrompt,
@@ -210,7 +211,9 @@ export function checkPrompts({
   }
 }
 
-/** Saves lie under --out, and only they make a restart more than a start. */
+/**
+ * Checks the flags of saves, which lie under --out, and without which a restart would be a start.
+ */
 function checkSaves({ saveEvery, keep, resume, maxRestarts, out, transport }: Flags): void {
   if (saveEvery !== undefined && out === undefined) {
     throw new UsageError('--save-every: saves lie under --out, which is not given. Give --out.');
@@ -258,7 +261,7 @@ export function rowLength({ seq }: Partial<Pick<Flags, 'seq'>>, modelConfig: Mod
   return length;
 }
 
-/** @throws {UsageError} for the model's own where it has none */
+/** @throws {UsageError} where the model's own tokenizer is asked for and it has none */
 export function tokenizerName(
   { tokenizer }: Partial<Pick<Flags, 'tokenizer'>>,
   model: ModelSource,
@@ -274,7 +277,10 @@ export function tokenizerName(
   return tokenizer ?? (isOwn ? 'model' : vocab_size >= GPT2_VOCABULARY ? 'gpt2' : 'byte');
 }
 
-/** The adapters that flags ask for: new ones, or those of a directory, which says what they are. */
+/**
+ * The adapters that flags ask for: new ones, or those of a directory, which tells their rank and
+ * targets.
+ */
 async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
   const { loraRank, loraAlpha, loraDropout, loraTargets, adapter } = flags;
   if (adapter !== undefined) {
@@ -305,7 +311,7 @@ async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
   };
 }
 
-/** All the dropouts that the model has. */
+/** The config with all of the model's dropouts set to `p`. */
 function withDropout(config: ModelConfig, p: number | undefined): ModelConfig {
   if (p === undefined) {
     return config;

@@ -1,13 +1,13 @@
-// What a run leaves of its flags: a config file of all that was decided for it, which makes the run
-// again.
+// The config file that a run leaves: everything that was decided for it, so that the file repeats
+// the run.
 
 import { configText } from './config-file.js';
 import { type Flags, keyOf } from './flags.js';
 import type { RunConfig, SaveEvery } from './run-config.js';
 
 /**
- * The config file of a run. What is about one call, such as --resume and --quiet, is not in it.
- * @param devices by rank, each found by now
+ * The config file of a run. What concerns a single call, such as --resume and --quiet, is left out.
+ * @param devices the device of each rank, all of them found by now
  */
 export function resolvedConfig(
   flags: Flags,
@@ -26,7 +26,7 @@ export function resolvedConfig(
     tokenizer: config.tokenizer,
     data: config.dataFile,
     valid: config.validFile,
-    // Refused where nothing is evaluated, saved or adapted.
+    // These are refused where nothing is evaluated, saved or adapted.
     evalEvery: flags.valid === undefined && !flags.validFraction ? undefined : config.evalEvery,
     keep: config.saveEvery && config.keep,
     saveEvery: config.saveEvery && textOf(config.saveEvery),

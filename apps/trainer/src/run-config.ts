@@ -1,5 +1,5 @@
-// One run, fully resolved: what the flags mean once defaults, presets and files are known. Plain
-// data, since it travels to rank processes as JSON.
+// One run, fully resolved: what the flags mean once defaults, presets and files are known. It is
+// plain data, because it travels to rank processes as JSON.
 
 import type { ModelConfig } from '@shardweave/nn';
 
@@ -13,38 +13,38 @@ export type TokenizerName = 'model' | 'byte' | 'gpt2';
 export type Order = 'shuffle' | 'sequential';
 export type Schedule = 'constant' | 'cosine' | 'wsd';
 
-/** A preset's name, or the directory of `config.json` and perhaps of weights. */
+/** A preset's name, or the directory of a `config.json` and perhaps of weights. */
 export type ModelSource =
   | { readonly kind: 'preset'; readonly name: string }
   | { readonly kind: 'directory'; readonly path: string; readonly hasWeights: boolean };
 
-/** Where the tokens of a run are; see data/token-file.ts. */
+/** The directories with the tokens of a run; see data/token-file.ts. */
 export interface TokenFiles {
   readonly train: string;
   readonly valid: string | undefined;
 }
 
-/** A run whose data has been made tokens. */
+/** A run whose data has been tokenized. */
 export interface PreparedRun extends RunConfig {
   readonly tokens: TokenFiles;
 }
 
-/** What applyLora gets, and where the adapters' values come from. */
+/** The options of applyLora, and the source of the adapters' values. */
 export interface LoraRun {
   readonly rank: number;
   readonly alpha: number;
   readonly dropout: number;
   readonly targets: 'all-linear' | readonly string[];
-  /** A PEFT directory whose training goes on; undefined: new adapters. */
+  /** A PEFT directory whose training goes on; undefined for new adapters. */
   readonly directory: string | undefined;
 }
 
-/** Whether anybody will look at the steps of all ranks, at once or later. */
+/** Whether anybody may watch the steps of all ranks, now or later. */
 export function isWatched(config: Pick<RunConfig, 'outDir' | 'dashboardPort'>): boolean {
   return config.outDir !== undefined || config.dashboardPort !== undefined;
 }
 
-/** One of both. */
+/** The interval between saves, in one of the two units. */
 export interface SaveEvery {
   readonly steps?: number;
   readonly minutes?: number;
@@ -54,58 +54,68 @@ export interface RunConfig {
   readonly strategy: StrategyName;
   readonly ranks: number;
   readonly transport: Transport;
-  /** By rank. */
+  /** The device of each rank. */
   readonly devices: readonly DeviceChoice[];
   readonly precision: Precision;
   readonly fp32Reduce: boolean;
-  /** Threads of one rank's cpu device. */
+  /** The threads of one rank's cpu device. */
   readonly threads: number;
   readonly reshard: boolean;
   readonly checkpointActivations: boolean;
   readonly gatherCapBytes: number | undefined;
-  /** With offload: most bytes on the device, and how the model is cut without. */
+  /**
+   * With offload: the most bytes on the device, or without it the number of slices of the model.
+   */
   readonly deviceBudgetBytes: number | undefined;
   readonly slices: number | undefined;
   readonly microBatches: number;
-  /** Shards and their state rest in host memory (fsdp). */
+  /** Whether shards and their state rest in host memory (fsdp). */
   readonly cpuOffload: boolean;
-  /** Where parameters rest on disk, with offload and fsdp; undefined: not on disk. */
+  /**
+   * The directory where parameters rest with offload and fsdp; undefined where they are not on
+   * disk.
+   */
   readonly offloadDir: string | undefined;
-  /** Whether what an earlier run left there is deleted; else it is refused. */
+  /** Whether what an earlier run left there is deleted rather than refused. */
   readonly isFresh: boolean;
-  /** How often the run is saved under --out; undefined: never. */
+  /** How often the run is saved under --out; undefined for never. */
   readonly saveEvery: SaveEvery | undefined;
-  /** How many of the newest saves are kept. */
+  /** The number of the newest saves that are kept. */
   readonly keep: number;
   /**
-   * What the run goes on from: the newest save under --out, or that of a directory; undefined: it
-   * is new.
+   * What the run goes on from: the newest save under --out, or that of a directory; undefined for a
+   * new run.
    */
   readonly resume: string | undefined;
-  /** How often the job is started again from its last save after a rank died. */
+  /** How often the job may start again from its last save after a rank died. */
   readonly maxRestarts: number;
   readonly injectDelayMs: number;
   readonly traceFile: string | undefined;
 
   readonly model: ModelSource;
-  /** The adapters that are trained in the place of the model; undefined: all of it is trained. */
+  /**
+   * The adapters that are trained instead of the model; undefined where all of the model is
+   * trained.
+   */
   readonly lora: LoraRun | undefined;
   /** The model's configuration, with --dropout applied. */
   readonly modelConfig: ModelConfig;
   readonly tokenizer: TokenizerName;
   readonly dataFile: string | undefined;
   readonly order: Order;
-  /** What is evaluated: a file, or a part of the data; at most one of them. */
+  /** What is evaluated: a file, or a part of the data; at most one of the two. */
   readonly validFile: string | undefined;
   readonly validFraction: number | undefined;
-  /** Steps from one evaluation to the next; the last step is followed by one. */
+  /**
+   * The number of steps from one evaluation to the next; the last step is always followed by one.
+   */
   readonly evalEvery: number;
-  /** Whether prompts and what others than the assistant say count in the loss. */
+  /** Whether prompts, and messages of others than the assistant, count in the loss. */
   readonly trainOnPrompt: boolean;
-  /** Where tokens are kept for later runs. */
+  /** The directory where tokens are kept for later runs. */
   readonly cacheDir: string;
 
-  /** Rows of one optimizer step over all ranks and micro-steps. */
+  /** The rows of one optimizer step over all ranks and micro-steps. */
   readonly batch: number;
   readonly seq: number;
   readonly steps: number;
@@ -116,22 +126,22 @@ export interface RunConfig {
   readonly beta1: number;
   readonly beta2: number;
   readonly eps: number;
-  /** Largest gradient norm; 0: no clipping. */
+  /** The largest gradient norm; 0 means no clipping. */
   readonly clip: number;
   readonly schedule: Schedule;
   readonly warmup: number;
-  /** The steps of decay that wsd ends with; undefined for other schedules. */
+  /** The number of steps of decay at the end of wsd; undefined for other schedules. */
   readonly decaySteps: number | undefined;
-  /** Evaluations in a row without a lower loss that end the run. */
+  /** The number of evaluations in a row without a lower loss after which the run ends. */
   readonly patience: number | undefined;
-  /** The step at which training has lasted so long is the last. */
+  /** The training time in ms after which the present step is the last one. */
   readonly timeLimitMs: number | undefined;
 
   readonly seed: number;
   readonly outDir: string | undefined;
-  /** The port of the page that shows the run; undefined: there is none. */
+  /** The port of the page that shows the run; undefined where there is no page. */
   readonly dashboardPort: number | 'default' | undefined;
   readonly isQuiet: boolean;
-  /** Whether what was planned is told beside what was taken, at the end. */
+  /** Whether the end shows what was planned beside what was taken. */
   readonly isChecked: boolean;
 }

@@ -3,7 +3,7 @@
 import { learningRateAt } from '@shardweave/nn';
 import type { RunConfig } from './run-config.js';
 
-/** The rate of update `s` (from 0): see learningRateAt. */
+/** The rate of update `s` (from 0); see learningRateAt. */
 export function learningRate(
   config: Pick<RunConfig, 'lr' | 'schedule' | 'warmup' | 'decaySteps' | 'steps'>,
   s: number,

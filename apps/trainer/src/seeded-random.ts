@@ -1,8 +1,9 @@
-// Random numbers of the host that repeat with the seed: a counter through a 32-bit finalizer in the
-// manner of SplitMix. Dropout and weights have their own, which ranks agree on.
+// Random numbers of the host that a seed repeats: a counter through a 32-bit finalizer, in the
+// manner of SplitMix. Dropout and weights have generators of their own, which ranks agree on.
 
 /**
- * A generator of whole numbers below 2^32, the same for equal seeds; each stream is another one.
+ * A generator of whole numbers below 2^32, the same for equal seeds and streams, and different for
+ * each stream.
  */
 export function splitMix32(seed: number, stream: number): () => number {
   let state = mix(mix(seed | 0) ^ Math.imul(stream + 1, 0x9e3779b9));

@@ -1,9 +1,12 @@
-// What the operating system said, in words: Node's own messages begin with codes and end with
-// paths.
+// Describes an error of the operating system in words, because Node's own messages begin with codes
+// and end with paths.
 
 import { getSystemErrorMap } from 'node:util';
 
-/** `no such file or directory` for an ENOENT; the message itself for what the system didn't say. */
+/**
+ * The words for an error, such as `no such file or directory` for an ENOENT; the message itself
+ * where the error is not the system's.
+ */
 export function describeSystemError(error: unknown): string {
   const { code, errno, message } = error as NodeJS.ErrnoException;
   if (code === 'EISDIR') {

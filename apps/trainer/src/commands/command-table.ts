@@ -1,11 +1,11 @@
-// Every command of `shardweave`. Each is a file of this folder that is loaded when it is called, so
-// that --help and a mistyped name cost no engine.
+// Every command of `shardweave`. Each is a file of this folder that is loaded only when it is
+// called, so that --help and a mistyped name don't load the engine.
 
 import type { CliCommand } from './cli-command.js';
 
 export interface CommandEntry {
   readonly name: string;
-  /** One line. */
+  /** The description of the command, in one line. */
   readonly summary: string;
   readonly load: () => Promise<CliCommand>;
 }

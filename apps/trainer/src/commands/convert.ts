@@ -1,4 +1,5 @@
-// The command `convert`: a save of a run as the files that others read, and such files as a save.
+// The command `convert`: turns a save of a run into the files that other programs read, and such
+// files into a save.
 
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -143,7 +144,7 @@ async function convertModel(
   return [`${out}: save of ${model.path}, step 0, without optimizer state`];
 }
 
-/** The save that --from means, and what is to be told of newer ones that are damaged. */
+/** The save that --from means, with notes about newer saves that are damaged. */
 async function findWhole(from: string): Promise<{ path: string; notes: string[] }> {
   const path = resolve(from);
   if (existsSync(join(path, INDEX_FILE))) {
@@ -178,7 +179,7 @@ function runOf(save: Save, path: string): { step: number; config: PreparedRun } 
   return { step: run.step, config: run.config as PreparedRun };
 }
 
-/** What the run had, and the directory could not be given. */
+/** Notes on what the run had and the directory could not be given. */
 function lost({ model, tokenizer, lora }: PreparedRun, out: string): string[] {
   const isLost =
     lora === undefined &&

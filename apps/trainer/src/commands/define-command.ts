@@ -1,5 +1,5 @@
-// What every command does alike: its flags are parsed, help is printed, and what can't be parsed is
-// a sentence.
+// What all commands have in common: flags are parsed, help is printed, and a mistake in the flags
+// becomes one sentence.
 
 import { type Command, CommanderError } from 'commander';
 import { UsageError } from '../errors.js';
@@ -11,8 +11,8 @@ export interface CommandSpec<Flags extends object> {
   readonly options: () => Command;
   readonly examples: readonly CommandExample[];
   /**
-   * The flags of what commander gives, by names in camelCase; default: as they are. `operands` are
-   * what stands beside them, where the command takes such.
+   * Makes the flags from what commander gives, with names in camelCase; default: they are taken as
+   * they are. `operands` are what stands beside the flags, where the command takes such.
    * @throws {UsageError} for a value that the flag doesn't take
    */
   readonly read?: (given: Readonly<Record<string, unknown>>, operands: readonly string[]) => Flags;

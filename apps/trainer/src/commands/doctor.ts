@@ -1,5 +1,5 @@
-// The command `doctor`: what this machine offers to the other commands, and what to do where it
-// could offer more.
+// The command `doctor`: tells what this machine offers to the other commands, and what to do where
+// it could offer more.
 
 import { execFile } from 'node:child_process';
 import { arch, availableParallelism, platform, totalmem } from 'node:os';
@@ -16,14 +16,14 @@ interface DoctorFlags {
   readonly json?: boolean;
 }
 
-/** All that is found; JSON. */
+/** Everything that was found, as JSON. */
 export interface Diagnosis {
   readonly node: string;
   readonly system: string;
   readonly cores: number;
   readonly memoryBytes: number;
   readonly freeBytes: number;
-  /** What the cpu device computes with. */
+  /** The cpu device: a description of its instructions, and its numeric class. */
   readonly cpu: { readonly description: string; readonly numericClass: string };
   readonly webgpu: FoundAdapters;
   /** The first line of `mpirun --version`. */
@@ -75,7 +75,7 @@ async function mpirunVersion(): Promise<string | undefined> {
   }
 }
 
-/** What `found` says to people; the last part has a line for each thing that is missing. */
+/** Describes `found` for people; the last part has a line for each thing that is missing. */
 export function diagnosisText(found: Diagnosis): string {
   const { webgpu, cpu } = found;
   const missing = missingOf(found);

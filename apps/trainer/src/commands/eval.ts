@@ -1,4 +1,4 @@
-// The command `eval`: how well a model foretells a text.
+// The command `eval`: tells how well a model predicts a text.
 
 import { type EvalFlags, evalOptions } from '../eval/eval-flags.js';
 import { type Evaluation, evaluateModel } from '../eval/evaluate-model.js';

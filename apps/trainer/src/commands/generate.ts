@@ -1,4 +1,4 @@
-// The command `generate`: text from a model as it comes, after a prompt or in a conversation.
+// The command `generate`: prints text as a model makes it, after a prompt or in a conversation.
 
 import { createInterface } from 'node:readline';
 import type { ChatMessage } from '../data/chat-template.js';
@@ -63,7 +63,7 @@ async function converse(speech: Speech, { input, err, signal }: GenerateStreams)
   signal.throwIfAborted();
 }
 
-/** Writes what a model says, and counts it. */
+/** Writes what a model says, and counts its tokens. */
 class Speech {
   readonly #model: TextModel;
   readonly #flags: GenerateFlags;
@@ -82,7 +82,7 @@ class Speech {
     }
   }
 
-  /** A text that begins with the prompt. */
+  /** Writes a text that begins with the prompt. */
   async tell(prompt: string): Promise<void> {
     const tokens = promptTokens(prompt, this.#model.tokenizer);
     const isQuiet = this.#flags.quiet === true;
@@ -92,7 +92,7 @@ class Speech {
     }
   }
 
-  /** What the model answers to a conversation. */
+  /** Writes the model's answer to a conversation, and returns it. */
   async answer(messages: readonly ChatMessage[]): Promise<string> {
     const { tokenizer } = this.#model;
     const text = tokenizer.chat!.render(messages, { asks: true });
@@ -101,13 +101,13 @@ class Speech {
     return said;
   }
 
-  /** A line about it. */
+  /** A line about the tokens written so far and their speed. */
   summary(): string {
     const speed = this.#ms === 0 ? 0 : (1000 * this.#numTokens) / this.#ms;
     return `${this.#numTokens} tokens, ${speed.toFixed(1)} tokens/s`;
   }
 
-  /** @param before what is written as soon as the prompt is known to fit */
+  /** @param before written as soon as the prompt is known to fit */
   async #say(prompt: readonly number[], before = ''): Promise<string> {
     const { out, signal } = this.#streams;
     const { tokenizer } = this.#model;
@@ -139,7 +139,8 @@ class Speech {
 }
 
 /**
- * An empty prompt is a begin token, or the end token that stands between texts where there is none.
+ * The tokens of a prompt. An empty prompt is a begin token or, where there is none, the end token
+ * that stands between texts.
  */
 function promptTokens(prompt: string, tokenizer: Tokenizer): number[] {
   const { beginToken, endToken, addsBegin } = tokenizer;

@@ -1,4 +1,4 @@
-// The command `gguf`: a model directory as one file that llama.cpp runs.
+// The command `gguf`: writes a model directory as one file that llama.cpp runs.
 
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';

@@ -1,4 +1,4 @@
-// The command `inspect`: what lies in a directory, and whether a save is whole.
+// The command `inspect`: tells what a directory holds, and whether a save is whole.
 
 import { Command } from 'commander';
 import { TrainerError, UsageError } from '../errors.js';
@@ -66,7 +66,7 @@ function inspectOptions(): Command {
     .option('--json', 'all of it, as JSON');
 }
 
-/** The saves to be verified. */
+/** The saves that are to be verified. */
 function savesIn(holding: Holding, path: string): string[] {
   if (holding.kind === 'save') {
     return [holding.path];
@@ -79,7 +79,7 @@ function savesIn(holding: Holding, path: string): string[] {
   );
 }
 
-/** Tensors are summed up, and with --tensors listed as well. */
+/** The holding as JSON. Tensors are summed up, and with --tensors also listed. */
 function asJson(holding: Holding, { tensors: isListed }: InspectFlags): object {
   const one = <T extends Exclude<Holding, { kind: 'run' }>>({ tensors, ...rest }: T) => ({
     ...rest,

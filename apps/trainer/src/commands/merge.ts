@@ -1,4 +1,4 @@
-// The command `merge`: adapters added into the model that they were trained beside.
+// The command `merge`: adds adapters into the model that they were trained beside.
 
 import { mergeAdapters, parameterCount, StateDictError } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';

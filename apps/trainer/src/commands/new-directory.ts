@@ -1,4 +1,4 @@
-// Where a command leaves a model: a directory that is new, or empty.
+// The directory where a command leaves a model: a new or empty one.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -6,7 +6,7 @@ import { UsageError } from '../errors.js';
 import { writeDirectory } from '../output/write-file.js';
 import { describeSystemError } from '../system-error.js';
 
-/** @throws {UsageError} where --out `path` has something in it */
+/** @throws {UsageError} where the --out directory `path` is not empty */
 export function requireNewDirectory(path: string): void {
   if (existsSync(join(path, 'config.json'))) {
     throw new UsageError(
@@ -19,7 +19,7 @@ export function requireNewDirectory(path: string): void {
 }
 
 /**
- * Has `fill` write all files of --out, whole or not at all.
+ * Lets `fill` write all files of --out, whole or not at all.
  * @throws {UsageError} where the system can't write it
  */
 export async function writeNewDirectory(

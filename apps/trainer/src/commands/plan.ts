@@ -1,4 +1,4 @@
-// The command `plan`: what a run would take, for every strategy, before there is one.
+// The command `plan`: tells what a run would take with each strategy, without running it.
 
 import { cpuInfo } from '@shardweave/tensor-core';
 import { type Flags, TRAIN } from '../flags.js';

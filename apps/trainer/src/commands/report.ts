@@ -1,4 +1,4 @@
-// The command `report`: runs laid over each other on one page.
+// The command `report`: draws several runs on one page.
 
 import { writeFileSync } from 'node:fs';
 import { Command } from 'commander';

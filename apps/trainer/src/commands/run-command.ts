@@ -1,5 +1,5 @@
-// From what was typed behind `shardweave` to an exit code: finds the command, runs it, and tells
-// what it rejects with.
+// Turns what was typed after `shardweave` into an exit code: finds the command, runs it, and prints
+// why it failed.
 
 import { CommanderError } from 'commander';
 import { ToldError, TrainerError, UsageError } from '../errors.js';
@@ -64,7 +64,10 @@ function overview(version: string): string {
   ].join('\n');
 }
 
-/** Prints why a command ended, a sentence where it is none of our mistakes; its exit code. */
+/**
+ * Prints why a command ended, as one sentence unless it is a mistake of this program. Returns the
+ * exit code.
+ */
 function tell(error: unknown, context: CommandContext): number {
   if (error instanceof CommanderError || error instanceof ToldError) {
     return error.exitCode; // help was printed, or another rank tells

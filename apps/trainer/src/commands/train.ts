@@ -1,4 +1,4 @@
-// The command `train`: flags to a run, the run to an exit code.
+// The command `train`: turns flags into a run, and the run into an exit code.
 
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import type { Dashboard } from '../dashboard/dashboard.js';
@@ -33,7 +33,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     const isTerminal = out.isTTY === true;
     return await startMpirun({ ranks: config.ranks, entry, args, isTerminal, signal });
   }
-  // Under mpirun every process runs this; rank 0 is the one that shows and writes.
+  // Under mpirun every process gets here; rank 0 is the one that shows and writes.
   const isFirst = place === undefined || place.rank === 0;
   await using _held = isFirst ? await holdRun(config) : undefined;
   const { steps } = config;
@@ -94,12 +94,15 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   }
 }
 
-/** The step of it; undefined where there is none. */
+/** The step of the newest save; undefined where there is none. */
 async function newestSave({ outDir, saveEvery }: RunConfig): Promise<number | undefined> {
   return saveEvery === undefined ? undefined : (await stepsIn(savesOf(outDir!))).at(-1);
 }
 
-/** The page of the run, where it is asked for; its address is the one thing that must be read. */
+/**
+ * Opens the page of the run, where it is asked for. Its address is printed even when quiet, because
+ * nobody could find the page without it.
+ */
 async function openDashboard(
   { dashboardPort: port, isQuiet }: RunConfig,
   parts: {
@@ -123,7 +126,10 @@ async function openDashboard(
   return dashboard;
 }
 
-/** mpirun and srun say how many ranks there are; --ranks is for where the command starts them. */
+/**
+ * The flags with the number of ranks that mpirun or srun gives; --ranks is for ranks that the
+ * command starts itself.
+ */
 function withRanksOf(place: Launcher | undefined, flags: Flags): Flags {
   if (place === undefined) {
     return flags;

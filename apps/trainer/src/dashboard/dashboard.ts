@@ -1,5 +1,5 @@
-// The page of a running command: what has happened, and then what happens, to whoever has the
-// token. It listens on loopback alone and changes nothing.
+// Serves the page of a running command: to everyone who has the token it tells what has happened,
+// and then what happens. It listens only on loopback, and changes nothing.
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
@@ -16,15 +16,15 @@ import { PrometheusText } from './prometheus.js';
 import { tokenOf } from './token.js';
 
 const HOST = '127.0.0.1';
-/** What is told of one record takes some hundred bytes: a reader that is so far behind has left. */
+/** A record takes some hundred bytes, so a reader that is this far behind has left. */
 const BEHIND_BYTES = 32 * 2 ** 20;
-/** How long the last words may take to whoever listens. */
+/** The time that the last records may take to reach the readers. */
 const GOODBYE_MS = 1000;
 
 export interface DashboardOptions {
-  /** 'default': DASHBOARD_PORT, or any that is free where another run has that. */
+  /** The port. 'default': DASHBOARD_PORT, or any free port where another run uses that one. */
   readonly port: number | 'default';
-  /** What whoever comes late is told. */
+  /** What a reader that comes late is told. */
   readonly history: RunHistory;
   readonly env: NodeJS.ProcessEnv;
 }
@@ -53,7 +53,7 @@ export class Dashboard {
     return new Dashboard(server, token, history);
   }
 
-  /** With the token in its fragment, which browsers keep to themselves. */
+  /** The address with the token in its fragment, which browsers don't send. */
   get url(): string {
     const { port } = this.#server.address() as AddressInfo;
     return `http://${HOST}:${port}/#token=${this.#token}`;
@@ -64,7 +64,7 @@ export class Dashboard {
     this.tell(record);
   }
 
-  /** Shows what an earlier command has done, which this one's counters leave out. */
+  /** Shows what an earlier command has done, which this command's counters leave out. */
   tell(record: RunRecord): void {
     for (const response of this.#listeners) {
       if (response.writableLength > BEHIND_BYTES) {
@@ -75,7 +75,7 @@ export class Dashboard {
     }
   }
 
-  /** Lets the last words through, and stops listening. */
+  /** Lets the last records through, and stops listening. */
   async close(): Promise<void> {
     this.#server.close();
     const flushed = [...this.#listeners].map((response) => {
@@ -136,11 +136,11 @@ const HEADERS = [
   ['Referrer-Policy', 'no-referrer'],
   ['Cross-Origin-Resource-Policy', 'same-origin'],
   ['Cross-Origin-Opener-Policy', 'same-origin'],
-  // The page says itself which scripts it may run; that nobody frames it is for the header alone.
+  // The page itself says which scripts it may run; only the header can forbid that it is framed.
   ['Content-Security-Policy', "frame-ancestors 'none'"],
 ] as const;
 
-/** A message as server-sent events have it. */
+/** A message in the format of server-sent events. */
 function eventText(name: 'history' | 'record', data: unknown): string {
   return `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`;
 }

@@ -1,11 +1,14 @@
-// Who may ask the dashboard. It listens on loopback, where any page that a browser shows and any
-// user of the machine can knock: a page is known by the names in its request, and a user by the
-// token.
+// Decides who may ask the dashboard. It listens on loopback, where any page in a browser and any
+// user of the machine can connect: a page is recognized by the names in its request, and a user by
+// the token.
 
 import { timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 
-/** Names of loopback. A port may be another than ours: that of a tunnel from another machine. */
+/**
+ * Names of loopback. The port may differ from the dashboard's: that of a tunnel from another
+ * machine.
+ */
 const LOOPBACK = /^(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?$/;
 
 export interface Refusal {
@@ -14,9 +17,11 @@ export interface Refusal {
 }
 
 /**
- * Why `request` gets nothing, or undefined. A name that an attacker's DNS leads to loopback stands
- * in Host; a page of another origin names that in Origin, or else can't send the token.
- * @param token expected as `Authorization: Bearer`; undefined: what is asked for is no secret
+ * Why `request` is refused, or undefined. Where an attacker's DNS leads a name to loopback, Host
+ * has that name. A page of another origin either names its origin in Origin, or can't send the
+ * token.
+ * @param token expected as `Authorization: Bearer`; undefined where the request asks for nothing
+ * secret
  */
 export function refusalOf(
   { method, headers }: Pick<IncomingMessage, 'method' | 'headers'>,
@@ -38,7 +43,7 @@ export function refusalOf(
   return undefined;
 }
 
-/** In a time that tells nothing but the length. */
+/** Compares in a time that depends on nothing but the length. */
 function isEqual(given: string, expected: string): boolean {
   const [a, b] = [Buffer.from(given), Buffer.from(expected)];
   return a.byteLength === b.byteLength && timingSafeEqual(a, b);

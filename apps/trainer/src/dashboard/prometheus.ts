@@ -1,5 +1,5 @@
-// The run as Prometheus reads it: text format 0.0.4, base units in the names. Counters begin at 0
-// with the command, as those of any process that is started anew.
+// The run as Prometheus reads it: text format 0.0.4, with base units in the names. Counters begin
+// at 0 with the command, as those of any restarted process do.
 
 import { MEMORY_TAGS } from '@shardweave/tensor-core';
 import type { RunRecord } from '../output/run-records.js';
@@ -10,7 +10,7 @@ type Labels = Readonly<Record<string, string | number>>;
 interface Family {
   readonly kind: Kind;
   readonly help: string;
-  /** Values by their labels as text. */
+  /** The values by their labels, as text. */
   readonly samples: Map<string, number>;
 }
 
@@ -86,7 +86,7 @@ export class PrometheusText {
     }
   }
 
-  /** All families that have a value. */
+  /** All families that have a value, as text. */
   text(): string {
     const lines: string[] = [];
     for (const [name, { kind, help, samples }] of this.#families) {

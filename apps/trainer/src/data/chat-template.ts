@@ -1,16 +1,16 @@
-// A model's chat template: conversations as the text that it was trained on. A date in a template
-// is a fixed one, since the tokens of a data set must not hang on the day.
+// A model's chat template: writes conversations as the text that the model was trained on. The date
+// in a template is a fixed one, because the tokens of a data set must not depend on the day.
 
 import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
 import { UsageError } from '../errors.js';
 
-/** One turn. Templates may read more of it than these, such as `tool_calls`. */
+/** One message of a conversation. Templates may read further fields, such as `tool_calls`. */
 export interface ChatMessage {
   readonly role: string;
   readonly content: string;
 }
 
-/** A stretch of a conversation's text. */
+/** A part of a conversation's text. */
 export interface ChatPart {
   readonly text: string;
   /** Whether the assistant says it. */
@@ -18,9 +18,9 @@ export interface ChatPart {
 }
 
 export interface ChatTemplateOptions {
-  /** Texts of special tokens by the names that templates know them by, such as `bos_token`. */
+  /** The texts of special tokens, by the names that templates use, such as `bos_token`. */
   readonly specials: Readonly<Record<string, string>>;
-  /** Texts of the tokens that end a turn. */
+  /** The texts of the tokens that end a message. */
   readonly ends: readonly string[];
 }
 
@@ -43,16 +43,15 @@ export class ChatTemplate {
   readonly #program: ReturnType<typeof parse>;
   readonly #options: ChatTemplateOptions;
 
-  /** @throws {Error} of the library where the text is no template. */
+  /** @throws {Error} of the library, where the text is not a template */
   constructor(text: string, options: ChatTemplateOptions) {
     this.#program = parse(tokenize(text, { lstrip_blocks: true, trim_blocks: true }));
     this.#options = options;
   }
 
   /**
-   * The conversation as text and, with `asks`, what stands before the assistant's next answer.
-   *
-   * @throws {UsageError} where the template refuses the conversation.
+   * The conversation as text and, with `asks`, the text that leads to the assistant's next answer.
+   * @throws {UsageError} where the template refuses the conversation
    */
   render(
     messages: readonly ChatMessage[],
@@ -79,12 +78,11 @@ export class ChatTemplate {
   }
 
   /**
-   * The conversation in parts, in order: an answer reaches from what the template writes before it
-   * when it asks for one to the token that ends the turn.
-   *
-   * @throws {UsageError} where the template refuses the conversation, or writes an answer in
-   * another way once something follows it: what a model would learn is then not what it is shown
-   * later.
+   * The conversation in parts, in order. An answer begins with what the template writes when it
+   * asks for one, and ends with the token that ends the message.
+   * @throws {UsageError} where the template refuses the conversation, or writes an answer
+   * differently once something follows it: the model would then learn something else than it is
+   * shown later
    */
   parts(messages: readonly ChatMessage[]): ChatPart[] {
     const text = this.render(messages);
@@ -114,7 +112,10 @@ export class ChatTemplate {
     return [...parts, { text: this.#withoutTail(text).slice(at), isAnswer: false }];
   }
 
-  /** White space behind the token that ends a turn is the template's, and nothing that is said. */
+  /**
+   * Cuts white space off after the token that ends a message: it is the template's, and not part of
+   * what is said.
+   */
   #withoutTail(text: string): string {
     const trimmed = text.trimEnd();
     return this.#options.ends.some((end) => trimmed.endsWith(end)) ? trimmed : text;

@@ -1,13 +1,13 @@
 // Cuts long texts where a byte-level tokenizer would cut them, too, so that they are encoded a
-// piece at a time: a library's own arrays for a whole book are a hundred times its size.
+// piece at a time: the library's own arrays for a whole book are a hundred times its size.
 
-/** Characters of a piece at least; its end is looked for from there. */
+/** The least number of characters of a piece; its end is searched from there. */
 const PIECE_CHARS = 2 ** 16;
 
 /**
- * Pieces end behind a letter that a line break follows. The patterns of GPT-2, Llama 3 and Qwen end
- * a word there whatever comes, and a new line begins nothing that hangs on the letter; behind a
- * line break they may still look ahead.
+ * Cuts a text into pieces, each of which ends with a letter before a line break. The patterns of
+ * GPT-2, Llama 3 and Qwen end a word there whatever follows, and nothing that begins with the new
+ * line depends on the letter. After a line break they may still look ahead.
  */
 export function* cutText(text: string): Generator<string> {
   const end = /\p{L}(?=\n)/gu;

@@ -1,5 +1,5 @@
-// The data of a run as the rows that a rank takes: what to train on and, apart from it, what to
-// evaluate on.
+// The data of a run as the rows that each rank takes: those to train on and, apart from them, those
+// to evaluate on.
 
 import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
@@ -9,37 +9,37 @@ import type { RowArrays, RowOrderName, RowSource } from './rows.js';
 import { streamRows } from './stream-rows.js';
 import { TokenFile } from './token-file.js';
 
-/** Rows for one micro-step of one rank, perhaps none. */
+/** The rows for one micro-step of one rank; there may be none. */
 export interface MicroBatch extends RowArrays {
-  /** [rows, seq]: what the loss of each target is multiplied by. Undefined: 1 for all. */
+  /** [rows, seq]: the factor of each target's loss. Undefined: 1 for all. */
   readonly weights?: Float32Array;
   readonly rows: number;
-  /** Number of the first row among the B of the step: dropout's masks hang on it. */
+  /** The number of the first row among the B rows of the step; dropout's masks depend on it. */
   readonly firstRow: number;
 }
 
 export interface DataSize {
   readonly tokens: number;
-  /** 0 for a text. */
+  /** The number of documents; 0 for a text. */
   readonly documents: number;
 }
 
 export interface Dataset {
   readonly size: DataSize;
-  /** Steps that take each row once, the last one perhaps in part. */
+  /** The number of steps that take each row once; the last one may be partial. */
   readonly numSteps: number;
-  /** Micro-steps of every step, on every rank. */
+  /** The number of micro-steps in every step, on every rank. */
   readonly numMicroSteps: number;
   /**
-   * Targets that count in step `step` (from 0), of all ranks and micro-steps: what losses are
-   * divided by.
+   * The number of targets that count in step `step` (from 0), over all ranks and micro-steps.
+   * Losses are divided by it.
    */
   numTargets(step: number): Promise<number>;
   /** The rows of `rank` in micro-step `microStep` of step `step` (from 0). */
   microBatch(step: number, rank: number, microStep: number): Promise<MicroBatch>;
 }
 
-/** Closes its files when it is disposed. */
+/** The data sets of a run; disposing it closes their files. */
 export interface RunData extends AsyncDisposable {
   readonly train: Dataset;
   readonly valid: Dataset | undefined;
@@ -59,13 +59,16 @@ export type DataConfig = Pick<
   | 'gradAccum'
 >;
 
-/** Which documents are kept apart does not hang on the seed: runs of several seeds then compare. */
+/**
+ * The documents that are kept apart do not depend on the run's seed, so that runs of several seeds
+ * can be compared.
+ */
 const VALID_SEED = 0;
 
 /**
- * Opens what `prepareTokens` has made; nothing but tables is in memory.
- *
- * @throws {UsageError} for data that is too short, beyond the model's vocabulary, or all prompt.
+ * Opens what `prepareTokens` has made; only tables are in memory.
+ * @throws {UsageError} for data that is too short, that has tokens beyond the model's vocabulary,
+ * or that is all prompt
  */
 export async function openData(
   config: DataConfig & Pick<RunConfig, 'validFile' | 'validFraction'>,
@@ -102,7 +105,9 @@ export async function openData(
   }
 }
 
-/** All rows of `directory`, which has the tokens of --data, in turn. Throws as openData does. */
+/**
+ * All rows of `directory`, which has the tokens of --data, in their order. Throws as openData does.
+ */
 export async function openInTurn(
   config: DataConfig,
   directory: string,
@@ -121,16 +126,16 @@ export async function openInTurn(
 /** A token file, or a part of one. */
 interface Source {
   readonly file: TokenFile;
-  /** As people know it. */
+  /** The name that people know it by. */
   readonly name: string;
   readonly flag: string;
-  /** Tokens [first, end) of a text; default all. */
+  /** Tokens [first, end) of a text. Default: all. */
   readonly range?: readonly [number, number];
-  /** The numbers of the documents to take; default all of the file's. */
+  /** The numbers of the documents to take. Default: all of the file's. */
   readonly documents?: Uint32Array;
 }
 
-/** The end of a text, or documents from all over the file. */
+/** Splits a part off for evaluation: the end of a text, or documents from all over the file. */
 function split(source: Source, fraction: number | undefined): [Source, Source | undefined] {
   if (fraction === undefined) {
     return [source, undefined];
@@ -161,7 +166,7 @@ function dataset(config: DataConfig, source: Source, order: RowOrderName): Datas
   const { batch, ranks, gradAccum, seq } = config;
   checkVocabulary(config, source);
   const rows = rowsFrom(config, source, order);
-  /** What is evaluated ends with its last row; training goes on and on. */
+  /** An evaluation ends with the last row; training goes on through the epochs. */
   const end = order === 'in turn' ? rows.numRows : Number.POSITIVE_INFINITY;
   return {
     size: sizeOf(source),
@@ -239,7 +244,10 @@ function checkVocabulary({ tokenizer, modelConfig }: DataConfig, { file, name }:
   }
 }
 
-/** Nobody writes a document to learn nothing from it: a role or a field is misspelt. */
+/**
+ * Refuses documents without any counted target: nobody writes a document to learn nothing from it,
+ * so a role or a field is misspelt.
+ */
 function checkCounted(
   { trainOnPrompt }: DataConfig,
   { file, name, flag }: Source,

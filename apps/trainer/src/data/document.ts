@@ -1,24 +1,29 @@
-// One line of a JSONL data set as tokens, each with a mark that says whether its loss counts.
+// Turns one line of a JSONL data set into tokens, each with a mark that tells whether its loss
+// counts.
 
 import { UsageError } from '../errors.js';
 import type { ChatMessage, ChatPart } from './chat-template.js';
 import { encodeParts } from './encode-parts.js';
 import type { Tokenizer } from './tokenizer.js';
 
-/** The highest bit of a token in a token file: as a target, it counts. No vocabulary reaches it. */
+/**
+ * The highest bit of a token in a token file, set where the token counts as a target. No vocabulary
+ * reaches it.
+ */
 export const COUNTED = 0x8000_0000;
 
-/** The most characters of a line that a message shows: a message is one line of a terminal. */
+/**
+ * The most characters of a line that a message shows, because a message is one line of a terminal.
+ */
 const EXCERPT_CHARS = 60;
 
 const SHAPES = '{"text"}, {"prompt", "completion"} or {"messages": [{"role", "content"}]}';
 
 /**
- * Tokens of a document, those that count marked by COUNTED. It ends with an end token, which counts
- * where what stands before it does.
- *
+ * The tokens of a document; those that count are marked by COUNTED. It ends with an end token,
+ * which counts where what stands before it does.
  * @param tokenizer one that has an end token
- * @throws {UsageError} without a place, which the caller knows.
+ * @throws {UsageError} without the place, which the caller knows
  */
 export function encodeDocument(line: string, tokenizer: Tokenizer): Uint32Array {
   const value = parseLine(line);
@@ -62,7 +67,7 @@ function parseLine(line: string): Record<string, unknown> {
   return value as Record<string, unknown>;
 }
 
-/** What a line says, in order; by its shape. */
+/** The parts of what a line says, in order; its fields decide how it is read. */
 function partsOf(value: Record<string, unknown>, tokenizer: Tokenizer): readonly ChatPart[] {
   const isText = 'text' in value;
   const isPair = 'prompt' in value || 'completion' in value;
@@ -115,7 +120,7 @@ function messagesOf(value: unknown): readonly ChatMessage[] {
   return list as ChatMessage[];
 }
 
-/** The beginning of what was found, so that it can be looked for. */
+/** The beginning of what was found, so that the user can search for it. */
 function excerpt(text: string): string {
   return text.length <= EXCERPT_CHARS ? text : `${text.slice(0, EXCERPT_CHARS)}...`;
 }

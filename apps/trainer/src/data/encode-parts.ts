@@ -1,12 +1,12 @@
-// Tokens of a text that is made of parts, such as prompt and answer: those of the whole text, cut
-// where the parts meet.
+// The tokens of a text that consists of parts, such as prompt and answer: those of the whole text,
+// cut where the parts meet.
 
 import type { Tokenizer } from './tokenizer.js';
 
 /**
- * The tokens of each part. Where a token of the whole would reach over the end of a part, the text
- * is encoded in two there: so a model meets a prompt when it is asked, and what it then says begins
- * anew.
+ * The tokens of each part. Where a token of the whole text would reach over the end of a part, the
+ * text is encoded in two at that place: so a model sees a prompt as it does when it is asked, and
+ * its answer begins with a new token.
  */
 export function encodeParts(
   tokenizer: Pick<Tokenizer, 'encode' | 'specialTexts'>,
@@ -21,7 +21,8 @@ export function encodeParts(
   const ids: number[][] = parts.map(() => []);
   let part = 0;
   for (const { start, end } of sectionsOf(text, tokenizer.specialTexts)) {
-    // What is encoded as one, how many of its tokens are given out, and up to where.
+    // The text that is encoded at once, the number of its tokens that are given out, and the place
+    // they reach.
     let run = { start, tokens: tokenizer.encode(text.slice(start, end)) };
     let taken = 0;
     let at = start;
@@ -49,8 +50,9 @@ interface Section {
 }
 
 /**
- * A section begins with a special token, or is what stands before the first one. Their tokens do
- * not hang on each other, so that a long conversation is encoded once and not once a turn.
+ * The sections of a text, each of which begins with a special token, except the first. The tokens
+ * of a section do not depend on the others, so a long conversation is encoded once, and not once
+ * per message.
  */
 function sectionsOf(text: string, specialTexts: readonly string[]): Section[] {
   const starts = [0];
@@ -66,7 +68,10 @@ function escapePattern(text: string): string {
   return text.replaceAll(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
 }
 
-/** Not by spreading: a document may have more tokens than a call may have arguments. */
+/**
+ * Appends without spreading, because a document may have more tokens than a call may have
+ * arguments.
+ */
 function append(to: number[], ids: Uint32Array): void {
   for (const id of ids) {
     to.push(id);

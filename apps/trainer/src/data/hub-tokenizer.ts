@@ -1,5 +1,5 @@
-// The tokenizer of a model directory in the Hugging Face layout: tokenizer.json, and beside it what
-// says which tokens begin and end a text and how conversations are written.
+// The tokenizer of a model directory in the Hugging Face layout: tokenizer.json, and the files
+// beside it that tell which tokens begin and end a text and how conversations are written.
 
 import { createHash } from 'node:crypto';
 import { copyFile, readFile } from 'node:fs/promises';
@@ -12,7 +12,7 @@ import { cutText } from './cut-text.js';
 import { TOKENIZER_FILE, type Tokenizer } from './tokenizer.js';
 
 const TEMPLATE_FILE = 'chat_template.jinja';
-/** What a trained model takes along. */
+/** The files that a trained model is given, too. */
 const FILES = [
   TOKENIZER_FILE,
   'tokenizer_config.json',
@@ -44,7 +44,7 @@ type TokenText = string | { readonly content: string } | null;
 
 interface TokenizerConfig {
   readonly bos_token?: TokenText;
-  /** Over what tokenizer.json adds by itself. */
+  /** Whether a token is put at the beginning; it overrides what tokenizer.json says. */
   readonly add_bos_token?: boolean | null;
   readonly eos_token?: TokenText;
   readonly pad_token?: TokenText;
@@ -64,12 +64,12 @@ interface TokenIds {
 interface HubFiles {
   readonly json: string;
   readonly config: TokenizerConfig;
-  /** Most telling first. */
+  /** The ids of both files; the file that counts more comes first. */
   readonly ids: readonly TokenIds[];
   readonly template: string | undefined;
 }
 
-/** @throws {UsageError} where a file is missing or is not what it should be. */
+/** @throws {UsageError} where a file is missing or is not what it should be */
 export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
   const files = await readHubFiles(directory);
   const path = join(directory, TOKENIZER_FILE);
@@ -81,7 +81,7 @@ export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
   }
 }
 
-/** Copies the tokenizer of one model directory to another, file for file, where there is one. */
+/** Copies the tokenizer of one model directory to another, file by file, where there is one. */
 export async function copyTokenizer(from: string, to: string): Promise<void> {
   for (const name of FILES) {
     await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
@@ -92,7 +92,7 @@ export async function copyTokenizer(from: string, to: string): Promise<void> {
   }
 }
 
-/** A hash of everything that decides what tokens a text or a conversation has. */
+/** A hash of everything on which the tokens of a text or a conversation depend. */
 export async function hubTokenizerHash(directory: string): Promise<string> {
   const files = await readHubFiles(directory);
   return createHash('sha256').update(JSON.stringify(files)).digest('hex');
@@ -192,7 +192,7 @@ function makeTokenizer(
       beginToken !== undefined && (config.add_bos_token ?? hub.encode('').ids[0] === beginToken),
     endToken,
     endTokens,
-    // A token that takes the white space before it along belongs to what stands there.
+    // A token that takes along the white space before it belongs to what stands there.
     specialTexts: added
       .filter(({ special, normalized = special !== true, lstrip }) => !normalized && !lstrip)
       .map(({ content }) => content),
@@ -211,7 +211,8 @@ function makeTokenizer(
       return Uint32Array.from(ids);
     },
     decode: (tokens) => {
-      // Vocabularies of models are padded: numbers behind the tokenizer's last have no text.
+      // The vocabularies of models are padded, and numbers after the tokenizer's last one have no
+      // text.
       const known = [...tokens].filter((id) => hub.id_to_token(id) !== undefined);
       return known.length === 0 ? '' : hub.decode(known, { clean_up_tokenization_spaces: false });
     },

@@ -1,29 +1,31 @@
-// Rows of documents: whole ones beside each other as they fit, in an order that the seed and the
-// epoch alone decide.
+// Rows of documents: whole documents beside each other as they fit, in an order that depends only
+// on the seed and the epoch.
 
 import { COUNTED } from './document.js';
 import { permute } from './row-order.js';
 import { NO_TARGET, type RowOrderName, type RowSource } from './rows.js';
 import type { TokenFile } from './token-file.js';
 
-/** The rows of an epoch. Row r is made of the pieces firstPiece[r] up to firstPiece[r + 1]. */
+/**
+ * The rows of an epoch. Row r consists of the pieces firstPiece[r] up to, but without, firstPiece[r
+ * + 1].
+ */
 export interface Packing {
   readonly numRows: number;
   readonly firstPiece: Uint32Array;
   /**
-   * Each piece's document, by its place among `lengths`, and the token of it that the piece starts
-   * with.
+   * The document of each piece, by its place among `lengths`, and the token of it that the piece
+   * starts with.
    */
   readonly document: Uint32Array;
   readonly start: Uint32Array;
 }
 
 /**
- * Next fit: a piece goes into the row that is open if there is room, else into a new one, and no
- * row is looked at again. A piece is a document or, where that has more than `seq` targets, `seq`
- * of them at a time and what is left.
- *
- * @param lengths tokens of each document; its targets are one less
+ * Packs by next fit: a piece goes into the row that is open if there is room, else into a new one,
+ * and earlier rows are not looked at again. A piece is a document or, where that has more than
+ * `seq` targets, `seq` of them at a time and then the rest.
+ * @param lengths the number of tokens of each document; it has one target less
  */
 export function packRows(
   order: Iterable<number>,
@@ -55,12 +57,12 @@ export function packRows(
 }
 
 export interface PackedOptions {
-  /** Which documents of the file, in its order. */
+  /** The documents of the file to take, in the file's order. */
   readonly documents: Uint32Array;
   readonly seq: number;
   readonly seed: number;
   readonly order: RowOrderName;
-  /** Prompts count, too. */
+  /** Whether prompts count, too. */
   readonly trainOnPrompt: boolean;
 }
 
@@ -117,7 +119,7 @@ class PackedRows implements RowSource {
         positions![at] = i;
       }
     }
-    // What is left over is a document of its own that nothing is learnt from.
+    // The rest of the row is a document of its own, from which nothing is learnt.
     for (let i = 0; at < end; i++, at++) {
       targets[at] = NO_TARGET;
       segments![at] = pieces.length;
@@ -149,7 +151,7 @@ class PackedRows implements RowSource {
     return pieces;
   }
 
-  /** The row of its epoch that has the number; `#packing` is then that epoch's. */
+  /** Finds the row with that number in its epoch; `#packing` is then that epoch's. */
   #locate(index: number): number {
     while (this.#firstRow.at(-1)! <= index) {
       this.#pack(this.#firstRow.length - 1);
@@ -176,8 +178,8 @@ class PackedRows implements RowSource {
 interface Piece {
   /** The place of its first token in the file. */
   readonly start: number;
-  /** Targets. */
+  /** The number of its targets. */
   readonly length: number;
-  /** How many of them count, where it is a whole document. */
+  /** The number of them that count, where it is a whole document. */
   readonly whole: number | undefined;
 }

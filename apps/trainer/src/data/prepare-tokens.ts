@@ -1,4 +1,4 @@
-// Tokens of a run's data, made once: a later run of the same file with the same tokenizer finds
+// Makes the tokens of a run's data once: a later run of the same file with the same tokenizer finds
 // them in the cache, and no rank makes them for itself.
 
 import { createHash, randomBytes } from 'node:crypto';
@@ -15,19 +15,21 @@ import { tokenizeInThread } from './tokenize-thread.js';
 import { tokenizerKey } from './tokenizer.js';
 
 export interface PrepareOptions {
-  /** The script that a thread runs; empty: there is none, and all is done in this one. */
+  /** The script that a thread runs; empty where there is none, and this thread does the work. */
   readonly entry: string;
-  /** Told of work alone, not of what is found. */
+  /** Called with the progress of the work; not called for tokens that are found. */
   readonly onTokenized?: ((name: string, done: number, total: number) => void) | undefined;
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Tokenizing so little takes less than to start a thread, about 0.2 s on a laptop. */
+/**
+ * Tokenizing this little takes less time than starting a thread, which is about 0.2 s on a laptop.
+ */
 const SMALL_BYTES = 2 ** 17;
 
 /**
- * Where tokens are kept unless --cache says it: SHARDWEAVE_CACHE, or else the system's place for
- * what can be made again.
+ * The directory where tokens are kept unless --cache sets it: SHARDWEAVE_CACHE, or else the
+ * system's place for files that can be made again.
  */
 export function defaultCacheDirectory(
   env: Readonly<Record<string, string | undefined>>,
@@ -46,9 +48,8 @@ export function defaultCacheDirectory(
 }
 
 /**
- * Finds or makes the tokens of all data of a run. Safe beside other processes that do the same.
- *
- * @throws {UsageError} where the data or the cache can't be used.
+ * Finds or makes the tokens of all data of a run. Other processes may do the same at the same time.
+ * @throws {UsageError} where the data or the cache can't be used
  */
 export async function prepareTokens(
   config: Pick<RunConfig, 'dataFile' | 'validFile' | 'tokenizer' | 'model' | 'cacheDir'>,
@@ -95,7 +96,7 @@ async function prepare(
       await tokenizeInThread(job, { entry, onTokenized: tell, signal });
     }
   } finally {
-    // A thread that was ended leaves it; what can't be removed was never made.
+    // A thread that was ended leaves the unfinished directory behind; otherwise there is none.
     await rm(part, { recursive: true, force: true }).catch(() => undefined);
   }
   return into;

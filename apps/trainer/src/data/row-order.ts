@@ -1,5 +1,5 @@
-// Which rows of the text make up a step, the same on every rank and for every world size. A row is
-// T tokens and, as targets, the T tokens one further on.
+// Decides which rows of the text make up a step, the same on every rank and for every world size. A
+// row is T tokens with, as targets, the T tokens that begin one place later.
 
 import type { Order } from '../run-config.js';
 import { splitMix32 } from '../seeded-random.js';
@@ -8,7 +8,7 @@ import { splitMix32 } from '../seeded-random.js';
 export type RowOrder = (step: number, row: number) => number;
 
 export interface RowOrderOptions {
-  /** Tokens of the whole text, at least seq + 2. */
+  /** The number of tokens of the whole text, at least seq + 2. */
   readonly tokenCount: number;
   readonly batch: number;
   readonly seq: number;
@@ -16,8 +16,9 @@ export interface RowOrderOptions {
 }
 
 /**
- * `sequential`: rows follow one another through the text and wrap around. `shuffle`: the text is
- * cut into rows, which come in another order each epoch, made from the seed alone.
+ * The order of the rows. `sequential`: rows follow one another through the text and wrap around.
+ * `shuffle`: the text is cut into rows, which come in another order in each epoch; the order
+ * depends only on the seed.
  */
 export function rowOrder(order: Order, options: RowOrderOptions): RowOrder {
   const { tokenCount, batch, seq } = options;
@@ -38,21 +39,21 @@ export function rowOrder(order: Order, options: RowOrderOptions): RowOrder {
 }
 
 interface Parts {
-  /** Rows of the step. */
+  /** The number of rows of the step. */
   readonly batch: number;
   readonly ranks: number;
   readonly gradAccum: number;
 }
 
-/** Micro-steps in which any rank has a row; all ranks make as many. */
+/** The number of micro-steps in which some rank has a row; all ranks make as many. */
 export function numMicroSteps({ batch, ranks, gradAccum }: Parts): number {
   return Math.min(gradAccum, Math.ceil(batch / ranks));
 }
 
 /**
  * The rows of a step's micro-step that belong to a rank: [first, end) out of B, perhaps none. A
- * step's rows are cut by rank and a rank's by micro-step; where they don't divide the first parts
- * take one more.
+ * step's rows are divided among ranks, and a rank's rows among micro-steps. Where the numbers don't
+ * divide evenly, the first parts take one row more.
  */
 export function rowsOf(
   options: Parts & { readonly rank: number; readonly microStep: number },

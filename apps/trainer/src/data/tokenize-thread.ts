@@ -1,11 +1,11 @@
-// Tokenizing in a thread of its own: it takes minutes for large data, in which the command still
-// shows how far it is and listens to Ctrl-C.
+// Tokenizes in a thread of its own. Large data takes minutes, in which the command still shows the
+// progress and reacts to Ctrl-C.
 
 import { parentPort, Worker, workerData } from 'node:worker_threads';
 import { TrainerError, UsageError } from '../errors.js';
 import { type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
 
-/** What main.ts knows such a thread by. */
+/** The data by which main.ts recognizes such a thread. */
 interface ThreadData {
   readonly tokenJob: TokenJob;
 }
@@ -15,14 +15,14 @@ type FromThread =
   | { readonly type: 'done' }
   | { readonly type: 'failed'; readonly message: string; readonly isUsage: boolean };
 
-/** Told no more often than people can see it. */
+/** The time between reports of progress, which people could not see faster. */
 const TELL_MS = 50;
 
 export function isTokenizeThread(): boolean {
   return (workerData as Partial<ThreadData> | null)?.tokenJob !== undefined;
 }
 
-/** The inside of the thread. */
+/** Does the work of the thread. */
 export async function serveTokenizeThread(): Promise<void> {
   const tell = (message: FromThread) => parentPort!.postMessage(message);
   let toldMs = Number.NEGATIVE_INFINITY;
@@ -49,7 +49,7 @@ export interface TokenizeInThreadOptions {
 
 /**
  * @throws {TrainerError} where the thread fails
- * @throws {UsageError} where the data is at fault.
+ * @throws {UsageError} where the data is at fault
  */
 export async function tokenizeInThread(
   job: TokenJob,

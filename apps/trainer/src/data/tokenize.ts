@@ -1,4 +1,4 @@
-// A text or a JSONL data set into a token file, a piece or a line at a time.
+// Turns a text or a JSONL data set into a token file, a piece or a line at a time.
 
 import { createReadStream, statSync } from 'node:fs';
 import { UsageError } from '../errors.js';
@@ -9,21 +9,24 @@ import { explainUnreadable, readText } from './text.js';
 import { type TokenWriter, writeTokenFile } from './token-file.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
 
-/** Plain data, since it travels to a thread. */
+/** What is to be tokenized, as plain data that can be posted to a thread. */
 export interface TokenJob {
-  /** That named the file. */
+  /** The flag that named the file. */
   readonly flag: '--data' | '--valid';
-  /** Undefined: the novel. */
+  /** The file; undefined stands for the novel. */
   readonly file: string | undefined;
   readonly tokenizer: TokenizerName;
-  /** Where the tokenizer `model` is. */
+  /** The directory of the tokenizer `model`. */
   readonly tokenizerDirectory: string | undefined;
-  /** Where the token file is made, of a name that no other process uses, and then moved to. */
+  /**
+   * The directory in which the token file is made, under a name that no other process uses; it is
+   * moved to `into` afterwards.
+   */
   readonly part: string;
   readonly into: string;
 }
 
-/** Told while it works: bytes or characters that are done, of all. */
+/** Called during the work with the bytes or characters that are done, and their total. */
 export type OnTokenized = (done: number, total: number) => void;
 
 export function isJsonl(file: string | undefined): boolean {
@@ -31,7 +34,7 @@ export function isJsonl(file: string | undefined): boolean {
 }
 
 /**
- * @throws {UsageError} where the data can't be read or is not what it should be, or has no place.
+ * @throws {UsageError} where the data can't be read, is not what it should be, or can't be written
  */
 export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise<void> {
   const tokenizer = await loadTokenizer(job.tokenizer, job.tokenizerDirectory);
@@ -101,15 +104,15 @@ async function writeDocuments(
 
 interface Line {
   readonly line: string;
-  /** From 1. */
+  /** The number of the line, from 1. */
   readonly number: number;
-  /** Where it ends in the file: the byte behind it. */
+  /** The byte after its end in the file. */
   readonly endByte: number;
 }
 
 const LINE_FEED = 10;
 
-/** Lines that are not empty, of a file of any size. */
+/** The lines of a file of any size that are not empty. */
 async function* linesOf(file: string, flag: string): AsyncGenerator<Line> {
   const decoder = new TextDecoder('utf-8', { fatal: true });
   let number = 0;

@@ -1,39 +1,40 @@
-// Text to token numbers and back: the model directory's own tokenizer.json, GPT-2's byte-pair
-// encoding, or UTF-8 bytes.
+// Turns text into token numbers and back: by the model directory's own tokenizer.json, GPT-2's
+// byte-pair encoding, or UTF-8 bytes.
 
 import type { TokenizerName } from '../run-config.js';
 import type { ChatTemplate } from './chat-template.js';
 import { cutText } from './cut-text.js';
 
-/** In a model directory. */
+/** The file of a tokenizer in a model directory. */
 export const TOKENIZER_FILE = 'tokenizer.json';
 
 export interface Tokenizer {
   readonly name: TokenizerName;
   /** Begins a document, or is put before an empty prompt. Undefined: there is none. */
   readonly beginToken: number | undefined;
-  /** Whether documents begin with it. */
+  /** Whether documents begin with beginToken. */
   readonly addsBegin: boolean;
   /** Ends a document. Undefined: there is none. */
   readonly endToken: number | undefined;
-  /** Any of these ends what a model says; `endToken` is one of them. */
+  /** Any of these ends a model's text; `endToken` is one of them. */
   readonly endTokens: readonly number[];
-  /** Texts of tokens that are found before anything else looks at a text, and cut it there. */
+  /** The texts of tokens that are found before anything else in a text, and cut it there. */
   readonly specialTexts: readonly string[];
   /** Writes conversations as text. Undefined: the tokenizer has no template. */
   readonly chat: ChatTemplate | undefined;
-  /** Parts of a text whose tokens, one behind the other, are those of the whole. */
+  /** Cuts a text into parts whose tokens, one part after another, are those of the whole. */
   pieces(text: string): Iterable<string>;
-  /** Adds no begin or end token. Half a surrogate pair is read as U+FFFD. */
+  /**
+   * The tokens of a text, without a begin or end token. Half a surrogate pair is read as U+FFFD.
+   */
   encode(text: string): Uint32Array;
-  /** Invalid sequences, as half a character, become U+FFFD. */
+  /** The text of tokens. Invalid sequences, such as half a character, become U+FFFD. */
   decode(tokens: Iterable<number>): string;
 }
 
 /**
- * Loads a tokenizer; GPT-2's ranks (a few MB) are only read when asked for.
- *
- * @param directory where `model` finds tokenizer.json
+ * Loads a tokenizer; GPT-2's ranks (a few MB) are only read when they are asked for.
+ * @param directory the directory in which `model` finds tokenizer.json
  */
 export async function loadTokenizer(name: TokenizerName, directory?: string): Promise<Tokenizer> {
   if (name === 'model') {
@@ -43,7 +44,7 @@ export async function loadTokenizer(name: TokenizerName, directory?: string): Pr
   return name === 'byte' ? byteTokenizer : await loadGpt2Tokenizer();
 }
 
-/** Equal for tokenizers that make equal tokens of equal texts and conversations. */
+/** A key that is equal for tokenizers that make equal tokens of equal texts and conversations. */
 export async function tokenizerKey(name: TokenizerName, directory?: string): Promise<string> {
   if (name !== 'model') {
     return name;

@@ -1,4 +1,5 @@
-// What a model makes of data that it is shown once: the loss of training, and what people compare.
+// Shows a model some data once, and computes the loss of training and the figures that people
+// compare.
 
 import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
@@ -13,18 +14,18 @@ import { checkPrompts, rowLength, tokenizerName } from '../resolve-config.js';
 import type { EvalFlags } from './eval-flags.js';
 
 export interface Evaluation {
-  /** Tokens of the data. */
+  /** The number of tokens of the data. */
   readonly tokens: number;
-  /** 0 for a text. */
+  /** The number of documents; 0 for a text. */
   readonly documents: number;
-  /** Tokens whose loss counts. */
+  /** The number of tokens whose loss counts. */
   readonly targets: number;
   readonly seq: number;
-  /** The mean over the targets, in nats. */
+  /** The mean loss over the targets, in nats. */
   readonly loss: number;
   /** e to the power of the loss. */
   readonly perplexity: number;
-  /** UTF-8 bytes that the targets spell; see targetBytes. */
+  /** The UTF-8 bytes that the targets spell; see targetBytes. */
   readonly bytes: number | undefined;
   /** The sum of all losses / ln 2 / bytes. */
   readonly bitsPerByte: number | undefined;
@@ -100,10 +101,10 @@ export async function evaluateModel(
 }
 
 /**
- * UTF-8 bytes that the targets of a plain text spell: those of the text but for its first token's,
- * which is no target. Undefined where the first token has no text of its own: it is special, a part
- * of a character, or written otherwise by the tokenizer. Documents are not asked for: their end
- * tokens count as targets, and spell nothing.
+ * The number of UTF-8 bytes that the targets of a plain text spell: those of the text without its
+ * first token, which is no target. Undefined where the first token has no text of its own: it is
+ * special, a part of a character, or written differently by the tokenizer. It is not for documents,
+ * whose end tokens count as targets and spell nothing.
  */
 export function targetBytes(text: string, tokenizer: Tokenizer): number | undefined {
   const [piece = ''] = tokenizer.pieces(text);

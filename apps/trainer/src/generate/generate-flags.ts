@@ -1,4 +1,4 @@
-// The flags of the command `generate`: an interface that others script against.
+// The flags of the command `generate`, an interface that users script against.
 
 import { Command, InvalidArgumentError, Option } from 'commander';
 import type { TokenizerName } from '../run-config.js';
@@ -82,7 +82,7 @@ export function generateOptions(): Command {
   return placeOptions(command).option('--quiet', 'print the text after the prompt alone');
 }
 
-/** Adds where and how a model is computed with, as OpenFlags has it. */
+/** Adds the flags for where and how a model is computed, which OpenFlags has. */
 export function placeOptions(command: Command): Command {
   return command
     .addOption(

@@ -29,13 +29,13 @@ export interface OpenFlags {
   readonly threads?: number;
 }
 
-/** In evaluation mode, its weights frozen. */
+/** A model in evaluation mode, with frozen weights. */
 export interface OpenModel extends AsyncDisposable {
   readonly device: Device;
   readonly model: Module<TokenArgs, Tensor>;
 }
 
-/** What flags choose: a directory with weights, and how it is computed with. */
+/** What flags choose: a directory with weights, and how to compute with it. */
 export type OpenChoice = ModelChoice & { readonly model: { readonly path: string } };
 
 /** @param options.entry the script that looks for a GPU */
@@ -67,7 +67,7 @@ export async function openModel(
   }
 }
 
-/** @throws {UsageError} where there is no such model, or flags don't go together */
+/** @throws {UsageError} where there is no such model, or the flags don't go together */
 export async function readChoice(flags: OpenFlags): Promise<OpenChoice> {
   if (flags.deviceBudget !== undefined && flags.strategy !== 'offload') {
     throw new UsageError(
@@ -93,7 +93,7 @@ export async function readChoice(flags: OpenFlags): Promise<OpenChoice> {
   };
 }
 
-/** The 16 bits of a model's files, where all weights have them. */
+/** The 16-bit dtype of a model's files, where all weights have it. */
 function precisionOf(directory: string, config: ModelConfig): Promise<Precision> {
   return withModelState(directory, config, async (state) => {
     const [dtype, ...others] = new Set([...state.values()].map(({ dtype }) => dtype));
@@ -109,7 +109,7 @@ async function loadModel(
 ): Promise<Module<TokenArgs, Tensor>> {
   const model = deferredModel(device, config);
   if (config.lora === undefined) {
-    model.to(COMPUTE_DTYPES[config.precision]); // adapters have frozen theirs so already
+    model.to(COMPUTE_DTYPES[config.precision]); // adapters have frozen theirs already
     for (const parameter of model.parameters()) {
       parameter.requiresGrad = false;
     }

@@ -1,4 +1,4 @@
-// A model to make text with.
+// Opens a model to make text with.
 
 import { generate, KeyValueCache, longestRow, nextLogits } from '@shardweave/nn';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
@@ -15,11 +15,11 @@ import {
 
 export interface TextModel extends AsyncDisposable {
   readonly tokenizer: Tokenizer;
-  /** Most tokens that it is shown. */
+  /** The most tokens that it can be shown. */
   readonly positions: number;
   /**
-   * The tokens that follow a prompt, up to an end or begin token. What the prompt has in common
-   * with the text before it is not run again.
+   * The tokens that follow a prompt, up to an end or begin token. The beginning that the prompt
+   * shares with the text before it is not run again.
    * @throws {UsageError} for a prompt that is too long
    */
   continue(prompt: readonly number[]): AsyncGenerator<number, void, undefined>;
@@ -37,7 +37,7 @@ export async function openTextModel(
   return makeTextModel({ opened, config, tokenizer, flags });
 }
 
-/** Turns a budget that nothing fits in into the user's mistake. */
+/** Turns a budget that nothing fits into the user's mistake. */
 async function* explained(
   tokens: AsyncGenerator<number, void, undefined>,
   flags: GenerateFlags,
@@ -77,7 +77,7 @@ function makeTextModel(parts: {
           `--tokenizer ${tokenizer.name}: the prompt has token ${foreign}, but the model's vocabulary ends at ${words - 1}. Choose another --tokenizer.`,
         );
       }
-      // A conversation outgrows its cache now and then, and runs again as a whole.
+      // A conversation outgrows its cache now and then, and then runs again as a whole.
       const needed = Math.min(positions, prompt.length + maxTokens);
       if (cache === undefined || cache.capacity < needed) {
         cache?.dispose();

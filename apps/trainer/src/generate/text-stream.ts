@@ -1,15 +1,16 @@
-// Tokens as they come, made text that can be printed as it comes: never half a character, and never
-// the beginning of what may be a stop text.
+// Turns tokens into text that can be printed as it comes: never half a character, and never the
+// beginning of what may be a stop text.
 
-/** What a stream has become sure of. */
+/** Text of a stream that is final. */
 export interface TextPart {
   readonly text: string;
-  /** Whether a stop text was found; what is before it is in `text`. */
+  /** Whether a stop text was found; what comes before it is in `text`. */
   readonly isStopped: boolean;
 }
 
 /**
- * Tokens whose text begins the same whatever stands before them: more than any character has bytes.
+ * The number of tokens before which others don't change how a text begins: more than any character
+ * has bytes.
  */
 const NUM_BEFORE = 8;
 /** What an unfinished character is decoded as. */
@@ -21,12 +22,12 @@ export class TextStream {
   /** The last tokens whose text is known, and those since. */
   #known: number[];
   #fresh: number[] = [];
-  /** Decoded, and held back. */
+  /** Text that is decoded, but held back. */
   #held = '';
 
   /**
-   * @param options.prompt what stands before: a tokenizer may write a first word in another way
-   * @param options.stop texts that end the stream
+   * @param options.prompt the tokens before, because a tokenizer may write a first word differently
+   * @param options.stop the texts that end the stream
    */
   constructor(
     decode: (tokens: Iterable<number>) => string,
@@ -48,7 +49,7 @@ export class TextStream {
     return this.#release(text, false);
   }
 
-  /** What was held back, where no token follows. */
+  /** The text that was held back, when no token follows. */
   end(): TextPart {
     const text = this.#fresh.length === 0 ? '' : this.#textOfFresh();
     this.#fresh = [];
@@ -72,7 +73,7 @@ export class TextStream {
     return { text: text.slice(0, text.length - length), isStopped: false };
   }
 
-  /** How much of the text's end begins a stop text. */
+  /** The number of characters at the text's end that begin a stop text. */
   #numHeld(text: string): number {
     const lengths = this.#stop.map((stop) => {
       let length = Math.min(stop.length - 1, text.length);

@@ -1,4 +1,4 @@
-// What a directory holds, as a plain table.
+// Describes what a directory holds, as a plain table.
 
 import type { LoraConfig, ModelConfig } from '@shardweave/nn';
 import { formatBytes, formatCount } from '../output/format.js';
@@ -25,7 +25,7 @@ export interface TensorSum {
 
 type Row = readonly [name: string, value: string];
 
-/** Lines that end with a line break each. */
+/** Lines that each end with a line break. */
 export function holdingText(holding: Holding, options: { readonly withTensors: boolean }): string {
   if (holding.kind === 'run') {
     return lines([`${holding.path}: a run`, ...table(runRows(holding))]);
@@ -50,7 +50,7 @@ function describe(holding: SaveHolding | AdapterHolding | ModelHolding): [string
   }
 }
 
-/** Sums of tensors by kind and dtype, in the order of the first of each. */
+/** Sums of tensors by kind and dtype, in the order in which each first appears. */
 export function sumsOf(tensors: readonly TensorRow[]): TensorSum[] {
   const sums = new Map<string, TensorSum>();
   for (const { kind, dtype, shape, bytes } of tensors) {

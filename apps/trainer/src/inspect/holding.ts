@@ -1,5 +1,5 @@
-// What lies in a directory: a save, a run with its saves, adapters or a model. Indexes and headers
-// are read, no values.
+// What a directory holds: a save, a run with its saves, adapters or a model. Indexes and headers
+// are read, but no values.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -27,7 +27,7 @@ import type { SavedRun } from '../saves/saved-run.js';
 
 export interface TensorRow {
   readonly name: string;
-  /** State is an optimizer's, of the parameter of that name: `expAvg of wte.weight`. */
+  /** 'state' is an optimizer's, for the parameter of that name: `expAvg of wte.weight`. */
   readonly kind: SavedTensor['kind'];
   readonly dtype: string;
   readonly shape: readonly number[];
@@ -46,11 +46,11 @@ export interface SaveHolding {
   /** undefined for a save that no run made. */
   readonly model: ModelFacts | undefined;
   readonly run: SavedRun | undefined;
-  /** How many ranks wrote pieces. */
+  /** The number of ranks that wrote pieces. */
   readonly writers: number;
   readonly optimizer: { readonly kind: string; readonly parameters: number } | undefined;
   readonly files: Readonly<Record<string, number>>;
-  /** The sum over all files of pieces. */
+  /** The bytes of all files of pieces together. */
   readonly bytes: number;
   readonly tensors: readonly TensorRow[];
 }
@@ -58,7 +58,7 @@ export interface SaveHolding {
 export interface RunHolding {
   readonly kind: 'run';
   readonly path: string;
-  /** The newest first. */
+  /** The saves, the newest first. */
   readonly saves: readonly (SaveHolding | { readonly path: string; readonly problem: string })[];
 }
 
@@ -73,15 +73,15 @@ export interface ModelHolding {
   readonly kind: 'model';
   readonly path: string;
   readonly model: ModelFacts;
-  /** None: a config without weights. */
+  /** Empty where there is a config without weights. */
   readonly tensors: readonly TensorRow[];
 }
 
 export type Holding = SaveHolding | RunHolding | AdapterHolding | ModelHolding;
 
 /**
- * What `given` holds.
- * @throws {UsageError} where it is no directory, or one of something else
+ * What the directory `given` holds.
+ * @throws {UsageError} where it is not a directory, or holds something else
  * @throws {TrainerError} for a save whose index is damaged
  */
 export async function readHolding(given: string): Promise<Holding> {
@@ -109,7 +109,7 @@ export async function readHolding(given: string): Promise<Holding> {
 const EXPECTED =
   'Give a save (RUN/saves/step-000120), a run, a directory of adapters, or a model directory with its config.json.';
 
-/** Adapters or a model. */
+/** Reads adapters or a model. */
 async function readFiles(path: string, given: string): Promise<Holding> {
   const adapter = findAdapter(path);
   if (existsSync(join(adapter, ADAPTER_FILES.config))) {
@@ -134,7 +134,7 @@ async function readFiles(path: string, given: string): Promise<Holding> {
 
 /**
  * Reads every piece of a save and compares its checksum.
- * @returns what is wrong with the first one that is damaged
+ * @returns what is wrong with the first piece that is damaged
  */
 export async function problemIn(path: string): Promise<string | undefined> {
   try {
@@ -191,7 +191,9 @@ export function elementsOf({ shape }: { readonly shape: readonly number[] }): nu
   return shape.reduce((product, dim) => product * dim, 1);
 }
 
-/** Bytes of one element: the digits of the dtype's name are its bits, and a bool takes a byte. */
+/**
+ * The bytes of one element: the digits of the dtype's name are its bits, and a bool takes a byte.
+ */
 function fileByteSize(dtype: LazyTensor['dtype']): number {
   return Number(/\d+/.exec(dtype)?.[0] ?? 8) / 8;
 }
@@ -207,7 +209,10 @@ async function explainDamage<T>(read: () => Promise<T>): Promise<T> {
   }
 }
 
-/** What reads models and adapters names the flag that gave them, and there is none here. */
+/**
+ * Rewords errors of reading models and adapters, which name the flag that gave them: here there is
+ * none.
+ */
 async function explainFlags<T>(read: () => Promise<T>): Promise<T> {
   try {
     return await read();

@@ -1,16 +1,19 @@
-// Looks for a GPU in a process of its own: a broken driver may crash whoever loads it, and Dawn
-// writes to the terminal of a process that only wanted to know.
+// Looks for a GPU in a process of its own, because a broken driver may crash the process that loads
+// it, and Dawn writes to the terminal.
 
 import { fork } from 'node:child_process';
 import type { AdapterDescription } from '@shardweave/tensor-core/webgpu';
 import type { DeviceChoice } from '../run-config.js';
 
-/** Set in the environment of the probe, by which main.ts knows that it is one. */
+/** Set in the environment of the probe, by which main.ts recognizes it. */
 export const PROBE_VARIABLE = 'SHARDWEAVE_ADAPTER_PROBE';
-/** A driver that takes longer to be found is none to prefer; a quick one takes 0.2 s. */
+/**
+ * The time limit of the probe, which usually takes 0.2 s. A driver that takes longer is not worth
+ * preferring.
+ */
 const PROBE_MS = 15_000;
 
-/** The devices with `auto` replaced: a GPU if there is one, else the cpu. */
+/** The devices, with `auto` replaced by a GPU if there is one, else by the cpu. */
 export async function resolveDevices(
   devices: readonly DeviceChoice[],
   entry: string,
@@ -23,10 +26,10 @@ export async function resolveDevices(
   return devices.map((device) => (device === 'auto' ? found : device));
 }
 
-/** What a probe has found, the hardware first. */
+/** What a probe has found, with hardware adapters first. */
 export interface FoundAdapters {
   readonly adapters: readonly AdapterDescription[];
-  /** Why there is none, as whatever failed says it. */
+  /** Why there is no adapter, in the words of whatever failed. */
   readonly problem?: string;
 }
 
@@ -54,9 +57,7 @@ export function findAdapters(entry: string): Promise<FoundAdapters> {
   });
 }
 
-/**
- * The probe itself. Whatever fails (no package, no driver) means that there is no GPU to prefer.
- */
+/** Runs as the probe. Any failure (no package, no driver) means that there is no GPU to prefer. */
 export async function probeAdapters(): Promise<void> {
   let found: FoundAdapters;
   try {

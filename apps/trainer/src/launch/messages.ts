@@ -1,5 +1,5 @@
-// What the command and its rank processes tell each other over the IPC channel. Ranks leave when
-// the channel breaks, so it is also how they notice that the command is gone.
+// The messages between the command and its rank processes, over the IPC channel. Ranks leave when
+// the channel breaks, which is how they notice that the command is gone.
 
 import type { RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
@@ -9,25 +9,28 @@ export interface RankPlace {
   readonly rank: number;
   readonly worldSize: number;
   readonly host: string;
-  /** Where rank 0 listens for the others. */
+  /** The port on which rank 0 listens for the others. */
   readonly port: number;
-  /** Made anew for each job; never on a command line, where other users could read it. */
+  /**
+   * The job's secret, made anew for each job. It is never on a command line, where other users
+   * could read it.
+   */
   readonly secret: string;
 }
 
-/** How a rank is asked to end. */
+/** The signals by which a rank is asked to end. */
 export interface RankSignals {
-  /** Ends it early, by an error or not. */
+  /** Ends it early, with an error or without. */
   readonly signal: AbortSignal;
-  /** Ends it after the step that is on its way, with a save. */
+  /** Ends it after the present step, with a save. */
   readonly wrapUp: AbortSignal;
 }
 
 export type ToRank =
   | { readonly type: 'start'; readonly config: PreparedRun; readonly place: RankPlace }
-  /** End after the step that is on its way, with a save. */
+  /** The rank ends after the present step, with a save. */
   | { readonly type: 'wrap-up' }
-  /** Leave at once, cleanly. */
+  /** The rank leaves at once, cleanly. */
   | { readonly type: 'stop' };
 
 export type FromRank =
@@ -39,6 +42,6 @@ export type FromRank =
 export interface RankFailure {
   readonly message: string;
   readonly isUsage: boolean;
-  /** The rank suffered from another's end: some other failure is the cause. */
+  /** Whether the rank only suffered from another's end, so that some other failure is the cause. */
   readonly isPeerLost: boolean;
 }

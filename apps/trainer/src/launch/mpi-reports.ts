@@ -1,12 +1,12 @@
-// What ranks under mpirun tell rank 0, which stands for the command there: the messages that rank
-// processes send over IPC, here over a group of their own, so that the training's counts stay its
-// own.
+// What ranks under mpirun tell rank 0, which has the role of the command there. These are the
+// messages that rank processes send over IPC, here over a group of their own, so that they don't
+// count as the training's.
 
 import { deserialize, serialize } from 'node:v8';
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { FromRank } from './messages.js';
 
-/** Sends to rank 0, in order. */
+/** Sends messages to rank 0, in order. */
 export class MpiReporter {
   readonly #group: ProcessGroup;
   #last: Promise<void> = Promise.resolve();
@@ -29,7 +29,7 @@ export class MpiReporter {
   }
 }
 
-/** On rank 0: the messages of another rank, until it is done or has failed. */
+/** Receives, on rank 0, the messages of another rank until it is done or has failed. */
 export async function receiveReports(
   group: ProcessGroup,
   from: number,

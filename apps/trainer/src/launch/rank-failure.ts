@@ -4,35 +4,38 @@ import { RankFailedError, type TrainerError, UsageError } from '../errors.js';
 import type { RankEvent } from '../rank/events.js';
 import type { RankFailure } from './messages.js';
 
-/** Ranks that lose a peer report within moments of its end: wait for all before blaming one. */
+/**
+ * Ranks that lose a peer report within moments of its end; this is the time to wait for all before
+ * blaming one.
+ */
 export const GATHER_FAILURES_MS = 400;
 /**
- * The longest that a lost peer's own end may take behind that; the whole must stay within ten
- * seconds.
+ * The longest time after that for which a lost peer's own end is awaited; the whole must stay
+ * within ten seconds.
  */
 export const CAUSE_MS = 3000;
 
 /** How a rank ended before its work was done. */
 export interface RankEnd {
   readonly rank: number;
-  /** What it said itself, if it could. */
+  /** What it reported itself, if it could. */
   readonly failure?: RankFailure | undefined;
   readonly exitCode?: number | null | undefined;
   readonly signal?: string | null | undefined;
-  /** Last step that the job finished. */
+  /** The last step that the job finished. */
   readonly step: number;
   /** The end of what it printed on stderr. */
   readonly stderr?: string | undefined;
 }
 
-/** Whether it only suffered from another's end. */
+/** Whether the rank only suffered from another's end. */
 export function isLostPeer({ failure }: RankEnd): boolean {
   return failure?.isPeerLost === true;
 }
 
 /**
- * `end` as whoever looks at the run is told of it. @param isEnding whether the job was ending
- * before
+ * `end` as the event that people who watch the run are told.
+ * @param isEnding whether the job was ending before
  */
 export function endEvent(
   end: Omit<RankEnd, 'step'>,
@@ -55,7 +58,7 @@ export function describeFailure(error: unknown): RankFailure {
   };
 }
 
-/** Codes of collectives' and fsdp's errors that say that another rank is the cause. */
+/** The codes of errors of collectives and fsdp which mean that another rank is the cause. */
 const PEER_CODES: ReadonlySet<string> = new Set([
   'PEER_LOST',
   'ABORTED',
@@ -64,8 +67,9 @@ const PEER_CODES: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * The error to show for `ends`, which came within moments: a rank that was killed or crashed
- * silently before one that said why, and both before those that only lost a peer.
+ * The error to show for `ends`, which came within moments. A rank that was killed or crashed
+ * silently counts before one that reported why it failed, and both count before those that only
+ * lost a peer.
  */
 export function rootCause(ends: readonly RankEnd[], worldSize: number): TrainerError {
   const rankOf = (end: RankEnd) => (end.failure === undefined ? 0 : isLostPeer(end) ? 2 : 1);

@@ -1,12 +1,12 @@
-// The inside of a rank process: takes its place from the command, works, and leaves when told to or
-// when the command is gone.
+// The inside of a rank process: it takes its place from the command, works, and leaves when it is
+// told to or when the command is gone.
 
 import type { EmitRankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 import type { FromRank, RankPlace, RankSignals, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
 
-/** One rank's work. */
+/** The work of one rank. */
 export type ProcessRankWork = (
   config: PreparedRun,
   place: RankPlace,
@@ -14,18 +14,18 @@ export type ProcessRankWork = (
   signals: RankSignals,
 ) => Promise<void>;
 
-/** How long a rank may take to leave cleanly: closing sockets and a device takes far less. */
+/** The time in which a rank has to leave cleanly; closing sockets and a device takes far less. */
 const LEAVE_MS = 2000;
 
-/** Set in the environment of rank processes, by which main.ts knows that it is one. */
+/** Set in the environment of rank processes, by which main.ts recognizes them. */
 export const RANK_PROCESS_VARIABLE = 'SHARDWEAVE_RANK_PROCESS';
 
 /** Serves the command that forked this process; the process ends with it. */
 export function serveRank(work: ProcessRankWork): void {
   const stop = new AbortController();
   const wrapUp = new AbortController();
-  // Ctrl-C reaches the whole foreground group, and what ends a service all of its processes; it is
-  // the command that decides.
+  // Ctrl-C reaches the whole foreground group, and the end of a service reaches all of its
+  // processes; only the command decides what to do.
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {});
   }
@@ -57,7 +57,9 @@ function send(message: FromRank): void {
   process.send?.(message);
 }
 
-/** Exits once the message is on its way, behind all sent before: a trace may take a while. */
+/**
+ * Exits once the message is on its way, after all that were sent before; a trace may take a while.
+ */
 function leave(message: FromRank, exitCode: number): void {
   if (exitCode !== 0) {
     setTimeout(() => process.exit(exitCode), LEAVE_MS).unref();

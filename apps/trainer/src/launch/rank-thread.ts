@@ -1,4 +1,5 @@
-// The inside of a rank's thread: takes its handle from the command, works, and leaves when told to.
+// The inside of a rank's thread: it takes its handle from the command, works, and leaves when it is
+// told to.
 
 import { parentPort, workerData } from 'node:worker_threads';
 import type { ShmRankHandle } from '@shardweave/collectives/shm';
@@ -7,12 +8,12 @@ import type { PreparedRun } from '../run-config.js';
 import type { FromRank, RankSignals, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
 
-/** What main.ts knows a rank's thread by. */
+/** The data by which main.ts recognizes a rank's thread. */
 export interface RankThreadData {
   readonly rankThread: { readonly config: PreparedRun; readonly handle: ShmRankHandle };
 }
 
-/** One rank's work. */
+/** The work of one rank. */
 export type ThreadRankWork = (
   config: PreparedRun,
   handle: ShmRankHandle,
@@ -24,7 +25,7 @@ export function isRankThread(): boolean {
   return (workerData as Partial<RankThreadData> | null)?.rankThread !== undefined;
 }
 
-/** Serves the command; the thread ends with its work, or is ended by the command. */
+/** Serves the command. The thread ends with its work, or the command ends it. */
 export async function serveRankThread(work: ThreadRankWork): Promise<void> {
   const port = parentPort!;
   const { config, handle } = (workerData as RankThreadData).rankThread;

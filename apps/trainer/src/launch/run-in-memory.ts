@@ -1,4 +1,4 @@
-// Runs a job with all its ranks in this process: a task each, ended together.
+// Runs a job with all its ranks in this process, each as a task; they end together.
 
 import { setMaxListeners } from 'node:events';
 import type { RankEvent } from '../rank/events.js';
@@ -13,7 +13,9 @@ import {
 
 export interface RunInMemoryOptions {
   readonly ranks: number;
-  /** One rank's work, which must end soon, by an error or not, once `signal` is aborted. */
+  /**
+   * The work of one rank, which must end soon, with an error or without, once `signal` is aborted.
+   */
   readonly work: (
     rank: number,
     emit: (event: RankEvent) => void,
@@ -24,12 +26,10 @@ export interface RunInMemoryOptions {
   readonly signal: AbortSignal;
 }
 
-/** How long ranks may take to end once one has failed; a rank can't be killed here. */
+/** The time in which ranks have to end once one has failed, because a rank can't be killed here. */
 const STOP_MS = 3000;
 
-/**
- * Resolves when every rank has done its work; rejects as runProcesses does.
- */
+/** Resolves when every rank has done its work; rejects as runProcesses does. */
 export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
   const { signal } = options;
   signal.throwIfAborted();
@@ -54,7 +54,7 @@ export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
       onEvent(endEvent(end, { isEnding: stop.signal.aborted }));
       ends.push(end);
       if (isLostPeer(end)) {
-        // The rank that failed may come behind those that it told, with its own error.
+        // The rank that failed may report its own error after the ranks that it told.
         setTimeout(() => stop.abort(error), CAUSE_MS).unref();
       } else {
         stop.abort(error);

@@ -1,4 +1,4 @@
-// Runs a job over the transport it asks for, and writes the trace of all its ranks.
+// Runs a job over the transport that it asks for, and writes the trace of all its ranks.
 
 import { writeFileSync } from 'node:fs';
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
@@ -21,12 +21,12 @@ import { runThreads } from './run-threads.js';
 export interface JobOptions {
   /** The script that rank processes, threads and probes run. */
   readonly entry: string;
-  /** Told how far the making of tokens is, where they are not known from before. */
+  /** Called with the progress of tokenizing, where the tokens are not in the cache. */
   readonly onTokenized?: PrepareOptions['onTokenized'];
-  /** Told what is done before ranks are there. */
+  /** Called with what is done before ranks are there. */
   readonly onDoing?: (what: string) => void;
   readonly onEvent: (event: RankEvent) => void;
-  /** Ends the job after the step that is on its way, with a save; for runs with --save-every. */
+  /** Ends the job after the present step, with a save; for runs with --save-every. */
   readonly wrapUp?: AbortSignal | undefined;
   /** Ends the job; its reason is what `runJob` rejects with. */
   readonly signal: AbortSignal;
@@ -63,7 +63,9 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
   }
 }
 
-/** Leaves an empty file, before hours of work could end in a path that can't be written. */
+/**
+ * Makes an empty file at once, so that hours of work can't end with a path that can't be written.
+ */
 function openTrace(path: string): void {
   try {
     writeFileSync(path, '');
@@ -112,7 +114,7 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
   });
 }
 
-/** The first rank of a host makes the tokens, and the others of the host find them. */
+/** Lets the first rank of a host make the tokens, which the others of the host then find. */
 async function prepareInTurn(
   config: RunConfig,
   world: ProcessGroup,
@@ -129,7 +131,7 @@ async function prepareInTurn(
   }
 }
 
-/** One Chrome trace that begins at 0. */
+/** Merges the traces into one Chrome trace that begins at 0. */
 function mergeTraces(traces: readonly Extract<RankEvent, { type: 'trace' }>[]): string {
   const starts = traces.flatMap(({ events }) => events.map(({ startMs }) => startMs));
   const first = starts.reduce((least, start) => Math.min(least, start), Number.POSITIVE_INFINITY);

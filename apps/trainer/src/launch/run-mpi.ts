@@ -20,16 +20,19 @@ export interface RunMpiOptions {
   /** Called on rank 0 alone, with the events of all ranks. */
   readonly onEvent: (event: RankEvent) => void;
   readonly signal: AbortSignal;
-  /** This rank's work. It ends soon, by an error or not, once `signal` is aborted. */
+  /** This rank's work. It ends soon, with an error or without, once `signal` is aborted. */
   readonly work: (world: ProcessGroup, emit: (event: RankEvent) => void) => Promise<void>;
 }
 
-/** Rank 0 ends the job once it has shown what failed; a rank that is still there then gives up. */
+/**
+ * The time for rank 0 to show what failed and end the job; a rank that is still there after it
+ * gives up.
+ */
 const LEAVE_MS = 5000;
 
 /**
  * Resolves when all ranks have done their work. Rejects on rank 0 with the failure that began it,
- * on others with an error that rank 0 has been told.
+ * and on the others with an error that rank 0 has been told.
  */
 export async function runMpi(config: RunConfig, options: RunMpiOptions): Promise<void> {
   options.signal.throwIfAborted();
@@ -41,7 +44,7 @@ export async function runMpi(config: RunConfig, options: RunMpiOptions): Promise
   }
 }
 
-/** MPI starts and ends once a process: the group that is closed last ends it. */
+/** MPI starts and ends once in a process: the group that is closed last ends it. */
 async function connect(worldSize: number) {
   const { connectMpi } = await import('@shardweave/collectives/mpi');
   try {
@@ -134,7 +137,10 @@ async function followRankZero(
   }
 }
 
-/** mpirun ends all ranks with the first that fails: that is to be rank 0, once it has shown why. */
+/**
+ * Waits for rank 0. mpirun ends all ranks with the first one that fails, and that has to be rank 0,
+ * after it has shown why.
+ */
 function leaveLast(signal: AbortSignal): Promise<void> {
   const ended = new Promise<void>((resolve) => {
     signal.addEventListener('abort', () => resolve(), { once: true });

@@ -1,4 +1,4 @@
-// Runs a job as a process a rank on this machine.
+// Runs a job with one process per rank on this machine.
 
 import { fork } from 'node:child_process';
 import { randomBytes, randomInt } from 'node:crypto';
@@ -20,9 +20,9 @@ export interface RunProcessesOptions extends WatchOptions {
 }
 
 const HOST = '127.0.0.1';
-/** Linux hands out ports from 32,768 on, other systems from 49,152. */
+/** Ports below those that systems hand out: Linux from 32,768 on, others from 49,152. */
 const PORTS = [10_000, 30_000] as const;
-/** Kept of what a rank prints on stderr, to show when it crashes. */
+/** The characters that are kept of what a rank prints on stderr, to show them when it crashes. */
 const STDERR_KEPT_CHARS = 4000;
 
 /** See `watchRanks`. */
@@ -92,7 +92,7 @@ function startProcess(
 }
 
 /**
- * A port that nobody listens on at this moment, and below those that systems hand out by
+ * A port on which nothing listens at this moment, and below those that systems hand out by
  * themselves: until rank 0 has it, no connection and no server that asks for any port can take it.
  */
 async function freePort(): Promise<number> {

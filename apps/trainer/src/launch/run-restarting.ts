@@ -1,19 +1,19 @@
-// Runs a job and, after a rank died, again from its last save.
+// Runs a job and, after a rank died, runs it again from its last save.
 
 import { RankFailedError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import { savesOf, stepsIn } from '../saves/save-directory.js';
 
 export interface RestartOptions {
-  /** Told before each start but the first. */
+  /** Called before each start but the first. */
   readonly onRestart: (config: RunConfig, reason: string) => void;
-  /** No start follows once one of them is aborted. */
+  /** No start follows once one of these is aborted. */
   readonly signals: readonly AbortSignal[];
 }
 
 /**
- * Runs `start` until it resolves, at most --max-restarts times more than once.
- * @throws what the last start threw; at once where it is no rank that failed
+ * Runs `start` until it resolves, and again at most --max-restarts times.
+ * @throws what the last start threw; at once where no rank failed
  */
 export async function runRestarting(
   asked: RunConfig,

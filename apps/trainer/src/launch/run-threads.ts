@@ -1,4 +1,4 @@
-// Runs a job as a thread a rank of this process; the ranks share memory.
+// Runs a job with one thread of this process per rank; the ranks share memory.
 
 import { type TransferListItem, Worker } from 'node:worker_threads';
 import { createShmJob, type ShmRankHandle } from '@shardweave/collectives/shm';

@@ -1,5 +1,5 @@
-// `--transport mpi` without a launcher: the command starts itself again under mpirun, a process a
-// rank on this machine. Over several hosts it is mpirun or srun that starts the command.
+// Handles `--transport mpi` without a launcher: the command starts itself again under mpirun, with
+// one process per rank on this machine. On several hosts mpirun or srun has to start the command.
 
 import { spawn } from 'node:child_process';
 import { TrainerError, UsageError } from '../errors.js';
@@ -10,8 +10,8 @@ export interface MpirunOptions {
   readonly entry: string;
   readonly args: readonly string[];
   /**
-   * Whether what is printed reaches a terminal: ranks can't tell, since mpirun gives them one of
-   * its own.
+   * Whether the output reaches a terminal. Ranks can't tell, because mpirun gives each a terminal
+   * of its own.
    */
   readonly isTerminal: boolean;
   /** Ends the job. */
@@ -20,7 +20,7 @@ export interface MpirunOptions {
 
 /**
  * Resolves to the exit code of mpirun, which is that of the first rank that failed, or to the
- * signal's: the ranks have said why.
+ * signal's. The ranks have reported why.
  */
 export async function startMpirun(options: MpirunOptions): Promise<number> {
   const { ranks, entry, args, isTerminal, signal } = options;
@@ -47,7 +47,10 @@ export async function startMpirun(options: MpirunOptions): Promise<number> {
   }
 }
 
-/** As --transport ws does: more ranks than cores, threads on any core, and as whoever asks. */
+/**
+ * Makes Open MPI allow what --transport ws allows: more ranks than cores, threads on any core, and
+ * a job of the root user.
+ */
 function openMpiVariables(): Readonly<Record<string, string>> {
   return {
     OMPI_MCA_rmaps_base_oversubscribe: '1',

@@ -17,14 +17,17 @@ export interface WatchOptions {
   readonly onEvent: (event: RankEvent) => void;
   /** Ends the job; its reason is what `watchRanks` rejects with. */
   readonly signal: AbortSignal;
-  /** Ends it after the step that is on its way, with a save. */
+  /** Ends the job after the present step, with a save. */
   readonly wrapUp?: AbortSignal | undefined;
 }
 
-/** What a rank's host tells. */
+/** Receives what a rank's host tells. */
 export interface RankListener {
   onMessage(message: FromRank): void;
-  /** It ended or could not be started; only the first word counts, and none after 'done'. */
+  /**
+   * Called when the rank ended or could not be started. Only the first call counts, and none after
+   * 'done'.
+   */
   onEnd(how: Omit<RankEnd, 'rank' | 'step'>): void;
 }
 
@@ -32,20 +35,24 @@ export interface RankListener {
 export interface RankHost {
   readonly exited: Promise<void>;
   tell(message: ToRank): void;
-  /** At once, whatever it does. */
+  /** Ends the rank at once, whatever it does. */
   kill(): void;
 }
 
 export type StartRank = (rank: number, listener: RankListener) => RankHost;
 
-/** Then they get this long to leave by themselves; the whole must stay within ten seconds. */
+/**
+ * The time in which ranks have to leave by themselves after that; the whole must stay within ten
+ * seconds.
+ */
 const STOP_MS = 3000;
-/** A rank that has said it is done and doesn't leave. */
+/** The time in which a rank has to leave that has reported 'done'. */
 const DONE_MS = 10_000;
 
 /**
- * Resolves when every rank has done its work and all are gone. Rejects, also with all of them gone,
- * with a RankFailedError (or UsageError) for the rank that began it, or the signal's reason.
+ * Resolves when every rank has done its work and all are gone. Rejects, again with all of them
+ * gone, with a RankFailedError (or UsageError) for the rank that began it, or with the signal's
+ * reason.
  */
 export async function watchRanks(
   config: RunConfig,
@@ -102,17 +109,17 @@ export async function watchRanks(
 }
 
 interface JobProgress {
-  /** Last step that the job finished. */
+  /** The last step that the job finished. */
   readonly step: number;
-  /** Whether whoever leaves from here on has been told to. */
+  /** Whether the ranks that leave from now on have been told to. */
   readonly isEnding: boolean;
 }
 
 interface WatchedRank {
   readonly host: RankHost;
-  /** Resolves when the rank has said that its work is done. */
+  /** Resolves when the rank has reported that its work is done. */
   readonly done: Promise<void>;
-  /** Resolves when it failed or left without having been done, with how. */
+  /** Resolves with how it failed or left, where it did so before it was done. */
   readonly failed: Promise<RankEnd>;
   /** How it failed, if it did. */
   end(): RankEnd | undefined;
@@ -151,8 +158,8 @@ function watchRank(
 }
 
 /**
- * Waits for what else fails for the same cause. Where all that was told so far is that a peer is
- * lost, the cause itself is still to come: a killed process may take its time to be gone.
+ * Waits for other failures of the same cause. Where all that was reported so far is that a peer is
+ * lost, the cause itself is still to come: a killed process may take some time to be gone.
  */
 async function gatherFailures(ranks: readonly WatchedRank[]): Promise<void> {
   await delay(GATHER_FAILURES_MS);
@@ -168,7 +175,7 @@ async function gatherFailures(ranks: readonly WatchedRank[]): Promise<void> {
   patience.abort();
 }
 
-/** Waits for all ranks to leave; kills those that take longer than `patienceMs`. */
+/** Waits for all ranks to leave, and kills those that take longer than `patienceMs`. */
 async function endAll(hosts: readonly RankHost[], patienceMs: number): Promise<void> {
   const timer = setTimeout(() => {
     for (const host of hosts) {

@@ -1,4 +1,4 @@
-// Adapters on disk as PEFT has them: adapter_config.json beside adapter_model.safetensors.
+// Adapters on disk in PEFT's layout: adapter_config.json beside adapter_model.safetensors.
 
 import { existsSync } from 'node:fs';
 import { mkdir, readFile } from 'node:fs/promises';
@@ -29,8 +29,8 @@ export const ADAPTER_FILES = {
 } as const;
 
 /**
- * The directory that --adapter `path` means: that one or, where it is the --out of a run, the run's
- * adapters.
+ * The directory that --adapter `path` means: `path` itself or, where it is the --out of a run, the
+ * run's adapters.
  */
 export function findAdapter(path: string): string {
   const directory = resolve(path);
@@ -40,8 +40,8 @@ export function findAdapter(path: string): string {
 }
 
 /**
- * What adapters a directory holds; the weights' header is read, not their values.
- * @throws {UsageError} for files that are missing, or that are no plain LoRA
+ * The adapters that a directory holds; the header of the weights is read, but not their values.
+ * @throws {UsageError} for files that are missing, or that are not plain LoRA
  */
 export function readAdapter(directory: string): Promise<LoraConfig> {
   return explain(directory, async () => {
@@ -62,9 +62,9 @@ export function readAdapter(directory: string): Promise<LoraConfig> {
 }
 
 /**
- * Hands the adapters of a directory to `use` under the model's names, which reads each while it
- * runs.
- * @throws {UsageError} as readAdapter
+ * Hands the adapters of a directory to `use` under the model's names; each is read when `use` reads
+ * it.
+ * @throws {UsageError} as readAdapter does
  */
 export function withAdapterState<T>(
   directory: string,
@@ -74,7 +74,7 @@ export function withAdapterState<T>(
 }
 
 /**
- * Writes the adapters of a model's state, the weights first: a config alone would stand for
+ * Writes the adapters of a model's state, the weights first, because a config alone would stand for
  * adapters without values.
  * @param options.base where the base model is
  */

@@ -1,4 +1,5 @@
-// Which model adapters were trained beside. A save of adapters holds nothing of it but these words.
+// Identifies the model that adapters were trained beside. A save of adapters holds nothing else of
+// it.
 
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
@@ -9,13 +10,13 @@ import type { RunConfig } from '../run-config.js';
 
 /** A frozen model as saves of its adapters name it. */
 export interface BaseModel {
-  /** Where it was. */
+  /** The path where it was. */
   readonly path: string;
   /** The hash of its weights' bytes, or of what random ones are drawn from. */
   readonly sha256: string;
 }
 
-/** The base of a run with adapters; reads all of its weights. */
+/** The base model of a run with adapters; reads all of its weights. */
 export async function baseModelOf({ model, modelConfig, seed }: RunConfig): Promise<BaseModel> {
   const hash = createHash('sha256');
   if (model.kind === 'preset' || !model.hasWeights) {

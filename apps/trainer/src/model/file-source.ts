@@ -4,7 +4,7 @@ import { type FileHandle, open } from 'node:fs/promises';
 import type { ByteSource } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 
-/** Most bytes of one system call: Node refuses 2^31. */
+/** The most bytes of one system call; Node refuses 2^31. */
 const CALL_BYTES = 2 ** 30;
 
 export class FileSource implements ByteSource {
@@ -28,7 +28,7 @@ export class FileSource implements ByteSource {
     return this.#file.close();
   }
 
-  /** @throws {UsageError} where the file has become shorter than it was when it was opened. */
+  /** @throws {UsageError} where the file has become shorter than it was when it was opened */
   async read(into: Uint8Array, { offset }: { readonly offset: number }): Promise<void> {
     for (let done = 0; done < into.byteLength; ) {
       const length = Math.min(into.byteLength - done, CALL_BYTES);

@@ -1,4 +1,4 @@
-// A model on disk in the Hugging Face layout: read before a run, written after it.
+// A model on disk in the Hugging Face layout: it is read before a run, and written after one.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
@@ -27,28 +27,27 @@ import { FileSource } from './file-source.js';
 
 const CONFIG_FILE = 'config.json';
 const WEIGHTS_FILE = 'model.safetensors';
-/** Names the shards of a model that is in several files. */
+/** The file that names the shards of a model in several files. */
 const INDEX_FILE = 'model.safetensors.index.json';
-/** Other formats, and shards without their index. */
+/** Weights in other formats, and shards without their index. */
 const OTHER_WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|gguf)$|\.index\.json$/;
 
-/** Weights by name, those of large models read when they are asked for. */
+/** Weights by name; those of large models are read when they are asked for. */
 export type ModelState = ReadonlyMap<string, HostTensor | LazyTensor>;
 
 export type WriteModelOptions = ModelFileOptions & WriteOptions;
 
-/** Where a model lies, and whether its weights do, too. */
+/** The place of a model, and whether its weights are there, too. */
 export interface ModelDirectory {
   readonly path: string;
   readonly hasWeights: boolean;
 }
 
 /**
- * The model that --model `path` means: that directory or, where it is the --out of a run, the one
- * that the run left in it. Undefined where `path` is no directory.
- *
- * @throws {UsageError} where there are weights, but in no file that is read, and for adapters
- * alone.
+ * The model that --model `path` means: that directory or, where it is the --out of a run, the model
+ * that the run left in it. Undefined where `path` is not a directory.
+ * @throws {UsageError} where there are weights, but in no file that is read, and where there are
+ * only adapters
  */
 export function findModelDirectory(path: string): ModelDirectory | undefined {
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true) {
@@ -79,7 +78,10 @@ export function findModelDirectory(path: string): ModelDirectory | undefined {
   return { path: directory, hasWeights };
 }
 
-/** Whether `path` is a save, or a run that stopped and has but saves. */
+/**
+ * Names what `path` is where it is a save, or a run that stopped and has only saves; else
+ * undefined.
+ */
 function saveIn(path: string): string | undefined {
   if (existsSync(join(path, SAVE_INDEX))) {
     return 'a save';
@@ -88,9 +90,9 @@ function saveIn(path: string): string | undefined {
 }
 
 /**
- * What `directory`/config.json describes.
- *
- * @throws {UsageError} where the file is missing, or no config of a model that can be trained here.
+ * The model that `directory`/config.json describes.
+ * @throws {UsageError} where the file is missing, or is not the config of a model that can be
+ * trained here
  */
 export async function readModelConfig(directory: string): Promise<ModelConfig> {
   const path = join(directory, CONFIG_FILE);
@@ -98,10 +100,9 @@ export async function readModelConfig(directory: string): Promise<ModelConfig> {
 }
 
 /**
- * Hands the weights in `directory` to `use`, which reads each while it runs: of any size, one
- * tensor in memory at a time. The files' headers are checked before.
- *
- * @throws {UsageError} where files can't be read, or do not fit the model that `use` loads.
+ * Hands the weights in `directory` to `use`. Each is read when `use` reads it, so a model of any
+ * size takes one tensor of memory at a time. The headers of the files are checked before.
+ * @throws {UsageError} where files can't be read, or do not fit the model that `use` loads
  */
 export async function withModelState<T>(
   directory: string,
@@ -128,10 +129,10 @@ export async function withModelState<T>(
 }
 
 /**
- * Writes the weights and config.json, each file whole or not at all and the weights first: a
- * directory with a config alone would stand for random ones. Weights of another model that was
- * there are gone in the end, and an index before the first of its shards: no reader takes two
- * models for one.
+ * Writes the weights and config.json, each file whole or not at all. The weights come first,
+ * because a directory with only a config would stand for random ones. Weights of another model that
+ * was there are gone in the end, and its index goes before the first of its shards, so that no
+ * reader takes two models for one.
  */
 export async function writeModel(
   directory: string,

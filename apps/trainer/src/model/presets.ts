@@ -9,16 +9,16 @@ interface Preset {
 }
 
 /**
- * A model over bytes. It needs no dropout before it has seen its text several times, and is narrow,
- * so its weights start larger than GPT-2's: with 0.02 it stays at pairs of letters for twice as
- * long.
+ * A model over bytes. It needs no dropout before it has seen its text several times. It is narrow,
+ * so its weights start larger than GPT-2's: with 0.02 its loss would stay at that of letter pairs
+ * for twice as long.
  */
 function bytes(size: Partial<Gpt2Config>): Gpt2Config {
   const noDropout = { embd_pdrop: 0, attn_pdrop: 0, resid_pdrop: 0 };
   return { ...GPT2_DEFAULTS, vocab_size: 256, initializer_range: 0.04, ...noDropout, ...size };
 }
 
-/** Every preset of --model. */
+/** All presets of --model. */
 export const PRESETS = {
   nano: {
     config: bytes({ n_positions: 64, n_layer: 2, n_embd: 64, n_head: 4 }),
@@ -49,7 +49,9 @@ export const PRESETS = {
 
 export type PresetName = keyof typeof PRESETS;
 
-/** Two ranks on two CPU cores learn words of the novel with it in under two minutes. */
+/**
+ * The default. With it, two ranks on two CPU cores learn words of the novel in under two minutes.
+ */
 export const DEFAULT_PRESET: PresetName = 'micro';
 
 export function isPresetName(name: string): name is PresetName {

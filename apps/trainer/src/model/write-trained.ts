@@ -1,4 +1,5 @@
-// What a run has trained, as others read it: the model with its tokenizer, or the adapters alone.
+// Writes what a run has trained in the form that other programs read: the model with its tokenizer,
+// or the adapters alone.
 
 import { peftLayers } from '@shardweave/nn';
 import { copyTokenizer } from '../data/hub-tokenizer.js';
@@ -6,7 +7,7 @@ import type { RunConfig } from '../run-config.js';
 import { writeAdapter } from './adapter-directory.js';
 import { type ModelState, type WriteModelOptions, writeModel } from './model-directory.js';
 
-/** Writes into `directory` the files of a model in the Hub's layout, or PEFT's. */
+/** Writes the files of a model into `directory`, in the Hub's layout or in PEFT's. */
 export async function writeTrained(
   directory: string,
   trained: {

@@ -1,8 +1,8 @@
-// Numbers as people read them, in the fixed columns of the step line.
+// Writes numbers as people read them, in the fixed columns of the step line.
 
 const KIB = 1024;
 
-/** `412 MiB`, `38.4 MiB`, `900 B`. */
+/** Bytes as text, such as `412 MiB`, `38.4 MiB` or `900 B`. */
 export function formatBytes(bytes: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let value = bytes;
@@ -14,7 +14,7 @@ export function formatBytes(bytes: number): string {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
 }
 
-/** `950`, `11.2k`, `842k`, `124M`. */
+/** A count as text, such as `950`, `11.2k`, `842k` or `124M`. */
 export function formatCount(count: number): string {
   for (const [suffix, size] of [
     ['G', 1e9],
@@ -29,7 +29,7 @@ export function formatCount(count: number): string {
   return String(Math.round(count));
 }
 
-/** `3.2 ms`, `182 ms`, `12.1 s`. */
+/** Milliseconds as text, such as `3.2 ms`, `182 ms` or `12.1 s`. */
 export function formatMs(ms: number): string {
   if (ms >= 10_000) {
     return `${(ms / 1000).toFixed(1)} s`;

@@ -1,4 +1,4 @@
-// The lines before the first step: what will run, and where.
+// The lines before the first step, which tell what will run, and where.
 
 import { type ModelConfig, parameterCount } from '@shardweave/nn';
 import type { DataSize } from '../data/dataset.js';
@@ -7,7 +7,7 @@ import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig, SaveEvery } from '../run-config.js';
 import { formatBytes, formatCount } from './format.js';
 
-/** Lines of `name  value`. `ready` is of all ranks, in rank order. */
+/** The lines as `name  value`. `ready` is that of all ranks, in rank order. */
 export function headerLines(config: RunConfig, ready: readonly RankReady[]): string[] {
   return headerRows(config, ready).map(([name, value]) => `${name.padEnd(7)} ${value}`);
 }
@@ -131,8 +131,10 @@ function offloadText(config: RunConfig): string {
   return `${cut}${parts}, at rest in ${offloadDir ?? 'host memory'}`;
 }
 
-/** `2 layers, width 64, 4 heads, vocabulary 256, dropout 0`. */
-/** `2 layers, width 64, 4 heads, vocabulary 256, dropout 0`, a decoder's family before it. */
+/**
+ * The shape of a model, such as `2 layers, width 64, 4 heads, vocabulary 256, dropout 0`; that of a
+ * decoder begins with its family.
+ */
 export function shapeText(config: ModelConfig): string {
   const { vocab_size: vocabulary } = config;
   if (config.model_type === 'gpt2') {
@@ -145,7 +147,7 @@ export function shapeText(config: ModelConfig): string {
   return `${config.model_type}, ${layers} layers, width ${width}, ${headText}, vocabulary ${vocabulary}, dropout ${dropout}`;
 }
 
-/** `nano, fsdp on 2 ranks, fp32`. */
+/** The title of a run, such as `nano, fsdp on 2 ranks, fp32`. */
 export function runTitle(config: RunConfig): string {
   const { ranks, strategy, precision } = config;
   return `${modelName(config)}, ${strategy} on ${ranks} rank${ranks === 1 ? '' : 's'}, ${precision}`;
@@ -170,7 +172,7 @@ function validRows(
     : [['valid', `${from}: ${sizeText(size)}, every ${evalEvery} steps`]];
 }
 
-/** One row where all ranks have the same device, else one a rank. */
+/** One row where all ranks have the same device, else one row per rank. */
 function deviceRows(ready: readonly RankReady[]): [string, string][] {
   const names = ready.map((rank) => `${rank.device} (${rank.description})`);
   if (new Set(names).size === 1) {

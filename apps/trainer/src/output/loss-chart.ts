@@ -48,7 +48,7 @@ export function lossChart(losses: readonly number[], title: string): string {
   ].join('\n');
 }
 
-/** A tenth of a pixel is more than a screen shows. */
+/** Rounds to a tenth of a pixel, which is finer than a screen shows. */
 function tenths(x: number): number {
   return Math.round(x * 10) / 10;
 }

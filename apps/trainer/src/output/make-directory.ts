@@ -1,10 +1,11 @@
-// A directory with all above it.
+// Makes a directory with everything above it.
 
 import { existsSync, mkdirSync } from 'node:fs';
 import { dirname } from 'node:path';
 
 /**
- * Level by level: on file systems that refuse, such as /proc, Node's recursive form never returns.
+ * Makes the levels one by one, because Node's recursive form never returns on file systems that
+ * refuse, such as /proc.
  */
 export function makeDirectory(path: string): void {
   if (existsSync(path)) {

@@ -1,6 +1,9 @@
-// What a model says, as a terminal may show it.
+// Makes a model's text safe for a terminal.
 
-/** An untrained model says anything, also what would command the terminal. */
+/**
+ * Replaces control characters: an untrained model says anything, including what would command the
+ * terminal.
+ */
 export function printable(text: string): string {
   return text.replaceAll(/[^\P{Cc}\n]/gu, '\u00b7');
 }

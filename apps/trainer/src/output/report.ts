@@ -1,5 +1,5 @@
-// A run, or several over each other, as one HTML file that asks nobody for anything: the
-// dashboard's page with the records inside.
+// A run, or several drawn over each other, as one HTML file that loads nothing: the dashboard's
+// page with the records inside.
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
@@ -10,12 +10,12 @@ import { packSteps } from '../page/step-table.js';
 import { RUN_FILES } from './run-directory.js';
 import type { EventRecord, RunRecord, StepLine } from './run-records.js';
 
-/** What stands in the page where data may be. */
+/** The element of the page that data replaces. */
 const NO_DATA = '<script id="data" type="application/json">null</script>';
 
 /**
- * The page of the runs in `directories`, each written with --out. @throws {UsageError} where one
- * holds none
+ * The page of the runs in `directories`, each written with --out.
+ * @throws {UsageError} where one of them holds no run
  */
 export function reportOf(directories: readonly string[]): string {
   const names = shortNames(directories);
@@ -26,12 +26,12 @@ export function reportOf(directories: readonly string[]): string {
   return withData({ runs });
 }
 
-/** Leaves the run's own page beside its records. */
+/** Writes the run's own page beside its records. */
 export function writeReport(directory: string): void {
   writeFileSync(join(directory, RUN_FILES.report), reportOf([directory]));
 }
 
-/** The records of a run; what a run that was killed had not written to its end is left out. */
+/** The records of a run. A line that a killed run has not finished is left out. */
 export function readRun(directory: string): RunRecord[] {
   const metrics = join(directory, RUN_FILES.metrics);
   if (!existsSync(metrics)) {
@@ -59,13 +59,19 @@ function readLines<T>(path: string): T[] {
     });
 }
 
-/** `first` and `second` of runs/first and runs/second; whole paths where these would be equal. */
+/**
+ * Short names, such as `first` and `second` for runs/first and runs/second; whole paths where these
+ * would be equal.
+ */
 function shortNames(directories: readonly string[]): string[] {
   const names = directories.map((directory) => basename(resolve(directory)));
   return new Set(names).size === names.length ? names : directories.map((each) => resolve(each));
 }
 
-/** JSON's `<` is escaped, so that no text in it can end the element or begin another. */
+/**
+ * The page with its data. JSON's `<` is escaped, so that no text in it can end the element or begin
+ * another.
+ */
 function withData(data: PageData): string {
   const json = JSON.stringify(data).replaceAll('<', '\\u003c');
   return PAGE_HTML.replace(NO_DATA, () => NO_DATA.replace('null', () => json));

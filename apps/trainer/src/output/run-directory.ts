@@ -1,5 +1,5 @@
-// The files of a run under --out: a line a step as it happens, the rest at the end. The model is
-// written by rank 0, which has it.
+// The files of a run under --out: one line for each step as it happens, and the rest at the end.
+// Rank 0, which has the model, writes it.
 
 import {
   closeSync,
@@ -19,7 +19,7 @@ import { lossChart } from './loss-chart.js';
 import { makeDirectory } from './make-directory.js';
 import type { EventRecord, RunRecord, StepLine } from './run-records.js';
 
-/** Names under --out, each of which says that a run is there already. */
+/** The names of files under --out; any of them shows that a run is there already. */
 export const RUN_FILES = {
   config: 'config.yaml',
   metrics: 'metrics.jsonl',
@@ -31,16 +31,16 @@ export const RUN_FILES = {
   adapter: 'adapter',
 } as const;
 
-/** The shape of summary.json. */
+/** The format of summary.json. */
 export interface RunSummary {
   readonly params: number;
   /** The loss of the last step that had targets. */
   readonly finalLoss: number | null;
-  /** The last one; null where nothing was evaluated. */
+  /** The loss of the last evaluation; null where nothing was evaluated. */
   readonly validLoss: number | null;
-  /** Steps that changed nothing, by reason. */
+  /** The number of steps that changed nothing, by reason. */
   readonly skippedSteps: { readonly overflow: number; readonly noTargets: number };
-  /** For people: the devices of all ranks, each once. */
+  /** The devices of all ranks, each once, for people. */
   readonly device: string;
   /**
    * The numeric classes of all ranks, each once: runs of one class and one configuration have equal
@@ -48,18 +48,18 @@ export interface RunSummary {
    */
   readonly numericClass: string;
   readonly ranks: readonly RankReport[];
-  /** With --check: what was planned beside what was taken, by rank. */
+  /** With --check, what was planned beside what was taken, by rank. */
   readonly check?: readonly RankCheck[] | undefined;
 }
 
-/** What the ranks told, each list in rank order. */
+/** What the ranks reported, each list in rank order. */
 export interface RanksTold {
   readonly ready: readonly RankReady[];
   readonly reports: readonly RankReport[];
   readonly checks?: readonly RankCheck[] | undefined;
 }
 
-/** @throws {UsageError} where `directory` holds a run. */
+/** @throws {UsageError} where `directory` holds a run */
 export function refuseUsedDirectory(directory: string): void {
   const found = Object.values(RUN_FILES).find((name) => existsSync(join(directory, name)));
   if (found === undefined) {
@@ -71,8 +71,8 @@ export function refuseUsedDirectory(directory: string): void {
 }
 
 /**
- * Leaves and returns the lines that tell of no later step. The last line of a run that was killed
- * may be cut off.
+ * Keeps in `file`, and returns, the lines that belong to no step after `step`. The last line of a
+ * run that was killed may be cut off.
  */
 function cutBehind<Line>(file: string, step: number): Line[] {
   const texts = existsSync(file) ? readFileSync(file, 'utf8').split('\n') : [];
@@ -89,10 +89,13 @@ function cutBehind<Line>(file: string, step: number): Line[] {
   return lines;
 }
 
-/** Lines are written at once, so that a run that is killed keeps what it has shown. */
+/**
+ * The directory of a run. Lines are written at once, so that a run that is killed keeps what it has
+ * shown.
+ */
 export class RunDirectory {
   readonly path: string;
-  /** Lines of steps before this command's. */
+  /** The lines of steps before this command's. */
   readonly earlier: readonly StepLine[] = [];
   readonly #metrics: number;
   readonly #events: number;
@@ -103,11 +106,10 @@ export class RunDirectory {
   #isClosed = false;
 
   /**
-   * Creates the directory, and metrics.jsonl and events.jsonl, which are empty. Of a run that goes
-   * on behind step `goesOnAt`, both lose what they say of later steps, and grow.
-   *
-   * @throws {UsageError} where the directory holds a run and `goesOnAt` is missing, or can't be
-   * made.
+   * Creates the directory, with empty metrics.jsonl and events.jsonl. For a run that goes on after
+   * step `goesOnAt`, both lose their lines of later steps, and grow from there.
+   * @throws {UsageError} where the directory holds a run and `goesOnAt` is missing, or where it
+   * can't be made
    */
   constructor(path: string, goesOnAt?: number) {
     if (goesOnAt === undefined) {
@@ -136,14 +138,14 @@ export class RunDirectory {
     }
   }
 
-  /** Writes config.yaml, over that of a run which goes on. */
+  /** Writes config.yaml, over the one of a run that goes on. */
   writeConfig(text: string): void {
     writeFileSync(join(this.path, RUN_FILES.config), text);
   }
 
   /**
-   * Appends a line to metrics.jsonl or events.jsonl. What a rank says in each step is written where
-   * steps double, so that a run of many steps and ranks leaves a short file.
+   * Appends a line to metrics.jsonl or events.jsonl. What a rank reports in each step is written
+   * only at steps that double, so that a run of many steps and ranks leaves a short file.
    */
   add(record: RunRecord): void {
     if (record.type === 'step') {
@@ -154,7 +156,7 @@ export class RunDirectory {
     }
   }
 
-  /** Appends a line to events.jsonl, whatever it is. */
+  /** Appends any line to events.jsonl. */
   addEvent(record: EventRecord): void {
     writeSync(this.#events, `${JSON.stringify(record)}\n`);
   }
@@ -193,7 +195,7 @@ export class RunDirectory {
     this.close();
   }
 
-  /** Idempotent. */
+  /** Closes the files. Idempotent. */
   close(): void {
     if (!this.#isClosed) {
       closeSync(this.#metrics);

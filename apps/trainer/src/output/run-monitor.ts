@@ -1,5 +1,5 @@
-// Follows a run from the outside: shows what the ranks tell, keeps it for whoever comes late, and
-// writes it under --out.
+// Follows a run from the outside: shows what the ranks report, keeps it for readers that come late,
+// and writes it under --out.
 
 import { SignalError, UsageError } from '../errors.js';
 import { checkLines } from '../plan/check-run.js';
@@ -15,9 +15,9 @@ import type { Terminal } from './terminal.js';
 export interface RunMonitorOptions {
   /** The text of config.yaml, once the devices of all ranks are known. */
   readonly configText?: (devices: readonly string[]) => string;
-  /** Gets each record as it comes. */
+  /** Called with each record as it comes. */
   readonly onRecord?: (record: RunRecord) => void;
-  /** Gets the steps that an earlier command has made, of a run that goes on. */
+  /** Called with the steps of an earlier command, where a run goes on. */
   readonly onEarlier?: (record: RunRecord) => void;
 }
 
@@ -33,17 +33,17 @@ export class RunMonitor {
   #checks: RankCheck[] = [];
   /** What happened while there was no directory. */
   #unwritten: RunRecord[] = [];
-  /** Events of rank 0 that overtook another rank's being ready. */
+  /** Events of rank 0 that came before another rank was ready. */
   #early: RankEvent[] = [];
   #directory: RunDirectory | undefined;
-  /** Why it was done before its last step. */
+  /** The reason why the run was done before its last step. */
   #endReason: string | undefined;
   #steps = 0;
-  /** How long each step of this command took. */
+  /** The duration of each step of this command. */
   readonly #stepMs: number[] = [];
   #hasEnded = false;
   #stopped: string | undefined;
-  /** Whether what is under --out stays. */
+  /** Whether the run goes on, so that what is under --out stays. */
   #isGoingOn: boolean;
 
   constructor(config: RunConfig, terminal: Terminal, options: RunMonitorOptions = {}) {
@@ -56,7 +56,7 @@ export class RunMonitor {
     this.#recordRun();
   }
 
-  /** Steps shown so far. */
+  /** The number of steps shown so far. */
   get steps(): number {
     return this.#steps;
   }
@@ -67,13 +67,16 @@ export class RunMonitor {
   }
 
   /**
-   * The save that the run ended with where it was asked to stop; undefined where it ran to its end.
+   * The save with which the run ended where it was asked to stop; undefined where it ran to its
+   * end.
    */
   get stopped(): string | undefined {
     return this.#stopped;
   }
 
-  /** Call before the job starts again after it failed; `config` says what it goes on from. */
+  /**
+   * To be called before the job starts again after a failure; `config` tells what it goes on from.
+   */
   restart(config: RunConfig, reason: string): void {
     this.#terminal.close();
     this.#terminal.note(reason);
@@ -151,7 +154,7 @@ export class RunMonitor {
     }
   };
 
-  /** Call when all ranks are done. */
+  /** To be called when all ranks are done. */
   finish(): void {
     this.#terminal.close();
     this.#end({ type: 'runEnd', end: 'done', reason: this.#endReason, atMs: Date.now() });
@@ -167,7 +170,10 @@ export class RunMonitor {
     }
   }
 
-  /** The run is done, though somebody removed its lines meanwhile. */
+  /**
+   * Leaves the page, and only warns where that fails: the run is done, and somebody may have
+   * removed its lines meanwhile.
+   */
   #leaveReport(path: string): void {
     try {
       writeReport(path);
@@ -179,7 +185,7 @@ export class RunMonitor {
     }
   }
 
-  /** Call when the run ended early, with why; what was written stays. */
+  /** To be called with the reason when the run ended early; what was written stays. */
   close(error: unknown): void {
     this.#terminal.close();
     const end = error instanceof SignalError ? 'stopped' : 'failed';
@@ -192,7 +198,7 @@ export class RunMonitor {
     try {
       writeReport(this.#directory.path);
     } catch {
-      // The run has failed already, perhaps because the disk is full: that is the one to tell.
+      // The run has failed already, perhaps because the disk is full; that is the error to report.
     }
   }
 
@@ -227,7 +233,7 @@ export class RunMonitor {
     }
   }
 
-  /** What happened before there was a directory is written there, too. */
+  /** Opens the directory, and writes there what happened before it existed. */
   #openDirectory(outDir: string, goesOnAt?: number): void {
     const directory = new RunDirectory(outDir, goesOnAt);
     if (goesOnAt !== undefined) {
@@ -305,7 +311,10 @@ function stepRecord({
   return { type: 'step', ...metrics, loss, ...resources, atMs: Date.now() };
 }
 
-/** The first step is slower where there are others: drivers and engines compile in it. */
+/**
+ * The median without the first step, where there are others: drivers and engines compile in that
+ * one.
+ */
 function median(stepMs: readonly number[]): number {
   const later = stepMs.length > 1 ? stepMs.slice(1) : stepMs;
   return later.toSorted((a, b) => a - b)[Math.floor(later.length / 2)] ?? Number.NaN;

@@ -1,5 +1,6 @@
 // A run as it is told to people: plain records in the order in which things happened. Steps are the
-// lines of metrics.jsonl, the rest those of events.jsonl; the page draws both, live or from a file.
+// lines of metrics.jsonl, and the others those of events.jsonl; the page draws both, live or from a
+// file.
 
 import type {
   RankEndKind,
@@ -12,18 +13,18 @@ import type {
 
 /** A line of metrics.jsonl. */
 export interface StepLine extends Omit<StepMetrics, 'loss'>, Partial<StepResources> {
-  /** Null where no target counts: JSON has no other word for it. */
+  /** Null where no target counts, because JSON has no NaN. */
   readonly loss: number | null;
-  /** When the step had ended, in ms since the Unix epoch. */
+  /** The time when the step had ended, in ms since the Unix epoch. */
   readonly atMs: number;
 }
 
 /** How a run ended. */
 export type RunEndKind = 'done' | 'failed' | 'stopped';
 
-/** A line of events.jsonl: `atMs` is in ms since the Unix epoch. */
+/** A line of events.jsonl. `atMs` is in ms since the Unix epoch. */
 export type EventRecord =
-  /** A command begins with the run, or goes on with it. */
+  /** A command begins the run, or goes on with it. */
   | {
       readonly type: 'run';
       readonly title: string;
@@ -64,7 +65,10 @@ export type RunRecord = ({ readonly type: 'step' } & StepLine) | EventRecord;
 
 type RankRecord = Extract<RunRecord, { readonly type: 'rank' }>;
 
-/** What whoever comes late has to be told: everything, but of each rank its last word alone. */
+/**
+ * What a reader that comes late has to be told: everything, except that each rank's status is only
+ * its last one.
+ */
 export class RunHistory {
   #records: RunRecord[] = [];
   readonly #ranks = new Map<number, RankRecord>();
@@ -78,8 +82,8 @@ export class RunHistory {
   }
 
   /**
-   * For a run that goes on behind a step: its steps are told anew, and what is told of later ones
-   * is no more.
+   * For a run that goes on after a step: its steps are told again, and records of later ones are
+   * dropped.
    */
   forgetSteps(goesOnAt: number): void {
     this.#records = this.#records.filter(
@@ -92,7 +96,7 @@ export class RunHistory {
     return [...this.#records, ...this.#ranks.values()];
   }
 
-  /** The last word of each rank. */
+  /** The last status of each rank. */
   ranks(): readonly RankRecord[] {
     return [...this.#ranks.values()];
   }

@@ -1,15 +1,16 @@
-// The line of a step. Columns keep their place whatever the numbers, so that they can be read down.
+// The line of a step. Columns keep their place whatever the numbers are, so that they can be read
+// down.
 
 import type { StepMetrics, StepResources } from '../rank/events.js';
 import { formatBytes, formatCount, formatMs } from './format.js';
 
 const BAR = ' | ';
-/** What a narrow terminal can do without, first one first. */
+/** The columns that a narrow terminal does without, the first one first. */
 const DISPENSABLE = ['wire', 'peak', 'lr', 'norm', 'tok/s'];
 
 /**
- * `step  120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | ...`; no line break. Columns
- * that don't fit `width` characters are left out.
+ * The line `step  120/1000 | loss 3.4127 | norm 0.91 | lr 2.7e-4 | 182 ms | ...`, without a line
+ * break. Columns that don't fit `width` characters are left out.
  */
 export function stepLine(
   metrics: StepMetrics,

@@ -1,5 +1,6 @@
-// What a person sees: header, a line a step, a bar with the time left. Lines go to `out`, the bar
-// to `err` and only if that is a terminal, so that a redirected run is plain lines.
+// What a person sees: a header, a line for each step, and a bar with the time left. Lines go to
+// `out`. The bar goes to `err`, and only where that is a terminal, so that a redirected run is
+// plain lines.
 
 import { SingleBar } from 'cli-progress';
 import pc from 'picocolors';
@@ -17,14 +18,14 @@ export interface TerminalStream {
 export interface TerminalOptions {
   readonly out: TerminalStream;
   readonly err: TerminalStream & NodeJS.WritableStream;
-  /** Print nothing but failures. */
+  /** Whether to print nothing but failures. */
   readonly isQuiet: boolean;
-  /** NO_COLOR, set to anything but nothing, turns colors off. */
+  /** The environment. NO_COLOR, set to any text that is not empty, turns colors off. */
   readonly env: NodeJS.ProcessEnv;
   readonly steps: number;
 }
 
-/** Clears the line that the bar is on; the next update draws it anew below. */
+/** Clears the line of the bar; the next update draws the bar anew below. */
 const CLEAR_LINE = '\r\u001b[2K';
 
 const SAVE_CURSOR = '\u001b7';
@@ -35,7 +36,7 @@ export class Terminal {
   readonly #colors: ReturnType<typeof pc.createColors>;
   readonly #warnings = new Set<string>();
   #bar: SingleBar | undefined;
-  /** Whether the line that the cursor is on says what is being done. */
+  /** Whether the line of the cursor tells what is being done. */
   #isDoing = false;
 
   constructor(options: TerminalOptions) {
@@ -58,7 +59,9 @@ export class Terminal {
     this.#bar.start(this.#options.steps, 0);
   }
 
-  /** How far something before the first step is: on a terminal, a bar until it is done. */
+  /**
+   * Shows the progress of something before the first step: on a terminal, a bar until it is done.
+   */
   progress(what: string, done: number, total: number): void {
     if (this.#options.isQuiet || this.#options.err.isTTY !== true) {
       return;
@@ -74,7 +77,7 @@ export class Terminal {
     }
   }
 
-  /** What is done while nothing else is shown: on a terminal, a line until something is. */
+  /** Shows what is done while nothing else is shown: on a terminal, a line until something is. */
   doing(what: string): void {
     const { err, env, isQuiet } = this.#options;
     if (isQuiet || err.isTTY !== true) {
@@ -109,7 +112,7 @@ export class Terminal {
     this.#bar?.update(metrics.step);
   }
 
-  /** Text that the model made: the prompt dimmed, what follows as it is. */
+  /** Prints text that the model made: the prompt dimmed, and the rest as it is. */
   sample(prompt: string, text: string): void {
     if (this.#options.isQuiet) {
       return;
@@ -118,7 +121,10 @@ export class Terminal {
     this.#line(`\n${this.#colors.dim(prompt)}${printable(text)}\n`);
   }
 
-  /** Something that ends nothing, printed once. @returns whether it is the first time */
+  /**
+   * Prints a warning, once.
+   * @returns whether it is the first time
+   */
   warn(text: string): boolean {
     if (this.#warnings.has(text)) {
       return false;
@@ -139,7 +145,7 @@ export class Terminal {
     }
   }
 
-  /** Printed also when quiet. */
+  /** Prints a failure, even when quiet. */
   failure(message: string): void {
     this.close();
     const { err, env } = this.#options;
@@ -147,7 +153,7 @@ export class Terminal {
     err.write(`${red('error:')} ${message}\n`);
   }
 
-  /** Takes the bar away, or what is being done. Idempotent. */
+  /** Takes away the bar, or what is being done. Idempotent. */
   close(): void {
     if (this.#isDoing) {
       this.#clearLine();
@@ -171,8 +177,8 @@ export class Terminal {
 }
 
 /**
- * The library saves the cursor when a bar starts and goes back there when it stops, which would put
- * what follows on top of the lines printed since.
+ * A stream without the cursor's memory. The library saves the cursor when a bar starts and goes
+ * back there when it stops, which would put what follows on top of the lines printed since.
  */
 function withoutCursorMemory(stream: NodeJS.WritableStream): NodeJS.WritableStream {
   const write = (text: string) =>

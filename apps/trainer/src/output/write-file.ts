@@ -1,18 +1,16 @@
-// Files and directories that are there whole or not at all: written under a name of this command
-// alone, for two may write the same at once, and renamed when they are on the disk.
+// Writes files and directories that are there whole or not at all: under a name that only this
+// command uses, because two may write the same at once, and renamed when they are on the disk.
 
 import { randomBytes } from 'node:crypto';
 import { open, rename, rm, rmdir } from 'node:fs/promises';
 import { makeDirectory } from './make-directory.js';
 
 export interface WriteOptions {
-  /** Ends it between two pieces, with its reason; nothing is left of them. */
+  /** Ends the writing between two pieces, with its reason; nothing is left of them. */
   readonly signal?: AbortSignal | undefined;
 }
 
-/**
- * Writes `pieces` one after the other; a file of the name stays as it was until all are written.
- */
+/** Writes `pieces` one after another. An earlier file of that name stays until all are written. */
 export async function writePieces(
   path: string,
   pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
@@ -38,8 +36,8 @@ export async function writePieces(
 }
 
 /**
- * Has `fill` write the files of a directory that is new, or empty.
- * @throws what the system says where something has come to lie in it meanwhile
+ * Lets `fill` write the files of a new or empty directory.
+ * @throws what the system reports where something has come to lie there meanwhile
  */
 export async function writeDirectory(
   path: string,
@@ -65,7 +63,10 @@ function partOf(path: string): string {
   return `${path}.${randomBytes(6).toString('hex')}.part`;
 }
 
-/** A call may write less than it was given, on a disk that fills up for instance. */
+/**
+ * Writes all bytes, because a call may write less than it was given, for instance on a disk that
+ * fills up.
+ */
 async function writeAll(file: Awaited<ReturnType<typeof open>>, bytes: Uint8Array): Promise<void> {
   for (let done = 0; done < bytes.byteLength; ) {
     done += (await file.write(bytes, done)).bytesWritten;

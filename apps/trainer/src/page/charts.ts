@@ -5,27 +5,27 @@ import type { StepLine } from '../output/run-records.js';
 
 export interface ChartSeries {
   readonly name: string;
-  /** The value that a step has; null where it has none. */
+  /** The value of a step; null where the step has none. */
   value(line: StepLine): number | null;
-  /** Points joined over steps that have none, as validation has. */
+  /** Whether points are joined over steps without a value, as for validation. */
   readonly isSparse?: boolean;
-  /** A color of the palette; without it a run's own color. */
+  /** A color of the palette. Default: the run's own color. */
   readonly color?: string;
 }
 
 export interface Chart {
   readonly id: string;
   readonly title: string;
-  /** Behind the title, what the numbers are. */
+  /** The unit of the numbers, after the title. */
   readonly unit: string;
   readonly series: readonly ChartSeries[];
-  /** As in the table and beside the plot. */
+  /** A number as text, for the table and beside the plot. */
   format(value: number): string;
-  /** On the axis, where `format` is too long. */
+  /** A number as text for the axis, where `format` is too long. */
   formatTick?(value: number): string;
-  /** Areas on top of each other; the last series is the lowest. */
+  /** Whether areas lie on top of each other; the last series is the lowest. */
   readonly isStacked?: boolean;
-  /** Whether noise hides the course of it, so that smoothing helps. */
+  /** Whether noise hides the trend, so that smoothing helps. */
   readonly isNoisy?: boolean;
   readonly isBytes?: boolean;
   readonly note?: string;
@@ -33,7 +33,7 @@ export interface Chart {
 
 const or = (value: number | null | undefined): number | null => value ?? null;
 
-/** Four digits that count: 3.413, 0.01234. */
+/** Four significant digits: 3.413, 0.01234. */
 const digits = (value: number) => {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e5)) {
@@ -42,7 +42,7 @@ const digits = (value: number) => {
   return value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);
 };
 
-/** As short as its digits let it be. */
+/** The shortest text of at most four digits. */
 const short = (value: number) => String(Number(value.toPrecision(4)));
 
 export const CHARTS: readonly Chart[] = [
@@ -115,7 +115,7 @@ export const CHARTS: readonly Chart[] = [
   },
 ];
 
-/** An exponential mean over about `steps` steps; what a step lacks stays away. */
+/** An exponential mean over about `steps` steps; a step without a value stays without. */
 export function smoothed(values: readonly (number | null)[], steps: number): (number | null)[] {
   const keep = 1 - 1 / steps;
   let mean = 0;

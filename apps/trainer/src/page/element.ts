@@ -1,10 +1,12 @@
-// Makes elements. Text goes in as text and nothing as markup: a model's words, paths and errors are
-// anybody's.
+// Makes elements. Text goes in as text and never as markup, because anybody may have written a
+// model's text, paths and errors.
 
 export type Attributes = Readonly<Record<string, string | number | boolean | undefined>>;
 export type Child = Node | string;
 
-/** An element with attributes (true: without a value; undefined, false: none) and children. */
+/**
+ * An element with attributes (true: without a value; undefined or false: left out) and children.
+ */
 export function element<K extends keyof HTMLElementTagNameMap>(
   name: K,
   attributes: Attributes = {},
@@ -35,7 +37,7 @@ function setAttributes(target: Element, attributes: Attributes): void {
   }
 }
 
-/** A number as people read it, with all of it where machines look. */
+/** A number as people read it, with the exact value for machines. */
 export function dataElement(value: number | null | undefined, text: string): HTMLElement {
   return value === null || value === undefined
     ? element('span', {}, ['\u2013'])

@@ -1,12 +1,12 @@
-// What each rank held in the phases of its last step: bars of the tags on top of each other, and a
-// table.
+// Shows what each rank held in the phases of its last step: bars with the tags on top of each
+// other, and a table.
 
 import { formatBytes } from '../output/format.js';
 import { dataElement, element, svg } from './element.js';
 import type { RankModel, RunModel } from './run-model.js';
 import { TableView } from './table-view.js';
 
-/** From the bottom up: what rests there first, what comes and goes above it. */
+/** The tags from the bottom up: memory that stays lies below memory that comes and goes. */
 const TAGS = ['parameter', 'optimizer', 'gradient', 'gathered', 'activation', 'staging'] as const;
 type Tag = (typeof TAGS)[number];
 type Bytes = Readonly<Record<Tag | 'total', number>>;
@@ -15,7 +15,7 @@ const WIDTH = 240;
 const HEIGHT = 150;
 const MARGIN = { top: 16, bottom: 20, left: 4, right: 4 };
 const GAP = 14;
-/** More ranks than these are a table's matter. */
+/** With more ranks than this only the table is shown. */
 const MOST_BARS = 8;
 
 export class MemoryView {

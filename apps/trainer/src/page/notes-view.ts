@@ -1,4 +1,5 @@
-// What the model wrote, what was saved, what to mind, and what the run was started with.
+// Shows what the model wrote, what was saved, what to watch out for, and what the run was started
+// with.
 
 import { formatBytes, formatMs } from '../output/format.js';
 import { type Child, dataElement, element } from './element.js';
@@ -74,7 +75,7 @@ export class NotesView {
     );
   }
 
-  /** With the name of each run where there are several. */
+  /** The contents of all runs, each with its name where there are several. */
   #each(contentOf: (run: RunModel) => HTMLElement[]): Child[] {
     return this.#runs.flatMap((run) => {
       const content = contentOf(run);
@@ -114,7 +115,7 @@ function savesTable({ name, saves }: RunModel): HTMLElement {
 
 interface Card {
   readonly root: HTMLElement;
-  /** Hidden where there is nothing. */
+  /** Sets the content; the card is hidden where it is empty. */
   show(content: readonly Child[]): void;
 }
 

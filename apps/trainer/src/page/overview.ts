@@ -5,7 +5,7 @@ import { dataElement, element } from './element.js';
 import type { RunModel } from './run-model.js';
 import { spanText } from './times.js';
 
-/** Steps whose times say how long those to come will take. */
+/** The number of recent steps whose times predict how long the remaining ones will take. */
 const RECENT_STEPS = 100;
 
 export class Overview {
@@ -19,7 +19,7 @@ export class Overview {
   readonly #reason = element('p', { class: 'reason', role: 'status' });
   readonly #tiles = element('dl', { class: 'tiles' });
 
-  /** @param prefix of the title, where there are several runs */
+  /** @param prefix put before the title, where there are several runs */
   constructor(run: RunModel, prefix = '') {
     this.#run = run;
     this.#prefix = prefix;
@@ -98,7 +98,7 @@ function tile(
       ]);
 }
 
-/** Leaves equal text alone: a screen reader says what changes. */
+/** Sets a text, but leaves an equal one alone, because a screen reader announces changes. */
 function setText(target: HTMLElement, text: string): void {
   if (target.textContent !== text) {
     target.textContent = text;

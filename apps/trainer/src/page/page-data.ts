@@ -1,4 +1,4 @@
-// What stands in a report's page.
+// The data in a report's page.
 
 import type { PageRecord } from './step-table.js';
 

@@ -1,4 +1,4 @@
-// The page: of a run that goes on, told by its command, or of runs that stand in the page itself.
+// The page of a run that its command reports live, or of runs whose records are in the page itself.
 
 import { CHARTS } from './charts.js';
 import { element } from './element.js';
@@ -12,7 +12,7 @@ import { RanksView } from './ranks-view.js';
 import { RunModel } from './run-model.js';
 import { followRun, type StreamState } from './stream.js';
 
-/** What is drawn at most this often, however fast steps are. */
+/** The page is drawn at most this often, however fast steps are. */
 const DRAW_EVERY_MS = 250;
 const TICK_MS = 1000;
 
@@ -118,17 +118,17 @@ class Page {
     }
   }
 
-  /** All of it, with colors and series as they are to be from here on. */
+  /** Draws everything, with the colors and series that hold from now on. */
   draw(): void {
     this.#update({ isNew: true });
   }
 
-  /** What has changed, together with what changes in the next moments. */
+  /** Draws what has changed, together with what changes in the next moments. */
   drawSoon(): void {
     this.#timer ??= window.setTimeout(() => this.#update({ isNew: false }), DRAW_EVERY_MS);
   }
 
-  /** Above all; an empty text takes it away. */
+  /** Shows a message at the top; an empty text takes it away. */
   say(text: string): void {
     this.#message.textContent = text;
     this.#message.hidden = text === '';
@@ -152,7 +152,7 @@ class Page {
     this.#tick();
   }
 
-  /** What changes with time alone. */
+  /** Updates what changes with time alone. */
   #tick(): void {
     const nowMs = this.#isLive ? Date.now() : 0;
     for (const [i, overview] of this.#overviews.entries()) {

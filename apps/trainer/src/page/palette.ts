@@ -1,4 +1,4 @@
-// Colors for what is drawn on canvas, which knows no style sheet: page.css has them, by theme.
+// Colors for what is drawn on a canvas, which no style sheet reaches. page.css has them, by theme.
 
 export const NUM_RUN_COLORS = 6;
 

@@ -1,5 +1,6 @@
 // One plot over the steps with its legend, its values under the cursor and its table. Mouse: move,
-// drag to zoom, double click for all. Keyboard: arrows move, plus and minus zoom, 0 shows all.
+// drag to zoom, double click to see everything. Keyboard: arrows move, plus and minus zoom, 0 shows
+// everything.
 
 import uPlot from 'uplot';
 import type { StepLine } from '../output/run-records.js';
@@ -9,18 +10,18 @@ import { type Palette, readPalette } from './palette.js';
 import type { RunModel } from './run-model.js';
 import { TableView } from './table-view.js';
 
-/** Steps that are shown, in order, with each run's line of the step. */
+/** The steps that are shown, in order, with each run's line of the step. */
 export interface StepAxis {
   readonly steps: readonly number[];
-  /** By run, then as `steps`. */
+  /** The lines by run, then in the order of `steps`. */
   readonly lines: readonly (readonly (StepLine | undefined)[])[];
 }
 
 export interface PlotSettings {
   readonly runs: readonly RunModel[];
-  /** Whether each is shown. */
+  /** Whether a run is shown. */
   readonly isShown: (run: number) => boolean;
-  /** Steps that a mean is taken over; 1: none. */
+  /** The number of steps that a mean is taken over; 1: no mean. */
   readonly smoothing: () => number;
 }
 
@@ -33,9 +34,9 @@ interface Drawn {
 
 const HEIGHT = 220;
 const SYNC = 'steps';
-/** More than these of a sparse series are a line of dots. */
+/** A sparse series of more points than this is drawn as a line without dots. */
 const MOST_POINTS = 60;
-/** The characters of #rrggbb, behind which an alpha may stand. */
+/** The number of characters of #rrggbb, which an alpha value may follow. */
 const HEX = 7;
 /** Binary sizes, so that ticks are round in the units that are written. */
 const BYTE_STEPS = Array.from({ length: 50 }, (_, i) => 2 ** i);
@@ -81,7 +82,10 @@ export class PlotView {
     new ResizeObserver(() => this.#resize()).observe(this.#host);
   }
 
-  /** Draws what is there now. @param isNew whether series or colors may be others than before */
+  /**
+   * Draws what is there now.
+   * @param isNew whether series or colors may differ from before
+   */
   update(axis: StepAxis, { isNew }: { readonly isNew: boolean }): void {
     this.#axis = axis;
     this.#drawn = this.#collect(axis);
@@ -120,14 +124,14 @@ export class PlotView {
   }
 
   /**
-   * Steps, then what is drawn of each: of noisy ones the mean over some, with the values themselves
-   * behind.
+   * The steps, then what is drawn for each series. A noisy one has a mean over some steps, with the
+   * values themselves behind it.
    */
   #data(): uPlot.AlignedData {
     const { steps } = this.#axis;
     const columns = this.#layers().map(({ drawn, isFaint, mean }, i, layers) => {
       if (this.#chart.isStacked) {
-        // Each run's areas begin where those of its later series end.
+        // The areas of each run begin where those of its later series end.
         const below = layers.slice(i).filter((layer) => layer.drawn.run === drawn.run);
         return drawn.values.map((value, at) =>
           value === null
@@ -234,7 +238,7 @@ export class PlotView {
     );
   }
 
-  /** Shows the values of the step under the cursor, or of the last one that has a value. */
+  /** Shows the values of the step under the cursor, or of the last step that has one. */
   #showValues(): void {
     const { steps } = this.#axis;
     const at = this.#plot?.cursor.idx;

@@ -1,4 +1,4 @@
-// The ranks and their health: what each is doing, when it was heard of last, and how it left.
+// The ranks and their health: what each is doing, when it was last heard of, and how it left.
 
 import { formatBytes, formatMs } from '../output/format.js';
 import { dataElement, element } from './element.js';

@@ -13,9 +13,9 @@ export interface RankModel {
   state: RankState;
   reason: string | undefined;
   ready: Of<'ready'> | undefined;
-  /** Its last word of a step. */
+  /** Its last status of a step. */
   status: Of<'rank'> | undefined;
-  /** When it was heard of last, in ms since the Unix epoch. */
+  /** The time when it was last heard of, in ms since the Unix epoch. */
   heardMs: number | undefined;
 }
 
@@ -28,13 +28,13 @@ export class RunModel {
   startedMs: number | undefined;
   end: Of<'runEnd'> | undefined;
   header: Of<'header'>['rows'] = [];
-  /** In order; a step that is run again after a resume stands for the earlier one. */
+  /** The lines in order; a step that is run again after a resume replaces the earlier one. */
   readonly lines: StepLine[] = [];
   readonly ranks: RankModel[] = [];
   readonly samples: Of<'sample'>[] = [];
   readonly saves: Of<'save'>[] = [];
   readonly warnings: string[] = [];
-  /** Grows with each change, so that what is drawn knows whether it is up to date. */
+  /** Grows with each change, so that a view knows whether it is up to date. */
   version = 0;
 
   constructor(name: string) {
@@ -101,7 +101,7 @@ export class RunModel {
     this.lines.push(line);
   }
 
-  /** One that is written again stands in the place of the earlier. */
+  /** Notes a save; one that is written again replaces the earlier one. */
   #save(save: Of<'save'>): void {
     const at = this.saves.findIndex(({ directory }) => directory === save.directory);
     this.saves.splice(at < 0 ? this.saves.length : at, at < 0 ? 0 : 1, save);

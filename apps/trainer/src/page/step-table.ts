@@ -1,9 +1,9 @@
-// Steps by column: a name is said once and not once a step, which takes a run of many steps to a
-// third of its text.
+// Steps by column: a name appears once, and not once per step, which makes the text of a run of
+// many steps three times shorter.
 
 import type { RunRecord, StepLine } from '../output/run-records.js';
 
-/** Values of consecutive steps by name; null where a step has none. */
+/** The values of consecutive steps by name; null where a step has none. */
 export interface StepTable {
   readonly type: 'steps';
   readonly columns: Readonly<Record<string, readonly unknown[]>>;
@@ -12,8 +12,8 @@ export interface StepTable {
 export type PageRecord = RunRecord | StepTable;
 
 /**
- * The same records with all steps in one table, in front: nothing else depends on how many there
- * were.
+ * The same records with all steps in one table at the front, because no other record depends on
+ * their number.
  */
 export function packSteps(records: readonly RunRecord[]): PageRecord[] {
   const lines: StepLine[] = [];

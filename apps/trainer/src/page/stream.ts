@@ -1,16 +1,17 @@
-// Follows a running command: everything so far, then each record as it comes. Whenever the line
-// breaks it asks again from the start, so nothing that happened meanwhile is missing.
+// Follows a running command: first everything so far, then each record as it comes. When the
+// connection breaks it asks again from the start, so that nothing that happened meanwhile is
+// missing.
 
 import type { PageRecord } from './step-table.js';
 
 export interface StreamListener {
-  /** All there has been: what was known before is to be forgotten. */
+  /** Called with everything so far; what was known before is to be forgotten. */
   onHistory(records: readonly PageRecord[]): void;
   onRecord(record: PageRecord): void;
   onState(state: StreamState): void;
 }
 
-/** 'refused': the token is not that of this command. */
+/** The state of the connection. 'refused': the token is not that of this command. */
 export type StreamState = 'open' | 'lost' | 'refused';
 
 const RETRY_MS = 1000;
@@ -46,13 +47,13 @@ export async function followRun(token: string, listener: StreamListener): Promis
   }
 }
 
-/** Server-sent events of one line of data each, until the body ends. */
+/** Reads server-sent events of one line of data each, until the body ends. */
 async function readEvents(
   body: ReadableStream<Uint8Array>,
   onMessage: (name: string, data: string) => void,
 ): Promise<void> {
   const reader = body.pipeThrough(new TextDecoderStream() as never).getReader();
-  // Pieces are joined where a message ends: a long history comes in very many.
+  // Pieces are joined only where a message ends, because a long history comes in very many pieces.
   let pieces: string[] = [];
   for (;;) {
     const { done, value } = (await reader.read()) as { done: boolean; value: string };

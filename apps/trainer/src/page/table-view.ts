@@ -1,4 +1,4 @@
-// The table beside a plot: the same numbers, a page at a time, made when somebody opens it.
+// The table beside a plot: the same numbers, one page at a time, made when somebody opens it.
 
 import { type Child, element } from './element.js';
 
@@ -7,7 +7,7 @@ const PAGE_ROWS = 50;
 export interface TableContent {
   readonly columns: readonly string[];
   readonly numRows: number;
-  /** Cells of a row, the newest first; the first names the row. */
+  /** The cells of row `index`, where 0 is the newest; the first cell names the row. */
   row(index: number): readonly Child[];
 }
 
@@ -29,7 +29,7 @@ export class TableView {
     this.root.addEventListener('toggle', () => this.update());
   }
 
-  /** Draws the rows anew, if anybody sees them. */
+  /** Draws the rows anew, if they are visible. */
   update(): void {
     if (!this.root.open) {
       return;
@@ -84,7 +84,7 @@ export class TableView {
   }
 }
 
-/** Can be scrolled by keyboard, too. */
+/** Makes a table scrollable, by keyboard too. */
 export function scrollable(table: HTMLElement, label: string): HTMLElement {
   return element(
     'div',

@@ -1,4 +1,4 @@
-// Spans of time as people say them.
+// Writes spans of time as people say them.
 
 const UNITS = [
   ['d', 86_400],
@@ -7,7 +7,7 @@ const UNITS = [
   ['s', 1],
 ] as const;
 
-/** `42 s`, `3 min 20 s`, `2 h 5 min`. */
+/** A span as text, such as `42 s`, `3 min 20 s` or `2 h 5 min`. */
 export function spanText(ms: number): string {
   let left = Math.max(0, Math.round(ms / 1000));
   const parts: string[] = [];

@@ -1,5 +1,5 @@
-// --check: what the plan says of a run beside what the run took. Bytes must be equal, for the dry
-// run is the run's own code; the time is an estimate.
+// Does the work of --check: shows what the plan says of a run beside what the run took. Bytes must
+// be equal, because the dry run executes the run's own code; the time is an estimate.
 
 import type { Backend } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../output/format.js';
@@ -11,15 +11,15 @@ import { coresOf, openStepClock } from './rates.js';
 
 export interface CheckOptions {
   readonly rank: number;
-  /** The run's own, which it has left. */
+  /** The run's own backend, which the run has finished with. */
   readonly backend: Backend;
   readonly host: DeviceHost;
-  /** Steps of this command. */
+  /** The number of steps of this command. */
   readonly steps: number;
   readonly measured: RankTaken;
 }
 
-/** Runs a rank's share dry. Rank 0 measures the device, too. */
+/** Runs a rank's share dry. Rank 0 also measures the device. */
 export async function checkRank(config: RunConfig, options: CheckOptions): Promise<RankCheck> {
   const { rank, backend, steps, measured } = options;
   const run = await dryRun(config, { rank, model: backend, isTimed: rank === 0 });
@@ -62,7 +62,7 @@ const COUNTS = [
   'allReduces',
 ] as const;
 
-/** Numbers of one quantity of one rank. */
+/** The two numbers of one quantity of one rank. */
 interface Pair {
   readonly rank: number;
   readonly planned: number;
@@ -70,8 +70,9 @@ interface Pair {
 }
 
 /**
- * A line a quantity: that of the rank that took most, or of the first that took other than planned.
- * @param measuredMs of a usual step
+ * One line per quantity, with the numbers of the rank that took most, or of the first rank that
+ * took something other than planned.
+ * @param measuredMs the time of a usual step
  */
 export function checkLines(checks: readonly RankCheck[], measuredMs: number): string[] {
   const bytes = quantitiesOf(checks).map(([name, pairs]) => {
@@ -102,7 +103,9 @@ export function checkLines(checks: readonly RankCheck[], measuredMs: number): st
   );
 }
 
-/** By phase and tag, on the wire and at rest; what no rank has is left out. */
+/**
+ * The quantities by phase and tag, on the wire and at rest; those that no rank has are left out.
+ */
 function quantitiesOf(checks: readonly RankCheck[]): [string, Pair[]][] {
   const names = new Map<string, Pair[]>();
   const add = (name: string, pair: Pair) => names.set(name, [...(names.get(name) ?? []), pair]);
@@ -128,7 +131,7 @@ function quantitiesOf(checks: readonly RankCheck[]): [string, Pair[]][] {
     }
   }
   return [...names].filter(([name, pairs]) =>
-    // Tags are told where they are not as planned.
+    // A tag is shown only where it is not as planned.
     pairs.some(({ planned, taken }) =>
       name.startsWith(' ') ? planned !== taken : planned + taken > 0,
     ),

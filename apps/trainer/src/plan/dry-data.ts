@@ -1,4 +1,4 @@
-// Rows of a run's shape without a text: a data set for steps whose values nobody looks at.
+// Rows of a run's shape without a text: a data set for steps whose values nobody reads.
 
 import type { Dataset } from '../data/dataset.js';
 import { numMicroSteps, rowsOf } from '../data/row-order.js';
@@ -6,17 +6,17 @@ import { isJsonl } from '../data/tokenize.js';
 import type { RunConfig } from '../run-config.js';
 
 export interface DryDataOptions {
-  /** Told where each micro-step begins, by its place among those that are run. */
+  /** Called when a micro-step begins, with its place among those that are run. */
   readonly onMicroStep?: (place: number) => void;
 }
 
 /**
- * Where a step has more micro-steps, the first two and the last are run: those between are like the
- * second.
+ * The most micro-steps of a step that are run. Where a step has more, those are the first two and
+ * the last: the ones between are like the second.
  */
 const MOST_MICRO_STEPS = 3;
 
-/** How many micro-steps of a step are not run. */
+/** The number of micro-steps of a step that are not run. */
 export function numSkipped(config: RunConfig): number {
   return Math.max(0, numMicroSteps(config) - MOST_MICRO_STEPS);
 }

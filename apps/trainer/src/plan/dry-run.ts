@@ -1,5 +1,5 @@
-// A run of two steps on a device that holds and computes nothing: the strategy, the step and the
-// counters are those of the real one, so what it shows is what a run takes, to the byte.
+// A run of two steps on a device that holds and computes nothing. The strategy, the step and the
+// counters are those of the real run, so what it shows is what a run takes, to the byte.
 
 import { createDryGroup } from '@shardweave/collectives';
 import { createDryStore } from '@shardweave/shard-store';
@@ -22,48 +22,54 @@ import { dryData, numSkipped } from './dry-data.js';
 import type { KernelTally } from './kernel-times.js';
 import { Work, type WorkCounts } from './work.js';
 
-/** What a rank holds and does at most, over any number of steps. */
+/** The most that a rank holds and does, over any number of steps. */
 export interface DryRun extends StoreBytes {
   readonly rank: number;
-  /** Most bytes on the device at once in all steps, each tag on its own. */
+  /** The most bytes on the device at once in all steps, each tag by itself. */
   readonly peakBytes: MemoryBytes;
-  /** The same in each phase of a later step, when the total is at its most. */
+  /** The bytes in each phase of a later step, when their total is highest. */
   readonly phases: readonly PhaseBytes[];
-  /** Between steps. */
+  /** The bytes between steps. */
   readonly restBytes: MemoryBytes;
-  /** Most bytes of the device's buffers, which are larger than what they hold; of the start too. */
+  /**
+   * The most bytes of the device's buffers, which are larger than what they hold; the start counts,
+   * too.
+   */
   readonly bufferBytes: number;
   /** Collectives, payload and work of the first step, and of each later one. */
   readonly firstStep: Counts;
   readonly laterStep: Counts;
-  /** Kernels of a later step; none where they are not asked for. */
+  /** The kernels of a later step; empty where they are not asked for. */
   readonly kernels: KernelTally;
 }
 
 /**
- * A norm beyond every clipping, and finite in every dtype: the update then takes what it takes at
- * most.
+ * A norm that every clipping clips, and that is finite in every dtype, so that the update takes the
+ * most that it can take.
  */
 const CLIPPED_NORM = 1e30;
-/** A gradient and two moments of AdamW, f32. */
+/** The bytes of a gradient and AdamW's two moments, in f32. */
 const STATE_BYTES = 12;
 
 export interface DryRunOptions {
   readonly rank: number;
   /** The device, open or not. */
   readonly model: DryModel;
-  /** Whether its kernels are told apart, to be timed. Default false. */
+  /** Whether its kernels are listed, to be timed. Default false. */
   readonly isTimed?: boolean;
-  /** Whoever only asks whether it fits: a run that passes them ends early, by a LimitError. */
+  /**
+   * Limits for callers that only ask whether the run fits: a run that exceeds them ends early, with
+   * a LimitError.
+   */
   readonly limits?: { readonly deviceBytes: number; readonly hostBytes: number };
 }
 
-/** What adds up over a step. */
+/** The figures that add up over a step. */
 type Counts = CommCounts & WorkCounts;
 
 /**
  * Runs two steps dry.
- * @throws {LimitError} for buffers beyond the device's, and beyond `limits`
+ * @throws {LimitError} for buffers beyond the device's, and for a run beyond `limits`
  * @throws {OffloadBudgetError} for a --device-budget that is too small
  */
 export async function dryRun(config: RunConfig, options: DryRunOptions): Promise<DryRun> {
@@ -110,7 +116,7 @@ class Steps {
   readonly #parts: DryParts;
   readonly #counter: CommCounter;
   readonly #memory: PhaseMemory;
-  /** Counts where micro-steps began. */
+  /** The counts at the beginning of each micro-step. */
   readonly #marks: Counts[] = [];
   readonly #tallies: KernelTally[] = [];
 
@@ -168,7 +174,7 @@ class Steps {
     };
   }
 
-  /** What a step adds, with the micro-steps that are not run. */
+  /** What a step adds to the counts, including the micro-steps that are not run. */
   async #countsOf(run: () => Promise<unknown>): Promise<Counts> {
     const before = this.#counts();
     await run();
@@ -178,7 +184,7 @@ class Steps {
     return skipped === 0 ? ran : sum(ran, sum(third!, second!, -1), skipped);
   }
 
-  /** Calls since `before`, with those of micro-steps that are not run. */
+  /** The calls since `before`, including those of micro-steps that are not run. */
   #kernelsSince(before: KernelTally): KernelTally {
     const skipped = numSkipped(this.#config);
     const [, second, third] = this.#tallies;
@@ -196,8 +202,8 @@ class Steps {
 }
 
 /**
- * Ends before values are drawn where what rests alone is too much: parameters, gradients and
- * moments.
+ * Ends the dry run before values are drawn, where the parameters, gradients and moments alone are
+ * too much.
  */
 function requireState(
   config: RunConfig,
@@ -238,7 +244,7 @@ function sum(a: Counts, b: Counts, times: number): Counts {
   ) as unknown as Counts;
 }
 
-/** The run without the files of its weights, which are of the same size as drawn ones. */
+/** The config without the files of its weights, which have the same size as drawn ones. */
 function withoutValues(config: RunConfig): RunConfig {
   const { model, lora } = config;
   return {

@@ -1,5 +1,5 @@
-// How long a device takes for the kernels of a step: each kind and shape of call is timed once, on
-// memory of its own, so that no rate of one shape has to stand for another.
+// Tells how long a device takes for the kernels of a step: each kind and shape of call is timed
+// once, on memory of its own, so that no shape is estimated from another's rate.
 
 import {
   type Backend,
@@ -22,14 +22,14 @@ export interface TalliedCall {
 export type KernelTally = ReadonlyMap<string, TalliedCall>;
 
 /**
- * Calls repeat until they have taken so long: what starts and ends a queue is then below a tenth of
- * it.
+ * The milliseconds for which a call is repeated: the cost of starting and ending a queue is then
+ * below a tenth.
  */
 const TIMED_MS = 4;
 const MOST_REPEATS = 64;
 /**
- * Beyond these a part of the call is timed: a plan of large rows takes no longer than one of small
- * ones.
+ * For larger calls only a part is timed, so that a plan of large rows takes no longer than one of
+ * small ones.
  */
 const MOST_PRODUCTS = 4e8;
 const MOST_ELEMENTS = 2 ** 20;
@@ -42,7 +42,7 @@ export class KernelTimes {
     this.#device = new Device(backend);
   }
 
-  /** Milliseconds of all of them, one after the other. */
+  /** The milliseconds of all calls, one after another. */
   async ms(tally: KernelTally): Promise<number> {
     let sum = 0;
     for (const [key, { kernel, call, count }] of tally) {
@@ -81,7 +81,7 @@ export class KernelTimes {
       return times * Math.min(first, again, repeats === 1 ? first : await run(repeats));
     } catch (error) {
       if (error instanceof LimitError) {
-        return 0; // what has no room here is not run here
+        return 0; // it has no room here, so it is not run here
       }
       throw error;
     } finally {
@@ -91,7 +91,7 @@ export class KernelTimes {
     }
   }
 
-  /** Memory of its own, the same for views that begin at one place. */
+  /** A view of memory of its own, the same for views that begin at one place. */
   #viewOf({ buffer, byteOffset, dtype, size }: View, storages: Map<string, Storage>): View {
     const key = `${buffer.id} ${byteOffset}`;
     let storage = storages.get(key);
@@ -106,7 +106,7 @@ export class KernelTimes {
   }
 }
 
-/** What is timed of a call, and how often that goes into the whole. */
+/** The part of a call that is timed, and how often it goes into the whole. */
 export function partOf(
   kernel: KernelName,
   whole: KernelCalls[KernelName],
@@ -147,14 +147,14 @@ export function partOf(
   return { call: whole, times: 1 };
 }
 
-/** Kernels whose views say how much there is to do. */
+/** The kernels whose views tell how much work there is. */
 const FLAT: ReadonlySet<KernelName> = new Set(['fill', 'cast', 'affine']);
 
 function shortened<T extends object>(call: T, size: number): T {
   return withViews(call, (view) => ({ ...view, size: Math.min(view.size, size) })) as T;
 }
 
-/** The call with other views, in fields and fields of fields. */
+/** The call with other views, at any depth of its fields. */
 function withViews(value: unknown, change: (view: View) => View): unknown {
   if (isView(value)) {
     return change(value);
@@ -176,12 +176,12 @@ export function isView(value: unknown): value is View {
   return typeof value === 'object' && value !== null && 'buffer' in value && 'dtype' in value;
 }
 
-/** Where a call works, and what it draws: no work of its own. */
+/** The fields that tell where a call works and what it draws, but don't change its work. */
 const PLACES: ReadonlySet<string> = new Set([
   ...['buffer', 'byteOffset', 'key0', 'key1', 'counterOffset', 'spans', 'segments'],
 ]);
 
-/** Equal for calls that do the same work. */
+/** A key that is equal for calls that do the same work. */
 export function keyOfCall(kernel: KernelName, call: object): string {
   const text = JSON.stringify(call, (name, value: unknown) =>
     PLACES.has(name) ? undefined : value,

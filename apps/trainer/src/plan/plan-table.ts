@@ -11,13 +11,16 @@ import { hostNeed, isTight, type Room } from './room.js';
 export interface PlanRow {
   readonly strategy: StrategyName;
   readonly ranks: number;
-  /** Why it can't be; undefined where it may be. */
+  /** The reason why it is impossible; undefined where it is possible. */
   readonly complaint: string | undefined;
-  /** Whether it fits, but close to the end of some memory. */
+  /** Whether it fits, but close to the limit of some memory. */
   readonly isTight: boolean;
-  /** The dry run of rank 0, which has as much as any; undefined where not even that can be told. */
+  /**
+   * The dry run of rank 0, which has at least as much as any other; undefined where not even that
+   * is known.
+   */
   readonly run: DryRun | undefined;
-  /** All ranks on this host. */
+  /** The bytes of all ranks on this host. */
   readonly hostBytes: number | undefined;
   readonly stepMs: number | undefined;
 }
@@ -25,11 +28,11 @@ export interface PlanRow {
 export interface PlanOptions {
   readonly model: DryModel;
   readonly clock: StepClock | undefined;
-  /** What there is for so many ranks. */
+  /** The room for a run of so many ranks. */
   room(config: RunConfig): Room;
 }
 
-/** A row for each strategy, the asked one with its ranks. */
+/** One row per strategy, the one asked for with its own number of ranks. */
 export async function planRows(config: RunConfig, options: PlanOptions): Promise<PlanRow[]> {
   const rows: PlanRow[] = [];
   for (const strategy of STRATEGIES) {
@@ -77,7 +80,7 @@ function asStrategy(config: RunConfig, strategy: StrategyName): RunConfig {
   };
 }
 
-/** As people read it: a line a strategy, and below why some can't be. */
+/** The table for people: one line per strategy, and below it why some are impossible. */
 export function planText(rows: readonly PlanRow[]): string {
   const table = rows.map(cellsOf);
   const head = ['', 'fits', 'a rank', 'parameter', 'optimizer', 'gradient', 'activation', 'rest'];

@@ -1,7 +1,7 @@
-// How long a step takes by what it is made of: kernels, timed on the device by kind and shape;
-// bytes between host and device, and between ranks. All ranks of a machine share its cores, and
-// those of a process its one thread of JavaScript. A machine that does other things beside gives
-// what is left of it.
+// Tells how long a step takes from what it consists of: kernels, timed on the device by kind and
+// shape, and bytes between host and device and between ranks. All ranks of a machine share its
+// cores, and those of a process its one thread of JavaScript. A machine that does other work gives
+// only what is left.
 
 import { availableParallelism } from 'node:os';
 import { createMemoryGroup } from '@shardweave/collectives';
@@ -10,31 +10,33 @@ import type { RunConfig } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
 import { KernelTimes } from './kernel-times.js';
 
-/** Bytes a second. */
+/** Rates in bytes a second. */
 export interface Rates {
-  /** Between host and device. */
+  /** The rate between host and device. */
   readonly copiedBytes: number;
-  /** Sent by one of two ranks of this process, gathered and added up. */
+  /** The rate at which one of two ranks of this process sends, gathered and added up. */
   readonly wireBytes: number;
 }
 
-/** Tells what a later step of a rank would take. */
+/** Tells how long a later step of a rank would take. */
 export interface StepClock {
   stepMs(run: DryRun, config: RunConfig): Promise<number>;
 }
 
-/** Threads of all ranks, as far as there are cores. */
+/** The number of cores that all ranks use: their threads, but no more than the machine has. */
 export function coresOf({ ranks, threads }: Pick<RunConfig, 'ranks' | 'threads'>): number {
   return Math.min(availableParallelism(), ranks * threads);
 }
 
 const BLOCK_BYTES = 8 * 2 ** 20;
-/** The best of them is the machine's; the others met something else that ran. */
+/**
+ * The number of measurements. The best is the machine's own; the others met something else that
+ * ran.
+ */
 const ROUNDS = 3;
 
 /**
- * @param backend with the cores of all ranks of this machine: what one rank takes is its share of
- * them
+ * @param backend one with the cores of all ranks of this machine, of which one rank gets its share
  */
 export async function openStepClock(backend: Backend): Promise<StepClock & Disposable> {
   const rates = { copiedBytes: await measureCopies(backend), wireBytes: await measureLink() };
@@ -46,7 +48,7 @@ export async function openStepClock(backend: Backend): Promise<StepClock & Dispo
   };
 }
 
-/** @param measured `ms` of the kernels of one rank on all cores */
+/** @param measured `ms` is the time of one rank's kernels on all cores */
 export function stepMs(
   { laterStep }: DryRun,
   { ranks, transport }: Pick<RunConfig, 'ranks' | 'transport'>,

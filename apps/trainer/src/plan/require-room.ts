@@ -1,5 +1,5 @@
-// The first second of a run: what can't fit is refused before anything is made, with flags that
-// would make it fit.
+// The first second of a run: a run that can't fit is refused before anything is made, with flags
+// that would make it fit.
 
 import { OffloadBudgetError } from '@shardweave/offload';
 import { cpuInfo, type DryModel, LimitError } from '@shardweave/tensor-core';
@@ -10,7 +10,7 @@ import { type DryRun, dryRun } from './dry-run.js';
 import { complaintOf, hostNeed, type Room, roomHere } from './room.js';
 import { type Way, waysToFit } from './ways-to-fit.js';
 
-/** So many ways are told. */
+/** The most suggestions that are printed. */
 const TOLD = 3;
 
 export interface TryOptions {
@@ -18,18 +18,18 @@ export interface TryOptions {
   /** The rank's device, open or not. */
   readonly model: DryModel;
   readonly room: Room;
-  /** Whether it is enough to know that it does not fit: what it takes is then not told. */
+  /** Whether it is enough to know that it does not fit; what it takes is then left out. */
   readonly isBrief?: boolean;
-  /** As of dryRun. */
+  /** See DryRunOptions. */
   readonly isTimed?: boolean;
 }
 
-/** What a run would be, or why it can't. */
+/** The result of a dry run: what the run would take, or why it is impossible. */
 export type Trial =
   | { readonly complaint: undefined; readonly run: DryRun }
   | { readonly complaint: string; readonly run: DryRun | undefined };
 
-/** Runs dry, and says what stands against the run. */
+/** Runs dry, and tells what makes the run impossible. */
 export async function tryRun(config: RunConfig, options: TryOptions): Promise<Trial> {
   const { rank, model, room, isBrief = false, isTimed = false } = options;
   const { deviceBytes = Number.POSITIVE_INFINITY, hostBytes, ranksHere } = room;
@@ -54,9 +54,10 @@ export async function tryRun(config: RunConfig, options: TryOptions): Promise<Tr
 }
 
 /**
- * Refuses a run that its rank 0 has no room for on a cpu device; what a GPU has only the GPU knows.
+ * Refuses a run for which its rank 0 has no room on a cpu device. A GPU's memory is known only to
+ * the GPU.
  * @param room default: that of this machine
- * @throws {UsageError} with what was missing and the flags that would do
+ * @throws {UsageError} with what was missing and the flags that would help
  */
 export async function requireRoom(config: RunConfig, room?: Room): Promise<void> {
   const rank = config.devices.indexOf('cpu');
@@ -70,7 +71,7 @@ export async function requireRoom(config: RunConfig, room?: Room): Promise<void>
   });
 }
 
-/** The same for one rank, whatever its device. */
+/** Refuses a run for which one rank has no room, whatever its device is. */
 export async function requireRoomOf(config: RunConfig, options: TryOptions): Promise<void> {
   const { complaint } = await tryRun(config, options);
   if (complaint === undefined) {
@@ -84,7 +85,7 @@ export async function requireRoomOf(config: RunConfig, options: TryOptions): Pro
   throw new UsageError(`room: the run does not fit: ${complaint}. ${told}`);
 }
 
-/** The least change of each kind that fits, of a few kinds. */
+/** For a few kinds of change, the smallest one that makes the run fit. */
 async function fittingWays(config: RunConfig, options: TryOptions): Promise<string[]> {
   const told: string[] = [];
   for (const kind of waysToFit(config)) {
@@ -99,7 +100,10 @@ async function fittingWays(config: RunConfig, options: TryOptions): Promise<stri
   return told;
 }
 
-/** The first is tried, and then the last: where that does not fit, none of those between does. */
+/**
+ * Tries the first way, and then the last one: where the last does not fit, none of those between
+ * does.
+ */
 async function leastThatFits(
   [first, ...others]: readonly Way[],
   options: TryOptions,

@@ -1,5 +1,5 @@
-// What there is for a run: the memory of a device, that of the host, and a disk. What is beyond it
-// fails for sure; what is close to it may fail all the same, for a heap with holes.
+// What there is for a run: the memory of a device and of the host, and a disk. A run that needs
+// more is sure to fail; one that needs nearly as much may fail too, because of fragmentation.
 
 import { type Dirent, existsSync, readdirSync, statfsSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -9,13 +9,13 @@ import type { RunConfig } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
 
 export interface Room {
-  /** Most bytes of buffers on a rank's device; undefined: only the device knows. */
+  /** The most bytes of buffers on a rank's device; undefined where only the device knows. */
   readonly deviceBytes: number | undefined;
-  /** Free memory of this host. */
+  /** The free memory of this host. */
   readonly hostBytes: number;
-  /** Ranks that share it. */
+  /** The number of ranks that share it. */
   readonly ranksHere: number;
-  /** Free on the disk of --offload-dir; undefined: there is none. */
+  /** The free bytes on the disk of --offload-dir; undefined without one. */
   readonly diskBytes?: number | undefined;
 }
 
@@ -37,8 +37,8 @@ export function roomHere(
 }
 
 /**
- * Free bytes of the disk that a directory is on, or will be, and what a run finds in it and
- * deletes.
+ * The free bytes of the disk that a directory is on, or will be on, and the bytes that a run finds
+ * in the directory and deletes.
  */
 function diskRoom(directory: string): number {
   let existing = directory;
@@ -63,12 +63,14 @@ function filesBelow(directory: string): Dirent[] {
     : [];
 }
 
-/** Bytes of this host that its ranks take: what rests there, and a cpu device's own memory. */
+/** The bytes of this host that its ranks take: what rests there, and a cpu device's own memory. */
 export function hostNeed({ hostBytes, bufferBytes }: DryRun, room: Room): number {
   return (hostBytes + (room.deviceBytes === undefined ? 0 : bufferBytes)) * room.ranksHere;
 }
 
-/** Why a run of this need can't be: a sentence, or undefined where it may be. */
+/**
+ * The reason why a run of this need is impossible, as a sentence; undefined where it is possible.
+ */
 export function complaintOf(run: DryRun, room: Room): string | undefined {
   const { bufferBytes } = run;
   const { deviceBytes, hostBytes, ranksHere, diskBytes = Number.POSITIVE_INFINITY } = room;
@@ -87,7 +89,7 @@ export function complaintOf(run: DryRun, room: Room): string | undefined {
   return undefined;
 }
 
-/** Whether it fits, but a heap with holes may not have it. */
+/** Whether it fits, but so closely that fragmentation may make it fail. */
 export function isTight(run: DryRun, room: Room): boolean {
   const { deviceBytes, hostBytes, ranksHere, diskBytes = Number.POSITIVE_INFINITY } = room;
   const isDeviceTight = deviceBytes !== undefined && run.bufferBytes > TIGHT * deviceBytes;
@@ -95,7 +97,7 @@ export function isTight(run: DryRun, room: Room): boolean {
   return isDeviceTight || isDiskTight || hostNeed(run, room) > TIGHT * hostBytes;
 }
 
-/** `parameter 2.9 GiB, gradient 2.9 GiB`: what is large at the peak. */
+/** The large tags at the peak, such as `parameter 2.9 GiB, gradient 2.9 GiB`. */
 function tagsOf({ phases }: DryRun): string {
   const all = phases.map(({ bytes }) => bytes);
   const peak = all.reduce((most, bytes) => (bytes.total > most.total ? bytes : most));

@@ -1,5 +1,5 @@
-// Flags that would make a run fit, from those that change least to those that change most. Each is
-// tried by a dry run before it is told.
+// Flags that would make a run fit, from those that change least to those that change most. Each
+// suggestion is tried by a dry run before it is printed.
 
 import type { ModelConfig } from '@shardweave/nn';
 import { numMicroSteps } from '../data/row-order.js';
@@ -7,7 +7,7 @@ import type { RunConfig, StrategyName } from '../run-config.js';
 
 /** A run with other flags. */
 export interface Way {
-  /** What the flags are, in the place of those that say otherwise. */
+  /** The changed flags, in place of those that the user gave. */
   readonly flags: string;
   readonly config: RunConfig;
 }
@@ -15,8 +15,8 @@ export interface Way {
 const MORE_RANKS = [2, 4, 8];
 
 /**
- * Other runs of the same rows, by where parameters rest, and each from the one that changes least
- * to the one that takes least: where the last does not fit, none of them does.
+ * Other runs of the same rows, by where parameters rest. Each list goes from the run that changes
+ * least to the one that takes least; where the last one does not fit, none of the list does.
  */
 export function waysToFit(config: RunConfig): readonly (readonly Way[])[] {
   const { strategy, ranks, cpuOffload, offloadDir } = config;
@@ -37,7 +37,7 @@ export function waysToFit(config: RunConfig): readonly (readonly Way[])[] {
   return ways.map((way) => smallerSteps(way).filter((one) => one.flags !== ''));
 }
 
-/** The same on fewer rows at once, and with activations computed twice. */
+/** The same way on fewer rows at a time, and with activations computed twice. */
 function smallerSteps(way: Way): Way[] {
   const { batch, ranks, checkpointActivations } = way.config;
   const gradAccum = Math.ceil(batch / ranks);
@@ -59,7 +59,7 @@ function sharded(config: RunConfig, ranks: number): Way {
   return { flags: flagsOf('fsdp', config, ranks), config: moved(config, 'fsdp', ranks) };
 }
 
-/** In slices of a block each: no cut takes less. */
+/** The way with slices of one block each, which take the least. */
 function offloaded(config: RunConfig): Way {
   const { modelConfig, slices, deviceBudgetBytes } = config;
   const way = { flags: flagsOf('offload', config, 1), config: moved(config, 'offload', 1) };

@@ -1,18 +1,18 @@
-// What a device would do: kernels, by kind and shape where they are to be timed, and bytes from and
-// to the host.
+// Counts what a device would do: kernels, listed by kind and shape where they are to be timed, and
+// bytes from and to the host.
 
 import type { DryBackendOptions, KernelCalls, KernelName } from '@shardweave/tensor-core';
 import { type KernelTally, keyOfCall, type TalliedCall } from './kernel-times.js';
 
-/** Counts of one step. */
+/** The counts of one step. */
 export interface WorkCounts {
-  /** Bytes between host and device. */
+  /** The bytes copied between host and device. */
   readonly copiedBytes: number;
   readonly kernels: number;
 }
 
 export interface WorkOptions {
-  /** Whether the calls are told apart, to be timed. Default false. */
+  /** Whether the calls are listed, to be timed. Default false. */
   readonly isTallied?: boolean;
 }
 
@@ -27,12 +27,12 @@ export class Work implements DryBackendOptions {
     this.#tally = isTallied ? new Map() : undefined;
   }
 
-  /** The calls so far by kind and shape; none where they are not told apart. */
+  /** The calls so far by kind and shape; empty where they are not listed. */
   tally(): KernelTally {
     return new Map(this.#tally);
   }
 
-  /** So far. */
+  /** The counts so far. */
   counts(): WorkCounts {
     return { ...this.#counts };
   }

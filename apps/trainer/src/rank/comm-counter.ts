@@ -3,7 +3,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 
 export interface CommCounts {
-  /** Payload. */
+  /** The bytes of payload. */
   readonly bytesSent: number;
   readonly bytesReceived: number;
   readonly allGathers: number;
@@ -13,7 +13,7 @@ export interface CommCounts {
 
 const NAMES = ['bytesSent', 'bytesReceived', 'allGathers', 'reduceScatters', 'allReduces'] as const;
 
-/** Counts of `groups` together since it was made. */
+/** The counts of `groups` together since this counter was made. */
 export class CommCounter {
   readonly #groups: readonly ProcessGroup[];
   #start: CommCounts;
@@ -27,7 +27,7 @@ export class CommCounter {
     return difference(this.#sum(), this.#start);
   }
 
-  /** Leaves what `run` moves out of the counts. */
+  /** Runs `run` without counting what it moves. */
   async pause<T>(run: () => Promise<T>): Promise<T> {
     const counted = this.counts();
     const result = await run();

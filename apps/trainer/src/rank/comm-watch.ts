@@ -1,20 +1,22 @@
-// How long a step's collectives ran, and how much of that was exposed: time in which the rank's
-// device had nothing to do beside them. Collectives say themselves when they ran; that the device
-// works is asked of it with a fence wherever the host may have given it more.
+// Measures how long a step's collectives ran, and how much of that was exposed: the time in which
+// the rank's device had nothing to do beside them. Collectives report when they ran. Whether the
+// device works is asked of it with a fence, wherever the host may have given it more work.
 //
-// Note [what starts work]: a step's host code goes on only where a phase begins, a collective ends
-// or the device has given something back. Behind each of these it gives the device what it has,
-// without a wait, so one look at the number of kernels then says whether it works. A fence that
-// resolves is the third of them, and the look behind it begins the next stretch.
+// Note [what starts work]
+// A step's host code goes on only where a phase begins, where a collective ends, or where the
+// device has given something back. After each of these the host gives the device all the work that
+// it has, without waiting, so one look at the number of kernels then shows whether the device
+// works. A fence that resolves is the third case, and the look after it begins the next stretch of
+// work.
 
 import type { CollectiveTrace } from '@shardweave/collectives';
 import type { Backend } from '@shardweave/tensor-core';
 
-/** Milliseconds of one step. */
+/** The milliseconds of one step. */
 export interface CommTimes {
-  /** At least one collective of this rank was under way. */
+  /** The time in which at least one collective of this rank was under way. */
   readonly collectiveMs: number;
-  /** And its device had nothing to do. */
+  /** The part of that in which its device had nothing to do. */
   readonly exposedMs: number;
 }
 
@@ -25,10 +27,10 @@ export class CommWatch {
   readonly #now: () => number;
   #calls: Span[] = [];
   #busy: Span[] = [];
-  /** Kernels that the device had been given at the last look. */
+  /** The number of kernels that the device had been given at the last look. */
   #seen: number;
   #isLooking = false;
-  /** Since when the device works; undefined where it doesn't, as far as is known. */
+  /** The time since when the device works; undefined where it doesn't, as far as is known. */
   #busySince: number | undefined;
 
   constructor(
@@ -40,13 +42,13 @@ export class CommWatch {
     this.#seen = backend.dispatches;
   }
 
-  /** A collective has ended. */
+  /** Notes that a collective has ended. */
   readonly onCall = ({ startMs, endMs }: Pick<CollectiveTrace, 'startMs' | 'endMs'>): void => {
     this.#calls.push([startMs, endMs]);
     this.look();
   };
 
-  /** Call where the host may give the device work from now on. */
+  /** To be called where the host may have given the device work. */
   look(): void {
     if (this.#isLooking || this.#busySince !== undefined) {
       return;
@@ -62,7 +64,7 @@ export class CommWatch {
     });
   }
 
-  /** Forgets what was before: a step begins. */
+  /** Forgets what was before, because a step begins. */
   begin(): void {
     this.#calls = [];
     this.#busy = [];
@@ -86,7 +88,7 @@ export class CommWatch {
         await this.#backend.sync();
       }
     } catch {
-      // The device has failed, which whoever computes on it hears of.
+      // The device has failed; whatever computes on it gets the error.
     }
     if (this.#busySince !== undefined) {
       this.#busy.push([this.#busySince, this.#now()]);
@@ -96,7 +98,10 @@ export class CommWatch {
   }
 }
 
-/** Both lists in any order; spans of each may overlap. */
+/**
+ * The times of calls and of the device's work. Both lists may be in any order, and their spans may
+ * overlap.
+ */
 export function commTimes(calls: readonly Span[], busy: readonly Span[]): CommTimes {
   const union = joined(calls);
   const work = joined(busy);

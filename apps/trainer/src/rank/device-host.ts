@@ -1,5 +1,5 @@
-// Opens the devices of the ranks in this process. On a GPU they share one, for drivers take only so
-// many; on the cpu each has threads and memory of its own.
+// Opens the devices of the ranks in this process. On a GPU the ranks share one device, because
+// drivers allow only so many; on the cpu each rank has threads and memory of its own.
 
 import type { Backend, DType } from '@shardweave/tensor-core';
 import type { MatmulChoiceTable, WebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -11,9 +11,8 @@ export class DeviceHost implements AsyncDisposable {
   #webGpu: Promise<WebGpuBackend> | undefined;
 
   /**
-   * A rank's backend, with the fastest products that are known. It lives as long as the host.
-   *
-   * @throws {UsageError} for webgpu where no adapter is found.
+   * A rank's backend, with the fastest known products. It lives as long as the host.
+   * @throws {UsageError} for webgpu where no adapter is found
    */
   async open(device: 'cpu' | 'webgpu', options: { readonly threads: number }): Promise<Backend> {
     if (device === 'cpu') {
@@ -26,14 +25,14 @@ export class DeviceHost implements AsyncDisposable {
     return await this.#webGpu;
   }
 
-  /** What the GPU's products are made by, where something was measured. */
+  /** The tiles chosen for the GPU's products, where something was measured. */
   async matmulChoices(): Promise<MatmulChoiceTable | undefined> {
     return (await this.#webGpu)?.exportMatmulChoices();
   }
 
   /**
-   * Leaves the GPU's fastest products to the next run: seconds, once. Nothing where there is no
-   * GPU, or a driver that computes on the CPU, which compiles for minutes.
+   * Measures the GPU's fastest products for the next run, which takes seconds, once. Does nothing
+   * without a GPU, or with a driver that computes on the CPU and compiles for minutes.
    */
   async measureProducts(dtype: DType): Promise<void> {
     const backend = await this.#webGpu;

@@ -1,4 +1,5 @@
-// The loss on data that is not trained on: the same number on every rank, and for every strategy.
+// The loss on data that is not trained on. It is the same number on every rank and for every
+// strategy.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device } from '@shardweave/tensor-core';
@@ -13,18 +14,18 @@ export interface EvaluationOptions {
   readonly rank: number;
   readonly device: Device;
   readonly strategy: Pick<Strategy, 'module'>;
-  /** Each of its rows is taken once. */
+  /** The data, each row of which is taken once. */
   readonly data: Dataset;
   /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
-  /** Told how many steps are done, of all. */
+  /** Called with the number of steps done, and of all. */
   readonly onStep?: (done: number, total: number) => void;
 }
 
 /**
  * The mean loss over the targets of `data` that count, with dropout off and without gradients;
- * training goes on as if nothing had been. Rows are cut by rank and micro-step as in training.
- * Collective.
+ * training then goes on as if nothing had happened. Rows are divided by rank and micro-step as in
+ * training. Collective.
  */
 export async function evaluate(options: EvaluationOptions): Promise<number> {
   const { config, rank, device, strategy, data, group, onStep } = options;

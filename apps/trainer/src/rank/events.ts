@@ -1,4 +1,4 @@
-// What a rank tells the command while it works: plain data, so that it can cross processes.
+// What a rank tells the command while it works, as plain data that can cross processes.
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 import type { DataSize } from '../data/dataset.js';
@@ -6,66 +6,74 @@ import type { CommCounts } from './comm-counter.js';
 import type { CommTimes } from './comm-watch.js';
 import type { PhaseBytes } from './phase-memory.js';
 
-/** Everything is set up and the first step can start. */
+/** The report that everything is set up and the first step can start. */
 export interface RankReady {
   readonly rank: number;
   readonly device: BackendInfo['kind'];
-  /** For people: the adapter's name, or the cpu device's threads. */
+  /** A description for people: the adapter's name, or the cpu device's threads. */
   readonly description: string;
-  /** Ranks of one class give equal bits for equal inputs. */
+  /** The numeric class; ranks of one class give equal bits for equal inputs. */
   readonly numericClass: string;
   /**
-   * By class of products the tile that makes them, where a GPU was measured; undefined on the cpu.
+   * For each class of products the tile that makes them, where a GPU was measured; undefined on the
+   * cpu.
    */
   readonly tiles?: Readonly<Record<string, string>> | undefined;
-  /** Trainable numbers of the whole model, tied weights once, no padding. */
+  /**
+   * The number of trainable parameters of the whole model, tied weights counted once, without
+   * padding.
+   */
   readonly params: number;
-  /** This rank's f32 parameters take so many bytes, padding included. */
+  /** The bytes of this rank's f32 parameters, padding included. */
   readonly shardBytes: number;
   readonly data: DataSize;
-  /** The size of what is evaluated. */
+  /** The size of the data that is evaluated. */
   readonly valid: DataSize | undefined;
 }
 
 /** A line of metrics.jsonl. */
 export interface StepMetrics {
-  /** From 1. */
+  /** The number of the step, from 1. */
   readonly step: number;
   /**
-   * Weighted sum over the targets that count, divided by their number; before the update. Not a
-   * number where none counts.
+   * The weighted sum of losses over the targets that count, divided by their number; before the
+   * update. NaN where no target counts.
    */
   readonly loss: number;
-  /** Those that count, of all ranks and micro-steps. */
+  /** The number of targets that count, over all ranks and micro-steps. */
   readonly targets: number;
-  /** Unscaled, before clipping; null where not finite. */
+  /** The norm of the unscaled gradients, before clipping; null where it is not finite. */
   readonly gradNorm: number | null;
   readonly lr: number;
-  /** 1 where nothing is scaled. */
+  /** The loss scale; 1 where nothing is scaled. */
   readonly lossScale: number;
-  /** An overflow, or no target: the parameters stayed as they were. */
+  /**
+   * Whether the parameters stayed as they were, because of an overflow or because no target
+   * counted.
+   */
   readonly skipped: boolean;
   readonly stepMs: number;
   readonly tokensPerSecond: number;
-  /**
-   * Mean loss on what is evaluated, after the update; undefined in a step without an evaluation.
-   */
+  /** The mean loss of the evaluation after the update; undefined in a step without one. */
   readonly validLoss?: number | undefined;
 }
 
-/** What rank 0 knows besides. The times are there where somebody looks: see isWatched. */
+/** What rank 0 knows besides. The times are there only where somebody watches; see isWatched. */
 export interface StepResources extends Partial<CommTimes> {
-  /** Most bytes this rank's device has held so far. */
+  /** The most bytes that this rank's device has held so far. */
   readonly peakBytes: number;
-  /** Payload this rank sent in this step. */
+  /** The payload that this rank sent in this step. */
   readonly wireBytes: number;
 }
 
 /** The most that values at rest off the device take. */
 export interface StoreBytes {
-  /** In host memory. */
+  /** The bytes in host memory. */
   readonly hostBytes: number;
-  /** In files: a value that steps change has one of the last generation and one since. */
+  /**
+   * The bytes in files, where a value that steps change has two: the last generation's and the one
+   * since.
+   */
   readonly diskBytes: number;
 }
 
@@ -74,7 +82,7 @@ export interface RankReport extends StoreBytes {
   readonly rank: number;
   readonly device: BackendInfo['kind'];
   readonly peakBytes: MemoryBytes;
-  /** Payload of the training steps alone. */
+  /** The payload of the training steps alone. */
   readonly bytesSent: number;
   readonly bytesReceived: number;
   readonly allGathers: number;
@@ -82,9 +90,9 @@ export interface RankReport extends StoreBytes {
   readonly allReduces: number;
 }
 
-/** What a rank took, or was to take, in the steps of one command. */
+/** What a rank took, or was expected to take, in the steps of one command. */
 export interface RankTaken extends CommCounts, StoreBytes {
-  /** At most in steps behind the first; empty where there is none. */
+  /** The most in steps after the first; empty where there are none. */
   readonly phases: readonly PhaseBytes[];
 }
 
@@ -94,18 +102,18 @@ export interface RankCheck {
   readonly steps: number;
   readonly planned: RankTaken;
   readonly measured: RankTaken;
-  /** What a step was to take; from rank 0 alone. */
+  /** The time that a step was expected to take; from rank 0 alone. */
   readonly stepMs?: number | undefined;
 }
 
-/** What a rank has come to at the end of a step. */
+/** The status of a rank at the end of a step. */
 export interface RankStatus extends CommTimes {
   readonly rank: number;
-  /** From 1. */
+  /** The number of the step, from 1. */
   readonly step: number;
   /** What its device held, by phase. */
   readonly phases: readonly PhaseBytes[];
-  /** Payload of this step. */
+  /** The payload of this step. */
   readonly bytesSent: number;
   readonly bytesReceived: number;
 }
@@ -114,26 +122,27 @@ export interface RankStatus extends CommTimes {
 export interface SaveWritten {
   readonly step: number;
   readonly directory: string;
-  /** What all ranks have written. */
+  /** The bytes that all ranks have written. */
   readonly bytes: number;
-  /** From its start to its end, most of which the next steps ran beside. */
+  /** The time from its beginning to its end, most of which overlapped with the next steps. */
   readonly ms: number;
-  /** How long of that the next step waited. */
+  /** The part of that time for which the next step waited. */
   readonly waitMs: number;
 }
 
 /** What the run goes on from. */
 export interface ResumedFrom {
-  /** Steps that are done. */
+  /** The number of steps that are done. */
   readonly step: number;
-  /** undefined: there is no save, and the run starts anew. */
+  /** The path of the save; undefined where there is none, and the run starts anew. */
   readonly path: string | undefined;
-  /** Sentences: saves that can't be used, and what is other than it was. */
+  /** Sentences about saves that can't be used, and about what differs from the saved run. */
   readonly notes: readonly string[];
 }
 
 /**
- * How a rank left: its work done, by an error of its own, by a signal, or because the job ended.
+ * How a rank left: with its work done, by an error of its own, by a signal, or because the job
+ * ended.
  */
 export type RankEndKind = 'done' | 'failed' | 'killed' | 'stopped';
 
@@ -141,9 +150,9 @@ export type RankEvent =
   | { readonly type: 'ready'; readonly ready: RankReady }
   /** From rank 0 alone. */
   | { readonly type: 'step'; readonly metrics: StepMetrics; readonly resources: StepResources }
-  /** From rank 0 alone: what takes a while behind the last step. */
+  /** From rank 0 alone: what takes a while after the last step. */
   | { readonly type: 'doing'; readonly what: string }
-  /** From rank 0 alone: text the trained model made, after its prompt. */
+  /** From rank 0 alone: text that the trained model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
   /** From rank 0 alone, before its first step; with --resume. */
   | { readonly type: 'resumed'; readonly from: ResumedFrom }
@@ -151,15 +160,15 @@ export type RankEvent =
   | { readonly type: 'stopped'; readonly step: number; readonly path: string }
   | { readonly type: 'early'; readonly step: number; readonly why: 'patience' | 'time' }
   | { readonly type: 'report'; readonly report: RankReport }
-  /** With --check, behind the report. */
+  /** With --check, after the report. */
   | { readonly type: 'check'; readonly check: RankCheck }
-  /** From each rank where somebody looks. */
+  /** From each rank, where somebody watches. */
   | { readonly type: 'rank'; readonly status: RankStatus }
   /** From rank 0 alone. */
   | { readonly type: 'save'; readonly save: SaveWritten }
   /** Something that a person should know and that ends nothing; each text is shown once. */
   | { readonly type: 'warning'; readonly text: string }
-  /** From whoever started the rank. */
+  /** From the process that started the rank. */
   | {
       readonly type: 'end';
       readonly rank: number;
@@ -167,7 +176,7 @@ export type RankEvent =
       /** A message, or the signal's name. */
       readonly reason?: string | undefined;
     }
-  /** With --trace; times in ms since the Unix epoch, which ranks of one machine share. */
+  /** With --trace; times are in ms since the Unix epoch, which ranks of one machine share. */
   | { readonly type: 'trace'; readonly rank: number; readonly events: readonly TraceEvent[] };
 
 export type EmitRankEvent = (event: RankEvent) => void;

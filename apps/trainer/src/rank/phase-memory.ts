@@ -1,13 +1,15 @@
 // What a rank's device holds in each phase of a step, by tag: the ledger's peak, started anew where
-// a phase begins. It costs a few sums a step, and the most held over all phases is known as before.
+// a phase begins. It costs a few sums a step, and the peak over all phases stays known.
 
 import { type Ledger, MEMORY_TAGS, type MemoryBytes } from '@shardweave/tensor-core';
 
-/** In the order of a step; several micro-steps pass the first two several times. */
+/**
+ * The phases in the order of a step; several micro-steps go through the first two several times.
+ */
 export const STEP_PHASES = ['forward', 'backward', 'norm', 'update'] as const;
 export type StepPhase = (typeof STEP_PHASES)[number];
 
-/** What was held when the total of a phase was at its most; the tags add up to the total. */
+/** What was held when the total of a phase was highest; the tags add up to the total. */
 export interface PhaseBytes {
   readonly phase: StepPhase;
   readonly bytes: MemoryBytes;
@@ -25,14 +27,14 @@ export class PhaseMemory {
     this.#peak = ledger.peak();
   }
 
-  /** The phase that begins; undefined between steps. */
+  /** Enters a phase; undefined stands for the time between steps. */
   readonly enter = (phase: StepPhase | undefined): void => {
     this.#note();
     this.#phase = phase;
     this.#ledger.resetPeak();
   };
 
-  /** The most held since it was made, each tag on its own. */
+  /** The most held since this was made, each tag by itself. */
   peak(): MemoryBytes {
     return larger(this.#peak, this.#ledger.peak());
   }

@@ -1,6 +1,6 @@
-// What a rank notes of its steps for the people who look at the run: memory by phase, bytes on the
+// What a rank notes of its steps for the people who watch the run: memory by phase, bytes on the
 // wire, and how long collectives ran and were waited for. The last of these asks the device, and is
-// left out where nobody looks.
+// left out where nobody watches.
 
 import type { Device, MemoryBytes } from '@shardweave/tensor-core';
 import type { CommCounter, CommCounts } from './comm-counter.js';
@@ -13,7 +13,7 @@ export interface RankWatchOptions {
   readonly device: Device;
   /** Counts what the training steps send. */
   readonly counter: CommCounter;
-  /** Undefined where nobody looks: nothing is told of each step either. */
+  /** Undefined where nobody watches; then nothing is reported of each step, either. */
   readonly comm: CommWatch | undefined;
   readonly emit: EmitRankEvent;
 }
@@ -24,7 +24,7 @@ export class RankWatch {
   #before: CommCounts;
   #step = 0;
   #numSteps = 0;
-  /** The most bytes that each phase held in steps behind the first. */
+  /** The most bytes that each phase held in steps after the first. */
   readonly #phases = new Map<StepPhase, MemoryBytes>();
 
   constructor(options: RankWatchOptions) {
@@ -33,7 +33,7 @@ export class RankWatch {
     this.#before = options.counter.counts();
   }
 
-  /** Step `step` (from 0) begins. */
+  /** Notes that step `step` (from 0) begins. */
   begin(step: number): void {
     this.#step = step + 1;
     this.#numSteps += 1;
@@ -45,7 +45,7 @@ export class RankWatch {
     this.#options.comm?.look();
   };
 
-  /** The step that began last has ended. */
+  /** Notes that the step has ended. */
   end(): StepResources {
     const { rank, counter, comm, emit } = this.#options;
     const counts = counter.counts();
@@ -69,17 +69,17 @@ export class RankWatch {
     return { peakBytes: this.#memory.peak().total, wireBytes: bytesSent, ...times };
   }
 
-  /** Steps that have begun. */
+  /** The number of steps that have begun. */
   get numSteps(): number {
     return this.#numSteps;
   }
 
-  /** What each phase held at most in steps behind the first. */
+  /** The most that each phase held in steps after the first. */
   phases(): readonly PhaseBytes[] {
     return [...this.#phases].map(([phase, bytes]) => ({ phase, bytes }));
   }
 
-  /** The most held since the first step began, each tag on its own. */
+  /** The most held since the first step began, each tag by itself. */
   peak(): MemoryBytes {
     return this.#memory.peak();
   }

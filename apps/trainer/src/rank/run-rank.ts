@@ -1,4 +1,4 @@
-// One rank from start to end: device, data, model, steps, and what is left of them.
+// One rank from start to end: device, data, model, steps, and the results.
 
 import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
@@ -33,22 +33,22 @@ import { sumOverRanks } from './sum-over-ranks.js';
 import { trainLoop } from './train-loop.js';
 import { TrainingStep } from './training-step.js';
 
-/** A run that is over in moments is no run to make faster. */
+/**
+ * The fewest steps for which the GPU is measured: a run that is over in moments needs not be made
+ * faster.
+ */
 const LEAST_STEPS_TO_MEASURE = 50;
 
 export interface RankOptions {
   readonly config: PreparedRun;
   readonly rank: number;
-  /** The group of all ranks, which there is for a single one, too. The rank closes it. */
+  /** The group of all ranks, which even a single rank has. The rank closes it. */
   readonly world: ProcessGroup;
   readonly host: DeviceHost;
   readonly emit: EmitRankEvent;
-  /**
-   * Ends the run after the step that is on its way, with a save; without --save-every never
-   * aborted.
-   */
+  /** Ends the run after the present step, with a save; never aborted without --save-every. */
   readonly wrapUp: AbortSignal;
-  /** Ends the rank with its reason as soon as what it waits for has been called off. */
+  /** Ends the rank with its reason, as soon as what it waits for has been called off. */
   readonly signal: AbortSignal;
 }
 
@@ -66,7 +66,8 @@ export async function runRank(options: RankOptions): Promise<void> {
     await world.close();
   } catch (error) {
     world.abort(error instanceof Error ? error.message : String(error));
-    // What is being written ends with the ranks: nobody shall find the run at work behind its end.
+    // What is being written ends with the ranks, so that nothing writes into the run's directory
+    // after its end.
     await saves?.settle().catch(() => undefined);
     signal.throwIfAborted();
     throw error;
@@ -81,7 +82,7 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
     threads: config.threads,
   });
   if (backend.info.kind === 'webgpu') {
-    // The command has asked for the ranks on cpu devices, and leaves drivers to its ranks.
+    // The command has checked the ranks on cpu devices, and leaves drivers to its ranks.
     await requireRoomOf(config, { rank, model: backend, room: roomHere(config, 'webgpu') });
     await backend.preparePlanned?.();
   }
@@ -113,7 +114,7 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
       await leaveResults(options, { device, strategy, state: trained.state });
     }
   } catch (error) {
-    await strategy.dispose().catch(() => undefined); // the first failure is the one to tell
+    await strategy.dispose().catch(() => undefined); // the first failure is the one to report
     throw error;
   }
   await strategy.dispose();
@@ -152,15 +153,16 @@ async function openGroups(
 }
 
 interface SavesUse {
-  /** Apart from the steps' groups, since saves are written beside steps. */
+  /** A group apart from those of the steps, because saves are written beside steps. */
   readonly background: ProcessGroup;
-  /** What the run goes on from; undefined: it is new. */
+  /** What the run goes on from; undefined where it is new. */
   readonly plan: ResumePlan | undefined;
   readonly base: BaseModel | undefined;
 }
 
 /**
- * What saves and --resume need, before the model is made: a save of another run is refused at once.
+ * Opens what saves and --resume need, before the model is made: a save of another run is refused at
+ * once.
  */
 async function openSavesUse(config: PreparedRun, { gather }: RankGroups): Promise<SavesUse> {
   const { saveEvery, resume, lora } = config;
@@ -178,20 +180,20 @@ interface TrainOptions extends RankOptions, SavesUse {
   readonly groups: RankGroups;
   readonly comm: CommWatch | undefined;
   readonly stores: StoreWatch;
-  /** Told what to wait for when the run fails. */
+  /** Called with the saves, which have to be waited for when the run fails. */
   readonly onSaves: (saves: RunSaves) => void;
 }
 
 interface Trained {
-  /** The whole model for rank 0, on the host or at rest; nothing for others. */
+  /** The whole model for rank 0, on the host or at rest; empty for the others. */
   readonly state: ModelState;
-  /** Steps of this command, and what they took. */
+  /** The number of steps of this command, and what they took. */
   readonly steps: number;
   readonly measured: RankTaken;
 }
 
 /**
- * All steps, and then the whole model; every rank takes part.
+ * Runs all steps, and then gathers the whole model; every rank takes part.
  * @returns undefined where the run ends early, as it was asked to
  */
 async function train(options: TrainOptions): Promise<Trained | undefined> {
@@ -297,7 +299,7 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
   return { state: await strategy.stateDict(), steps: watch.numSteps, measured };
 }
 
-/** Asks the first rank's clock, which starts with the steps; nothing is sent without a limit. */
+/** Asks the first rank's clock, which starts with the steps; without a limit nothing is sent. */
 function clockOf(
   { timeLimitMs }: RunConfig,
   { group, counter }: { readonly group: ProcessGroup; readonly counter: CommCounter },
@@ -340,7 +342,10 @@ async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<
   emit({ type: 'sample', ...sample });
 }
 
-/** Each process has a clock of its own; the epoch is common to all. */
+/**
+ * Emits the trace with times since the epoch, which all processes share; each has a clock of its
+ * own.
+ */
 function emitTrace(emit: EmitRankEvent, trace: Trace): void {
   const { timeOrigin } = performance;
   const events = trace.events.map((event) => ({

@@ -1,4 +1,4 @@
-// Text from the trained model, on one rank alone.
+// Makes text with the trained model, on one rank alone.
 
 import {
   generate,
@@ -13,10 +13,13 @@ import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
 import type { RunConfig } from '../run-config.js';
 
-/** A paragraph of bytes, or a longer one of words. */
+/** The most tokens: a paragraph of bytes, or a longer one of words. */
 const MOST_TOKENS = 240;
 const LEAST_TOKENS = 16;
-/** Each token reads all parameters; so many are some ten seconds of a CPU. */
+/**
+ * The most parameters that are read for a text, since each token reads all of them; this takes
+ * about ten seconds of a CPU.
+ */
 const MOST_READS = 16e9;
 const TEMPERATURE = 0.8;
 const TOP_K = 40;
@@ -27,15 +30,17 @@ export interface TextSample {
 }
 
 /**
- * How many tokens a model writes: fewer where it is large, and as many on a slow machine as on a
- * fast one.
+ * The number of tokens that a model writes: fewer where it is large, and as many on a slow machine
+ * as on a fast one.
  */
 export function sampleLength(config: ModelConfig): number {
   const affordable = Math.floor(MOST_READS / parameterCount(config));
   return Math.min(MOST_TOKENS, Math.max(LEAST_TOKENS, affordable));
 }
 
-/** @param model the whole model, in evaluation: ids [1, seq] (u32) to logits [1, seq, vocab] */
+/**
+ * @param model the whole model, in evaluation mode: ids [1, seq] (u32) to logits [1, seq, vocab]
+ */
 export async function sampleText(
   device: Device,
   model: Module<TokenArgs, Tensor>,

@@ -1,6 +1,6 @@
-// What a run's stores take of the host and the disk. Each value counts at its largest, and each
-// file that the disk store keeps for it, so that the numbers do not hang on what is written before
-// what.
+// Counts what a run's stores take of the host and the disk. Each value counts at its largest, and
+// so does each file that the disk store keeps for it, so that the numbers do not depend on the
+// order of writes.
 
 import type { ShardStore } from '@shardweave/shard-store';
 import type { StoreBytes } from './events.js';
@@ -8,8 +8,8 @@ import { isNote } from './strategies/open-rest.js';
 import type { OpenStore } from './strategies/strategy.js';
 
 /**
- * A value's files, by the disk store's rule: a write goes to the first slot without a value that
- * counts.
+ * The files of a value, by the disk store's rule: a write goes to the first slot without a value
+ * that counts.
  */
 interface Value {
   byteLength: number;
@@ -19,10 +19,13 @@ interface Value {
 }
 
 const NOWHERE = -1;
-/** A value has three files at most, and each step may begin to use one. */
+/**
+ * The steps after which no further file appears: a value has three files at most, and each step may
+ * begin to use one.
+ */
 const NUM_STEPS_TO_REST = 2;
 
-/** One store, without what it stores. */
+/** One store, without its values. */
 class Values {
   readonly #values = new Map<string, Value>();
 
@@ -65,7 +68,7 @@ export class StoreWatch {
   /** What was done since `beginStep`. */
   #done: (() => void)[] | undefined;
 
-  /** Opens by `open`, and watches. */
+  /** Opens stores by `open`, and watches them. */
   opening(open: OpenStore): OpenStore {
     return async (directory) => {
       const values = new Values();
@@ -83,7 +86,7 @@ export class StoreWatch {
     };
   }
 
-  /** For a dry run: all values again, as where files are read in the place of what was drawn. */
+  /** For a dry run: writes all values again, as happens where files replace drawn values. */
   writeAgain(): void {
     for (const values of [...this.#hosts, ...this.#disks]) {
       for (const [key, byteLength] of values.keys().filter(([each]) => !isNote(each))) {
@@ -93,12 +96,12 @@ export class StoreWatch {
     }
   }
 
-  /** For a dry run: from here to `repeat` is a step of which more would follow. */
+  /** For a dry run: begins a step that `repeat` repeats. */
   beginStep(): void {
     this.#done = [];
   }
 
-  /** The step again, so often that another one would need no further file. */
+  /** Repeats the step so often that another repetition would need no further file. */
   repeat(): void {
     for (let step = 0; step < NUM_STEPS_TO_REST; step++) {
       for (const act of this.#done ?? []) {

@@ -1,8 +1,8 @@
-// One number of each rank, and their sum on all: the same bits, whatever devices they have.
+// Sums one number of each rank on all of them, with the same bits whatever devices they have.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 
-/** Collective where there are several ranks; f32, not a number where one is. */
+/** The sum, in f32; NaN where one number is. Collective where there are several ranks. */
 export async function sumOverRanks(
   value: number,
   group: ProcessGroup,

@@ -6,7 +6,7 @@ import type { MicroBatch } from '../data/dataset.js';
 
 export interface SummedLossOptions {
   readonly device: Device;
-  /** As of Strategy. */
+  /** The module of a Strategy. */
   readonly module: Module<TokenArgs, Tensor>;
   readonly seq: number;
 }

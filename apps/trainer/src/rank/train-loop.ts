@@ -1,16 +1,20 @@
-// The steps of a rank, above what computes them: rates, skipped steps and what is told of each.
+// The steps of a rank, apart from what computes them: learning rates, skipped steps, and what is
+// reported of each.
 
 import { TrainerError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import { learningRate } from '../schedule.js';
 import type { StepMetrics, StepResources } from './events.js';
 
-/** What a step came to, equal on all ranks. */
+/** The result of a step, equal on all ranks. */
 export interface StepOutcome {
-  /** Weighted sum over the targets that count, divided by their number; before the update. */
+  /**
+   * The weighted sum of losses over the targets that count, divided by their number; before the
+   * update.
+   */
   readonly loss: number;
   readonly numTargets: number;
-  /** Unscaled, before clipping; may be infinite or not a number. */
+  /** The norm of the unscaled gradients, before clipping; may be infinite or NaN. */
   readonly gradNorm: number;
   /** The scale that the losses of this step had. */
   readonly lossScale: number;
@@ -21,21 +25,24 @@ export interface StepOutcome {
 export interface StepRunner {
   /** Runs step `step` (from 0) and, unless it is skipped, updates with rate `lr`. */
   runStep(step: number, lr: number): Promise<StepOutcome>;
-  /** The loss on what is evaluated, where there is any. */
+  /** The loss of the evaluation; absent where nothing is evaluated. */
   readonly evaluate?: (() => Promise<number>) | undefined;
-  /** Whether the time of the run is over, told alike to all ranks. Without one it has all of it. */
+  /**
+   * Whether the time of the run is over, with the same answer on all ranks. Absent where there is
+   * no time limit.
+   */
   readonly isTimeOver?: (() => Promise<boolean>) | undefined;
   resources(): StepResources;
 }
 
-/** Why a run ended before its last step. */
+/** The reason why a run ended before its last step. */
 export type EarlyEnd = 'patience' | 'time' | 'asked';
 
 /** How far a run is. */
 export interface Progress {
-  /** Steps that are done. */
+  /** The number of steps that are done. */
   readonly step: number;
-  /** Those of them that changed the parameters: the place in the schedule. */
+  /** The number of those that changed the parameters, which is the place in the schedule. */
   readonly updates: number;
 }
 
@@ -46,7 +53,7 @@ export interface Best {
 }
 
 export interface AfterStep extends Progress {
-  /** What an evaluation behind this step came to; undefined where there was none. */
+  /** The loss of the evaluation after this step; undefined where there was none. */
   readonly validLoss: number | undefined;
   readonly isLast: boolean;
 }
@@ -65,18 +72,18 @@ export interface TrainLoopOptions {
     | 'patience'
   >;
   readonly runner: StepRunner;
-  /** Default: the first step, with nothing evaluated. */
+  /** Where the run goes on. Default: at the first step, with nothing evaluated. */
   readonly from?: (Progress & { readonly best?: Best | undefined }) | undefined;
   readonly onStep: (metrics: StepMetrics, resources: StepResources) => void;
-  /** Called after each step, when it has been told of; whether the run ends here. */
+  /** Called after each step, once it has been reported. Resolves with whether the run ends here. */
   readonly afterStep?: ((progress: AfterStep) => Promise<boolean>) | undefined;
   readonly signal: AbortSignal;
 }
 
 /**
- * Runs all steps, or fewer where one is the last for another reason; resolves to how far it came,
- * and why not further. A skipped step counts in the log and uses up its rows, but the schedule of
- * the learning rate stays where it was, as the optimizer does.
+ * Runs all steps, or fewer where the run ends early; resolves to how far it came, and why not
+ * further. A skipped step counts in the log and uses up its rows, but the schedule of the learning
+ * rate stays where it was, as the optimizer does.
  */
 export async function trainLoop(
   options: TrainLoopOptions,
@@ -131,10 +138,7 @@ export async function trainLoop(
   return { step: Math.max(from.step, config.steps), updates };
 }
 
-/**
- * Whether so many evaluations have followed the best one; a loss that is none counts as no lower
- * one.
- */
+/** Whether `patience` evaluations have followed the best one; a NaN loss counts as not lower. */
 function isPatienceOver(
   { patience, evalEvery }: Pick<RunConfig, 'patience' | 'evalEvery'>,
   step: number,

@@ -1,5 +1,5 @@
-// One rank's share of an optimizer step: micro-steps forward and backward, then the update. Nothing
-// waits for the device but the loss and the norm, which every rank must know.
+// One rank's share of an optimizer step: micro-steps forward and backward, then the update. Only
+// the loss and the norm, which every rank must know, wait for the device.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { LossScalerState } from '@shardweave/nn';
@@ -21,7 +21,7 @@ export interface TrainingStepOptions {
   readonly data: Dataset;
   /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
-  /** Told where each phase of a step begins. */
+  /** Called where each phase of a step begins. */
   readonly onPhase?: (phase: StepPhase) => void;
 }
 
@@ -34,7 +34,7 @@ export class TrainingStep {
     this.#update = new Update(options);
   }
 
-  /** The loss scaler's, for a save. */
+  /** The state of the loss scaler, for a save. */
   get scaler(): LossScalerState | undefined {
     return this.#update.scaler;
   }
@@ -65,7 +65,10 @@ export class TrainingStep {
     return { loss, numTargets, gradNorm, lossScale, isSkipped };
   }
 
-  /** Adds up the gradients of all micro-steps; the sum of this rank's losses, on its way here. */
+  /**
+   * Adds up the gradients of all micro-steps. Resolves with the sum of this rank's losses, which is
+   * still on its way to the host.
+   */
   async #gradients(step: number, scale: number): Promise<{ readonly sum: Promise<number> }> {
     const { config, strategy, data } = this.#options;
     const losses: Tensor[] = [];
@@ -79,9 +82,9 @@ export class TrainingStep {
   }
 
   /**
-   * Forward and backward of this rank's rows, which may be none: it takes part in the collectives
-   * all the same. The sum of the losses, f32 of one element.
-   * @param scale what that sum is multiplied by before its gradients are taken
+   * Runs forward and backward on this rank's rows, which may be none: even then it takes part in
+   * the collectives. Resolves with the sum of the losses, f32 of one element.
+   * @param scale the factor of that sum before its gradients are taken
    */
   #microStep(step: number, microStep: number, scale: number): Promise<Tensor> {
     const { config, rank, device, strategy, data, onPhase } = this.#options;

@@ -1,6 +1,5 @@
 // What follows the gradients of a step: their norm over all ranks, and the optimizer, whose kernel
-// applies the one factor that unscales and clips. Gradients are passed over twice and written
-// never.
+// applies a single factor that unscales and clips. Gradients are read twice and never written.
 
 import { clipCoefficient, LossScaler, type LossScalerState } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
@@ -9,7 +8,10 @@ import type { StepPhase } from './phase-memory.js';
 import type { Strategy } from './strategies/strategy.js';
 
 export interface UpdateOutcome {
-  /** Unscaled, before clipping; may be infinite or not a number. Equal on all ranks. */
+  /**
+   * The norm of the unscaled gradients, before clipping; may be infinite or NaN. Equal on all
+   * ranks.
+   */
   readonly gradNorm: number;
   readonly isSkipped: boolean;
 }
@@ -31,18 +33,19 @@ export class Update {
   }
 
   /**
-   * What losses are multiplied by at present: for f16, whose smallest gradients vanish without it.
+   * The present factor of losses. f16 needs one, because its smallest gradients would vanish
+   * without it.
    */
   get lossScale(): number {
     return this.#scaler?.factor ?? 1;
   }
 
-  /** What a run goes on with; undefined where nothing is scaled. */
+  /** The state of the scaler, for a run that goes on; undefined where nothing is scaled. */
   get scaler(): LossScalerState | undefined {
     return this.#scaler?.stateDict();
   }
 
-  /** Takes the place of a save's; of another precision's there is none. */
+  /** Sets the state of the scaler from a save; a save of another precision has none. */
   loadScaler(state: LossScalerState | undefined): void {
     if (state !== undefined) {
       this.#scaler?.loadStateDict(state);
@@ -61,7 +64,7 @@ export class Update {
     onPhase?.('update');
     if (!isSkipped) {
       await device.scope(async () => {
-        // A factor of 1 is left out: the kernel then reads gradients as they are.
+        // A factor of 1 is left out; the kernel then reads gradients as they are.
         const factor = clipCoefficient(gradNorm, config.clip) / lossScale;
         const gradScale = factor === 1 ? undefined : device.full([1], factor);
         await strategy.step({ gradScale });

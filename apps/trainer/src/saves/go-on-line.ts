@@ -1,9 +1,9 @@
-// The command line that goes on with a run, to be copied into a shell.
+// Makes the command line that goes on with a run, to be copied into a shell.
 
 /**
- * The command that was given with `args`, its name first, in the way it was called, and --resume
- * auto in the place of any other.
- * @param env npm says there what it was asked to run
+ * The command that was given with `args`, its name first, in the way in which it was called, with
+ * --resume auto in place of any other --resume.
+ * @param env the environment, in which npm tells what it was asked to run
  */
 export function goOnLine(args: readonly string[], env: NodeJS.ProcessEnv): string {
   const [name, ...flags] = args;
@@ -15,7 +15,7 @@ export function goOnLine(args: readonly string[], env: NodeJS.ProcessEnv): strin
   return [how, ...own.map(quoted), '--resume auto'].join(' ');
 }
 
-/** Whatever a shell could take for more than a word. */
+/** Quotes a word that a shell could take for something else. */
 function quoted(word: string): string {
   return /^[\w./:=,@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

@@ -1,5 +1,5 @@
-// Keeps a run to one command at a time: a new one finds its --out unused, one that goes on has been
-// told to, and the saves of a run have one owner.
+// Keeps a run to one command at a time: a new run finds its --out unused, a run that goes on was
+// told to do so, and the saves of a run have one owner.
 
 import { existsSync } from 'node:fs';
 import { join, relative } from 'node:path';
@@ -14,8 +14,8 @@ import { savesOf, stepsIn } from './save-directory.js';
 
 /**
  * Takes --out for this command until it is disposed; a process that is killed gives it up, too.
- * @throws {UsageError} where it holds a run that this one does not go on, and where another command
- * has it
+ * @throws {UsageError} where --out holds a run that this one does not go on with, or another
+ * command has it
  */
 export async function holdRun(config: RunConfig): Promise<AsyncDisposable> {
   const { outDir, saveEvery, resume } = config;
@@ -24,7 +24,8 @@ export async function holdRun(config: RunConfig): Promise<AsyncDisposable> {
   }
   const saves = savesOf(outDir);
   const steps = await stepsIn(saves);
-  // A run that is at work and has none yet is told of as such, and not as one to be removed.
+  // A run that is at work but has no saves yet is reported as being at work, and not as one to be
+  // removed.
   let held = existsSync(saves) && steps.length === 0 ? await lock(outDir, saves) : undefined;
   try {
     refuseOthers(config, { outDir, steps });
@@ -66,7 +67,7 @@ function refuseSaves(outDir: string, steps: readonly number[]): void {
   }
 }
 
-/** A fresh start in the place of a run that ended would delete what it came to. */
+/** Refuses a fresh start in place of a run that has ended, because it would delete the results. */
 function refuseResults(outDir: string): void {
   const { metrics: _, ...results } = RUN_FILES;
   const found = Object.values(results).find((name) => existsSync(join(outDir, name)));

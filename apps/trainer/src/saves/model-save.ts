@@ -1,5 +1,5 @@
-// A model directory as a save: its weights in checked pieces, at step 0, for whatever loads saves.
-// A run may begin with one; it has no optimizer state and says nothing of data.
+// Writes a model directory as a save: its weights in checked pieces, at step 0, for whatever loads
+// saves. A run may begin with one. It has no optimizer state and says nothing about data.
 
 import { type HeldPiece, type PieceStore, writeSave } from '@shardweave/checkpoint';
 import { type LazyTensor, StateDictError } from '@shardweave/nn';
@@ -7,12 +7,13 @@ import type { RunConfig } from '../run-config.js';
 import type { SavedRun } from './saved-run.js';
 import { parameterShapes } from './saved-state.js';
 
-/** A parameter in its file, of a dtype that devices compute with. */
+/** A parameter in its file, in a dtype that devices compute with. */
 type Weight = LazyTensor<'f32' | 'f16' | 'bf16'>;
 
 /**
- * Writes the parameters in `state` in the dtype of their files, by ranges where files are read so.
- * @throws {StateDictError} where a parameter of the model is missing, or is another's
+ * Writes the parameters in `state` in the dtype of their files, by ranges where the files can be
+ * read so.
+ * @throws {StateDictError} where a parameter of the model is missing, or belongs to another model
  */
 export async function writeModelSave(
   store: PieceStore,
@@ -55,7 +56,7 @@ function weightOf(
 function pieceOf(name: string, weight: Weight): HeldPiece {
   const { dtype, shape } = weight;
   const elementBytes = dtype === 'f32' ? 4 : 2;
-  let whole: Promise<Uint8Array> | undefined; // of a file that is not read by ranges
+  let whole: Promise<Uint8Array> | undefined; // for a file that is not read by ranges
   const read = async (start: number, end: number) => {
     if (weight.readPart !== undefined) {
       return weight.readPart({ first: start, count: end - start });

@@ -1,5 +1,5 @@
-// Which save a run goes on from: the newest whole one, on all ranks the same. A damaged one is
-// passed over for the one before it, and kept under another name.
+// Decides which save a run goes on from: the newest whole one, the same on all ranks. A damaged one
+// is passed over for the one before it, and kept under another name.
 
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -24,15 +24,15 @@ import {
 import { changesOf, isModelAlone, requireSameRun, type SavedRun } from './saved-run.js';
 
 export interface ResumePlan {
-  /** The newest first. */
+  /** The saves, the newest first. */
   readonly saves: readonly FoundSave[];
-  /** What there is to tell of those that can't be used. */
+  /** Sentences about saves that can't be used. */
   readonly notes: readonly string[];
 }
 
-/** What the run goes on with. */
+/** What the run goes on from. */
 export interface Resumed {
-  /** undefined: from the start. */
+  /** The save; undefined where the run starts from the beginning. */
   readonly save: FoundSave | undefined;
   readonly notes: readonly string[];
 }
@@ -40,7 +40,8 @@ export interface Resumed {
 const CALL = { tag: 'resume', identity: 'resume' };
 
 /**
- * Finds what --resume means, by the first rank's eyes, before the model is made. Collective.
+ * Finds the saves that --resume means, as the first rank sees them, before the model is made.
+ * Collective.
  * @returns undefined without --resume
  * @throws {UsageError} for saves of another run, and where there are saves, but none is whole
  */
@@ -77,7 +78,7 @@ interface Found {
   readonly problem?: string;
 }
 
-/** `auto`: the run's own saves; else those of a run, or one save. */
+/** Finds saves: with `auto` the run's own, else those of a run, or a single one. */
 async function lookFor(where: string, { outDir }: PreparedRun): Promise<Found> {
   try {
     if (where === 'auto') {
@@ -95,8 +96,8 @@ async function lookFor(where: string, { outDir }: PreparedRun): Promise<Found> {
 }
 
 /**
- * Loads weights and optimizer state of the newest save that is whole, each rank its part.
- * Collective. Saves of the run itself behind it are set aside, for the run makes them again.
+ * Loads the weights and optimizer state of the newest save that is whole, each rank its own part.
+ * Collective. Later saves of the run itself are set aside, because the run makes them again.
  * @throws {UsageError} where none is whole, or the save does not fit the model
  */
 export async function loadResumed(
@@ -126,14 +127,17 @@ export async function loadResumed(
   return { save: undefined, notes };
 }
 
-/** What is damaged about it on some rank; undefined where it is loaded on all. */
+/**
+ * Loads a save. Resolves with what is damaged about it on some rank, or with undefined where all
+ * ranks have loaded it.
+ */
 async function tryLoad(
   { path, record }: FoundSave,
   strategy: Strategy,
   group: ProcessGroup,
 ): Promise<string | undefined> {
   const { optimizer } = strategy;
-  // A save carries the rates and decays of its own run; this one has been given its own.
+  // A save contains the rates and decays of its own run; this run keeps those that it was given.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
   const error: unknown = await strategy
     .load(pieceDirectory(path), { isWeightsAlone: isModelAlone(record) })
@@ -153,7 +157,7 @@ async function tryLoad(
     (text) => JSON.parse(text) as { kind: string; message?: string },
   );
   const damaged = all.find((each) => each.kind === 'damaged');
-  // Who was only told of another rank's error is asked last.
+  // A rank that was only told of another rank's error comes last.
   const unfit =
     all.find((each) => each.kind === 'unfit') ?? all.find(({ kind }) => kind === 'told');
   if (damaged === undefined && unfit !== undefined) {
@@ -176,7 +180,8 @@ function kindOf(error: unknown): 'fine' | 'damaged' | 'told' | 'unfit' {
 }
 
 /**
- * Whether a load failed for the save; the ranks of fsdp that did not fail hear of the one that did.
+ * Whether a load failed because of the save; the ranks of fsdp that did not fail are told of the
+ * one that did.
  */
 function isAboutSave(error: unknown): boolean {
   const kinds = [CheckpointError, StateDictError, FsdpRankFailedError];

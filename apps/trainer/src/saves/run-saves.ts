@@ -1,5 +1,5 @@
-// The saves of a run as its ranks make them: when one is due, on its way beside the next steps, and
-// which ones are kept. All ranks decide alike, so that each save is one of all of them.
+// The saves of a run as its ranks make them: when one is due, how it is written beside the next
+// steps, and which ones are kept. All ranks decide alike, so that each save is one of all of them.
 
 import { existsSync } from 'node:fs';
 import { rm, writeFile } from 'node:fs/promises';
@@ -21,22 +21,22 @@ import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from '.
 export interface RunSavesOptions {
   readonly config: PreparedRun;
   readonly strategy: Strategy;
-  /** Ranks decide over it, between steps. */
+  /** The group over which ranks decide between steps. */
   readonly group: ProcessGroup;
-  /** Saves are written over it beside steps: nothing else is sent there. */
+  /** The group over which saves are written beside steps; nothing else is sent there. */
   readonly background: ProcessGroup;
   readonly emit: EmitRankEvent;
   readonly numericClass: string;
   readonly base: BaseModel | undefined;
   /** The best evaluation of the run that this one goes on from. */
   readonly best?: SavedRun['best'];
-  /** Once aborted: the run ends after the step that is on its way, with a save. */
+  /** Once it is aborted, the run ends after the present step, with a save. */
   readonly wrapUp: AbortSignal;
-  /** Milliseconds; the first rank's counts. Default performance.now. */
+  /** A clock in milliseconds, of which the first rank's counts. Default performance.now. */
   readonly now?: () => number;
 }
 
-/** Where a run is after a step. */
+/** How far a run is after a step. */
 export interface StepProgress extends Pick<SavedRun, 'step' | 'updates' | 'scaler' | 'validLoss'> {
   readonly isLast: boolean;
 }
@@ -47,9 +47,9 @@ export class RunSaves {
   readonly #numericClasses: readonly string[];
   readonly #now: () => number;
   #best: SavedRun['best'];
-  /** When the last save began; of the first rank. */
+  /** The time when the last save began, on the first rank's clock. */
   #lastMs: number;
-  /** The save that is being written. Rejects where ranks lost each other. */
+  /** The save that is being written. Rejects where ranks have lost each other. */
   #writing: Promise<SaveOutcome | undefined> = Promise.resolve(undefined);
 
   private constructor(options: RunSavesOptions, numericClasses: readonly string[]) {
@@ -63,7 +63,8 @@ export class RunSaves {
 
   /**
    * Makes the directory ready. Collective.
-   * @throws {UsageError} where a rank does not see the directory of the first, by rank and host
+   * @throws {UsageError} where a rank does not see the directory of the first rank, naming the rank
+   * and its host
    */
   static async open(options: RunSavesOptions): Promise<RunSaves> {
     const { config, background, numericClass } = options;
@@ -74,8 +75,8 @@ export class RunSaves {
   }
 
   /**
-   * Call after each step. Begins a save where one is due, which is written while the next steps
-   * run: those wait before they change what it has not read. Collective.
+   * To be called after each step. Begins a save where one is due, which is written while the next
+   * steps run: those wait before they change what it has not read. Collective.
    * @returns whether the run ends here because it was asked to
    */
   async after(progress: StepProgress): Promise<boolean> {
@@ -99,7 +100,7 @@ export class RunSaves {
   }
 
   /**
-   * Waits for the save that a run ends with early.
+   * Waits for the save with which a run ends early.
    * @returns its directory
    * @throws {TrainerError} where it failed
    */
@@ -114,7 +115,8 @@ export class RunSaves {
   }
 
   /**
-   * What no rank can know alone: whether somebody was asked to stop, and the first rank's clock.
+   * Exchanges what no rank can know alone: whether some rank was asked to stop, and the first
+   * rank's clock.
    */
   async #decide(): Promise<{ readonly isStopping: boolean; readonly isTime: boolean }> {
     const { config, group, wrapUp } = this.#options;
@@ -156,12 +158,12 @@ export class RunSaves {
             : { type: 'save', save: { step, ...outcome, ms, waitMs } },
         );
         if (!isFailure(outcome)) {
-          await this.#prune().catch(() => undefined); // tried again behind the next save
+          await this.#prune().catch(() => undefined); // tried again after the next save
         }
       }
       return outcome;
     });
-    this.#writing.catch(() => undefined); // whoever waits for it hears of it
+    this.#writing.catch(() => undefined); // whoever waits for it sees the error
     if (!isBeside) {
       await this.#writing;
     }
@@ -177,7 +179,7 @@ export class RunSaves {
     };
   }
 
-  /** Leaves the newest ones and the best. */
+  /** Removes saves other than the newest ones and the best one. */
   async #prune(): Promise<void> {
     const { keep } = this.#options.config;
     const best = this.#best?.step;
@@ -190,8 +192,8 @@ export class RunSaves {
 }
 
 /**
- * What a disk that can't take a save says, on all ranks: the one that has it, and those that are
- * told.
+ * The message of a disk that can't take a save, on all ranks: the one that has the disk, and those
+ * that are told.
  */
 function asFailure(error: unknown): SaveFailed {
   if (error instanceof StoreError || error instanceof FsdpRankFailedError) {
@@ -205,7 +207,8 @@ function isFailure(outcome: object | undefined): outcome is SaveFailed {
 }
 
 /**
- * A save is whole only where the first rank's directory is everybody's: known before hours of work.
+ * Checks that all ranks see the first rank's directory, without which no save would be whole,
+ * before hours of work.
  */
 async function requireShared(directory: string, group: ProcessGroup): Promise<void> {
   const call = { tag: 'saves', identity: 'shared directory' };

@@ -1,6 +1,6 @@
-// The saves of a run: RUN/saves/step-000120, a directory each. It bears another name until it is
-// whole, and again before it is removed, so whatever is called `step-` and a number was whole when
-// it got the name.
+// The saves of a run: RUN/saves/step-000120, one directory each. A save has another name until it
+// is whole, and again before it is removed, so whatever is called `step-` and a number was whole
+// when it got the name.
 
 import { existsSync, readdirSync } from 'node:fs';
 import { open, readdir, rename, rm } from 'node:fs/promises';
@@ -12,14 +12,15 @@ import type { SavedRun } from './saved-run.js';
 
 const SAVES = 'saves';
 const STEP = /^step-(\d{6,})$/;
-/** A save that is being written, or removed. */
+/** The suffix of a save that is being written, or removed. */
 const PART = '.part';
 /**
- * A save that the run does not go on from: a damaged one, or one behind the step that was chosen.
+ * The suffix of a save that the run does not go on from: a damaged one, or one after the step that
+ * was chosen.
  */
 const ASIDE = '.aside';
 
-/** A save as its index says; nothing of its pieces has been read. */
+/** A save as its index describes it; nothing of its pieces has been read. */
 export interface FoundSave {
   readonly path: string;
   readonly step: number;
@@ -38,7 +39,7 @@ export function savesOf(runDirectory: string): string {
 }
 
 /**
- * What `directory` holds that was a save, the newest first; nothing where there is no such
+ * The saves and former saves in `directory`, the newest first; empty where there is no such
  * directory.
  */
 export async function findSaves(directory: string): Promise<(FoundSave | UnreadableSave)[]> {
@@ -62,7 +63,10 @@ export async function readSave(path: string, step = 0): Promise<FoundSave | Unre
   }
 }
 
-/** Whether a save failed to be read for what it is, and not for what it was to be loaded into. */
+/**
+ * Whether reading a save failed because of the save itself, and not because of what it was to be
+ * loaded into.
+ */
 export function isDamage(error: unknown): boolean {
   const { code, syscall } = error as { readonly code?: string; readonly syscall?: string };
   return error instanceof CheckpointError
@@ -70,13 +74,13 @@ export function isDamage(error: unknown): boolean {
     : syscall !== undefined;
 }
 
-/** Steps of the saves in `directory`, ascending. */
+/** The steps of the saves in `directory`, ascending. */
 export async function stepsIn(directory: string): Promise<number[]> {
   const steps = (await namesIn(directory)).flatMap((name) => STEP.exec(name)?.[1] ?? []);
   return steps.map(Number).sort((a, b) => a - b);
 }
 
-/** Whether there is one in `directory`, whole or damaged. */
+/** Whether `directory` has any save, whole or damaged. */
 export function hasSaves(directory: string): boolean {
   return existsSync(directory) && readdirSync(directory).some((name) => STEP.test(name));
 }
@@ -85,7 +89,7 @@ export function pathOf(directory: string, step: number): string {
   return join(directory, `step-${String(step).padStart(6, '0')}`);
 }
 
-/** Where the save of a step is written; empty. */
+/** Makes the empty directory in which the save of a step is written. */
 export async function beginPart(directory: string, step: number): Promise<string> {
   const part = `${pathOf(directory, step)}${PART}`;
   await rm(part, { recursive: true, force: true });
@@ -93,21 +97,22 @@ export async function beginPart(directory: string, step: number): Promise<string
   return part;
 }
 
-/** Gives a whole save its name; one that has it is set aside. */
+/** Gives a whole save its name; one that already has the name is set aside. */
 export async function endPart(part: string): Promise<string> {
   const path = part.slice(0, -PART.length);
   if (existsSync(path)) {
     await setAside(path);
   }
   await rename(part, path);
-  // The name of the save, and those of directories that were made for the first one.
+  // This makes durable the name of the save, and those of directories that were made for the first
+  // one.
   for (const directory of [dirname(path), dirname(dirname(path))]) {
     await syncDirectory(directory);
   }
   return path;
 }
 
-/** Takes a save out of those that are found, and keeps it. */
+/** Takes a save out of those that are found, but keeps it. */
 export async function setAside(path: string): Promise<string> {
   let aside = `${path}${ASIDE}`;
   for (let number = 2; existsSync(aside); number++) {

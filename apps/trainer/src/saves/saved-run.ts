@@ -1,6 +1,6 @@
-// What a save says of its run, beside weights and optimizer state: all that a run needs to go on as
-// if it had never stopped. Random numbers are no part of it: masks hang on seed, step and row
-// alone.
+// What a save tells of its run, beside weights and optimizer state: all that a run needs to go on
+// as if it had never stopped. Random numbers are not part of it, because masks depend only on seed,
+// step and row.
 
 import { basename } from 'node:path';
 import type { LossScalerState } from '@shardweave/nn';
@@ -8,24 +8,27 @@ import { UsageError } from '../errors.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { PreparedRun } from '../run-config.js';
 
-/** JSON. */
+/** The record of a run in its save, as JSON. */
 export interface SavedRun {
-  /** Steps that are done, and so the place in the data. */
+  /** The number of steps that are done, which is the place in the data. */
   readonly step: number;
-  /** Steps that changed the parameters: the place in the schedule. */
+  /** The number of steps that changed the parameters, which is the place in the schedule. */
   readonly updates: number;
-  /** With --precision fp16. */
+  /** The state of the loss scaler, with --precision fp16. */
   readonly scaler?: LossScalerState | undefined;
-  /** What was evaluated behind this very step. */
+  /** The loss of the evaluation after this very step. */
   readonly validLoss?: number | undefined;
   /** The best evaluation so far, whose save is kept. */
   readonly best?: { readonly step: number; readonly validLoss: number } | undefined;
-  /** Those of all ranks, each once: the same class on as many ranks goes on bit by bit. */
+  /**
+   * The numeric classes of all ranks, each once: the same classes on as many ranks go on bit by
+   * bit.
+   */
   readonly numericClasses: readonly string[];
-  /** What the adapters were trained beside. */
+  /** The model that the adapters were trained beside. */
   readonly base?: BaseModel | undefined;
   /**
-   * A hash of the data's bytes and of the tokenizer; none: a model's weights, which no run has
+   * A hash of the data's bytes and of the tokenizer; absent for a model's weights, which no run has
    * begun with.
    */
   readonly tokens?: string;
@@ -37,14 +40,17 @@ export function tokensOf({ tokens }: Pick<PreparedRun, 'tokens'>): string {
   return basename(tokens.train);
 }
 
-/** Whether a save is what convert made of a model directory, and no run's. */
+/** Whether convert made the save from a model directory, and not a run. */
 export function isModelAlone({ tokens }: SavedRun): boolean {
   return tokens === undefined;
 }
 
 type Field = readonly [name: string, flag: string, of: (run: Partial<PreparedRun>) => unknown];
 
-/** What says which rows a step takes, and what they pass through: other ones are another run. */
+/**
+ * The fields that decide which rows a step takes and what they pass through; where one differs it
+ * is another run.
+ */
 const FIXED: readonly Field[] = [
   ['batch', '--batch', ({ batch }) => batch],
   ['seq', '--seq', ({ seq }) => seq],
@@ -59,7 +65,10 @@ const FIXED: readonly Field[] = [
   ['adapter targets', '--lora-targets', ({ lora }) => lora?.targets],
 ];
 
-/** What may change, and is told of: the losses then are not those of the run that stopped. */
+/**
+ * The fields that may change and are reported, because the losses are then not those of the run
+ * that stopped.
+ */
 const TOLD: readonly Field[] = [
   ['strategy', '--strategy', ({ strategy }) => strategy],
   ['ranks', '--ranks', ({ ranks }) => ranks],
@@ -78,9 +87,9 @@ const TOLD: readonly Field[] = [
 ];
 
 /**
- * @param base that of this run, with adapters
- * @throws {UsageError} for a save of another run, with the first field that differs and both its
- * values
+ * Refuses a save of another run.
+ * @param base the base model of this run, with adapters
+ * @throws {UsageError} naming the first field that differs, and both of its values
  */
 export function requireSameRun(
   { path, record }: { readonly path: string; readonly record: SavedRun },
@@ -116,7 +125,7 @@ export function requireSameRun(
   }
 }
 
-/** `--lr 0.1 (was 0.2)` of all that differs, and may. */
+/** Texts such as `--lr 0.1 (was 0.2)` for everything that differs, and may. */
 export function changesOf(record: SavedRun, config: PreparedRun): string[] {
   const told = isModelAlone(record) ? [] : TOLD;
   return told.flatMap(([, flag, of]) => {

@@ -11,9 +11,10 @@ import {
 } from '../rank/strategies/model-parts.js';
 
 /**
- * What the run trained, in the order of its model: ranks save in an order of their own. A tensor is
- * converted piece by piece, so its f32 values are never whole.
- * @throws {StateDictError} where the save lacks a parameter of the model, or has another's
+ * What the run trained, in the order of its model, because ranks save in an order of their own. A
+ * tensor is converted piece by piece, so its f32 values are never whole in memory.
+ * @throws {StateDictError} where the save lacks a parameter of the model, or has one of another
+ * model
  */
 export function savedState(
   save: Save,
@@ -39,7 +40,7 @@ export function savedState(
   );
 }
 
-/** Names and shapes of what a run trains, of a model that has no values. */
+/** The names and shapes of what a run trains, read off a model without values. */
 export function parameterShapes(config: ModelChoice): [string, readonly number[]][] {
   const device = new Device(createDryBackend({ info: cpuInfo({ threads: 1 }) }));
   try {
@@ -81,7 +82,7 @@ async function readTensor(save: Save, spec: Wanted): Promise<Uint8Array> {
   return data;
 }
 
-/** Whether an f16 is infinite or no number, which all bits of its exponent say. */
+/** Whether any f16 is infinite or NaN, in which case all bits of its exponent are set. */
 function hasInfinity(bytes: Uint8Array): boolean {
   const halves = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   for (let at = 0; at < bytes.byteLength; at += 2) {

@@ -1,5 +1,5 @@
-// One save of all ranks into a directory of its own: each rank writes its pieces, the first one the
-// index when all are there, and then the directory gets its name.
+// Writes one save of all ranks into a directory of its own: each rank writes its pieces, the first
+// rank writes the index when all pieces are there, and then the directory gets its name.
 
 import { rm } from 'node:fs/promises';
 import {
@@ -17,14 +17,17 @@ import type { FileLayer } from '@shardweave/shard-store/node';
 import { beginPart, endPart } from './save-directory.js';
 
 export interface WriteSaveOptions {
-  /** The directory of the run's saves; all ranks see it. */
+  /** The directory of the run's saves, which all ranks see. */
   readonly directory: string;
   readonly step: number;
-  /** Ranks exchange what they have written over it, and nothing else is sent there meanwhile. */
+  /**
+   * The group over which ranks exchange what they have written; nothing else is sent there
+   * meanwhile.
+   */
   readonly group: ProcessGroup;
-  /** Kept beside the pieces: JSON, the first rank's. */
+  /** JSON that is kept beside the pieces; the first rank's is taken. */
   readonly extra: Readonly<Record<string, unknown>>;
-  /** The file system; Node's. */
+  /** The file system. Default: Node's. */
   readonly files?: FileLayer | undefined;
 }
 
@@ -37,9 +40,9 @@ export interface SaveFailed {
 
 /**
  * Writes what each rank has captured, and releases it. Collective. A rank that can't write fails
- * the save on all ranks; what was written of it is removed, and other saves are as they were.
- * @param captured undefined: this rank has nothing to write
- * @throws what the group throws; nothing else
+ * the save on all ranks; what was written of it is removed, and other saves stay as they were.
+ * @param captured undefined where this rank has nothing to write
+ * @throws what the group throws, and nothing else
  */
 export async function writeCaptured(
   captured: CapturedModule | undefined,
@@ -56,7 +59,7 @@ export async function writeCaptured(
     const written = await agree(async () => {
       const part = { save: id!, part: `rank-${rank}-of-${worldSize}` };
       const own = captured && (await writePart(store, captured.pieces, part));
-      await captured?.release(); // steps wait for no other rank's writing
+      await captured?.release(); // so that steps don't wait for other ranks' writing
       return JSON.stringify({ part: own, optimizer: captured?.optimizer });
     });
     const all = written.map((text) => JSON.parse(text) as RankPart);
@@ -73,7 +76,10 @@ interface RankPart {
   readonly optimizer?: SavedOptimizer | undefined;
 }
 
-/** That of the first rank with the steps of all: each knows those of what it holds. */
+/**
+ * The first rank's optimizer with the steps of all ranks, each of which knows those of the
+ * parameters that it holds.
+ */
 function joined(ranks: readonly RankPart[]): SavedOptimizer | undefined {
   const saved = ranks.flatMap(({ optimizer }) => optimizer ?? []);
   const [first] = saved;
@@ -81,8 +87,8 @@ function joined(ranks: readonly RankPart[]): SavedOptimizer | undefined {
 }
 
 /**
- * Writes by `save`, which is collective itself and ends with the save published: for what rests off
- * the device, and is never whole on the host. Throws as writeCaptured does.
+ * Writes by means of `save`, which is itself collective and ends with the save published. It is for
+ * state that rests off the device, and is never whole on the host. Throws as writeCaptured does.
  */
 export function writeAtRest(
   save: (store: PieceStore, extra: Readonly<Record<string, unknown>>) => Promise<void>,
@@ -101,7 +107,7 @@ export function writeAtRest(
 /** Runs on one rank; gives every rank's text, or throws on all ranks where one threw. */
 type Agree = (own: () => Promise<string>) => Promise<readonly string[]>;
 
-/** Some rank failed, and all know it. */
+/** Some rank failed, and all ranks know it. */
 class SaveFailure extends Error {}
 
 /** Makes the directory, lets `write` fill it, and gives it its name. */
@@ -115,7 +121,8 @@ async function inPart(
   try {
     [part] = await agree(async () => (group.rank === 0 ? beginPart(directory, step) : ''));
     const place = pieceDirectory(part!, files === undefined ? {} : { files });
-    // The run has the lock of all its saves, and this directory is new.
+    // The run has the lock of all its saves, and this directory is new, so it needs no lock of its
+    // own.
     const store: PieceStore = { ...place, lock: async () => async () => {} };
     const [outcome] = await agree(async () => {
       const bytes = await write(store, agree);

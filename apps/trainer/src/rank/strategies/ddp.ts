@@ -1,4 +1,4 @@
-// The whole model on each rank in f32; gradients meet in buckets during backward.
+// The whole model on each rank in f32; gradients are added up in buckets during backward.
 
 import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
 import { captureCheckpoint, lazyStateDict, loadCheckpoint } from '@shardweave/nn';

@@ -1,7 +1,7 @@
-// Each block is a unit that is sharded over the ranks, and the rest of the model one at the root.
-// No device ever holds more of it than its shards and what is gathered. A model in 16 bits on one
-// rank is sharded over that rank alone: f32 masters beside what is computed with. So is each of
-// ddp's replicas in 16 bits.
+// Each block is a unit that is sharded over the ranks, and the rest of the model is a unit at the
+// root. No device ever holds more of it than its shards and what is gathered. A model in 16 bits on
+// one rank is sharded over that rank alone, which gives it f32 masters; so is each of ddp's
+// replicas in 16 bits.
 
 import { join } from 'node:path';
 import {
@@ -108,7 +108,7 @@ async function openShards(
   };
 }
 
-/** Whether no rank's directory is on a file system without hard links. */
+/** Whether every rank's directory is on a file system with hard links. */
 async function isPinningOnAll({ isPinning }: Rest, { gather }: RankGroups): Promise<boolean> {
   return (await sumOverRanks(Number(!isPinning), gather, 'saves')) === 0;
 }
@@ -116,7 +116,7 @@ async function isPinningOnAll({ isPinning }: Rest, { gather }: RankGroups): Prom
 interface Sharding {
   readonly config: RunConfig;
   readonly groups: RankGroups;
-  /** What it keeps off the device. */
+  /** The store for what it keeps off the device. */
   readonly store: ShardStore | undefined;
 }
 
@@ -152,7 +152,7 @@ function fsdpOptions({ config, groups, store }: Sharding) {
     mixedPrecision: isMixed,
     computeDType: COMPUTE_DTYPES[config.precision],
     fp32ReduceScatter: isMixed && config.fp32Reduce,
-    // Each block's reduction starts when its gradient is final, and hides behind the blocks below.
+    // Each block's reduction starts when its gradient is final, and overlaps with the blocks below.
     bucketCapMb: 0,
     ...(config.gatherCapBytes === undefined ? {} : { gatherCapBytes: config.gatherCapBytes }),
   };

@@ -1,5 +1,5 @@
-// What every strategy makes of a run's flags alike: the model's blocks, its first weights, the
-// optimizer.
+// What every strategy makes of a run's flags in the same way: the model's blocks, its first
+// weights, and the optimizer.
 
 import {
   AdamW,
@@ -19,13 +19,13 @@ import { withModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
 import type { StrategyOptions } from './strategy.js';
 
-/** What a run says of its model and the model's first values. */
+/** The part of a run's config that decides its model and the model's first values. */
 export type ModelChoice = Pick<RunConfig, 'model' | 'modelConfig' | 'lora' | 'precision' | 'seed'>;
 
-/** What products are computed from. */
+/** The dtype of products for each precision. */
 export const COMPUTE_DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
-/** The run's model with its adapters, where it has them; values come later. */
+/** The run's model, with its adapters where it has them; values come later. */
 export function deferredModel(
   device: Device,
   { modelConfig, lora, precision, seed }: ModelChoice,
@@ -39,7 +39,7 @@ export function deferredModel(
   return model;
 }
 
-/** Turns targets that the model has not into the user's mistake. */
+/** Turns a target that the model lacks into the user's mistake. */
 function explainTargets(apply: () => void): void {
   try {
     apply();
@@ -54,19 +54,17 @@ function explainTargets(apply: () => void): void {
   }
 }
 
-/** Its trained parameters: all of them, or adapters. */
+/** The model's trained parameters: all of them, or adapters. */
 export function trainedParameters(model: LanguageModel): Tensor[] {
   return model.parameters().filter(({ requiresGrad }) => requiresGrad);
 }
 
-/** Bytes of parameters as they rest. */
+/** The bytes of parameters as they rest. */
 export function bytesOf(parameters: readonly Tensor[]): number {
   return parameters.reduce((sum, { size, dtype }) => sum + size * byteSize(dtype), 0);
 }
 
-/**
- * The model on one device as a whole with the values of its files; materialize draws the others.
- */
+/** The whole model on one device, with the values of its files; materialize draws the others. */
 export async function wholeModel({
   device,
   config,
@@ -89,9 +87,9 @@ export function checkpointBlocks(model: LanguageModel, { checkpointActivations }
 
 /**
  * Hands the weights of the run's files to `load`, one tensor in memory at a time: those of the
- * model directory, and those of adapters. Where a model has adapters neither file has all of it, so
- * `load` is strict only without.
- * @param model of deferredModel, wrapped or not
+ * model directory, and those of adapters. Where a model has adapters, neither file has all of it,
+ * so `load` is strict only without adapters.
+ * @param model a model of deferredModel, wrapped or not
  */
 export async function withWeights(
   model: LanguageModel,
@@ -116,8 +114,8 @@ export async function withWeights(
 }
 
 /**
- * @throws {StateDictError} where a file lacks a parameter that adapters stand beside, or has
- * another's
+ * @throws {StateDictError} where a file lacks a parameter that adapters stand beside, or has one of
+ * another model
  */
 function requireBase(state: ReadonlyMap<string, LazyTensor>, model: LanguageModel): void {
   const frozen = model.namedParameters().filter(([, { requiresGrad }]) => !requiresGrad);
@@ -132,7 +130,9 @@ function requireBase(state: ReadonlyMap<string, LazyTensor>, model: LanguageMode
   }
 }
 
-/** Weight decay is for matrices and tables; gains and biases go without. */
+/**
+ * AdamW for the parameters. Weight decay is for matrices and tables; gains and biases have none.
+ */
 export function adamW(parameters: readonly Tensor[], config: RunConfig): AdamW {
   const { lr, beta1, beta2, eps, weightDecay } = config;
   const groups = [

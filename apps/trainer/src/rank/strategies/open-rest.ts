@@ -1,4 +1,4 @@
-// Where parameters rest off the device: host memory, or a directory that a run starts anew in.
+// Where parameters rest off the device: in host memory, or in a directory where a run starts anew.
 
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
@@ -6,44 +6,47 @@ import { UsageError } from '../../errors.js';
 import type { RunConfig } from '../../run-config.js';
 import type { OpenStore, Strategy } from './strategy.js';
 
-/** Says that no step has trained what lies beside it: a run that ended before may be deleted. */
+/**
+ * The key that says that no step has trained what lies beside it, so that the state of an earlier
+ * run may be deleted.
+ */
 const UNTRAINED = 'untrained';
 /**
- * Names the run whose state it is, by its --out: that one goes on from its saves, and needs nothing
- * here.
+ * The key that names the run whose state it is, by its --out. That run goes on from its saves, and
+ * needs nothing here.
  */
 const RUN = 'run';
 
-/** Whether a key is one of these, beside the model's. */
+/** Whether a key is one of these two, rather than one of the model's. */
 export function isNote(key: string): boolean {
   return key === UNTRAINED || key === RUN;
 }
 
 export interface Rest {
   readonly store: ShardStore;
-  /** Whether it can pin values, so that saves need no copy of them. */
+  /** Whether the store can pin values, so that saves need no copy of them. */
   readonly isPinning: boolean;
   /**
-   * Call before each step of the optimizer, whose commit makes the directory's state a trained one.
+   * To be called before each step of the optimizer, whose commit makes the directory's state a
+   * trained one.
    */
   beginStep(): Promise<void>;
 }
 
-/** A store on disk, or one in host memory. */
+/** Opens a store on disk, or one in host memory. */
 export const openStore: OpenStore = async (directory) =>
   directory === undefined ? createHostStore() : openDiskStore({ directory });
 
 export interface RestOptions {
-  /** undefined: host memory */
+  /** The directory; undefined for host memory. */
   readonly directory: string | undefined;
   readonly config: RunConfig;
   readonly openStore?: OpenStore | undefined;
 }
 
 /**
- * Opens a strategy on an empty store: what is trained in a directory is deleted by order alone.
- * The store is the strategy's, or closed again where `open` fails.
- *
+ * Opens a strategy on an empty store; trained state in a directory is deleted only on request. The
+ * store belongs to the strategy, or is closed again where `open` fails.
  * @throws {UsageError} where an earlier run's state is there, and --fresh is not given
  */
 export async function withRest(

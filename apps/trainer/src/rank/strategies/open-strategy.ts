@@ -1,4 +1,4 @@
-// The one place that asks which strategy a run has.
+// Opens the strategy of a run; no other place asks which one that is.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { RunConfig } from '../../run-config.js';
@@ -8,7 +8,7 @@ import { openOffload } from './offload.js';
 import { openSingle } from './single.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
 
-/** What a run's strategy uses of a group of all its ranks. Collective. */
+/** The groups that a run's strategy uses, made from a group of all its ranks. Collective. */
 export async function openRankGroups(
   gather: ProcessGroup,
   { strategy, precision }: Pick<RunConfig, 'strategy' | 'precision'>,
@@ -20,17 +20,16 @@ export async function openRankGroups(
 }
 
 /**
- * The model of a run with its first weights: random ones, or those of a model directory.
+ * Opens the model of a run with its first weights: random ones, or those of a model directory.
  * Collective.
- *
- * @throws {UsageError} for weights that do not fit, and for an --offload-dir that is taken
+ * @throws {UsageError} for weights that do not fit, and for an --offload-dir that is in use
  */
 export async function openStrategy(options: StrategyOptions): Promise<Strategy> {
   const { strategy, precision } = options.config;
   switch (strategy) {
     case 'single':
-      // What is whole in 16 bits is a sharding over one rank, which is mixed precision alone; of
-      // ddp a replica of it.
+      // A whole model in 16 bits is a model sharded over one rank, which gives mixed precision;
+      // with ddp each replica is.
       return precision === 'fp32' ? openSingle(options) : openFsdp(options);
     case 'fsdp':
       return openFsdp(options);

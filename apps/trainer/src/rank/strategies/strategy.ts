@@ -1,5 +1,5 @@
-// What single, fsdp, ddp and offload do differently, in one seam: where parameters rest, how
-// gradients meet, and how weights come and go. Everything above it is one way to train.
+// The seam for what single, fsdp, ddp and offload do differently: where parameters rest, how
+// gradients are added up, and how weights come and go. Everything above it trains in one way.
 
 import type { PieceReader, PieceStore } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -9,18 +9,21 @@ import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { ModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
 
-/** What of a save is loaded. */
+/** The part of a save that is loaded. */
 export interface LoadedParts {
-  /** A save without optimizer state; that of the run stays as it is. */
+  /** Whether the save has no optimizer state, so that the run's own stays as it is. */
   readonly isWeightsAlone: boolean;
 }
 
-/** One rank's model with its optimizer. Collective calls are made by all ranks alike. */
+/** One rank's model with its optimizer. All ranks make the collective calls alike. */
 export interface Strategy {
-  /** ids [rows, seq] (u32) to logits [rows, seq, vocab], or to losses [rows, seq] of targets. */
+  /**
+   * The model: ids [rows, seq] (u32) to logits [rows, seq, vocab], or, with targets, to losses
+   * [rows, seq].
+   */
   readonly module: Module<TokenArgs, Tensor>;
   readonly optimizer: AdamW;
-  /** This rank's f32 parameters take so many bytes, padding included. */
+  /** The bytes of this rank's f32 parameters, padding included. */
   readonly shardBytes: number;
 
   /** Brings parameters to where they rest; once, before the first step. Collective. */
@@ -36,27 +39,28 @@ export interface Strategy {
   gradNorm(): Promise<number>;
 
   /**
-   * Updates the parameters. What rests on disk is committed with it. Collective where whole models
-   * are on devices that round differently: all have rank 0's then.
+   * Updates the parameters, and commits what rests on disk. Collective where whole models are on
+   * devices that round differently: all ranks then get rank 0's.
    */
   step(options: StepOptions): Promise<void>;
 
-  /** Loads a save of any strategy on any number of ranks, or the weights alone. Collective. */
+  /** Loads a save of any strategy on any number of ranks, or only its weights. Collective. */
   load(reader: PieceReader, what: LoadedParts): Promise<unknown>;
 
-  /** How what this rank holds of weights and optimizer state is saved. */
+  /** How this rank's part of the weights and optimizer state is saved. */
   readonly saving: Saving;
 
   /**
-   * The whole model for rank 0, gathered on the host or read from where it rests when it is asked
-   * for; nothing for others of fsdp. Collective.
+   * The whole model for rank 0, gathered on the host, or read from where it rests when it is asked
+   * for; empty for the other ranks of fsdp. Collective.
    */
   stateDict(): Promise<ModelState>;
 
   /**
-   * The whole model on one rank, to make text with when training is over; it is the strategy's.
-   * What stands in its way on the device may be freed, so the module is not trained after it.
-   * @param state of stateDict
+   * The whole model on one rank, to make text with when training is over; it belongs to the
+   * strategy. Other memory on the device may be freed for it, so the model can't be trained after
+   * that.
+   * @param state the result of stateDict
    */
   textModel(state: ModelState): Promise<Module<TokenArgs, Tensor>>;
 
@@ -65,17 +69,17 @@ export interface Strategy {
 }
 
 /**
- * State on the device is written beside steps, which wait where they would overtake it, and what
- * rests on disk is pinned there. What rests elsewhere is written before the next step.
+ * How a save is written. State on the device is written beside steps, which wait where they would
+ * change it first, and state on disk is pinned there. Other state is written before the next step.
  */
 export type Saving =
   | {
-      /** This rank's part as it is now; nothing where others have all of it. Collective. */
+      /** This rank's part as it is now; undefined where other ranks have all of it. Collective. */
       capture(): Promise<CapturedModule | undefined>;
     }
   | {
       /**
-       * Writes and publishes all ranks' parts, a little at a time, with `extra` beside them.
+       * Writes and publishes the parts of all ranks, a little at a time, with `extra` beside them.
        * Collective.
        */
       save(store: PieceStore, extra: Readonly<Record<string, unknown>>): Promise<void>;
@@ -85,19 +89,22 @@ export interface StrategyOptions {
   readonly device: Device;
   readonly config: RunConfig;
   readonly groups: RankGroups;
-  /** Opens what parameters rest in: a directory, or host memory. Default: `openStore`. */
+  /** Opens the store that parameters rest in: a directory, or host memory. Default: `openStore`. */
   readonly openStore?: OpenStore | undefined;
 }
 
-/** @param directory undefined: host memory */
+/** @param directory undefined for host memory */
 export type OpenStore = (directory: string | undefined) => Promise<ShardStore>;
 
-/** The two sequences of collectives that a rank uses; on one rank they may be one. */
+/** The two sequences of collectives that a rank uses; on a single rank they may be one. */
 export interface RankGroups {
-  /** Parameters are gathered, losses and norms summed here. */
+  /** Gathers parameters, and sums losses and norms. */
   readonly gather: ProcessGroup;
-  /** Gradients are reduced here, and so don't wait for parameters, nor the other way round. */
+  /** Reduces gradients, which so don't wait for parameters, nor parameters for them. */
   readonly reduce: ProcessGroup;
-  /** This rank alone, which a replica of ddp in 16 bits is sharded over; undefined for all else. */
+  /**
+   * A group of this rank alone, over which a 16-bit replica of ddp is sharded; undefined for
+   * everything else.
+   */
   readonly alone?: ProcessGroup | undefined;
 }
