@@ -1,6 +1,12 @@
 // GPT-2 (Radford et al., 2019) under the Hub's names.
 
-import { add, type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
+import {
+  type Activation,
+  add,
+  type Device,
+  ShapeError,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import { type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
 import { LanguageHead } from './language-head.js';
 import { LanguageModel, type LanguageModelOptions } from './language-model.js';
@@ -8,7 +14,6 @@ import { AddLayerNorm } from './layers/add-layer-norm.js';
 import { Conv1D } from './layers/conv1d.js';
 import { Dropout } from './layers/dropout.js';
 import { Embedding } from './layers/embedding.js';
-import { Gelu } from './layers/gelu.js';
 import { LayerNorm } from './layers/layer-norm.js';
 import { MultiheadAttention } from './layers/multihead-attention.js';
 import { Module } from './module.js';
@@ -87,7 +92,7 @@ export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlace
  * Attention and a feed-forward layer, each normalized before and added to x [batch, seq, n_embd].
  */
 export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
-  readonly ln1: LayerNorm;
+  readonly ln1: AddLayerNorm;
   readonly attn: MultiheadAttention;
   readonly ln2: AddLayerNorm;
   readonly mlp: Gpt2Mlp;
@@ -95,7 +100,7 @@ export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
     super(device);
     const { n_embd: dim, layer_norm_epsilon: eps, initializer_range: std } = config;
-    this.ln1 = this.child('ln_1', new LayerNorm(device, { dim, eps, init }));
+    this.ln1 = this.child('ln_1', new AddLayerNorm(device, { dim, eps, init }));
     this.attn = this.child(
       'attn',
       new MultiheadAttention(device, {
@@ -113,17 +118,18 @@ export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   }
 
   async forward(x: Tensor, places: RowPlaces = {}): Promise<Tensor> {
-    const mixed = await this.attn.call(await this.ln1.call(x), places);
-    const { sum, norm } = await this.ln2.call(mixed, x);
-    return add(sum, await this.mlp.call(norm));
+    const first = await this.ln1.call(x);
+    const mixed = await this.attn.call(first.norm, places);
+    const { sum, norm } = await this.ln2.call(mixed, first.sum);
+    return this.mlp.call(norm, sum);
   }
 }
 
-/** The feed-forward layer: x [..., n_embd] to [..., n_embd]. */
-export class Gpt2Mlp extends Module<[x: Tensor], Tensor> {
+/** The feed-forward layer of x, and the residual: both [..., n_embd], as their sum. */
+export class Gpt2Mlp extends Module<[x: Tensor, residual: Tensor], Tensor> {
   /** [n_embd, n_inner] */
   readonly cFc: Conv1D;
-  readonly act: Gelu;
+  readonly activation: Activation;
   /** [n_inner, n_embd] */
   readonly cProj: Conv1D;
   readonly dropout: Dropout;
@@ -138,15 +144,16 @@ export class Gpt2Mlp extends Module<[x: Tensor], Tensor> {
         new Conv1D(device, { inFeatures, outFeatures, std: weightStd, init: init.at(name) }),
       );
     this.cFc = map('c_fc', dim, inner, std);
-    const approximate = config.activation_function === 'gelu_new' ? 'tanh' : 'none';
-    this.act = this.child('act', new Gelu(device, { approximate }));
+    this.activation = config.activation_function === 'gelu_new' ? 'geluTanh' : 'gelu';
     this.cProj = map('c_proj', inner, dim, residualStd(config));
     this.dropout = this.child('dropout', new Dropout(device, { p: config.resid_pdrop }));
   }
 
-  async forward(x: Tensor): Promise<Tensor> {
-    const hidden = await this.act.call(await this.cFc.call(x)); // [..., n_inner]
-    return this.dropout.call(await this.cProj.call(hidden));
+  async forward(x: Tensor, residual: Tensor): Promise<Tensor> {
+    const hidden = await this.cFc.call(x, { activation: this.activation }); // [..., n_inner]
+    return this.dropout.isIdle
+      ? this.cProj.call(hidden, { residual })
+      : add(residual, await this.dropout.call(await this.cProj.call(hidden)));
   }
 }
 

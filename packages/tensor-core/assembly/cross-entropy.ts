@@ -39,7 +39,7 @@ export function crossEntropy(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: logits, dtype, targets, lse, dLoss, out, dtype, rows, cols. */
+/** args: logits, dtype, targets, lse, dLoss, out, dtype, rows, cols, first, classes. */
 export function crossEntropyBackward(slot: usize, chunk: u32, chunks: u32): void {
   const logits = <usize>arg(slot, 0);
   const dtype = argI(slot, 1);
@@ -50,16 +50,19 @@ export function crossEntropyBackward(slot: usize, chunk: u32, chunks: u32): void
   const outType = argI(slot, 6);
   const rows = arg(slot, 7);
   const cols = arg(slot, 8);
+  const first = arg(slot, 9);
+  const classes = arg(slot, 10);
   const results = scratchBase + BLOCK_BYTES;
   const end = chunkStart(rows, chunk + 1, chunks, 1);
   for (let r = chunkStart(rows, chunk, chunks, 1); r < end; r++) {
-    const goal = load<u32>(targets + ((<usize>r) << 2));
+    const target = load<u32>(targets + ((<usize>r) << 2));
+    const goal = target - first; // a class before the first one wraps around
     const g = load<f32>(dLoss + ((<usize>r) << 2));
     const dl = f32x4.splat(g);
     const shift = f32x4.splat(load<f32>(lse + ((<usize>r) << 2)));
     for (let i: u32 = 0; i < cols; i += BLOCK) {
       const n = <i32>min<u32>(cols - i, BLOCK);
-      if (goal >= cols) {
+      if (target >= classes) {
         memory.fill(results, 0, (<usize>n) << 2);
         narrow(results, out, outType, r * cols + i, n);
         continue;
@@ -69,7 +72,7 @@ export function crossEntropyBackward(slot: usize, chunk: u32, chunks: u32): void
         const o = j << 2;
         v128.store(results + o, f32x4.mul(dl, exp4(f32x4.sub(v128.load(v + o), shift))));
       }
-      if (goal >= i && goal < i + n) {
+      if (goal - i < <u32>n) {
         const p = results + ((<usize>(goal - i)) << 2);
         // dLoss * (softmax - 1), with the subtraction before the product.
         const e = exp4(f32x4.sub(f32x4.splat(load<f32>(v + ((<usize>(goal - i)) << 2))), shift));

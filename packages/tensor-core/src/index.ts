@@ -42,6 +42,7 @@ export {
 export { dropout } from './ops/dropout.js';
 export {
   abs,
+  activate,
   add,
   affine,
   cos,
@@ -70,7 +71,13 @@ export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
 export { type AxisOptions, argMax, cumSum, gather, type TopK, topK } from './ops/gather.js';
 export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-norm.js';
 export { type LinearCrossEntropyOptions, linearCrossEntropy } from './ops/linear-cross-entropy.js';
-export { linear, type MatmulOptions, matmul } from './ops/matmul.js';
+export {
+  type LinearEnding,
+  type LinearOptions,
+  linear,
+  type MatmulOptions,
+  matmul,
+} from './ops/matmul.js';
 export type { NormedSum } from './ops/normed-rows.js';
 export {
   drawNormal,

@@ -49,7 +49,7 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
   attention: ['out', 'stats'],
   attentionBackward: ['stats', 'dq', 'dk', 'dv'],
   attentionMaskGradient: ['dMask'],
-  matmul: ['out'],
+  matmul: ['out', 'activated'],
   normNodes: ['out'],
   normTree: ['out'],
   clipFactor: ['norm', 'scale'],
@@ -73,7 +73,10 @@ function tapped(after: (backend: Backend, kernel: KernelName, outputs: View[]) =
   const run = backend.run.bind(backend);
   backend.run = (kernel, call) => {
     run(kernel, call);
-    const views = call as unknown as Record<string, View | undefined>;
+    const views = { ...call, ...('epilogue' in call ? call.epilogue : {}) } as unknown as Record<
+      string,
+      View | undefined
+    >;
     after(
       backend,
       kernel,

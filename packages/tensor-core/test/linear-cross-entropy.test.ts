@@ -7,6 +7,7 @@ import {
   Device,
   DTypeError,
   div,
+  type KernelCalls,
   type LinearCrossEntropyOptions,
   linearCrossEntropy,
   matmul,
@@ -337,7 +338,10 @@ test.each([
   async (_, kind, isSoftware, chunks) => {
     const { info } = createReferenceBackend();
     const losses: string[] = [];
-    const onKernel = (kernel: string) => kernel === 'crossEntropyBackward' && losses.push(kernel);
+    const onKernel = (kernel: string, call: object) => {
+      const { epilogue } = call as Partial<KernelCalls['matmul']>;
+      return epilogue?.kind === 'crossEntropyBackward' && losses.push(kernel);
+    };
     const limits = { maxBufferBytes: 2 ** 32, maxViewBytes: 2 ** 32 };
     const model = { info: { ...info, kind, isSoftware, limits } };
     const device = new Device(createDryBackend(model, { onKernel }));

@@ -87,6 +87,7 @@ test.each(
           ...{ a: dtype, b: dtype, out: dtype, bias: undefined, accumulate: false },
           ...{ transposeA, transposeB, hasShaderF16: true, sums: undefined },
           wide: { a: isWide, b: isWide, out: isWide },
+          epilogue: undefined,
         },
         tile,
       );

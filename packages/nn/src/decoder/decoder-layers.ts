@@ -1,9 +1,8 @@
 // What a decoder is a sequence of before its head: the token table, and blocks.
 
-import { add, type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
+import { type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
 import { AddRmsNorm } from '../layers/add-rms-norm.js';
 import { Embedding } from '../layers/embedding.js';
-import { RmsNorm } from '../layers/rms-norm.js';
 import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import type { EmbeddingPlaces, RowPlaces } from '../token-options.js';
@@ -48,7 +47,7 @@ export class DecoderEmbeddings extends Module<[ids: Tensor, places?: EmbeddingPl
  * hidden_size].
  */
 export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
-  readonly inputLayernorm: RmsNorm;
+  readonly inputLayernorm: AddRmsNorm;
   readonly selfAttn: DecoderAttention;
   readonly postAttentionLayernorm: AddRmsNorm;
   readonly mlp: DecoderMlp;
@@ -56,7 +55,7 @@ export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor
   constructor(device: Device, config: DecoderConfig, init: ParameterInit) {
     super(device);
     const norm = { dim: config.hidden_size, eps: config.rms_norm_eps, init };
-    this.inputLayernorm = this.child('input_layernorm', new RmsNorm(device, norm));
+    this.inputLayernorm = this.child('input_layernorm', new AddRmsNorm(device, norm));
     const attention = new DecoderAttention(device, config, init.at('self_attn'));
     this.selfAttn = this.child('self_attn', attention);
     const second = new AddRmsNorm(device, norm);
@@ -65,8 +64,9 @@ export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor
   }
 
   async forward(x: Tensor, places?: RowPlaces): Promise<Tensor> {
-    const mixed = await this.selfAttn.call(await this.inputLayernorm.call(x), places);
-    const { sum, norm } = await this.postAttentionLayernorm.call(mixed, x);
-    return add(sum, await this.mlp.call(norm));
+    const first = await this.inputLayernorm.call(x);
+    const mixed = await this.selfAttn.call(first.norm, places);
+    const { sum, norm } = await this.postAttentionLayernorm.call(mixed, first.sum);
+    return this.mlp.call(norm, sum);
   }
 }

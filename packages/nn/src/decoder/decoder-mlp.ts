@@ -6,8 +6,8 @@ import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import { blockParts, type DecoderConfig } from './decoder-config.js';
 
-/** x [..., hidden_size] to the same. */
-export class DecoderMlp extends Module<[x: Tensor], Tensor> {
+/** The feed-forward layer of x, and the residual: both [..., hidden_size], as their sum. */
+export class DecoderMlp extends Module<[x: Tensor, residual: Tensor], Tensor> {
   /** [intermediate_size, hidden_size] */
   readonly gateProj: Linear;
   readonly upProj: Linear;
@@ -27,9 +27,9 @@ export class DecoderMlp extends Module<[x: Tensor], Tensor> {
     this.downProj = linear('down_proj', inner, width);
   }
 
-  async forward(x: Tensor): Promise<Tensor> {
+  async forward(x: Tensor, residual: Tensor): Promise<Tensor> {
     const gate = await this.gateProj.call(x); // [..., intermediate_size]
     const up = await this.upProj.call(x);
-    return this.downProj.call(swiGlu(gate, { up }));
+    return this.downProj.call(swiGlu(gate, { up }), { residual });
   }
 }

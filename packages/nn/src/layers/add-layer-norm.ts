@@ -8,10 +8,10 @@ import { setValues } from '../set-values.js';
 import { LAYER_NORM_RULES, type LayerNormOptions } from './layer-norm.js';
 
 /**
- * x + residual, and LayerNorm of that sum, [..., dim] all: what the second half of a block begins
- * with. Its parameters are those of LayerNorm.
+ * x + residual, and LayerNorm of that sum, [..., dim] all: what a half of a block begins with, the
+ * first one without a residual. Its parameters are those of LayerNorm.
  */
-export class AddLayerNorm extends Module<[x: Tensor, residual: Tensor], NormedSum> {
+export class AddLayerNorm extends Module<[x: Tensor, residual?: Tensor], NormedSum> {
   /** [dim] */
   readonly weight: Tensor;
   /** [dim] */
@@ -32,7 +32,7 @@ export class AddLayerNorm extends Module<[x: Tensor, residual: Tensor], NormedSu
     setValues(this.bias, (shape) => init.zeros(shape));
   }
 
-  forward(x: Tensor, residual: Tensor): NormedSum {
+  forward(x: Tensor, residual?: Tensor): NormedSum {
     const { weight, bias, eps } = this;
     return addLayerNorm(x, { residual, weight, bias, eps });
   }

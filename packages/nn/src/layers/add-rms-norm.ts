@@ -29,10 +29,10 @@ const RULES: OptionRules<AddRmsNormOptions> = {
 };
 
 /**
- * x + residual, and RmsNorm of that sum, [..., dim] all: what the second half of a block begins
- * with. Its parameter is that of RmsNorm.
+ * x + residual, and RmsNorm of that sum, [..., dim] all: what a half of a block begins with, the
+ * first one without a residual. Its parameter is that of RmsNorm.
  */
-export class AddRmsNorm extends Module<[x: Tensor, residual: Tensor], NormedSum> {
+export class AddRmsNorm extends Module<[x: Tensor, residual?: Tensor], NormedSum> {
   /** [dim] */
   readonly weight: Tensor;
   readonly eps: number;
@@ -49,7 +49,7 @@ export class AddRmsNorm extends Module<[x: Tensor, residual: Tensor], NormedSum>
     setValues(this.weight, (shape) => init.ones(shape));
   }
 
-  forward(x: Tensor, residual: Tensor): NormedSum {
+  forward(x: Tensor, residual?: Tensor): NormedSum {
     const { weight, eps } = this;
     return addRmsNorm(x, { residual, weight, eps });
   }

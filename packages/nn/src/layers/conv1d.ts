@@ -1,7 +1,7 @@
 // An affine map with GPT-2's weight order, [in, out]. The name is that of the Hugging Face layout;
 // nothing is convolved.
 
-import { type Device, linear, type Tensor } from '@shardweave/tensor-core';
+import { type Device, type LinearEnding, linear, type Tensor } from '@shardweave/tensor-core';
 import {
   atLeast,
   checkOptions,
@@ -29,8 +29,11 @@ const RULES: OptionRules<Conv1DOptions> = {
   init: INIT,
 };
 
-/** x [..., inFeatures] to x weight + bias, [..., outFeatures]. Normal weight, zero bias. */
-export class Conv1D extends Module<[x: Tensor], Tensor> {
+/**
+ * x [..., inFeatures] to x weight + bias, [..., outFeatures], and what the call says that it ends
+ * with. Normal weight, zero bias.
+ */
+export class Conv1D extends Module<[x: Tensor, ending?: LinearEnding], Tensor> {
   /** [inFeatures, outFeatures] */
   readonly weight: Tensor;
   /** [outFeatures] */
@@ -52,7 +55,7 @@ export class Conv1D extends Module<[x: Tensor], Tensor> {
     setValues(this.bias, (shape) => init.zeros(shape));
   }
 
-  forward(x: Tensor): Tensor {
-    return linear(x, { weight: this.weight, bias: this.bias });
+  forward(x: Tensor, ending: LinearEnding = {}): Tensor {
+    return linear(x, { weight: this.weight, bias: this.bias, ...ending });
   }
 }

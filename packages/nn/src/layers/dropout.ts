@@ -14,7 +14,12 @@ export class Dropout extends Module<[x: Tensor], Tensor> {
     this.p = options.p;
   }
 
+  /** Whether it leaves all elements as they are. */
+  get isIdle(): boolean {
+    return this.p === 0 || !this.isTraining;
+  }
+
   forward(x: Tensor): Tensor {
-    return this.isTraining ? dropout(x, this.p) : x;
+    return this.isIdle ? x : dropout(x, this.p);
   }
 }

@@ -1,6 +1,12 @@
 // An affine map with PyTorch's weight order, [out, in].
 
-import { type Device, linear, type Shape, type Tensor } from '@shardweave/tensor-core';
+import {
+  type Device,
+  type LinearEnding,
+  linear,
+  type Shape,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import {
   atLeast,
   checkOptions,
@@ -35,8 +41,11 @@ const RULES: OptionRules<LinearOptions> = {
   init: INIT,
 };
 
-/** x [..., inFeatures] to x weight^T + bias, [..., outFeatures]. */
-export class Linear extends Module<[x: Tensor], Tensor> {
+/**
+ * x [..., inFeatures] to x weight^T + bias, [..., outFeatures], and what the call says that it ends
+ * with.
+ */
+export class Linear extends Module<[x: Tensor, ending?: LinearEnding], Tensor> {
   /** [outFeatures, inFeatures] */
   readonly weight: Tensor;
   /** [outFeatures] */
@@ -67,8 +76,9 @@ export class Linear extends Module<[x: Tensor], Tensor> {
     }
   }
 
-  forward(x: Tensor): Tensor {
-    return linear(x, { weight: this.weight, bias: this.bias, transposeWeight: true });
+  forward(x: Tensor, ending: LinearEnding = {}): Tensor {
+    const { weight, bias } = this;
+    return linear(x, { weight, bias, transposeWeight: true, ...ending });
   }
 }
 

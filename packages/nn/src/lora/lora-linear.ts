@@ -1,7 +1,16 @@
 // A frozen linear layer with a trained product of two narrow matrices beside it (Hu et al., "LoRA",
 // 2021).
 
-import { add, type Device, dropout, linear, mul, type Tensor } from '@shardweave/tensor-core';
+import {
+  activate,
+  add,
+  type Device,
+  dropout,
+  type LinearEnding,
+  linear,
+  mul,
+  type Tensor,
+} from '@shardweave/tensor-core';
 import { Conv1D } from '../layers/conv1d.js';
 import type { Linear } from '../layers/linear.js';
 import { Module } from '../module.js';
@@ -29,7 +38,7 @@ export interface LoraLinearOptions extends LoraScale {
  * lora_A.weight [rank, in], uniform in +-1/sqrt(in) (Kaiming's, a = sqrt 5), and lora_B.weight
  * [out, rank], zero, so that training begins with what the base computes.
  */
-export class LoraLinear extends Module<[x: Tensor], Tensor> {
+export class LoraLinear extends Module<[x: Tensor, ending?: LinearEnding], Tensor> {
   readonly base: AdaptableLinear;
   readonly loraA: LoraFactor;
   readonly loraB: LoraFactor;
@@ -55,15 +64,22 @@ export class LoraLinear extends Module<[x: Tensor], Tensor> {
     return name === 'base' ? '' : name;
   }
 
-  async forward(x: Tensor): Promise<Tensor> {
+  async forward(x: Tensor, { activation, residual }: LinearEnding = {}): Promise<Tensor> {
     const input = this.isTraining && this.dropout > 0 ? dropout(x, this.dropout) : x;
     const narrow = mul(await this.loraA.call(input), this.alpha / this.rank); // [..., rank]
-    return add(await this.base.call(x), await this.loraB.call(narrow));
+    const sum = await this.loraB.call(narrow, { residual: await this.base.call(x) });
+    if (residual !== undefined) {
+      return add(residual, sum);
+    }
+    return activation === undefined ? sum : activate(sum, activation);
   }
 }
 
-/** x [..., in] times weight^T, [..., out]. */
-export class LoraFactor extends Module<[x: Tensor], Tensor> {
+/** x [..., in] times weight^T, [..., out], and what is added to it. */
+export class LoraFactor extends Module<
+  [x: Tensor, added?: { readonly residual?: Tensor }],
+  Tensor
+> {
   /** [out, in] */
   readonly weight: Tensor;
   readonly #isZero: boolean;
@@ -85,8 +101,8 @@ export class LoraFactor extends Module<[x: Tensor], Tensor> {
     setValues(this.weight, (shape) => this.#initial(shape as [number, number], init));
   }
 
-  forward(x: Tensor): Tensor {
-    return linear(x, { weight: this.weight, transposeWeight: true });
+  forward(x: Tensor, added: { readonly residual?: Tensor } = {}): Tensor {
+    return linear(x, { weight: this.weight, transposeWeight: true, ...added });
   }
 
   #initial(shape: readonly [number, number], init: ParameterInit): Tensor {

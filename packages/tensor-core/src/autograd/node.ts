@@ -1,6 +1,7 @@
 // One op in the graph: where its inputs came from, what it saved, and its backward rule.
 
 import { GraphError } from '../errors.js';
+import type { Activation } from '../kernel-calls/products.js';
 import type { Storage } from '../storage.js';
 import type { Shape, Tensor } from '../tensor.js';
 import type { Pass } from './pass.js';
@@ -22,6 +23,19 @@ export type BackwardRule = (
 /** Awaited before the node's backward runs, once per firing. */
 export type GradientHook = (pass: Pass) => void | Promise<void>;
 
+/**
+ * Says that an op's first output is a function of each element of its input. Where one product
+ * alone has that output as its operand, its backward makes the gradient of the input in the kernel
+ * that makes the output's, and hands it over as the gradient of `through`.
+ */
+export interface ActivationNote {
+  readonly kind: Activation;
+  /** The op's second output, which is its input as it is. Holds nothing of the storage. */
+  readonly through: Tensor;
+  /** Products that have met the note. */
+  numProducts: number;
+}
+
 export interface NodeOptions {
   /** Name of the op, for errors and traces. */
   readonly name: string;
@@ -31,6 +45,7 @@ export interface NodeOptions {
   readonly saved: readonly Tensor[];
   /** Leaves whose gradients the rule itself produces by an inner backward (checkpointing). */
   readonly hiddenLeaves?: readonly Tensor[];
+  readonly activation?: ActivationNote;
   readonly backward: BackwardRule;
 }
 
@@ -44,6 +59,7 @@ export class GraphNode {
   readonly hooks: GradientHook[] = [];
   readonly #saved: readonly Storage[];
   #rule: BackwardRule | undefined;
+  #activation: ActivationNote | undefined;
 
   constructor(id: number, options: NodeOptions) {
     this.id = id;
@@ -53,6 +69,7 @@ export class GraphNode {
     this.hiddenLeaves = options.hiddenLeaves ?? [];
     this.#saved = options.saved.map((tensor) => tensor.storage);
     this.#rule = options.backward;
+    this.#activation = options.activation;
     for (const storage of this.#saved) {
       storage.retain();
     }
@@ -65,6 +82,11 @@ export class GraphNode {
 
   get isReleased(): boolean {
     return this.#rule === undefined;
+  }
+
+  /** None once it is released: what it shows may be gone. */
+  get activation(): ActivationNote | undefined {
+    return this.#activation;
   }
 
   /**
@@ -87,6 +109,7 @@ export class GraphNode {
       return;
     }
     this.#rule = undefined;
+    this.#activation = undefined;
     this.hooks.length = 0;
     for (const storage of this.#saved) {
       storage.release();

@@ -16,3 +16,6 @@ export interface KernelCalls
     CustomCalls {}
 
 export type KernelName = keyof KernelCalls;
+
+/** Values of calls that hold views themselves: a custom kernel's operands, a product's epilogue. */
+export const NESTED_VIEWS: ReadonlySet<string> = new Set(['inputs', 'epilogue']);

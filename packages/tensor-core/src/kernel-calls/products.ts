@@ -1,6 +1,8 @@
 // Matrix products and attention.
 
 import type { View } from '../view.js';
+import type { ElementwiseCalls } from './elementwise.js';
+import type { RowCalls } from './rows.js';
 
 /** How far apart the parts of one operand of attention lie, in elements; columns have stride 1. */
 export interface HeadStrides {
@@ -75,6 +77,59 @@ export function sumsOf({ a, b, m, n, aSums, bSums }: ProductCalls['matmul']) {
   ];
 }
 
+/** A function of each element that a product can end with. */
+export type Activation = 'relu' | 'silu' | 'gelu' | 'geluTanh';
+
+/**
+ * What a product ends with: what another kernel would make of its out, in place. Out is then of one
+ * batch, and dense but for 'crossEntropyBackward'; other views are as it is.
+ */
+export type Epilogue =
+  /** out + addend. */
+  | { readonly kind: 'add'; readonly addend: View }
+  /** `activated` becomes the activation of what out holds. */
+  | { readonly kind: 'activate'; readonly activation: Activation; readonly activated: View }
+  /** out * activation'(at). */
+  | { readonly kind: 'slope'; readonly activation: Activation; readonly at: View }
+  /**
+   * crossEntropyBackward of rows of `outRow` columns: what lies behind the n-th is undefined then.
+   */
+  | ({ readonly kind: 'crossEntropyBackward' } & Pick<
+      RowCalls['crossEntropyBackward'],
+      'targets' | 'lse' | 'dLoss' | 'first' | 'classes'
+    >);
+
+/** The kernels that epilogues stand for. */
+export interface EpilogueKernels {
+  binary(call: ElementwiseCalls['binary']): void;
+  unary(call: ElementwiseCalls['unary']): void;
+  unaryBackward(call: ElementwiseCalls['unaryBackward']): void;
+  crossEntropyBackward(call: RowCalls['crossEntropyBackward']): void;
+}
+
+/** Runs a product's epilogue, if it has one, as a kernel of its own. */
+export function runEpilogue(call: ProductCalls['matmul'], kernels: EpilogueKernels): void {
+  const { epilogue, out, m, outRow } = call;
+  switch (epilogue?.kind) {
+    case 'add': {
+      const dense = { shape: [out.size], aStrides: [1], bStrides: [1] };
+      kernels.binary({ kind: 'add', a: epilogue.addend, b: out, out, ...dense });
+      break;
+    }
+    case 'activate':
+      kernels.unary({ kind: epilogue.activation, x: out, out: epilogue.activated });
+      break;
+    case 'slope':
+      kernels.unaryBackward({ kind: epilogue.activation, x: epilogue.at, dy: out, out });
+      break;
+    case 'crossEntropyBackward': {
+      const { kind, ...rest } = epilogue;
+      kernels.crossEntropyBackward({ ...rest, logits: out, out, rows: m, cols: outRow });
+      break;
+    }
+  }
+}
+
 /** Largest head of attention. */
 export const MAX_HEAD_DIM = 256;
 
@@ -87,7 +142,7 @@ export interface ProductCalls {
    * [n]. 16-bit out: dense, or n, outRow and the batch strides even. Two stored rows of each
    * operand must bind. aSums or bSums, not both: sums of one batch's op(a) or op(b) over k, without
    * alpha, as the gradient of a bias is made beside its weight's: [m] of a dense a with transposeA,
-   * [n] of a dense b without transposeB, any float.
+   * [n] of a dense b without transposeB, any float. What the epilogue does comes last.
    */
   matmul: {
     a: View;
@@ -96,6 +151,7 @@ export interface ProductCalls {
     bias: View | undefined;
     aSums?: View | undefined;
     bSums?: View | undefined;
+    epilogue?: Epilogue | undefined;
     m: number;
     n: number;
     k: number;

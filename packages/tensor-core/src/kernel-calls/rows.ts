@@ -138,8 +138,8 @@ export interface RowCalls {
    */
   crossEntropy: { logits: View; targets: View; loss: View; lse: View; rows: number; cols: number };
   /**
-   * out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (j == targets[i])); rows without a target
-   * get 0. In place over logits allowed.
+   * out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (first + j == targets[i])); rows whose
+   * target is not in [0, classes) get 0. In place over logits allowed.
    */
   crossEntropyBackward: {
     logits: View;
@@ -149,5 +149,9 @@ export interface RowCalls {
     out: View;
     rows: number;
     cols: number;
+    /** The class of the first column. Default 0. */
+    first?: number;
+    /** Default cols. */
+    classes?: number;
   };
 }

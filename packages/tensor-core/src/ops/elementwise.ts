@@ -3,8 +3,9 @@
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { checkOptions } from '../check-options.js';
 import type { BinaryKind, UnaryKind } from '../kernel-calls/elementwise.js';
+import type { Activation } from '../kernel-calls/products.js';
 import { oneOf } from '../options.js';
-import type { Tensor } from '../tensor.js';
+import { Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {
   broadcastShapes,
@@ -64,6 +65,9 @@ export function gelu(x: Tensor, options: { readonly approximate?: 'none' | 'tanh
   return unary(options.approximate === 'tanh' ? 'geluTanh' : 'gelu', x);
 }
 
+/** An activation by its name. */
+export const activate = (x: Tensor, kind: Activation): Tensor => unary(kind, x);
+
 /** a + b, broadcast. Mixed float dtypes give the wider: f32, or f32 for f16 with bf16. */
 export const add = (a: Tensor, b: Tensor | number): Tensor =>
   typeof b === 'number' ? scaled('add', a, 1, b) : binary('add', a, b);
@@ -116,6 +120,10 @@ function scaled(op: string, x: Tensor, scale: number, shift: number): Tensor {
 function unary(kind: UnaryKind, x: Tensor): Tensor {
   requireFloat(kind, x);
   const out = runUnary(kind, x);
+  if (isActivation(kind)) {
+    recordActivation(kind, x, out);
+    return out;
+  }
   x.device.record({
     name: kind,
     inputs: [x],
@@ -124,6 +132,34 @@ function unary(kind: UnaryKind, x: Tensor): Tensor {
     backward: ([dy]) => [runUnaryBackward(kind, x, dy!)],
   });
   return out;
+}
+
+/** The kinds of activations: functions that a product can end with. */
+export const ACTIVATION_KINDS = [
+  'relu',
+  'silu',
+  'gelu',
+  'geluTanh',
+] as const satisfies readonly Activation[];
+
+function isActivation(kind: UnaryKind): kind is Activation {
+  return (ACTIVATION_KINDS as readonly UnaryKind[]).includes(kind);
+}
+
+/** Records that `out` is the activation of x; see ActivationNote. */
+export function recordActivation(kind: Activation, x: Tensor, out: Tensor): void {
+  const through = new Tensor(x.storage, x.shape, x.offset);
+  x.device.record({
+    name: kind,
+    inputs: [x],
+    outputs: [out, through],
+    saved: [x],
+    activation: { kind, through, numProducts: 0 },
+    backward: ([dy, dx]) => {
+      const own = dy && runUnaryBackward(kind, x, dy);
+      return [own === undefined || dx === undefined ? (own ?? dx) : add(own, dx)];
+    },
+  });
 }
 
 function runUnary(kind: UnaryKind, x: Tensor): Tensor {

@@ -19,27 +19,31 @@ export interface LayerNormOpOptions {
  * inside.
  */
 export function layerNorm(x: Tensor, options: LayerNormOpOptions = {}): Tensor {
-  return x.device.scope(() => normalize('layerNorm', x, undefined, options).norm);
+  return x.device.scope(() => normalize('layerNorm', x, options, {}).norm);
 }
 
 /**
  * x + residual, and its layerNorm, by one kernel forward and one for both inputs backward. Both
- * have one shape and dtype.
+ * have one shape and dtype. Without a residual x and its layerNorm, whose gradients are one kernel
+ * all the same.
  */
 export function addLayerNorm(
   x: Tensor,
-  options: LayerNormOpOptions & { readonly residual: Tensor },
+  options: LayerNormOpOptions & { readonly residual?: Tensor | undefined },
 ): NormedSum {
   const { residual, ...rest } = options;
-  requireSummands('addLayerNorm', x, residual);
-  return x.device.scope(() => normalize('addLayerNorm', x, residual, rest));
+  if (residual !== undefined) {
+    requireSummands('addLayerNorm', x, residual);
+  }
+  const summed = { residual, isForked: true };
+  return x.device.scope(() => normalize('addLayerNorm', x, rest, summed));
 }
 
 function normalize(
   op: string,
   x: Tensor,
-  residual: Tensor | undefined,
   options: LayerNormOpOptions,
+  summed: { readonly residual?: Tensor | undefined; readonly isForked?: boolean },
 ): NormedSum {
   checkNames(op, options, ['weight', 'bias', 'eps']);
   const { weight, bias, eps = 1e-5 } = options;
@@ -64,5 +68,5 @@ function normalize(
       }
     },
   };
-  return normalizeRows(op, x, { residual, kernels });
+  return normalizeRows(op, x, { ...summed, kernels });
 }

@@ -8,13 +8,12 @@ import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkOptions, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
-import type { BinaryKind } from '../kernel-calls/elementwise.js';
+import type { Epilogue } from '../kernel-calls/products.js';
 import { type OptionRule, oneOf, whole } from '../options.js';
 import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';
 import { cast } from './cast.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
-import { ge, where } from './compare.js';
 import { type CrossEntropyOptions, reduceLosses, requireTargetWeights } from './cross-entropy.js';
 
 export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
@@ -49,10 +48,11 @@ const COLUMN_STEP = 64;
  * packs the whole weight at half the rate of one of 64.
  */
 const ROW_STEP = 64;
-/** Columns behind a chunk that take the targets of other chunks; four keep rows at 16 bytes. */
+/**
+ * Columns behind a chunk, of which nothing is read: rows of whole pages would share few lines of a
+ * CPU's cache. Four keep rows at 16 bytes.
+ */
 const SPARE_COLUMNS = 4;
-/** An id that no class has. */
-const NO_TARGET = 2 ** 32 - 1;
 
 /**
  * crossEntropy of the logits x weight^T, in f32 whatever the dtypes are, x [..., dim], targets
@@ -301,17 +301,23 @@ function fillByRows(head: Head, given: Omit<GradientsOfHead, 'dWeight'>): void {
 }
 
 function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsOfHead): void {
-  const { weight, first: firstRow, rows, classes, dim } = head;
+  const { weight, targets, first: firstRow, rows, classes, dim } = head;
   const x = part(head.x, firstRow * dim, rows * dim);
   const { device } = weight;
   const most = classesOfChunk(head);
   const width = most === classes ? classes : most + SPARE_COLUMNS;
   const logits = device.empty([rows, width]).view();
-  const targetsOf = chunkTargets(head, most);
   for (let first = 0; first < classes; first += most) {
     const count = Math.min(most, classes - first);
     const table = part(weight, first * dim, count * dim);
     const row = { aRow: width, m: rows, n: dim, k: count };
+    const slope = {
+      targets: part(targets, firstRow, rows),
+      lse: part(lse, firstRow, rows),
+      dLoss: part(dLoss, firstRow, rows),
+      first,
+      classes,
+    };
     if (kept === undefined) {
       product(head, {
         a: x,
@@ -322,17 +328,12 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
         k: dim,
         transposeB: true,
         outRow: width,
+        epilogue: { kind: 'crossEntropyBackward', ...slope },
       });
+    } else {
+      const whole = { logits: kept.view(), out: logits, rows, cols: classes };
+      device.run('crossEntropyBackward', { ...whole, ...slope });
     }
-    device.run('crossEntropyBackward', {
-      logits: kept?.view() ?? logits,
-      targets: targetsOf(first),
-      lse: part(lse, firstRow, rows),
-      dLoss: part(dLoss, firstRow, rows),
-      out: logits,
-      rows,
-      cols: width,
-    });
     if (dx !== undefined) {
       product(head, { ...row, a: logits, b: table, out: dx.view(), accumulate: first > 0 });
     }
@@ -357,36 +358,6 @@ function classesOfChunk({
   return Math.min(classes, steps * COLUMN_STEP);
 }
 
-/**
- * Targets counted from a chunk's first class. One that lies in another chunk is the first spare
- * column: the kernel gives a row without a target no gradient at all, and this one has that of its
- * other classes.
- */
-function chunkTargets(head: Head, most: number): (first: number) => View {
-  const { x, targets, first: firstRow, rows, classes } = head;
-  if (most === classes) {
-    return () => part(targets, firstRow, rows);
-  }
-  const { device } = x;
-  const firsts = Array.from({ length: Math.ceil(classes / most) }, (_, i) => i * most);
-  const constants = device.tensor(Uint32Array.of(most, ...firsts));
-  const constant = (index: number) => part(constants, index, 1);
-  const scalar = (value: number) => device.tensor(Uint32Array.of(value), []);
-  const ids = cast(targets, 'u32'); // -100 is 2^32 - 100
-  const least = where(ge(ids, scalar(classes)), scalar(NO_TARGET), scalar(0));
-  const own = device.empty([rows], { dtype: 'u32' }).view();
-  const combine = (kind: BinaryKind, a: View, b: View) => {
-    const walk = { shape: [rows], aStrides: [1], bStrides: [b.size === 1 ? 0 : 1] };
-    device.run('binary', { kind, a, b, out: own, ...walk });
-  };
-  return (first) => {
-    combine('sub', part(ids, firstRow, rows), constant(1 + first / most)); // ids before the chunk wrap around
-    combine('minimum', own, constant(0));
-    combine('maximum', own, part(least, firstRow, rows));
-    return own;
-  };
-}
-
 interface Product {
   readonly a: View;
   readonly b: View;
@@ -397,6 +368,7 @@ interface Product {
   readonly transposeA?: boolean;
   readonly transposeB?: boolean;
   readonly accumulate?: boolean;
+  readonly epilogue?: Epilogue;
   /** Default dense. */
   readonly aRow?: number;
   readonly outRow?: number;

@@ -2,16 +2,25 @@
 // affine map of a linear layer with its bias in the same kernel.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
-import { checkNames } from '../check-options.js';
+import { checkNames, checkValue } from '../check-options.js';
 import { ShapeError } from '../errors.js';
+import {
+  type Activation,
+  type Epilogue,
+  type ProductCalls,
+  runEpilogue,
+} from '../kernel-calls/products.js';
+import { type OptionRule, oneOf } from '../options.js';
 import { elementCountOf, type Tensor } from '../tensor.js';
 import {
   broadcastShapes,
   isSameShape,
   requireFloat,
   requireSameDevice,
+  requireSummands,
   shapeText,
 } from './checks.js';
+import { ACTIVATION_KINDS, recordActivation } from './elementwise.js';
 import { sumRowsInto } from './reduce.js';
 import { broadcastTo, reshape } from './shape.js';
 
@@ -70,22 +79,39 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
   });
 }
 
+const ABSENT: OptionRule = {
+  expected: 'left out beside an activation',
+  holds: (value) => value === undefined,
+};
+
+/** What a linear map can end with, in the same kernel on a GPU: one of them. */
+export interface LinearEnding {
+  /** A function of each element, last. */
+  readonly activation?: Activation | undefined;
+  /** Added last: of the result's shape, and of x's dtype. */
+  readonly residual?: Tensor | undefined;
+}
+
+export interface LinearOptions extends LinearEnding {
+  /** [in, out], or with transposeWeight [out, in] as PyTorch's Linear has it. */
+  readonly weight: Tensor;
+  /** [out] */
+  readonly bias?: Tensor | undefined;
+  readonly transposeWeight?: boolean;
+}
+
 /**
- * x [..., in] times weight plus bias -> [..., out].
- * @param options.weight [in, out], or with transposeWeight [out, in] as PyTorch's Linear has it
- * @param options.bias [out]
+ * x [..., in] times weight plus bias -> [..., out]. Where x is an activation that this product
+ * alone uses, its slope is part of the kernel that makes the gradient of x.
  */
-export function linear(
-  x: Tensor,
-  options: {
-    readonly weight: Tensor;
-    readonly bias?: Tensor | undefined;
-    readonly transposeWeight?: boolean;
-  },
-): Tensor {
-  checkNames('linear', options, ['weight', 'bias', 'transposeWeight']);
-  const { weight, bias, transposeWeight = false } = options;
-  const operands = bias === undefined ? [x, weight] : [x, weight, bias];
+export function linear(x: Tensor, options: LinearOptions): Tensor {
+  checkNames('linear', options, ['weight', 'bias', 'transposeWeight', 'activation', 'residual']);
+  const { weight, bias, transposeWeight = false, activation, residual } = options;
+  const operands = [x, weight, bias, residual].filter((one) => one !== undefined);
+  if (activation !== undefined) {
+    checkValue('linear', 'activation', activation, oneOf(...ACTIVATION_KINDS));
+    checkValue('linear', 'residual', residual, ABSENT);
+  }
   requireFloat('linear', ...operands);
   requireSameDevice('linear', ...operands);
   const [k, n] = lastTwo(weight, transposeWeight);
@@ -100,27 +126,47 @@ export function linear(
   }
   const m = elementCountOf(x.shape.slice(0, -1));
   const { device } = x;
-  const out = device.empty([...x.shape.slice(0, -1), n], { dtype: x.dtype });
-  runMatmul(x, weight, out, { m, n, k, transposeA: false, transposeB: transposeWeight }, { bias });
+  const like = () => device.empty([...x.shape.slice(0, -1), n], { dtype: x.dtype });
+  const out = like();
+  const activated = activation === undefined ? undefined : like();
+  if (residual !== undefined) {
+    requireSummands('linear', out, residual);
+  }
+  const spec = { m, n, k, transposeA: false, transposeB: transposeWeight };
+  runMatmul(x, weight, out, spec, {
+    bias,
+    ending: () => endingOf(options, activated),
+  });
+  const note = device.isGradEnabled ? x.node?.activation : undefined;
+  if (note !== undefined) {
+    note.numProducts += 1;
+  }
+  const slots = [x, weight, bias, residual, note?.through];
   device.record({
     name: 'linear',
-    inputs: operands,
+    inputs: slots.filter((one) => one !== undefined),
     outputs: [out],
-    saved: [...(weight.requiresGrad ? [x] : []), ...(x.requiresGrad ? [weight] : [])],
+    saved: [
+      ...(weight.requiresGrad ? [x] : []),
+      ...(x.requiresGrad ? [weight] : []),
+      ...(note === undefined ? [] : [note.through]),
+    ],
     backward: ([dy], needs) => {
+      // Several products' gradients are added up before they are multiplied by the slope.
+      const isSloped = note?.numProducts === 1;
       let dx: Tensor | undefined;
       if (needs[0]) {
         dx = device.empty(x.shape, { dtype: x.dtype });
-        runMatmul(dy!, weight, dx, {
-          m,
-          n: k,
-          k: n,
-          transposeA: false,
-          transposeB: !transposeWeight,
+        const back = { m, n: k, k: n, transposeA: false, transposeB: !transposeWeight };
+        runMatmul(dy!, weight, dx, back, {
+          ending: () =>
+            isSloped
+              ? { kind: 'slope', activation: note.kind, at: note.through.view() }
+              : undefined,
         });
       }
       const dWeight = needs[1] ? gradientPlace(weight) : undefined;
-      const dBias = needs[2] ? gradientPlace(bias!) : undefined;
+      const dBias = bias !== undefined && needs[2] ? gradientPlace(bias) : undefined;
       // The product with dy sums it, too, where there is one.
       const isProduct = dWeight !== undefined && dWeight.size > 0 && m > 0;
       if (dBias !== undefined && !isProduct) {
@@ -128,17 +174,34 @@ export function linear(
       }
       if (dWeight !== undefined) {
         const sums = isProduct ? dBias : undefined;
-        const spec = { k: m, transposeA: true, transposeB: false };
+        const own = { k: m, transposeA: true, transposeB: false };
         if (transposeWeight) {
-          runMatmul(dy!, x, dWeight, { ...spec, m: n, n: k }, { aSums: sums });
+          runMatmul(dy!, x, dWeight, { ...own, m: n, n: k }, { aSums: sums });
         } else {
-          runMatmul(x, dy!, dWeight, { ...spec, m: k, n }, { bSums: sums });
+          runMatmul(x, dy!, dWeight, { ...own, m: k, n }, { bSums: sums });
         }
       }
-      return bias === undefined ? [dx, dWeight] : [dx, dWeight, dBias];
+      const gradients = [isSloped ? undefined : dx, dWeight, dBias, dy, isSloped ? dx : undefined];
+      return gradients.filter((_, i) => slots[i] !== undefined);
     },
   });
-  return out;
+  if (activation === undefined || activated === undefined) {
+    return out;
+  }
+  recordActivation(activation, out, activated);
+  return activated;
+}
+
+function endingOf(
+  { activation, residual }: LinearEnding,
+  activated: Tensor | undefined,
+): Epilogue | undefined {
+  if (residual !== undefined) {
+    return { kind: 'add', addend: residual.view() };
+  }
+  return activation === undefined
+    ? undefined
+    : { kind: 'activate', activation, activated: activated!.view() };
 }
 
 interface Product {
@@ -199,27 +262,23 @@ function runMatmul(
     readonly bias?: Tensor | undefined;
     readonly aSums?: Tensor | undefined;
     readonly bSums?: Tensor | undefined;
+    readonly ending?: () => Epilogue | undefined;
   } = {},
 ): void {
   if (out.size === 0) {
     return;
   }
+  const { device } = out;
   const { m, n, k, transposeA, transposeB } = spec;
   const batch = out.size / (m * n);
-  if (k === 0) {
-    out.device.run('fill', { out: out.view(), value: 0 });
-    if (options.bias !== undefined) {
-      addRow(out, options.bias, m, n);
-    }
-    return;
-  }
-  out.device.run('matmul', {
+  const call: ProductCalls['matmul'] = {
     a: a.view(),
     b: b.view(),
     out: out.view(),
     bias: options.bias?.view(),
     aSums: options.aSums?.view(),
     bSums: options.bSums?.view(),
+    epilogue: options.ending?.(),
     m,
     n,
     k,
@@ -234,14 +293,22 @@ function runMatmul(
     outBatch: [0, m * n],
     alpha: 1,
     accumulate: false,
+  };
+  if (k > 0) {
+    device.run('matmul', call);
+    return;
+  }
+  device.run('fill', { out: call.out, value: 0 });
+  if (call.bias !== undefined) {
+    const walk = { shape: [m, n], aStrides: [n, 1], bStrides: [0, 1] };
+    device.run('binary', { kind: 'add', a: call.out, b: call.bias, out: call.out, ...walk });
+  }
+  runEpilogue(call, {
+    binary: (own) => device.run('binary', own),
+    unary: (own) => device.run('unary', own),
+    unaryBackward: (own) => device.run('unaryBackward', own),
+    crossEntropyBackward: (own) => device.run('crossEntropyBackward', own),
   });
-}
-
-/** out [m, n] += row [n]. */
-function addRow(out: Tensor, row: Tensor, m: number, n: number): void {
-  const [a, b] = [out.view(), row.view()];
-  const walk = { shape: [m, n], aStrides: [n, 1], bStrides: [0, 1] };
-  out.device.run('binary', { kind: 'add', a, b, out: a, ...walk });
 }
 
 function lastTwo(x: Tensor, isTransposed: boolean): [number, number] {

@@ -8,6 +8,7 @@ import { requireNormRows } from './checks.js';
 
 /** A sum and its normalized rows. */
 export interface NormedSum {
+  /** Without a residual x as it is: what else uses it adds its gradient in the norm's kernel. */
   readonly sum: Tensor;
   readonly norm: Tensor;
 }
@@ -50,13 +51,24 @@ export interface Normalization {
 export function normalizeRows(
   op: string,
   x: Tensor,
-  { residual, kernels }: { readonly residual: Tensor | undefined; readonly kernels: Normalization },
+  {
+    residual,
+    isForked = false,
+    kernels,
+  }: {
+    readonly residual?: Tensor | undefined;
+    /** Whether what else uses x has it from here, as the sum, where there is no residual. */
+    readonly isForked?: boolean;
+    readonly kernels: Normalization;
+  },
 ): NormedSum {
   const { parameters } = kernels;
   const { rows, cols } = requireNormRows(op, x, parameters);
   const { device, dtype } = x;
   const norm = device.empty(x.shape, { dtype });
-  const sum = residual === undefined ? x : device.empty(x.shape, { dtype });
+  const isSplit = isForked && residual === undefined && device.isGradEnabled && x.requiresGrad;
+  const unadded = isSplit ? x.detach() : x;
+  const sum = residual === undefined ? unadded : device.empty(x.shape, { dtype });
   const stats = Array.from({ length: kernels.numStats }, () => device.empty([rows]));
   const statViews = () => stats.map((one) => one.view());
   if (rows > 0) {
@@ -68,7 +80,7 @@ export function normalizeRows(
   device.record({
     name: op,
     inputs: [...summands, ...parameters],
-    outputs: residual === undefined ? [norm] : [norm, sum],
+    outputs: sum === x ? [norm] : [norm, sum],
     saved: [sum, ...stats, ...kernels.saved],
     backward: ([dy, dSum], needs) => {
       if (dy === undefined) {

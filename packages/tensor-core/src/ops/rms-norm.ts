@@ -18,27 +18,31 @@ export interface RmsNormOptions {
 
 /** x / sqrt(mean(x^2) + eps) * (weight + weightOffset) along the last axis, f32 inside. */
 export function rmsNorm(x: Tensor, options: RmsNormOptions = {}): Tensor {
-  return x.device.scope(() => normalize('rmsNorm', x, undefined, options).norm);
+  return x.device.scope(() => normalize('rmsNorm', x, options, {}).norm);
 }
 
 /**
  * x + residual, and its rmsNorm, by one kernel each way: what a block of a transformer begins with.
- * Both have one shape and dtype.
+ * Both have one shape and dtype. Without a residual x and its rmsNorm, whose gradients are one
+ * kernel all the same.
  */
 export function addRmsNorm(
   x: Tensor,
-  options: RmsNormOptions & { readonly residual: Tensor },
+  options: RmsNormOptions & { readonly residual?: Tensor | undefined },
 ): NormedSum {
   const { residual, ...rest } = options;
-  requireSummands('addRmsNorm', x, residual);
-  return x.device.scope(() => normalize('addRmsNorm', x, residual, rest));
+  if (residual !== undefined) {
+    requireSummands('addRmsNorm', x, residual);
+  }
+  const summed = { residual, isForked: true };
+  return x.device.scope(() => normalize('addRmsNorm', x, rest, summed));
 }
 
 function normalize(
   op: string,
   x: Tensor,
-  residual: Tensor | undefined,
   options: RmsNormOptions,
+  summed: { readonly residual?: Tensor | undefined; readonly isForked?: boolean },
 ): NormedSum {
   checkNames(op, options, ['weight', 'weightOffset', 'eps']);
   const { weight, weightOffset = 0, eps = 1e-6 } = options;
@@ -56,5 +60,5 @@ function normalize(
       device.run('rmsNormBackward', { ...given, dSum, dx, dWeight });
     },
   };
-  return normalizeRows(op, x, { residual, kernels });
+  return normalizeRows(op, x, { ...summed, kernels });
 }

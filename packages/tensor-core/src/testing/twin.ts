@@ -4,7 +4,7 @@
 import { byteSize, type DType, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import type { Backend } from '../backend.js';
 import { createReferenceBackend } from '../backends/reference/index.js';
-import type { KernelCalls, KernelName } from '../kernel-calls/kernel-calls.js';
+import { type KernelCalls, type KernelName, NESTED_VIEWS } from '../kernel-calls/kernel-calls.js';
 import type { BackendBuffer, View } from '../view.js';
 import { ConformanceError } from './conformance-error.js';
 import { SeededRandom } from './seeded-random.js';
@@ -114,8 +114,8 @@ export class Twin {
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
     for (const [key, value] of Object.entries(call)) {
       this.#nameOperand(value, `${kernel}.${key}`);
-      if (kernel === 'custom' && key === 'inputs') {
-        for (const [name, input] of Object.entries(value as object)) {
+      if (NESTED_VIEWS.has(key)) {
+        for (const [name, input] of Object.entries((value ?? {}) as object)) {
           this.#nameOperand(input, `${kernel}.${name}`);
         }
       }
@@ -282,7 +282,7 @@ function placed(call: object, buffers: ReadonlyMap<BackendBuffer, BackendBuffer>
       const view = value as View;
       return [key, { ...view, buffer: buffers.get(view.buffer)! }];
     }
-    return [key, key === 'inputs' ? placed(value, buffers) : value];
+    return [key, NESTED_VIEWS.has(key) ? placed(value, buffers) : value];
   });
   return Object.fromEntries(entries);
 }

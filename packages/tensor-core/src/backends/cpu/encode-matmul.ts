@@ -10,9 +10,10 @@ import {
   OP_MATMUL,
 } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { sumsOf } from '../../kernel-calls/products.js';
+import { runEpilogue, sumsOf } from '../../kernel-calls/products.js';
 import type { CommandWriter } from './command-writer.js';
-import { reduce } from './encode-rows.js';
+import { binary, unary, unaryBackward } from './encode-elementwise.js';
+import { crossEntropyBackward, reduce } from './encode-rows.js';
 
 /** A thread's rate, which decides only how far work is split. */
 const FLOP_PER_NS = 45;
@@ -56,6 +57,12 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   for (const { x, out, inner } of sumsOf(call)) {
     reduce({ kind: 'sum', x, out, outer: 1, dim: k, inner }, w);
   }
+  runEpilogue(call, {
+    binary: (own) => binary(own, w),
+    unary: (own) => unary(own, w),
+    unaryBackward: (own) => unaryBackward(own, w),
+    crossEntropyBackward: (own) => crossEntropyBackward(own, w),
+  });
 }
 
 interface Columns {

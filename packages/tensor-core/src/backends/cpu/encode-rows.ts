@@ -152,9 +152,10 @@ export function crossEntropyBackward(
   call: KernelCalls['crossEntropyBackward'],
   w: CommandWriter,
 ): void {
-  const { rows, cols } = call;
+  const { rows, cols, first = 0, classes = cols } = call;
   w.start(OP_CROSS_ENTROPY_BACKWARD, 'crossEntropyBackward').view(call.logits);
-  w.address(call.targets).address(call.lse).address(call.dLoss).view(call.out).int(rows, cols);
+  w.address(call.targets).address(call.lse).address(call.dLoss).view(call.out);
+  w.int(rows, cols, first, classes);
   w.commit(rowChunks(w, rows * cols * 1.5, rows));
 }
 

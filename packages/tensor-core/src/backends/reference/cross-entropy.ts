@@ -27,7 +27,7 @@ export function crossEntropy(call: KernelCalls['crossEntropy'], open: Open): voi
 }
 
 export function crossEntropyBackward(call: KernelCalls['crossEntropyBackward'], open: Open): void {
-  const { rows, cols } = call;
+  const { rows, cols, first = 0, classes = cols } = call;
   const logits = open(call.logits);
   const targets = open(call.targets);
   const lse = open(call.lse);
@@ -35,10 +35,10 @@ export function crossEntropyBackward(call: KernelCalls['crossEntropyBackward'], 
   const out = open(call.out);
   for (let r = 0; r < rows; r++) {
     const target = targets.get(r);
-    const hasTarget = target >= 0 && target < cols;
+    const hasTarget = target >= 0 && target < classes;
     for (let j = 0; j < cols; j++) {
       const probability = Math.exp(logits.get(r * cols + j) - lse.get(r));
-      const slope = probability - (j === target ? 1 : 0);
+      const slope = probability - (first + j === target ? 1 : 0);
       out.set(r * cols + j, hasTarget ? dLoss.get(r) * slope : 0);
     }
   }

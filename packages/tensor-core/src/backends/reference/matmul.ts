@@ -1,8 +1,10 @@
 // Batched matrix products of strided, optionally transposed operands.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { sumsOf } from '../../kernel-calls/products.js';
+import { runEpilogue, sumsOf } from '../../kernel-calls/products.js';
+import { crossEntropyBackward } from './cross-entropy.js';
 import { type Open, valuesOf } from './elements.js';
+import { binary, unary, unaryBackward } from './elementwise.js';
 import { reduce } from './reduce.js';
 
 export function matmul(call: KernelCalls['matmul'], open: Open): void {
@@ -34,4 +36,10 @@ export function matmul(call: KernelCalls['matmul'], open: Open): void {
   for (const { x, out, inner } of sumsOf(call)) {
     reduce({ kind: 'sum', x, out, outer: 1, dim: k, inner }, open);
   }
+  runEpilogue(call, {
+    binary: (own) => binary(own, open),
+    unary: (own) => unary(own, open),
+    unaryBackward: (own) => unaryBackward(own, open),
+    crossEntropyBackward: (own) => crossEntropyBackward(own, open),
+  });
 }

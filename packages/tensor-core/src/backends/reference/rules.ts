@@ -3,7 +3,11 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import { ShapeError, StateError } from '../../errors.js';
-import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
+import {
+  type KernelCalls,
+  type KernelName,
+  NESTED_VIEWS,
+} from '../../kernel-calls/kernel-calls.js';
 import type { AttentionOperands, HeadStrides } from '../../kernel-calls/products.js';
 import type { Span } from '../../kernel-calls/updates.js';
 import { numNormNodes } from '../../norm-spans.js';
@@ -45,7 +49,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   attention: { out: [], stats: [] },
   attentionBackward: { stats: [], dq: [], dk: [], dv: [] },
   attentionMaskGradient: { dMask: [] },
-  matmul: { out: [], aSums: [], bSums: [] },
+  matmul: { out: [], aSums: [], bSums: [], activated: [] },
   normNodes: { out: [] },
   normTree: { out: [] },
   clipFactor: { norm: [], scale: [] },
@@ -158,16 +162,20 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
     return { ...extents, dOut: extents.out, dMask: extents.mask };
   },
   matmul: (call) => {
-    const { m, n, k, transposeA, transposeB, batch } = call;
+    const { m, n, k, transposeA, transposeB, batch, epilogue } = call;
     const a = transposeA ? [k, m] : [m, k];
     const b = transposeB ? [n, k] : [k, n];
+    const out = reach([...batch, m, n], [...call.outBatch, call.outRow, 1]);
+    const isWholeRows = epilogue?.kind === 'crossEntropyBackward';
     return {
       a: reach([...batch, ...a], [...call.aBatch, call.aRow, 1]),
       b: reach([...batch, ...b], [...call.bBatch, call.bRow, 1]),
-      out: reach([...batch, m, n], [...call.outBatch, call.outRow, 1]),
+      out: isWholeRows ? m * call.outRow : out,
       bias: n,
       aSums: m,
       bSums: n,
+      ...{ addend: out, activated: out, at: out },
+      ...{ targets: m, lse: m, dLoss: m },
     };
   },
   normNodes: ({ spans }) => ({ x: spansEnd(spans), out: numNormNodes(spans) }),
@@ -199,10 +207,10 @@ const STRIDED: ReadonlySet<KernelName> = new Set([
  * @throws {StateError} for operands that overlap where they must not
  */
 export function checkCall<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
-  const operands = kernel === 'custom' ? (call as KernelCalls['custom']).inputs : {};
-  const views = [...Object.entries(call), ...Object.entries(operands)].filter(
-    (entry): entry is [string, View] => isView(entry[1]),
-  );
+  const nested = Object.entries(call).filter(([key]) => NESTED_VIEWS.has(key));
+  const views = [call, ...nested.map(([, values]) => (values ?? {}) as object)]
+    .flatMap((values) => Object.entries(values))
+    .filter((entry): entry is [string, View] => isView(entry[1]));
   const outputs = OUTPUTS[kernel];
   const extents = EXTENTS[kernel](call);
   for (const [key, view] of views) {

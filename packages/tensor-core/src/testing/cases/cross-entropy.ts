@@ -53,6 +53,12 @@ function inPlaceCase(dtype: DType): ConformanceCase {
     const lse = twin.floats(9, 'f32', { low: 4, high: 5 });
     const dLoss = twin.floats(9, 'f32');
     twin.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out: logits });
+    // Columns from class 60 on of 200: targets before them, in them, behind them, and no class.
+    const part = { ...extent, first: 60, classes: 200 };
+    const others = twin.values([59, 60, 124, 125, 199, 200, -100, 0, 61], 'i32');
+    const own = twin.floats(585, dtype, { isWritten: true });
+    const out = { ...part, lse, dLoss, targets: others, logits: own, out: own };
+    twin.run('crossEntropyBackward', out);
   });
 }
 

@@ -2,6 +2,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import type { Epilogue } from '../../kernel-calls/products.js';
 import type { View } from '../../view.js';
 import { type ConformanceCase, twinCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
@@ -56,6 +57,8 @@ export function matmulCases(): ConformanceCase[] {
     ...FLOATS.map(epilogueCase),
     biasMixCase(),
     ...FLOATS.map(sumsCase),
+    ...FLOATS.map(endingsCase),
+    longEndingsCase(),
     ...FLOATS.map(batchCase),
     ...FLOATS.map(attentionCase),
     stridedCase(),
@@ -165,6 +168,69 @@ function sumsCase(dtype: DType): ConformanceCase {
       twin.run('matmul', { ...PLAIN, ...extent, ...operands(), bSums: sums(n), alpha: 0.5 });
     }
   });
+}
+
+/**
+ * What a product ends with: in rows of vectors and others, over tiles' edges, behind a bias, and of
+ * so much k that it is cut into parts.
+ */
+function endingsCase(dtype: DType): ConformanceCase {
+  return twinCase(`matmul ${dtype} with every epilogue`, 'sum', (twin) => {
+    for (const [m, n, k, activation] of [
+      [5, 7, 3, 'silu'],
+      [36, 68, 20, 'geluTanh'],
+      [12, 20, 1100, 'relu'],
+    ] as const) {
+      const { end, like } = endings(twin, dtype, { m, n, k });
+      end({ kind: 'add', addend: like() }, { hasBias: true, accumulate: n === 7 });
+      const activated = twin.output(m * n, dtype, { offset: 4 });
+      end({ kind: 'activate', activation, activated }, { hasBias: true });
+      end({ kind: 'slope', activation, at: like() });
+      end(logitSlopes(twin, m, n));
+    }
+  });
+}
+
+/** The two of them whose text is longest, and one after parts of k. */
+function longEndingsCase(): ConformanceCase {
+  return twinCase('matmul f32 of all shapes with an epilogue', 'sum', (twin) => {
+    const [m, n] = [36, 68];
+    const { end, like } = endings(twin, 'f32', { m, n, k: 20 });
+    end({ kind: 'slope', activation: 'geluTanh', at: like() });
+    end(logitSlopes(twin, m, n));
+    const cut = endings(twin, 'f32', { m: 12, n: 20, k: 1100 });
+    cut.end({ kind: 'slope', activation: 'geluTanh', at: cut.like() });
+  });
+}
+
+function endings(twin: Twin, dtype: DType, { m, n, k }: { m: number; n: number; k: number }) {
+  return {
+    end: (epilogue: Epilogue, { accumulate = false, hasBias = false } = {}) =>
+      twin.run('matmul', {
+        ...PLAIN,
+        ...{ m, n, k, aRow: k, bRow: n, outRow: n, accumulate, epilogue },
+        a: twin.floats(m * k, dtype, { offset: 4 }),
+        b: twin.floats(k * n, dtype, { offset: 8, low: -0.3, high: 0.3 }),
+        bias: hasBias ? twin.floats(n, dtype, { offset: 2 }) : undefined,
+        out: accumulate
+          ? twin.floats(m * n, dtype, { offset: 4, isWritten: true })
+          : twin.output(m * n, dtype, { offset: 4 }),
+      }),
+    like: () => twin.floats(m * n, dtype, { offset: 8, low: -3, high: 3 }),
+  };
+}
+
+/** Targets before the columns, in them, behind them, and no class at all. */
+function logitSlopes(twin: Twin, m: number, n: number): Epilogue {
+  const ids = Array.from({ length: m }, (_, i) => [3, 6 + (i % n), 6 + n, -100][i % 4]!);
+  return {
+    kind: 'crossEntropyBackward',
+    targets: twin.values(ids, 'i32', { offset: 1 }),
+    lse: twin.floats(m, 'f32', { offset: 1, low: 1, high: 2 }),
+    dLoss: twin.floats(m, 'f32', { offset: 3 }),
+    first: 6,
+    classes: 7 + n,
+  };
 }
 
 /** Dense batches; with odd 16-bit matrices, words straddle rows and matrices. */

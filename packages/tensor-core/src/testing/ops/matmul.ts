@@ -1,11 +1,13 @@
 // Op cases of matrix products and linear maps.
 
+import { add, gelu, neg } from '../../ops/elementwise.js';
 import { linear, matmul } from '../../ops/matmul.js';
 import { type OpCase, opCase } from '../op-check.js';
 import type { FloatDType } from '../op-tolerance.js';
 import { FLOATS } from '../sizes.js';
-import { pairTwin } from '../twins/elementwise.js';
+import { geluErf, geluTanh, mapTwin, pairTwin, siluOf } from '../twins/elementwise.js';
 import { matmulTwin } from '../twins/matmul.js';
+import type { TwinArray } from '../twins/twin-array.js';
 
 const TRANSPOSES = [
   [false, false],
@@ -42,6 +44,7 @@ export function matmulOpCases(): OpCase[] {
     ]),
     ...emptyCases(),
     ...linearCases(),
+    ...FLOATS.flatMap(endingCases),
   ];
 }
 
@@ -121,4 +124,60 @@ function linearCase(
       roundings: 2, // the bias's gradient adds rounded terms
     },
   );
+}
+
+/** Linear maps that end with something, and those of an activation, which backward goes through. */
+function endingCases(dtype: FloatDType): OpCase[] {
+  const [x, inner, outer] = [{ shape: [2, 3, 7] }, { shape: [7, 5] }, { shape: [5, 7] }];
+  const rowsOf = (y: TwinArray) => ({ shape: [6, y.shape.at(-1)!], data: y.data });
+  const mapped = (y: TwinArray, w: TwinArray) => {
+    const { data } = matmulTwin(rowsOf(y), w, {});
+    return { shape: [2, 3, w.shape[1]!], data };
+  };
+  const plus = (a: TwinArray, b: TwinArray) => pairTwin(a, b, (u, v) => u + v);
+  const activations = [
+    ['geluTanh', geluTanh],
+    ['silu', siluOf],
+    ['gelu', geluErf],
+    ['relu', (value: number) => Math.max(0, value)],
+  ] as const;
+  return [
+    opCase(`linear ${dtype} with a residual`, {
+      dtype,
+      inputs: [x, inner, { shape: [5] }, { shape: [2, 3, 5] }],
+      op: ([y, weight, bias, residual]) => linear(y!, { weight: weight!, bias, residual }),
+      twin: ([y, w, bias, residual]) => plus(plus(mapped(y!, w!), bias!), residual!),
+      roundings: 3,
+    }),
+    ...activations.slice(0, dtype === 'f32' ? 4 : 1).map(([activation, f]) =>
+      opCase(`linear ${dtype} of a linear with ${activation}`, {
+        dtype,
+        inputs: [x, inner, outer],
+        op: ([y, first, second]) =>
+          y!.device.scope(() =>
+            linear(linear(y!, { weight: first!, activation }), { weight: second! }),
+          ),
+        twin: ([y, first, second]) => mapped(mapTwin(mapped(y!, first!), f), second!),
+        roundings: 4,
+      }),
+    ),
+    opCase(`linear ${dtype} of what others use, too`, {
+      dtype,
+      inputs: [{ shape: [2, 3, 5] }, { shape: [5, 5] }, { shape: [5, 5] }],
+      op: ([y, first, second]) =>
+        y!.device.scope(() => {
+          const active = gelu(y!, { approximate: 'tanh' });
+          const both = add(linear(active, { weight: first! }), linear(active, { weight: second! }));
+          const alone = gelu(y!, { approximate: 'tanh' });
+          return add(add(both, linear(alone, { weight: first! })), neg(alone));
+        }),
+      twin: ([y, first, second]) => {
+        const active = mapTwin(y!, geluTanh);
+        const both = plus(mapped(active, first!), mapped(active, second!));
+        const negative = mapTwin(active, (value) => -value);
+        return plus(plus(both, mapped(active, first!)), negative);
+      },
+      roundings: 8,
+    }),
+  ];
 }

@@ -75,6 +75,21 @@ export function normOpCases(): OpCase[] {
         roundings: 8,
       }),
     ]),
+    ...(['addRmsNorm', 'addLayerNorm'] as const).map((op) =>
+      opCase(`${op} ${dtype} without a residual`, {
+        dtype,
+        inputs: [{ shape: [3, 7] }, { shape: [7] }],
+        op: ([x, weight]) => {
+          const norm = op === 'addRmsNorm' ? addRmsNorm : addLayerNorm;
+          return joined(x!, () => norm(x!, { weight: weight!, eps: EPS }));
+        },
+        twin: ([x, weight]) => {
+          const norm = op === 'addRmsNorm' ? rmsNormTwin : layerNormTwin;
+          return joinedTwin(x!, norm(x!, { weight, eps: EPS }));
+        },
+        roundings: 8,
+      }),
+    ),
     ...(['sum', 'norm'] as const).map((used) =>
       opCase(`addRmsNorm ${dtype} of which only the ${used} is used`, {
         dtype,

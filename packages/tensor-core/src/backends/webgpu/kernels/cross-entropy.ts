@@ -51,7 +51,7 @@ export function crossEntropyBackward(
   ctx: KernelContext,
   call: KernelCalls['crossEntropyBackward'],
 ): void {
-  const { logits, targets, lse, dLoss, out, rows, cols } = call;
+  const { logits, targets, lse, dLoss, out, rows, cols, first: firstClass, classes } = call;
   // Odd 16-bit rows go through f32, two at least so that blocks start at whole words.
   const isWhole = hasWholeRows(out, cols);
   const dtypes = [logits.dtype, isWhole ? out.dtype : 'f32'] as const;
@@ -66,6 +66,8 @@ export function crossEntropyBackward(
       dLoss: perRow(dLoss),
       rows: numRows,
       cols,
+      ...(firstClass === undefined ? {} : { first: firstClass }),
+      ...(classes === undefined ? {} : { classes }),
     };
     if (isWhole) {
       backwardRows(ctx, { ...part, out: block(out) });
@@ -76,10 +78,10 @@ export function crossEntropyBackward(
 }
 
 function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackward']): void {
-  const { logits, targets, lse, dLoss, out, rows, cols } = call;
+  const { logits, targets, lse, dLoss, out, rows, cols, first = 0, classes = cols } = call;
   const isInPlace = isSameView(logits, out);
   const value = (j: string) =>
-    `slope * (exp_of(load_x(base + ${j}) - total) - select(0.0, 1.0, ${j} == t))`;
+    `slope * (exp_of(load_x(base + ${j}) - total) - select(0.0, 1.0, P.first + ${j} == t))`;
   runRows(ctx, {
     key: `crossEntropyBackward ${isInPlace ? 'in place' : logits.dtype} to ${out.dtype}`,
     rows,
@@ -93,14 +95,14 @@ function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackwar
       { name: 'out', type: out.dtype, access: 'read_write' },
     ],
     aliases: isInPlace ? { x: 'out' } : {},
-    params: {},
+    params: { first: 'u32', classes: 'u32' },
     body: `
   let t = load_targets(row);
-  let has_target = t < P.cols;
+  let has_target = t < P.classes;
   let slope = load_d_loss(row);
   let total = load_lse(row);
   ${storeRow(out, (j) => `select(0.0, ${value(j)}, has_target)`)}`,
-    values: {},
+    values: { first, classes },
     views: [...(isInPlace ? [] : [logits]), targets, lse, dLoss, out],
   });
 }

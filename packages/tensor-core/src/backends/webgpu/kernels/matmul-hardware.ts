@@ -8,6 +8,7 @@ import type { KernelContext } from '../context.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 import type { MatmulCall } from './matmul.js';
+import { epilogueViews } from './matmul-epilogue.js';
 import type { MatmulSpec, SharedTile } from './matmul-tiles.js';
 import { present } from './rows.js';
 
@@ -100,13 +101,14 @@ export function longestK(extent: Extent, maxFlops: number): number {
  * Operands whose every row starts and ends at a multiple of four elements, wherever the view lies.
  */
 export function wideOf(call: MatmulCall): MatmulSpec['wide'] {
-  const { a, b, out, m, n, k, transposeA, transposeB } = call;
+  const { a, b, out, m, n, k, transposeA, transposeB, epilogue } = call;
   const isWide = (view: View, strides: readonly number[]) =>
     [view.byteOffset / byteSize(view.dtype), ...strides].every((value) => value % 4 === 0);
+  const likeOut = epilogue?.kind === 'crossEntropyBackward' ? [] : epilogueViews(epilogue);
   return {
     a: isWide(a, [call.aRow, transposeA ? m : k, ...call.aBatch]),
     b: isWide(b, [call.bRow, transposeB ? k : n, ...call.bBatch]),
-    out: isWide(out, [call.outRow, n, ...call.outBatch]),
+    out: [out, ...likeOut].every((view) => isWide(view, [call.outRow, n, ...call.outBatch])),
   };
 }
 

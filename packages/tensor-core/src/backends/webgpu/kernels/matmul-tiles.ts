@@ -3,6 +3,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
+import type { EpilogueText } from './matmul-epilogue.js';
 import { type MatrixTile, matrixBody, matrixEnables } from './matmul-matrix.js';
 import { sharedBody } from './matmul-shared.js';
 
@@ -24,6 +25,7 @@ export interface MatmulSpec {
    * vectors.
    */
   readonly wide: Readonly<Record<'a' | 'b' | 'out', boolean>>;
+  readonly epilogue: EpilogueText | undefined;
 }
 
 export interface SharedTile {
@@ -70,7 +72,7 @@ export function tileName(tile: Tile): string {
 }
 
 export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
-  const { a, b, out, bias, accumulate, sums, transposeA, transposeB } = spec;
+  const { a, b, out, bias, accumulate, sums, transposeA, transposeB, epilogue } = spec;
   const size: readonly [number, number, number] = [threadsOf(tile), 1, 1];
   const body = {
     shared: sharedBody,
@@ -89,13 +91,14 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
     broadcast: ['subgroups'],
   }[tile.kind];
   return defineKernel({
-    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}${sums ? ` sums ${sums}` : ''}${wide.length > 0 ? ` wide ${wide.join(' ')}` : ''} ${tileName(tile)}`,
+    label: `matmul ${letters} ${a} ${b} to ${out}${bias ? ' bias' : ''}${accumulate ? ' accumulate' : ''}${sums ? ` sums ${sums}` : ''}${epilogue ? ` ${epilogue.name}` : ''}${wide.length > 0 ? ` wide ${wide.join(' ')}` : ''} ${tileName(tile)}`,
     enables,
     bindings: [
       { name: 'a', type: a, access: 'read', isWide: isWide('a'), isShaderF16: isShaderF16(a) },
       { name: 'b', type: b, access: 'read', isWide: isWide('b'), isShaderF16: isShaderF16(b) },
       ...(bias === undefined ? [] : [{ name: 'bias', type: bias, access: 'read' as const }]),
       { name: 'out', type: out, access: 'read_write', isWide: isWide('out') },
+      ...(epilogue?.bindings ?? []),
       ...(sums === undefined
         ? []
         : [{ name: 'sums', type: 'f32' as const, access: 'read_write' as const }]),
@@ -119,11 +122,13 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
       part_k: 'u32',
       out_part: 'u32',
       alpha: 'f32',
+      ...epilogue?.params,
     },
     workgroupSize: size,
     isCuttable: true,
     // out [m, n] = alpha * op(a) [m, k] x op(b) [k, n] + bias; `a_base` and so on are the batch's.
     body: `
+${epilogue?.helpers ?? ''}
 ${isWide('out') ? storeQuad(spec) : storePair(spec)}
 ${body(tile as never, size, spec)}`,
   });
@@ -141,16 +146,17 @@ function threadsOf(tile: Tile): number {
 }
 
 /** Stores columns col and col + 1; col is even, and for 16-bit outputs so is n. */
-function storePair({ out, bias, accumulate }: MatmulSpec): string {
+function storePair({ out, bias, accumulate, epilogue }: MatmulSpec): string {
   const body =
     elementsPerWord(out) === 2
-      ? 'store2_out(at, finish(at, col, low), finish(at + 1u, col + 1u, high));'
-      : `store_out(at, finish(at, col, low));
-  if (col + 1u < P.n) { store_out(at + 1u, finish(at + 1u, col + 1u, high)); }`;
-  return `fn finish(at: u32, col: u32, sum: f32) -> f32 {
+      ? 'store2_out(at, finish(at, row, col, low), finish(at + 1u, row, col + 1u, high));'
+      : `store_out(at, finish(at, row, col, low));
+  if (col + 1u < P.n) { store_out(at + 1u, finish(at + 1u, row, col + 1u, high)); }`;
+  return `fn finish(at: u32, row: u32, col: u32, sum: f32) -> f32 {
   var v = P.alpha * sum;
   ${bias === undefined ? '' : 'v += load_bias(col);'}
   ${accumulate ? 'v += load_out(at);' : ''}
+  ${epilogue?.one ?? ''}
   return v;
 }
 fn store_pair(base: u32, row: u32, col: u32, low: f32, high: f32) {
@@ -165,7 +171,7 @@ fn store_quad(base: u32, row: u32, col: u32, sum: vec4<f32>) {
 }
 
 /** Stores four columns at once, of rows that begin and end at multiples of four. */
-function storeQuad({ bias, accumulate }: MatmulSpec): string {
+function storeQuad({ bias, accumulate, epilogue }: MatmulSpec): string {
   const biases = [0, 1, 2, 3].map((i) => `load_bias(col + ${i}u)`).join(', ');
   return `fn store_quad(base: u32, row: u32, col: u32, sum: vec4<f32>) {
   if (row >= P.m || col >= P.n) { return; }
@@ -173,6 +179,7 @@ function storeQuad({ bias, accumulate }: MatmulSpec): string {
   var v = P.alpha * sum;
   ${bias === undefined ? '' : `v += vec4<f32>(${biases});`}
   ${accumulate ? 'v += load4_out(at);' : ''}
+  ${epilogue?.quad ?? ''}
   store4_out(at, v);
 }`;
 }

@@ -4,13 +4,15 @@
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../errors.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
-import { sumsOf } from '../../../kernel-calls/products.js';
+import { runEpilogue, sumsOf } from '../../../kernel-calls/products.js';
 import type { View } from '../../../view.js';
 import { BINDING_ALIGNMENT } from '../clashes.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { elementsPerWord } from '../kernel.js';
 import { cast, fill } from './cast.js';
-import { binary } from './elementwise.js';
+import { crossEntropyBackward } from './cross-entropy.js';
+import { binary, unary, unaryBackward } from './elementwise.js';
+import { epilogueParams, epilogueText, epilogueViews } from './matmul-epilogue.js';
 import {
   chooseHardwareTile,
   HARDWARE_TILES,
@@ -81,6 +83,16 @@ export function candidateTiles(
 }
 
 export function matmul(ctx: KernelContext, call: MatmulCall): void {
+  if (!endsItself(ctx, call)) {
+    matmul(ctx, { ...call, epilogue: undefined });
+    runEpilogue(call, {
+      binary: (own) => binary(ctx, own),
+      unary: (own) => unary(ctx, own),
+      unaryBackward: (own) => unaryBackward(ctx, own),
+      crossEntropyBackward: (own) => crossEntropyBackward(ctx, own),
+    });
+    return;
+  }
   if (!canSum(ctx, call)) {
     matmul(ctx, { ...call, aSums: undefined, bSums: undefined });
     for (const { x, out, inner } of sumsOf(call)) {
@@ -124,6 +136,26 @@ function canSum(ctx: KernelContext, call: MatmulCall): boolean {
     ctx.fits([a, b, { ...out, dtype: 'f32' }]) &&
     longestK({ m, n, k, batches: 1 }, ctx.profile.maxFlops) === k;
   return !ctx.profile.isSoftware && isOneBlock && all.every((sums) => sums.out.dtype === 'f32');
+}
+
+/**
+ * Whether the product's own kernel does what comes last, if there is anything: CPU drivers gain
+ * nothing by it, and sums that are not yet whole can't have it.
+ */
+function endsItself(ctx: KernelContext, call: MatmulCall): boolean {
+  const { epilogue, a, b, out, m, n, k, batch } = call;
+  if (epilogue === undefined) {
+    return true;
+  }
+  const extent = { m, n, k, batches: batch[0] * batch[1] };
+  const views = [out, ...epilogueViews(epilogue)];
+  return (
+    !ctx.profile.isSoftware &&
+    views.every(({ dtype }) => elementsPerWord(dtype) === 1) &&
+    ctx.fits([a, b, ...views]) &&
+    longestK(extent, ctx.profile.maxFlops) === k &&
+    partsOf(extent).numParts === 1
+  );
 }
 
 /** The class of products that share a choice of tile. */
@@ -362,7 +394,7 @@ function dispatchParts(
   call: MatmulCall,
   { tile, numParts, partK }: { tile: Tile; numParts: number; partK: number },
 ): void {
-  const { a, b, out, bias, aSums, bSums, m, n, k, transposeA, transposeB, batch } = call;
+  const { a, b, out, bias, aSums, bSums, m, n, k, transposeA, transposeB, batch, epilogue } = call;
   const sums = aSums ?? bSums;
   const wide = isHardwareTile(tile) ? wideOf(call) : NOT_WIDE;
   const spec = {
@@ -376,8 +408,9 @@ function dispatchParts(
     transposeB,
     hasShaderF16: ctx.profile.hasShaderF16,
   } as const;
-  const key = `matmul ${[...Object.values(spec), ...Object.values(wide)].join(' ')} ${tileName(tile)}`;
-  const compiled = ctx.kernel(key, () => matmulKernel({ ...spec, wide }, tile));
+  const ending = epilogueText(epilogue, wide.out);
+  const key = `matmul ${[...Object.values(spec), ...Object.values(wide)].join(' ')} ${ending?.name} ${tileName(tile)}`;
+  const compiled = ctx.kernel(key, () => matmulKernel({ ...spec, wide, epilogue: ending }, tile));
   const [tileM, tileN] = tileExtent(tile);
   const numBatches = batch[0] * batch[1];
   // Parts come with one batch alone, so that z counts either.
@@ -402,8 +435,9 @@ function dispatchParts(
         part_k: partK,
         out_part: m * n,
         alpha: call.alpha,
+        ...epilogueParams(call),
       },
-      views: [a, b, ...present(bias), out, ...present(sums)],
+      views: [a, b, ...present(bias), out, ...epilogueViews(epilogue), ...present(sums)],
       grid: [
         Math.ceil(n / tileN),
         Math.ceil(m / tileM),

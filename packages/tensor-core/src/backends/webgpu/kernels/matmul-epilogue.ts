@@ -1,0 +1,110 @@
+// What a product does with its sums before it stores them, so that nobody reads and writes them
+// again: the functions are those of the kernels that it stands for, and so are the bits. Only
+// hardware gains by it.
+
+import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import type { Epilogue } from '../../../kernel-calls/products.js';
+import type { View } from '../../../view.js';
+import type { Binding, ParamType } from '../kernel.js';
+import { ACTIVATIONS, DERIVATIVES, FUNCTIONS, SLOPES } from './elementwise.js';
+
+/** Part of a product's text. */
+export interface EpilogueText {
+  /** Names it completely. */
+  readonly name: string;
+  readonly helpers: string;
+  readonly bindings: readonly Binding[];
+  readonly params: Readonly<Record<string, ParamType>>;
+  /** Statements on `v`, four columns from `col` on of `row`, at `at` in out. */
+  readonly quad: string;
+  /** The same of one column, `v`. */
+  readonly one: string;
+}
+
+/** In the order of the bindings. */
+export function epilogueViews(epilogue: Epilogue | undefined): View[] {
+  switch (epilogue?.kind) {
+    case undefined:
+      return [];
+    case 'add':
+      return [epilogue.addend];
+    case 'activate':
+      return [epilogue.activated];
+    case 'slope':
+      return [epilogue.at];
+    case 'crossEntropyBackward':
+      return [epilogue.targets, epilogue.lse, epilogue.dLoss];
+  }
+}
+
+export function epilogueParams(call: KernelCalls['matmul']): Readonly<Record<string, number>> {
+  const { epilogue, outRow } = call;
+  if (epilogue?.kind !== 'crossEntropyBackward') {
+    return {};
+  }
+  const { first = 0, classes = outRow } = epilogue;
+  return { first_class: first, classes };
+}
+
+/** @param isWide whether views that are as out is are loaded and stored as vectors */
+export function epilogueText(
+  epilogue: Epilogue | undefined,
+  isWide: boolean,
+): EpilogueText | undefined {
+  if (epilogue === undefined) {
+    return undefined;
+  }
+  const like = (name: string, access: Binding['access']): Binding => {
+    return { name, type: 'f32', access, isWide };
+  };
+  const each = (f: (v: string) => string) =>
+    `vec4<f32>(${['x', 'y', 'z', 'w'].map((c) => f(c)).join(', ')})`;
+  switch (epilogue.kind) {
+    case 'add':
+      return {
+        name: 'add',
+        helpers: '',
+        bindings: [like('addend', 'read')],
+        params: {},
+        quad: 'v = load4_addend(at) + v;',
+        one: 'v = load_addend(at) + v;',
+      };
+    case 'activate':
+      return {
+        name: epilogue.activation,
+        helpers: `${ACTIVATIONS}fn activate(x: f32) -> f32 { return ${FUNCTIONS[epilogue.activation]}; }`,
+        bindings: [like('activated', 'read_write')],
+        params: {},
+        quad: `store4_activated(at, ${each((c) => `activate(v.${c})`)});`,
+        one: 'store_activated(at, activate(v));',
+      };
+    case 'slope':
+      return {
+        name: `slope of ${epilogue.activation}`,
+        helpers: `${ACTIVATIONS}${SLOPES}fn slope(x: f32) -> f32 { return ${DERIVATIVES[epilogue.activation]}; }`,
+        bindings: [like('x', 'read')],
+        params: {},
+        quad: `let x = load4_x(at); v *= ${each((c) => `slope(x.${c})`)};`,
+        one: 'v *= slope(load_x(at));',
+      };
+    case 'crossEntropyBackward':
+      return {
+        name: 'crossEntropyBackward',
+        helpers: `fn logit_slope(row: u32, column: u32, v: f32) -> f32 {
+  let goal = load_targets(row);
+  let slope = load_d_loss(row) * (exp_of(v - load_lse(row)) - select(0.0, 1.0, column == goal));
+  return select(0.0, slope, goal < P.classes);
+}`,
+        bindings: [
+          { name: 'targets', type: 'raw', access: 'read' },
+          { name: 'lse', type: 'f32', access: 'read' },
+          { name: 'd_loss', type: 'f32', access: 'read' },
+        ],
+        params: { first_class: 'u32', classes: 'u32' },
+        quad: `let first = P.first_class + col; v = vec4<f32>(${['x', 'y', 'z', 'w']
+          .map((c, i) => `logit_slope(row, first + ${i}u, v.${c})`)
+          .join(', ')});`,
+        one: 'v = logit_slope(row, P.first_class + col, v);',
+      };
+  }
+}
