@@ -8,19 +8,18 @@
 //
 // A peer that can't be reached in any of these ways is judged by its link (`linkSilenceMs`).
 
-import type { Hello } from '../../../sockets/handshake.js';
 import { PROOF_MS } from '../../../sockets/prove.js';
 import type { SocketPlatform } from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import type { WsTransport } from '../link/ws-transport.js';
 import type { Dialer } from './dialer.js';
-import type { HostPort } from './job-options.js';
+import { addressOf, type JoinerOptions, refusalOfJob } from './joiner-options.js';
+import type { PeerNews } from './peer-news.js';
 import type { PeerAddress } from './rendezvous-messages.js';
 
 export interface HeartbeatExchangeOptions {
-  readonly rank: number;
-  readonly rendezvous: HostPort;
+  readonly job: JoinerOptions;
   readonly sockets: SocketPlatform;
   readonly transport: WsTransport;
   readonly dialer: Dialer;
@@ -30,14 +29,8 @@ export interface HeartbeatExchangeOptions {
    * The host at which this rank listens, if it does, and whether it may listen on any port there.
    */
   readonly listening: { readonly host: string; readonly isFree: boolean } | undefined;
-  /** Says why a peer is turned away. */
-  refusalOf(hello: Hello): string | undefined;
-  addressOf(address: PeerAddress): HostPort;
-  /**
-   * Resolves when `isThere` says so, which is asked again whenever a peer has come or said
-   * something.
-   */
-  until(isThere: () => boolean): Promise<void>;
+  /** Announced whenever a peer has come or told something. */
+  readonly news: PeerNews;
 }
 
 export class HeartbeatExchange {
@@ -55,7 +48,8 @@ export class HeartbeatExchange {
    * with 0 where they can't.
    */
   async listen(addresses: readonly PeerAddress[]): Promise<number> {
-    const { sender, listening, rank, refusalOf } = this.#options;
+    const { sender, listening, job } = this.#options;
+    const { rank } = job;
     const isWanted = addresses.some(({ port }, peer) => port === 0 && peer !== rank);
     // Where only one port is published, peers can't reach another one.
     if (!isWanted || listening?.isFree !== true || sender?.listen === undefined) {
@@ -68,7 +62,8 @@ export class HeartbeatExchange {
         const isSubscriber = hello.role === 'heartbeat subscriber' && hello.target === rank;
         const isExpected = addresses[hello.rank]?.port === 0 && !this.#subscribers.has(hello.rank);
         return (
-          refusalOf(hello) ?? (isSubscriber && isExpected ? undefined : `no ${hello.role} here`)
+          refusalOfJob(hello, job) ??
+          (isSubscriber && isExpected ? undefined : `no ${hello.role} here`)
         );
       },
       onPeer: (hello, socket) => {
@@ -82,9 +77,9 @@ export class HeartbeatExchange {
    * Resolves when signs of life go both ways, as far as they can. It does not wait for the link.
    */
   async exchange(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
-    const { sender, rank, listening } = this.#options;
+    const { sender, job, listening, news, transport } = this.#options;
     const address = addresses[peer]!;
-    const isOwnDeaf = addresses[rank]!.port === 0;
+    const isOwnDeaf = addresses[job.rank]!.port === 0;
     if (sender !== undefined && address.port !== 0) {
       await this.#beatTo(peer, address, sender);
     }
@@ -96,7 +91,7 @@ export class HeartbeatExchange {
       await this.#meet(peer, sender);
     }
     if (listening !== undefined && address.beats) {
-      await this.#options.until(() => this.#options.transport.hasHeartbeat(peer));
+      await news.until(() => transport.hasHeartbeat(peer));
     }
   }
 
@@ -107,11 +102,11 @@ export class HeartbeatExchange {
   }
 
   async #beatTo(peer: number, address: PeerAddress, sender: HeartbeatSender): Promise<void> {
-    const { dialer, addressOf } = this.#options;
+    const { dialer, job } = this.#options;
     const socket = await dialer.reach({
       role: 'heartbeat',
       target: peer,
-      address: addressOf(address),
+      address: addressOf(address, job),
       open: (url) => sender.open(url),
     });
     sender.beat(socket);
@@ -119,14 +114,14 @@ export class HeartbeatExchange {
 
   /** Listens to the peer's worker, where it can be reached; a firewall may block its port. */
   async #hear(peer: number, address: PeerAddress): Promise<void> {
-    const { dialer, transport, sockets, addressOf, until } = this.#options;
-    await until(() => transport.heartbeatPortOf(peer) !== undefined);
+    const { dialer, transport, sockets, job, news } = this.#options;
+    await news.until(() => transport.heartbeatPortOf(peer) !== undefined);
     const port = transport.heartbeatPortOf(peer)!;
     if (port === 0) {
       return;
     }
     try {
-      const url = await dialer.urlOf(peer, { host: addressOf(address).host, port });
+      const url = await dialer.urlOf(peer, { host: addressOf(address, job).host, port });
       const socket = await openWithin(PROOF_MS, sockets, url);
       await dialer.prove(socket, 'heartbeat subscriber', peer);
       // A page learns late that a link has ended, so this connection of a peer that leaves may end
@@ -138,11 +133,11 @@ export class HeartbeatExchange {
   }
 
   async #meet(peer: number, sender: HeartbeatSender): Promise<void> {
-    const { dialer, transport, rendezvous } = this.#options;
+    const { dialer, transport, job } = this.#options;
     const socket = await dialer.reach({
       role: 'heartbeat relay',
       target: peer,
-      address: rendezvous,
+      address: job.rendezvous,
       open: (url) => sender.open(url),
     });
     transport.addHeartbeatSocket(peer, socket, { isFatal: false });

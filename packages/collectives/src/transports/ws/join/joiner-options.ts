@@ -3,6 +3,7 @@
 import { JoinError } from '../../../errors.js';
 import { type Hello, isSameRun } from '../../../sockets/handshake.js';
 import type { HostPort, Route } from './job-options.js';
+import type { PeerAddress } from './rendezvous-messages.js';
 
 export interface JoinerOptions {
   readonly rank: number;
@@ -45,6 +46,14 @@ export interface ListenWish {
 
 /** A loaded machine keeps a heartbeat waiting for nearly as long. */
 const MIN_SILENCE_MS = 100;
+
+/** The address at which a rank listens: the rendezvous' own where the rank has not named a host. */
+export function addressOf(
+  { host, port }: PeerAddress,
+  { rendezvous }: Pick<JoinerOptions, 'rendezvous'>,
+): HostPort {
+  return host === null ? rendezvous : { host, port };
+}
 
 /** @throws {JoinError} where `silenceMs` would take every peer for lost */
 export function checkSilence(options: {

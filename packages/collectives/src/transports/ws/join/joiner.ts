@@ -14,10 +14,10 @@ import type { WsTransport } from '../link/ws-transport.js';
 import type { WsPlatform } from '../ws-platform.js';
 import { Dialer, messageOf } from './dialer.js';
 import { HeartbeatExchange, type HeartbeatExchangeOptions } from './heartbeat-exchange.js';
-import type { HostPort } from './job-options.js';
-import { type JoinerOptions, refusalOfJob } from './joiner-options.js';
+import { addressOf, type JoinerOptions, refusalOfJob } from './joiner-options.js';
 import { linkPart } from './link-plan.js';
 import { Meeting } from './meeting.js';
+import { PeerNews } from './peer-news.js';
 import { Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
@@ -29,8 +29,7 @@ export class Joiner {
   readonly #endpoint: Endpoint;
   readonly #transport: WsTransport;
   readonly #dialer: Dialer;
-  /** Those who are to be called when another connection of a peer has come. */
-  readonly #arrived = new Set<() => void>();
+  readonly #news = new PeerNews();
   #listener: SocketListener | undefined;
   #rendezvous: Rendezvous | undefined;
   #relay: Relay | undefined;
@@ -53,7 +52,7 @@ export class Joiner {
     this.#transport = parts.transport;
     const hasFailed = () => this.#endpoint.failure !== undefined;
     this.#dialer = new Dialer(options, parts.platform.sockets, hasFailed);
-    this.#transport.onHeartbeatPort = () => this.#askAgain();
+    this.#transport.onHeartbeatPort = () => this.#news.announce();
   }
 
   /**
@@ -166,7 +165,7 @@ export class Joiner {
   ): Promise<void> {
     const part = linkPart(this.#options.rank, peer, addresses);
     if (part === 'await') {
-      await this.#until(() => this.#transport.link(peer) !== undefined);
+      await this.#news.until(() => this.#transport.link(peer) !== undefined);
       if (addresses[peer]!.port === 0) {
         this.#transport.link(peer)!.sendControl({ type: 'heartbeat port', port: heartbeatPort });
       }
@@ -182,40 +181,25 @@ export class Joiner {
         : await this.#dialer.reach({
             role: 'link',
             target: peer,
-            address: this.#addressOf(addresses[peer]!),
+            address: addressOf(addresses[peer]!, this.#options),
           });
     const isRelayed = part === 'relay';
     this.#transport.addLink(new WsLink(socket, peer, this.#transport), { isRelayed });
   }
 
   #createHeartbeatExchange(): HeartbeatExchange {
-    const { rank, rendezvous } = this.#options;
     return new HeartbeatExchange({
-      rank,
-      rendezvous,
+      job: this.#options,
       sockets: this.#platform.sockets,
       transport: this.#transport,
       dialer: this.#dialer,
       sender: this.#heartbeats,
       listening: this.#listening,
-      refusalOf: (hello) => refusalOfJob(hello, this.#options),
-      addressOf: (address) => this.#addressOf(address),
-      until: (isThere) => this.#until(isThere),
+      news: this.#news,
     });
   }
 
-  #addressOf({ host, port }: PeerAddress): HostPort {
-    return host === null ? this.#options.rendezvous : { host, port };
-  }
-
-  /** Resolves when `isThere` says so, which is asked again whenever a peer has come. */
-  async #until(isThere: () => boolean): Promise<void> {
-    while (!isThere()) {
-      await new Promise<void>((resolve) => this.#arrived.add(resolve));
-    }
-  }
-
-  /** `isFree` says that others reach this host at any port. */
+  /** Listens. `isFree` tells that others reach this host at any port. */
   async #listen(host: string, port: number, isFree: boolean): Promise<void> {
     this.#listening = { host, isFree };
     try {
@@ -285,15 +269,7 @@ export class Joiner {
     } else {
       this.#transport.addHeartbeatSocket(hello.rank, socket, { isFatal: true });
     }
-    this.#askAgain();
-  }
-
-  /** See `#until`. */
-  #askAgain(): void {
-    for (const resolve of this.#arrived) {
-      resolve();
-    }
-    this.#arrived.clear();
+    this.#news.announce();
   }
 
   async #rejectWhenLate(signal: AbortSignal): Promise<never> {
