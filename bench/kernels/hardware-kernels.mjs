@@ -81,8 +81,21 @@ export async function hardwareKernels() {
   return [...found].map(([wgsl, label]) => ({ label, wgsl }));
 }
 
+function epiloguesOf({ like, rows }) {
+  const activation = 'geluTanh';
+  return [
+    { kind: 'add', addend: like },
+    { kind: 'activate', activation, activated: like },
+    { kind: 'slope', activation, at: like },
+    {
+      kind: 'crossEntropyBackward',
+      ...{ targets: { ...rows, dtype: 'u32' }, lse: rows, dLoss: rows, first: 0, classes: 128 },
+    },
+  ];
+}
+
 function products(backend) {
-  const buffers = ['a', 'b', 'out'].map((name) => backend.alloc(4 * 128 * 128, name));
+  const buffers = ['a', 'b', 'out', 'beside'].map((name) => backend.alloc(4 * 128 * 128, name));
   const tiles = [
     ...TILES.flatMap((tile) => DTYPES.map((dtype) => ({ tile, dtype }))),
     ...MATRIX_TILES.map((tile) => ({ tile, dtype: 'f16' })),
@@ -91,7 +104,9 @@ function products(backend) {
     for (const [transposeA, transposeB] of LAYOUTS) {
       const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
       for (const size of SIZES) {
-        backend.importMatmulChoices({ [`${letters} ${dtype} ${dtype} ${dtype} ${size}`]: tile });
+        for (const out of new Set([dtype, 'f32'])) {
+          backend.importMatmulChoices({ [`${letters} ${dtype} ${dtype} ${out} ${size}`]: tile });
+        }
       }
       for (const { m, n, k } of EXTENTS) {
         const view = (index, count) => ({
@@ -100,13 +115,28 @@ function products(backend) {
           dtype,
           size: count,
         });
-        backend.run('matmul', {
-          ...{ a: view(0, m * k), b: view(1, k * n), out: view(2, m * n), bias: undefined },
-          ...{ m, n, k, transposeA, transposeB },
-          ...{ aRow: transposeA ? m : k, bRow: transposeB ? k : n, outRow: n },
-          ...{ batch: [1, 1], aBatch: [0, 0], bBatch: [0, 0], outBatch: [0, 0] },
-          ...{ alpha: 1, accumulate: false },
-        });
+        const f32 = (index, count) => ({ ...view(index, count), dtype: 'f32' });
+        const run = (out, beside = {}) =>
+          backend.run('matmul', {
+            ...{ a: view(0, m * k), b: view(1, k * n), out, bias: undefined },
+            ...{ m, n, k, transposeA, transposeB },
+            ...{ aRow: transposeA ? m : k, bRow: transposeB ? k : n, outRow: n },
+            ...{ batch: [1, 1], aBatch: [0, 0], bBatch: [0, 0], outBatch: [0, 0] },
+            ...{ alpha: 1, accumulate: false },
+            ...beside,
+          });
+        run(view(2, m * n));
+        // What the layers of a model ask for beside, f32 out of whatever the operands are.
+        const out = f32(2, m * n);
+        for (const epilogue of epiloguesOf({ like: f32(3, m * n), rows: f32(3, m) })) {
+          if (!transposeA) {
+            run(out, { epilogue });
+          }
+        }
+        if (transposeA) {
+          run(out, { aSums: f32(3, m) });
+          run(out, { bSums: f32(3, n) });
+        }
       }
     }
   }

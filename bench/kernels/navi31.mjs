@@ -119,7 +119,9 @@ function failuresOf(label, stats) {
   if (isProduct && isWide && loop.load128 + loop.load64 < loop.loads) {
     failures.push('narrow loads');
   }
-  if (MULTIPLIES.test(label) && isProduct === isWide && loop?.multiplyAdds >= LOOP_MULTIPLY_ADDS) {
+  // In a loop of matrix instructions the multiply-adds are an operand's sums.
+  const isJudged = MULTIPLIES.test(label) && isProduct === isWide && loop.matrix === 0;
+  if (isJudged && loop.multiplyAdds >= LOOP_MULTIPLY_ADDS) {
     const other = loop.otherVector / loop.multiplyAdds;
     if (other > MOST_OTHER) {
       failures.push(`${other.toFixed(2)} other vector instructions`);

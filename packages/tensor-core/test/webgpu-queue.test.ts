@@ -137,17 +137,21 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
         ...wordTiles.map((tile) => [words, tile] as const),
       ];
       const results = new Map<string, string>();
+      const sums = new Set<string>();
       for (const [chosen, tile] of tiles) {
         chosen.importMatmulChoices({ [`NN ${dtype} ${dtype} ${dtype} small`]: tile });
         const names: string[] = [];
         chosen.trace(({ name, track }) => track === 'device' && names.push(name));
         const seeded = new Bench(chosen);
         const [a, b, out] = [140 * 52, 52 * 132, 140 * 132].map((n) => seeded.random(n, dtype));
-        const bSums = seeded.random(132, 'f32');
+        // The smallest tile for hardware makes no sums.
+        const bSums = tile.includes('32x32') ? undefined : seeded.random(132, 'f32');
         const call = product({ m: 140, n: 132, k: 52, transposeA: false, transposeB: false });
         chosen.run('matmul', { a: a!, b: b!, bias: undefined, out: out!, bSums, ...call });
-        const made = [await seeded.bytes(out!), await seeded.bytes(bSums)];
-        results.set(tile, Buffer.concat(made).toString('base64'));
+        results.set(tile, Buffer.from(await seeded.bytes(out!)).toString('base64'));
+        if (bSums !== undefined) {
+          sums.add(Buffer.from(await seeded.bytes(bSums)).toString('base64'));
+        }
         await chosen.sync();
         chosen.trace(undefined);
         expect(names.filter((name) => name.includes(tile))).toHaveLength(1);
@@ -156,6 +160,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
       const [first] = results.values();
       const others = [...results].filter(([, bits]) => bits !== first).map(([tile]) => tile);
       expect(others).toEqual([]);
+      expect(sums.size).toBe(1);
       await Promise.all([hardware.dispose(), words.dispose()]);
       device.destroy();
     },

@@ -41,6 +41,9 @@ const SIZE_CLASSES = [
   { name: 'large', below: 2 ** 30 },
 ];
 
+/** Rows of the smallest tile that adds up an operand, too. */
+const LEAST_SUMMED = 64;
+
 /** A product in one piece, of operands that are loaded one by one. */
 const WHOLE = { numParts: 1, partK: 0 };
 const NOT_WIDE = { a: false, b: false, out: false };
@@ -56,12 +59,15 @@ const WORTH_COMPILING = 2 ** 20;
  */
 export function candidateTiles(
   ctx: KernelContext,
-  { a, b }: Pick<MatmulCall, 'a' | 'b'>,
+  { a, b, aSums, bSums }: Pick<MatmulCall, 'a' | 'b' | 'aSums' | 'bSums'>,
 ): readonly Tile[] {
   const { isSoftware, subgroupSize, maxInvocations, maxWorkgroupBytes } = ctx.profile;
   if (!isSoftware) {
+    const hasSums = aSums !== undefined || bSums !== undefined;
     const shared = HARDWARE_TILES.filter(
       (t) =>
+        // Beside so few multiply-adds of a lane the sums of an operand would weigh a quarter.
+        !(hasSums && t.m < LEAST_SUMMED) &&
         (t.m * t.n) / t.perThread ** 2 <= maxInvocations &&
         4 * blockDepth(t, { a: a.dtype, b: b.dtype }) * (t.m + t.n + 8) <= maxWorkgroupBytes, // blocks' rows may be longer by four
     );
