@@ -62,10 +62,10 @@ async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8
   const rstd = out('rstd', ROWS, 'f32');
   const normal = { x, weight, mean, rstd, ...grid };
   backend.run('layerNorm', { ...normal, bias: weight, out: out('layerNorm', SIZE), eps: 1e-5 });
-  backend.run('layerNormBackward', { ...normal, dy, dx: out('layerNorm dx', SIZE) });
-  backend.run('layerNormParamGrad', {
+  backend.run('layerNormBackward', {
     ...normal,
     dy,
+    dx: out('layerNorm dx', SIZE),
     dWeight: out('dWeight', COLS),
     dBias: out('dBias', COLS),
   });

@@ -79,7 +79,10 @@ export interface RowCalls {
     cols: number;
     eps: number;
   };
-  /** dx of the above, x being what was normalized; dSum is added last where given. */
+  /**
+   * dx of the above, x being what was normalized, dSum added last where given; dWeight = sum over
+   * rows of dy * xhat, dBias = sum over rows of dy. Any of the three may be absent.
+   */
   layerNormBackward: {
     x: View;
     weight: View | undefined;
@@ -87,18 +90,9 @@ export interface RowCalls {
     rstd: View;
     dy: View;
     dSum?: View | undefined;
-    dx: View;
-    rows: number;
-    cols: number;
-  };
-  /** dWeight = sum over rows of dy * xhat, dBias = sum over rows of dy; either may be absent. */
-  layerNormParamGrad: {
-    x: View;
-    mean: View;
-    rstd: View;
-    dy: View;
-    dWeight: View | undefined;
-    dBias: View | undefined;
+    dx?: View | undefined;
+    dWeight?: View | undefined;
+    dBias?: View | undefined;
     rows: number;
     cols: number;
   };

@@ -57,15 +57,10 @@ function normalize(
       device.run('layerNorm', { ...call, ...own });
     },
     backward: (call, { stats: [mean, rstd], dSum, dx, gradients }) => {
-      const given = { ...call, mean: mean!, rstd: rstd! };
-      if (dx !== undefined) {
-        device.run('layerNormBackward', { ...given, weight: weight?.view(), dSum, dx });
-      }
       const dWeight = weight === undefined ? undefined : gradients[0];
       const dBias = bias === undefined ? undefined : gradients.at(-1);
-      if (dWeight !== undefined || dBias !== undefined) {
-        device.run('layerNormParamGrad', { ...given, dWeight, dBias });
-      }
+      const given = { ...call, weight: weight?.view(), mean: mean!, rstd: rstd! };
+      device.run('layerNormBackward', { ...given, dSum, dx, dWeight, dBias });
     },
   };
   return normalizeRows(op, x, { ...summed, kernels });

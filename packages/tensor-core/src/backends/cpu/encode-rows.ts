@@ -76,17 +76,15 @@ export function layerNorm(call: KernelCalls['layerNorm'], w: CommandWriter): voi
 
 export function layerNormBackward(call: KernelCalls['layerNormBackward'], w: CommandWriter): void {
   const { rows, cols } = call;
-  w.start(OP_LAYER_NORM_BACKWARD, 'layerNormBackward').view(call.x).view(call.weight);
-  w.view(call.mean).view(call.rstd).view(call.dy).view(call.dx).int(rows, cols).view(call.dSum);
-  w.commit(rowChunks(w, rows * cols, rows));
-}
-
-export function layerNormParamGrad(
-  call: KernelCalls['layerNormParamGrad'],
-  w: CommandWriter,
-): void {
-  const { rows, cols } = call;
-  w.start(OP_LAYER_NORM_PARAM_GRAD, 'layerNormParamGrad').view(call.x);
+  if (call.dx !== undefined) {
+    w.start(OP_LAYER_NORM_BACKWARD, 'layerNormBackward').view(call.x).view(call.weight);
+    w.view(call.mean).view(call.rstd).view(call.dy).view(call.dx).int(rows, cols).view(call.dSum);
+    w.commit(rowChunks(w, rows * cols, rows));
+  }
+  if (call.dWeight === undefined && call.dBias === undefined) {
+    return;
+  }
+  w.start(OP_LAYER_NORM_PARAM_GRAD, 'layerNormBackward').view(call.x);
   w.view(call.mean).view(call.rstd).view(call.dy).view(call.dWeight).view(call.dBias);
   w.int(rows, cols);
   // A strip of columns costs a visit to every row, so no more strips than threads.

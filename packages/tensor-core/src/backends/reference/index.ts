@@ -17,7 +17,7 @@ import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
 import { gated, gatedBackward } from './gated.js';
 import { cumSum, gather, gatherBackward, topK } from './gather.js';
-import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
+import { layerNorm, layerNormBackward } from './layer-norm.js';
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
@@ -58,7 +58,6 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   softmaxBackward,
   layerNorm,
   layerNormBackward,
-  layerNormParamGrad,
   rmsNorm,
   rmsNormBackward,
   embedding,

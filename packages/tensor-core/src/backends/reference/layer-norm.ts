@@ -38,7 +38,7 @@ export function layerNormBackward(call: KernelCalls['layerNormBackward'], open: 
   const rstd = open(call.rstd);
   const dy = open(call.dy);
   const dSum = call.dSum && open(call.dSum);
-  const dx = open(call.dx);
+  const dx = call.dx && open(call.dx);
   for (let r = 0; r < rows; r++) {
     const normalized = (j: number) => (x.get(r * cols + j) - mean.get(r)) * rstd.get(r);
     const upstream = (j: number) => dy.get(r * cols + j) * (weight?.get(j) ?? 1);
@@ -50,17 +50,9 @@ export function layerNormBackward(call: KernelCalls['layerNormBackward'], open: 
     }
     for (let j = 0; j < cols; j++) {
       const centered = upstream(j) - meanUpstream - normalized(j) * meanProduct;
-      dx.set(r * cols + j, rstd.get(r) * centered + (dSum?.get(r * cols + j) ?? 0));
+      dx?.set(r * cols + j, rstd.get(r) * centered + (dSum?.get(r * cols + j) ?? 0));
     }
   }
-}
-
-export function layerNormParamGrad(call: KernelCalls['layerNormParamGrad'], open: Open): void {
-  const { rows, cols } = call;
-  const x = open(call.x);
-  const mean = open(call.mean);
-  const rstd = open(call.rstd);
-  const dy = open(call.dy);
   const dWeight = call.dWeight && open(call.dWeight);
   const dBias = call.dBias && open(call.dBias);
   for (let j = 0; j < cols; j++) {

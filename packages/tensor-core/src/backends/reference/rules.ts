@@ -36,8 +36,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   softmax: { out: ['x'] },
   softmaxBackward: { out: ['dy'] },
   layerNorm: { out: [], sum: [], mean: [], rstd: [] },
-  layerNormBackward: { dx: [] },
-  layerNormParamGrad: { dWeight: [], dBias: [] },
+  layerNormBackward: { dx: [], dWeight: [], dBias: [] },
   rmsNorm: { out: [], sum: [], rstd: [] },
   rmsNormBackward: { dx: [], dWeight: [] },
   embedding: { out: [] },
@@ -124,12 +123,8 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
   },
   layerNormBackward: ({ rows, cols }) => {
     const whole = rows * cols;
-    const gradients = { dy: whole, dSum: whole, dx: whole };
+    const gradients = { dy: whole, dSum: whole, dx: whole, dWeight: cols, dBias: cols };
     return { x: whole, weight: cols, mean: rows, rstd: rows, ...gradients };
-  },
-  layerNormParamGrad: ({ rows, cols }) => {
-    const whole = rows * cols;
-    return { x: whole, mean: rows, rstd: rows, dy: whole, dWeight: cols, dBias: cols };
   },
   rmsNorm: ({ rows, cols }) => {
     const whole = rows * cols;

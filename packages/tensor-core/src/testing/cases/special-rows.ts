@@ -122,9 +122,8 @@ function layerNormCase(dtype: DType): ConformanceCase {
         [x, plain],
       ] as const) {
         const common = { ...extent, x: input, dy, ...saved };
-        twin.run('layerNormBackward', { ...common, weight, dx: output(rows * cols) });
-        const gradients = { dWeight: output(cols), dBias: output(cols) };
-        twin.run('layerNormParamGrad', { ...common, ...gradients });
+        const gradients = { dx: output(rows * cols), dWeight: output(cols), dBias: output(cols) };
+        twin.run('layerNormBackward', { ...common, weight, ...gradients });
       }
     }
   });

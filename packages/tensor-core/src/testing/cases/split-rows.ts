@@ -95,9 +95,9 @@ function layerNorm(twin: Twin, limitBytes: number): void {
       });
       const given = { ...extent, x: of(), dy: of(), mean: twin.floats(rows, 'f32') };
       const rstd = twin.floats(rows, 'f32', { low: 0.5, high: 2 });
-      twin.run('layerNormBackward', { ...given, rstd, weight, dSum: of(), dx: to() });
       const [dWeight, dBias] = [twin.output(cols, 'f32'), twin.output(cols, dtype)];
-      twin.run('layerNormParamGrad', { ...given, rstd, dWeight, dBias });
+      const gradients = { dx: to(), dWeight, dBias };
+      twin.run('layerNormBackward', { ...given, rstd, weight, dSum: of(), ...gradients });
     }
   }
 }

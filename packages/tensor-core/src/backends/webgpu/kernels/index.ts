@@ -14,7 +14,7 @@ import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
 import { gated, gatedBackward } from './gated.js';
 import { gather, gatherBackward } from './gather.js';
-import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm.js';
+import { layerNorm, layerNormBackward } from './layer-norm.js';
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
 import { adam, sgd } from './optimizer.js';
@@ -50,7 +50,6 @@ export const KERNELS: {
   softmaxBackward,
   layerNorm,
   layerNormBackward,
-  layerNormParamGrad,
   rmsNorm,
   rmsNormBackward,
   embedding,

@@ -4,7 +4,7 @@
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
-import { defineKernel, linearGrid } from '../kernel.js';
+import { type Binding, defineKernel, linearGrid } from '../kernel.js';
 import { INTEGER_DIVIDE, mainHead } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
@@ -12,6 +12,7 @@ import { reduceInto } from './reduce.js';
 import {
   eachPartBlock,
   hasWholeRows,
+  laneReductions,
   optional,
   present,
   rowsPerPart,
@@ -70,40 +71,124 @@ export function layerNorm(ctx: KernelContext, call: KernelCalls['layerNorm']): v
   });
 }
 
-export function layerNormBackward(
-  ctx: KernelContext,
-  call: KernelCalls['layerNormBackward'],
-): void {
-  const { x, weight, mean, rstd, dy, dSum, dx, rows, cols } = call;
-  if (!hasWholeRows(dx, cols)) {
-    through32(ctx, dx, (wide) => layerNormBackward(ctx, { ...call, dx: wide }));
+type BackwardCall = KernelCalls['layerNormBackward'];
+type InputCall = BackwardCall & { readonly dx: View };
+type WholeCall = InputCall & { readonly dWeight: View; readonly dBias: View };
+
+export function layerNormBackward(ctx: KernelContext, call: BackwardCall): void {
+  if (isWhole(ctx, call)) {
+    allGradients(ctx, call);
     return;
   }
-  const scale = weight === undefined ? '' : ' * load_weight(j)';
-  const rest = (j: string) => (dSum === undefined ? '' : ` + load_d_sum(base + ${j})`);
-  runRows(ctx, {
-    key: `layerNormBackward ${x.dtype} ${weight?.dtype} ${dy.dtype} ${dSum?.dtype} to ${dx.dtype}`,
-    rows,
-    cols,
-    bindings: [
-      { name: 'x', type: x.dtype, access: 'read' },
-      ...optional('weight', weight),
-      { name: 'mean', type: 'f32', access: 'read' },
-      { name: 'rstd', type: 'f32', access: 'read' },
-      { name: 'dy', type: dy.dtype, access: 'read' },
-      ...optional('d_sum', dSum),
-      { name: 'out', type: dx.dtype, access: 'read_write' },
-    ],
-    perRow: ['mean', 'rstd'],
-    shared: ['weight'],
-    params: {},
-    helpers: `
-fn upstream(base: u32, j: u32) -> f32 { return load_dy(base + j)${scale}; }
+  if (call.dx !== undefined) {
+    inputGradient(ctx, { ...call, dx: call.dx });
+  }
+  if (call.dWeight !== undefined || call.dBias !== undefined) {
+    parameterGradients(ctx, call);
+  }
+}
+
+/**
+ * Rows that a workgroup goes through where it sums their part of the parameters' gradients, too,
+ * and its lanes: a hundred thousand in all at the rows of a step.
+ */
+const ROWS_PER_GROUP = 16;
+const GROUP_LANES = 256;
+/** Longest rows whose sums fit beside what the lanes share, in 16 KiB. */
+const MAX_SUMMED_COLUMNS = 1536;
+
+/** Whether one kernel for hardware reads the rows once for all gradients. */
+function isWhole(ctx: KernelContext, call: BackwardCall): call is WholeCall {
+  const { x, dy, dSum, dx, dWeight, dBias, cols } = call;
+  return (
+    !ctx.profile.isSoftware &&
+    dx !== undefined &&
+    dWeight?.dtype === 'f32' &&
+    dBias?.dtype === 'f32' &&
+    cols <= MAX_SUMMED_COLUMNS &&
+    hasWholeRows(dx, cols) &&
+    ctx.fits([x, dy, dx, ...present(dSum)])
+  );
+}
+
+function allGradients(ctx: KernelContext, call: WholeCall): void {
+  const { x, weight, mean, rstd, dy, dSum, dx, dWeight, dBias, rows, cols } = call;
+  const parts = Math.ceil(rows / ROWS_PER_GROUP);
+  const size = [GROUP_LANES, 1, 1] as const;
+  const key = `layerNormBackward ${x.dtype} ${weight?.dtype} ${dy.dtype} ${dSum?.dtype} to ${dx.dtype} and parts`;
+  const compiled = ctx.kernel(key, () =>
+    defineKernel({
+      label: key,
+      bindings: [
+        ...backwardBindings(call),
+        { name: 'weights', type: 'f32', access: 'read_write' },
+        { name: 'biases', type: 'f32', access: 'read_write' },
+      ],
+      params: { rows: 'u32', cols: 'u32' },
+      workgroupSize: size,
+      body: `const LANES = ${GROUP_LANES}u;
+var<workgroup> weight_sums: array<f32, ${MAX_SUMMED_COLUMNS}>;
+var<workgroup> bias_sums: array<f32, ${MAX_SUMMED_COLUMNS}>;
+${laneReductions(GROUP_LANES)}
+${backwardHelpers(weight)}
+${mainHead(size)}
+  let me = lane;
+  // A lane has columns of its own, here and below.
+  for (var j = me; j < P.cols; j += LANES) { weight_sums[j] = 0.0; bias_sums[j] = 0.0; }
+  let end = min((group + 1u) * ${ROWS_PER_GROUP}u, P.rows);
+  for (var row = group * ${ROWS_PER_GROUP}u; row < end; row++) {
+    let base = row * P.cols;
+    ${backwardRow(
+      call,
+      `
+    weight_sums[j] = fma(load_dy(base + j), normalized, weight_sums[j]);
+    bias_sums[j] += load_dy(base + j);`,
+    )}
+  }
+  for (var j = me; j < P.cols; j += LANES) {
+    store_weights(group * P.cols + j, weight_sums[j]);
+    store_biases(group * P.cols + j, bias_sums[j]);
+  }
+}`,
+    }),
+  );
+  ctx.withScratch('f32', parts * cols, (weights) => {
+    ctx.withScratch('f32', parts * cols, (biases) => {
+      ctx.dispatch(compiled, {
+        params: { rows, cols },
+        views: [x, ...present(weight), mean, rstd, dy, ...present(dSum), dx, weights, biases],
+        grid: linearGrid(parts),
+      });
+      addParts(ctx, { weights, biases, dWeight, dBias, parts, cols });
+    });
+  });
+}
+
+function backwardBindings({ x, weight, dy, dSum, dx }: InputCall): Binding[] {
+  return [
+    { name: 'x', type: x.dtype, access: 'read' },
+    ...optional('weight', weight),
+    { name: 'mean', type: 'f32', access: 'read' },
+    { name: 'rstd', type: 'f32', access: 'read' },
+    { name: 'dy', type: dy.dtype, access: 'read' },
+    ...optional('d_sum', dSum),
+    { name: 'out', type: dx.dtype, access: 'read_write' },
+  ];
+}
+
+function backwardHelpers(weight: View | undefined): string {
+  return `
+fn upstream(base: u32, j: u32) -> f32 { return load_dy(base + j)${weight === undefined ? '' : ' * load_weight(j)'}; }
 fn gradient(base: u32, j: u32, average: f32, factor: f32, mean_up: f32, mean_product: f32) -> f32 {
   let normalized = (load_x(base + j) - average) * factor;
   return factor * (upstream(base, j) - mean_up - normalized * mean_product);
-}`,
-    body: `
+}`;
+}
+
+/** The gradient of `row`; `beside` is done at each element with its `normalized` value. */
+function backwardRow({ dSum, dx }: InputCall, beside = ''): string {
+  const rest = (j: string) => (dSum === undefined ? '' : ` + load_d_sum(base + ${j})`);
+  return `
   let n = f32(P.cols);
   let average = load_mean(row);
   let factor = load_rstd(row);
@@ -111,26 +196,42 @@ fn gradient(base: u32, j: u32, average: f32, factor: f32, mean_up: f32, mean_pro
   var product = 0.0;
   for (var j = me; j < P.cols; j += LANES) {
     let u = upstream(base, j);
+    let normalized = (load_x(base + j) - average) * factor;
     up += u;
-    product = fma(u, (load_x(base + j) - average) * factor, product);
+    product = fma(u, normalized, product);${beside}
   }
   let mean_up = reduce_add(up, me) / n;
   let mean_product = reduce_add(product, me) / n;
-  ${storeRow(dx, (j) => `gradient(base, ${j}, average, factor, mean_up, mean_product)${rest(j)}`)}`,
+  ${storeRow(dx, (j) => `gradient(base, ${j}, average, factor, mean_up, mean_product)${rest(j)}`)}`;
+}
+
+function inputGradient(ctx: KernelContext, call: InputCall): void {
+  const { x, weight, mean, rstd, dy, dSum, dx, rows, cols } = call;
+  if (!hasWholeRows(dx, cols)) {
+    through32(ctx, dx, (wide) => inputGradient(ctx, { ...call, dx: wide }));
+    return;
+  }
+  runRows(ctx, {
+    key: `layerNormBackward ${x.dtype} ${weight?.dtype} ${dy.dtype} ${dSum?.dtype} to ${dx.dtype}`,
+    rows,
+    cols,
+    bindings: backwardBindings(call),
+    perRow: ['mean', 'rstd'],
+    shared: ['weight'],
+    params: {},
+    helpers: backwardHelpers(weight),
+    body: backwardRow(call),
     values: {},
     views: [x, ...present(weight), mean, rstd, dy, ...present(dSum), dx],
   });
 }
 
 /** Partial sums over blocks of rows, [parts, cols], which one more kernel adds up. */
-export function layerNormParamGrad(
-  ctx: KernelContext,
-  call: KernelCalls['layerNormParamGrad'],
-): void {
+function parameterGradients(ctx: KernelContext, call: BackwardCall): void {
   const { x, dy, dWeight, dBias, rows, cols } = call;
   const perPart = rowsPerPart(ctx, call);
   const parts = Math.ceil(rows / perPart);
-  const key = `layerNormParamGrad ${x.dtype} ${dy.dtype}`;
+  const key = `layerNorm parameter gradients ${x.dtype} ${dy.dtype}`;
   const compiled = ctx.kernel(key, () =>
     defineKernel({
       label: key,
@@ -179,10 +280,6 @@ ${elementwiseMain('sum_block(u);')}`,
           grid,
         });
       });
-      if (!ctx.profile.isSoftware && dWeight?.dtype === 'f32' && dBias?.dtype === 'f32') {
-        addParts(ctx, { weights, biases, dWeight, dBias, parts, cols });
-        return;
-      }
       const sum = { kind: 'sum', outer: 1, dim: parts, inner: cols } as const;
       if (dWeight !== undefined) {
         reduceInto(ctx, { ...sum, x: weights, out: dWeight });
@@ -194,11 +291,9 @@ ${elementwiseMain('sum_block(u);')}`,
   });
 }
 
-/**
- * Columns that a workgroup adds up, whole sectors of each row, and how many of its lanes share one.
- */
-const GROUP_COLUMNS = 32;
-const COLUMN_LANES = 8;
+/** Columns that a workgroup adds up, a sector of each row, and how many of its lanes share one. */
+const GROUP_COLUMNS = 8;
+const COLUMN_LANES = 32;
 
 /**
  * Both gradients by one dispatch: the first half of the workgroups adds up weights, the second
@@ -217,7 +312,7 @@ function addParts(
 ): void {
   const { weights, biases, dWeight, dBias, parts, cols } = call;
   const size = [GROUP_COLUMNS * COLUMN_LANES, 1, 1] as const;
-  const key = 'layerNormParamGrad parts';
+  const key = 'layerNorm parameter gradients parts';
   const compiled = ctx.kernel(key, () =>
     defineKernel({
       label: key,
