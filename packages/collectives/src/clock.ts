@@ -2,6 +2,10 @@
 
 import { yieldToEventLoop } from '@shardweave/dtypes';
 
+/**
+ * Time and timers as an endpoint uses them. `GroupOptions.clock` replaces the system's, so that a
+ * simulator can run on virtual time.
+ */
 export interface Clock {
   /** Milliseconds since an arbitrary moment; never goes back. */
   now(): number;
@@ -11,6 +15,9 @@ export interface Clock {
   turn(): Promise<void>;
 }
 
+/**
+ * The clock of the system: `performance.now`, `setTimeout` and the turns of the real event loop.
+ */
 export const systemClock: Clock = {
   now: () => performance.now(),
   setTimer: (ms, callback) => {

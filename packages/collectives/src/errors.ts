@@ -4,6 +4,11 @@
 
 import type { Failure, PeerCall } from './failure.js';
 
+/**
+ * The `code` of a CollectiveError; each belongs to one class. MISMATCH: CollectiveMismatchError.
+ * PEER_LOST: PeerLostError. RELAY_LOST: RelayLostError. TIMEOUT: CollectiveTimeoutError. ABORTED:
+ * CollectiveAbortedError. CLOSED: GroupClosedError. USAGE: CollectiveUsageError. JOIN: JoinError.
+ */
 export type CollectiveErrorCode =
   | 'MISMATCH'
   | 'PEER_LOST'
@@ -14,6 +19,12 @@ export type CollectiveErrorCode =
   | 'USAGE'
   | 'JOIN';
 
+/**
+ * The `code` of a StoreError. STORE_TIMEOUT: keys or ranks did not come in time. STORE_LOST: the
+ * server is gone. STORE_STALE: a later attempt of the run has begun. STORE_LIMIT: StoreLimits are
+ * exceeded. STORE_USAGE: arguments that can't be right. STORE_JOIN: the store could not be opened.
+ * STORE_CLOSED: this client was closed.
+ */
 export type StoreErrorCode =
   | 'STORE_TIMEOUT'
   | 'STORE_LOST'

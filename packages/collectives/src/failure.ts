@@ -13,6 +13,10 @@ interface FailureBase {
   readonly reason: string;
 }
 
+/**
+ * The reason for which a job ended, as plain data that travels between ranks. The first one that
+ * reaches a rank counts, and each rank makes its own CollectiveError from it.
+ */
 export type Failure =
   /** A relay is not a rank, so the origin of 'relay-lost' is the rank that lost it. */
   | (FailureBase & { readonly kind: 'peer-lost' | 'relay-lost' | 'aborted' | 'closed' })

@@ -15,6 +15,7 @@
 import type { CallSignature } from './endpoint/call-signature.js';
 import type { Failure, PeerCall } from './failure.js';
 
+/** What goes before the payload of a message and tells its receiver which call it is part of. */
 export interface MessageHeader {
   /** The id of the group, such as 'world'. */
   readonly group: string;
@@ -54,6 +55,10 @@ export interface MessageSink {
   write(chunk: Uint8Array): void;
 }
 
+/**
+ * A small message about the job itself: a failure that all ranks have to learn, or the calls of
+ * ranks that disagree.
+ */
 export type ControlMessage =
   | { readonly type: 'failure'; readonly failure: Failure }
   | {
@@ -65,6 +70,10 @@ export type ControlMessage =
       readonly calls: readonly PeerCall[];
     };
 
+/**
+ * What a transport tells its rank; the Endpoint implements it. After `close` or `terminate` of the
+ * transport nothing of this is called.
+ */
 export interface TransportListener {
   /**
    * Called when a message begins; the sink takes its payload. A message of 0 bytes is complete with
@@ -82,6 +91,11 @@ export interface TransportListener {
   onPeerLeft(peer: number): void;
 }
 
+/**
+ * Moves messages between the ranks of a job; ranks are those of the world. The head of this file
+ * states what an implementation keeps on ordering, ownership and failure, and `conformanceCases` of
+ * the entry `testing` checks it.
+ */
 export interface Transport {
   /**
    * Whether payloads wait at the sender until `posted`, so that large messages need no agreement

@@ -23,7 +23,10 @@ import type { RecordedForward } from './recorded-forwards.js';
 import type { StepTimings } from './step-timings.js';
 import { WrapperLanes } from './wrapper-lanes.js';
 
-/** What is kept equal while ranks with fewer inputs wait for the others. */
+/**
+ * What `join` makes equal on all ranks at its end beside the weights, and what sums are divided by
+ * while some ranks have run out of inputs.
+ */
 export interface JoinOptions {
   /**
    * The optimizers that step in the body: their group options, step counts and state follow the

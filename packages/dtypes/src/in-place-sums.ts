@@ -21,6 +21,9 @@ export interface SharedParts {
 /** The number of elements of a slice: its accumulators stay in a level 2 cache. */
 const SLICE_ELEMENTS = 16 * 1024;
 
+/**
+ * The bytes of scratch that each thread needs for SharedParts: the f32 accumulators of one slice.
+ */
 export const IN_PLACE_SCRATCH_BYTES = SLICE_ELEMENTS * 4;
 
 /** The kernels read and write whole vectors of every dtype, which is this many elements. */

@@ -37,14 +37,19 @@ export interface SliceOptions {
   readonly pause?: (() => Promise<void> | undefined) | undefined;
 }
 
-/** The wire format that values are coded in, and how the work pauses or is aborted. */
+/**
+ * The wire format that values are coded in, and how the work makes room for other work or stops.
+ */
 export interface CodingOptions extends SliceOptions {
   readonly format: WireFormat;
 }
 
-/** How values are encoded, and the residual that takes part. */
+/** The options of `encode`: the format, and a residual for error feedback. */
 export interface EncodeOptions extends CodingOptions {
-  /** f32 bytes, as many as the values have. */
+  /**
+   * f32 bytes, as many as the values have. They are added to the values first; afterwards they hold
+   * what encoding has lost. Default: nothing is added or kept.
+   */
   readonly residual?: Uint8Array | undefined;
 }
 

@@ -39,7 +39,12 @@ export interface OffloadHostMemory {
   readonly numBuffersMade: number;
 }
 
-/** Wraps a module whose parameters rest in a store and are on the device only while used. */
+/**
+ * Wraps layers whose parameters rest in host memory or on disk. Each slice of the layers is on the
+ * device only while it runs forward or backward, and the activations that backward needs wait on
+ * the host (fairscale's OffloadModel). The optimizer is made on `parameters()`, and steps them
+ * where they rest.
+ */
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class OffloadModel<Args extends readonly any[] = any, Output = any> extends Module<
   Args,

@@ -19,6 +19,7 @@ export const CALL_DTYPES: readonly CallDType[] = [
   'f32 as int8',
 ];
 
+/** The names of the calls of a group, as traces, errors and signatures have them. */
 export type OperationName =
   | 'allGather'
   | 'reduceScatter'
@@ -30,6 +31,10 @@ export type OperationName =
   | 'barrier'
   | 'split';
 
+/**
+ * What one rank called: all fields on which the ranks of a call must agree. It travels with every
+ * message; ranks whose signatures differ reject with CollectiveMismatchError, which lists them.
+ */
 export interface CallSignature {
   readonly operation: OperationName;
   readonly dtype: CallDType;

@@ -24,6 +24,10 @@ import type { Turns } from './turns.js';
 /** Ten minutes: longer than any step that we run, and shorter than a night lost to a hang. */
 export const DEFAULT_TIMEOUT_MS = 600_000;
 
+/**
+ * The place of an endpoint in its job, and what its groups share: the reducer, the limits and the
+ * clock.
+ */
 export interface EndpointOptions {
   readonly rank: number;
   readonly worldSize: number;
@@ -52,6 +56,12 @@ export interface EndpointOptions {
  */
 const MAX_UNCLAIMED_BYTES = 512 * 2 ** 20;
 
+/**
+ * One rank's end of a job, which all its groups share. It runs their calls over a transport,
+ * matches arriving messages with calls, and spreads failures: after the first one, all pending and
+ * later calls of the rank reject. Those who write a transport make one, `attach` the transport and
+ * give it to `createWorldGroup`.
+ */
 export class Endpoint implements TransportListener {
   readonly #job: RankJob;
   readonly #matching: Matching;

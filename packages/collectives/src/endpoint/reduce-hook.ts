@@ -3,6 +3,10 @@
 import { byteSize, type ReduceOptions, type Reducer } from '@shardweave/dtypes';
 import type { Turns } from './turns.js';
 
+/**
+ * The operation that a ReduceHook is asked for: op, dtypes and divisor, and a signal that tells
+ * when the call is over.
+ */
 export interface ReduceHookOptions extends ReduceOptions {
   /**
    * Aborted when the call has failed, after which `output` is the caller's again and must not be

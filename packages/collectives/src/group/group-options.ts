@@ -10,6 +10,7 @@ import type { ProcessGroup, TraceHandler } from './process-group.js';
 import { TransportGroup } from './transport-group.js';
 import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-checks.js';
 
+/** The options of a world group that all transports take. Its subgroups inherit them. */
 export interface GroupOptions {
   /**
    * The milliseconds without a byte's progress after which a call fails on every rank; Infinity: no

@@ -5,6 +5,9 @@ import type { ReduceOp, WireFormat } from '@shardweave/dtypes';
 import type { OperationName, WireDType } from '../endpoint/call-signature.js';
 import type { StartOrder } from './start-order.js';
 
+/**
+ * The options of every call of a group: its time limit, its name in traces, and what ranks compare.
+ */
 export interface CallOptions {
   /**
    * The milliseconds without a byte's progress after which this call fails on all ranks. Default:
@@ -20,6 +23,7 @@ export interface CallOptions {
   readonly identity?: string;
 }
 
+/** The options of `barrier`. */
 export interface BarrierOptions extends CallOptions {
   /**
    * Set by a rank that cannot make the collective which is due, and makes a barrier in its place:
@@ -29,6 +33,7 @@ export interface BarrierOptions extends CallOptions {
   readonly elseAbort?: string;
 }
 
+/** The options of calls that move bytes without combining them. */
 export interface MoveOptions extends CallOptions {
   /** The element type, which is only compared between ranks. Default: 'u8'. */
   readonly dtype?: WireDType;
@@ -50,6 +55,7 @@ export interface CompressionOptions {
   readonly residual?: Float32Array;
 }
 
+/** The options of `allGather`: the size of each rank's part, and how f32 travels. */
 export interface PartsOptions extends MoveOptions, CompressionOptions {
   /**
    * The number of elements (of `dtype`) of each rank's part, in group order. Default: equal parts.
@@ -57,21 +63,28 @@ export interface PartsOptions extends MoveOptions, CompressionOptions {
   readonly counts?: readonly number[];
 }
 
+/**
+ * The options of `allReduce`: the element type, the operation by which inputs are combined, and how
+ * f32 travels.
+ */
 export interface ReduceCallOptions extends CallOptions, CompressionOptions {
   readonly dtype: WireDType;
   readonly op: ReduceOp;
 }
 
+/** The options of `reduceScatter`: those of a reduction, and the size of each rank's part. */
 export interface ReducePartsOptions extends ReduceCallOptions {
   /** The number of elements of each rank's part, in group order. Default: equal parts. */
   readonly counts?: readonly number[];
 }
 
+/** The options of `broadcast` and `gather`, in which one rank is the root. */
 export interface RootedOptions extends MoveOptions {
   /** The group rank that sends (broadcast) or receives (gather). */
   readonly root: number;
 }
 
+/** The options of `send`: the receiver and the channel. */
 export interface SendOptions extends CallOptions {
   /** The group rank of the receiver. */
   readonly to: number;
@@ -82,6 +95,7 @@ export interface SendOptions extends CallOptions {
   readonly channel?: number;
 }
 
+/** The options of `recv`: the sender and the channel. */
 export interface RecvOptions extends CallOptions {
   /** The group rank of the sender. */
   readonly from: number;
@@ -121,6 +135,7 @@ export interface CollectiveTrace {
   readonly failed: boolean;
 }
 
+/** Called after each call of a group that completed or failed, on the rank's own thread. */
 export type TraceHandler = (trace: CollectiveTrace) => void;
 
 /**

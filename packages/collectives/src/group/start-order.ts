@@ -1,6 +1,10 @@
 // Starts collectives in the order in which they were enqueued, though each waits for its input
 // first. On every rank that is program order, so the sequences agree whatever arrives first.
 
+/**
+ * The options of `StartOrder.enqueue`: what takes the place of a call that fails before it starts,
+ * and whether later calls wait for its end.
+ */
 export interface StartOptions {
   /**
    * Called in place of a call that failed before it was made: because of its input, or because

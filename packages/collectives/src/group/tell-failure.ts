@@ -25,6 +25,10 @@ const MEET_MS = 30_000;
 /** Matches the text of the abort, to whose end third ranks add who told them. */
 const TOLD = /^(.+?) failed on rank \d+\/\d+: (.*?)(?: \(told by rank \d+\))?$/s;
 
+/**
+ * What a rank told the others by tellFailure before the job ended, as toldFailure reads it from the
+ * error.
+ */
 export interface ToldFailure {
   /** The world rank that failed. */
   readonly rank: number;

@@ -39,6 +39,10 @@ import type {
 } from './process-group.js';
 import { StartOrder } from './start-order.js';
 
+/**
+ * What a TransportGroup is made of: the endpoint of this rank, the members, and the defaults of its
+ * calls.
+ */
 export interface TransportGroupOptions {
   readonly endpoint: Endpoint;
   readonly id: string;
@@ -70,6 +74,11 @@ const ALGORITHMS = { allGather, reduceScatter, allReduce, broadcast, gather };
 
 const EMPTY = new Uint8Array(0);
 
+/**
+ * The ProcessGroup over any Transport. It checks arguments (CollectiveUsageError), numbers, counts
+ * and traces the calls; the endpoint matches them between ranks and moves their bytes.
+ * `createWorldGroup` makes the group of all ranks, and `split` makes others.
+ */
 export class TransportGroup implements ProcessGroup {
   readonly rank: number;
   readonly worldSize: number;

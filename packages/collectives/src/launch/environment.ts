@@ -4,6 +4,9 @@
 
 import { LaunchError } from '../errors.js';
 
+/**
+ * Environment variables by name, as `process.env` has them. One that is empty counts as not set.
+ */
 export type EnvVariables = Readonly<Record<string, string | undefined>>;
 
 export class Environment {

@@ -11,6 +11,7 @@ import type { LauncherName } from './launcher.js';
 import { meetingAddress, type Place, type PlaceOptions, readPlace } from './place.js';
 import { readSecret } from './secret.js';
 
+/** The transports that `initProcessGroup` can choose: WebSockets or MPI. */
 export type LaunchTransport = 'ws' | 'mpi';
 
 /** All options of connectWs; those that are not given are read from the environment. */

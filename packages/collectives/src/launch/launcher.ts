@@ -4,6 +4,11 @@ import { fnv1a } from '@shardweave/dtypes';
 import { LOOPBACK } from '../sockets/is-loopback.js';
 import type { Environment } from './environment.js';
 
+/**
+ * The launchers whose variables `readLauncher` knows. 'env' stands for RANK and WORLD_SIZE without
+ * a sign of any other; 'jobset' and 'indexed-job' are Kubernetes' own, and 'kubeflow' is its
+ * training operator.
+ */
 export type LauncherName =
   | 'torchrun'
   | 'env'

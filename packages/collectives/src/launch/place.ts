@@ -9,6 +9,9 @@ import { Environment, type EnvVariables } from './environment.js';
 import { DEFAULT_PORT, type Launcher } from './launcher.js';
 import { readLauncher } from './read-launcher.js';
 
+/**
+ * The place of this process in its job. An option that is set wins over what the launcher tells.
+ */
 export interface PlaceOptions {
   /** This process's rank. Each of these options defaults to what the launcher tells. */
   readonly rank?: number;

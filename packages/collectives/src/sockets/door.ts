@@ -25,6 +25,10 @@ export interface ServerTls {
   readonly cert: string | Buffer;
 }
 
+/**
+ * Somebody whose connection was turned away, and why. The reason has printable ASCII only, because
+ * a stranger may have chosen its text.
+ */
 export interface Refusal {
   /** The `address:port` of the peer. */
   readonly from: string;

@@ -12,6 +12,10 @@ export const MAX_MESSAGE_BYTES = 2 * 2 ** 20;
  */
 export const STRANGER_BYTES = 1024;
 
+/**
+ * What strangers, who have not proved that they know the secret, may cost a listener. Defaults for
+ * n ranks: 64 + 4 n strangers, 256 + 8 n connections a second, and five seconds for the proof.
+ */
 export interface WsLimits {
   /**
    * The number of connections at a time that have proved nothing; above it the oldest is dropped.

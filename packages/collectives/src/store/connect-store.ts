@@ -12,6 +12,10 @@ import type { WireSocket } from '../sockets/wire-socket.js';
 import { Store } from './store.js';
 import { NO_RANK } from './store-session.js';
 
+/**
+ * The options of a client that joins a key-value store by `connectStore`: where the server is, the
+ * secret, the run, and time limits.
+ */
 export interface ConnectStoreOptions extends Pick<ListenSecurityOptions, 'tls' | 'encryption'> {
   /** The server's host. Default: 127.0.0.1. */
   readonly address?: string;

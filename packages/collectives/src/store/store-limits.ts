@@ -2,6 +2,11 @@
 
 import { StoreError } from '../errors.js';
 
+/**
+ * What a store accepts of all its clients together. A client beyond `maxClients` is refused, and a
+ * call that would exceed another limit rejects with StoreError STORE_LIMIT. DEFAULT_STORE_LIMITS
+ * has the defaults.
+ */
 export interface StoreLimits {
   /** The most connections at a time. */
   readonly maxClients: number;

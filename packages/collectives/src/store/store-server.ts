@@ -14,6 +14,7 @@ import { DEFAULT_STORE_LIMITS, StoreBudget, type StoreLimits } from './store-lim
 import { StoreRuns } from './store-runs.js';
 import { StoreSession } from './store-session.js';
 
+/** The options of `StoreServer.listen`: the secret, the address, TLS, and limits. */
 export interface StoreServerOptions
   extends Pick<ListenSecurityOptions, 'tls' | 'encryption' | 'onRefused'> {
   /** The secret, of at least 16 characters, which only the clients know. */
@@ -34,6 +35,11 @@ const MIN_SECRET_LENGTH = 16;
 /** The number of clients that may connect in one second; further ones try again. */
 const EXPECTED_CLIENTS = 256;
 
+/**
+ * Serves a key-value store to clients that prove that they know the secret. Values live in this
+ * process's memory, apart for each run; it keeps the process alive only if it is told to. Closing
+ * it makes the calls of clients that are left reject with STORE_LOST.
+ */
 export class StoreServer implements AsyncDisposable {
   readonly #options: StoreServerOptions;
   readonly #limits: StoreLimits;

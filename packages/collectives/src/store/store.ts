@@ -11,11 +11,16 @@ import {
   type StoreRequest,
 } from './store-messages.js';
 
+/** The options of the calls of a Store that wait for other clients. */
 export interface StoreWaitOptions {
   /** The milliseconds until the call rejects with STORE_TIMEOUT. Default: the store's. */
   readonly timeoutMs?: number;
 }
 
+/**
+ * The outcome of `Store.compareSet`: whether the value was set, and the value that the key has
+ * after the call.
+ */
 export interface CompareSetResult {
   readonly isSet: boolean;
   /** The value that the key has; undefined where there is no such key. */

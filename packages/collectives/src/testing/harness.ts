@@ -33,6 +33,10 @@ export interface HarnessOptions extends Pick<GroupOptions, 'timeoutMs' | 'hosts'
  */
 export const STOP_CASE = 'a stopped rank is missed by all others, in pending and later calls';
 
+/**
+ * A transport as the conformance suite takes it: how to make a job of it, in which world sizes, and
+ * what it can't do.
+ */
 export interface TransportHarness {
   readonly name: string;
   readonly worldSizes: readonly number[];
@@ -42,6 +46,7 @@ export interface TransportHarness {
   readonly skip?: Readonly<Record<string, string>>;
 }
 
+/** One property that every transport has to have, as a case for any test runner. */
 export interface ConformanceCase {
   readonly name: string;
   /**

@@ -22,6 +22,10 @@ export * from './simulator/index.js';
 export { transcriptHash } from './transcript.js';
 export { TRANSCRIPT_HASHES } from './transcript-hashes.js';
 
+/**
+ * All cases of the conformance suite of transports. Run each for every world size that it shares
+ * with the harness, but those that the harness skips by name.
+ */
 export const conformanceCases: readonly ConformanceCase[] = [
   ...dataCases,
   ...compressionCases,

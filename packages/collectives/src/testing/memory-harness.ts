@@ -3,6 +3,7 @@
 import { createMemoryEndpoints } from '../transports/memory.js';
 import { STOP_CASE, type TransportHarness } from './harness.js';
 
+/** The harness of the memory transport, whose ranks all live in this thread. */
 export const memoryHarness: TransportHarness = {
   name: 'memory',
   worldSizes: [1, 2, 3, 4, 8, 128],

@@ -14,6 +14,7 @@ import type { NativeCollectives } from '../group/native-collectives.js';
 import type { ProcessGroup } from '../group/process-group.js';
 import type { Transport } from '../transport.js';
 
+/** The options of `createDryGroup`. */
 export interface DryGroupOptions {
   /** The rank whose end it is. Default 0. */
   readonly rank?: number;

@@ -6,9 +6,12 @@ import type { BucketLayout } from '../bucket-layout.js';
 import { allReduceHook } from './all-reduce-hook.js';
 import type { CommunicationHook, HookBucket } from './communication-hook.js';
 
-/** The wire format of compressed gradients, and whether its rounding errors are fed back. */
+/**
+ * The wire format of compressed gradients, the same on all ranks, and whether rounding errors are
+ * added to the next step.
+ */
 export interface CompressionHookOptions {
-  /** The format in which f32 travels; the README of collectives lists bytes and errors. */
+  /** The format in which f32 travels; docs/collectives/operations.md lists bytes and errors. */
   readonly wire: WireFormat;
   /**
    * Adds what a step loses by rounding to the next step, for each rank and gradient; it takes as

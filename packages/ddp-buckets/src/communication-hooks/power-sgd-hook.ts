@@ -14,7 +14,10 @@ import {
   orthonormalize,
 } from './low-rank.js';
 
-/** How PowerSGD compresses gradients, and when it starts to. */
+/**
+ * How much PowerSGD (Vogels, Karimireddy, Jaggi 2019) compresses gradients, when it starts, and
+ * what it remembers between steps. All but `errorFeedback` must be the same on all ranks.
+ */
 export interface PowerSgdOptions {
   /** The number of columns of the factors. Default 1. */
   readonly matrixApproximationRank?: number;

@@ -30,7 +30,10 @@ export interface FlatMetadata {
   readonly isLocal: boolean;
 }
 
-/** What must be known of each rank's shards to put whole parameters together from them. */
+/**
+ * What one rank's shards are parts of, as plain data that survive JSON. consolidateShardWeights
+ * needs those of all ranks to put whole parameters together.
+ */
 export interface ShardMetadata {
   readonly format: 'shardweave-shard';
   readonly version: 1;

@@ -25,7 +25,10 @@ import {
   type StateEntry,
 } from './state-entry.js';
 
-/** Options of stateDict: where the entries are held, and by which ranks. */
+/**
+ * Options of stateDict: whether entries are bytes or tensors, and which ranks get them. Each
+ * defaults to the option of the same name of the instance.
+ */
 export interface StateDictOptions {
   /**
    * 'host': bytes. 'device': tensors, which the caller has to dispose. Default: the instance's

@@ -20,7 +20,10 @@ export interface StateEntry {
   readonly tensor?: Tensor;
 }
 
-/** The entries of a state dict, by name. */
+/**
+ * Tensors by name. stateDict has whole parameters and buffers under their names in the bare module;
+ * localStateDict has this rank's shards under the keys that localMetadataDict lists, and buffers.
+ */
 export type StateDict = Map<string, StateEntry>;
 
 /**

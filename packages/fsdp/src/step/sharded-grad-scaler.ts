@@ -19,7 +19,10 @@ import { explained } from '../tree/explained.js';
 import { orTell } from '../tree/rank-failure.js';
 import { callQueueOf } from '../unit/unit-links.js';
 
-/** The options of a loss scaler, and the ranks that it keeps in step. */
+/**
+ * The options of a LossScaler, with the group whose ranks agree on overflows in place of
+ * `reduceFoundInf`.
+ */
 export interface ShardedGradScalerOptions extends Omit<LossScalerOptions, 'reduceFoundInf'> {
   /** All ranks that step together: those of the whole model, not those of an expert. */
   readonly processGroup: ProcessGroup;

@@ -4,6 +4,7 @@
 import type { Socket } from 'node:net';
 import type { SeededRandom } from '../simulator/seeded-random.js';
 
+/** The delay, the jitter and the rate of one direction of a link. */
 export interface LinkShape {
   /** The milliseconds that each byte is delayed. Default: 0. */
   readonly delayMs?: number;

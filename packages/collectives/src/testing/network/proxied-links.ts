@@ -4,11 +4,17 @@
 import type { LinkShape } from './delay-line.js';
 import { type ProxyAddress, TcpProxy } from './tcp-proxy.js';
 
+/** The shape of all links of a proxied job, and the address that its proxies listen on. */
 export interface ProxiedLinksOptions extends LinkShape {
   /** Default: 127.0.0.1. */
   readonly host?: string;
 }
 
+/**
+ * Proxies for the links of a whole job, made as ranks dial each other, one for each pair of ranks
+ * and direction of dialling. Each rank's `connectWs` is given its `route`. Closing it cuts all
+ * links.
+ */
 export class ProxiedLinks implements AsyncDisposable {
   readonly #options: ProxiedLinksOptions;
   readonly #proxies = new Map<string, { ranks: readonly unknown[]; proxy: Promise<TcpProxy> }>();

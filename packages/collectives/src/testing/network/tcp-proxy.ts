@@ -6,11 +6,13 @@ import { type AddressInfo, connect, createServer, type Server, type Socket } fro
 import { SeededRandom } from '../simulator/seeded-random.js';
 import { DelayLine, type LinkShape } from './delay-line.js';
 
+/** A host and a TCP port. */
 export interface ProxyAddress {
   readonly host: string;
   readonly port: number;
 }
 
+/** The options of `TcpProxy.listen`: the target, the address, and the shape of each direction. */
 export interface TcpProxyOptions extends LinkShape {
   /** The address that connections go on to. */
   readonly target: ProxyAddress;
@@ -25,6 +27,10 @@ interface Connection {
   readonly lines: readonly [DelayLine, DelayLine];
 }
 
+/**
+ * A TCP proxy for tests. What goes through it can be delayed, slowed down, stalled in silence, or
+ * cut by a reset.
+ */
 export class TcpProxy implements AsyncDisposable {
   readonly #target: ProxyAddress;
   readonly #server: Server;

@@ -33,6 +33,7 @@ export type Fault =
       readonly ms: number;
     });
 
+/** What can go wrong in a simulated job; `Fault` describes each kind. */
 export type FaultKind = Fault['kind'];
 
 /** One error code and the ranks that it may name; null stands for any rank. */

@@ -54,8 +54,10 @@ export interface MessageStep {
   readonly variant: number;
 }
 
+/** One step of a simulated program, which every rank that it concerns takes. */
 export type Step = CollectiveStep | BarrierStep | SplitStep | MessageStep;
 
+/** The steps that all ranks of a simulated job take, in this order. */
 export interface Program {
   readonly worldSize: number;
   readonly steps: readonly Step[];

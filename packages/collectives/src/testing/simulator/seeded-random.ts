@@ -1,6 +1,10 @@
 // Pseudo-random numbers that a seed repeats, the same on every machine: 32 bits of state that count
 // up, mixed by multiplications. They are good enough to draw schedules, and for nothing else.
 
+/**
+ * Pseudo-random numbers that a 32-bit seed repeats, the same on every machine. They are good enough
+ * to draw schedules, not for statistics or secrets.
+ */
 export class SeededRandom {
   #state: number;
 

@@ -10,11 +10,16 @@ import {
   simulate,
 } from './simulate.js';
 
+/** The options of `simulateMany`: a range of seeds, and what all its runs have in common. */
 export interface SimulateManyOptions extends Omit<SimulateOptions, 'seed' | 'resources'> {
   readonly firstSeed: number;
   readonly numSeeds: number;
 }
 
+/**
+ * The sums over the runs of `simulateMany` that passed, and the errors of those that did not, by
+ * seed. It stops after 20 failed runs or a few more, so not all seeds may have been run.
+ */
 export interface SimulationFigures {
   readonly numRuns: number;
   readonly numEvents: number;

@@ -15,6 +15,7 @@ import { SimulatedNetwork } from './simulated-network.js';
 import type { SimulatedProcess } from './simulated-process.js';
 import { VirtualTime } from './virtual-time.js';
 
+/** The options of `simulate`. What is left out is drawn from the seed. */
 export interface SimulateOptions {
   /** An integer that repeats the run. */
   readonly seed: number;
@@ -85,6 +86,10 @@ const TIMEOUT_MS = 600_000;
 const MAX_TRACED = 60;
 const MAX_PROBLEMS = 5;
 
+/**
+ * Makes the reducer and the reference data that simulations compare with. Runs that share them save
+ * the time of making and computing them again.
+ */
 export async function createSimulationResources(): Promise<SimulationResources> {
   return { reducer: await Reducer.create(), data: new ReferenceData() };
 }

@@ -20,6 +20,9 @@ import type { HandleArray, MpiLibrary } from './mpi-library.js';
 import { MpiTransport } from './mpi-transport.js';
 import { Progress } from './progress.js';
 
+/**
+ * The options of a process that mpirun or srun has started and that joins its job by `connectMpi`.
+ */
 export interface ConnectMpiOptions extends GroupOptions {
   /** The file name or path of the MPI library. Default: it is searched for. */
   readonly library?: string;

@@ -16,6 +16,7 @@ import { SharedHeap } from './shared-heap.js';
 import { checkSharedMemory, type ShmRankHandle } from './shm-job.js';
 import { ShmTransport } from './shm-transport.js';
 
+/** The options of a rank that joins a job of threads by `connectShm`. */
 export interface ConnectShmOptions extends GroupOptions {
   /** The milliseconds in which all ranks have to come. Default: 30 s. */
   readonly joinTimeoutMs?: number;

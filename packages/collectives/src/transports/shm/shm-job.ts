@@ -5,6 +5,7 @@ import { JoinError } from '../../errors.js';
 import { allocateJobMemory, checkRingBytes, defaultRingBytes } from './job-memory.js';
 import { createHeapMemory } from './shared-heap.js';
 
+/** The size of what the ranks of a job of threads share. */
 export interface ShmJobOptions {
   /**
    * The bytes of the ring from each rank to each other one, a power of two. Default: 1 MiB for up

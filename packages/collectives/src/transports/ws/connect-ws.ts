@@ -10,6 +10,10 @@ import type { JobOptions } from './join/job-options.js';
 import { checkChoice, checkJoin, joinOverWs } from './join/join-over-ws.js';
 import type { ListenWish } from './join/joiner-options.js';
 
+/**
+ * The options of a Node process that joins a job by `connectWs`: those of every joining rank, of
+ * its listening port, and where the ranks meet.
+ */
 export interface ConnectWsOptions extends JobOptions, ListenSecurityOptions {
   /**
    * The host of the rendezvous. Rank 0, which hosts it by default, listens there. Default:

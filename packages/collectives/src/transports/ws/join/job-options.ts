@@ -3,6 +3,10 @@
 import { JoinError } from '../../../errors.js';
 import type { GroupOptions } from '../../../group/group-options.js';
 
+/**
+ * The options by which a rank joins a job over WebSockets, in Node and in a page alike.
+ * `worldSize`, `secret`, `attempt` and `runId` must be the same on all ranks.
+ */
 export interface JobOptions extends GroupOptions {
   readonly rank: number;
   readonly worldSize: number;

@@ -15,6 +15,7 @@ import { isRelayed, Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
 import { hostMember } from './rendezvous-host.js';
 
+/** The options of `serveRendezvous`: the job that it serves, and where it listens. */
 export interface ServeRendezvousOptions extends ListenSecurityOptions {
   readonly worldSize: number;
   /** The job's secret, of at least 16 characters, which only its ranks know. */
@@ -31,6 +32,10 @@ export interface ServeRendezvousOptions extends ListenSecurityOptions {
   readonly joinTimeoutMs?: number;
 }
 
+/**
+ * A rendezvous in a process of its own, which is not a rank. It also relays between ranks of which
+ * neither can listen, as pages.
+ */
 export interface RendezvousServer {
   readonly port: number;
   /** Resolves when the job has formed; rejects with the reason where it does not. */
