@@ -47,7 +47,8 @@ function layerNormCase(dtype: DType, parameters: DType): ConformanceCase {
       const dx = twin.output(rows * cols, dtype);
       const dWeight = twin.output(cols, parameters, { offset: 2 });
       const dBias = twin.output(cols, parameters);
-      const gradients = { dx, dWeight, dBias };
+      const dSum = rows > 5 ? twin.floats(rows * cols, dtype, { offset: 1 }) : undefined;
+      const gradients = { dSum, dx, dWeight, dBias };
       twin.run('layerNormBackward', { ...extent, x, weight, ...saved, dy, ...gradients });
     }
   });

@@ -121,10 +121,9 @@ function allGradients(ctx: KernelContext, call: WholeCall): void {
       label: key,
       bindings: [
         ...backwardBindings(call),
-        { name: 'weights', type: 'f32', access: 'read_write' },
-        { name: 'biases', type: 'f32', access: 'read_write' },
+        { name: 'sums', type: 'f32', access: 'read_write' }, // the eighth, which is the last there is
       ],
-      params: { rows: 'u32', cols: 'u32' },
+      params: { rows: 'u32', cols: 'u32', biases: 'u32' },
       workgroupSize: size,
       body: `const LANES = ${GROUP_LANES}u;
 var<workgroup> weight_sums: array<f32, ${MAX_SUMMED_COLUMNS}>;
@@ -146,21 +145,19 @@ ${mainHead(size)}
     )}
   }
   for (var j = me; j < P.cols; j += LANES) {
-    store_weights(group * P.cols + j, weight_sums[j]);
-    store_biases(group * P.cols + j, bias_sums[j]);
+    store_sums(group * P.cols + j, weight_sums[j]);
+    store_sums(P.biases + group * P.cols + j, bias_sums[j]);
   }
 }`,
     }),
   );
-  ctx.withScratch('f32', parts * cols, (weights) => {
-    ctx.withScratch('f32', parts * cols, (biases) => {
-      ctx.dispatch(compiled, {
-        params: { rows, cols },
-        views: [x, ...present(weight), mean, rstd, dy, ...present(dSum), dx, weights, biases],
-        grid: linearGrid(parts),
-      });
-      addParts(ctx, { weights, biases, dWeight, dBias, parts, cols });
+  ctx.withScratch('f32', 2 * parts * cols, (sums) => {
+    ctx.dispatch(compiled, {
+      params: { rows, cols, biases: parts * cols },
+      views: [x, ...present(weight), mean, rstd, dy, ...present(dSum), dx, sums],
+      grid: linearGrid(parts),
     });
+    addParts(ctx, { sums, dWeight, dBias, parts, cols });
   });
 }
 
@@ -302,23 +299,22 @@ const COLUMN_LANES = 32;
 function addParts(
   ctx: KernelContext,
   call: {
-    readonly weights: View;
-    readonly biases: View;
+    /** Those of weights, and behind them those of biases: [2, parts, cols]. */
+    readonly sums: View;
     readonly dWeight: View;
     readonly dBias: View;
     readonly parts: number;
     readonly cols: number;
   },
 ): void {
-  const { weights, biases, dWeight, dBias, parts, cols } = call;
+  const { sums, dWeight, dBias, parts, cols } = call;
   const size = [GROUP_COLUMNS * COLUMN_LANES, 1, 1] as const;
   const key = 'layerNorm parameter gradients parts';
   const compiled = ctx.kernel(key, () =>
     defineKernel({
       label: key,
       bindings: [
-        { name: 'weights', type: 'f32', access: 'read' },
-        { name: 'biases', type: 'f32', access: 'read' },
+        { name: 'x', type: 'f32', access: 'read' },
         { name: 'd_weight', type: 'f32', access: 'read_write' },
         { name: 'd_bias', type: 'f32', access: 'read_write' },
       ],
@@ -330,12 +326,10 @@ ${mainHead(size)}
   let is_bias = group >= P.half;
   let column = (group - select(0u, P.half, is_bias)) * ${GROUP_COLUMNS}u + lane % ${GROUP_COLUMNS}u;
   let first = lane / ${GROUP_COLUMNS}u;
+  let start = column + select(0u, P.parts * P.cols, is_bias);
   var sum = 0.0;
   if (column < P.cols) {
-    for (var p = first; p < P.parts; p += ${COLUMN_LANES}u) {
-      let i = p * P.cols + column;
-      if (is_bias) { sum += load_biases(i); } else { sum += load_weights(i); }
-    }
+    for (var p = first; p < P.parts; p += ${COLUMN_LANES}u) { sum += load_x(start + p * P.cols); }
   }
   sums[lane] = sum;
   for (var s = ${COLUMN_LANES / 2}u; s > 0u; s >>= 1u) {
@@ -351,7 +345,7 @@ ${mainHead(size)}
   const half = Math.ceil(cols / GROUP_COLUMNS);
   ctx.dispatch(compiled, {
     params: { parts, cols, half },
-    views: [weights, biases, dWeight, dBias],
+    views: [sums, dWeight, dBias],
     grid: linearGrid(2 * half),
   });
 }
