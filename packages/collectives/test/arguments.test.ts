@@ -1,5 +1,5 @@
-// What a caller gets wrong: refused by a typed error that says what to do, before anything is sent,
-// and the job goes on.
+// Mistakes of a caller. Each is refused by a typed error that says what to do, before anything is
+// sent, and the job goes on afterwards.
 
 import {
   CollectiveUsageError,
@@ -22,7 +22,7 @@ const EIGHT = new Uint8Array(8);
 // biome-ignore lint/suspicious/noExplicitAny: the subject of these tests
 type Untyped = any;
 
-/** Rank 0 is refused with `message`, and both ranks can go on. */
+/** Expects that rank 0's call is refused with `message`, and that both ranks can go on. */
 async function expectRefusal(
   act: (group: Untyped) => Promise<unknown>,
   message: RegExp,
@@ -91,7 +91,8 @@ describe('options of a call', () => {
       await new Promise((resolve) => setTimeout(resolve, 30));
       await Promise.all([early, second.barrier()]);
       await Promise.all([first.close(), second.close()]);
-      // A timer that counts no further takes more for a millisecond, and spins.
+      // Node cuts a longer delay to one millisecond, and a timer that is set again and again would
+      // spin.
       expect(delaysMs).toEqual([2 ** 31 - 1, 2 ** 31 - 1]);
     }
   });
@@ -152,7 +153,7 @@ describe('buffers of a call', () => {
   });
 });
 
-/** What can't be right of the options of a group of two, and what says so. */
+/** Wrong options of a group of two, and the message that refuses each. */
 const WRONG: readonly [options: Untyped, message: RegExp][] = [
   [{ hosts: [0] }, /expected a host for each of 2 ranks, got 1/],
   [{ hosts: [0, 'a'] }, /expected hosts to be numbers, got 'a'/],
@@ -163,7 +164,7 @@ const WRONG: readonly [options: Untyped, message: RegExp][] = [
   [{ maxUnclaimedBytes: -1 }, /expected maxUnclaimedBytes to be .*, got -1/],
 ];
 
-/** The same for what takes its time to join. */
+/** Wrong options of the transports that are joined asynchronously. */
 const WRONG_TO_JOIN: typeof WRONG = [
   ...WRONG,
   [{ joinTimeoutMs: Number.NaN }, /expected joinTimeoutMs to be .*, got NaN/],

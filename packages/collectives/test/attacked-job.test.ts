@@ -1,6 +1,7 @@
-// Strangers cost a job next to nothing, while it forms and while it trains. It forms under those
-// that cost most (in the long run under each), and steps on under each. Times are printed and
-// decide nothing: the attackers share the machine with the job.
+// Attacks by strangers cost a job next to nothing, both while it forms and while it trains. The job
+// forms under the two most expensive attacks (the long run takes each) and steps on under every
+// one. The times are printed but decide nothing, since the attackers share the machine with the
+// job.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -13,10 +14,10 @@ import { bundleProgram } from './support/bundle-program.js';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const MIB = 2 ** 20;
-/** The memory of a rank 0 that forms undisturbed was 62 to 70 MiB. */
+/** An undisturbed rank 0 needed 62 to 70 MiB of memory while the job formed. */
 const CALM_BYTES = 70 * MIB;
 const MAX_EXTRA_BYTES = 150 * MIB;
-/** Each attack lasts at least as long, and as many steps. */
+/** Each attack lasts at least this long, and at least as many steps. */
 const ATTACK_MS = isLong ? 3000 : 150;
 const NUM_STEPS = 3;
 
@@ -31,13 +32,14 @@ beforeAll(async () => {
 
 afterAll(() => rm(folder, { recursive: true, force: true }));
 
-/** Figures, for whoever reads the run. */
+/** Prints figures for a person who reads the run. */
 function print(text: string): void {
   process.stdout.write(`${text}\n`);
 }
 
 /**
- * What rank 0 costs until it has done some more steps: a job that stands still never gets there.
+ * Measures what rank 0 costs until it has done some more steps. A job that stands still never gets
+ * there, and the test times out.
  */
 async function attacked(job: AttackedJob) {
   const { numSteps: before, numRefused } = await job.costs();

@@ -1,10 +1,10 @@
-// What a barrier costs: messages, which all ranks together send.
+// The cost of a barrier: the number of messages that all ranks together send.
 
 import { expect, it } from 'vitest';
 import { barrier } from '../src/algorithms/barrier.js';
 import type { Call } from '../src/endpoint/call.js';
 
-/** All ranks' calls of one barrier, over messages in memory that are counted. */
+/** Counts the messages of one barrier that all ranks call over a transport in memory. */
 async function messagesOf(worldSize: number, late?: number): Promise<number> {
   let numMessages = 0;
   const waiting = new Map<string, () => void>();
@@ -40,7 +40,7 @@ async function messagesOf(worldSize: number, late?: number): Promise<number> {
   const calls = ranks.filter((rank) => rank !== late).map(begin);
   if (late !== undefined) {
     await new Promise((resolve) => setImmediate(resolve));
-    expect(numDone).toBe(0); // nobody leaves before all have come
+    expect(numDone).toBe(0); // no rank leaves before all have come
     calls.push(begin(late));
   }
   await Promise.all(calls);

@@ -1,5 +1,6 @@
-// Who is blamed: of ranks that die, or abort and exit at once with much under way, always the one
-// that did, by all others. A few of each here; SHARDWEAVE_LONG=1 does two hundred.
+// Which rank is blamed. Where ranks die, or abort and exit at once with much data under way, every
+// other rank blames one that really did. A few cases of each run here; SHARDWEAVE_LONG=1 runs two
+// hundred.
 
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
@@ -27,7 +28,8 @@ describe('over ws', () => {
     first!.group.abort('no more');
     await first!.group.close();
     expect(ranks.map(({ endpoint }) => endpoint.failure)).toEqual(
-      // Whether from it or from one that it has told is the network's choice.
+      // A rank may learn it from the origin itself or from a rank that the origin has told: the
+      // network decides which message is first.
       ranks.map(() => ({
         kind: 'aborted',
         origin: 0,

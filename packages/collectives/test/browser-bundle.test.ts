@@ -1,4 +1,4 @@
-// The main and testing entries bundle for browsers with nothing of Node in them.
+// The main and the testing entry can be bundled for browsers and contain no module of Node.
 
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
@@ -24,10 +24,11 @@ describe('browser bundle', () => {
       metafile: true,
       logLevel: 'silent',
     });
-    const { metafile } = await bundled; // a Node module would not resolve
+    const { metafile } = await bundled; // bundling fails where a Node module is imported
     const inputs = Object.keys(metafile.inputs);
     expect(inputs.length).toBeGreaterThan(5);
-    // The handshake's HMAC: pages that came by plain http have no crypto.subtle.
+    // The handshake's HMAC comes from @noble/hashes, because pages loaded over plain http have no
+    // crypto.subtle.
     const foreign = inputs.filter((path) => /node_modules\/(?!.*@noble\/hashes)/.test(path));
     expect(foreign).toEqual([]);
   });

@@ -1,7 +1,7 @@
-// Reads straight into the receiver's memory, which Node's private fields allow: without them a
-// third to 70 % of the speed is gone and nothing else, so a test has to say that they are there. It
-// fails on a Node that has other fields, of whatever version; what works is listed in
-// CHECKED_NODE_VERSIONS.
+// Reads straight into the receiver's memory, which depend on private fields of Node. Without those
+// fields a third to 70 % of the speed is lost and nothing else changes, so only a test can show
+// that they are there. It fails on any Node whose fields differ; CHECKED_NODE_VERSIONS lists the
+// versions that work.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
@@ -39,7 +39,7 @@ it("fills the receiver's room, of several connections side by side", async () =>
         }
       };
       const direct = DirectRead.start(to, {
-        // The first bytes come by the shared buffer, as those of a header do.
+        // The first bytes come through the shared buffer, as the bytes of a header do.
         room: () => (received === 0 ? undefined : target.subarray(received)),
         filled: (numBytes) => {
           filled += numBytes;
@@ -62,5 +62,5 @@ it("fills the receiver's room, of several connections side by side", async () =>
     to.destroy();
   });
   await Promise.all(jobs);
-  expect(ownBuffers.size).toBe(1); // 64 KiB a process, not a connection
+  expect(ownBuffers.size).toBe(1); // 64 KiB for a process, not for each connection
 });

@@ -1,4 +1,5 @@
-// A group of one rank that is there: what it counts is what the same calls count over messages.
+// A dry group, in which only one rank exists: its counters equal those of the same calls over real
+// messages.
 
 import {
   type CollectiveStats,
@@ -11,7 +12,7 @@ import { expect, it } from 'vitest';
 
 const f32 = { dtype: 'f32', op: 'sum' } as const;
 
-/** Calls of all kinds, small and large, even parts and uneven ones. */
+/** Makes calls of all kinds: small and large ones, with even and uneven parts. */
 async function callAll(world: ProcessGroup): Promise<CollectiveStats[]> {
   const { worldSize, rank } = world;
   const group = await world.split(0);

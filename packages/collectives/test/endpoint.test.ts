@@ -1,4 +1,4 @@
-// The endpoint against a transport in slow motion: chunks that come late, wrong or twice.
+// The endpoint over a transport in slow motion, whose chunks come late, wrong or twice.
 
 import {
   type Clock,
@@ -14,7 +14,7 @@ import { Matching } from '../src/endpoint/matching.js';
 import { ScratchPool } from '../src/endpoint/scratch-pool.js';
 import { Turns } from '../src/endpoint/turns.js';
 
-/** Rank 0 of two or more; what the others send is up to the test. */
+/** Rank 0 of two or more ranks; the test itself decides what the others send. */
 function lonelyRank(options: GroupOptions = {}, worldSize = 2) {
   const endpoint = new Endpoint({ ...options, rank: 0, worldSize });
   const transport: Transport = {
@@ -44,13 +44,16 @@ function pointToPointHeader(byteLength: number): MessageHeader {
   return { ...header, call: { ...header.call, operation: 'send' } };
 }
 
-/** Each look at it costs a millisecond: whatever asks for the time between slices turns soon. */
+/**
+ * A clock that advances by a millisecond at each look, so that code which checks the time between
+ * slices soon yields.
+ */
 function slowClock(): Clock {
   let ms = 0;
   return { ...systemClock, now: () => ms++ };
 }
 
-/** Time goes on only by `advance`. */
+/** A clock that moves only by calls of `advance`. */
 function manualClock() {
   let ms = 0;
   const timers = new Map<() => void, number>();

@@ -1,5 +1,5 @@
-// Large operations leave the event loop its turns: whatever copies or adds does so in slices, and
-// asks for the time in between. The clock here says that each slice took a millisecond.
+// Large operations let the event loop take its turns: code that copies or adds works in slices and
+// checks the time between them. The clock of these tests says that each slice took a millisecond.
 
 import {
   type Clock,
@@ -19,7 +19,7 @@ function slowClock(): Clock {
   return { ...systemClock, now: () => ms++ };
 }
 
-/** Turns of the event loop until `work` is done. */
+/** Counts the turns of the event loop until `work` is done. */
 async function turnsDuring(work: Promise<unknown>): Promise<number> {
   let turns = 0;
   let counting = setImmediate(function count() {
@@ -59,18 +59,20 @@ const OPERATIONS: Readonly<Record<string, Operation>> = {
 describe.each(Object.keys(OPERATIONS))('%s of 48 MiB', (name) => {
   it('gives the event loop a turn every eight slices', async () => {
     const groups = createMemoryGroup(2, { clock: slowClock() });
-    const one = new Uint8Array(4); // so that the wasm is there
+    const one = new Uint8Array(4); // a first call loads the wasm
     await Promise.all(
       groups.map((group) => group.allReduce(one, one, { dtype: 'f32', op: 'sum' })),
     );
     const work = Promise.all(groups.map(OPERATIONS[name]!));
-    // At least 24 slices of a MiB; a look at the time for each and some more.
+    // The sum has at least 24 slices of a MiB. Each looks at the time once, and there are a few
+    // more looks.
     expect(await turnsDuring(work)).toBeGreaterThanOrEqual(3);
     await Promise.all(groups.map((group) => group.close()));
   });
 });
 
-// Whole operations have turns from each other's parts: each of these alone must ask for its own.
+// Whole operations also get turns from each other's parts, so each part is tested alone: it must
+// yield by itself.
 describe.each(['a sum', 'a copy'])('%s of 32 MiB, with nothing beside it', (name) => {
   it('gives the event loop a turn every eight slices', async () => {
     const turns = new Turns(slowClock());
@@ -87,7 +89,7 @@ describe.each(['a sum', 'a copy'])('%s of 32 MiB, with nothing beside it', (name
       name === 'a copy'
         ? copyBytes(target!, parts[0]!, turns)
         : sum(parts, target!, { dtype: 'f32', op: 'sum' }, call);
-    // 32 slices or more; counting begins and ends between two turns.
+    // There are 32 slices or more. Counting begins and ends between two turns.
     expect(await turnsDuring(Promise.resolve(work))).toBeGreaterThanOrEqual(2);
     expect(numSlices).toBe(name === 'a copy' ? 0 : 64);
   });

@@ -1,4 +1,4 @@
-// Small texts that ranks tell one another, and compare at the cost of a digest.
+// Small texts that ranks tell each other, and compare at the cost of a digest.
 
 import {
   compareTexts,

@@ -1,4 +1,4 @@
-// Faults between real processes over ws: whatever happens to one rank, every pending and later call
+// Faults between real processes over ws. Whatever happens to one rank, every pending and later call
 // of all others rejects in time and says why; nothing is left behind, and a new job can be built.
 
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -11,28 +11,28 @@ import { Lateness } from './support/lateness.js';
 import { createLan, lanProblem } from './support/netns.js';
 
 /**
- * From the fault to the last rejection of the last rank. What is held is this and three times the
- * lateness of this process' own timers (0 on a machine that does nothing else); both figures are
- * printed.
+ * The limit from the fault to the last rejection of the last rank. A test allows this limit plus
+ * three times the lateness of its own process's timers, which is 0 on an idle machine, and prints
+ * both figures.
  */
 const LIMIT_MS = 5000;
 const lateness = new Lateness();
 
-/** As a page. */
+/** Options of a rank that can't listen, as in a page. */
 const deaf = () => ({ listen: false }) as const;
 
-/** A rendezvous in this process, for ranks of which none hosts it. */
+/** Starts a rendezvous in this process, for jobs in which no rank hosts one. */
 async function standalone(worldSize: number) {
   const { port, close } = await serveRendezvous({ worldSize, secret: 'of this very test' });
   return { port, [Symbol.dispose]: close };
 }
 
-/** For what has been noticed to be reported, on a machine with more to do. */
+/** How long reports may take on a busy machine after the fault was noticed. */
 const REPORT_MS = 60_000;
 
 interface Expected {
   readonly code: string;
-  /** Ranks that may be named. */
+  /** Ranks that an error may name as the origin. */
   readonly origins: readonly number[];
   readonly message: RegExp;
   readonly sinceMs: number;
@@ -40,11 +40,14 @@ interface Expected {
 
 afterAll(() => lateness[Symbol.dispose]());
 
-/** Every pending and later call names this cause; prints how long the slowest took. */
+/**
+ * Expects that every pending and later call names this cause, and prints how long the slowest one
+ * took.
+ */
 function expectAll(what: string, ended: readonly Ended[], expected: Expected): void {
   let slowestMs = 0;
   for (const { calls, later } of ended) {
-    // Each of the three chains was in a call; recv had been from the start.
+    // Each of the three chains was in a call, and recv had been pending from the start.
     expect(calls.map(({ call }) => call)).toEqual(['allGather', 'allReduce', 'recv']);
     expect(later.length).toBe(4);
     for (const { code, originRank, message, atMs } of [...calls, ...later]) {
@@ -63,10 +66,10 @@ function expectAll(what: string, ended: readonly Ended[], expected: Expected): v
   expect(slowestMs).toBeLessThan(LIMIT_MS + lateMs);
 }
 
-/** Nobody listens, no connection is open. */
+/** Expects that no process listens and no connection is open. */
 async function expectNoSockets(processes: readonly RankProcess[]): Promise<void> {
   for (const rank of processes) {
-    // What the other end has still to close goes with it.
+    // A socket may stay until its other end has closed it too.
     for (let i = 0; i < 100 && rank.sockets().length > 0; i++) {
       await sleep(20);
     }
@@ -82,7 +85,7 @@ async function expectToExit(processes: readonly RankProcess[]): Promise<void> {
   }
 }
 
-/** All work on a bit and end as they should. */
+/** Expects that all processes work on for a while and then end as they should. */
 async function expectToWork(jobs: RankProcesses, processes: readonly RankProcess[]): Promise<void> {
   processes[0]!.say({ type: 'stop' });
   for (const { calls, numRounds } of await jobs.ended(processes, REPORT_MS)) {
@@ -98,7 +101,7 @@ describe.concurrent('over ws, between processes', { timeout: 240_000 }, () => {
     for (const about of ['operation', 'dtype', 'size'] as const) {
       await jobs.join(ranks);
       for (const rank of ranks) {
-        // The mesh is complete: nobody listens any more.
+        // The mesh is complete, so no process listens any more.
         expect(rank.sockets()).not.toContain('0A');
       }
       const sinceMs = Date.now();

@@ -1,5 +1,5 @@
-// Sums of ranks that share hosts: their order, their bits in every run, and the bytes between
-// hosts.
+// Sums over ranks that share hosts: the order of addition, equal bits in every run, and the bytes
+// that cross between hosts.
 
 import { createMemoryGroup, Endpoint, type ProcessGroup } from '@shardweave/collectives';
 import { byteSize, fromF32Array, type ReduceOp, Reducer } from '@shardweave/dtypes';
@@ -8,7 +8,10 @@ import { describe, expect, it } from 'vitest';
 type FloatDType = 'f32' | 'f16' | 'bf16';
 type Dtype = FloatDType | 'i32' | 'u8';
 
-/** Magnitudes that differ by more than f32 has bits, so that the order of addition shows. */
+/**
+ * Values whose magnitudes differ by more than f32 has bits, so that the order of addition shows in
+ * the result.
+ */
 function elements(rank: number, count: number, dtype: Dtype): Uint8Array {
   let state = rank * 7919 + count;
   const next = () => {
@@ -24,8 +27,8 @@ function elements(rank: number, count: number, dtype: Dtype): Uint8Array {
 }
 
 /**
- * The stated order, on all parts at once: each host's ranks in order, then hosts by their lowest
- * rank, in f32.
+ * Adds all parts in the documented order, in f32: first each host's ranks in order, then the hosts
+ * in the order of their lowest rank.
  */
 async function expected(
   parts: readonly Uint8Array[],
@@ -128,7 +131,7 @@ describe.each(HOSTS.map((hosts) => ({ hosts })))('hosts $hosts', ({ hosts }) => 
 });
 
 describe('bytes between hosts', () => {
-  /** Counts payload from ranks below 4 to the others: from host 0 to host 1. */
+  /** Counts the payload bytes from ranks below 4 to the others, which is from host 0 to host 1. */
   async function crossing(hosts: readonly number[] | undefined): Promise<number> {
     let bytes = 0;
     const send = Endpoint.prototype.onMessage;
@@ -156,9 +159,11 @@ describe('bytes between hosts', () => {
 
   it('are those of one rank, not of all', async () => {
     const partBytes = 2 ** 16;
-    // Flat: four ranks send four foreign parts, and four owners their result to four ranks.
+    // Without hosts, each of four ranks sends four foreign parts, and each of four owners sends its
+    // result to four ranks.
     expect(await crossing(undefined)).toBe(2 * 16 * partBytes);
-    // By hosts: one sum for each of four foreign parts, and each of four results once.
+    // With hosts, one sum crosses for each of four foreign parts, and each of four results crosses
+    // once.
     expect(await crossing([0, 0, 0, 0, 1, 1, 1, 1])).toBe(2 * 4 * partBytes);
   });
 });

@@ -1,6 +1,6 @@
-// The Kubernetes examples, as far as they can be held without a cluster: what must agree in the
-// files does, and each container's command makes a group when pods are network namespaces that know
-// each other by the names which the Service would give.
+// The Kubernetes examples, as far as they can be tested without a cluster. The files agree where
+// they must, and each container's command forms a group when network namespaces stand in for the
+// pods and know each other by the names that the Service would give them.
 
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -59,7 +59,8 @@ function read(name: string): readonly any[] {
 }
 
 /**
- * What the pod of `index` has in its environment; `labels` are what the downward API would give.
+ * The environment of the pod with this `index`; `labels` are those that the downward API would
+ * give.
  */
 function podEnvironment(job: JobSpec, index: number, pod: PodFacts): Record<string, string> {
   const [container] = job.template.spec.containers;
@@ -78,10 +79,10 @@ function podEnvironment(job: JobSpec, index: number, pod: PodFacts): Record<stri
 }
 
 interface PodFacts {
-  /** The Job's name, of which its pods' are made. */
+  /** The Job's name, from which its pods' names are made. */
   readonly job: string;
   readonly service: string;
-  /** The downward API's. */
+  /** Fields of the pod, as the downward API gives them. */
   readonly fields: Readonly<Record<string, string>>;
 }
 
@@ -107,7 +108,7 @@ async function runPods(job: JobSpec, pod: PodFacts): Promise<readonly string[]> 
   return results.map(({ stdout }) => stdout.trim());
 }
 
-/** What must hold for the Job of either file. */
+/** Checks what must hold for the Job of either file. */
 function checkJob(job: JobSpec): void {
   expect(job.completionMode).toBe('Indexed');
   expect(job.parallelism).toBe(job.completions);
@@ -116,8 +117,8 @@ function checkJob(job: JobSpec): void {
   const value = (name: string) => env.find((one) => one.name === name)?.value;
   expect(value('WORLD_SIZE')).toBe(String(job.completions));
   expect(volumeMounts[0].name).toBe(volumes[0].name);
-  // The command that makes the Secret, in indexed-job.yaml: its name, and its key as the file's
-  // name.
+  // A comment of indexed-job.yaml has the command that makes the Secret: it gives the Secret's
+  // name, and a key that is also the mounted file's name.
   const command = /generic (\S+) --from-literal=(\w+)=/.exec(
     readFileSync(new URL('kubernetes/indexed-job.yaml', examples), 'utf8'),
   );

@@ -1,5 +1,5 @@
-// The examples of several processes: all-reduce.mjs with the environment that each launcher gives
-// its processes, under mpirun itself and on several hosts, and two-machines.mjs on two of them.
+// The examples with several processes: all-reduce.mjs with the environment that each launcher gives
+// its processes, under mpirun itself and on several hosts, and two-machines.mjs on two hosts.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -38,7 +38,7 @@ afterAll(() => {
 
 type Variables = Readonly<Record<string, string>>;
 
-/** What a launcher passes on of its own environment. */
+/** The part of its own environment that a launcher passes on. */
 function environment(own: Variables): Variables {
   const { PATH = '' } = process.env;
   return { PATH, SHARDWEAVE_SECRET_FILE: secretFile, ...own };
@@ -52,7 +52,7 @@ async function outputOf(child: ChildProcess): Promise<string> {
   return stdout;
 }
 
-/** Starts a process for each environment; resolves with what each printed. */
+/** Starts a process for each environment, and resolves with the output of each. */
 function runAll(environments: readonly Variables[]): Promise<readonly string[]> {
   return Promise.all(
     environments.map((own) =>
@@ -63,7 +63,7 @@ function runAll(environments: readonly Variables[]): Promise<readonly string[]> 
 
 const ranks = ['0', '1'];
 
-/** The environment of each launcher's `rank`; `port` is a free one. */
+/** The environment that each launcher gives to `rank`; `port` is a free one. */
 const LAUNCHERS: Readonly<Record<string, (rank: string, port: string) => Variables>> = {
   torchrun: (rank, port) => ({
     RANK: rank,
@@ -112,7 +112,8 @@ const LAUNCHERS: Readonly<Record<string, (rank: string, port: string) => Variabl
     JOB_COMPLETION_INDEX: rank,
     WORLD_SIZE: '2',
     MASTER_PORT: port,
-    // Rank 0 is reached by a forwarded port: the address that the others know is none of its own.
+    // Rank 0 is reached through a forwarded port: the address that the others know is not one of
+    // its own.
     ...(rank === '0'
       ? { MASTER_ADDR: '192.0.2.250', SHARDWEAVE_LISTEN_ADDRESS: '0.0.0.0' }
       : { MASTER_ADDR: '127.0.0.1' }),
@@ -149,7 +150,8 @@ describe('several processes that mpirun starts', () => {
     const child = spawn('mpirun', [...flags, process.execPath, program], {
       env: {
         ...process.env,
-        // The bundle lies outside the package whose optional dependency koffi is.
+        // The bundle lies outside this package, and koffi is an optional dependency of this
+        // package.
         NODE_PATH: fileURLToPath(new URL('../node_modules', import.meta.url)),
       },
     });

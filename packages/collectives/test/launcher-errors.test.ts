@@ -1,4 +1,4 @@
-// What readLauncher says of an environment that can't be right.
+// The errors of readLauncher for environments that can't be right.
 
 import { type EnvVariables, LaunchError, readLauncher } from '@shardweave/collectives/launch';
 import { describe, expect, it } from 'vitest';

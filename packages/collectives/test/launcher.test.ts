@@ -1,4 +1,4 @@
-// What readLauncher makes of each launcher's environment.
+// The settings that readLauncher reads from each launcher's environment.
 
 import { type EnvVariables, readLauncher } from '@shardweave/collectives/launch';
 import { describe, expect, it } from 'vitest';

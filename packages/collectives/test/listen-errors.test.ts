@@ -1,5 +1,5 @@
-// What a job that can't listen, or finds another's server, says: typed errors with the address, the
-// reason in words and what to do, and never a crash.
+// Errors of a job that can't listen, or that finds another program's server. They are typed, name
+// the address, the reason and what to do, and never crash the process.
 
 import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
@@ -14,7 +14,7 @@ import { SECRET } from './support/ws-harness.js';
 
 const opened: Server[] = [];
 
-/** Another program's server, which accepts and says nothing. */
+/** Another program's server, which accepts connections and says nothing. */
 async function silentServer(onSocket = (_: Socket) => {}): Promise<number> {
   const server = createServer((socket) => onSocket(socket.on('error', () => {})));
   server.listen(0, '127.0.0.1');
@@ -105,7 +105,7 @@ describe('a page that finds no rendezvous', () => {
       numDials = 0;
       const joined = connectWsPage({ rank: 1, worldSize: 2, port, secret: SECRET, joinTimeoutMs });
       await expect(joined).rejects.toThrow(/no rendezvous .*A page cannot host it: start rank 0/);
-      // After 0, 50, 150, 350, 750 and 1200 ms.
+      // The dials come after 0, 50, 150, 350, 750 and 1200 ms.
       return numDials > 1;
     });
     expect(numDials).toBeLessThan(9);

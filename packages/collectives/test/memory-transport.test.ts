@@ -1,4 +1,5 @@
-// What ranks in one process lend to each other is not given back to its owner while it is read.
+// Memory that ranks of one process lend to each other: the owner doesn't get it back while another
+// rank reads it.
 
 import { createMemoryGroup, type ReduceHook } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
@@ -28,7 +29,7 @@ describe('close with a call pending', () => {
     await turn();
     await turn();
     const closed = second!.close();
-    const rejected = later.catch(() => given.fill(0)); // the caller's again
+    const rejected = later.catch(() => given.fill(0)); // it is the caller's again
     await turn();
     release();
     await Promise.allSettled([sum, pending, closed, rejected]);

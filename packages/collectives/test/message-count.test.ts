@@ -1,5 +1,5 @@
-// What calls cost in messages as ranks get more: as many as a tree has edges, up and down, not one
-// for each pair.
+// The number of messages of each call for growing world sizes: twice the edges of a tree (up and
+// down), not one message for each pair of ranks.
 
 import { Endpoint, type ProcessGroup } from '@shardweave/collectives';
 import { memoryHarness, type TransportHarness } from '@shardweave/collectives/testing';

@@ -1,4 +1,5 @@
-// The mpi transport beyond what MPI's own counts reach. It takes five GB of memory.
+// The mpi transport with more elements than MPI's own counts can express. The test takes 5 GB of
+// memory.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { MpiProgram, mpiProblem } from './support/mpirun.js';

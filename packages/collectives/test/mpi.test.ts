@@ -1,5 +1,5 @@
-// The mpi transport under a real mpirun: the conformance suite, the bits of the other transports,
-// and how processes end.
+// The mpi transport under a real mpirun: the conformance suite, bits equal to the other
+// transports', and the ways in which processes end.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { conformanceCases, transcriptHash } from '@shardweave/collectives/testing';
@@ -9,10 +9,14 @@ import { MpiProgram, type MpirunResult, mpiProblem } from './support/mpirun.js';
 import { reversedTranscript } from './support/reversed-transcript.js';
 
 /**
- * What is of four ranks and not of two, three or eight is no transport's: other transports run it.
+ * Four ranks run only in the long run: what four ranks show and two, three or eight don't is not
+ * specific to a transport, and other transports run it.
  */
 const WORLD_SIZES = process.env.SHARDWEAVE_LONG === '1' ? [1, 2, 3, 4, 8] : [1, 2, 3, 8];
-/** What the ranks of a size do in one start of mpirun, which takes seconds of a busy machine. */
+/**
+ * The programs for each world size. All of them run in one start of mpirun, which takes seconds on
+ * a busy machine.
+ */
 const PROGRAMS: Readonly<Record<number, readonly string[]>> = {
   2: ['cases', 'refusals'],
   3: ['reversed', 'native', 'cases'],
@@ -29,7 +33,7 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
     runs.set(worldSize, run);
     return run;
   };
-  /** Mostly waits, so it runs beside the others. */
+  /** The result of the `stuck` program, which mostly waits and so runs beside the others. */
   let stuck: Promise<MpirunResult>;
 
   beforeAll(async () => {
@@ -80,8 +84,8 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
     const results = resultsOf('native');
     const [first] = results as readonly { readonly worst: number; readonly mean: number }[];
     expect(results, output).toEqual([first, first, first]);
-    // The whole buffer counts as sent once; by our own sums it would be 4/3 of it.
-    const mean = Math.fround(999 / 7 + 1); // MPI has none: it is ours
+    // The whole buffer counts as sent once; our own algorithm would send 4/3 of it.
+    const mean = Math.fround(999 / 7 + 1); // MPI has no mean: this package divides
     expect(first).toMatchObject({ bytesSent: 4_400_012, max: 2997, min: 999 });
     expect(Math.abs(first!.mean - mean)).toBeLessThan(1e-4);
     expect(first!.worst).toBeLessThan(3 * 2 ** -24);
@@ -105,7 +109,7 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
   });
 });
 
-/** What the program `cases` prints. */
+/** The output of the program `cases`. */
 interface CasesResult {
   readonly failures: Readonly<Record<string, string | null>>;
   readonly hash: number;

@@ -1,5 +1,5 @@
-// The network for tests: what its proxies do to connections, and that ranks behind them get the
-// same bits, only later.
+// The simulated network of these tests: what its proxies do to connections, and that ranks behind
+// them get the same bits, only later.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
@@ -41,7 +41,7 @@ async function dial({ host, port }: { host: string; port: number }): Promise<Soc
   return socket;
 }
 
-/** Sends and waits until as much has come back; milliseconds. */
+/** Sends bytes and waits until as many have come back. Resolves with milliseconds. */
 async function roundTrip(socket: Socket, bytes: Buffer): Promise<number> {
   const start = performance.now();
   const received: Buffer[] = [];
@@ -71,7 +71,7 @@ describe('TcpProxy', () => {
     expect(await roundTrip(socket, pattern)).toBeGreaterThanOrEqual(79);
     expect(proxy.bytesPassed).toBe(600_000);
     socket.end();
-    await once(socket, 'close'); // the echo's end comes back, both ways in peace
+    await once(socket, 'close'); // the echo's end has arrived: both directions closed in order
     expect(socket.errored).toBeNull();
   });
 
@@ -106,7 +106,7 @@ describe('TcpProxy', () => {
   });
 });
 
-/** Runs `body` on ranks of one process whose links all go through proxies. */
+/** Runs `body` on ranks of this process whose links all go through proxies. */
 async function overProxies<T>(
   worldSize: number,
   shape: LinkShape,
@@ -150,7 +150,7 @@ describe('ranks behind proxies', () => {
       `27 all-reduces of 3 ranks, joining included: ${times[0]} ms, with 3 to 8 ms delay ` +
         `${times[1]} ms, at 20 MB/s ${times[2]} ms; equal hashes\n`,
     );
-    // A chain of 27 calls, each at least one way through a proxy.
+    // The program is a chain of 27 calls, and each takes at least one way through a proxy.
     expect(times[1]).toBeGreaterThan(27 * 3);
   });
 
@@ -162,7 +162,7 @@ describe('ranks behind proxies', () => {
       }
       return performance.now() - start;
     });
-    // Ranks out of step may find the first barrier half done.
+    // Ranks that are out of step may find the first barrier half done.
     expect(Math.min(...trips)).toBeGreaterThanOrEqual(3 * 25 - 1);
   });
 });

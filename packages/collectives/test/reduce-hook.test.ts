@@ -1,4 +1,4 @@
-// The option `reduce`: somebody else adds, and fails.
+// The option `reduce`: a caller's own addition, and its failures.
 
 import { createMemoryGroup, type ReduceHook } from '@shardweave/collectives';
 import { fromF32Array, Reducer, toF32Array } from '@shardweave/dtypes';

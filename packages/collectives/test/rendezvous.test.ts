@@ -12,7 +12,9 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** A member that keeps what it is told; `answers` where it is reached over a connection. */
+/**
+ * A member that keeps what it is told. `answers` says whether it still answers over its connection.
+ */
 function member(answers?: () => Promise<boolean>) {
   const told: unknown[] = [];
   const dismissed: string[] = [];

@@ -1,4 +1,5 @@
-// Memory for parts on their way: bounded by segments, not by buffers, and none in the steady state.
+// Memory for parts on their way: it is bounded by segments, not by whole buffers, and the steady
+// state allocates none.
 
 import { type ReduceHook, systemClock } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
@@ -12,14 +13,16 @@ const onAll = (ranks: readonly EagerRank[], call: (rank: EagerRank) => Promise<u
 
 const peakMib = ({ endpoint }: EagerRank) => endpoint.scratchStats().peakBytes / MIB;
 
-/** All that is on its way has arrived: a message takes some turns of the event loop. */
+/**
+ * Resolves when everything on its way has arrived: a message takes some turns of the event loop.
+ */
 async function settled(): Promise<void> {
   for (let turn = 0; turn < 200; turn++) {
     await new Promise((resolve) => setImmediate(resolve));
   }
 }
 
-/** Slower than the network, so that what arrives would pile up. */
+/** A reduction slower than the network, so that arriving parts would pile up without a bound. */
 const slowReduce: ReduceHook = async () => {
   for (let turn = 0; turn < 30; turn++) {
     await new Promise((resolve) => setImmediate(resolve));
@@ -38,7 +41,7 @@ describe('scratch', () => {
       const buffer = buffers[group.rank]!;
       return group.allReduce(buffer, buffer, SUM);
     });
-    // Three peers' parts are 24 MiB; of each at most four segments of a MiB are held.
+    // The parts of three peers are 24 MiB. At most four segments of a MiB are held of each.
     for (const rank of ranks) {
       expect(peakMib(rank)).toBeLessThanOrEqual(12);
       expect(peakMib(rank)).toBeGreaterThan(0);
@@ -87,7 +90,8 @@ describe('scratch', () => {
   );
 
   it('is allocated in the first calls only', async () => {
-    // Long copies and sums make pauses by the clock: with one that stands, every step is the same.
+    // Long copies and sums yield by the clock. Under a clock that stands still, every step does the
+    // same.
     const ranks = createEagerRanks(3, { clock: { ...systemClock, now: () => 0 } });
     const inputs = ranks.map(() => new Uint8Array(3 * MIB));
     const outputs = ranks.map(() => new Uint8Array(9 * MIB));
@@ -111,7 +115,7 @@ describe('scratch', () => {
     for (let i = 0; i < 30; i++) {
       await step();
     }
-    // 30 steps of 3 ranks take some 5,000 buffers.
+    // Thirty steps of three ranks take some 5,000 buffers.
     expect(allocations() - before).toBe(0);
     await close(ranks);
   });

@@ -1,5 +1,5 @@
-// The heap of a shm job: blocks that don't overlap, whoever takes them, are zeroed and come back,
-// and what lies in it is known to all ranks at once.
+// The heap of a shm job. Its blocks don't overlap whichever rank takes them, are zeroed, and come
+// back; what a rank writes there is visible to all ranks at once.
 
 import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { describe, expect, it } from 'vitest';
@@ -7,7 +7,7 @@ import { createHeapMemory, SharedHeap } from '../src/transports/shm/shared-heap.
 
 const MIB = 2 ** 20;
 
-/** A generator with a seed. */
+/** A random generator with a seed. */
 function randomOf(seed: number): () => number {
   let state = seed;
   return () => {
@@ -54,7 +54,7 @@ describe('SharedHeap', () => {
     const { byteLength } = memory.buffer;
     for (let i = 0; i < 50; i++) {
       round();
-      heap.release(heap.allocate(5 * MIB)!); // all of it is one block again
+      heap.release(heap.allocate(5 * MIB)!); // everything is one free block again
     }
     expect(memory.buffer.byteLength).toBe(byteLength);
   });

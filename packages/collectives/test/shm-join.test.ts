@@ -1,4 +1,4 @@
-// Making and joining a job over shm, and wrong use of it.
+// Making and joining a job over shm, and wrong uses of it.
 
 import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { describe, expect, it } from 'vitest';
@@ -72,11 +72,11 @@ describe('registered memory', () => {
   it('is told to the others once, and that it is released', async () => {
     const [near, far] = createShmJob(2);
     const group = connectShm(near!, { joinTimeoutMs: 500 });
-    group.catch(() => {}); // the other handle stays empty
+    group.catch(() => {}); // awaited below
     const told: { readonly type: string; readonly id?: number }[] = [];
     far!.ports[0]!.addEventListener('message', ({ data }) => told.push(data));
     far!.ports[0]!.start();
-    far!.ports[0]!.postMessage({ type: 'hello' }); // in its place
+    far!.ports[0]!.postMessage({ type: 'hello' }); // sent in place of the rank that has this handle
     const joined = await group;
     const [first, second] = [new SharedArrayBuffer(64), new SharedArrayBuffer(64)];
     for (const buffer of [first, first, second]) {

@@ -1,5 +1,6 @@
-// What a rank lends over shm is its own again when its call has rejected. A rank that was reading
-// it then makes nothing of what it read: its call rejects, too, and never ends with other bytes.
+// Memory that a rank lends over shm is its own again when its call has rejected. A rank that was
+// reading it then discards what it read: its own call rejects too, and never delivers changed
+// bytes.
 
 import { connectShmEndpoint, createShmJob } from '@shardweave/collectives/shm';
 import { describe, expect, it } from 'vitest';
@@ -17,7 +18,7 @@ describe('memory that its rank has back', () => {
     const joined = await Promise.all(
       createShmJob(2).map((handle) =>
         connectShmEndpoint(handle, {
-          // Rank 1 reads rank 0's part only when it is rank 0's again.
+          // Rank 1 reads rank 0's part only after rank 0 has it back.
           reduce: async (parts, output) => {
             if (handle.rank === 1 && !isSpoilt) {
               isSpoilt = true;
@@ -85,7 +86,7 @@ describe('memory that its rank has back', () => {
     await new Promise((resolve) => setTimeout(resolve, 50));
     expect(heard).toEqual({ received: 2 * 2 ** 20, accesses: 3 });
     expect(target.subarray(0, heard.received).every((byte) => byte === 1)).toBe(true);
-    expect(isWhole).toBe(true); // the sender has it back
+    expect(isWhole).toBe(true); // the sender has its memory back
     receiver.terminate();
   });
 });

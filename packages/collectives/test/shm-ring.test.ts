@@ -1,5 +1,5 @@
-// The ring between two threads by itself, since what it does at its edges (the end of its bytes,
-// the end of 32-bit positions, no room) is rare in a whole job.
+// The ring between two threads by itself. Its edge cases (the end of its bytes, the end of 32-bit
+// positions, no room) are rare in a whole job.
 
 import { describe, expect, it, vi } from 'vitest';
 import { allocateJobMemory, MIN_RING_BYTES, ringOf } from '../src/transports/shm/job-memory.js';
@@ -24,9 +24,9 @@ function bodyOf(i: number, byteLength: number): Uint8Array {
 }
 
 /**
- * Does `outer`, with all of `inner` just before its `step`-th access to shared words (0: before the
- * first): what two threads do at once comes out as one of these orders. False where `outer` has
- * fewer accesses.
+ * Runs `outer`, and all of `inner` just before the `step`-th access of `outer` to shared words (0:
+ * before the first). Whatever two threads do at the same time equals one of these orders. Returns
+ * false where `outer` has fewer accesses.
  */
 function interleave(outer: () => void, inner: () => void, step: number): boolean {
   let numAccesses = 0;
@@ -69,7 +69,7 @@ describe('a ring', () => {
           bufferId: 3 * numRead,
           offset: 2 ** 41 + numRead,
         });
-        // By bytes: toEqual takes milliseconds for each.
+        // Bodies are compared as buffers, since toEqual takes milliseconds for each.
         expect(Buffer.compare(reader.body, bodyOf(numRead, (numRead * 389) % 4001))).toBe(0);
         numRead++;
       }
@@ -137,7 +137,8 @@ describe('a ring', () => {
           expect(step).toBeGreaterThan(2);
           break;
         }
-        // The writer sleeps where it found no room, and the reader where it found no more frames.
+        // The writer sleeps at a position without room, and the reader at one without another
+        // frame.
         expect({ step, wakesOrWrites: isWritten || isWoken }).toEqual({
           step,
           wakesOrWrites: true,

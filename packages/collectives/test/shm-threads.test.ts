@@ -1,5 +1,5 @@
 // Ranks as real threads over shm: the conformance suite again, threads that end in every way, and
-// what only happens where ranks run at the same time.
+// what happens only where ranks run at the same time.
 
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -27,7 +27,7 @@ afterEach(async () => {
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** A thread a rank, each with its handle. */
+/** Starts a thread for each rank, each with its handle. */
 function startAll(
   worldSize: number,
   options: Omit<ThreadOptions, 'handle'>,
@@ -46,11 +46,11 @@ function startThread(file: string, workerData: ThreadOptions): Worker {
   return new Worker(file, { workerData, transferList, execArgv: [] });
 }
 
-/** What a thread says at its end, once it has ended by itself. */
+/** Resolves with what a thread says at its end, once it has ended by itself. */
 async function endingOf(worker: Worker): Promise<Ending> {
   const exited = once(worker, 'exit');
   const ending = await nextMessage(worker, (message) => message !== 'running');
-  await exited; // nothing is left that keeps the thread
+  await exited; // nothing is left that keeps the thread alive
   return ending as Ending;
 }
 
@@ -88,7 +88,7 @@ describe.each([
 
   beforeAll(() => {
     workers = startAll(worldSize, { program: 'cases', isRegistered: memory === 'registered' });
-    running.length = 0; // not to be ended after the first case
+    running.length = 0; // the first case's cleanup must not end these threads
   });
 
   afterAll(async () => {
@@ -105,7 +105,7 @@ describe.each([
   }
 });
 
-/** Runs a case on all threads; each that asks for a handle gets one of the next job. */
+/** Runs a case on all threads. Each thread that asks for a handle gets one of the next job. */
 async function runCase(workers: readonly Worker[], name: string): Promise<unknown[]> {
   const worldSize = workers.length;
   const handles = createShmJob(worldSize);
@@ -134,7 +134,7 @@ describe('threads over shm', () => {
         program: 'gather',
         ending: ending === 'terminate' ? 'wait' : ending,
       });
-      workers[victim]!.on('error', () => {}); // its own, for 'throw'
+      workers[victim]!.on('error', () => {}); // with 'throw', its error is expected
       const endings = workers.slice(0, victim).map(endingOf);
       await Promise.all(workers.map((worker) => nextMessage(worker, (m) => m === 'running')));
       if (ending === 'terminate') {

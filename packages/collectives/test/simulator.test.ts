@@ -22,11 +22,11 @@ function report(what: string, figures: SimulationFigures, startMs: number): void
       `${numEvents} events, ${(virtualMs / 3.6e6).toFixed(1)} virtual hours in ` +
       `${((performance.now() - startMs) / 1000).toFixed(1)} s${kinds.join('')}\n`,
   );
-  // The first tells most: its message has the trace.
+  // The first problem tells most, since its message has the trace.
   expect(failures.map(({ seed, problems }) => [seed, problems[0]])).toEqual([]);
 }
 
-/** Ten times what it takes on a machine with nothing else to do. */
+/** Ten times what the programs take on an idle machine, in milliseconds. */
 const timeout = 240_000;
 
 describe('collectives over simulated links', { timeout }, () => {
@@ -99,7 +99,7 @@ describe('a simulation', () => {
     });
     expect(report).toMatchObject({ seed: 5, worldSize: 4, numSteps: 6 });
     expect(report.faults.map(({ kind }) => kind)).toEqual(['kill']);
-    // Three survivors, each stopped in one of the last calls.
+    // Three ranks survive, and each was stopped in one of its last calls.
     expect(report.numRejected).toBeGreaterThanOrEqual(3);
     const clean = await simulate({ seed: 5, program: { worldSize: 4, steps }, faults: 'none' });
     expect(clean).toMatchObject({ numResolved: 24, numRejected: 0, faults: [] });

@@ -1,5 +1,5 @@
-// A machine that sleeps stops all ranks and their timers, and wakes them with late clocks. All live
-// through it; one that does not wake up with the others is missed.
+// A machine that sleeps stops all its ranks and their timers, and wakes them with late clocks. All
+// of them survive; a rank that doesn't wake up with the others is found missing.
 
 import type { TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
@@ -26,7 +26,8 @@ afterEach(() => {
 });
 
 /**
- * Three ranks that hear each other by their links. Time goes on and words arrive as the test says.
+ * Three ranks that hear each other over their links. The test moves the time and delivers the
+ * messages.
  */
 function watchingRanks() {
   const wire: (() => void)[] = [];
@@ -54,7 +55,7 @@ function watchingRanks() {
     transports[a]!.watch(b, { silenceMs: SILENCE_MS, saysAlive: true });
     transports[b]!.watch(a, { silenceMs: SILENCE_MS, saysAlive: true });
   }
-  /** The timers of these ranks, which come before anything that has arrived is read. */
+  /** Fires the timers of these ranks, before they read anything that has arrived. */
   const tick = (...ranks: readonly number[]) => {
     for (const rank of ranks) {
       ticks[rank]!();
@@ -95,7 +96,7 @@ it('ranks that sleep and wake together live on, though one is up to 750 ms ahead
     deliver();
   }
   nowMs += HEARTBEAT_MS;
-  tick(...ALL); // what this says is on its way when the machine falls asleep
+  tick(...ALL); // these beats are on their way when the machine falls asleep
   nowMs += SLEEP_MS;
   for (let i = 0; i < 3; i++) {
     tick(0);

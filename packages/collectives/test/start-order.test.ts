@@ -1,4 +1,4 @@
-// The order in which collectives start, whatever becomes ready when, and after a failure.
+// The order in which collectives start, whatever becomes ready first, and after a failure.
 
 import { createMemoryGroup, StartOrder, withDelay } from '@shardweave/collectives';
 import { expect, it } from 'vitest';

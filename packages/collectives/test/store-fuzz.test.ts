@@ -1,6 +1,6 @@
-// A client that knows the secret and says nonsense, by a seed: the store drops it or refuses the
-// call, and serves the others. (Who doesn't know the secret gets no further than in
-// ws-fuzz.test.ts.)
+// A client that knows the secret and sends nonsense, chosen by a seed: the store drops its
+// connection or refuses the call, and serves the others. (A client without the secret gets no
+// further than in ws-fuzz.test.ts.)
 
 import { once } from 'node:events';
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
@@ -31,7 +31,7 @@ async function rawClient(port: number, rank = 0xffffffff): Promise<WebSocket> {
   return socket;
 }
 
-/** A message with any sizes said. */
+/** Builds a message that may claim any sizes. */
 function message(
   header: string,
   body = Buffer.alloc(0),
@@ -68,7 +68,7 @@ const bytesOf = (random: SeededRandom, length: number) =>
 
 const pick = <T>(random: SeededRandom, from: readonly T[]): T => from[random.below(from.length)]!;
 
-/** A message that asks for nothing that there is, or not so; most are answered. */
+/** Builds a message with an unknown or wrong request; most of them are answered. */
 function badRequest(random: SeededRandom): Buffer {
   const field = () => `"${pick(random, FIELDS)}":${pick(random, VALUES)}`;
   const fields = Array.from({ length: random.below(3) }, field);
@@ -76,7 +76,7 @@ function badRequest(random: SeededRandom): Buffer {
   return message(`{${[...head, '"lengths":[]', ...fields].join(',')}}`);
 }
 
-/** What is no message, or has sizes that are wrong: it ends the connection. */
+/** Builds bytes that are no message, or whose sizes are wrong: they end the connection. */
 function noMessage(random: SeededRandom): Buffer {
   const sizes = [random.below(2 ** 32), 2 ** 24 + random.below(2 ** 31)] as const;
   return pick(random, [
@@ -116,7 +116,7 @@ describe('nonsense from a client that is let in', () => {
       }
     };
     await Promise.all(Array.from({ length: NUM_SOCKETS }, (_, seed) => speak(seed)));
-    expect(numReplies).toBeGreaterThan(NUM_MESSAGES / 2); // most were read, and answered
+    expect(numReplies).toBeGreaterThan(NUM_MESSAGES / 2); // most messages were read and answered
     expect(await honest.add('served', 1)).toBe(1);
     expect(await honest.numKeys()).toBe(1);
     await expect.poll(() => server.numClients, { timeout: 30_000 }).toBe(1);
@@ -138,7 +138,7 @@ describe('nonsense from a client that is let in', () => {
     expect(again).toMatchObject({ id: 3, error: { code: 'STORE_USAGE' } });
     const unknown = await ask({ id: 4, op: 'drop tables' });
     expect(unknown.error.message).toBe('store drop tables: no operation of the store');
-    socket.send(message('{"op":"numKeys"}')); // no number
+    socket.send(message('{"op":"numKeys"}')); // a request without its number
     await once(socket, 'close');
     await expect.poll(() => server.numClients, { timeout: 30_000 }).toBe(0);
   });

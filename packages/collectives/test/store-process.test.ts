@@ -1,5 +1,5 @@
-// Processes around one store: how they meet, what they hear when it dies or stops, and that an idle
-// store keeps nobody alive.
+// Several processes around one store: how they meet, what they hear when the store dies or stops,
+// and that an idle store keeps no process alive.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -36,7 +36,10 @@ async function message(child: ChildProcess): Promise<Readonly<Record<string, unk
   return said;
 }
 
-/** A store in one process and clients in others, all of which have met at a barrier. */
+/**
+ * Starts a store in one process and clients in others, and resolves when all of them have met at a
+ * barrier.
+ */
 async function startAll(ROLE: string, more: Readonly<Record<string, string>> = {}) {
   const server = start('serves');
   const { port } = await message(server);

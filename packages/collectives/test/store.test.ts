@@ -47,7 +47,10 @@ async function rejection(promise: Promise<unknown>): Promise<StoreError> {
   return error as StoreError;
 }
 
-/** The server has taken all that the store has said before: it answers in order. */
+/**
+ * Resolves when the server has taken all earlier requests of this client, since it answers in
+ * order.
+ */
 async function isHeard(store: Store): Promise<void> {
   await store.numKeys();
 }

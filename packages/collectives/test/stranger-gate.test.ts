@@ -1,4 +1,5 @@
-// The gate that every listener has: how many strangers a second, how many at a time, for how long.
+// The gate of every listener: how many strangers it admits in a second, how many at a time, and for
+// how long.
 
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
@@ -72,7 +73,7 @@ describe('a gate', () => {
     }
     const reason = 'too many connections a second';
     expect(refused).toEqual([5, 6, 7].map((i) => `early ${i}: ${reason}`));
-    vi.advanceTimersByTime(400); // two tokens
+    vi.advanceTimersByTime(400); // enough time for two tokens
     for (let i = 0; i < 3; i++) {
       enter(`late ${i}`);
     }

@@ -1,17 +1,17 @@
-// The reader of WebSocket frames, which TCP may cut anywhere: between two frames, within a header,
-// behind one, within a payload.
+// The reader of WebSocket frames. TCP may cut its bytes anywhere: between two frames, within a
+// header, after a header, within a payload.
 
 import { describe, expect, it } from 'vitest';
 import { WebSocketReader } from '../src/sockets/websocket-reader.js';
 
-/** As a listener of ours sends it: final, not masked. */
+/** A frame as our listeners send it: final and not masked. */
 function frame(payload: Uint8Array): Uint8Array {
   const { length } = payload;
   const head = length < 126 ? [0x82, length] : [0x82, 126, length >> 8, length & 255];
   return Uint8Array.of(...head, ...payload);
 }
 
-/** What a reader tells of these reads, each in memory that is used again. */
+/** The messages of a reader for these reads, each of which is in memory that is used again. */
 function messagesOf(reads: readonly Uint8Array[]): string[] {
   const messages: string[] = [];
   const reader = new WebSocketReader(
@@ -35,7 +35,8 @@ function messagesOf(reads: readonly Uint8Array[]): string[] {
 }
 
 describe('frames', () => {
-  // Shorter ones behind longer ones, and the other way round; empty ones; two kinds of header.
+  // The payloads are shorter ones after longer ones and the reverse, empty ones, and two kinds of
+  // header.
   const payloads = [36, 32, 0, 1, 5, 0, 130, 3].map((length, i) =>
     Uint8Array.from({ length }, (_, at) => (at * 7 + i) & 255),
   );

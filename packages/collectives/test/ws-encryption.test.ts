@@ -1,5 +1,5 @@
-// What somebody on the way between two ranks can do: nothing where they speak TLS by the job's
-// secret, which they do between hosts; and what `encryption: 'none'` gives up.
+// An attacker on the way between two ranks. It can do nothing where they speak TLS by the job's
+// secret, which they do between hosts; with `encryption: 'none'` it can read and change everything.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
@@ -45,7 +45,8 @@ async function listenBetween(port: number, see: (bytes: Buffer) => void) {
 const PLAIN = Buffer.from('what only the ranks may know, '.repeat(4000));
 
 /**
- * Rank 1 sends PLAIN to rank 0 by way of somebody who sees and changes it; what rank 0 has then.
+ * Rank 1 sends PLAIN to rank 0 through an attacker who sees and changes it. Resolves with what rank
+ * 0 received.
  */
 async function sendPast(
   options: Partial<ConnectWsOptions>,
@@ -73,7 +74,7 @@ async function sendPast(
   return heard;
 }
 
-/** Changes one letter of the payload, as often as it sees it in the clear. */
+/** Changes one letter of the payload wherever it can be read. */
 function forge(bytes: Buffer): void {
   const at = bytes.indexOf('only the ranks');
   if (at >= 0) {
@@ -81,7 +82,7 @@ function forge(bytes: Buffer): void {
   }
 }
 
-/** Turns one bit of whatever is as long as payload is. */
+/** Flips one bit of every piece that is as long as the payload. */
 function spoil(bytes: Buffer): void {
   if (bytes.length > 4096) {
     bytes[2048]! ^= 1;
@@ -98,7 +99,7 @@ describe('somebody on the way', () => {
     const all = Buffer.concat(seen);
     expect(all.length).toBeGreaterThan(PLAIN.length);
     expect(all.includes('only the ranks')).toBe(false);
-    expect(all.includes('SWC4')).toBe(false); // nor that it is a job
+    expect(all.includes('SWC4')).toBe(false); // nothing even shows that it is a job
   });
 
   it('changes nothing without the job noticing', async () => {
@@ -169,14 +170,14 @@ describe('ranks that speak TLS by the secret', () => {
       listen: false,
       encryption: 'always',
       heartbeatMs: 20,
-      // The worker of rank 0 listens on a port of its own.
+      // Rank 0's heartbeat worker listens on a port of its own.
       route: (target, to) =>
         target === 0 && to.port !== port
           ? listenBetween(to.port, (bytes) => {
               seen.push(Buffer.from(bytes));
               numPieces++;
               if (numPieces === 20) {
-                isMet(); // more than handshakes take: signs of life
+                isMet(); // heartbeats, which come after the handshakes
               }
             })
           : to,

@@ -1,5 +1,5 @@
-// Malformed, truncated and oversized handshakes and frames, by a seed: from strangers, none of
-// which gets in, and from a proven but broken rank, which is lost and harms nobody's process.
+// Malformed, truncated and oversized handshakes and frames, chosen by a seed. Strangers send them
+// and never get in; a proven but broken rank sends them, is lost, and harms no other process.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -18,7 +18,7 @@ import { SECRET } from './support/ws-harness.js';
 const NUM_FRAMES = 100_000;
 const FRAMES_PER_CONNECTION = 50;
 const NUM_SOCKETS = 24;
-/** What the listener may hold beyond what it held before: buffers of connections, and garbage. */
+/** The memory that the listener may take during the attack: buffers of connections, and garbage. */
 const MAX_GROWTH_MIB = 120;
 
 const folder = mkdtempSync(join(tmpdir(), 'ws-fuzz-'));
@@ -38,19 +38,19 @@ const POOL_BYTES = 2 ** 17;
 const poolRandom = new SeededRandom(1);
 const POOL = Buffer.from(Uint8Array.from({ length: POOL_BYTES }, () => poolRandom.below(256)));
 
-/** Pieces of one pool: 100,000 frames have a lot of bytes. */
+/** Returns pieces of one pool, since 100,000 frames have many bytes. */
 function bytesOf(random: SeededRandom, length: number): Buffer {
   const from = random.below(POOL_BYTES - length);
   return POOL.subarray(from, from + length);
 }
 
-/** A WebSocket frame with any first byte and any length said. */
+/** A WebSocket frame with any first byte and any claimed length. */
 function frame(first: number, said: bigint, bytes: Buffer, mask: Buffer): Buffer {
   const head = Buffer.alloc(10);
   head[0] = first;
   head[1] = 0x80 | 127;
   head.writeBigUInt64BE(said, 2);
-  // Long ones are noise either way.
+  // Long payloads are noise with or without a mask.
   const masked = bytes.length > 400 ? bytes : bytes.map((byte, i) => byte ^ mask[i % 4]!);
   return Buffer.concat([head, mask, masked]);
 }
@@ -58,7 +58,7 @@ function frame(first: number, said: bigint, bytes: Buffer, mask: Buffer): Buffer
 const binary = (random: SeededRandom, bytes: Buffer) =>
   frame(0x82, BigInt(bytes.length), bytes, bytesOf(random, 4));
 
-/** What a stranger may say where its proof is awaited. `greeting` is what it was told. */
+/** What a stranger may send in place of its proof. `greeting` is the one it was sent. */
 const LIES: readonly ((random: SeededRandom, greeting: Buffer) => Buffer)[] = [
   (random) => bytesOf(random, 1 + random.below(200)),
   (random) => binary(random, bytesOf(random, random.below(300))),
@@ -75,7 +75,7 @@ const LIES: readonly ((random: SeededRandom, greeting: Buffer) => Buffer)[] = [
     const hello = helloOf(greeting, SECRET, [0, 1, 0xffffffff, 2, 0]);
     return binary(random, hello.subarray(0, random.below(hello.length)));
   },
-  // Proven, but of another job: other role, rank, target, size or attempt.
+  // Proofs that are right for another job: other role, rank, target, size or attempt.
   (random, greeting) =>
     binary(random, helloOf(greeting, SECRET, [5 + random.below(1000), 1, 0, 2, 0])),
   (random, greeting) =>
@@ -107,7 +107,7 @@ const UPGRADE = [
   '',
 ].join('\r\n');
 
-/** What comes in place of an upgrade. */
+/** What a stranger may send in place of an upgrade request. */
 const REQUESTS: readonly ((random: SeededRandom) => Buffer)[] = [
   (random) => bytesOf(random, 1 + random.below(2000)),
   (random) => Buffer.from(UPGRADE.slice(0, random.below(UPGRADE.length))),
@@ -117,7 +117,7 @@ const REQUESTS: readonly ((random: SeededRandom) => Buffer)[] = [
   () => Buffer.alloc(0),
 ];
 
-/** One connection with `lies` of the seed; resolves when it has ended. */
+/** Opens one connection with `lies` of the seed; resolves when it has ended. */
 async function attack(port: number, random: SeededRandom): Promise<number> {
   const socket = connect(port, '127.0.0.1');
   socket.on('error', () => {});
@@ -129,10 +129,11 @@ async function attack(port: number, random: SeededRandom): Promise<number> {
   } else {
     socket.write(UPGRADE);
     socket.once('data', (data: Buffer) => {
-      // The greeting, if it has come with the upgrade's answer; some other bytes else.
+      // The last bytes are the greeting if it came with the upgrade's answer, and some other bytes
+      // if not.
       const greeting = data.subarray(-36);
-      // Who says much at once is cut off for that: some lies are said alone, so that they are
-      // judged.
+      // A stranger that sends much at once is cut off for that alone. So some lies are sent alone,
+      // to be judged.
       const last = random.below(4) === 0 ? 1 : FRAMES_PER_CONNECTION;
       for (; count <= last; count++) {
         socket.write(LIES[random.below(LIES.length)]!(random, greeting));
@@ -177,7 +178,7 @@ describe('strangers', () => {
     const after = await ask();
     const floodMs = performance.now() - startMs;
 
-    // Nobody has got in: the place of rank 1 is free, and the job forms and works.
+    // No stranger has got in: the place of rank 1 is free, and the job forms and works.
     const worked = once(child, 'message');
     const group = await connectWs({ rank: 1, worldSize: 2, port, secret: SECRET });
     const all = new Uint8Array(2 * 100_000);
@@ -203,7 +204,7 @@ describe('strangers', () => {
   }, 180_000);
 });
 
-/** A header of a message as docs/wire-format.md has it: of a barrier's empty one. */
+/** A message header of docs/wire-format.md, here that of a barrier's empty message. */
 function header(change: (bytes: Buffer) => void, rest = Buffer.alloc(0)): Buffer {
   const bytes = Buffer.alloc(36 + 5);
   bytes.set([2, 7, 255, 5]);
@@ -218,7 +219,7 @@ const nothing = () => {};
 const json = (value: unknown) => JSON.stringify(value);
 const failure = (fields: object) => json({ type: 'failure', failure: fields });
 
-/** What a proven rank may say that no rank of ours would. */
+/** What a proven rank may send that our own ranks never would. */
 const BROKEN: readonly (readonly [string, (random: SeededRandom) => Buffer | string])[] = [
   ['random bytes', (random) => bytesOf(random, 1 + random.below(500))],
   ['an empty message', () => Buffer.alloc(0)],
@@ -251,7 +252,7 @@ describe('a proven rank that is broken', () => {
     const { port, joined } = await beginFirst();
     const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
     const pending = (await joined).barrier();
-    link.send(Buffer.alloc(2 ** 22)); // no chunk is as long
+    link.send(Buffer.alloc(2 ** 22)); // more than any chunk
     await expect(pending).rejects.toThrow(/a message of 4194304 bytes, over 2097152/);
     link.terminate();
   });

@@ -1,5 +1,5 @@
-// The heartbeat worker of a rank listens for peers that can't (what they hear: faults.test.ts): for
-// those that prove the secret, while the job forms.
+// The heartbeat worker of a rank listens for peers that can't listen themselves, while the job
+// forms and only for those that prove the secret. (faults.test.ts tests what they hear.)
 
 import { once } from 'node:events';
 import { connect } from 'node:net';
@@ -28,21 +28,21 @@ describe('the worker that listens for them', () => {
     expect(message).toEqual({ type: 'heartbeat port', port: expect.any(Number) });
     const there = { ...place, port: message.port };
 
-    // Strangers: another origin, no proof, nonsense in place of one, and too many of them.
+    // Strangers come: with another origin, without a proof, with nonsense in place of one, and too
+    // many at once.
     await expect(
       rawConnection('heartbeat subscriber', { ...there, origin: 'http://a.b' }),
     ).rejects.toThrow();
     await say(message.port, 'GET / HTTP/1.1\r\nHost: here\r\n\r\n');
     await say(message.port, 'nonsense\r\n\r\n');
     await say(message.port, ''); // and no more
-    // A stranger that says more than its proof is cut off, and hears nothing of how that was
-    // judged.
+    // A stranger that sends more than its proof is cut off, and isn't told how that was judged.
     expect(await say(message.port, UPGRADE + ONE_BYTE + ONE_BYTE)).not.toContain('not a rank');
     await expect(
       rawConnection('heartbeat subscriber', { ...there, secret: 'a guess' }),
     ).rejects.toThrow('4401');
     await Promise.all(Array.from({ length: 8 }, () => say(message.port, '')));
-    // Who knows the secret, but says another role, or comes twice.
+    // These know the secret, but claim another role or come twice.
     await expect(rawConnection('link', there)).rejects.toThrow('4401');
     const subscriber = await rawConnection('heartbeat subscriber', there);
     await expect(rawConnection('heartbeat subscriber', there)).rejects.toThrow('4401');
@@ -64,9 +64,9 @@ describe('the worker that listens for them', () => {
     meeting.send(JSON.stringify({ type: 'linked' }));
     await joined;
     await expect(rawConnection('heartbeat subscriber', there)).rejects.toThrow(/ECONNREFUSED/);
-    await once(subscriber, 'message'); // the one that is in goes on
+    await once(subscriber, 'message'); // the subscriber that is in goes on
     const pending = (await joined).barrier();
-    subscriber.terminate(); // its own loss
+    subscriber.terminate(); // the loss is the subscriber's own
     link.terminate();
     await expect(pending).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 1 });
   });
@@ -85,7 +85,7 @@ const UPGRADE = [
 /** A binary message, masked with zeros. */
 const ONE_BYTE = '\x82\x81\0\0\0\0x';
 
-/** Says something to a port; resolves when the other end has closed, with what it has said. */
+/** Sends something to a port. Resolves with the answer when the other end has closed. */
 async function say(port: number, text: string): Promise<string> {
   const socket = connect(port, '127.0.0.1').on('error', () => {});
   const heard: Buffer[] = [];

@@ -1,4 +1,4 @@
-// Joining a job over ws: who is let in, who is refused, and that a refusal harms nobody.
+// Joining a job over ws: who is let in, who is refused, and that a refusal harms no other rank.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
@@ -35,7 +35,7 @@ describe('joining', () => {
     const connect = (rank: number, worldSize: number) =>
       connectWs({ rank, worldSize, port, secret: SECRET });
     await expect(connect(1, 4)).rejects.toThrow(/world size is 3 here, not 4/);
-    // Whichever comes second is turned away; the other waits for rank 2.
+    // The second to come is turned away, and the first waits for rank 2.
     const rivals = [connect(1, 3), connect(1, 3)];
     await expect(Promise.race(rivals)).rejects.toThrow(/rank 1 is here already/);
     const two = connect(2, 3);
@@ -59,7 +59,7 @@ describe('joining', () => {
     const second = await connectWs({ rank: 1, worldSize: 2, port, secret: SECRET });
     const first = await joined;
     await Promise.all([first.barrier(), second.barrier()]);
-    // Complete: nobody listens any more.
+    // The job is complete, so no rank listens any more.
     const late = new WebSocket(`ws://127.0.0.1:${port}`);
     await expect(once(late, 'open')).rejects.toThrow(/ECONNREFUSED/);
     await Promise.all([first.close(), second.close()]);
@@ -102,8 +102,8 @@ describe('joining', () => {
       }
       onward.pipe(socket);
       socket.on('data', (data) => {
-        // The hello, which is masked with zeros; its sender is not the first to be the oldest
-        // stranger.
+        // The hello, which is masked with zeros. Its sender is not the first candidate to be cut as
+        // the oldest stranger.
         if (numCut < 2 && data.includes('SWC4')) {
           numCut++;
           socket.resetAndDestroy();

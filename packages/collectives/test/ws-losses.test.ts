@@ -1,5 +1,6 @@
-// Whom a rank names when connections end: of those that are lost at once the likeliest, and all the
-// others too. The ends are the test's, as are time and beats, so each order happens every time.
+// Which ranks a rank names when connections end: the likeliest of those that are lost at once as
+// the cause, and all the others too. The test makes the ends, the time and the beats, so each order
+// happens every time.
 
 import type { TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
@@ -20,7 +21,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** What one end of a connection hears is said by the test. */
+/** A socket whose incoming events come from the test. */
 class ScriptedSocket implements WireSocket {
   readonly unsentBytes = 0;
   handler: WireHandler | undefined;
@@ -39,7 +40,7 @@ class ScriptedSocket implements WireSocket {
   terminate(): void {}
 }
 
-/** Rank 0 of four, with its links to the others and what its transport says of them. */
+/** Rank 0 of four ranks, with its links to the others and what its transport reports of them. */
 function rankOfFour(options: { readonly relayed?: readonly number[] } = {}) {
   const said: string[] = [];
   const listener = {
@@ -58,7 +59,10 @@ function rankOfFour(options: { readonly relayed?: readonly number[] } = {}) {
     links.set(peer, link);
     hearts.set(peer, heart);
   }
-  /** Beats of these peers, and whether the relay gives its sign beside each of them. */
+  /**
+   * Lets time pass with beats of these peers, and with a sign of the relay beside each where `sign`
+   * is true.
+   */
   const beat = (peers: readonly number[], ms: number, sign = false) => {
     for (let at = 0; at < ms; at += HEARTBEAT_MS) {
       for (const peer of peers) {
@@ -81,7 +85,7 @@ describe('of peers that are lost at once', () => {
     end(2, 1006);
     end(1, 1006);
     vi.advanceTimersByTime(149);
-    expect(said).toEqual([]); // what another rank knows may be on its way
+    expect(said).toEqual([]); // the cause that another rank knows may be on its way
     vi.advanceTimersByTime(1);
     expect(said).toEqual([
       'peer 2: its connection closed, code 1006; rank 1 is lost, too: its connection closed, code 1006',

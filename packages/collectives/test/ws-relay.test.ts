@@ -1,4 +1,5 @@
-// Ranks that can't listen (here: told not to) are joined by the rendezvous' process.
+// Ranks that can't listen (here they are told not to) exchange through the process of the
+// rendezvous.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
@@ -8,7 +9,7 @@ import { Relay } from '../src/transports/ws/join/relay.js';
 
 const SECRET = 'of the relay tests';
 
-/** Three ranks of which none listens: every link is relayed. */
+/** Three ranks of which none listens, so that every link is relayed. */
 async function relayedJob() {
   const worldSize = 3;
   const rendezvous = await serveRendezvous({ worldSize, secret: SECRET });
@@ -25,7 +26,7 @@ async function relayedJob() {
       }),
     ),
   );
-  rendezvous.close(); // links go on
+  rendezvous.close(); // the links stay
   return ranks;
 }
 
@@ -69,7 +70,7 @@ describe('a slow reader', () => {
     const common = { role: 'relay', worldSize: 2, attempt: 0, run } as const;
     relay.onPeer({ ...common, rank: 0, target: 1 }, sender);
     relay.onPeer({ ...common, rank: 1, target: 0 }, reader);
-    // Nobody was there to read it at first.
+    // No reader was there at first.
     expect(sender.reads.splice(0)).toEqual([false, true]);
     const mebibyte = new Uint8Array(2 ** 20);
     for (let i = 0; i < 4; i++) {
@@ -112,7 +113,7 @@ describe('what is passed on', () => {
     relay.onPeer({ ...common, rank: 1, target: 0 }, reader);
     const lent = Uint8Array.of(1, 2, 3);
     sender.handler!.onBinary(lent);
-    lent.fill(9); // the next read goes there, before the reader has taken the first
+    lent.fill(9); // the next read goes there before the reader has taken the first
     expect(reader.sent).toEqual([Uint8Array.of(1, 2, 3)]);
   });
 });
@@ -154,7 +155,7 @@ describe('a relay of heartbeats', () => {
   });
 });
 
-/** Writes when the test says so. */
+/** A socket that writes when the test says so. */
 class FakeSocket implements WireSocket {
   handler: WireHandler | undefined;
   readonly reads: boolean[] = [];

@@ -1,4 +1,5 @@
-// Who meets where: a rendezvous in rank 0 or alone, ranks that can't listen, and restarted jobs.
+// Where ranks meet: a rendezvous in rank 0 or in a process of its own, ranks that can't listen, and
+// restarted jobs.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
@@ -10,7 +11,9 @@ import { failureOf, untilInTime } from './support/in-time.js';
 import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './support/ws-harness.js';
 
-/** Sums the ranks on all groups, so that each pair has exchanged something; then closes. */
+/**
+ * Sums over all groups, so that each pair of ranks has exchanged something, and then closes them.
+ */
 async function expectWorking(groups: readonly ProcessGroup[]): Promise<void> {
   const sums = await Promise.all(
     groups.map(async (group) => {
@@ -24,7 +27,7 @@ async function expectWorking(groups: readonly ProcessGroup[]): Promise<void> {
   await Promise.all(groups.map((group) => group.close()));
 }
 
-/** All ranks of a job whose rendezvous is at `port`. */
+/** Joins all ranks of a job whose rendezvous is at `port`. */
 function joinAll(
   worldSize: number,
   port: number,
@@ -61,7 +64,7 @@ describe('a rendezvous of its own', () => {
       const onward = connect(server.port, '127.0.0.1');
       sockets.push(socket, onward);
       socket.pipe(onward).pipe(socket);
-      // Behind the proof; ranks of ours mask with zeros.
+      // The join text comes after the proof; our ranks mask with zeros.
       socket.on('data', (bytes) => {
         if (bytes.includes('"here"')) {
           sockets.map((each) => each.destroy());
@@ -105,11 +108,11 @@ describe('a rendezvous of its own', () => {
     const stopped = join(1, (proxy.address() as AddressInfo).port);
     stopped.catch(() => {});
     await here;
-    // It answers, so it keeps its place.
+    // The rank answers, so it keeps its place.
     await expect(join(1, server.port)).rejects.toThrow(/rank 1 is here already/);
     isStalled = true;
     const second = join(1, server.port);
-    await once(sockets[1]!, 'close'); // sent away: it did not answer
+    await once(sockets[1]!, 'close'); // it didn't answer, so it was sent away
     const groups = await Promise.all([join(0, server.port), second]);
     await expectWorking(groups);
     server.close();
@@ -131,7 +134,7 @@ describe('a rendezvous of its own', () => {
       worldSize: 3,
     });
     dying.send(JSON.stringify({ type: 'here', address: { host: null, port: 0, beats: false } }));
-    await once(dying, 'message'); // the table
+    await once(dying, 'message'); // as a killed process's connection ends
     dying.terminate(); // as a process that is killed
     const reason = /rank 2 left before all were linked \(code 1006\)/;
     await expect(joined).rejects.toThrow(reason);
@@ -199,7 +202,7 @@ describe('addresses', () => {
     const dialed: { readonly target: number | 'rendezvous'; readonly port: number }[] = [];
     const server = await serveRendezvous({ worldSize: 3, secret: SECRET });
     const groups = await joinAll(3, server.port, (rank) => ({
-      // Nobody listens at port 1: only a route from there leads to rank 0.
+      // No process listens at port 1: only a route leads from there to rank 0.
       ...(rank === 0
         ? { listen: { port: 40_123, advertise: { host: '127.0.0.1', port: 1 } } }
         : {}),

@@ -1,5 +1,5 @@
-// Who gets into a job over ws, and what those who don't may cost: origins, certificates, replays,
-// limits.
+// Who gets into a job over ws, and how much those who don't may cost: origins, certificates,
+// replays, limits.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
@@ -28,7 +28,7 @@ afterEach(() => {
   }
 });
 
-/** A rendezvous for two ranks, and the list of those it turned away. */
+/** Starts a rendezvous for two ranks, and the list of those it turned away. */
 async function serve(options: Partial<ServeRendezvousOptions> = {}) {
   const refused: Refusal[] = [];
   const server = await serveRendezvous({
@@ -41,7 +41,7 @@ async function serve(options: Partial<ServeRendezvousOptions> = {}) {
   return { port: server.port, refused };
 }
 
-/** Both ranks join, exchange something and leave. */
+/** Expects that both ranks join, exchange something and leave. */
 async function expectJob(port: number, more: Partial<ConnectWsOptions> = {}): Promise<void> {
   const common = { worldSize: 2, port, secret: SECRET, rendezvous: 'elsewhere', ...more } as const;
   const groups = await Promise.all([0, 1].map((rank) => connectWs({ ...common, rank })));
@@ -118,7 +118,7 @@ describe('a proof', () => {
     expect(refused).toEqual([]);
     expect(heard).toHaveLength(2);
     for (const said of heard) {
-      const [request, proof] = said; // the listener asks for the proof once it has the request
+      const [request, proof] = said; // the listener asks for the proof after the request
       const again = connect(port, '127.0.0.1');
       again.write(request!);
       await once(again, 'data');
@@ -195,7 +195,7 @@ describe('a run', () => {
     const listener = new ListenerHandshake(SECRET);
     const said = new JoinerHandshake(SECRET, hello).answer(listener.greeting);
     expect(listener.judge(said)).toMatchObject({ hello });
-    // Fields, run, nonce, and both ends of the proof itself.
+    // The bytes of the fields, the run, the nonce, and both ends of the proof itself.
     for (const at of [4, 12, 16, 20, 24, 39, 40, 72, 103]) {
       const changed = said.slice();
       changed[at]! ^= 1;
@@ -217,7 +217,7 @@ describe('a ping', () => {
     });
     await once(stranger, 'message'); // the greeting
     stranger.ping();
-    stranger.send(new Uint8Array(100)); // read behind the ping, and refused
+    stranger.send(new Uint8Array(100)); // read after the ping, and refused
     const [code] = (await once(stranger, 'close')) as [number];
     expect([code, numPongs]).toEqual([4401, 0]);
     const raw = { port, secret: SECRET, rank: 1, worldSize: 2, ...(origin && { origin }) };
@@ -252,7 +252,7 @@ describe('limits', () => {
       ).length;
       expect(numLate + numAged).toBe(12);
       await expectJob(port);
-      return numAged === 4; // all came while none had been sent away yet
+      return numAged === 4; // all came before one had been sent away
     });
   });
 
@@ -260,7 +260,7 @@ describe('limits', () => {
     const { port, refused } = await serve({ limits: { maxJoinsPerSecond: 20 } });
     const numRefused = () =>
       refused.filter(({ reason }) => reason === 'too many connections a second').length;
-    // As many as it takes: a machine with other things to do may let them come slowly.
+    // Opens as many connections as it takes, since a busy machine may let them come slowly.
     const flood: Socket[] = [];
     let job: Promise<void> | undefined;
     do {

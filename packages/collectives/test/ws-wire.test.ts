@@ -1,4 +1,5 @@
-// What goes over the connections of ws: lent payload, bytes in any pieces, no compression, masks.
+// What goes over the connections of ws: lent payload, bytes in pieces of any size, no compression,
+// masks.
 
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
@@ -13,9 +14,7 @@ import { SECRET } from './support/ws-harness.js';
 
 const MIB = 2 ** 20;
 
-/**
- * The payload bytes that come over a raw link, from behind the headers, whose lengths are known.
- */
+/** The payload bytes that come over a raw link, without the headers, whose lengths are known. */
 function payloadOf(link: WebSocket, byteLength: number): Promise<Buffer> {
   const pieces: Buffer[] = [];
   let length = 0;
@@ -50,10 +49,11 @@ describe('payload', () => {
       hasLeft = true;
     });
     await new Promise((resolve) => setTimeout(resolve, 300));
-    // More than the system's buffers hold is still where it lies: no second copy of it is anywhere.
+    // The part beyond the system's buffers still lies in the caller's memory: nothing holds a
+    // second copy.
     expect(hasLeft).toBe(false);
     expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(8 * MIB);
-    // So what is written into it now (which no caller may do) is what the peer gets.
+    // So the peer gets what is written there now, which no caller may do.
     data.fill(7, 60 * MIB);
     const expected = hashOf(data);
     const received = payloadOf(link, data.length);
@@ -71,7 +71,7 @@ describe('payload', () => {
     link.pause();
     const sent = Promise.all([
       group.send(new Uint8Array(64 * MIB), { to: 1 }),
-      group.send(new Uint8Array(64 * MIB), { to: 1 }), // none of it has left
+      group.send(new Uint8Array(64 * MIB), { to: 1 }), // none of it has been sent
     ]);
     link.close(4000);
     await sent;
@@ -108,7 +108,9 @@ describe('payload', () => {
   });
 });
 
-/** Sizes on both sides of what is sent in one message, whole, or in several. */
+/**
+ * Exchanges sizes on both sides of each limit: sent in one message whole, in one, or in several.
+ */
 async function exchange(group: ProcessGroup): Promise<void> {
   for (const length of [0, 1, 125, 126, 16_384, 16_385, 65_536, 65_537, 600_000]) {
     const own = Uint8Array.from({ length }, (_, i) => (i * 31 + group.rank) & 255);
@@ -121,7 +123,7 @@ async function exchange(group: ProcessGroup): Promise<void> {
   }
 }
 
-/** Passes on the first bytes one by one, then pieces of odd sizes. */
+/** Passes on the first bytes one by one, and then pieces of odd sizes. */
 function inPieces(from: Socket, to: Socket): void {
   let count = 0;
   from.on('error', () => to.destroy());
@@ -170,7 +172,7 @@ describe('connections', () => {
       const bytes = Buffer.concat(heard);
       const end = bytes.indexOf('\r\n\r\n') + 4;
       expect(bytes.subarray(0, end).toString()).not.toMatch(/extensions/i);
-      // The hello: 104 bytes, binary, masked with zeros, so its magic can be read.
+      // The hello has 104 bytes, is binary and masked with zeros, so that its magic can be read.
       expect([...bytes.subarray(end, end + 6)]).toEqual([0x82, 0x80 | 104, 0, 0, 0, 0]);
       expect(bytes.subarray(end + 6, end + 10).toString()).toBe('SWC4');
     }
@@ -184,7 +186,7 @@ describe('connections', () => {
     const raw = { port, secret: SECRET, rank: 1, worldSize: 2, ...(origin && { origin }) };
     const link = await joinRaw(raw);
     const group = await joined;
-    // A send of 200,000 bytes as docs/wire-format.md has it, in two messages.
+    // A send of 200,000 bytes in two messages, as docs/wire-format.md has it.
     const payload = Buffer.from(Uint8Array.from({ length: 200_000 }, (_, i) => (i * 17) & 255));
     const header = Buffer.alloc(41);
     header.set([2, 5, 255, 5]);

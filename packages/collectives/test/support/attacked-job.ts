@@ -23,7 +23,10 @@ export class AttackedJob {
     }
   }
 
-  /** Resolves when rank 0 listens for the others and serves the store; nobody else has come. */
+  /**
+   * Resolves when rank 0 listens for the others and serves the store. The other ranks have not come
+   * yet.
+   */
   static async begin(program: string): Promise<AttackedJob> {
     const job = new AttackedJob(program);
     await Promise.all(job.#children.map((_, rank) => job.#hears(rank, 'ready')));
@@ -34,7 +37,10 @@ export class AttackedJob {
     return job;
   }
 
-  /** The others come; milliseconds until all have joined, and what it cost rank 0. */
+  /**
+   * Lets the others come. Resolves with the milliseconds until all have joined, and with rank 0's
+   * costs.
+   */
   async form(): Promise<{ readonly formMs: number; readonly costs: Costs }> {
     const start = performance.now();
     const { secret, port, storePort } = this;
@@ -46,13 +52,15 @@ export class AttackedJob {
     return { formMs: performance.now() - start, costs: costs! };
   }
 
-  /** What rank 0 has cost since the last call, and how many steps it has done in all. */
+  /**
+   * Resolves with rank 0's costs since the last call, and the number of steps it has done in all.
+   */
   costs(): Promise<Extract<RankWord, { readonly type: 'costs' }>> {
     this.#say(0, { type: 'costs' });
     return this.#hears(0, 'costs');
   }
 
-  /** Resolves when all ranks have ended in peace. */
+  /** Resolves when all ranks have ended without an error. */
   async end(): Promise<void> {
     this.#say(0, { type: 'stop' });
     await Promise.all(this.#children.map((_, rank) => this.#hears(rank, 'ended')));

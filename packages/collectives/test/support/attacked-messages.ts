@@ -1,4 +1,4 @@
-// What attacked-job.ts and its ranks say to each other.
+// The messages between attacked-job.ts and its ranks.
 
 export const NUM_RANKS = 3;
 

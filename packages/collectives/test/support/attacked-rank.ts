@@ -1,6 +1,6 @@
-// One of three ranks that strangers attack: joins, then steps until it is told to stop, each step
-// an all-reduce and a look into the store that rank 0 serves. Says what it cost: memory and turns
-// of the event loop. Bundled and started by attacked-job.ts.
+// One of three ranks that strangers attack. It joins, then steps until it is told to stop; each
+// step is an all-reduce and a look into the store that rank 0 serves. It reports its costs: memory,
+// and turns of the event loop. Bundled and started by attacked-job.ts.
 
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
 import { connectWs } from '@shardweave/collectives/ws';
@@ -31,7 +31,7 @@ setInterval(() => {
   last = now;
   maxResidentBytes = Math.max(maxResidentBytes, process.memoryUsage.rss());
 }, TICK_MS);
-/** The costs since the last call. */
+/** Returns the costs since the last call. */
 const takeCosts = () => {
   const costs = { longestTurnMs, maxResidentBytes, numRefused };
   longestTurnMs = 0;
@@ -39,7 +39,7 @@ const takeCosts = () => {
   return costs;
 };
 
-// From the start: orders that nobody waits for are lost.
+// The listener is there from the start: an order that no listener hears is lost.
 void hears('stop').then(() => {
   isStopped = true;
 });
@@ -93,7 +93,7 @@ const store = await connectStore({
 });
 const bytes = new Uint8Array(STEP_BYTES);
 for (;;) {
-  // The first number says whether somebody wants to stop, so all stop in the same step.
+  // The first element is 1 where a rank wants to stop, so that all stop in the same step.
   new Float32Array(bytes.buffer)[0] = isStopped ? 1 : 0;
   await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'max' });
   await store.set(`step of ${rank}`, String(numSteps));

@@ -1,5 +1,5 @@
-// What strangers who know no secret do to a listening port. Each attack goes on until it is
-// stopped, and keeps its pace whether or not it is cut off.
+// Attacks of strangers, who don't know the secret, on a listening port. Each goes on until it is
+// stopped, and keeps its pace whether or not its connections are cut.
 
 import { randomBytes } from 'node:crypto';
 import { connect, type Socket } from 'node:net';
@@ -8,11 +8,14 @@ import { GREETING_BYTES, HELLO_BYTES } from '../../src/sockets/handshake.js';
 
 export interface AttackTarget {
   readonly port: number;
-  /** Calls `act` now and then every so many milliseconds. */
+  /** Calls `act` every `ms` milliseconds. */
   every(ms: number, act: () => void): void;
-  /** A connection that is dropped when the attack stops. */
+  /** Opens a connection that is dropped when the attack stops. */
   open(): Socket;
-  /** The same, upgraded to a WebSocket when it resolves; `origin` as a page has one. */
+  /**
+   * Opens a connection and resolves when it is upgraded to a WebSocket; `origin` is what a page
+   * would send.
+   */
   upgrade(origin?: string): Promise<Socket>;
 }
 
@@ -20,7 +23,7 @@ export type Attack = (target: AttackTarget) => void;
 
 const OURS = 'https://ours.example';
 
-/** Begins an attack; the result ends it and all its connections. */
+/** Begins an attack. The returned function ends it and all its connections. */
 export function begin(attack: Attack, port: number): () => void {
   const sockets = new Set<Socket>();
   const timers: NodeJS.Timeout[] = [];
@@ -40,7 +43,7 @@ export function begin(attack: Attack, port: number): () => void {
     upgrade: async (origin) => {
       const socket = open();
       socket.write(upgradeRequest(origin));
-      // The greeting comes with or behind the answer; whoever attacks does not read it.
+      // The greeting comes with the answer or after it; an attacker doesn't read it.
       await new Promise((resolve) => socket.once('data', resolve).once('close', resolve));
       return socket;
     },
@@ -68,7 +71,7 @@ function upgradeRequest(origin?: string): string {
   return `${lines.join('\r\n')}\r\n\r\n`;
 }
 
-/** A frame of a client, masked with zeros; `said` overrides its length. */
+/** A client's frame, masked with zeros. `said` replaces its true length. */
 function frame(first: number, bytes: Uint8Array, said = BigInt(bytes.length)): Buffer {
   const head = Buffer.alloc(14);
   head[0] = first;
@@ -82,7 +85,7 @@ const UNFINISHED = 0x02;
 const PING = Buffer.concat([Buffer.from([0x89, 0x80 | 125, 0, 0, 0, 0]), Buffer.alloc(125)]);
 const MIB = 2 ** 20;
 
-/** Keeps a socket's buffers full without keeping more than that in memory itself. */
+/** Keeps a socket's buffers full without holding more than that in this process. */
 function pour(socket: Socket, piece: Buffer): void {
   const more = () => {
     while (!socket.destroyed && socket.write(piece)) {
@@ -93,7 +96,7 @@ function pour(socket: Socket, piece: Buffer): void {
   more();
 }
 
-/** So many connections at once, of which the broken ones are opened again. */
+/** Keeps this many connections open at once, and opens a broken one again. */
 function keep(
   target: AttackTarget,
   count: number,
@@ -143,7 +146,7 @@ const PROBES = [
   'QUIT\r\n',
 ].map((text) => Buffer.from(text, 'latin1'));
 
-/** The first ten are an audit's, the others ours. */
+/** All attacks. The first ten come from an audit; the others are our own. */
 export const ATTACKS: Readonly<Record<string, Attack>> = {
   'idle connections, 400 and then 15 a second': (target) => {
     for (let i = 0; i < 400; i++) {
@@ -318,7 +321,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
       let heard = Buffer.alloc(0);
       const hear = (data: Buffer) => {
         heard = Buffer.concat([heard, data]);
-        const begin = heard.indexOf('\r\n\r\n') + 4 + 2; // behind the upgrade's answer and a frame's head
+        const begin = heard.indexOf('\r\n\r\n') + 4 + 2; // after the answer and a frame's head
         if (begin >= 6 && heard.length >= begin + GREETING_BYTES) {
           socket.off('data', hear);
           pour(socket, hello(heard.subarray(begin, begin + GREETING_BYTES)));

@@ -7,7 +7,7 @@ import { build } from 'esbuild';
 const BANNER =
   "import { createRequire as bundleRequire } from 'node:module'; const require = bundleRequire(import.meta.url);";
 
-/** `outfile` ends in .mjs. */
+/** Bundles `source` into `outfile`, whose name ends in .mjs. */
 export async function bundleProgram(source: URL, outfile: string): Promise<void> {
   await build({
     entryPoints: [fileURLToPath(source)],

@@ -1,5 +1,5 @@
-// Ranks in this process whose messages travel like those of sockets: copied at once, in chunks, in
-// later turns of the event loop, whether their receiver has called or not.
+// Ranks in this process whose messages travel like those of sockets: they are copied at once and
+// arrive in chunks, in later turns of the event loop, whether or not their receiver has called.
 
 import {
   createWorldGroup,

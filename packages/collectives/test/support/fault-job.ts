@@ -1,6 +1,6 @@
-// Jobs of rank processes for tests of faults: starts and joins them, hears how their calls ended,
-// and sees what sockets they hold. Processes outlive their jobs, so that the next can be built with
-// them.
+// Jobs of rank processes for tests of faults: starts the processes, joins them into jobs, hears how
+// their calls ended, and sees which sockets they hold. The processes outlive a job, so that the
+// next can be built from them.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -12,14 +12,14 @@ import type { ProxiedLinks } from '@shardweave/collectives/testing-node';
 import { bundleProgram } from './bundle-program.js';
 import type { Ended, RankCommand, RankReport } from './fault-messages.js';
 
-/** What a rank may take to join, or to exit by itself: the machine is shared. */
+/** How long a rank may take to join, or to exit by itself, on a shared machine. */
 const PATIENCE_MS = 120_000;
 
 const SECRET = 'of this very test';
 
 export class RankProcess {
   readonly child: ChildProcess;
-  /** Where it is reached by the others; the rendezvous, if it is rank 0. */
+  /** The address at which the others reach this process; for rank 0 that of the rendezvous. */
   readonly address: string;
   readonly #reports: RankReport[] = [];
   #onReport: (() => void) | undefined;
@@ -43,7 +43,7 @@ export class RankProcess {
     this.child.send(command);
   }
 
-  /** The next report of this type; others before it are dropped. */
+  /** Resolves with the next report of this type; reports of other types before it are dropped. */
   async hears<T extends RankReport['type']>(
     type: T,
     limitMs = PATIENCE_MS,
@@ -70,7 +70,7 @@ export class RankProcess {
     }
   }
 
-  /** TCP sockets of the process, by state as of /proc/net/tcp: '0A' is LISTEN. */
+  /** States of the process's TCP sockets as in /proc/net/tcp, where '0A' is LISTEN. */
   sockets(): string[] {
     const { pid } = this.child;
     const inodes = new Set(
@@ -78,7 +78,7 @@ export class RankProcess {
         try {
           return /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/${pid}/fd/${fd}`))?.slice(1) ?? [];
         } catch {
-          return []; // closed meanwhile
+          return []; // it was closed meanwhile
         }
       }),
     );
@@ -100,14 +100,16 @@ export class RankProcess {
 
 export interface JoinOptions {
   readonly links?: ProxiedLinks;
-  /** The port of a `serveRendezvous`, for the first attempt; default: rank 0 hosts it. */
+  /**
+   * The port of a `serveRendezvous`, for the first attempt. By default rank 0 hosts the rendezvous.
+   */
   readonly rendezvousPort?: number;
   readonly optionsOf?: (
     rank: number,
   ) => Pick<Extract<RankCommand, { type: 'join' }>, 'listen' | 'silenceMs'>;
 }
 
-/** Starts processes; end them with `dispose`, which leaves none. */
+/** Starts processes, and ends all of them with `dispose`. */
 export class RankProcesses implements AsyncDisposable {
   readonly #all: RankProcess[] = [];
   #folder: string | undefined;
@@ -115,7 +117,7 @@ export class RankProcesses implements AsyncDisposable {
   readonly #relays: ChildProcess[] = [];
   #numJobs = 0;
 
-  /** `count` processes, on this host or where `hosts` say. */
+  /** Starts `count` processes, on this host or on those that `hosts` names. */
   async start(
     count: number,
     hosts?: readonly {
@@ -134,7 +136,7 @@ export class RankProcesses implements AsyncDisposable {
     });
   }
 
-  /** A process that hosts the rendezvous of one job and is no rank of it. */
+  /** Starts a process that hosts the rendezvous of one job without being a rank of it. */
   async startRelay(worldSize: number): Promise<{ child: ChildProcess; port: number }> {
     const child = fork(await this.#bundle('relay-process.ts'), [String(worldSize), SECRET]);
     this.#relays.push(child);
@@ -142,7 +144,7 @@ export class RankProcesses implements AsyncDisposable {
     return { child, port };
   }
 
-  /** Makes a job of processes that are in none; ranks in the order given. */
+  /** Joins processes without a job into a new one; their ranks are their order. */
   async join(processes: readonly RankProcess[], options: JoinOptions = {}): Promise<void> {
     const { links, rendezvousPort, optionsOf } = options;
     const attempt = this.#numJobs++;
@@ -170,7 +172,7 @@ export class RankProcesses implements AsyncDisposable {
     await Promise.all(processes.map((process) => process.hears('joined')));
   }
 
-  /** How the calls of all these ended. */
+  /** Resolves with how the calls of all these processes ended. */
   async ended(processes: readonly RankProcess[], limitMs?: number): Promise<Ended[]> {
     return Promise.all(processes.map((process) => process.hears('ended', limitMs)));
   }

@@ -1,4 +1,4 @@
-// What a test and its ranks, processes of their own, say to each other.
+// The messages between a test and its ranks, which are processes of their own.
 
 export interface Address {
   readonly host: string;
@@ -15,25 +15,28 @@ export type RankCommand =
       readonly secret: string;
       readonly attempt: number;
       readonly isRouted: boolean;
-      /** Options of connectWs, as they are. */
+      /** Options of connectWs, passed on unchanged. */
       readonly listen?: false;
       readonly rendezvous?: 'elsewhere';
       readonly silenceMs?: number;
     }
   | { readonly type: 'disagree'; readonly about: 'operation' | 'dtype' | 'size' }
-  /** The second with 8 MiB on their way to each peer, and no turn of the event loop in between. */
+  /**
+   * The second one aborts with 8 MiB on their way to each peer, and exits in the same turn of the
+   * event loop.
+   */
   | { readonly type: 'abort' | 'abort and exit'; readonly reason: string }
   | { readonly type: 'leave' | 'stop' | 'exit' }
   | { readonly type: 'compute'; readonly ms: number }
   | { readonly type: 'routed'; readonly id: number; readonly address: Address };
 
-/** A call that rejected (or, of later calls, did not). */
+/** A call that rejected, or a later call that should have. */
 export interface EndedCall {
   readonly call: string;
   readonly code: string;
   readonly originRank: number;
   readonly message: string;
-  /** As of Date.now(), which all processes share. */
+  /** The time by Date.now(), which all processes share. */
   readonly atMs: number;
 }
 
@@ -44,9 +47,9 @@ export type RankReport =
   | { readonly type: 'computed'; readonly numRounds: number }
   | {
       readonly type: 'ended';
-      /** Those that were pending. */
+      /** The calls that were pending. */
       readonly calls: readonly EndedCall[];
-      /** Those made afterwards. */
+      /** The calls that were made afterwards. */
       readonly later: readonly EndedCall[];
       readonly numRounds: number;
     }

@@ -1,11 +1,12 @@
-// A rank as a process of its own: joins when it is told, keeps calls in flight on several groups,
-// misbehaves when it is told, and reports how its calls ended. Bundled and started by fault-job.ts.
+// A rank as a process of its own: it joins when it is told, keeps calls in flight on several
+// groups, misbehaves when it is told, and reports how its calls ended. Bundled and started by
+// fault-job.ts.
 
 import { CollectiveError, type ProcessGroup } from '@shardweave/collectives';
 import { connectWs } from '@shardweave/collectives/ws';
 import type { EndedCall, RankCommand, RankReport } from './fault-messages.js';
 
-/** Between calls of a chain: many jobs run side by side on few cores. */
+/** The pause between calls of a chain, since many jobs run side by side on few cores. */
 const PAUSE_MS = 15;
 
 const SUM = { dtype: 'f32', op: 'max' } as const;
@@ -43,7 +44,8 @@ class Rank {
         return;
       case 'compute': {
         const before = this.#numRounds;
-        // Without a turn of the event loop, and without a core that other tests could use.
+        // The thread waits without a turn of the event loop, and without using a core that other
+        // tests need.
         Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, command.ms);
         say({ type: 'computed', numRounds: before });
         return;
@@ -52,7 +54,7 @@ class Rank {
         this.#wantsStop = true;
         return;
       case 'exit':
-        process.disconnect(); // nothing else may keep the process
+        process.disconnect(); // nothing else may keep the process alive
         return;
       case 'routed':
         routes.get(command.id)?.(command.address);
@@ -89,7 +91,7 @@ class Rank {
     say({ type: 'ended', calls, later, numRounds: this.#numRounds });
   }
 
-  /** Repeats a call until it says that it was the last, or rejects. */
+  /** Repeats a call until it returns true for its last one, or rejects. */
   async #chain(name: string, call: () => Promise<boolean>): Promise<EndedCall | undefined> {
     try {
       while (!(await call())) {
@@ -126,7 +128,7 @@ class Rank {
     return output[0] === 1;
   }
 
-  /** Pending until the very end: nobody sends before. */
+  /** Stays pending until the very end, since no rank sends before. */
   async #receive(group: ProcessGroup): Promise<boolean> {
     await group.recv(new Uint8Array(1), { from: (group.rank + 1) % group.worldSize, channel: 9 });
     return true;
@@ -158,7 +160,7 @@ function describe(call: string, error: unknown): EndedCall {
 
 const routes = new Map<number, (address: { host: string; port: number }) => void>();
 
-/** Where the test wants this rank to dial instead. */
+/** Asks the test for the address that this rank is to dial instead. */
 function askRoute(target: number | 'rendezvous', address: { host: string; port: number }) {
   const id = routes.size;
   return new Promise<{ host: string; port: number }>((resolve) => {

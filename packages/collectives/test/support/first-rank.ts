@@ -1,11 +1,11 @@
-// Rank 0 of a job over ws, begun by itself: a test says who else comes.
+// Rank 0 of a job over ws, started by itself: the test decides who else comes.
 
 import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
 import { SECRET } from './ws-harness.js';
 
 /**
- * Begins rank 0 of two, unless other options are given. Resolves with its port and the promise of
- * its group.
+ * Begins rank 0 of two ranks, unless `options` says otherwise. Resolves with its port and the
+ * promise of its group.
  */
 export async function beginFirst(options: Partial<ConnectWsOptions> = {}) {
   let tell: (port: number) => void = () => {};
@@ -20,6 +20,6 @@ export async function beginFirst(options: Partial<ConnectWsOptions> = {}) {
     onListen: tell,
     ...options,
   });
-  joined.catch(() => {}); // each test says what it expects of it
+  joined.catch(() => {}); // each test checks how this ends
   return { port: await listening, joined };
 }

@@ -1,11 +1,11 @@
-// Ports for ranks that are told one beforehand, as launchers tell it.
+// Free ports for ranks that are told their port beforehand, as launchers do.
 
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:net';
 
 /**
- * A free port whose neighbor is free, too (a group's and its store's), below those that the system
- * gives to clients, so that no connection takes it meanwhile.
+ * A free port whose next one is free too (a group and its store take both). Both lie below the
+ * range from which the system gives ports to clients, so that no connection takes one meanwhile.
  */
 export async function freePort(): Promise<number> {
   for (;;) {

@@ -1,5 +1,5 @@
-// Rank 0 of two in a process of its own, for ws-fuzz.test.ts: says what it has refused, what it
-// holds in memory, and whether the job formed and worked in the end.
+// Rank 0 of two ranks, in a process of its own for ws-fuzz.test.ts. It reports what it has refused,
+// the memory it holds, and whether the job formed and worked in the end.
 
 import { connectWs } from '@shardweave/collectives/ws';
 
@@ -14,7 +14,7 @@ async function main(): Promise<void> {
     port: 0,
     secret: process.env.SECRET ?? '',
     joinTimeoutMs: 300_000,
-    // The flood is to be read, not to be turned away for its number.
+    // The many joins are to be read, not turned away for their number.
     limits: { maxJoinsPerSecond: 1e6 },
     onListen: (port) => process.send?.({ port }),
     onRefused: ({ reason }) => {

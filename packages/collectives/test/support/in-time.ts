@@ -1,7 +1,7 @@
-// For what a limit in milliseconds must leave room for: on a machine that has other things to do
-// the limit grows, and what has come decides.
+// Waits for behavior that depends on a limit in milliseconds. On a busy machine the limit grows,
+// and what has come within it decides.
 
-/** Calls `attempt` with ever longer limits until it says that all has come within one. */
+/** Calls `attempt` with ever longer limits until it returns that everything has come within one. */
 export async function untilInTime(
   firstMs: number,
   attempt: (limitMs: number) => Promise<boolean>,
@@ -12,7 +12,7 @@ export async function untilInTime(
   }
 }
 
-/** What a promise rejects with, which it must. */
+/** Returns the error of a promise that must reject. */
 export async function failureOf(promise: Promise<unknown>): Promise<Error> {
   try {
     await promise;

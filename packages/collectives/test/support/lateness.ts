@@ -1,9 +1,9 @@
-// How late this machine is: limits on time are the product's, and a machine that runs other things
-// makes each of several processes late by what it makes this one's timers late.
+// How late this machine is. Limits on time are the product's, and a busy machine makes each of
+// several processes as late as it makes this one's timers.
 
 const TICK_MS = 20;
 
-/** Several processes, one after another, may each be as late as this one. */
+/** Up to three processes, one after another, may each be as late as this one. */
 const LATE_PROCESSES = 3;
 
 export class Lateness implements Disposable {
@@ -19,7 +19,10 @@ export class Lateness implements Disposable {
     }, TICK_MS);
   }
 
-  /** What to allow beyond a limit: three times what all timers since then were late together. */
+  /**
+   * The time to allow beyond a limit: three times the sum by which all timers since `startMs` were
+   * late.
+   */
   sinceMs(startMs: number): number {
     return (
       LATE_PROCESSES *

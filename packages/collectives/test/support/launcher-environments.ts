@@ -1,5 +1,5 @@
-// What launchers set, as torch 1.13, Open MPI 4.1 and SLURM 22.05 set it, and as the operators of
-// Kubernetes do.
+// The variables that launchers set: torch 1.13, Open MPI 4.1, SLURM 22.05 and the operators of
+// Kubernetes.
 
 export const TORCHRUN = {
   GROUP_RANK: '0',

@@ -1,6 +1,6 @@
-// A rank of mpi.test.ts, bundled and started by mpirun: runs the conformance suite, each case in
-// step with the same case on the other ranks, or others of the programs below, and writes what came
-// out.
+// A rank of mpi.test.ts, bundled and started by mpirun. It runs the conformance suite, each case in
+// step with the same case on the other ranks, or another of the programs below, and writes the
+// results.
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -17,7 +17,9 @@ import { reversedTranscript } from './reversed-transcript.js';
 const worldSize = Number(process.env.OMPI_COMM_WORLD_SIZE ?? process.env.PMI_SIZE);
 const rank = Number(process.env.OMPI_COMM_WORLD_RANK ?? process.env.PMI_RANK);
 
-/** Only this process's rank: mpirun has started the others, which run the same case. */
+/**
+ * A harness of this process's rank alone: mpirun has started the others, which run the same case.
+ */
 const harness: TransportHarness = {
   name: 'mpi',
   worldSizes: [worldSize],
@@ -25,18 +27,18 @@ const harness: TransportHarness = {
     const group = await connectMpi({
       ...options,
       worldSize: size,
-      finalize: false, // for MPI starts once a process
+      finalize: false, // a process can start MPI only once
       joinTimeoutMs: 20_000,
     });
     return [{ group, kill: () => process.kill(process.pid, 'SIGKILL') }];
   },
 };
 
-/** MPI starts once a process: every program but the last one leaves it as it is. */
+/** A process can start MPI only once, so every program but the last leaves it running. */
 type Finalize = Pick<ConnectMpiOptions, 'finalize'>;
 
 const programs = {
-  /** Every case of this world size: what went wrong, by the case's name. */
+  /** Runs every case of this world size. Results are the problems by the case's name. */
   cases: async (last: Finalize) => {
     const failures: Record<string, string | null> = {};
     for (const { name, worldSizes, run } of conformanceCases) {
@@ -60,7 +62,7 @@ const programs = {
     return transcript;
   },
 
-  /** MPI's own sums: what came out, and whether it is the same everywhere. */
+  /** Runs MPI's own sums. Results are the values, and whether they are equal on all ranks. */
   native: async (last: Finalize) => {
     const group = await connectMpi({ ...last, nativeAllReduce: true });
     const count = 1_100_003;
@@ -86,7 +88,10 @@ const programs = {
     return { bytesSent, worst, max: whole[999], min: least[999], mean: mean[999] };
   },
 
-  /** What can't be joined: the wrong number of ranks, no such library, and MPI a second time. */
+  /**
+   * Tries what can't be joined: a wrong number of ranks, a library that doesn't exist, and MPI a
+   * second time.
+   */
   refusals: async () => {
     const attempts: ConnectMpiOptions[] = [
       { library: 'libnothing.so' },
@@ -104,7 +109,9 @@ const programs = {
     return said;
   },
 
-  /** Rank 1 never turns its event loop again; rank 0 ends the job and itself, which ends mpirun. */
+  /**
+   * Rank 1 never lets its event loop turn again; rank 0 ends the job and itself, which ends mpirun.
+   */
   stuck: async () => {
     const group = await connectMpi();
     if (rank === 1) {
@@ -114,11 +121,11 @@ const programs = {
     await group.recv(new Uint8Array(1), { from: 1 });
     const pending = group.barrier();
     group.abort('on purpose');
-    process.exitCode = 3; // it ends by itself, when nothing is left that keeps it
+    process.exitCode = 3; // it ends by itself when nothing keeps it alive
     return await pending.catch(({ code }: CollectiveError) => code);
   },
 
-  /** Beyond 2 GiB in one buffer: messages take over. */
+  /** Sums more than 2 GiB in one buffer, which MPI can't count: messages take over. */
   huge: async () => {
     const group = await connectMpi();
     const part = 1_200_000_000;

@@ -1,4 +1,4 @@
-// Cases of the conformance suite that ranks under mpirun can't run, with the reason.
+// Cases of the conformance suite that can't run under mpirun, with the reason.
 
 import { STOP_CASE } from '@shardweave/collectives/testing';
 

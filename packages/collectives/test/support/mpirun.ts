@@ -1,4 +1,4 @@
-// Starts ranks under a real mpirun, of Open MPI or MPICH, and collects what each one wrote.
+// Starts ranks under a real mpirun of Open MPI or MPICH, and collects what each one wrote.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -6,30 +6,30 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { bundleProgram } from './bundle-program.js';
 
-/** Below the package, since the bundle finds koffi only from there. */
+/** A folder below the package, since the bundle finds koffi only from there. */
 const FOLDER = fileURLToPath(new URL('../../node_modules/', import.meta.url));
 
 /** A loaded machine took 20 s for eight ranks on two cores. */
 const LIMIT_MS = 120_000;
 
 export interface MpirunResult {
-  /** What came of a program on each rank; undefined where none did. */
+  /** The result of a program on each rank, undefined where there was none. */
   readonly resultsOf: (program: string) => readonly unknown[];
   readonly exitCode: number | null;
-  /** Both streams of mpirun and of all ranks. */
+  /** Both output streams of mpirun and of all ranks. */
   readonly output: string;
 }
 
 /**
- * Why no ranks can be started here, or undefined where they can. Names the reason of a skipped
- * test.
+ * Returns why no ranks can be started here, or undefined where they can. The reason becomes part of
+ * a skipped test's name.
  */
 export function mpiProblem(): string | undefined {
   const { error } = spawnSync('mpirun', ['--version']);
   return error === undefined ? undefined : (process.env.SHARDWEAVE_NO_MPI ?? 'no mpirun was found');
 }
 
-/** A bundled program, started as ranks. Disposed with its files. */
+/** A bundled program that is started as ranks. Disposing it removes its files. */
 export class MpiProgram implements Disposable {
   readonly #folder = mkdtempSync(join(FOLDER, '.mpi-test-'));
 
@@ -38,7 +38,7 @@ export class MpiProgram implements Disposable {
     await bundleProgram(new URL(file, import.meta.url), join(this.#folder, 'rank.mjs'));
   }
 
-  /** Runs `worldSize` ranks, which go through these programs to their end. */
+  /** Runs `worldSize` ranks, which run these programs one after another. */
   async run(worldSize: number, ...names: readonly string[]): Promise<MpirunResult> {
     const results = mkdtempSync(join(this.#folder, 'results-'));
     const script = join(this.#folder, 'rank.mjs');
@@ -76,7 +76,7 @@ export class MpiProgram implements Disposable {
   }
 }
 
-/** More ranks than cores, not tied to any, and as whoever runs the tests. */
+/** Flags for more ranks than cores, bound to none, under the account that runs the tests. */
 function mpirunFlags(): readonly string[] {
   const isOpenMpi = spawnSync('mpirun', ['--version'], { encoding: 'utf8' }).stdout.includes(
     'Open',

@@ -1,18 +1,22 @@
 // Several hosts on this machine, for tests: network namespaces, each with a veth cable to a switch
-// in a namespace of its own. Nothing of it is seen outside. Needs root on Linux: see lanProblem().
+// in a namespace of its own. None of it is visible outside. It needs root on Linux: see
+// lanProblem().
 
 import { type ChildProcess, execFileSync, type ForkOptions, fork } from 'node:child_process';
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 
 /** One host: a namespace with a loopback of its own and one network card, eth0. */
 export interface LanHost {
-  /** The namespace's, for `ip netns exec`. */
+  /** The namespace's name, for `ip netns exec`. */
   readonly name: string;
   /** The IPv4 address of eth0, by which all hosts of a LAN reach each other. */
   readonly address: string;
   /** Starts a Node script on this host, with a channel for messages; its pid is the script's. */
   fork(script: string, args: readonly string[], options?: ForkOptions): ChildProcess;
-  /** Pulls its cable out of the switch, or plugs it in again. No FIN, no RST: packets vanish. */
+  /**
+   * Pulls the host's cable out of the switch or plugs it in again. No FIN or RST is sent: packets
+   * vanish.
+   */
   setCable(state: 'in' | 'out'): void;
 }
 
@@ -23,7 +27,10 @@ export interface Lan extends Disposable {
 const PREFIX = 'shardweave';
 let numLans = 0;
 
-/** Why no LAN can be made here, or undefined where it can. Names the reason of a skipped test. */
+/**
+ * Returns why no LAN can be made here, or undefined where it can. The reason becomes part of a
+ * skipped test's name.
+ */
 export function lanProblem(): string | undefined {
   if (process.platform !== 'linux') {
     return `network namespaces need Linux, this is ${process.platform}`;
@@ -37,11 +44,11 @@ export function lanProblem(): string | undefined {
 }
 
 export interface LanOptions {
-  /** Names by which the hosts know each other, in order; /etc/hosts is theirs alone. */
+  /** Names by which the hosts know each other, in order. They get an /etc/hosts of their own. */
   readonly hostNames?: readonly string[];
 }
 
-/** Hosts 10.77.0.1 and on. Dispose it, or it goes when this process exits. */
+/** Makes hosts 10.77.0.1 and up. They last until they are disposed, or until this process exits. */
 export function createLan(numHosts: number, { hostNames = [] }: LanOptions = {}): Lan {
   removeLeftovers();
   const lan = `${PREFIX}-${process.pid}-${numLans++}`;
@@ -94,7 +101,10 @@ function ip(commands: readonly string[], namespace?: string): void {
   });
 }
 
-/** `ip netns exec` puts what lies in /etc/netns/NAME over /etc, for its process only. */
+/**
+ * Writes files that `ip netns exec` shows over /etc, for its process only: those in
+ * /etc/netns/NAME.
+ */
 function writeHosts(namespace: string, hostNames: readonly string[]): void {
   if (hostNames.length > 0) {
     const lines = hostNames.map((name, i) => `${addressOf(i)} ${name}\n`);
@@ -107,7 +117,7 @@ function addressOf(host: number): string {
   return `10.77.0.${host + 1}`;
 }
 
-/** With a namespace go its cables and cards; processes in it must have ended. */
+/** Removes namespaces with their cables and cards; processes in them must have ended. */
 function removeNamespaces(names: readonly string[]): void {
   for (const name of names) {
     rmSync(`/etc/netns/${name}`, { recursive: true, force: true });
@@ -119,7 +129,7 @@ function removeNamespaces(names: readonly string[]): void {
   }
 }
 
-/** Those of processes that were killed before they could. */
+/** Removes the namespaces of processes that were killed before they could. */
 function removeLeftovers(): void {
   const listed = execFileSync('ip', ['netns', 'list'], { encoding: 'utf8' });
   const isAlive = (pid: number) => {

@@ -1,10 +1,10 @@
-// A group whose every call goes through registered memory: the caller's buffers have twins there,
-// of the same layout, so that a view inside another stays one. For cases that know plain memory
-// only.
+// A group whose calls all go through registered memory, for cases that use plain memory. Each
+// buffer of the caller has a twin there with the same layout, so that a view within another one
+// stays so.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 
-/** Which arguments a call reads and which it fills. */
+/** The indices of the arguments that each call reads, and of those it fills. */
 const CALLS: Readonly<Record<string, { readonly reads: number[]; readonly fills: number[] }>> = {
   allGather: { reads: [0], fills: [1] },
   reduceScatter: { reads: [0], fills: [1] },

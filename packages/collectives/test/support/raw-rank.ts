@@ -1,5 +1,5 @@
-// A rank made of nothing but docs/wire-format.md, `ws` and node:crypto: it can say what no rank of
-// ours would. It opens its links and listens for none.
+// A rank made only from docs/wire-format.md, `ws` and node:crypto, so that it can send what our own
+// ranks never would. It opens its links and listens for none.
 
 import { createHash, createHmac, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -10,18 +10,18 @@ export interface RawRankOptions {
   readonly secret: string;
   readonly rank: number;
   readonly worldSize: number;
-  /** Default: none is said. */
+  /** Default: no run id is sent. */
   readonly runId?: string;
-  /** As a page has one. */
+  /** The origin that a page would send. */
   readonly origin?: string;
-  /** Told of each text, from the first: it may come in one piece with the proof. */
+  /** Gets each text message, from the first on: one may come together with the proof. */
   readonly onText?: (text: string) => void;
 }
 
 const ROLES = { rendezvous: 0, link: 1, heartbeat: 2, 'heartbeat subscriber': 5 } as const;
 const RENDEZVOUS = 0xffffffff;
 
-/** What a joiner answers to `greeting`. */
+/** A joiner's answer to `greeting`. */
 export function helloOf(
   greeting: Buffer,
   secret: string,
@@ -36,7 +36,7 @@ export function helloOf(
   return Buffer.concat([said, proofOf('joiner', { secret, greeting, said })]);
 }
 
-/** What either side proves itself with. */
+/** The proof that either side sends. */
 function proofOf(
   side: 'joiner' | 'listener',
   from: { readonly secret: string; readonly greeting: Buffer; readonly said: Buffer },
@@ -48,12 +48,12 @@ function proofOf(
     .digest();
 }
 
-/** What stands for a run in the hello. */
+/** The bytes for a run in the hello. */
 const runOf = (runId: string) => createHash('sha256').update(runId).digest().subarray(0, 16);
 
 /**
- * A proven connection to rank 0, to its heartbeat worker, or to the rendezvous that it hosts.
- * Rejects with the code of the close, or what kept it from opening.
+ * Opens a proven connection to rank 0, to its heartbeat worker, or to the rendezvous that it hosts.
+ * Rejects with the code of the close, or with what kept it from opening.
  */
 export async function rawConnection(
   role: keyof typeof ROLES,
@@ -86,7 +86,7 @@ async function nextMessage(socket: WebSocket): Promise<[Buffer]> {
   const closed = new Promise<never>((_, reject) => {
     socket.once('error', reject).once('close', (code) => reject(new Error(`closed, ${code}`)));
   });
-  closed.catch(() => {}); // where it lives on
+  closed.catch(() => {}); // the connection outlives this function
   return Promise.race([once(socket, 'message') as Promise<[Buffer]>, closed]);
 }
 

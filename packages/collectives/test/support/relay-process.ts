@@ -1,5 +1,5 @@
-// A rendezvous of its own in a process of its own, which relays between ranks that can't listen.
-// Bundled and started by fault-job.ts.
+// A rendezvous in a process of its own, which relays between ranks that can't listen. Bundled and
+// started by fault-job.ts.
 
 import { serveRendezvous } from '@shardweave/collectives/ws';
 

@@ -1,5 +1,5 @@
-// What a group of all ranks in reverse order computes: its ranks are not in the order of whatever
-// moves the bytes below it.
+// The results of a group of all ranks in reverse order, so that its ranks differ from those of the
+// transport below it.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { transcriptHash } from '@shardweave/collectives/testing';
@@ -7,7 +7,7 @@ import { transcriptHash } from '@shardweave/collectives/testing';
 export interface ReversedTranscript {
   readonly rank: number;
   readonly hash: number;
-  /** A byte of each part or result, by size and operation. */
+  /** One byte of each part or result, by size and operation. */
   readonly seen: readonly (readonly number[])[];
 }
 

@@ -9,7 +9,7 @@ export interface ProgramResult {
   readonly stderr: string;
 }
 
-/** Resolves when it has ended; `child` has pipes. Kills it after `limitMs`. */
+/** Resolves when `child`, which has pipes, has ended. Kills it after `limitMs`. */
 export async function programResult(child: ChildProcess, limitMs: number): Promise<ProgramResult> {
   const texts = { stdout: '', stderr: '' };
   for (const name of ['stdout', 'stderr'] as const) {

@@ -1,10 +1,10 @@
-// The shm transport for the conformance suite: all ranks in this thread, which is as good as many
-// for everything but what threads do at the same time (shm-threads.test.ts).
+// The shm transport for the conformance suite, with all ranks in this thread. That shows everything
+// but what threads do at the same time, which shm-threads.test.ts tests.
 
 import { connectShmEndpoint, createShmJob } from '@shardweave/collectives/shm';
 import { STOP_CASE, type TransportHarness } from '@shardweave/collectives/testing';
 
-/** A thread that computes without end can't be told from one that is stopped. */
+/** A thread that computes without end can't be told from a stopped one. */
 export const shmSkips: Readonly<Record<string, string>> = {
   [STOP_CASE]: 'threads are stopped with their whole process',
 };

@@ -1,5 +1,5 @@
-// A rank as a thread of its own, bundled and started by shm-threads.test.ts: runs cases of the
-// conformance suite, or one of the programs below, and says how it ended.
+// A rank as a thread of its own, bundled and started by shm-threads.test.ts. It runs cases of the
+// conformance suite, or one of the programs below, and reports how it ended.
 
 import { parentPort, workerData } from 'node:worker_threads';
 import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
@@ -7,16 +7,16 @@ import { connectShm, connectShmEndpoint, type ShmRankHandle } from '@shardweave/
 import { conformanceCases, type TransportHarness } from '@shardweave/collectives/testing';
 import { onRegisteredMemory } from './on-registered-memory.js';
 
-/** What the test puts into workerData. */
+/** The workerData of a thread. */
 export interface ThreadOptions {
   readonly program: keyof typeof programs | 'cases';
   readonly handle: ShmRankHandle;
-  /** For 'cases': their buffers lie in registered memory. */
+  /** For 'cases': whether their buffers lie in registered memory. */
   readonly isRegistered?: boolean;
-  /** As in a browser that lacks it. */
+  /** Whether Atomics.waitAsync is missing, as in a browser that lacks it. */
   readonly hasNoWaitAsync?: boolean;
   readonly ending?: 'exit' | 'throw' | 'return' | 'wait';
-  /** For 'lend': a word that a reader changes when it has all. */
+  /** For 'lend': a word that a reader changes when it has received everything. */
   readonly received?: SharedArrayBuffer;
 }
 
@@ -31,10 +31,10 @@ export interface Ending {
 const port = parentPort!;
 const options = workerData as ThreadOptions;
 const MIB = 2 ** 20;
-/** For what never comes: the test has failed by then. */
+/** A timeout for what never comes in a test that has already failed. */
 const NEVER_MS = 30_000;
 
-/** A handle of the next job: all threads of a test ask, and each gets one. */
+/** Asks for a handle of the next job: all threads of a test ask, and each gets one. */
 async function askForHandle(): Promise<ShmRankHandle> {
   port.postMessage('handle');
   return await new Promise((resolve) => port.once('message', resolve));
@@ -51,7 +51,7 @@ const harness: TransportHarness = {
   },
 };
 
-/** Runs the case whose name comes, until the test ends the thread. */
+/** Runs the cases whose names come, until the test ends the thread. */
 async function serveCases(): Promise<void> {
   for (;;) {
     const [name, worldSize] = await new Promise<[string, number]>((resolve) =>
@@ -67,7 +67,9 @@ async function serveCases(): Promise<void> {
 }
 
 const programs = {
-  /** Gathers until something goes wrong; the last rank ends after a moment, in its own way. */
+  /**
+   * Gathers until something goes wrong; after a moment the last rank ends, in the way under test.
+   */
   gather: async (group: ProcessGroup) => {
     const input = group.allocate(100_000);
     const output = group.allocate(input.length * group.worldSize);
@@ -94,7 +96,7 @@ const programs = {
     }
   },
 
-  /** Rank 1 computes for longer than any heartbeat would allow; then all is well. */
+  /** Rank 1 computes for longer than any heartbeat would allow, and then goes on normally. */
   busy: async (group: ProcessGroup) => {
     const output = new Uint8Array(4 * group.worldSize);
     await group.barrier();
@@ -106,7 +108,7 @@ const programs = {
     return [...output];
   },
 
-  /** The root has no turn of its event loop until the other has read what it lent. */
+  /** The root gets no turn of its event loop until the other rank has read what it lent. */
   lend: async (group: ProcessGroup) => {
     const buffer = group.allocate(4 * MIB);
     const received = new Int32Array(options.received!);
@@ -127,7 +129,7 @@ const programs = {
     return hasOnly(buffer, 7);
   },
 
-  /** Changes its inputs as soon as a call has settled, over and over; counts wrong bytes. */
+  /** Changes its inputs as soon as a call has settled, over and over, and counts wrong bytes. */
   overwrite: async (group: ProcessGroup) => {
     const own = new SharedArrayBuffer(300_000);
     group.register(own);
@@ -151,7 +153,7 @@ const programs = {
     }
     group.release(own);
     group.release(output);
-    // As good as any other memory from now on.
+    // The memory is as good as any other from now on.
     await group.allGather(input, output);
     await group.close();
     return { numWrong, last: hasOnly(output, 255) };
@@ -179,7 +181,9 @@ const programs = {
     return numWrong;
   },
 
-  /** Very many small calls, so that ranks fall asleep and are woken at every moment there is. */
+  /**
+   * Makes very many small calls, so that ranks fall asleep and are woken at every possible moment.
+   */
   chatter: async (group: ProcessGroup) => {
     for (let i = 0; i < 4000; i++) {
       await group.barrier();
@@ -200,7 +204,7 @@ const programs = {
   },
 };
 
-/** Passes a little time; how much depends on the machine. */
+/** Spends a little time, which depends on the machine. */
 function spin(turns: number): void {
   for (let i = 0; i < turns; i++) {
     performance.now();
@@ -211,7 +215,10 @@ function hasOnly(bytes: Uint8Array, value: number): boolean {
   return Buffer.alloc(bytes.length, value).equals(bytes);
 }
 
-/** Without a turn of the event loop, and without a core that other tests could use. */
+/**
+ * Blocks the thread, without a turn of the event loop and without using a core that other tests
+ * need.
+ */
 function compute(ms: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
 }
@@ -225,7 +232,7 @@ async function main(): Promise<void> {
     return;
   }
   if (options.program === 'late' && options.ending === 'exit' && options.handle.rank === 2) {
-    process.exit(); // before it takes its handle
+    process.exit(); // it exits before it takes its handle
   }
   const watch = options.program === 'chatter' ? { watchMs: 0 } : {};
   const group = await connectShm(options.handle, { joinTimeoutMs: NEVER_MS, ...watch });

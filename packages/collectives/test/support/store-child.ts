@@ -23,7 +23,7 @@ async function use(): Promise<void> {
   if (ROLE === 'waits') {
     await store.get('never').catch(({ code, message }) => process.send?.({ code, message }));
   }
-  process.disconnect(); // neither the store nor anything else is closed
+  process.disconnect(); // it closes neither the store nor anything else
 }
 
 void (ROLE === 'serves' ? serve() : use());

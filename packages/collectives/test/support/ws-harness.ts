@@ -10,7 +10,7 @@ export const wsHarness: TransportHarness = {
   name: 'ws',
   worldSizes: [1, 2, 3, 4, 8],
   create: async (worldSize, { isStoppable, ...options } = {}) => {
-    // What a stopped rank's peers see: its connections stall.
+    // A stopped rank shows to its peers as stalled connections, which the proxies make.
     const links = isStoppable ? new ProxiedLinks() : undefined;
     let tellPort: (port: number) => void = () => {};
     const listening = new Promise<number>((resolve) => {
@@ -23,7 +23,7 @@ export const wsHarness: TransportHarness = {
         worldSize,
         port,
         secret: SECRET,
-        heartbeat: 'link', // a worker a rank would take most of the suite's time
+        heartbeat: 'link', // workers for each rank would take most of the suite's time
         onListen: tellPort,
         ...(links && stoppable(links, rank)),
       });
