@@ -1,5 +1,5 @@
-// Parameters that are used while they are not gathered: the error names the flat parameter and what
-// to do.
+// Parameters that are used while they are not gathered: the error names the flat parameter and says
+// what to do.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, Module, ModuleList } from '@shardweave/nn';
@@ -14,8 +14,8 @@ interface Outputs {
 }
 
 /**
- * A layer with a loss of its own, as a balanced mixture of experts has, kept in a field or
- * returned.
+ * A layer with a loss of its own, as a balanced mixture of experts has. The loss is kept in a field
+ * or returned.
  */
 class WithAuxiliary extends Module<[x: Tensor], Outputs> {
   readonly inner: Linear;

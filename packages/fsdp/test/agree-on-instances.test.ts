@@ -1,5 +1,5 @@
-// Ranks that wrap differently: an error on all of them that names what differs, before anything
-// moves.
+// Ranks that wrap differently: all of them throw an error that names the difference, before any
+// data moves.
 
 import type { CollectiveTrace } from '@shardweave/collectives';
 import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -8,7 +8,7 @@ import { expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
 import { layer, Stack, trainOnce } from './support/scenarios.js';
 
-/** Ends a test that would wait for the time-out. */
+/** Options that end a test which would otherwise wait for the time-out. */
 const IN_TIME = { timeout: 8000 };
 
 interface Part {
@@ -36,7 +36,10 @@ async function refusalOf(model: FullyShardedDataParallel): Promise<string> {
   return (error as Error).message;
 }
 
-/** Options of all ranks, what rank 1 has besides, and what rank 0 and rank 1 then compare. */
+/**
+ * The options of all ranks, what rank 1 has in addition, and what the error then shows for rank 0
+ * and rank 1.
+ */
 const DIFFERENCES: readonly (readonly [
   all: Partial<FsdpOptions>,
   one: Partial<FsdpOptions>,
@@ -89,7 +92,7 @@ it.each(DIFFERENCES)('options %j, on rank 1 alone %j', IN_TIME, async (all, one,
       `got ${first} on rank 0 and ${other} on rank 1, of instance 'inner'.`,
     );
     expect(rank.device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
-    await rank.group.barrier(); // which goes on
+    await rank.group.barrier(); // the group goes on
   });
 });
 

@@ -1,4 +1,4 @@
-// Custom and new initial values through wrappers.
+// Custom initial values, and new ones later, set through wrappers.
 
 import {
   apply,
@@ -12,7 +12,7 @@ import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
 import { inputs, layer, Stack, trainOnce, type Wrap, weightsOf } from './support/scenarios.js';
 
-/** Sets every weight and bias of a Linear to values of its own. */
+/** Sets every weight and bias of each Linear to different values. */
 function initialize(): (module: Module) => void {
   let numSeen = 0;
   return (module) => {
@@ -72,7 +72,7 @@ describe.each<Layout>(['alone', 'nested', 'checkpointed'])('apply, %s', (layout)
       const count = 6 / worldSize;
       return initializedAndTrained(build(layout, device, wrap), { first: rank * count, count });
     });
-    // Eight bits of mantissa.
+    // bf16 has eight bits of mantissa.
     const tolerance = 'mixedPrecision' in fsdp ? 2e-2 : 1e-6;
     for (const { made, trained } of sharded) {
       expect(made).toEqual(plain!.made);

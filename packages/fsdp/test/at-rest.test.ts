@@ -1,5 +1,5 @@
-// What a rank's store has of a sharded model beside its shards, and so what a next process goes on
-// from.
+// What a rank's store holds of a sharded model beside its shards, which is what a next process
+// resumes from.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, Dropout, Linear, Sequential, Sgd } from '@shardweave/nn';
@@ -24,7 +24,7 @@ const normed: Build = (device) =>
     linear(device),
   ]);
 
-/** A model in a rank's store, as one process has it: the last layer an instance of its own. */
+/** A model in a rank's store, as one process opens it. The last layer is an instance of its own. */
 function open(
   rank: Rank,
   store: ShardStore | undefined,
@@ -73,7 +73,7 @@ function open(
   return { model, optimizer, output, backward, step, evaluate, close };
 }
 
-/** Two steps on each rank, and what they evaluate to. */
+/** Trains two steps on each rank; returns what the models then evaluate to. */
 async function left() {
   const stores = Array.from({ length: WORLD_SIZE }, () => createHostStore());
   const evaluated = await onRanks(WORLD_SIZE, async (rank) => {
@@ -87,7 +87,7 @@ async function left() {
   return { stores, evaluated };
 }
 
-/** What ranks are told; the first refusal ends the job for the others. */
+/** The refusal that each rank gets; the first one ends the job for the others. */
 async function refusals(stores: readonly ShardStore[], options: Parameters<typeof open>[2]) {
   const messages: string[] = [];
   const job = onRanks(WORLD_SIZE, async (rank) => {

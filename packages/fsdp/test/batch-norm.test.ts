@@ -1,5 +1,5 @@
 // Networks with batch norms: sharded training equals replicas whose gradients are averaged, and
-// what must not change a bit does not.
+// options that must not change a bit don't.
 
 import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { describe, expect, it } from 'vitest';
@@ -41,8 +41,9 @@ function expectClose(
 }
 
 /**
- * Sharded training against replicas: in f32 all numbers. In bf16 the first losses against f32
- * (later ones part at the kinks of relu), and all bits against whole copies on each rank in bf16.
+ * Compares sharded training with replicas. In f32 all numbers are compared. In bf16 only the first
+ * losses are compared with f32 (later ones part at the kinks of relu), and all bits with whole
+ * copies in bf16 on each rank.
  */
 async function expectReplicas(worldSize: number, options: ShardedNetOptions): Promise<void> {
   const sharded = await trainSharded(worldSize, options);
@@ -51,7 +52,7 @@ async function expectReplicas(worldSize: number, options: ShardedNetOptions): Pr
     return expectNear(sharded, replicas, 1e-6);
   }
   sharded.forEach(({ losses }, rank) => {
-    // Eight bits of mantissa in each of a dozen layers.
+    // bf16 has eight bits of mantissa, and each of a dozen layers rounds.
     expectClose(losses.slice(0, 1), replicas[rank]!.losses.slice(0, 1), `rank ${rank}`, 5e-2);
   });
   expect(sharded).toEqual(await trainSharded(worldSize, { ...options, isReplicating: true }));
@@ -86,7 +87,7 @@ describe('a residual network with batch norms', () => {
       expectNear(
         parts.map((part) => ({ ...part, losses })),
         parts.map(() => whole!),
-        1e-6, // sums of other rows first; float64 is 4e-7 away from each
+        1e-6, // sums over other rows first; float64 differs by 4e-7 from each
       );
     },
   );
@@ -109,8 +110,8 @@ describe.each<{ norm: Norm; isWrappingBn: boolean }>([
   { norm: 'sync', isWrappingBn: true },
 ])('two forwards a step, $norm norms wrapped $isWrappingBn', ({ norm, isWrappingBn }) => {
   const net = { norm, isWrappingBn, numForwards: 2 };
-  // All of these move no number, so each pair of them needs no cell of its own: all equal the
-  // first.
+  // None of these options changes a number, so their pairs need no cells of their own: all outcomes
+  // equal the first.
   const variants: Pick<ShardedNetOptions, 'fsdp' | 'checkpoint'>[] = [
     { fsdp: { flattenParameters: false, bucketCapMb: 0 } },
     { checkpoint: 'inside', fsdp: { bucketCapMb: 0 } },
@@ -137,7 +138,10 @@ describe.each<{ norm: Norm; isWrappingBn: boolean }>([
   );
 });
 
-/** During backward a gradient is absent or whole; after it every unit has its shard's. */
+/**
+ * Checks that a gradient is absent or whole during backward, and that each unit has its shard's
+ * gradient after it.
+ */
 function inspect(model: FullyShardedDataParallel, when: 'made' | 'stepped'): void {
   const { device } = model;
   if (when === 'stepped') {

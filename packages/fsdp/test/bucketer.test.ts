@@ -1,4 +1,4 @@
-// F38: the reduce-scatter bucketer by itself: sums, when reductions start, the order of results.
+// The reduce-scatter bucketer by itself: its sums, when reductions start, and the order of results.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device, Storage } from '@shardweave/tensor-core';
@@ -13,9 +13,11 @@ const MIB = 2 ** 20;
 interface Bench {
   readonly bucketer: ReduceScatterBucketer;
   readonly links: UnitLinks;
-  /** Names and results, in the order they were handed out. */
+  /** Names and results, in the order in which they were delivered. */
   readonly results: { readonly name: string; readonly values: Float32Array }[];
-  /** Adds a gradient of `length` elements a rank; element i of rank r's shard is value(i, r). */
+  /**
+   * Adds a gradient of `length` elements for each rank; element i of rank r's shard is value(i, r).
+   */
   add(name: string, length: number, options?: { readonly isBucketed?: boolean }): void;
 }
 
@@ -44,7 +46,8 @@ async function bench(rank: Rank, capBytes: number, mostBytes = Infinity): Promis
 }
 
 /**
- * What rank `from` adds to element i of rank `owner`'s shard; small integers, so sums are exact.
+ * The value that rank `from` adds to element i of rank `owner`'s shard. All are small integers, so
+ * sums are exact.
  */
 function value(seed: number, from: number, owner: number, i: number): number {
   return ((seed * 31 + from * 7 + owner * 3 + i) % 17) - 8;
@@ -107,7 +110,7 @@ describe('with room for 8 elements a rank', () => {
       expect(names(it)).toEqual(['a', 'bb', 'ccc']);
       expectSums(it, rank, { a: 3, bb: 4, ccc: 2 });
       expect(reductions(rank.group)).toBe(2);
-      // Only what was filled went over the wire: two other ranks' parts.
+      // Only the filled part went over the wire, to two other ranks.
       expect(rank.group.stats().bytesSent).toBe(2 * (3 + 4 + 2) * F32);
     });
   });
@@ -119,7 +122,7 @@ describe('with room for 8 elements a rank', () => {
       it.add('bb', 3);
       expect(it.bucketer.numStarted).toBe(1);
       it.add('ccc', 1);
-      it.add('whole', 8); // as large as a bucket, so it overtakes nothing
+      it.add('whole', 8); // fills a bucket alone, and starts after the bucket before it
       expect(it.bucketer.numStarted).toBe(3);
       await it.bucketer.finish();
       expect(names(it)).toEqual(['a', 'bb', 'ccc', 'whole']);
@@ -224,7 +227,7 @@ it('a read that fails after a reset ends no process', async () => {
     const onReduced = () => undefined;
     bucketer.add({ name: 'a', whole, worldSize: 1, links, isBucketed: true, onReduced });
     whole.release();
-    bucketer.reset(); // as after a backward that has failed
+    bucketer.reset(); // as a backward that failed does
     await new Promise((resolve) => setImmediate(resolve));
   });
   process.off('unhandledRejection', note);

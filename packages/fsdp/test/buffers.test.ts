@@ -1,4 +1,4 @@
-// Buffers (running statistics): everybody's start is rank 0's.
+// Buffers (running statistics): every rank starts with rank 0's.
 
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';
@@ -8,7 +8,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 3;
 
-/** A parameter and two buffers, of values that differ by rank. */
+/** A parameter and two buffers whose values differ by rank. */
 class Shifted extends Module<[x: Tensor], Tensor> {
   readonly weight: Tensor;
   readonly shift: Tensor;
@@ -40,7 +40,7 @@ class Pair extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** One module in the root, one in an instance of its own. */
+/** A model with one module in the root and one in an instance of its own. */
 function net(rank: Rank, options: Partial<FsdpOptions>): FullyShardedDataParallel {
   const { device, group } = rank;
   const all = { processGroup: group, ...options };

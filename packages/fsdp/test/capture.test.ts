@@ -1,4 +1,4 @@
-// A save that is written while later steps run is that of the moment of its capture, on every rank.
+// A save written while later steps run has the values of the moment of its capture, on every rank.
 
 import { beginSave, type PieceStore, piecesIn, writePart } from '@shardweave/checkpoint';
 import {
@@ -39,7 +39,7 @@ async function train({ device }: Rank, { model, optimizer }: ReturnType<typeof o
 const bytesOf = (state: ReadonlyMap<string, { readonly data: Uint8Array }>) =>
   [...state].map(([name, { data }]) => [name, [...data]]);
 
-/** Writes what a rank has captured. */
+/** Writes what one rank has captured. */
 async function write(store: PieceStore, save: string, rank: number, captured: CapturedModule) {
   try {
     return await writePart(store, captured.pieces, { save, part: `rank-${rank}` });

@@ -1,4 +1,4 @@
-// Options as plain JavaScript gives them: each wrong one is named, with what it may be.
+// Options as plain JavaScript passes them: the error names each wrong one and its allowed values.
 
 import {
   FsdpConfigError,

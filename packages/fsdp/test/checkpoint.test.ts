@@ -20,7 +20,7 @@ import {
   type Wrap,
 } from './support/scenarios.js';
 
-/** Two layers with dropout between, and a residual. */
+/** Two layers with dropout between them, and a residual connection. */
 class Block extends Module<[x: Tensor], Tensor> {
   readonly up: Linear;
   readonly drop: Dropout;
@@ -103,7 +103,7 @@ it.each([
     for (let step = 0; step < 3; step++) {
       const before = group.stats();
       await trainOnce(model, { first: rank, count: 1 }, step);
-      // The root's is one: it keeps its parameters until backward.
+      // The root needs one gather, since it keeps its parameters until backward.
       expect(group.stats().allGathers - before.allGathers).toBe(1 + 3 * options.gathers);
       expect(group.stats().reduceScatters - before.reduceScatters).toBe(4);
       expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });

@@ -1,4 +1,5 @@
-// The number of collectives and their payload, exactly (fairscale's communication test, F20).
+// The exact number of collectives and their payload, as fairscale's test of its communication
+// counts them.
 
 import type { CollectiveStats, ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
@@ -6,9 +7,9 @@ import type { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
 
-const UNITS = TINY.n_layer! + 1; // one a block, and the root
+const UNITS = TINY.n_layer! + 1; // one for each block, and the root
 
-/** What `body` adds to the counters of both sequences. */
+/** The increase of both sequences' counters during `body`. */
 async function counted(groups: readonly ProcessGroup[], body: () => Promise<unknown>) {
   const sum = (key: keyof CollectiveStats) =>
     groups.reduce((n, group) => n + group.stats()[key], 0);
@@ -40,7 +41,7 @@ async function sharded(rank: Rank, fsdp: Parameters<typeof shardedGpt2>[1] = {})
   return { model, step, groups: [rank.group, reduceGroup] };
 }
 
-/** Bytes of all flat parameters of the given units, padding included. */
+/** The number of elements in all flat parameters from unit `from` on, padding included. */
 function fullElements(model: FullyShardedDataParallel, from = 0): number {
   return model
     .instances()
@@ -66,7 +67,7 @@ describe('with N units, not bucketed', () => {
         return counted(groups, () => step(0));
       };
       const alone = await stepWith(0);
-      // A block's gradient has 12 KiB, the root's 4.5 KiB; it comes last.
+      // A block's gradient has 12 KiB. The root's has 4.5 KiB and comes last.
       for (const [capKib, reduceScatters] of [
         [25 * 1024, 1],
         [36, 2], // three blocks fit exactly
@@ -109,7 +110,8 @@ describe.each([
         });
         await step(0);
         const { bytesSent, bytesReceived } = await counted(groups, () => step(1));
-        const gathered = fullElements(model) + fullElements(model, 1); // forward; backward but for the root
+        // Forward gathers all units; backward gathers all but the root.
+        const gathered = fullElements(model) + fullElements(model, 1);
         const reduced = fullElements(model);
         const reduceDType = options.fp32ReduceScatter ? 'f32' : options.computeDType;
         const moved = gathered * byteSize(options.computeDType) + reduced * byteSize(reduceDType);

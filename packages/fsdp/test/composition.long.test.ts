@@ -1,10 +1,10 @@
-// The whole product of FSDP's features, each cell against one process: SHARDWEAVE_LONG=1. World
-// sizes take turns, for they alone would triple it.
+// The whole product of FSDP's features, each cell compared with one process: SHARDWEAVE_LONG=1. The
+// cells take the world sizes in turn, since running every one at each would triple the time.
 
 import { describe, it } from 'vitest';
 import { AXES, type Cell, expectAsOneProcess, titleOf } from './support/composition-cells.js';
 
-/** A test of many cells each: reporting 23 thousand would take longer than running them. */
+/** Axes whose cells share a test: reporting 23,000 tests would take longer than running them. */
 const PER_TEST = ['checkpointing', 'precision', 'residence', 'nesting'] as const;
 
 const REST = Object.keys(AXES).filter(

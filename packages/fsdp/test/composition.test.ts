@@ -1,5 +1,5 @@
-// Every two of FSDP's features together, each combination against one process. All of them at once:
-// composition.long.test.ts.
+// Every two of FSDP's features together, each combination compared with one process.
+// composition.long.test.ts runs the whole product.
 
 import { expect, it } from 'vitest';
 import { AXES, type Cell, expectAsOneProcess, titleOf } from './support/composition-cells.js';

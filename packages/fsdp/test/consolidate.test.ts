@@ -1,4 +1,4 @@
-// F24: whole parameters from saved shards, offline.
+// Whole parameters put together from saved shards, without a process group.
 
 import {
   consolidateShardWeights,
@@ -29,7 +29,10 @@ import { DIM, inputs, lossOf, Stack } from './support/scenarios.js';
 
 type Wrap = (module: Module) => Module;
 
-/** Layers of sizes that shards cut, a batch norm with buffers, and a bias used twice. */
+/**
+ * A model with layers whose sizes shards cut, a batch norm with buffers, and a bias that is used
+ * twice.
+ */
 class Net extends Stack {
   constructor(device: Device, options: { readonly width: number; readonly wrap?: Wrap }) {
     const { width, wrap = (module) => module } = options;
@@ -63,7 +66,10 @@ async function step(model: Module, rows: { first: number; count: number }): Prom
   });
 }
 
-/** One step over `worldSize` ranks, then every rank's shards and metadata, as text and back. */
+/**
+ * Trains one step over `worldSize` ranks; returns every rank's shards and metadata, which went
+ * through text.
+ */
 async function saved(
   worldSize: number,
   width: number,
@@ -88,7 +94,8 @@ async function saved(
 }
 
 describe.each([1, 2, 3, 4, 8])('the shards of %i ranks', (worldSize) => {
-  // 16 wide everything is even; 37 cuts weights in odd places and leaves whole ranks of padding.
+  // At width 16 everything divides evenly. Width 37 cuts weights in odd places and leaves whole
+  // ranks with padding alone.
   it.each([
     [16, true],
     [37, true],
@@ -98,11 +105,11 @@ describe.each([1, 2, 3, 4, 8])('the shards of %i ranks', (worldSize) => {
     const whole = consolidateShardWeights(weights, metadata);
     expect([...whole.keys()]).toEqual([...shared.keys()]);
     expect(whole).toEqual(shared);
-    // The names and shapes of the bare module, which takes it as it is.
+    // The result has the names and shapes of the bare module, which can load it.
     const bare = new Net(new Device(createReferenceBackend()), { width });
     loadStateDict(bare, whole);
     expect(await stateDict(bare)).toEqual(whole);
-    // Ranks in another order are sorted.
+    // Ranks given in another order are sorted.
     const reversed = consolidateShardWeights([...weights].reverse(), [...metadata].reverse());
     expect(reversed).toEqual(whole);
   });
@@ -126,7 +133,7 @@ it('the consolidated model gives the very loss of the sharded one', async () => 
     perRank.map(({ weights }) => weights),
     perRank.map(({ metadata }) => metadata),
   );
-  const backend = await createCpuBackend({ threads: 1 }); // as the ranks have
+  const backend = await createCpuBackend({ threads: 1 }); // like the ranks' backends
   const device = new Device(backend, { seed: 7 });
   const bare = new Gpt2(device, TINY, { seed: 99 });
   loadStateDict(bare, whole);
@@ -143,8 +150,8 @@ it('metadata tell names, shapes, each rank its own padding, and shared names', a
     ['flat_param_2', '2', ['2.weight', '2.bias']],
   ]);
   expect(first.flats[0]!.shapes).toEqual([[37], [37, DIM]]);
-  // At multiples of 128: 37 and 222 elements are 384, 128 a rank; 1369 and 37 are 1536, 512 a rank;
-  // twice 37 are 256, so the third rank has none.
+  // Parameters begin at multiples of 128. 37 and 222 elements take 384, 128 on each rank; 1369 and
+  // 37 take 1536, 512 on each; 37 and 37 take 256, so the third rank has none.
   expect(metadata.map(({ flats }) => flats.map(({ padding }) => padding))).toEqual([
     [0, 0, 0],
     [0, 0, 0],

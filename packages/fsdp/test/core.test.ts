@@ -1,5 +1,5 @@
-// The core of fsdp over ranks of one process, on the CPU and on WebGPU, and over processes that are
-// linked by sockets.
+// The core of fsdp over ranks in one process, on the CPU and on WebGPU, and over processes linked
+// by sockets.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -59,7 +59,7 @@ describe('over two processes that are linked by sockets, on the CPU', () => {
       conditions: ['@shardweave/source'],
       alias: { vitest: fileURLToPath(new URL('support/outside-vitest.ts', import.meta.url)) },
       external: ['bufferutil', 'utf-8-validate', 'koffi'],
-      // CommonJS packages in the bundle call require.
+      // The CommonJS packages in the bundle call require.
       banner: {
         js: "import { createRequire as bundleRequire } from 'node:module'; const require = bundleRequire(import.meta.url);",
       },
@@ -116,12 +116,12 @@ class RankProcess {
     });
   }
 
-  /** Ends it where it has not ended by itself. */
+  /** Ends the process if it has not ended by itself. */
   kill(): void {
     this.#child.kill('SIGKILL');
   }
 
-  /** What the group of a pattern has matched, once a line does. */
+  /** Resolves with the group of `pattern` once a line matches. */
   async line(pattern: RegExp): Promise<string> {
     for (;;) {
       for (const text of this.#printed) {

@@ -1,4 +1,5 @@
-// A model too large for one device: parameters made and sharded part by part, never whole anywhere.
+// A model too large for one device: its parameters are made and sharded part by part, and never
+// exist whole anywhere.
 
 import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { stateDict as bareStateDict, Gpt2, Module, Sgd } from '@shardweave/nn';
@@ -8,7 +9,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
 
-/** What a device computes to know its numeric class, which ranks compare. */
+/** The bytes of the computation that tells a device's numeric class, which ranks compare. */
 const CLASS_BYTES = 128;
 
 describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) => {
@@ -29,7 +30,7 @@ describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) =>
       await model.initialize();
       const sizes = model.instances().flatMap(({ units }) => units.map((unit) => unit.byteLength));
       const shards = sizes.reduce((sum, bytes) => sum + bytes, 0);
-      // Rank 0 draws a part of another's shard beside its own, and reads it back.
+      // Rank 0 draws a part of another rank's shard beside its own, and reads it back.
       const part = rank.rank === 0 && worldSize > 1 ? Math.max(...sizes) : CLASS_BYTES;
       const { peak } = rank.device.memory();
       expect(peak.parameter).toBe(shards);
@@ -101,7 +102,7 @@ describe('who draws what', () => {
     expect([first!.staging, second!.staging]).toEqual([4 * 2 ** 20, CLASS_BYTES]);
     expect(Math.max(...first!.draws.map(({ length }) => length))).toBe(2 ** 20);
     expect(first!.draws.reduce((sum, { length }) => sum + length, 0)).toBe(SIZE);
-    // What travels is the other rank's shard, and digests of the options and the numeric class.
+    // The messages are the other rank's shard, and digests of the options and of the numeric class.
     expect(first!.stats).toMatchObject({ sends: 2, broadcasts: 0 });
     expect(first!.stats.bytesSent).toBe(Math.ceil(SIZE / 2 / 128) * 128 * 4 + 16);
   });
@@ -117,10 +118,10 @@ describe('who draws what', () => {
         let numAsked = 0;
         group.recv = async (...args) => {
           for (let turn = 0; turn < 20; turn++) {
-            await new Promise(setImmediate); // rank 0 goes as far as it can
+            await new Promise(setImmediate); // lets rank 0 go as far as it can
           }
-          // Its own parts are drawn between those of this rank, and one is ready before it is asked
-          // for.
+          // Rank 0 draws its own parts between those of this rank, and one part is ready before it
+          // is asked for.
           numAsked++;
           expect(numDrawn()).toBeLessThanOrEqual(2 * numAsked + 1);
           return recv(...args);
@@ -154,7 +155,7 @@ describe('who draws what', () => {
 });
 
 it('what lies behind a parameter is zeros, in memory that others have used', async () => {
-  const backend = createReferenceBackend(); // its memory is NaN at first
+  const backend = createReferenceBackend(); // its memory starts as NaN
   const read = ({ device, group }: Rank) => {
     const model = new FullyShardedDataParallel(new Counted(device, 10), { processGroup: group });
     return model.initialize().then(() => model.units[0]!.read());

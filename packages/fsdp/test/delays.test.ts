@@ -1,5 +1,5 @@
-// Work that is late: an optimizer's step, a reduction, kernels that still read what the host has
-// freed. Results are those without delays, bit for bit.
+// Late work: an optimizer's step, a reduction, kernels that still read what the host has freed. The
+// results equal those without delays, bit for bit.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
@@ -13,7 +13,7 @@ import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './support/sc
 
 const STEPS = 3;
 
-/** The rank on a device that is late with kernels of the given kinds. */
+/** The rank on a device that runs kernels of the given kinds late. */
 function lateRank(
   rank: Rank,
   numTurns: number,
@@ -62,7 +62,7 @@ describe.each([
           }
         },
       });
-      /** Flat parameters stepped on the device whenever a gather started. */
+      /** How many flat parameters had been stepped on the device whenever a gather started. */
       const atGather = new Set<number>();
       const { group } = rank;
       const allGather = group.allGather.bind(group);
@@ -71,7 +71,7 @@ describe.each([
         return allGather(...call);
       };
       const result = await trained(device, fsdp);
-      // Three flat parameters: no gather starts while only some of them are stepped.
+      // There are three flat parameters: no gather starts while only some of them are stepped.
       expect([...atGather]).toEqual([0, 3, 6, 9]);
       return result;
     });
@@ -107,7 +107,7 @@ describe.each([0, 25])('bucketCapMb %d', (bucketCapMb) => {
   });
 });
 
-/** Its reduce-scatters have no result until they are 250 ms old. */
+/** A group whose reduce-scatters give no result until they are 250 ms old. */
 function lateReductions(group: ProcessGroup, onDone: () => void): ProcessGroup {
   const reduceScatter = group.reduceScatter.bind(group);
   group.reduceScatter = async (input, output, options) => {
@@ -153,7 +153,7 @@ describe.each([false, true])('checkpoint %s', (isCheckpointing) => {
       return weights;
     });
     expect(late).toEqual(plain);
-    // The control: a device whose writes don't wait their turn trains other weights.
+    // This is the control: a device whose writes don't wait their turn trains to other weights.
     const broken = await onRanks(2, (rank) =>
       mixture(lateRank(rank, 3, { slow: /matmul/i, isWritingAtOnce: true }), options),
     );
@@ -161,7 +161,10 @@ describe.each([false, true])('checkpoint %s', (isCheckpointing) => {
   });
 });
 
-/** Weights after some steps of a shared layer, an expert of each rank's own, and a shared layer. */
+/**
+ * Weights after some steps of a shared layer, an expert that each rank has for itself, and another
+ * shared layer.
+ */
 async function mixture(
   rank: Rank,
   options: { readonly isSharded: boolean; readonly isCheckpointing: boolean },
@@ -174,8 +177,8 @@ async function mixture(
   const expert = options.isSharded
     ? new FullyShardedDataParallel(inner, { processGroup: alone, name: 'expert' })
     : inner;
-  // Instances of their own: the second's parameters come into the memory that the first's have
-  // left.
+  // Both are instances of their own: the second one's parameters take the memory that the first
+  // one's have left.
   const wrapped = shared.map((module) =>
     options.isSharded ? new FullyShardedDataParallel(module, { processGroup: group }) : module,
   );

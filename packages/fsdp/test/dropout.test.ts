@@ -1,4 +1,4 @@
-// Dropout over ranks: which elements each rank drops, where steps are begun and where nobody does.
+// Dropout over ranks: which elements each rank drops, with and without beginStep.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Dropout, Linear, type Module, Sequential } from '@shardweave/nn';
@@ -9,7 +9,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 const ROWS = 4;
 const WIDTH = 32;
 
-/** An identity behind which dropout shows its mask. */
+/** An identity layer followed by dropout, so that the output shows the mask. */
 function masked(device: Device): Sequential {
   const linear = new Linear(device, { inFeatures: WIDTH, outFeatures: WIDTH });
   const eye = Array.from({ length: WIDTH ** 2 }, (_, i) => (i % (WIDTH + 1) === 0 ? 1 : 0));
@@ -22,7 +22,7 @@ function masked(device: Device): Sequential {
   return new Sequential(device, [linear, new Dropout(device, { p: 0.5 })]);
 }
 
-/** The mask of `rows` rows of ones. */
+/** The dropout mask for `rows` rows of ones. */
 function maskOf(model: Module, rows: number): Promise<number[]> {
   const { device } = model;
   return device.scope(async () => {
@@ -31,7 +31,10 @@ function maskOf(model: Module, rows: number): Promise<number[]> {
   });
 }
 
-/** All ranks' masks: `numShards` ranks share the parameters, all of them the batch. */
+/**
+ * The masks of all ranks, of which every `numShards` share one copy of the parameters. All of them
+ * share the batch.
+ */
 async function masksOf(
   worldSize: number,
   numShards: number,
@@ -65,7 +68,7 @@ it('ranks drop elements of their own where nobody begins steps, replicas too', a
 
 it('and those of their rows in the global batch where they begin them, bit for bit', async () => {
   const masks = await masksOf(3, 3, async ({ rank, device }, model) => {
-    await maskOf(model, ROWS); // drawn from the stream of the rank
+    await maskOf(model, ROWS); // this draws from the rank's stream
     device.random.begin({ step: 5, rowOffset: rank * ROWS });
     return maskOf(model, ROWS);
   });

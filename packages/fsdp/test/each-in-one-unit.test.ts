@@ -1,5 +1,5 @@
-// Each parameter is in exactly one flat parameter, also after modules were put in or taken out:
-// else an error names it. And what an instance gives that uses another's parameter.
+// Each parameter is in exactly one flat parameter, also after modules were added or removed;
+// otherwise an error names it. And what an instance returns that uses another's parameter.
 
 import {
   apply,
@@ -116,7 +116,7 @@ it.each([0, 2])('a wrapped head put in for a wrapped one after %i steps is train
     },
     2,
   );
-  expect(optimizers.size).toBe(3); // the plain run and two ranks
+  expect(optimizers.size).toBe(3); // the plain run's and the two ranks'
 });
 
 it('a wrapped head put in later is in a save before any forward', async () => {
@@ -157,7 +157,7 @@ it('a wrapped head put in inside noSync takes part in what adds up there', async
   });
 });
 
-/** x times the transpose of another module's weight. */
+/** Computes x times the transpose of another module's weight. */
 class Tied extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, weight: Tensor) {
     super(device);

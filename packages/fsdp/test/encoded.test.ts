@@ -1,5 +1,5 @@
-// Frozen parameters that rest as bytes of another form: sharded and gathered as they are, decoded
-// around their use.
+// Frozen parameters that rest in an encoded form: they are sharded and gathered as encoded bytes,
+// and decoded around their use.
 
 import {
   consolidateShardWeights,
@@ -30,16 +30,16 @@ import { lossOf } from './support/scenarios.js';
 
 const ROWS = 6; // divides by 1, 2 and 3
 const [int8, scaledF16] = [await int8Weight(0), await scaledF16Weight(1)];
-const SPAN = 128; // words of a flat with one of them, in one shard
+const SPAN = 128; // words of a flat parameter with one encoded weight, in one shard
 
-/** [rows, WIDTH] */
+/** Inputs [rows, WIDTH] with a gradient. */
 function inputs(device: Device, { rank, group }: Pick<Rank, 'rank' | 'group'>): Tensor {
   const rows = ROWS / group.worldSize;
   const values = Float32Array.from({ length: rows * WIDTH }, (_, i) =>
     Math.cos(i + 1 + rank * rows * WIDTH),
   );
   const x = device.tensor(values, [rows, WIDTH]);
-  x.requiresGrad = true; // the second layer's base is needed in backward
+  x.requiresGrad = true; // so that backward needs the second layer's base weight
   return x;
 }
 
@@ -120,7 +120,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       );
       seen.forEach((values, i) => {
         values.forEach((value, k) => {
-          expect(value).toBeCloseTo([int8, scaledF16][i]!.values[k]!, 2); // bf16
+          expect(value).toBeCloseTo([int8, scaledF16][i]!.values[k]!, 2); // decoded to bf16
         });
       });
       const encoded = inner.map(({ units }) => units.find(({ isEncoded }) => isEncoded)!);

@@ -1,5 +1,5 @@
-// Experts that several ranks share: a group of some ranks of the tree, whose parameters differ from
-// those of the other groups. None is lost in a save.
+// Experts that several ranks share: each has a group of some of the tree's ranks, and its
+// parameters differ from those of the other groups. A save loses none of them.
 
 import {
   type FsdpOptions,
@@ -16,7 +16,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 import { adam, namesIn, place, train } from './support/saved-models.js';
 import { layer, Stack } from './support/scenarios.js';
 
-/** A layer of all ranks, then an expert for each `size` ranks in order. */
+/** A layer of all ranks, followed by an expert for each `size` ranks in order. */
 async function withExperts(
   rank: Rank,
   options: { readonly size: number; readonly seed: number; readonly expert?: Partial<FsdpOptions> },
@@ -37,7 +37,8 @@ async function expertOf(model: FullyShardedDataParallel): Promise<string> {
 }
 
 /**
- * A save of two experts over four ranks after a step, and each rank's expert and optimizer state.
+ * Saves two experts over four ranks after a step; returns the save, each rank's expert and its
+ * optimizer state.
  */
 async function savedPairs(expert: Partial<FsdpOptions> = {}) {
   const files = place();

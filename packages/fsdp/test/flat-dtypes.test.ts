@@ -1,5 +1,5 @@
-// Parameters of several dtypes in one instance, frozen and trained: each kind is a flat of its own
-// dtype.
+// Parameters of several dtypes in one instance, frozen and trained: each kind becomes a flat
+// parameter of its own dtype.
 
 import {
   FsdpConfigError,
@@ -14,7 +14,7 @@ import { onRanks } from './support/ranks.js';
 import { DIM, expectEqualTraining, inputs, lossOf, Stack, type Wrap } from './support/scenarios.js';
 
 /**
- * A frozen layer in 16 bits beside a trained one in f32, whose sum is scaled by a frozen f32
+ * A frozen layer in 16 bits beside a trained one in f32; their sum is scaled by a frozen f32
  * vector.
  */
 class Adapted extends Module<[x: Tensor], Tensor> {

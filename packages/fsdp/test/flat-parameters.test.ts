@@ -1,5 +1,5 @@
-// Flat parameters show in nothing but their layout: outputs, states and ties are those of the bare
-// module, however parameters are grouped.
+// Flat parameters show only in the layout: outputs, states and ties equal those of the bare module,
+// however the parameters are grouped.
 
 import {
   type FsdpOptions,
@@ -29,7 +29,7 @@ import {
   type Wrap,
 } from './support/scenarios.js';
 
-/** Reads its first layer's weight a second time, at its end. */
+/** Reads its first layer's weight a second time at its end. */
 class Tied extends Module<[x: Tensor], Tensor> {
   readonly first: Linear;
   readonly second: Linear;
@@ -96,7 +96,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
           expect(shape).toEqual(bare!.state.get(name)!.shape);
           expect(Buffer.compare(data, bare!.state.get(name)!.data), name).toBe(0);
         }
-        // As many elements as there are, and each in one flat parameter.
+        // All elements are there, each in one flat parameter.
         const sizes = model.units.flatMap(({ layout }) => layout.sizes);
         expect(sizes.reduce((a, b) => a + b)).toBe(2 * (DIM * DIM + DIM));
         expect(sizes).toHaveLength(4);

@@ -26,7 +26,7 @@ function freeze(module: Module, which: (name: string) => boolean = () => true): 
   return module;
 }
 
-/** The weights that the scenarios start from, of three layers in a row. */
+/** The weights from which the scenarios start: three layers in a row. */
 async function initial(): Promise<Map<string, Float32Array>> {
   const [weights] = await onRanks(1, ({ device }) =>
     weightsOf(new Stack(device, [layer(device), layer(device), layer(device)])),
@@ -72,8 +72,7 @@ describe.each([
         fsdp,
         build: (device, wrap) => {
           const [a, b, c] = layers(device);
-          // The gradients of the unit are all in before its frozen weight is read for the last
-          // time.
+          // All gradients of the unit have come before its frozen weight is read for the last time.
           return wrap(new Stack(device, [wrap(a), wrap(new Stack(device, [freeze(b), c]))]));
         },
       },
@@ -215,7 +214,7 @@ it('gathers a frozen unit that no gradient reaches once a step, others twice', a
   });
 });
 
-/** Uses of its three layers only those it is told. */
+/** Uses only those of its three layers that are chosen. */
 class Chosen extends Module<[x: Tensor], Tensor> {
   chosen: readonly number[] = [0, 1, 2];
   constructor(device: Device, parts: readonly Module[]) {
@@ -241,7 +240,7 @@ it('an unused parameter is not stepped, in a unit with used ones or without', as
     const inner = new Chosen(device, [a, b, wrap(c)]);
     const model = wrap(inner);
     const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
-    inner.chosen = [0]; // 1 shares the root's unit; 2 is a unit of its own
+    inner.chosen = [0]; // layer 1 shares the root's unit, and layer 2 is a unit of its own
     await trainOnce(model, { first: rank, count: 1 });
     await optimizer.step();
     const weights = await weightsOf(model);
@@ -261,7 +260,7 @@ it('a parameter that one rank uses is stepped on all, one that none uses is not'
       const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
       inner.chosen = rank === 0 ? [0, 1] : [0];
       await model.initialize();
-      // Memory for the gathered parameter and its gradient, with values of something else in it.
+      // This fills memory for the gathered parameter and its gradient with other values.
       const shape = [model.units[0]!.fullElements];
       const others = [device.full(shape, Number.NaN), device.full(shape, Number.NaN)];
       for (const other of others) {

@@ -1,5 +1,5 @@
-// F8: norms and clipping of all gradients, against float64 loops over those of an unsharded run.
-// F26, F36: what gradients are divided by.
+// Norms and clipping of all gradients, compared with float64 loops over those of an unsharded run;
+// and the divisors of gradients.
 
 import {
   clipGradNorm,
@@ -37,7 +37,7 @@ function rows({ rank, worldSize }: Rank) {
 }
 
 /**
- * All gradients of one process in float64, and the weights after an SGD step clipped by its norm.
+ * All gradients of one process in float64, and the weights after an SGD step clipped by their norm.
  */
 async function reference(normType: number, maxNorm: number) {
   const [result] = await onRanks(1, async ({ device }) => {

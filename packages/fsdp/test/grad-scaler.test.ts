@@ -1,4 +1,4 @@
-// F4, F3: loss scaling where ranks see shards of the gradients alone.
+// Loss scaling where each rank sees only its shards of the gradients.
 
 import {
   clipGradNorm,
@@ -97,7 +97,7 @@ describe('an overflow on one rank', () => {
         optimizer.zeroGrad();
         expect(scaler.factor).toBe(2 ** 15);
         expect(await weightsOf(model)).toEqual(before);
-        // The next one is stepped again, by all.
+        // All ranks step again with the next gradients.
         await backward(model, scaler, rank, 1);
         expect(await scaler.step(optimizer)).toBe(true);
         scaler.update();
@@ -163,7 +163,7 @@ describe('the stages of a step', () => {
   it('refuse what is out of order', async () => {
     await onRanks(2, async (rank) => {
       const { optimizer, scaler } = await prepared(rank);
-      expect(() => scaler.update()).toThrow(FsdpStateError); // nothing was looked at
+      expect(() => scaler.update()).toThrow(FsdpStateError); // no step was made
       await scaler.unscale(optimizer);
       await expect(scaler.unscale(optimizer)).rejects.toThrow('unscaled');
       await scaler.step(optimizer);
@@ -171,7 +171,7 @@ describe('the stages of a step', () => {
       await expect(scaler.unscale(optimizer)).rejects.toThrow('stepped');
       scaler.update();
       expect(() => scaler.update()).toThrow(FsdpStateError);
-      await scaler.unscale(optimizer); // a new step
+      await scaler.unscale(optimizer); // this begins a new step
       scaler.update();
     });
   });

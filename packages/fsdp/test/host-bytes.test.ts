@@ -1,5 +1,5 @@
-// Host memory of a step: buffers of gathers and reductions are taken, given back and taken again,
-// and gathered copies that a write made stale are freed at once.
+// Host memory of a step: the buffers of gathers and reductions are used again and again, and
+// gathered copies that a write has made stale are freed at once.
 
 import {
   type FsdpOptions,
@@ -44,9 +44,9 @@ describe.each<Partial<FsdpOptions>>([
       }
       const { numMade } = model.units[0]!.links!.hostBuffers;
       expect(numMade).toBeGreaterThan(0);
-      // A unit has at most a shard and a whole under way to be gathered, and two to be reduced. How
-      // many units do at once is left to timing; thirty gathers or more need more buffers than
-      // this.
+      // A unit needs at most a shard and a whole on their way to be gathered, and two to be
+      // reduced. Timing decides how many units do so at once; thirty gathers or more without reuse
+      // would need more buffers than this.
       expect(numMade).toBeLessThanOrEqual(4 * model.instances().length);
     });
   });
@@ -70,7 +70,7 @@ it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
       });
       const model = wrap(new Stack(device, layers));
       const rows = { first: rank.rank, count: 1 };
-      await trainOnce(model, rows); // the order that is gathered ahead
+      await trainOnce(model, rows); // learns the order in which units are gathered ahead
       isFailing = true;
       await expect(trainOnce(model, rows)).rejects.toThrow('no forward');
       isFailing = false;
@@ -104,13 +104,13 @@ it.each<Partial<FsdpOptions>>([{}, { gatherCapBytes: 1 }, { moveParamsToCpu: tru
             await model.call(inputs(device, { first: rank, count: 1 }));
           }),
         );
-      await forward(); // shards are made, and the order is learned
+      await forward(); // makes the shards and learns the order
       most = 0;
       await forward();
       const units = model.instances().flatMap((instance) => instance.units);
       expect(units.length).toBe(12);
       const { wholeBytes } = units[0]!;
-      // One unit's, and the few bytes of the inputs.
+      // One unit is gathered, beside the few bytes of the inputs.
       expect(most).toBeGreaterThanOrEqual(wholeBytes);
       expect(most).toBeLessThan(2 * wholeBytes);
     });

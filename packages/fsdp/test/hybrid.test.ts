@@ -1,4 +1,4 @@
-// Hybrid sharding, two shards x two replicas, where replicas use different parameters: what any
+// Hybrid sharding, two shards x two replicas, where the replicas use different parameters: what any
 // rank of any replica uses is reduced over all of them.
 
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { backwardOf, Dot, Dots } from './support/dots.js';
 import { onRanks, type Rank } from './support/ranks.js';
 
-const LENGTH = 200; // both shards hold some of it
+const LENGTH = 200; // both shards hold a part of it
 
 async function hybrid({ device, group, rank }: Rank, options: Partial<FsdpOptions>) {
   const groups = {
@@ -28,7 +28,7 @@ async function hybrid({ device, group, rank }: Rank, options: Partial<FsdpOption
   return { inner, model: wrap(inner, 'root') };
 }
 
-/** Each part's weight, which holds one value throughout. */
+/** The weight of each part, all of whose elements are equal. */
 async function weights(model: FullyShardedDataParallel): Promise<number[]> {
   return [...(await stateDict(model)).values()].map(({ data }) => {
     const values = new Float32Array(data.slice().buffer);
@@ -54,7 +54,8 @@ describe.each<Partial<FsdpOptions>>([
       optimizer.zeroGrad();
       return weights(model);
     });
-    // Means over four ranks: (1 + 2) / 4 of the first replica, (4 + 8) / 4 of the second.
+    // The means over four ranks are (1 + 2) / 4 for the first replica's part and (4 + 8) / 4 for
+    // the second's.
     for (const values of perRank) {
       expect(values).toEqual([-0.75, -3, 0]);
     }

@@ -1,4 +1,4 @@
-// Arguments and results in containers of all kinds, in full and mixed precision.
+// Arguments and results in containers of all kinds, in full and in mixed precision.
 
 import {
   autoWrap,
@@ -12,12 +12,12 @@ import { describe, expect, it } from 'vitest';
 import { onRanks, TINY, tokens } from './support/ranks.js';
 import { DIM, expectEqualTraining, inputs, lossOf, type Rows } from './support/scenarios.js';
 
-/** Named results that can be had by number too, as Transformers' models give them. */
+/** Named results that can also be read by number, like the outputs of Transformers' models. */
 class ModelOutput extends Map<string, Tensor> {
   readonly note: string;
   constructor(note: string) {
     super();
-    this.note = note; // a constructor that a copy must not run with nothing
+    this.note = note; // the constructor fails if a copy runs it without arguments
     if (note === undefined) {
       throw new Error('note');
     }
@@ -38,7 +38,10 @@ class Pair {
   }
 }
 
-/** How x [rows, DIM] and y are handed over, and how they are found again. */
+/**
+ * For each kind of container: how x [rows, DIM] and y are passed in it, and how they are found
+ * again.
+ */
 const KINDS = {
   list: {
     pack: (x: Tensor, y: Tensor): unknown => [x, [y]],
@@ -89,7 +92,7 @@ const KINDS = {
 type Kind = keyof typeof KINDS;
 const kinds = Object.keys(KINDS) as Kind[];
 
-/** Two linear maps of what a container holds, in such a container again. */
+/** Two linear maps of a container's tensors, returned in such a container again. */
 class Contained extends Module<[value: unknown], unknown> {
   readonly linear: Linear;
   readonly #kind: Kind;
@@ -201,7 +204,7 @@ describe('inputs and outputs in containers', () => {
 });
 
 describe('an auto-wrapped transformer in evaluation', () => {
-  /** Gives its logits as Transformers' models do. */
+  /** Returns its logits as Transformers' models do. */
   class WithOutput extends Module<[ids: Tensor], ModelOutput> {
     readonly gpt2: Gpt2;
     constructor(device: Device) {

@@ -1,4 +1,4 @@
-// A rank's own shards in and out.
+// Saving and loading a rank's own shards.
 
 import {
   type FullyShardedDataParallel,

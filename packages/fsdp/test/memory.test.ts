@@ -1,5 +1,5 @@
-// The ledger's bytes of each tag in each phase equal docs/memory-model.md, padding included,
-// exactly.
+// The ledger's bytes of each tag in each phase exactly equal docs/memory-model.md, padding
+// included.
 
 import { type FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import { AdamW, type Gpt2Config } from '@shardweave/nn';
@@ -7,7 +7,7 @@ import { byteSize, type MemoryBytes, mean } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, optimizerGroups, type Rank, shardedGpt2, tokens } from './support/ranks.js';
 
-const ROWS = 2; // a rank
+const ROWS = 2; // on each rank
 const CONFIG = { vocab_size: 50, n_positions: 8, n_embd: 12, n_layer: 3, n_head: 2 };
 
 type Phase = 'idle' | 'afterForward' | 'peak' | 'afterStep';
@@ -30,7 +30,7 @@ describe.each([
 ] as const)(
   '$dtype, f32 reduction $isReducedInF32, resharding $isResharding, checkpointing $isCheckpointing',
   (cell) => {
-    // The second shape is dominated by attention weights, the third by the vocabulary.
+    // Attention weights dominate the second shape, and the vocabulary dominates the third.
     it.each([
       CONFIG,
       { ...CONFIG, n_embd: 4 },
@@ -106,7 +106,7 @@ async function measured(rank: Rank, options: Options): Promise<Record<Phase, obj
   };
 }
 
-/** Totals apart: a peak's total is not the sum of its tags' peaks. */
+/** The bytes by tag without the total: a peak's total is not the sum of its tags' peaks. */
 function tags({ total: _, ...bytes }: MemoryBytes): object {
   return bytes;
 }
@@ -134,7 +134,7 @@ function training(rank: Rank, options: Options) {
       const all = tokens(number, ROWS, seq, options.config.vocab_size);
       const ids = device.tensor(all.ids, [ROWS, seq]);
       const targets = device.tensor(all.targets, [ROWS, seq]);
-      // A scope of its own, so that the graph alone holds the logits.
+      // The scope leaves the graph alone to hold the logits.
       const loss = await device.scope(async () => mean(await model.call(ids, { targets })));
       afterForward?.();
       await loss.backward();
@@ -156,7 +156,8 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
   const reduced = isReducedInF32 ? 4 : e;
   const { vocab_size: V, n_positions: positions, n_embd: C, n_layer: L } = config;
 
-  // Parameters by unit: the root has the embeddings and the last norm, a block its twelve.
+  // The parameters of each unit: the root has the embeddings and the last norm, and a block its
+  // twelve.
   const rootLayout = shardLayout([V * C, positions * C, C, C], W);
   const sizes = [C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C];
   const blockLayout = shardLayout(sizes, W);
@@ -165,19 +166,19 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
   const whole = W * shards;
   const rootAndBlock = W * (root + block);
 
-  // Ops write first gradients of parameters into the unit's where that has their dtype.
+  // Ops write the first gradient of a parameter into the unit's gradient where the dtypes agree.
   const isInPlace = e === reduced;
   const activation =
     options.isCheckpointing === true
       ? checkpointedActivations(config, e, isInPlace)
       : activations(config, e, isInPlace);
-  // A rank whose shard of a unit is all padding has nothing to step there, and no state.
+  // A rank whose shard of a unit is only padding steps nothing there, and has no state.
   const stepped =
     (rank * root < rootLayout.elementCount ? root : 0) +
     (rank * block < blockLayout.elementCount ? L * block : 0);
   const resting = { parameter: 4 * shards, optimizer: 8 * stepped, gradient: 0, staging: 0 };
   const idle = { ...resting, gathered: 0, activation: 0 };
-  // One process computes with its shards, unless they have another dtype.
+  // One process computes with its own shards unless they have another dtype.
   const isGathering = W > 1 || dtype !== 'f32';
   return {
     idle,
@@ -191,7 +192,7 @@ function predicted(options: Options, rank: number): Record<Phase, object> {
       gathered: isGathering ? e * (isResharding ? rootAndBlock : whole) : 0,
       gradient: peakOfGradients({ W, L, root, block, reduced }),
       activation: activation.peak,
-      // One shard at a time: cast for publishing, or reduced on its way in.
+      // One shard is staged at a time: cast before it is published, or reduced when it comes in.
       staging: W > 1 ? Math.max(root, block) * Math.max(e, reduced) : 0,
     },
     afterStep: idle,
@@ -208,14 +209,15 @@ function peakOfGradients(sizes: {
 }): number {
   const { W, L, root, block, reduced } = sizes;
   const shards = 4 * (root + L * block);
-  // One process keeps a unit's gradient as the shard's, or makes that of it while it is there.
+  // One process keeps a unit's gradient as the shard's, or converts it while it is there.
   if (W === 1 && reduced === 4) {
     return shards;
   }
   if (W === 1) {
     return reduced * root + 4 * L * block + Math.max(reduced * block, 4 * root);
   }
-  // The root's full gradient lives from the head to the embeddings, a block's while it runs.
+  // The root's full gradient lives from the head to the embeddings, and a block's while the block
+  // runs.
   return Math.max(reduced * W * (root + block), shards);
 }
 
@@ -247,7 +249,7 @@ function activations(
   return { afterForward, peak: Math.max(...backward) };
 }
 
-/** Blocks keep their inputs alone; each runs again in backward. */
+/** Activations where blocks keep only their inputs and run again in backward. */
 function checkpointedActivations(
   config: typeof CONFIG,
   e: number,
@@ -267,7 +269,7 @@ function checkpointedActivations(
 
   const unlessInPlace = (elements: number) => (isInPlace ? 0 : elements);
   const running = inputs + places + 4;
-  // The second run of the last block: what it saves (its input among it), its output, the output's
+  // The second run of the last block holds what it saves (its input too), its output, the output's
   // gradient, which the first addition passes on, and the one-element root of the inner backward.
   const again = running + (L - 1) * x + block + x + 4;
   const backward = [

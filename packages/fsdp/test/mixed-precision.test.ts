@@ -1,4 +1,4 @@
-// f32 masters, computation and gathers in 16 bits.
+// f32 masters with computation and gathers in 16 bits.
 
 import {
   type FsdpOptions,
@@ -15,7 +15,7 @@ import { DIM, inputs, layer, lossOf } from './support/scenarios.js';
 const BATCH = 6; // divides by 1, 2 and 3
 const STEPS = 3;
 
-/** Losses over all rows, and this rank's largest bytes by tag, of a few steps. */
+/** The losses over all rows, and this rank's largest bytes by tag, in a few steps. */
 async function trained(worldSize: number, fsdp: Partial<FsdpOptions>) {
   const perRank = await onRanks(worldSize, async (rank) => {
     const { device } = rank;
@@ -127,7 +127,7 @@ class Batch {
   }
 }
 
-/** Something with private state and no tensors. */
+/** An object with private state and no tensors. */
 class Settings {
   readonly #scale = 2;
   get scale(): number {

@@ -1,4 +1,5 @@
-// A module used several times, wrapped again, or whose inner outputs are used beside its own.
+// A module that is used several times, is wrapped again, or whose inner outputs are used beside its
+// own.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, type Module, Module as NnModule } from '@shardweave/nn';
@@ -16,7 +17,7 @@ import {
   type Wrap,
 } from './support/scenarios.js';
 
-/** Losses of several forwards of one module, then a backward of their sum. */
+/** A step of several forwards of one module, and one backward of the sum of their losses. */
 function forwards(count: number) {
   return (model: Module, rows: Rows, step: number): Promise<number> =>
     model.device.scope(async () => {
@@ -169,7 +170,7 @@ describe.each([1, 2])('an inner output is returned too, world size %i', (worldSi
             }
             return loss.item();
           }),
-        // What gets no gradient at all is not stepped in the plain run either.
+        // The plain run doesn't step a parameter that gets no gradient at all either.
         optimized: (model) =>
           model
             .namedParameters()
@@ -184,7 +185,10 @@ describe.each([1, 2])('an inner output is returned too, world size %i', (worldSi
   });
 });
 
-/** The layers with a gradient, whose shapes are those of their shards; all states are at rest. */
+/**
+ * The layers with a gradient. Checks that gradients have their shards' shapes and that all states
+ * are idle.
+ */
 function gradientsOf(model: FullyShardedDataParallel): string[] {
   const names = new Set<string>();
   for (const [name, tensor] of model.namedParameters()) {

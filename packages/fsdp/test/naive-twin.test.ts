@@ -1,5 +1,6 @@
-// Sharded training against its naive twin: equal bits where both cut the parameters alike, in one
-// unit over any number of ranks; equal to f32's rounding where units are cut on their own.
+// Sharded training against its naive twin. The bits are equal where both cut the parameters alike:
+// in one unit, over any number of ranks. With several units, which are cut on their own, they are
+// equal to f32's rounding.
 
 import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { AdamW, type Module } from '@shardweave/nn';

@@ -1,4 +1,4 @@
-// What a wrapped model shows of itself: names, the modules inside, and a line for people.
+// What a wrapped model shows: names, the modules inside, and a line for people.
 
 import { inspect } from 'node:util';
 import {
@@ -35,7 +35,7 @@ describe.each([1, 2, 3])('named parameters, world size %i', (worldSize) => {
         expect(listing(plain).map(([name]) => name)).toEqual(NAMES);
         const wrap: Wrap = (module) =>
           new FullyShardedDataParallel(module, { processGroup: group, flattenParameters });
-        // A plain module around wrapped ones, and a wrapped one around that.
+        // One plain module lies around wrapped ones, and a wrapped one around that.
         const parent = build(device, wrap);
         expect(listing(parent)).toEqual(listing(plain));
         const model = wrap(parent) as FullyShardedDataParallel;
@@ -81,7 +81,8 @@ describe('the module inside', () => {
     await onRanks(1, async ({ device, group }) => {
       const linear = new Linear(device, { inFeatures: DIM, outFeatures: 2 });
       const model = new FullyShardedDataParallel(linear, { processGroup: group });
-      expect(model.module.weight.shape).toEqual([2, DIM]); // a type error where the type is lost
+      // TypeScript rejects this line if the module's type is lost.
+      expect(model.module.weight.shape).toEqual([2, DIM]);
       const output = await model.call(device.zeros([1, DIM]));
       expect(output.shape).toEqual([1, 2]);
     });

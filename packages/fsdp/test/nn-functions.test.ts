@@ -1,5 +1,5 @@
-// Functions of nn that look like those of fsdp: given a sharded module they see one rank's part, or
-// a copy that nobody reads, so they refuse it on every rank alike.
+// Functions of nn that look like those of fsdp. On a sharded module they would see one rank's part,
+// or a copy that nobody reads, so they refuse it on every rank alike.
 
 import { type FsdpOptions, FullyShardedDataParallel, summonFullParams } from '@shardweave/fsdp';
 import {
@@ -31,7 +31,7 @@ function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
       const out = await forward();
       await out.backward({ gradient: device.full(out.shape, 1) });
     });
-  /** Leaves gathered parameters behind: the root keeps them until the next step. */
+  /** Leaves gathered parameters behind, since the root keeps them until the next step. */
   const evaluate = () =>
     device.noGrad(() =>
       device.scope(async () => {
@@ -75,7 +75,7 @@ describe('values of a sharded module rest in its shards', () => {
     await onRanks(worldSize, async (rank) => {
       const { first, evaluate } = sharded(rank, options);
       await evaluate();
-      expect(first.weight.storage.isFilled).toBe(true); // reading would give the copy
+      expect(first.weight.storage.isFilled).toBe(true); // a read would give the copy
       await expect(stateDict(first)).rejects.toThrow(NnConfigError);
       const zeros = first.namedParameters().map(([name, { shape, size }]) => {
         return [name, { dtype: 'f32', shape, data: new Uint8Array(size * 4) }] as const;

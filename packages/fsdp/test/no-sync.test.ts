@@ -9,7 +9,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 200; // more than a block of 128, so that both ranks hold some of it
 
-/** A root around two instances, none of whose parameters are its own. */
+/** A root without parameters of its own around two instances. */
 function pair({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module, name: string) =>
     new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
@@ -19,7 +19,7 @@ function pair({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
 }
 
 describe.each(['bf16', 'f16'] as const)('noSync while gradients travel in %s', (computeDType) => {
-  // The largest value whose successor's gap is 2: a sum in 16 bits would lose a 1 that comes alone.
+  // Above this value the format's numbers are 2 apart, so a sum in 16 bits would lose a single 1.
   const large = computeDType === 'bf16' ? 256 : 2048;
 
   it.each([false, true])('adds up in f32, resharding after forward: %s', async (reshards) => {
@@ -56,7 +56,7 @@ describe.each([
         inner.chosen = [1];
       }
       await backwardOf(model, LENGTH, 16);
-      // Means over ranks: of 2 and 6 what noSync left, of 16 and 16 what came after it.
+      // The means over ranks: of 2 and 6, which noSync left, and of 16 and 16, which came after it.
       expect(await firstGradients(model)).toEqual([4, 20]);
     });
   });
@@ -97,7 +97,7 @@ describe('noSync whose body throws', () => {
 
 it('zeroGrad of a part forgets what noSync left of it, and of it alone', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
-    // One flat parameter; each part lies in a shard of its own, with pads behind it.
+    // There is one flat parameter; each part lies in a shard of its own, followed by padding.
     const parts = [0, 1].map(() => new Dot(device, LENGTH));
     const inner = new Dots(device, parts);
     const model = new FullyShardedDataParallel(inner, { processGroup: group });
@@ -106,7 +106,7 @@ it('zeroGrad of a part forgets what noSync left of it, and of it alone', async (
     inner.chosen = [1];
     await backwardOf(model, LENGTH, 1);
     expect(await firstGradients(model)).toEqual([rank === 0 ? 0 : 4]);
-    // The forgotten part is not stepped over by what comes next either.
+    // The next backward doesn't skip the part that was left out before.
     inner.chosen = [0, 1];
     await backwardOf(model, LENGTH, 2);
     expect(await firstGradients(model)).toEqual([rank === 0 ? 2 : 6]);

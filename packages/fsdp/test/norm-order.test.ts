@@ -1,5 +1,5 @@
-// A norm is the same bits whoever has the gradients: one process, packed or not, and shards over
-// any number of ranks, at rest on the device or in a store. And it is the float64 one.
+// A norm has the same bits wherever the gradients are: in one process, packed or not, and in shards
+// over any number of ranks, on the device or in a store. And it is the float64 norm.
 
 import {
   clipGradNorm as clipSharded,
@@ -20,12 +20,12 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 import { onRanks, type Rank } from './support/ranks.js';
 
-/** Around blocks of 128 elements, and more than two nodes of 256 blocks. */
+/** Sizes around blocks of 128 elements, and one of more than two nodes of 256 blocks each. */
 const SIZES = [1, 7, 127, 128, 129, 1000, 100_003];
 
 /**
- * The gradient of each parameter: magnitudes differ from block to block, so that an order shows in
- * bits.
+ * The gradient of each parameter. Magnitudes differ from block to block, so that the order of
+ * addition shows in the bits.
  */
 const GRADIENTS = new Map(
   SIZES.map((size) => {
@@ -36,7 +36,7 @@ const GRADIENTS = new Map(
   }),
 );
 
-/** Its loss has GRADIENTS times `factor` as the gradient of each parameter. */
+/** A model whose loss has GRADIENTS times `factor` as the gradients of its parameters. */
 class Weights extends Module<[factor: number], Tensor> {
   readonly #own: Tensor[] = [];
 
@@ -68,7 +68,7 @@ async function setGradients(model: Module, factor: number): Promise<void> {
   await model.device.scope(async () => (await (model.call(factor) as Promise<Tensor>)).backward());
 }
 
-/** The norms of one process: on the device, as the host adds up, and packed. */
+/** The norms of one process: added up on the device, on the host, and packed. */
 async function singleNorms(backend?: Backend, normType = 2): Promise<number[]> {
   const [norms] = await onRanks(
     1,
@@ -98,7 +98,10 @@ function sharded({ device, group }: Rank, options: object = {}): FullyShardedDat
   return wrap(new Weights(device, SIZES, (bare) => wrap(bare, 'inner')), 'root');
 }
 
-/** Rank 0 gives the gradients, and the others zeros: what is reduced is what one process has. */
+/**
+ * Rank 0 gives the gradients and the others give zeros, so the reduced gradients are those of one
+ * process.
+ */
 async function shardGradients(model: FullyShardedDataParallel, rank: number): Promise<void> {
   await model.initialize();
   setGradientDivideFactors(model, { predivide: 1, postdivide: 1 });
@@ -113,7 +116,7 @@ function exactNorm(normType: number): number {
   return values.reduce((all, value) => all + Math.abs(value) ** normType, 0) ** (1 / normType);
 }
 
-/** A square root hides half of all last bits; sums of magnitudes hide none. */
+/** Norm types. A square root hides half of all last bits; sums of magnitudes hide none. */
 const TYPES = [2, 1, 0.5];
 
 describe.each([
@@ -215,7 +218,7 @@ it('ranks exchange a number for each whole parameter and a few where borders cut
     return { calls: allReduces - before.allReduces, sent: bytesSent - before.bytesSent };
   });
   expect(perRank.map(({ calls }) => calls)).toEqual([1, 1, 1, 1]);
-  // 13 parameters, of which borders cut two: some ten nodes at each border.
+  // There are 13 parameters, and the borders of shards cut two: some ten nodes at each border.
   expect(perRank.at(-1)!.sent / Float32Array.BYTES_PER_ELEMENT).toBe(59);
 });
 

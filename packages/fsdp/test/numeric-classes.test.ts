@@ -14,11 +14,11 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
 
-// The classes are those of this host, whose products may be fused.
+// The classes of this host, whose products may be fused.
 const CPU = await new Device(await sharedBackend()).numericClass();
 const REFERENCE = await new Device(createReferenceBackend()).numericClass();
 
-/** What a model says after one call, rank by rank. */
+/** What a model reports after one call, rank by rank. */
 async function saidOn(
   kinds: readonly string[],
   optionsOf: (group: ProcessGroup) => Promise<FsdpOptions>,
@@ -65,7 +65,8 @@ it.each<[string, (group: ProcessGroup) => Promise<FsdpOptions>]>([
 });
 
 /**
- * What the gradients of the second replica are larger by: more than any rounding, for all to see.
+ * The factor by which the second replica's gradients are larger: more than any rounding, so that it
+ * shows.
  */
 const NUDGE = 1 + 2 ** -10;
 

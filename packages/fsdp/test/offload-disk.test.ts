@@ -1,5 +1,5 @@
-// Training from a disk (F43): it goes on bit for bit from what is there, a kill or a full disk
-// loses nothing, and nothing is written that did not change.
+// Training from a disk: it resumes bit for bit from what is there, a kill or a full disk loses
+// nothing, and nothing unchanged is written.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -42,7 +42,7 @@ async function weightsOf(model: FullyShardedDataParallel): Promise<Record<string
   return bitsOf(await stateDict(model));
 }
 
-/** Losses of all steps and the weights after the last, without a store. */
+/** The losses of all steps and the weights after the last one, without a store. */
 async function uninterrupted(worldSize: number, steps: number): Promise<object[]> {
   return onRanks(worldSize, async (rank) => {
     const training = storedTraining(rank, undefined);
@@ -72,7 +72,7 @@ describe('a store that is opened again', () => {
       return weights;
     };
     await onRanks(2, (rank) => through(rank, 0, 10));
-    await onRanks(2, (rank) => through(rank, 10, 11)); // opened again after each
+    await onRanks(2, (rank) => through(rank, 10, 11)); // the store is opened again after each
     const weights = await onRanks(2, (rank) => through(rank, 11, 14));
     expect(weights.map((each, rank) => ({ losses: losses[rank], weights: each }))).toEqual(
       expected,
@@ -103,7 +103,7 @@ describe('a store that is opened again', () => {
       await expect(model.initialize()).rejects.toThrow(/one generation, got 0, 1 by rank/);
     });
     await onRanks(2, async (rank) => {
-      // Two replicas of one shard each.
+      // Two replicas have one shard each.
       const processGroup = await rank.group.split(rank.rank);
       const { model } = storedTraining({ ...rank, group: processGroup }, stores[rank.rank]!, {
         resume: true,
@@ -146,7 +146,7 @@ describe('a store that is opened again', () => {
 });
 
 describe('a process that is killed', () => {
-  // A step writes five values of each of three flat parameters, and the manifest.
+  // A step writes five values for each of three flat parameters, and the manifest.
   it.each([60, 85, 97])('at its write %i leaves a whole step to go on from', async (numWrites) => {
     const directory = await newDirectory();
     const program = join(await newDirectory(), 'program.mjs');
@@ -159,7 +159,8 @@ describe('a process that is killed', () => {
       platform: 'node',
       outfile: program,
     });
-    // With this process's flags, for its products are fused where those of the child are to be.
+    // The child gets this process's flags, since its products must be fused where those of this
+    // process are.
     const args = [...process.execArgv, program, directory, String(numWrites)];
     const child = spawn(process.execPath, args);
     let printed = '';
@@ -173,7 +174,7 @@ describe('a process that is killed', () => {
 
     const [actual] = await onRanks(1, async (rank) => {
       const store = await openDiskStore({ directory });
-      expect(store.generation).toBe(numSteps); // it was in the middle of the next
+      expect(store.generation).toBe(numSteps); // it was killed in the middle of the next step
       const { model, step } = storedTraining(rank, store, { resume: true });
       const losses = [await step(numSteps), await step(numSteps + 1)];
       const weights = await weightsOf(model);
@@ -205,7 +206,7 @@ describe('a full disk', () => {
         expect(store.generation).toBe(1);
         expect(model.units[0]!.home!.hasUnsaved).toBe(true);
         expect(rank.device.memory().live).toMatchObject({ parameter: 0, optimizer: 0 });
-        await commitOffload(model); // finishes the step
+        await commitOffload(model); // this finishes the step
         expect(store.generation).toBe(3); // the step's, and its own
         expect(model.units[0]!.home!.hasUnsaved).toBe(false);
         losses.push(await step(2), await step(3));
@@ -280,7 +281,7 @@ describe('what is read and written', () => {
         units.flatMap(({ home }) => parts.map((part) => `${home!.name}/${part}`)).sort();
       expect(await calls(() => model.initialize())).toEqual(keys('parameter'));
       expect(await calls(() => backward(0))).toEqual(keys('gradient'));
-      expect(await calls(() => backward(1))).toEqual(keys('gradient')); // added up
+      expect(await calls(() => backward(1))).toEqual(keys('gradient')); // adds to the stored one
       expect(await calls(() => gradNorm(model))).toEqual([]);
       const own = model.instances().map(({ name }) => `rank${rank.rank}/instance ${name}/head`);
       const changed = [...keys('parameter', 'expAvg', 'expAvgSq', 'state'), ...own].sort();
@@ -298,7 +299,7 @@ describe('what is read and written', () => {
       const events: string[] = [];
       const store = watched(createHostStore(), (key) => events.push(`read ${key}`));
       const { model, step, backward } = storedTraining(rank, store);
-      await step(0); // the order is learned
+      await step(0); // this step learns the order
       for (const instance of model.instances()) {
         instance.module.aroundForward({
           before: () => {
@@ -340,7 +341,7 @@ describe('what is read and written', () => {
   });
 });
 
-/** A store that refuses what it is asked about, as a full disk would. */
+/** A store that refuses the writes that `isRefused` names, as a full disk would. */
 function refusing(store: ShardStore, isRefused: (key: string) => boolean): ShardStore {
   return overriding(store, {
     write: async (key: string, bytes: Uint8Array) => {

@@ -1,5 +1,5 @@
-// What is on the device while everything rests on the host: nothing between steps, one flat
-// parameter at a time within one. The formulas of docs/memory-model.md, exactly.
+// The device's memory while everything rests on the host: nothing between steps, and one flat
+// parameter at a time within one. The formulas of docs/memory-model.md hold exactly.
 
 import { type FsdpOptions, gradNorm, shardLayout } from '@shardweave/fsdp';
 import { AdamW } from '@shardweave/nn';
@@ -123,7 +123,7 @@ function predicted({ worldSize: W, dtype, isResharding }: Cell, rank: number): o
   const { root, block } = layouts(W);
   const e = byteSize(dtype);
   const [r, b] = [root.shardLength, block.shardLength];
-  // A rank whose shard is all padding has nothing to bring.
+  // A rank whose shard is only padding has nothing to bring.
   const ownShards = [root, block]
     .filter(({ shardLength, elementCount }) => rank * shardLength < elementCount)
     .map(({ shardLength }) => shardLength);
@@ -144,7 +144,7 @@ function predicted({ worldSize: W, dtype, isResharding }: Cell, rank: number): o
   };
 }
 
-/** A store that notes the keys it is given. */
+/** A store that notes the keys of its writes. */
 function recording(store: ShardStore, writes: string[]): ShardStore {
   return new Proxy(store, {
     get: (target, name) => {

@@ -1,5 +1,5 @@
 // The options that put shards on the host, and what else a user does with such a model: state
-// dicts, summons, evaluation first, frozen parts, the loss scaler.
+// dicts, summons, evaluation before training, frozen parts, the loss scaler.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -31,7 +31,7 @@ const SMALL = { ...TINY, n_layer: 2 };
 
 const HOST = { moveParamsToCpu: true } as const;
 
-/** Every byte changed, so that no value stays; small integers keep floats finite. */
+/** Changes every byte, so that no value stays; small integers keep floats finite. */
 function changed(entries: StateDict): StateDict {
   return new Map(
     [...entries].map(([name, { data, ...entry }]) => {
@@ -41,7 +41,7 @@ function changed(entries: StateDict): StateDict {
   );
 }
 
-/** The loss of a batch without gradients. */
+/** The loss of a batch, without gradients. */
 async function evaluate({ device }: Rank, model: FullyShardedDataParallel): Promise<number> {
   const { ids, targets } = tokens(0, 2, 8, TINY.vocab_size!);
   return device.noGrad(() =>
@@ -111,7 +111,7 @@ describe.each([
         expect(bitsOf(local)).toEqual(bitsOf(await localStateDict(resident)));
         expect(rank.device.memory().live.optimizer).toBe(0);
 
-        // What is loaded replaces what the root has gathered, and counts on the host too.
+        // The loaded values also replace what the root has gathered, on the host too.
         const other = changed(first);
         await loadStateDict(model, other);
         await loadStateDict(resident, other);
@@ -137,7 +137,7 @@ describe.each([
         await summonFullParams(model, write, { volatile: true });
         expect(bitsOf(await stateDict(model))).toEqual(bitsOf(before));
         await summonFullParams(model, write);
-        results.push(bitsOf(await stateDict(model))); // a patchwork
+        results.push(bitsOf(await stateDict(model))); // a mix of both states
       }
       expect(results[0]).toEqual(results[1]);
       expect(rank.device.memory().live.gathered).toBe(0);
@@ -174,7 +174,7 @@ it('a body that throws inside a summon leaves what it wrote, and the parameters 
 });
 
 describe('trained like on the device', () => {
-  /** Bits of losses and weights on the host, held against those on the device. */
+  /** Compares the bits of losses and weights on the host with those on the device. */
   async function expectSame(
     run: (rank: Rank, fsdp: Partial<FsdpOptions>) => Promise<object>,
     worldSize = 2,
@@ -330,7 +330,7 @@ describe('trained like on the device', () => {
         }
         expect(new Set(seen.filter((value) => typeof value === 'boolean')).size).toBe(2);
         const weights = bitsOf(await stateDict(model));
-        expect(store?.generation ?? 2).toBe(2); // steps that were taken
+        expect(store?.generation ?? 2).toBe(2); // only steps that were taken count
         await store?.close();
         return { seen, weights };
       });

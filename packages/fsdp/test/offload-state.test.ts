@@ -1,5 +1,5 @@
-// State dicts of shards that rest on the host: the same values as resident ones have, either way,
-// and nothing of them left on the device.
+// State dicts of shards that rest on the host: they have the same values as those of resident
+// shards, saved and loaded either way, and leave nothing on the device.
 
 import {
   type FsdpOptions,
@@ -25,7 +25,7 @@ import { DIM, Stack, trainOnce } from './support/scenarios.js';
 const HOST = { moveParamsToCpu: true } as const;
 const DEVICE = {} as const;
 
-/** Typed arrays compare slowly. */
+/** Entries as texts, since typed arrays compare slowly. */
 function text(entries: StateDict): string[] {
   return [...entries].map(([name, { dtype, shape, data }]) => {
     return `${name} ${dtype} [${shape.join()}] ${Buffer.from(data).toString('base64')}`;
@@ -92,7 +92,8 @@ it('deferred values go to the host by parts, one of them on the device at once',
     const { model } = shardedGpt2(rank, { fsdp: HOST, deferInit: true });
     await model.initialize();
     const sizes = model.instances().flatMap(({ units }) => units.map((unit) => unit.byteLength));
-    // Only rank 0 draws; 128 bytes are the probe of the numeric class, which all compare.
+    // Only rank 0 draws; the other 128 bytes are the probe of the numeric class, which all ranks
+    // compare.
     const { peak } = rank.device.memory();
     expect(peak.total).toBe(rank.rank === 0 ? Math.max(...sizes) : 128);
     expect(peak.staging).toBe(peak.total);

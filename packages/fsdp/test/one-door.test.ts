@@ -1,5 +1,6 @@
-// Calls that need all ranks run one after the other, in program order, awaited or not; a rank that
-// makes another call than the others ends in an error that says who called what.
+// Calls that need all ranks run one after the other, in program order, whether awaited or not. A
+// rank that makes another call than the others ends in an error that says which ranks made which
+// call.
 
 import type { PieceStore } from '@shardweave/checkpoint';
 import {
@@ -27,7 +28,7 @@ import { inputs, lossOf, trainOnce } from './support/scenarios.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: 4 * rank, count: 4 });
 
-/** A place whose writes wait until it is opened. */
+/** A save's destination whose writes wait until it is opened. */
 function gate() {
   let reach = () => {};
   let open = () => {};
@@ -163,7 +164,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       const { store, reached, open } = gate();
       const saving = saveCheckpoint(model, store);
       const refused = expect(saving).rejects.toThrow(/a step or a load of .* beside it/);
-      await reached; // it has begun to read
+      await reached; // the load has begun to read
       await optimizer.step();
       open();
       await refused;

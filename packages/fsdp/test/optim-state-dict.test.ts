@@ -1,4 +1,4 @@
-// Optimizer state out of shards and into others: F28, and F33's part of it.
+// Optimizer state collected from shards, and cut into the shards of another world size.
 
 import {
   type FsdpOptions,
@@ -24,7 +24,10 @@ import { DIM, layer, type Rows, Stack, trainOnce, weightsOf } from './support/sc
 
 const BATCH = 12;
 
-/** Three layers, the middle one an instance of its own; wide enough that shards cut weights. */
+/**
+ * Three layers, of which the middle one is an instance of its own; they are wide enough that shards
+ * cut weights.
+ */
 function net(device: Device, wrap: (module: Module) => Module): Module {
   const linear = (inFeatures: number, outFeatures: number) =>
     new Linear(device, { inFeatures, outFeatures });
@@ -58,7 +61,7 @@ async function train(
   }
 }
 
-/** The whole state after two steps over `worldSize` ranks. */
+/** The whole optimizer state after two steps over `worldSize` ranks. */
 async function saved(
   worldSize: number,
   options: Partial<FsdpOptions> = {},
@@ -72,7 +75,7 @@ async function saved(
   return full!;
 }
 
-/** The state of an optimizer that never saw a shard. */
+/** The state of an optimizer of an unsharded model. */
 async function plainState(steps: readonly number[]) {
   const [result] = await onRanks(1, async (rank) => {
     const model = net(rank.device, (module) => module);
@@ -150,7 +153,7 @@ describe.each([
       expect(shard).toEqual(own);
       for (const { tensors } of shard.flats.values()) {
         for (const bytes of tensors.values()) {
-          bytes.fill(255); // a copy: whole stays
+          bytes.fill(255); // `whole` is a copy and stays as it was
         }
       }
       expect(getShardFromOptimStateDict(model, whole)).toEqual(own);
@@ -164,7 +167,7 @@ describe.each([
     const perRank = await onRanks(worldSize, async (rank) => {
       const model = sharded(rank, { flattenParameters });
       const optimizer = adam(model);
-      await train(model, optimizer, { rank, steps: [0, 1] }); // the weights; state is replaced
+      await train(model, optimizer, { rank, steps: [0, 1] }); // the load replaces the state
       await loadFullOptimStateDict(model, optimizer, full);
       const again = await gatherFullOptimStateDict(model, optimizer);
       await train(model, optimizer, { rank, steps: [2, 3] });
@@ -177,7 +180,7 @@ describe.each([
   });
 });
 
-/** Rank 0's value everywhere, as reading a file would give it. */
+/** Gives rank 0's value to every rank, as reading a file would. */
 const boards = new WeakMap<object, Map<string, unknown>>();
 async function sentToAll<T>({ group, device, rank }: Rank, value: T | undefined): Promise<T> {
   const board = boards.get(device.backend) ?? new Map<string, unknown>();
@@ -190,7 +193,7 @@ async function sentToAll<T>({ group, device, rank }: Rank, value: T | undefined)
 }
 
 describe('parameters that a step does not use', () => {
-  /** `unused` is a layer in the middle or at the end that forward passes by. */
+  /** A model whose forward leaves out the layer `unused`, in the middle or at the end. */
   class Skipping extends Stack {
     readonly #skipped: string;
     constructor(device: Device, skipped: string) {
@@ -302,7 +305,7 @@ describe('experts', () => {
       const full = await gatherFullOptimStateDict(model, optimizer);
       const local = await localOptimStateDict(model, optimizer);
       expect(local.flats.has('flat_param_1')).toBe(true);
-      // A fresh optimizer of the same world gets all of it back.
+      // A fresh optimizer for the same world size gets all of it back.
       const resumed = adam(model);
       await loadOptimStateShard(model, resumed, local);
       expect(await localOptimStateDict(model, resumed)).toEqual(local);
@@ -315,7 +318,7 @@ describe('experts', () => {
       const { flats } = await localOptimStateDict(model, optimizer);
       await loadFullOptimStateDict(model, optimizer, fulls[0]!);
       const after = await localOptimStateDict(model, optimizer);
-      expect(after.flats.get('flat_param_1')).toEqual(flats.get('flat_param_1')); // its own, as it was
+      expect(after.flats.get('flat_param_1')).toEqual(flats.get('flat_param_1')); // stays as it was
       expect(after.flats.get('flat_param_0')).not.toEqual(flats.get('flat_param_0'));
     });
   });

@@ -1,4 +1,4 @@
-// What loading optimizer state refuses, and what the optimizer itself says.
+// What loading optimizer state refuses, and the errors of the optimizer itself.
 
 import {
   FsdpConfigError,

@@ -1,4 +1,4 @@
-// Options that must do something: what is kept between forward and backward, who casts inputs,
+// Options that must have an effect: what is kept between forward and backward, who casts inputs,
 // whose optimizer state is collected, and what gradients are divided by.
 
 import {
@@ -17,7 +17,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 import { DIM, inputs, layer, lossOf, Stack, trainOnce } from './support/scenarios.js';
 
 describe('disableReshardOnRoot', () => {
-  /** A root with a layer of its own, between two instances. */
+  /** A root with a layer of its own between two instances. */
   function net({ device, group }: Rank, options: Partial<FsdpOptions>) {
     const wrap = (module: Module, name: string) =>
       new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
@@ -25,7 +25,9 @@ describe('disableReshardOnRoot', () => {
     return wrap(new Stack(device, [first, layer(device), last]), 'root');
   }
 
-  /** Which instances' parameters are present after a forward, and the gathers of a whole step. */
+  /**
+   * The instances whose parameters are present after a forward, and the gathers of a whole step.
+   */
   async function seen(rank: Rank, options: Partial<FsdpOptions>) {
     const model = net(rank, options);
     await model.initialize();
@@ -80,7 +82,7 @@ describe('disableReshardOnRoot', () => {
 });
 
 describe('an instance below the root', () => {
-  /** Notes the dtype of its input; works in any. */
+  /** A module of any dtype that notes the dtype of its input. */
   class Noting extends Module<[x: Tensor], Tensor> {
     readonly weight = this.parameter('weight', this.device.full([DIM], 0.5));
     seen: DType | undefined;
@@ -126,7 +128,7 @@ describe('an instance below the root', () => {
 });
 
 describe('noBroadcastOptimState', () => {
-  /** A root over all ranks around an instance over a group given. */
+  /** One step of a root over all ranks, around an instance over a given group. */
   async function stepped(
     rank: Rank,
     inner: Partial<FsdpOptions>,
@@ -167,11 +169,11 @@ describe('noBroadcastOptimState', () => {
           '0.bias',
           ...(isCollected ? inner : []),
         ]);
-        // What stays on its rank is not cut out of a whole state either.
+        // State that stays on its rank isn't cut out of a whole state either.
         const shard = getShardFromOptimStateDict(model, full!);
         expect(shard.flats.size).toBe(isCollected ? 2 : 1);
       }
-      // Each rank's own part has it all the same.
+      // Each rank's own part still has it.
       expect((await localOptimStateDict(model, optimizer)).flats.size).toBe(2);
     });
   });
@@ -194,7 +196,7 @@ describe('gradientPredivideFactor', () => {
     [128, 16],
   ])('for %i ranks divides by %i before the sum', async (worldSize, predivide) => {
     expect(defaultPredivide(worldSize)).toBe(predivide);
-    // Construction communicates nothing, so that rank 0's end alone shows what all do.
+    // Construction communicates nothing, so rank 0's end alone shows what all ranks do.
     await onRanks(worldSize, async ({ device, group, rank }) => {
       if (rank > 0) {
         return;
@@ -232,7 +234,7 @@ describe('gradientPredivideFactor', () => {
       });
       return perRank[0]!;
     };
-    expect(await first({})).toBe(16_000); // 16 x 16,000 / 4 is within 65,504
+    expect(await first({})).toBe(16_000); // 16 x 16,000 / 4 is below the limit of 65,504
     expect(await first({ gradientPredivideFactor: 1 })).toBe(Number.POSITIVE_INFINITY);
   });
 });

@@ -1,5 +1,5 @@
-// What wrapping costs where there is nothing to share: world size 1. Kernels and waits are counted;
-// the one time is a bound wide enough for a loaded machine, over a median of many steps.
+// The cost of wrapping where there is nothing to share, at world size 1. Kernels and waits are
+// counted; the one time has a bound wide enough for a loaded machine.
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { clipGradNorm as clipSharded, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -18,7 +18,8 @@ import { describe, expect, it } from 'vitest';
 import { onRanks, optimizerGroups, shardedGpt2, TINY, tokens } from './support/ranks.js';
 
 const NUM_LAYERS = 3;
-// Sizes of the second are multiples of the flat layout's 128 elements: a unit has no pads.
+// In the second model all sizes are multiples of the flat layout's 128 elements, so that a unit has
+// no padding.
 const PADDED = { vocab_size: 37, n_positions: 8, n_embd: 12, n_layer: NUM_LAYERS, n_head: 2 };
 const TIGHT = { ...PADDED, vocab_size: 8, n_embd: 128 };
 const NUM_UNITS = NUM_LAYERS + 1;
@@ -26,8 +27,8 @@ const NUM_PARAMS = NUM_LAYERS * 12 + 4;
 
 interface Training {
   /**
-   * Forward, backward, clipping by norm, AdamW with two groups: as the README's of nn and of this
-   * package have it. Calls `mark` at the start and after each.
+   * A step as the READMEs of nn and of this package show it: forward, backward, clipping by norm,
+   * AdamW with two groups. Calls `mark` at the start and after each part.
    */
   step(mark?: () => void): Promise<void>;
   readonly group: ProcessGroup;
@@ -93,7 +94,7 @@ interface Counts {
   readonly update: number;
 }
 
-/** Kernels of a step once optimizer state is there. */
+/** The kernels of a step once the optimizer state exists. */
 async function counted(config: typeof PADDED, isWrapped: boolean): Promise<Counts> {
   const backend = await createCpuBackend({ threads: 1 });
   const { step, dispose } = await training(backend, config, { isWrapped });
@@ -131,8 +132,8 @@ describe.each([
     expect(withoutClip(wrapped)).toBeLessThanOrEqual(withoutClip(plain));
     expect(wrapped.clip).toBeLessThan(plain.clip);
     expect(wrapped.forward).toBe(plain.forward);
-    // Ops write gradients into the unit's, whose pads are zeroed. Then a unit is one kernel of the
-    // optimizer, where the plain module needs one for each parameter.
+    // Ops write gradients into the unit's gradient, whose padding is zeroed first. The optimizer
+    // then runs one kernel for a unit, and one for each parameter of the plain module.
     expect(wrapped.backward).toBe(plain.backward + numFills);
     expect(plain.update).toBe(NUM_PARAMS);
     expect(wrapped.update).toBe(NUM_UNITS);
@@ -160,8 +161,8 @@ it('reads nothing back in a step and calls no collective', async () => {
 });
 
 it('takes less than a millisecond of the processor for a unit', async () => {
-  // Time of this process alone, of the cheapest of many steps, so that others on the machine don't
-  // count: 0.02 to 0.17 ms in six runs beside others. What is left is host work alone.
+  // The time of this process alone in the cheapest of many steps, so that others on the machine
+  // don't count. It was 0.02 to 0.17 ms in six runs beside others, all of it host work.
   const backend = await createCpuBackend({ threads: 1 });
   const runs = [
     await training(backend, PADDED, { isWrapped: false }),
@@ -217,11 +218,11 @@ describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
         return values;
       };
       const { shardLength } = unit!.layout;
-      // The mean over two outputs: 3 / 2 for each weight.
+      // The mean over two outputs is 3 / 2 for each weight.
       expect(await gradient(true)).toEqual(Array(shardLength).fill(1.5));
       const first = group.rank * shardLength;
       const expected = Array.from({ length: shardLength }, (_, i) => (first + i < 256 ? 1.5 : 0));
-      expect(await gradient(false)).toEqual(expected); // in a buffer that had 1.5 all over
+      expect(await gradient(false)).toEqual(expected); // the buffer held 1.5 everywhere
       model.dispose();
     });
   });

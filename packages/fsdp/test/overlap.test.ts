@@ -1,6 +1,7 @@
 // All-gathers are in flight while earlier units compute, in forward and in backward, with a delay
-// injected into every collective. A starved thread must not decide: a collective that should have
-// company is kept open until that has come. How much time overlap hides is a benchmark's.
+// injected into every collective. A starved thread must not decide the result: a collective that
+// should overlap with other work is kept open until that work has begun. How much time overlap
+// hides is measured by a benchmark.
 
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
 import { AdamW } from '@shardweave/nn';
@@ -11,7 +12,10 @@ import { forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';
 
 const DELAY_MS = 25;
 const LAYERS = 3;
-/** For company that never comes: the test has failed by then. Starved threads took under 1 s. */
+/**
+ * A timeout for work that never comes in a test that has already failed. Starved threads took under
+ * 1 s.
+ */
 const GIVE_UP_MS = 30_000;
 const POLL_MS = 2;
 const CONFIG = { vocab_size: 37, n_positions: 64, n_embd: 64, n_layer: LAYERS, n_head: 2 };
@@ -23,13 +27,13 @@ interface Collective {
   readonly name: 'allGather' | 'reduceScatter';
   readonly tag: string;
   readonly startMs: number;
-  /** Infinity while it is in flight. */
+  /** Infinity while the collective is in flight. */
   endMs: number;
-  /** Kernels that the host has queued since the start: none where it waits for the collective. */
+  /** Kernels that the host has queued since the start, 0 where it waits for the collective. */
   numQueued: number;
 }
 
-/** What rank 0 did in the traced step, collectives in the order of their starts. */
+/** The events of rank 0 in the traced step, with collectives in the order of their starts. */
 class Timeline {
   readonly collectives: Collective[] = [];
   readonly kernels: Kernel[] = [];
@@ -46,10 +50,10 @@ class Timeline {
   }
 }
 
-/** Whether a collective that has moved its bytes may end now. */
+/** Says whether a collective that has moved its bytes may end now. */
 type MayEnd = (collective: Collective, timeline: Timeline) => boolean;
 
-/** Rank 0's third step, when the order of units is known. */
+/** Traces rank 0's third step, when the order of units is known. */
 async function traced(capUnits: number, mayEnd: MayEnd): Promise<Timeline> {
   const [first] = await onRanks(2, async ({ group, rank, worldSize }) => {
     const backend = await createCpuBackend({ threads: 1 });
@@ -87,7 +91,7 @@ async function traced(capUnits: number, mayEnd: MayEnd): Promise<Timeline> {
   return first!;
 }
 
-/** Enters a group's calls of one kind in the timeline, each from its start to when it may end. */
+/** Enters a group's calls of one kind in the timeline, each from its start until it may end. */
 function keepOpen(
   group: ProcessGroup,
   name: Collective['name'],
@@ -109,7 +113,7 @@ function keepOpen(
     const giveUpMs = performance.now() + GIVE_UP_MS;
     for (;;) {
       collective.numQueued = backend.dispatches - atStart;
-      await device.synchronize(); // what is queued has run, and is in the timeline
+      await device.synchronize(); // all queued kernels have run and are in the timeline
       if (mayEnd(collective, timeline) || performance.now() > giveUpMs) {
         break;
       }
@@ -119,7 +123,9 @@ function keepOpen(
   };
 }
 
-/** Bytes of a gathered block: its parameters at multiples of 128 elements, and padding for two. */
+/**
+ * The bytes of a gathered block: its parameters at multiples of 128 elements, padded for two ranks.
+ */
 function blockBytes(): number {
   const C = CONFIG.n_embd;
   const sizes = [C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C];
@@ -132,8 +138,8 @@ const REVERSED = [...BLOCKS].reverse();
 
 describe('with a cap of one unit', () => {
   it('gathers the next unit, and reduces the one before, while one computes', async () => {
-    // The root's gather has nothing before it to hide behind, nor has the first block's, which
-    // starts beside it. Of the reductions the first is kept open: two blocks are still below.
+    // The root's gather has nothing before it to hide behind. Neither has the first block's, which
+    // starts beside it. The first reduction is kept open, while two blocks are still to run.
     const timeline = await traced(1, (collective, so) => {
       const gathers = so.named('allGather');
       const [reduction] = so.named('reduceScatter');

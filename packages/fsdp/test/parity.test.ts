@@ -1,4 +1,4 @@
-// Sharded training against one process, on the same global batches.
+// Sharded training against one process on the same global batches.
 
 import { clipGradNorm, stateDict } from '@shardweave/fsdp';
 import { AdamW, Sgd } from '@shardweave/nn';
@@ -22,10 +22,10 @@ beforeAll(async () => {
 });
 afterAll(() => backend.dispose());
 
-/** Rows of a step: at least 24, the same number on each rank. */
+/** The rows of a step: at least 24, and the same number on each rank. */
 const batchOf = (worldSize: number) => Math.ceil(24 / worldSize) * worldSize;
 
-/** One run for all world sizes of a batch. */
+/** One unsharded run for all world sizes with the same batch. */
 const singles = new Map<string, ReturnType<typeof singleRun>>();
 function single(batch: number, options: Parameters<typeof singleRun>[2]) {
   const key = JSON.stringify([batch, options]);
@@ -89,7 +89,7 @@ describe.each([1, 2, 3, 4, 5, 6, 7, 8])('world size %i equals one process', (wor
     sharded.losses.forEach((loss, step) => {
       expect(Math.abs(loss / expected.losses[step]! - 1)).toBeLessThan(2e-6);
     });
-    expect(expected.losses.at(-1)).toBeLessThan(expected.losses[0]! - 0.05); // it did learn
+    expect(expected.losses.at(-1)).toBeLessThan(expected.losses[0]! - 0.05); // the model did learn
     expect(sharded.live).toEqual(Array(worldSize).fill(0));
   });
 

@@ -1,4 +1,4 @@
-// Several forwards and backwards mixed, evaluation, and what an instance is doing meanwhile.
+// Several forwards and backwards mixed, evaluation, and the states of instances meanwhile.
 
 import {
   type FsdpOptions,
@@ -30,7 +30,7 @@ function twoUnits(rank: Rank, options: Partial<FsdpOptions> = {}) {
   return { model, inner };
 }
 
-/** All units' shard gradients. */
+/** The shard gradients of all units. */
 async function gradients(model: FullyShardedDataParallel): Promise<number[][]> {
   const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
   return Promise.all(flats.map(async ({ grad }) => Array.from(await grad!.toArray(), Number)));
@@ -40,7 +40,7 @@ describe.each([
   {},
   { reshardAfterForward: false },
   { flattenParameters: false, bucketCapMb: 0 },
-  { computeDType: 'f16' }, // parameters, too: pure 16 bits
+  { computeDType: 'f16' }, // parameters are f16 too: pure 16 bits
 ] as const)('with %j', (fsdp) => {
   it('three forwards, then their backwards, the first two without reduction', async () => {
     await onRanks(2, async (rank) => {
@@ -81,13 +81,13 @@ describe.each([
         await device.scope(async () => (await mixed.lossAt(step)).backward());
       }
       const apart = await gradients(mixed.model);
-      const tolerance = 'computeDType' in fsdp ? 2e-3 : 1e-6; // of values below 1
+      const tolerance = 'computeDType' in fsdp ? 2e-3 : 1e-6; // for values below 1
       summed.forEach((values, unit) => {
         values.forEach((value, i) => {
           expect(Math.abs(value - apart[unit]![i]!)).toBeLessThan(tolerance);
         });
       });
-      // Rank 0's shards hold values whatever is flattened.
+      // Rank 0's shards hold values in every layout.
       const largest = Math.max(...summed.flat().map(Math.abs));
       if (rank.rank === 0) {
         expect(largest).toBeGreaterThan(0.01);
@@ -153,7 +153,7 @@ describe('the ranks that reduce', () => {
 });
 
 describe('what an instance hooks onto its output', () => {
-  /** Hooks set and run on a device since the last look. */
+  /** Counts the hooks set and run on a device since the last look. */
   function watched(device: Device) {
     const count = { set: 0, run: 0 };
     const { beforeGradientOf } = device;
@@ -181,7 +181,7 @@ describe('what an instance hooks onto its output', () => {
       for (let round = 0; round < 2; round++) {
         await device.scope(async () => {
           const loss = await forward();
-          expect(look()).toEqual({ set: 2, run: 0 }); // the root's and the inner one's
+          expect(look()).toEqual({ set: 2, run: 0 }); // the root's and the inner instance's
           await loss.backward({ retainGraph: true });
           expect(look()).toEqual({ set: 0, run: 2 });
           await loss.backward();
@@ -189,7 +189,7 @@ describe('what an instance hooks onto its output', () => {
         });
         await device.noGrad(() => device.scope(async () => void (await forward())));
         expect(look()).toEqual({ set: 0, run: 0 });
-        // The same after local shards went out and in.
+        // The counts stay the same after local shards were saved and loaded.
         await loadLocalStateDict(model, await localStateDict(model));
       }
     });
@@ -225,7 +225,7 @@ describe('with a checkpoint inside or around', () => {
         await device.noGrad(() =>
           device.scope(async () => void (await model.call(inputs(device, rowsOf(rank))))),
         );
-        expectShards([true, false]); // the root stays for the next forward
+        expectShards([true, false]); // the root stays gathered for the next forward
         model.train();
         await trainOnce(model, rowsOf(rank));
         expectShards([false, false]);
@@ -235,7 +235,7 @@ describe('with a checkpoint inside or around', () => {
 });
 
 describe('states', () => {
-  /** Notes the states of instances whenever it runs, and may throw. */
+  /** Notes the states of instances whenever it runs, and throws if it is told to. */
   class Watching extends Module<[x: Tensor], Tensor> {
     readonly seen: TrainingState[][] = [];
     watched: readonly FullyShardedDataParallel[] = [];
@@ -253,7 +253,7 @@ describe('states', () => {
         throw new Error('as told');
       }
       const y = (await this.children().get('part')!.call(x)) as Tensor;
-      this.device.beforeGradientOf(y, () => this.note()); // behind the instance's own hook
+      this.device.beforeGradientOf(y, () => this.note()); // this runs after the instance's own hook
       return tanh(y);
     }
   }
@@ -285,7 +285,8 @@ describe('states', () => {
       });
       expect(watching.seen).toEqual([
         ['forward', 'forward', 'idle'],
-        // The root's own layer is above: its gradients have come, the inner one's have not.
+        // The root's own layer is above: its gradients have come, and the inner instance's have
+        // not.
         ['backwardPost', 'backwardPre', 'idle'],
       ]);
       expect(atEnds).toEqual([['backwardPost', 'backwardPost', 'idle']]);
@@ -300,7 +301,8 @@ describe('states', () => {
       await trainOnce(model, rowsOf(rank));
       expect(watching.seen).toEqual([
         ['forward', 'forward', 'idle'],
-        ['backwardPost', 'backwardPre', 'idle'], // inside a wrapped module it runs as part of backward
+        // A checkpoint inside the module runs again as part of backward.
+        ['backwardPost', 'backwardPre', 'idle'],
         ['backwardPost', 'backwardPre', 'idle'],
       ]);
     });
@@ -314,7 +316,8 @@ describe('states', () => {
       await trainOnce(model, rowsOf(rank));
       expect(watching.seen).toEqual([
         ['forward', 'forward'],
-        ['backwardPost', 'forward'], // around one, the wrapped module's forward runs again
+        // A checkpoint around the module runs its forward again.
+        ['backwardPost', 'forward'],
         ['backwardPost', 'backwardPre'],
       ]);
       for (const instance of model.instances()) {
@@ -380,7 +383,7 @@ describe('states', () => {
           device.scope(async () => {
             watching.isFailing = where === 'forward';
             const loss = lossOf(await model.call(inputs(device, rowsOf(rank))));
-            watching.isFailing = true; // in the second run
+            watching.isFailing = true; // fails in the second run
             await loss.backward();
           }),
         ).rejects.toThrow('as told');

@@ -1,6 +1,6 @@
-// F2: after two SGD steps with momentum, clipping and a loss scale, the whole state dict is that of
-// a run without any sharding: nested, all wrapped, with checkpoints, and a transformer with tied
-// weights, each with and without resharding, mixed precision and flattening. In 16 bits the
+// After two SGD steps with momentum, clipping and a loss scale, the whole state dict equals that of
+// an unsharded run. The models are nested, wrapped everywhere, checkpointed, and a transformer with
+// tied weights, each with and without resharding, mixed precision and flattening. In 16 bits the
 // reference keeps f32 masters beside a 16-bit model by hand.
 
 import {
@@ -27,7 +27,7 @@ const SCALE = 1024;
 const CLIP = 0.3;
 const STEPS = 2;
 const HYPER = { lr: 0.1, momentum: 0.9 };
-/** f32 rounding, and f16's 2^-11 of steps of 0.03 from gradients of few rows a rank. */
+/** f32 rounding; and for f16, 2^-11 of steps of 0.03 from gradients over few rows on each rank. */
 const TOLERANCE = { f32: 1e-6, f16: 2e-4 };
 
 type Wrap = (module: Module) => Module;
@@ -35,7 +35,7 @@ type Wrap = (module: Module) => Module;
 interface Kind {
   readonly batch: number;
   build(device: Device, wrap: Wrap): Module;
-  /** Loss of rows [first, first + count), inputs cast to `dtype`. */
+  /** The loss of rows [first, first + count), with inputs cast to `dtype`. */
   loss(model: Module, rows: { first: number; count: number }, step: number): Promise<Tensor>;
 }
 
@@ -155,7 +155,7 @@ async function weightsOf(
 
 const PLAIN = new Map<string, ReturnType<typeof plainRun>>();
 
-/** Made once for all cells that are compared with it. */
+/** The unsharded run, made once for all cells that are compared with it. */
 function plain(name: string, dtype: 'f32' | 'f16'): ReturnType<typeof plainRun> {
   const key = `${name} ${dtype}`;
   const known = PLAIN.get(key) ?? plainRun(KINDS[name]!, dtype);

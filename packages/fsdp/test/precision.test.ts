@@ -1,4 +1,4 @@
-// Which dtype inputs, parameters, results, buffers and reductions have under each combination of
+// The dtypes of inputs, parameters, results, buffers and reductions under each combination of
 // options, and training with 16-bit masters.
 
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -42,7 +42,7 @@ class Probe extends Module<[batch: { x: Tensor }], Tensor> {
   }
 }
 
-/** The group with the dtypes of its reductions noted. */
+/** The group, with the dtypes of its reductions noted in `seen`. */
 function watched(group: ProcessGroup, seen: Set<string>): ProcessGroup {
   return new Proxy(group, {
     get(target, key) {

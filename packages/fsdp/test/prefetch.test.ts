@@ -1,5 +1,5 @@
 // What is gathered when: units used several times, frozen ones, nested and sibling trees, a
-// changing program. Counts and orders only; overlap.test.ts has them in time.
+// changing program. These tests check counts and orders; overlap.test.ts checks times.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -21,7 +21,10 @@ import {
 
 type Block = Module<[x: Tensor], Tensor>;
 
-/** Units in the order in which their gathers started on this rank, without the ends of phases. */
+/**
+ * The units in the order in which their gathers started on this rank, without the marks at the ends
+ * of phases.
+ */
 class GatherLog {
   #seen: { readonly seq: number; readonly tag: string }[] = [];
 
@@ -33,7 +36,7 @@ class GatherLog {
     };
   }
 
-  /** Since the last call. */
+  /** The gathers since the last call. */
   take(): string[] {
     return this.#seen
       .splice(0)
@@ -106,7 +109,7 @@ describe('frozen parameters', () => {
     });
   });
 
-  /** One module, twice in a row. */
+  /** One module that is used twice in a row. */
   class Twice extends Module<[x: Tensor], Tensor> {
     constructor(device: Device, part: Module) {
       super(device);
@@ -119,10 +122,11 @@ describe('frozen parameters', () => {
   }
 
   it.each([
-    // Dropped after the later use, for there may be much in between, and gathered again.
+    // The unit is dropped after its later use in backward, since much may lie between the two, and
+    // gathered again.
     { what: 'partly frozen', which: isWeight, numGathers: 2 + 2 },
     { what: 'all frozen', which: () => true, numGathers: 2 + 2 },
-    // The gradient is final after the earlier use: it stays until then.
+    // The gradient is final only after the earlier use, so the unit stays until then.
     { what: 'trained', which: () => false, numGathers: 2 + 1 },
   ])('two uses of a $what module: $numGathers gathers a unit', async ({ which, numGathers }) => {
     const build: Scenario['build'] = (device, wrap) =>
@@ -181,7 +185,7 @@ describe('a module inside noGrad, and a checkpointed one', () => {
         await trainOnce(model, rowsOf(rank), step);
         const seen = log.take();
         expect(seen.slice(0, 4)).toEqual(['teacher', 's0', 's1', 's2']);
-        // Each is gathered for its second run, and again for what comes of it.
+        // In backward each is gathered for its second run, and again for that run's own backward.
         expect(seen.slice(4).filter((tag) => tag === 'teacher')).toEqual([]);
         expect(new Set(seen.slice(4))).toEqual(new Set(['s2', 's1', 's0']));
         model.zeroGrad();
@@ -193,7 +197,7 @@ describe('a module inside noGrad, and a checkpointed one', () => {
 describe.each([0, 2000, Number.POSITIVE_INFINITY])(
   'with %d bytes gathered ahead',
   (gatherCapBytes) => {
-    /** Layers, some of them nested, that run as they are told. */
+    /** Layers, some of them nested, that run in a chosen order. */
     class Program extends Module<[x: Tensor], Tensor> {
       order: readonly string[] = [];
       constructor(device: Device, parts: ReadonlyMap<string, Module>) {
@@ -211,7 +215,10 @@ describe.each([0, 2000, Number.POSITIVE_INFINITY])(
       }
     }
 
-    /** '-' before an order: evaluated before the step in the order behind it is trained. */
+    /**
+     * Orders of layers by step. With '-', the model evaluates the first order and then trains the
+     * second.
+     */
     const PROGRAM = ['abn', 'abn', 'nab', 'aab', 'b', 'n', 'abn', '-ba abn', 'abnba', 'abn'];
 
     it('a program whose order changes, with evaluations between, is one process', async () => {
@@ -225,7 +232,7 @@ describe.each([0, 2000, Number.POSITIVE_INFINITY])(
           program.order = [...(second ?? first!)];
           const loss = lossOf((await model.call(inputs(device, rows, step))) as Tensor);
           if (second !== undefined) {
-            // Between the forward and its backward.
+            // The order changes between the forward and its backward.
             program.order = [...first!.slice(1)];
             await device.noGrad(() => model.call(inputs(device, rows, step)));
           }
@@ -284,7 +291,7 @@ describe('sibling roots over one group', () => {
     expect(orders[0]!.length).toBeGreaterThan(50);
   });
 
-  /** Calls of odd ranks end some turns of the event loop late, each by another number. */
+  /** Calls of odd ranks end late, each by another number of turns of the event loop. */
   function late(group: ProcessGroup): ProcessGroup {
     if (group.rank % 2 === 0) {
       return group;

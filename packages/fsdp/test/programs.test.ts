@@ -1,5 +1,5 @@
 // Programs that people write: adversarial training, adapters on a frozen base, an encoder under two
-// heads, forwards that no backward follows. Each is the same program without sharding.
+// heads, forwards without a backward. Each must give the same result as without sharding.
 
 import {
   clipGradNorm,
@@ -37,10 +37,10 @@ import {
   weightsOf,
 } from './support/scenarios.js';
 
-const BATCH = 18; // over 1, 2 or 3 ranks, three micro-batches each
+const BATCH = 18; // divides over 1, 2 or 3 ranks with three micro-batches each
 type Weights = ReadonlyMap<string, Float32Array>;
 
-/** Trains on this rank's rows, and gives the weights of its models. */
+/** Trains on this rank's rows, and returns the weights of its models. */
 type Program = (device: Device, wrap: Wrap, rows: Rows) => Promise<Weights[]>;
 
 async function expectAsOneProcess(
@@ -193,8 +193,8 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
     const [plain] = await onRanks(1, async ({ device }) => {
       const model = make(device, (module) => module);
       const before = await weightsOf(model);
-      // The rows of each rank's k-th micro-batch together make the k-th here, whose order is
-      // nothing.
+      // The k-th micro-batches of all ranks together make the k-th one here. Their order doesn't
+      // matter.
       await tuned(device, model, { first: 0, count: BATCH }, undefined);
       return { before, after: await weightsOf(model) };
     });
@@ -212,7 +212,7 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
         expect(hasMoved, name).toBe(isAdapter(name));
       }
 
-      // Adapters alone, into a model with other adapters on the same base.
+      // The adapters alone are loaded into a model with other adapters on the same base.
       const whole = await stateDict(model);
       const adapters = new Map([...whole].filter(([name]) => isAdapter(name)));
       const other = make(device, wrap) as FullyShardedDataParallel;
@@ -263,7 +263,7 @@ describe('an overflow of f16 in a micro-batch of one rank inside noSync', () => 
     const skipped = await onRanks(2, (rank) => run(rank, true));
     const plain = await onRanks(2, (rank) => run(rank, false));
     expect(skipped[1]).toEqual(skipped[0]);
-    // The factor is half, which moves roundings of values below f16's normal range alone.
+    // The factor is a half, which changes only roundings of values below f16's normal range.
     for (const weights of skipped) {
       expectNear(weights, plain[0]!, 1e-4);
     }
@@ -283,7 +283,7 @@ describe('one encoder under two roots', () => {
       await optimizer.step();
       optimizer.zeroGrad();
     }
-    // Both in one step, one backward each.
+    // Both run in one step, with one backward each.
     for (const root of roots) {
       await trainOnce(root, rows, 9);
     }
@@ -334,10 +334,10 @@ describe('forwards that no backward follows', () => {
 });
 
 describe('a loss that a module keeps aside', () => {
-  /** Notes the size of what it gives. */
+  /** Notes the size of what it returns. */
   class Noting extends Module<[x: Tensor], Tensor> {
     readonly inner: Module;
-    /** Kept beyond forward; whoever adds it to a loss disposes it. */
+    /** Kept after forward; the code that adds it to a loss disposes it. */
     aside: Tensor | undefined;
     constructor(device: Device, inner: Module) {
       super(device);
@@ -386,7 +386,7 @@ it('generations of different lengths are told by name on every rank', async () =
     await generate();
     const rest = async () => {
       if (rank === 0) {
-        await generate(); // one more than the other
+        await generate(); // this rank generates once more than the other
       }
       await trainOnce(model, { first: rank, count: 1 });
     };

@@ -1,4 +1,5 @@
-// What a wrapper shows its users: what only the tree, the units and the states call is not on it.
+// The public members of a wrapper: those that only the tree, the units and the states call are not
+// among them.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';

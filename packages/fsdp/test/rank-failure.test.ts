@@ -1,5 +1,5 @@
-// A rank that throws: the others learn it at once, by its number and the cause, and not by a
-// time-out (ten minutes here). Ranks that fail alike go on.
+// A rank that throws: the others learn its number and the cause at once, not by a time-out (ten
+// minutes here). Ranks that all fail alike go on.
 
 import { CollectiveAbortedError } from '@shardweave/collectives';
 import {
@@ -19,7 +19,7 @@ import { storedTraining } from './support/offload-training.js';
 import { onRanks, type Rank } from './support/ranks.js';
 import { layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
-/** Ends a test that would wait for the time-out. */
+/** Options that end a test which would otherwise wait for the time-out. */
 const IN_TIME = { timeout: 8000 };
 
 const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
@@ -42,7 +42,7 @@ interface Made {
   readonly fragile: Fragile;
 }
 
-/** A layer of its own unit on both sides of what may fail. */
+/** A model with a wrapped layer on both sides of the one that may fail. */
 function made({ device, group }: Rank, options: object = {}): Made {
   const wrap = (module: Module, name: string) =>
     new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
@@ -146,7 +146,7 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
 });
 
 describe('a store that fails on one rank', () => {
-  /** Fails from the time on that the test says so. */
+  /** A store that fails from the moment when the test says so. */
   function fragileStore(rank: Rank, part: string, operation: 'read' | 'write' = 'read') {
     const state = { isFailing: false };
     const store = failingStore('IO', (what, key) => {

@@ -1,5 +1,5 @@
-// Ranks that use different parameters in a step: an error that names them on every rank, or with
-// findUnusedParameters zeros.
+// Ranks that use different parameters in a step: an error on every rank names them, or with
+// findUnusedParameters the others count as zeros.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import {
@@ -22,10 +22,10 @@ import {
   weightsOf,
 } from './support/scenarios.js';
 
-/** Runs all its layers side by side in forward; only those chosen are in the result. */
+/** Runs all its layers side by side in forward; only the chosen ones are in the result. */
 class Choosing extends Module<[x: Tensor], Tensor> {
   chosen: readonly number[] = [0, 1, 2];
-  /** Those that are not run at all. */
+  /** Layers that don't run at all. */
   skipped: readonly number[] = [];
 
   constructor(device: Device, layers: readonly Module[]) {
@@ -83,7 +83,7 @@ async function failure(running: Promise<unknown>): Promise<FsdpRanksDifferError>
 
 const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
 
-/** Ends a test at once that would wait for ten minutes. */
+/** Options that end a test which would otherwise wait for ten minutes. */
 const IN_TIME = { timeout: 8000 };
 
 describe('without findUnusedParameters every rank gets an error', () => {
@@ -114,7 +114,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
           expect(rank.device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
           return { message: error.message, parameters: error.parameters };
         });
-        // Where a unit is gathered on one rank and not on the other, that comes first.
+        // Where one rank gathers a unit and the other doesn't, that error comes first.
         const isByUnit = !('isOne' in options) && !('reshardAfterForward' in options);
         for (const { message, parameters } of messages) {
           if (isByUnit && parameters.length === 0) {
@@ -205,7 +205,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
           name: 'root',
           gatherCapBytes: 0,
         });
-        // Backward comes to the last first, and on rank 1 to no other.
+        // Backward reaches the last layer first, and on rank 1 no other.
         if (rank.rank === 1) {
           inner.chosen = [1];
         }
@@ -241,7 +241,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
 });
 
 describe('with findUnusedParameters', () => {
-  /** What each rank leaves out in each step. */
+  /** The layers that each rank uses in each step. */
   const CHOSEN: readonly (readonly (readonly number[])[])[] = [
     [[0, 1, 2], [0, 2], [1]],
     [[2], [2], [2]],
@@ -260,7 +260,7 @@ describe('with findUnusedParameters', () => {
     const plain = await plainOutcome({
       build: (device) => new Choosing(device, [layer(device), layer(device), layer(device)]),
       steps: CHOSEN.length,
-      // Each rank's rows apart, each with what it uses.
+      // Each rank's rows are computed apart, each with the layers that the rank uses.
       run: async (model, _, step) => {
         let total = 0;
         for (let rank = 0; rank < WORLD; rank++) {
@@ -314,7 +314,9 @@ describe('with findUnusedParameters', () => {
     'a unit used twice, where a rank comes to one of its uses: $isHalfFrozen, $options',
     IN_TIME,
     async (cell) => {
-      /** Its first part, the second, the first again; which outputs count is chosen. */
+      /**
+       * Runs its first part, the second, and the first again; the choice says which outputs count.
+       */
       class Thrice extends Choosing {
         override async forward(x: Tensor): Promise<Tensor> {
           const [first, second] = [...this.children().values()] as [Module, Module];
@@ -355,7 +357,7 @@ describe('with findUnusedParameters', () => {
           }
           return weightsOf(model);
         };
-        const expected = await run(plain, [0, 1]); // a mean over ranks is half of the sum
+        const expected = await run(plain, [0, 1]); // a mean over two ranks is half of the sum
         for (const [name, values] of await run(sharded, [rank])) {
           values.forEach((value, i) => {
             expect(value, name).toBeCloseTo(expected.get(name)![i]!, 6);

@@ -1,4 +1,4 @@
-// What a sharded save or load refuses, and what happens where one rank alone fails.
+// What a sharded save or load refuses, and what happens where only one rank fails.
 
 import type { PieceStore } from '@shardweave/checkpoint';
 import {
@@ -17,7 +17,7 @@ import { adam, everything, net, place, saved, train } from './support/saved-mode
 import { DIM, inputs, layer, Stack } from './support/scenarios.js';
 
 describe('refuses, on every rank and without loading anything', () => {
-  /** A save with other tensors than the model's, in ways that only names and shapes tell. */
+  /** Saves of other tensors than the model's, which differ only by names and shapes. */
   const other: [string, (device: Device) => Module, object][] = [
     ['a missing name', (device) => layer(device), { missing: ['1.weight', '1.bias'] }],
     [
@@ -90,7 +90,7 @@ describe('refuses, on every rank and without loading anything', () => {
   });
 
   it('a save or a load inside a forward or a summon', async () => {
-    /** Runs whatever it is given in its forward. */
+    /** Its forward runs any function that it is given. */
     class Calling extends Module<[x: Tensor], Tensor> {
       during: () => Promise<unknown> = async () => undefined;
       async forward(x: Tensor): Promise<Tensor> {
@@ -195,7 +195,7 @@ describe('a rank that fails', () => {
       await rank.group.barrier();
       expect(new Set(await files.files())).toEqual(new Set(before));
       expect(await loadCheckpoint(model, files)).toEqual({ count: 1 });
-      // They go on together.
+      // The ranks go on together.
       await saveCheckpoint(model, files, { optimizer, extra: { count: 2 } });
       expect(await loadCheckpoint(model, files, { optimizer })).toEqual({ count: 2 });
     });

@@ -1,5 +1,5 @@
-// Saves that every rank writes and reads its own part of: any world size to any other, never whole
-// on one rank.
+// Saves of which every rank writes and reads its own part: from any world size to any other, and
+// never whole on one rank.
 
 import { openSave, PIECE_BYTES } from '@shardweave/checkpoint';
 import {
@@ -101,7 +101,7 @@ describe('what is moved', () => {
       await saveCheckpoint(model, files);
       expect(device.memory().peak).toEqual(live);
       const { allGathers, bytesSent, gathers, broadcasts, sends } = group.stats();
-      // Names and places travel, values don't.
+      // Names and places travel between ranks, and values don't.
       expect(bytesSent - before.bytesSent).toBeLessThan(10_000);
       expect(allGathers).toBeGreaterThan(before.allGathers);
       expect([gathers, broadcasts, sends]).toEqual([
@@ -140,7 +140,8 @@ describe('what is moved', () => {
         const payload = reads.filter(({ file }) => file !== 'index.json');
         const total = payload.reduce((sum, { length }) => sum + length, 0);
         expect(Math.max(...payload.map(({ length }) => length))).toBe(PIECE_BYTES);
-        // Every element twice, to check it and to load it, with a piece at either end of its part.
+        // Every element is read twice, to check it and to load it, with a piece at either end of
+        // the rank's part.
         const most = 2 * (Math.ceil((perRank[0]! * 2) / worldSize) + 2 * PIECE_BYTES);
         expect(total).toBeLessThanOrEqual(worldSize === 1 ? 2 * (SIZE + 10) * 4 : most);
       }
@@ -242,7 +243,7 @@ it('what ranks hold for themselves comes back to each', async () => {
   });
   expect(values[0]).not.toEqual(values[1]);
   await onRanks(2, async (rank) => {
-    const model = await make(rank, 60); // fewer ranks: each its own
+    const model = await make(rank, 60); // with fewer ranks, each still gets its own expert
     await loadCheckpoint(model, files);
     expect((await stateDict(model)).get('1.weight')!.data).toEqual(values[rank.rank]);
   });

@@ -9,7 +9,7 @@ import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/rank
 
 const DIM = 6;
 
-/** Runs its layers in the order it is told. */
+/** Runs its layers in a chosen order. */
 class Reordered extends Module<[x: Tensor], Tensor> {
   order: readonly number[] = [0, 1, 2];
 
@@ -42,7 +42,7 @@ function input(device: Device, rank: number, rows: number): Tensor {
   return device.tensor(values, [rows, DIM]);
 }
 
-/** Runs one step in the given order and returns the loss; gradients add up. */
+/** Runs one step in the given order and returns the loss; gradients add up over steps. */
 function step(device: Device, model: Module, rank: number, rows: number): Promise<number> {
   return device.scope(async () => {
     const loss = mean(square(await model.call(input(device, rank, rows))));

@@ -1,5 +1,6 @@
-// Several owners of one flat parameter: optimizers, scalers and modules that each think a part of
-// it is theirs alone. Held against the bare module, where each parameter has a gradient of its own.
+// Several owners of one flat parameter: optimizers, scalers and modules that each treat a part of
+// it as their own. They are compared with the bare module, where each parameter has a gradient of
+// its own.
 
 import {
   commitOffload,
@@ -17,7 +18,7 @@ import { bitsOf, storedTraining } from './support/offload-training.js';
 import { onRanks, type Rank } from './support/ranks.js';
 import { inputs, layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
-/** Layers in a row, of which it may leave out the last ones. */
+/** Layers in a row, the last of which can be left out. */
 class Chain extends Stack {
   numUsed = 2;
 
@@ -67,7 +68,7 @@ async function run(program: Program, worldSize: number, fsdp?: Partial<FsdpOptio
   return weights!;
 }
 
-/** Weights after the program on the sharded module are those after it on the bare one. */
+/** Expects that the program leaves the sharded module with the same weights as the bare one. */
 async function expectAsBare(
   program: Program,
   worldSize: number,
@@ -345,7 +346,7 @@ describe('over a store', () => {
       await commitOffload(model);
       expect(store.generation).toBe(generation + 2); // the step's, and its own
       expect(bitsOf(await stateDict(model))).toEqual(expected);
-      await optimizer.step(); // a repetition of what is finished
+      await optimizer.step(); // repeats a step that is finished
       expect(bitsOf(await stateDict(model))).toEqual(expected);
     });
   });

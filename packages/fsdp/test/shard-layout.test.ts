@@ -8,7 +8,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
 
-/** Parameters of the given sizes, whose elements count on from 1. */
+/** A module with parameters of the given sizes, whose elements are 1, 2, 3 and so on. */
 class Counting extends Module<[], void> {
   constructor(device: Device, sizes: readonly number[]) {
     super(device);
@@ -62,7 +62,7 @@ describe('shards of every size and number', () => {
           next += length;
         }
         expect(next).toBe(size);
-        // As small as its alignment allows.
+        // A shard is as small as its alignment allows.
         const aligned = Math.ceil(size / worldSize / FLAT_ALIGN_ELEMENTS) * FLAT_ALIGN_ELEMENTS;
         expect(layout.shardLength).toBe(aligned);
       }

@@ -22,7 +22,7 @@ import {
   type Wrap,
 } from './support/scenarios.js';
 
-/** Multiplies by another layer's weight, and adds a bias of its own where it has one. */
+/** Multiplies by another layer's weight, and adds a bias of its own if it has one. */
 class TiedTo extends Module<[x: Tensor], Tensor> {
   readonly weight: Tensor;
   readonly bias: Tensor | undefined;
@@ -54,7 +54,7 @@ class Around extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Is given another layer's weight after it was wrapped. */
+/** Gets another layer's weight after it was wrapped. */
 class Late extends Module<[x: Tensor], Tensor> {
   readonly bias = this.parameter('bias', this.device.full([DIM], 0.1));
   weight: Tensor | undefined;
@@ -63,7 +63,7 @@ class Late extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Where a weight is used a second time. */
+/** Models in which a weight is used a second time, by what uses it. */
 const SHARINGS: Record<string, (device: Device, wrap: Wrap) => Module> = {
   'by a sibling after it': (device, wrap) => {
     const bare = layer(device);
@@ -203,8 +203,8 @@ describe('shared parameters', () => {
         const before = group.stats();
         await trainOnce(model, { first: rank, count: 1 }, step);
         const { allGathers, reduceScatters } = group.stats();
-        // The root once; the user twice; the owner for both in forward. In backward the user's
-        // nodes come first, and it stays until its gradient is final.
+        // The root is gathered once, the user twice, and the owner for both in forward. In backward
+        // the user's nodes come first, and the owner stays until its gradient is final.
         expect(allGathers - before.allGathers).toBe(1 + 2 + 2 + 1);
         expect(reduceScatters - before.reduceScatters).toBe(3);
         expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
@@ -233,7 +233,7 @@ describe('shared parameters', () => {
       const ahead: number[] = [];
       user.atBackward = () => ahead.push(instanceOf(model).tree!.scheduler.inFlightBytes);
       await trainOnce(model, { first: rank, count: 1 });
-      // The user's nodes come first and need the owner too; the one between them follows.
+      // The user's nodes come first and need the owner too; the instance between them comes next.
       expect(ahead).toEqual([between!.units[0]!.fullBytes]);
     });
   });
@@ -254,7 +254,7 @@ describe('shared parameters', () => {
       },
       2,
     );
-    // Inside its owner, whose nodes come after those of a second run.
+    // The user is inside its owner, whose nodes run after those of a second run.
     const inside = (device: Device, wrap: Wrap) => {
       const [first, second, late] = [layer(device), layer(device), new Late(device)];
       const user = wrap(late);
@@ -273,8 +273,8 @@ describe('shared parameters', () => {
       await trainOnce(model, { first: rank, count: 1 });
       const before = group.stats().allGathers;
       await trainOnce(model, { first: rank, count: 1 });
-      // The root once, its owner once each way, the user in forward, its second run and its
-      // backward.
+      // The root is gathered once, the owner once in each direction, and the user in forward, in
+      // its second run and in its backward.
       expect(group.stats().allGathers - before).toBe(1 + 2 + 3);
     });
     await onRanks(1, async ({ device, group }) => {

@@ -1,4 +1,4 @@
-// Parameters in and out of a sharded module.
+// Saving and loading the parameters of a sharded module.
 
 import {
   FullyShardedDataParallel,
@@ -24,7 +24,7 @@ import { shardedWithBuffers, withBuffers } from './support/batch-norm-model.js';
 import { forwardBackward, onRanks, shardedGpt2, TINY } from './support/ranks.js';
 import { layer, Stack, trainOnce } from './support/scenarios.js';
 
-/** Names, shapes and bytes of the module that the sharded ones start from. */
+/** The names, shapes and bytes of the module from which the sharded ones start. */
 async function bareState(): Promise<StateDict> {
   const device = new Device(createReferenceBackend());
   const model = new Gpt2(device, TINY, { seed: 3 });
@@ -73,7 +73,10 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
 });
 
 describe('lazy tensors', () => {
-  /** A saved state whose tensors are read when asked for, and who was read while what. */
+  /**
+   * A saved state whose tensors are read when asked for. It notes each read, and how many others
+   * were pending.
+   */
   function lazyState(state: StateDict) {
     const log: string[] = [];
     let numReading = 0;
@@ -102,7 +105,7 @@ describe('lazy tensors', () => {
       expect(isSameBytes(await stateDict(model), bare)).toBe(true);
       return log;
     });
-    // A rank reads what its shards have a part of.
+    // A rank reads only the tensors of which its shards have a part.
     const all = [...bare.keys()].map((name) => `${name} beside 0`);
     expect(new Set(logs.flat())).toEqual(new Set(all));
     expect(logs.flat().length).toBeLessThan(2 * all.length);
@@ -193,7 +196,7 @@ it('without strict, loads what is there, keeps the rest and passes over stranger
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
     const before = await stateDict(model);
-    // One parameter of a block, all of another; the third block and the root have none.
+    // One parameter of a block is chosen, and all of another; none of the third block and the root.
     const chosen = [...before.keys()].filter(
       (name) => name.includes('h.1.') || name.endsWith('h.0.ln_1.bias'),
     );
@@ -207,7 +210,7 @@ it('without strict, loads what is there, keeps the rest and passes over stranger
     rank.group.onTrace = ({ tag }) => gathered.push(tag ?? '');
     const entries = new Map([...zeros, ['stranger', before.get(chosen[0]!)!]]);
     await loadStateDict(model, entries, { strict: false });
-    // Beside agreements one, of the block with a part of its entries.
+    // Beside the agreements there is one gather: that of the block with some of its entries chosen.
     expect(gathered.filter((tag) => tag !== 'loadStateDict')).toEqual(['block 1']);
     expect(chosen.length).toBeGreaterThan(2);
     expect(isSameBytes(await stateDict(model), new Map([...before, ...zeros]))).toBe(true);
@@ -291,7 +294,7 @@ describe('when', () => {
       const inner = [...gpt2.children().values()][1] as FullyShardedDataParallel;
       const part = await stateDict(inner);
       expect(part.get('ln_1.weight')).toEqual(bare.get('transformer.h.0.ln_1.weight'));
-      // Looking at it has not made it a root for good.
+      // Looking at the state didn't make the inner instance a root for good.
       await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
       expect([model.isRoot, inner.isRoot]).toEqual([true, false]);
       expect(String(inner)).toContain('reshards after forward');
@@ -325,7 +328,7 @@ describe('when', () => {
           }),
         ),
       );
-      expect(inForward[0]).toEqual(after); // copies: the load has not changed them
+      expect(inForward[0]).toEqual(after); // these are copies, which the load has not changed
       expect(await localStateDict(model)).not.toEqual(after);
     });
   });

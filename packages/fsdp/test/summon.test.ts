@@ -1,4 +1,4 @@
-// F35, F14: full parameters for the time of a callback.
+// Full parameters for the duration of a callback.
 
 import {
   type FsdpOptions,
@@ -11,7 +11,7 @@ import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
 import { DIM, inputs, lossOf, Stack, trainOnce } from './support/scenarios.js';
 
-/** Two layers, the second an instance of its own. */
+/** Two layers, of which the second is an instance of its own. */
 function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module, name: string) =>
     new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
@@ -166,7 +166,7 @@ describe('summonFullParams', () => {
             code: 'FSDP_STATE',
           });
           await expect(loss.backward()).rejects.toMatchObject({ code: 'FSDP_STATE' });
-          // A refused backward resets the tree, but not what is summoned.
+          // A refused backward resets the tree, but not the summoned parameters.
           await expect(model.call(inputs(device, rows))).rejects.toMatchObject({
             code: 'FSDP_STATE',
           });

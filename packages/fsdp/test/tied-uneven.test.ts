@@ -1,5 +1,5 @@
-// Tied parameters in unevenly divided shards, over 1 to 8 ranks: one process, whatever is tied
-// where and however often the model runs before a backward.
+// Tied parameters in unevenly divided shards over 1 to 8 ranks equal those of one process, whatever
+// is tied to what and however often the model runs before a backward.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, Module, Sgd } from '@shardweave/nn';
@@ -9,11 +9,11 @@ import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
 import { inputs, lossOf, weightsOf } from './support/scenarios.js';
 
-const IN = 6; // as inputs() of the scenarios
+const IN = 6; // the width of the scenarios' inputs()
 const HIDDEN = 23; // with the biases 3 blocks of 128 elements, over up to 8 ranks
 const STEPS = 4;
 
-/** Uses another module's weight the other way round. */
+/** Uses another module's weight transposed. */
 class Transposed extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, weight: Tensor) {
     super(device);
@@ -24,7 +24,7 @@ class Transposed extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Up and down by one weight. */
+/** Maps up and down again with one weight. */
 class Pair extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, up: Linear) {
     super(device);
@@ -37,7 +37,10 @@ class Pair extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** A pair of its own, then one whose up is the first's too, at the root; a head used twice. */
+/**
+ * A pair with its own weight, then a pair at the root that shares its `up` with the first; the head
+ * is used twice.
+ */
 class Tied extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, parts: Readonly<Record<string, Module>>) {
     super(device);
@@ -68,7 +71,7 @@ function build(device: Device, wrap: Wrap): Module {
   );
 }
 
-/** `numForwards` losses before one backward; mean over the rows. */
+/** Trains with `numForwards` losses before one backward; returns means over the rows. */
 async function train(
   model: Module,
   rows: { readonly first: number; readonly count: number },
@@ -102,7 +105,7 @@ describe.each([1, 2, 3, 4, 5, 6, 7, 8])('world size %i', (worldSize) => {
   ] as readonly { numForwards: number; fsdp: Partial<FsdpOptions> }[])(
     'tied weights train as in one process: $numForwards forwards, $fsdp',
     async ({ numForwards, fsdp }) => {
-      // Whose products have one rounding, so that what is left is the order of the ranks' sums.
+      // The reference's products are rounded once, so only the order of the ranks' sums can differ.
       const backend = createReferenceBackend();
       const [plain] = await onRanks(
         1,

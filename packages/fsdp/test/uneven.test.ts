@@ -1,4 +1,4 @@
-// F36: units whose elements the world size does not divide, and parameters of fewer elements than
+// Units whose elements the world size does not divide, and parameters with fewer elements than
 // ranks. All values are small whole numbers, so that forward and the sums of gradients are exact.
 
 import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
 
 const IN = 3;
-const ROWS = 2; // a rank
+const ROWS = 2; // on each rank
 const LR = 0.25;
 
 interface Case {
@@ -17,7 +17,8 @@ interface Case {
   readonly flattenParameters: boolean;
 }
 
-// 3 x 3 is upstream's; 3 x 100 is cut inside the weight, at element 128 or 256.
+// The layer of 3 x 3 comes from fairscale's test; one of 3 x 100 is cut inside the weight, at
+// element 128 or 256.
 const CASES: readonly Case[] = [2, 3, 4, 5, 6, 7, 8].flatMap((worldSize) =>
   [3, 100].flatMap((outFeatures) =>
     [true, false].map((flattenParameters) => ({ worldSize, outFeatures, flattenParameters })),
@@ -29,7 +30,7 @@ describe('uneven shards', () => {
     'W $worldSize, $outFeatures x 3, flatten $flattenParameters: forward and an SGD update',
     async (one) => {
       const expected = reference(one);
-      const isExact = Number.isInteger(Math.log2(one.worldSize)); // else 1 / W is rounded
+      const isExact = Number.isInteger(Math.log2(one.worldSize)); // otherwise 1 / W is rounded
       await onRanks(one.worldSize, async (rank) => {
         const { output, weight, bias } = await trained(rank, one);
         expect(output).toEqual(expected.outputs[rank.rank]);
@@ -55,7 +56,7 @@ describe('uneven shards', () => {
       expect(unit!.layout.shardLength).toBe(128);
       expect(unit!.fullElements).toBe(8 * 128);
       const [weight, bias] = model.parameters();
-      // Weights and biases begin at multiples of 128 elements: ranks 0 and 1 have one each.
+      // Weights and biases begin at multiples of 128 elements, so ranks 0 and 1 have one each.
       expect(weight!.piece!.length).toBe(rank.rank === 0 ? 9 : 0);
       expect(bias!.piece!.length).toBe(rank.rank === 1 ? 3 : 0);
       model.dispose();
@@ -105,12 +106,12 @@ function initialValues(outFeatures: number) {
   };
 }
 
-/** [ROWS, IN], different on every rank. */
+/** Inputs [ROWS, IN], different on every rank. */
 function inputs(rank: number): number[] {
   return Array.from({ length: ROWS * IN }, (_, i) => ((i + 1) * (rank + 2)) % 9);
 }
 
-/** [ROWS, outFeatures]: multiples of the mean's divisor, so that gradients are whole numbers. */
+/** [ROWS, outFeatures] multiples of the mean's divisor, so that gradients are whole numbers. */
 function lossWeights(outFeatures: number): number[] {
   const count = ROWS * outFeatures;
   return Array.from({ length: count }, (_, i) => count * ((i % 3) - 1));
@@ -146,7 +147,7 @@ function reference({ worldSize, outFeatures }: Case) {
   };
 }
 
-/** Two roundings of f32: of the averaged gradient, and of the update. */
+/** Expects at most two roundings of f32: of the averaged gradient, and of the update. */
 function expectWithinRounding(actual: readonly number[], expected: readonly number[]): void {
   expect(actual).toHaveLength(expected.length);
   for (let i = 0; i < expected.length; i++) {

@@ -1,5 +1,5 @@
-// How parameters become flat ones, and whose values and ranks they have: flattenParameters, rank
-// 0's initial values, replicas of shards, and instances of another process group.
+// How parameters become flat ones, and which rank's values they have: flattenParameters, rank 0's
+// initial values, replicas of shards, and instances of another process group.
 
 import { clipGradNorm, FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { type Module, Sgd } from '@shardweave/nn';
@@ -138,7 +138,7 @@ describe('initial values', () => {
     const ranks = await weightsBySeed({ syncModuleStates: false });
     const { own, sharded } = ranks[0]!;
     expect(sharded).not.toEqual(own);
-    // Shards hold 256 elements: rank 0's has the first layer, rank 1's the second.
+    // Shards have 256 elements: rank 0's holds the first layer, and rank 1's the second.
     expect(sharded.get('0.weight')).toEqual(own.get('0.weight'));
     expect(sharded.get('1.weight')).toEqual(ranks[1]!.own.get('1.weight'));
   });
@@ -167,7 +167,7 @@ describe('replicateGroup', () => {
     const worldSize = shards * replicas;
     const count = 12 / worldSize;
     const perRank = await onRanks(worldSize, async ({ device: seeded, group, rank }) => {
-      // Replicas start from values of their own: those of the first count.
+      // Replicas start from different values, of which the first replica's count.
       const device = rank === 0 ? seeded : new Device(seeded.backend, { seed: rank });
       const processGroup = await group.split(Math.floor(rank / shards));
       const replicateGroup = await group.split(rank % shards);

@@ -1,4 +1,5 @@
-// What policies choose, what configs win, and that models wrapped so train as plain ones.
+// Which modules policies choose, which configs win, and that models wrapped by them train as plain
+// ones do.
 
 import {
   autoWrap,
@@ -31,13 +32,13 @@ import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
 import { forwardBackward, onRanks, type Rank, singleRun, TINY } from './support/ranks.js';
 import { DIM, expectEqualTraining, layer, Stack } from './support/scenarios.js';
 
-// What an instance says of its parameters after forward.
+// How an instance's text describes what becomes of its parameters after forward.
 const RESHARDING = 'reshards after forward';
 const KEEPING = 'keeps parameters until backward';
 
 const LAYER = DIM * DIM + DIM; // elements of one layer
 
-/** Paths of all instances in a module, as the bare module has them; the root is ''. */
+/** The paths of all instances in a module, by the names of the bare module; the root is ''. */
 function wrappedPaths(module: Module): string[] {
   const found: string[] = [];
   const visit = (each: Module, path: string) => {
@@ -52,7 +53,7 @@ function wrappedPaths(module: Module): string[] {
   return found;
 }
 
-/** 0, then 1 holding 1.0 and 1.1, then 2: four layers. */
+/** Layers 0, 1 (which holds 1.0 and 1.1) and 2: four Linears. */
 function nested(device: Device): Stack {
   return new Stack(device, [
     layer(device),
@@ -61,7 +62,7 @@ function nested(device: Device): Stack {
   ]);
 }
 
-/** Runs the body as the one rank of a group of one. */
+/** Runs the body as the only rank of its group. */
 function alone(body: (rank: Rank, wrap: Wrap) => void | Promise<void>): Promise<unknown> {
   return onRanks(1, async (rank) => body(rank, enableWrap({ processGroup: rank.group })));
 }
@@ -129,10 +130,10 @@ describe('autoWrap with the default policy', () => {
   it.each([
     { min: 4 * LAYER + 1, paths: [], numWrapped: 0 },
     { min: 4 * LAYER, paths: [''], numWrapped: 4 * LAYER },
-    // 1 is wrapped as a whole; two layers are left to the root.
+    // Module 1 is wrapped as a whole, and two layers are left to the root.
     { min: 2 * LAYER, paths: ['', '1'], numWrapped: 4 * LAYER },
     { min: LAYER, paths: ['0', '1.0', '1.1', '2'], numWrapped: 4 * LAYER },
-    // What is left to the root is too little.
+    // No module inside the root has that many elements.
     { min: 2 * LAYER + 1, paths: [''], numWrapped: 4 * LAYER },
   ])('from $min elements on wraps $paths', async ({ min, paths, numWrapped }) => {
     await alone(({ device }, wrap) => {
@@ -159,7 +160,7 @@ describe('autoWrap with the default policy', () => {
       const options = { minNumParams: 2 * LAYER + 1, skipParamsCheckForRoot: true };
       const policy = defaultAutoWrapPolicy(options);
       const small = autoWrap(layer(device), policy, wrap);
-      expect(wrappedPaths(small.module)).toEqual([]); // its children aren't even looked at
+      expect(wrappedPaths(small.module)).toEqual([]); // its children aren't visited
       const wide = new Linear(device, { inFeatures: 20, outFeatures: 20 });
       const inner = new Stack(device, [wide, layer(device)]);
       const model = new Stack(device, [inner, layer(device)]);
@@ -177,7 +178,7 @@ describe('autoWrap with the default policy', () => {
       const wrapped = (options: Parameters<typeof defaultAutoWrapPolicy>[0]) =>
         wrappedPaths(autoWrap(build(), defaultAutoWrapPolicy(options), wrap).module);
       const inList = ['0.0.0', '0.0.1.0', '0.0.1.1', '0.0.2', '0.1'];
-      // The attention, 288 elements, is left to the root as a whole.
+      // The attention has 288 elements and is left to the root as a whole.
       expect(wrapped({ minNumParams: LAYER })).toEqual(['', ...inList]);
       const minNumParams = 4 * LAYER;
       expect(wrapped({ minNumParams })).toEqual(['', '0.0']);
@@ -230,7 +231,7 @@ describe('autoWrap', () => {
       expect(attempt).toThrow(FsdpConfigError);
       expect(attempt).toThrow(/'1\.0'/);
       expect(wrappedPaths(model)).toEqual(['1.0']);
-      // The model itself may be wrapped.
+      // The model itself may be wrapped already.
       const outer = autoWrap(wrap(layer(device)), ({ isRoot }) => isRoot, noWrap);
       expect(isFsdp(outer.module)).toBe(true);
     });

@@ -1,5 +1,5 @@
-// Writes to parameters while they are gathered, outside summonFullParams: taken over into the
-// shards, or an error at the next use. None is lost.
+// Writes to parameters while they are gathered, outside summonFullParams: they are taken over into
+// the shards, or the next use is an error. None is lost.
 
 import {
   type FsdpOptions,
@@ -32,7 +32,7 @@ async function evaluate(model: Module): Promise<void> {
   );
 }
 
-/** Writes half of its values into a parameter. */
+/** Halves a parameter's values by a write. */
 async function halve(parameter: Tensor): Promise<void> {
   const { device, dtype } = parameter;
   const values = (await parameter.toArray()) as Float32Array;
@@ -138,7 +138,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       );
       expect(error).toBeInstanceOf(FsdpStateError);
       expect((error as Error).message).toMatch(/'inner' .*bf16 copy .*summonFullParams/);
-      expect(await weightsOf(model)).toEqual(before); // it goes on
+      expect(await weightsOf(model)).toEqual(before); // the model goes on
       await evaluate(model);
     });
   });

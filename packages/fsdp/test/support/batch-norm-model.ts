@@ -1,4 +1,4 @@
-// A model whose buffers change, bare and sharded: what tests of state dicts save and load.
+// A model whose buffers change, bare and sharded, for tests that save and load state dicts.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, Linear, type Module } from '@shardweave/nn';

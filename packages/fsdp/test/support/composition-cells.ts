@@ -1,5 +1,5 @@
-// The axes along which FSDP's features compose, one small model that has all of them, and a cell's
-// run held against one process.
+// The axes along which FSDP's features combine, one small model that has all of them, and the
+// comparison of a cell's run with one process.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, Linear, Module, Sgd } from '@shardweave/nn';
@@ -26,14 +26,17 @@ export const AXES = {
 export type Cell = { readonly [K in keyof typeof AXES]: (typeof AXES)[K][number] };
 
 const STEPS = 2;
-const BATCH = 12; // over 1, 2 or 3 ranks and two micro-batches
-/** inputs() of the scenarios are this wide. */
+const BATCH = 12; // divides over 1, 2 or 3 ranks and two micro-batches
+/** The width of the scenarios' inputs(). */
 const IN = 6;
 
-/** f32: rounding of another order of sums. f16: a few roundings of 2^-11 of values below 2. */
+/**
+ * For f32 the rounding of sums in another order; for f16 a few roundings of 2^-11 of values below
+ * 2.
+ */
 const TOLERANCE = { f32: 2e-6, f16: 4e-3, 'f16, reduced in f32': 4e-3 } as const;
 
-/** Another module's weight, used the other way round, and a bias of its own. */
+/** Uses another module's weight transposed, with a bias of its own. */
 class Tied extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, weight: Tensor, outFeatures: number) {
     super(device);
@@ -46,7 +49,7 @@ class Tied extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Two layers and a residual; tied: of one weight. */
+/** Two layers and a residual connection; with `tied` both layers share one weight. */
 class Block extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, dim: number, isTied: boolean) {
     super(device);
@@ -84,7 +87,7 @@ class Row extends Module<[x: Tensor], Tensor> {
 
 type Wrap = (module: Module<[x: Tensor], Tensor>, name: string) => Module<[x: Tensor], Tensor>;
 
-/** What is wrapped where; `wrap` leaves modules as they are in the plain run. */
+/** Builds a cell's model. In the plain run `wrap` returns modules as they are. */
 function build(device: Device, cell: Cell, wrap: Wrap): Module {
   const dim = cell.shape === 'even' ? 8 : 7; // 8 x 16 is a whole block of 128 elements
   const { checkpointing, nesting } = cell;
@@ -115,7 +118,7 @@ function build(device: Device, cell: Cell, wrap: Wrap): Module {
   return wrap(model, 'root');
 }
 
-/** Before the root is wrapped, after the blocks are. */
+/** Freezes parameters after the blocks are wrapped and before the root is. */
 function freeze(model: Module, what: Cell['frozen']): void {
   for (const [name, tensor] of model.namedParameters()) {
     const isBlockWeight = /(first|second).*weight/.test(name);
@@ -150,7 +153,7 @@ interface Outcome {
   readonly weights: ReadonlyMap<string, Float32Array>;
 }
 
-/** One micro-batch; its mean counts as `weight` of the step's. */
+/** The backward of one micro-batch, whose mean counts as `weight` of the step's. */
 function backwardOf(model: Module, rows: Rows, step: number, weight: number): Promise<number> {
   const { device } = model;
   return device.scope(async () => {
@@ -189,7 +192,7 @@ async function trained(model: Module, rows: Rows, cell: Cell): Promise<Outcome> 
 
 const plainOutcomes = new Map<string, Promise<Outcome>>();
 
-/** The same training by an unsharded model in f32, of whole batches. */
+/** The same training of an unsharded model in f32 with whole batches. */
 function plainOutcome(cell: Cell): Promise<Outcome> {
   const key = `${cell.tied} ${cell.frozen} ${cell.shape}`;
   const known = plainOutcomes.get(key);
@@ -208,7 +211,9 @@ function plainOutcome(cell: Cell): Promise<Outcome> {
   return outcome;
 }
 
-/** Runs a cell on its ranks: losses and weights are one process's, and nothing is left behind. */
+/**
+ * Expects that a cell's ranks have the losses and weights of one process, and leave nothing behind.
+ */
 export async function expectAsOneProcess(cell: Cell): Promise<void> {
   const plain = await plainOutcome(cell);
   const { worldSize } = cell;

@@ -1,5 +1,5 @@
-// The core of what fsdp promises, as programs of one of two ranks over whatever group and device it
-// is given: ranks of one process, processes over sockets, WebGPU. It knows no test runner.
+// The core of what fsdp promises, as programs for one of two ranks over any group and device: ranks
+// in one process, processes over sockets, WebGPU. It depends on no test runner.
 
 import assert from 'node:assert/strict';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -35,16 +35,16 @@ import { DIM, inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './scena
 export interface CoreCase {
   readonly name: string;
   /**
-   * Rejects where a promise is not kept. Every rank runs it.
-   * @param directory an empty one, the same on all ranks
+   * Runs the case on one rank; every rank runs it. Rejects where a promise is not kept.
+   * @param directory an empty directory, the same on all ranks
    */
   run(rank: Rank, directory: string): Promise<void>;
 }
 
-/** Rows of a global batch. */
+/** The rows of a global batch. */
 const BATCH = 12;
 
-/** f32: rounding of another order of sums over a few steps. */
+/** For f32: sums in another order, rounded over a few steps. */
 const TOLERANCE = 2e-6;
 
 type Wrap = (module: Module) => Module;
@@ -54,7 +54,7 @@ function wrapOf({ group }: Rank, options: Partial<FsdpOptions> = {}) {
     new FullyShardedDataParallel(module, { processGroup: group, ...options });
 }
 
-/** Gives every parameter values of its own, the same wherever it is made. */
+/** Gives every parameter its own values, the same wherever the module is made. */
 function withValues<M extends Module>(module: M, seed = 0): M {
   const { device } = module;
   module.parameters().forEach((tensor, index) => {
@@ -67,7 +67,10 @@ function withValues<M extends Module>(module: M, seed = 0): M {
   return module;
 }
 
-/** Weights that shards cut, the middle one in an instance of its own; batch norm has buffers. */
+/**
+ * A model whose weights shards cut. The middle one is in an instance of its own; batch norm has
+ * buffers.
+ */
 function net(
   device: Device,
   wrap: Wrap,
@@ -113,7 +116,7 @@ function adam(model: Module): AdamW {
   return new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0.1 });
 }
 
-/** A dict as text that tells bits apart. */
+/** A dict as text that shows every bit. */
 function textOf(entries: ReadonlyMap<string, StateEntry>): Record<string, string> {
   return Object.fromEntries(
     [...entries].map(([name, { dtype, shape, data }]) => [
@@ -139,7 +142,7 @@ function assertClose(
   }
 }
 
-/** The bare module's dict, in f32. */
+/** The bare module's dict in f32, as text. */
 async function bareText(device: Device, hasBuffers: boolean): Promise<Record<string, string>> {
   const bare = net(device, (module) => module, { hasBuffers });
   const entries: StateDict = new Map();
@@ -191,7 +194,7 @@ async function statesGoOutAndIn(rank: Rank): Promise<void> {
 
   const other = sharded(rank, { reshardAfterForward: false, flattenParameters: false }, 50);
   await loadStateDict(other, whole);
-  // Batch norms' running statistics are each rank's own, and so are the dict's.
+  // Running statistics of batch norms belong to each rank, and so does its dict.
   assert.deepEqual(textOf(await stateDict(other)), textOf(whole));
   const forFirst = await stateDict(model, { stateDictOnRank0Only: true });
   assert.deepEqual(textOf(forFirst), rank.rank === 0 ? textOf(whole) : {});
@@ -225,7 +228,7 @@ async function summonShowsAndKeeps(rank: Rank): Promise<void> {
   };
   await summonFullParams(model, () => fillAll(9), { volatile: true });
   assert.deepEqual(textOf(await stateDict(model)), bare);
-  // Each rank writes its own number, which lasts in its own shard.
+  // Each rank writes its own number, which only its own shard keeps.
   await summonFullParams(model, () => fillAll(1 + group.rank));
   const values = [...(await stateDict(model)).values()].flatMap(({ data }) => [
     ...new Float32Array(data.slice().buffer),
@@ -248,14 +251,14 @@ async function noSyncAddsUp(rank: Rank): Promise<void> {
       [0, 1].map(() => wrap(new Dot(rank.device, LENGTH))),
     );
     const model = wrap(inner);
-    // In bf16 256 + 1 is 256.
+    // In bf16, 256 + 1 is 256.
     await model.noSync(async () => {
       for (const value of [256, 1, 1]) {
         await backwardOf(model, LENGTH, value);
       }
     });
     assert.deepEqual(await firstGradients(model), [undefined, undefined]);
-    inner.chosen = [1]; // the last backward misses the first part
+    inner.chosen = [1]; // the last backward doesn't reach the first part
     await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
     assert.deepEqual(await firstGradients(model), [258, 258 + 4]);
     model.zeroGrad();
@@ -285,7 +288,7 @@ async function savesComeBack(rank: Rank, directory: string): Promise<void> {
     const state = [...(full?.state ?? [])].map(([name, { step, tensors }]) => {
       return [name, step, textOf(tensors)];
     });
-    // Running statistics are saved from the first rank, and are each rank's own in a dict.
+    // A save has the first rank's running statistics; a dict has the rank's own.
     const dict = Object.entries(textOf(await stateDict(model)));
     return [dict.filter(([name]) => rank.rank === 0 || !name.includes('running')), state];
   };
@@ -375,7 +378,7 @@ async function overflowSkipsEverywhere(rank: Rank): Promise<void> {
   }
 }
 
-/** Wraps a case: nothing of it stays on the device. */
+/** Wraps a case so that it also checks that nothing is left on the device. */
 function leavingNothing(run: CoreCase['run']): CoreCase['run'] {
   return async (rank, directory) => {
     await rank.device.scope(() => run(rank, directory));

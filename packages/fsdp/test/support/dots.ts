@@ -1,4 +1,5 @@
-// Modules whose gradients are known exactly: a weight's gradient is the input it is multiplied by.
+// Modules whose gradients are known exactly: the gradient of a weight is the input that it is
+// multiplied by.
 
 import { type FullyShardedDataParallel, isFsdp } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';
@@ -18,7 +19,7 @@ export class Dot extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** The sum of its parts' outputs, of those that are chosen. */
+/** The sum of the outputs of its chosen parts. */
 export class Dots extends Module<[x: Tensor], Tensor> {
   chosen: readonly number[];
   /** Parts that run, but whose output is detached. */
@@ -45,7 +46,7 @@ export class Dots extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Backward of the model's output for an input of equal elements. */
+/** Runs backward of the model's output for an input of equal elements. */
 export function backwardOf(model: Module, length: number, value: number): Promise<void> {
   const { device } = model;
   return device.scope(async () => {

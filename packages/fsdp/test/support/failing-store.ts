@@ -1,8 +1,11 @@
-// A store in host memory that fails on demand, as a full or failing disk does.
+// A store in host memory that fails on demand, as a full or broken disk does.
 
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 
-/** Calls reject with `code` where `fails` says so; they have done nothing then. */
+/**
+ * Returns a store whose calls reject with `code` where `fails` returns true, before they have done
+ * anything.
+ */
 export function failingStore(
   code: 'FULL' | 'IO',
   fails: (operation: 'read' | 'write', key: string) => boolean,

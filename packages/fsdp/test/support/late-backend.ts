@@ -1,31 +1,32 @@
 // A device that runs behind its host: everything queued waits its turn, and kernels of one kind
-// take longer. What reads host state in place of the queue, or reuses a buffer too early, shows.
+// take longer. Code that reads host state too early, or reuses a buffer too early, gives wrong
+// results on it.
 
 import type { Backend, BackendBuffer, KernelCalls, KernelName } from '@shardweave/tensor-core';
 
 export interface LateBackendOptions {
-  /** Kernels that wait before they run. */
+  /** Whether kernels of this name wait before they run. */
   readonly slow: (kernel: KernelName) => boolean;
   /**
-   * How long, in turns of the event loop: in each the host goes on as far as it can without them,
-   * however fast the machine.
+   * How long such kernels wait, in turns of the event loop. In each turn the host goes on as far as
+   * it can without them, however fast the machine is.
    */
   readonly numTurns: number;
-  /** Told of each kernel when it runs, not when it is queued. */
+  /** Called with each kernel when it runs, not when it is queued. */
   readonly onRun?: (kernel: KernelName) => void;
-  /** Told of each write, with the number of kernels that wait or run before it. */
+  /** Called at each write with the number of kernels that wait or run before it. */
   readonly onWrite?: (numWaiting: number) => void;
   /**
-   * A broken device, to see that a test would notice: writes overtake what waits. Default false.
+   * Breaks the device, to show that a test would notice: writes overtake what waits. Default false.
    */
   readonly isWritingAtOnce?: boolean;
-  /** Written bytes that may wait when whenWritable resolves. Default: any. */
+  /** How many written bytes may wait when whenWritable resolves. Default: any. */
   readonly fewBytes?: number;
-  /** Told of each write, with the written bytes that wait, its own among them. */
+  /** Called at each write with the written bytes that wait, including its own. */
   readonly onWaitingBytes?: (waitingBytes: number) => void;
 }
 
-/** `inner` behind a queue of its own. Disposing it leaves `inner` as it is. */
+/** Puts `inner` behind a queue. Disposing the result leaves `inner` as it is. */
 export function lateBackend(inner: Backend, options: LateBackendOptions): Backend {
   let tail: Promise<unknown> = Promise.resolve();
   let numWaiting = 0;

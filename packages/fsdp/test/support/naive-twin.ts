@@ -1,6 +1,6 @@
 // What sharded training computes, in the plainest way: all parameters are gathered, the bare module
-// runs, all gradients are reduced, each rank steps its shard. No hooks, no units, no prefetch, no
-// buckets. The fast one is held to it.
+// runs, all gradients are reduced, and each rank steps its shard. There are no hooks, units,
+// prefetch or buckets. The fast implementation must give the same.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type ShardLayout, shardLayout } from '@shardweave/fsdp';
@@ -10,7 +10,7 @@ import type { Tensor } from '@shardweave/tensor-core';
 export interface TwinOptions {
   readonly group: ProcessGroup;
   readonly predivide: number;
-  /** Steps one leaf, [shardLength] f32, whose `grad` is set. */
+  /** Makes the optimizer of one leaf, [shardLength] f32, whose `grad` is set. */
   optimizer(shard: Tensor): Optimizer<object>;
 }
 
@@ -21,7 +21,7 @@ export class NaiveTwin {
   readonly #shard: Tensor;
   readonly #optimizer: Optimizer<object>;
 
-  /** @param module plain, with equal values on all ranks */
+  /** @param module a plain module with equal values on all ranks */
   static async create(module: Module, options: TwinOptions): Promise<NaiveTwin> {
     const twin = new NaiveTwin(module, options);
     const whole = await twin.#flat(module.parameters());
@@ -66,7 +66,7 @@ export class NaiveTwin {
     return loss;
   }
 
-  /** All parameters, at the layout's offsets. */
+  /** Gathers all parameters, at the layout's offsets. */
   async gather(): Promise<Float32Array> {
     const whole = new Float32Array(this.#layout.shardLength * this.#layout.worldSize);
     const own = await this.#shard.storage.read();
@@ -88,7 +88,7 @@ export class NaiveTwin {
     return whole.subarray(rank * shardLength, (rank + 1) * shardLength);
   }
 
-  /** A parameter's values in what `gather` gave. */
+  /** The values of one parameter within the result of `gather`. */
   valuesOf(whole: Float32Array, index: number): Float32Array {
     const start = this.#layout.offsets[index]!;
     return whole.slice(start, start + this.#layout.sizes[index]!);

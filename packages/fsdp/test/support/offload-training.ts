@@ -11,7 +11,7 @@ export interface StoredTraining {
   readonly optimizer: AdamW;
   /** Forward and backward. */
   backward(step: number): Promise<number>;
-  /** That, and the optimizer's step. */
+  /** Forward, backward, and the optimizer's step. */
   step(step: number): Promise<number>;
   dispose(): void;
 }
@@ -48,7 +48,7 @@ export function storedTraining(
   };
 }
 
-/** By name, a digest of each entry's bytes: equal only bit for bit. */
+/** A digest of each entry's bytes by name: equal only for equal bits. */
 export function bitsOf(entries: StateDict): Record<string, string> {
   return Object.fromEntries(
     [...entries].map(([name, { data }]) => [name, createHash('sha256').update(data).digest('hex')]),

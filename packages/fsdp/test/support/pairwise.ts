@@ -1,5 +1,5 @@
 // Rows of an experiment that together have every pair of values of every two axes: far fewer than
-// the product. Greedy, from a seed.
+// the whole product. The choice is greedy and seeded.
 
 export type Axes = { readonly [axis: string]: readonly unknown[] };
 export type RowOf<A extends Axes> = { readonly [K in keyof A]: A[K][number] };
@@ -12,7 +12,7 @@ interface Choice {
   readonly value: unknown;
 }
 
-/** A pair of choices under a text that tells it from others. */
+/** Pairs of choices, each by a text that identifies it. */
 type Pairs = Map<string, readonly [Choice, Choice]>;
 
 function addPair(pairs: Pairs, a: Choice, b: Choice): void {
@@ -31,7 +31,7 @@ export function pairsOf<A extends Axes>(axes: A, row: RowOf<A>): Pairs {
   return pairs;
 }
 
-/** All pairs that there are. */
+/** All pairs of choices of two axes. */
 export function allPairs(axes: Axes): Pairs {
   const pairs: Pairs = new Map();
   const names = Object.keys(axes);
@@ -56,7 +56,7 @@ export function pairwiseRows<A extends Axes>(axes: A, seed: number): RowOf<A>[] 
   const uncovered = allPairs(axes);
   const rows: RowOf<A>[] = [];
   for (const [, wanted] of uncovered) {
-    // A pair that is missing is in every candidate, so that each row covers something.
+    // Every candidate contains a missing pair, so that each row covers at least one.
     let best: RowOf<A> | undefined;
     let most = -1;
     for (let k = 0; k < CANDIDATES; k++) {

@@ -1,4 +1,4 @@
-// The sharded GPT-2 of the tests, and the unsharded run that is its specification.
+// The sharded GPT-2 of the tests, and the unsharded run that specifies its results.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
@@ -34,7 +34,7 @@ export function shardedGpt2(
   options: {
     readonly config?: Partial<Gpt2Config>;
     readonly fsdp?: Partial<FsdpOptions>;
-    /** Checkpoint each block inside its sharding. Default false. */
+    /** Whether each block is checkpointed inside its sharding. Default false. */
     readonly isCheckpointing?: boolean;
     /** Default false. */
     readonly deferInit?: boolean;
@@ -63,7 +63,7 @@ export function shardedGpt2(
   return { model, gpt2 };
 }
 
-/** An unsharded run: the specification of every sharded one. */
+/** An unsharded run, which specifies the results of every sharded one. */
 export async function singleRun(
   steps: number,
   batch: number,

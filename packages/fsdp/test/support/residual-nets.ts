@@ -1,5 +1,5 @@
-// Residual networks with batch norms, trained in replicas (the specification) or sharded, each rank
-// with rows of its own and two forwards a step.
+// Residual networks with batch norms, trained in replicas (the specification) or sharded. Each rank
+// has its own rows, and two forwards in a step.
 
 import { autoWrapBn, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, checkpoint, type Module, Sgd, SyncBatchNorm } from '@shardweave/nn';
@@ -22,11 +22,11 @@ export interface NetOptions {
 export interface ShardedNetOptions extends NetOptions {
   readonly fsdp?: Partial<FsdpOptions>;
   readonly isWrappingBn?: boolean;
-  /** Where each block is checkpointed: inside its wrapper, or around it. Default nowhere. */
+  /** Where each block is checkpointed: inside its wrapper, or around it. Default: nowhere. */
   readonly checkpoint?: 'inside' | 'outside';
-  /** A whole copy on each rank, by hybrid sharding over groups of one. Default false. */
+  /** Whether each rank keeps a whole copy, by hybrid sharding over groups of one. Default false. */
   readonly isReplicating?: boolean;
-  /** Runs on the model before training, and after each backward. */
+  /** Called with the model before training, and after each backward. */
   readonly inspect?: (model: FullyShardedDataParallel, when: 'made' | 'stepped') => void;
 }
 
@@ -34,11 +34,11 @@ export interface ShardedNetOptions extends NetOptions {
 export interface NetOutcome {
   readonly losses: readonly number[];
   readonly weights: ReadonlyMap<string, Float32Array>;
-  /** Its own, for statistics of batches differ. */
+  /** The rank's own buffers, since statistics of batches differ. */
   readonly buffers: ReadonlyMap<string, readonly number[]>;
 }
 
-/** Each rank has the whole net; gradients are averaged over ranks. */
+/** Trains with the whole net on each rank and gradients averaged over ranks. */
 export function trainReplicas(worldSize: number, options: NetOptions): Promise<NetOutcome[]> {
   return onRanks(worldSize, async (rank) => {
     const model = await makeNet(rank, options);
@@ -52,7 +52,7 @@ export function trainReplicas(worldSize: number, options: NetOptions): Promise<N
   });
 }
 
-/** Each block, the stem and the head in a unit of their own. */
+/** Trains with each block, the stem and the head in a unit of their own. */
 export function trainSharded(worldSize: number, options: ShardedNetOptions): Promise<NetOutcome[]> {
   return onRanks(worldSize, async (rank) => {
     const net = await makeNet(rank, options);
@@ -133,9 +133,9 @@ async function train(
 }
 
 /**
- * This rank's part of a batch: all ranks' rows in one sequence. Squares, because the sine of equal
- * steps has rows of two dimensions in all: a channel that nearly cancels them has a variance of a
- * thousandth, and normalization multiplies every rounding by thirty.
+ * This rank's part of a batch; the rows of all ranks are one sequence. They use squares because the
+ * sine of equal steps spans only two dimensions: a channel that nearly cancels them would have a
+ * variance of a thousandth, and normalization would multiply every rounding by thirty.
  */
 function rowsOf({ device, rank, worldSize }: Rank, batch: number, rows: number) {
   const first = (batch * worldSize + rank) * rows;

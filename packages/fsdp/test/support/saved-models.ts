@@ -1,4 +1,4 @@
-// A model worth saving in parts, and readers that count, for the tests of saves.
+// A model that is worth saving in parts, and readers that count, for the tests of saves.
 
 import { openSave, type PieceReader, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import {
@@ -14,8 +14,8 @@ import { onRanks, optimizerGroups, type Rank } from './ranks.js';
 import { DIM, Stack, trainOnce } from './scenarios.js';
 
 /**
- * Places for saves in host memory, and a reader of one that counts what is read, and how much at
- * once.
+ * A destination for saves in host memory, and readers that count the bytes read and the largest
+ * read.
  */
 export function place(): PieceStore {
   return piecesIn(createHostStore());
@@ -44,7 +44,7 @@ export function counting(store: PieceReader): CountingReader {
   return reader;
 }
 
-/** What a save holds, without the id that every save has another of. */
+/** What a save holds, without its id, which differs from save to save. */
 export async function contentsOf(store: PieceStore): Promise<unknown> {
   const { id, tensors, optimizer, extra } = await openSave(store);
   const files = (await store.files()).filter((file) => file.startsWith(id)).sort();
@@ -59,13 +59,13 @@ export async function contentsOf(store: PieceStore): Promise<unknown> {
   return JSON.parse(text.replaceAll(id, 'save'));
 }
 
-/** Names of the parameters and buffers in a save. */
+/** The names of the parameters and buffers in a save. */
 export async function namesIn(store: PieceStore): Promise<string[]> {
   const { tensors } = await openSave(store);
   return [...tensors.values()].flatMap(({ kind, name }) => (kind === 'state' ? [] : [name])).sort();
 }
 
-/** Weights that shards cut, and buffers. */
+/** A model with buffers whose weights shards cut. */
 export function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module) =>
     new FullyShardedDataParallel(module, { processGroup: group, ...options });
@@ -98,7 +98,7 @@ export async function train(
   }
 }
 
-/** Everything whole, as texts: typed arrays compare slowly. */
+/** The whole state of model and optimizer as texts, since typed arrays compare slowly. */
 export async function everything(model: FullyShardedDataParallel, optimizer: Optimizer<object>) {
   const text = ({ shape, data }: { shape: readonly number[]; data: Uint8Array }) =>
     `[${shape.join()}] ${Buffer.from(data).toString('base64')}`;

@@ -1,5 +1,5 @@
-// Runs the same training once on a plain module and once with parts of it wrapped, over several
-// ranks, and holds losses and weights equal.
+// Runs the same training once on a plain module and once with parts of it wrapped over several
+// ranks, and compares losses and weights.
 
 import { toF32Array } from '@shardweave/dtypes';
 import { type FsdpOptions, FullyShardedDataParallel, isFsdp, stateDict } from '@shardweave/fsdp';
@@ -18,7 +18,7 @@ import { onRanks } from './ranks.js';
 export const DIM = 6;
 const BATCH = 12; // divides by 1, 2, 3 and 4
 
-/** Wraps a module, or returns it where the plain run is made. */
+/** Wraps a module; in the plain run it returns the module itself. */
 export type Wrap = <M extends Module>(module: M, options?: Partial<FsdpOptions>) => Module;
 
 export interface Rows {
@@ -28,15 +28,15 @@ export interface Rows {
 
 export interface Scenario {
   readonly build: (device: Device, wrap: Wrap) => Module;
-  /** One step's forwards and backwards; returns the loss. Default trainOnce. */
+  /** Runs one step's forwards and backwards, and returns the loss. Default: trainOnce. */
   readonly run?: (model: Module, rows: Rows, step: number) => Promise<number>;
   readonly steps?: number;
   readonly fsdp?: Partial<FsdpOptions>;
-  /** Parameters that the optimizer gets. Default all. */
+  /** Parameters that the optimizer gets. Default: all. */
   readonly optimized?: (model: Module) => readonly Tensor[];
 }
 
-/** Layers in a row, tanh after each. */
+/** Layers in a row, with tanh after each. */
 export class Stack extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, layers: readonly Module[]) {
     super(device);
@@ -58,7 +58,7 @@ export function layer(device: Device): Linear {
   return new Linear(device, { inFeatures: DIM, outFeatures: DIM });
 }
 
-/** [rows, DIM] */
+/** Inputs [rows, DIM]. */
 export function inputs(device: Device, rows: Rows, step = 0): Tensor {
   const values = Float32Array.from({ length: rows.count * DIM }, (_, i) =>
     Math.sin(i + 1 + rows.first * DIM + 100 * step),
@@ -80,7 +80,7 @@ export function trainOnce(model: Module, rows: Rows, step = 0): Promise<number> 
   });
 }
 
-/** Whole weights by name, whatever is wrapped; a tied one under its first name. */
+/** Whole weights by name, whatever is wrapped. A tied weight has its first name. */
 export async function weightsOf(
   model: Module,
   seen: Set<Tensor> = new Set(),
@@ -160,7 +160,7 @@ export async function shardedOutcome(scenario: Scenario, worldSize: number): Pro
   return { losses, weights: perRank[0]!.weights, live: perRank[0]!.live };
 }
 
-/** Losses and weights are those of the plain run, to a tolerance of f32. */
+/** Expects the plain run's losses and weights within a tolerance for f32. */
 export async function expectEqualTraining(scenario: Scenario, worldSize: number): Promise<Outcome> {
   const plain = await plainOutcome(scenario);
   const sharded = await shardedOutcome(scenario, worldSize);
