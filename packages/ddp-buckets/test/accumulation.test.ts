@@ -1,4 +1,4 @@
-// Several backwards for one step: reduced each, or only the last one.
+// Several backwards in one step, of which each is reduced or only the last one.
 
 import { checkpoint, Linear, Module } from '@shardweave/nn';
 import { add, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
@@ -36,7 +36,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
         expect(await pulled(model)).toEqual(rank.rank === 0 ? { a: 1, b: 2 } : { a: 12, b: 24 });
         await pull(model, 100 * rank.rank);
         expect(await pulled(model)).toEqual({ a: 56.5, b: 113 });
-        await pull(model, rank.rank); // the local sum is gone: it is not reduced twice
+        await pull(model, rank.rank); // the local sum was cleared, so it isn't reduced twice
         expect(await pulled(model)).toEqual({ a: 57, b: 114 });
       });
     });
@@ -50,7 +50,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
         await pull(model, 1 + rank.rank);
         await pull(model, 1 + rank.rank);
         expect(rank.group.stats()).toMatchObject({ allReduces, allGathers });
-        expect(model.activeParams).toEqual([]); // no bookkeeping either
+        expect(model.activeParams).toEqual([]); // nothing is recorded either
         expect((await pulled(model)).a).toBe(2 + 2 * rank.rank);
         model.enableAllreduce();
         await pull(model, 1 + rank.rank);
@@ -114,7 +114,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
             await add(first, await model.call(10)).backward();
           });
           expect(await pulled(model)).toEqual({ a: 11.5, b: 23 });
-          expect(rank.group.stats().allReduces - before).toBe(2); // a bucket each
+          expect(rank.group.stats().allReduces - before).toBe(2); // one for each bucket
         }
       });
     });
@@ -136,7 +136,7 @@ it('an inner noSync leaves the outer one as it was', async () => {
   });
 });
 
-/** Hands one gradient to both of its parameters. */
+/** Gives the same gradient to both of its parameters. */
 class Pair extends Module<[], Tensor> {
   readonly #pair: readonly Tensor[];
 

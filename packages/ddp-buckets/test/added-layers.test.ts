@@ -1,4 +1,4 @@
-// Layers that come after wrapping: all ranks have rank 0's values of them, as of the others.
+// Layers that are added after wrapping: all ranks get rank 0's values, as for the other layers.
 
 import { DdpStructureError } from '@shardweave/ddp-buckets';
 import { BatchNorm1d, Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
@@ -34,7 +34,7 @@ function step(model: Module, { rank, device }: Rank): Promise<void> {
   });
 }
 
-/** All parameters and buffers, one after the other. */
+/** The values of all parameters and buffers, one after the other. */
 async function valuesOf(module: Module): Promise<number[]> {
   const named = [...module.namedParameters(), ...module.namedBuffers()];
   const values = await Promise.all(named.map(([, tensor]) => tensor.toArray()));
@@ -62,7 +62,7 @@ it.each([
       await step(model, rank);
       await optimizer.step();
     }
-    // Once: its parameters, and the order of the buckets.
+    // One broadcast for its parameters, and one for the order of the buckets.
     expect(rank.group.stats().broadcasts - before).toBe(2);
     return { called, trained: await valuesOf(net) };
   });

@@ -1,4 +1,5 @@
-// What ranks must have in common: parameters at the start, values, and what is trained.
+// What ranks must have in common: the parameters at the start, their values, and which of them are
+// trained.
 
 import { DdpStructureError } from '@shardweave/ddp-buckets';
 import { checkpoint, loadStateDict, Module, stateDict } from '@shardweave/nn';
@@ -43,10 +44,10 @@ describe('initialize', () => {
       }
       expect([...(await counting.count.toArray())]).toEqual([10, 10]);
       const { broadcasts } = rank.group.stats();
-      expect(broadcasts).toBe(2); // f32 and f16
+      expect(broadcasts).toBe(2); // one for f32 and one for f16
       await model.initialize();
       await model.call(1);
-      expect(rank.group.stats().broadcasts).toBe(broadcasts); // once
+      expect(rank.group.stats().broadcasts).toBe(broadcasts); // there are no more
     });
   });
 
@@ -122,7 +123,7 @@ it('the broadcast of a large model sends each byte once, in pieces', async () =>
       const { broadcasts, bytesSent } = rank.group.stats();
       expect(broadcasts).toBe(2);
       const parameterBytes = rank.rank === 0 ? 4 * (2 * large + 10) : 0;
-      expect(bytesSent - parameterBytes).toBeLessThan(100); // what they agreed on
+      expect(bytesSent - parameterBytes).toBeLessThan(100); // the agreement's own messages
       expect((await bag.get('b').toArray()).every((value) => value === 1)).toBe(true);
       bag.dispose();
     },
@@ -165,7 +166,7 @@ describe('the trainable set', () => {
     const errors = await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3, b: 5, c: 5 });
       if (rank.rank === 1) {
-        bag.get('b').requiresGrad = false; // a and c are 2 of 3
+        bag.get('b').requiresGrad = false; // a and c are two of three
       }
       const model = wrap(bag, rank);
       const error = await pull(model, 1).catch((failure: unknown) => failure as Error);
@@ -188,7 +189,8 @@ describe('the trainable set', () => {
       const counts = () => model.communicators.map((group) => group.stats().allReduces);
       const before = counts();
       bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // buckets of equal sizes
-      // The comparison waits its turn on the first stream; the second one has nothing before it.
+      // The comparison waits for its turn on the first stream, and nothing is before it on the
+      // second.
       let release = () => {};
       const held = new Promise<void>((resolve) => {
         release = resolve;
@@ -213,7 +215,7 @@ describe('the trainable set', () => {
       const bag = new Bag(rank.device, { a: 3, b: 5, c: 5 });
       const model = wrap(bag, rank);
       await pull(model, 1);
-      bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // as many elements left
+      bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // equally many elements are left
       return pull(model, 1).catch((failure: unknown) => failure as Error);
     });
     for (const error of errors) {
@@ -251,7 +253,7 @@ describe('values', () => {
       expect(await stateDict(model)).toEqual(await stateDict(bare));
       loadStateDict(bare, await stateDict(model));
       model.zeroGrad();
-      await pull(model, 1 + rank.rank); // buckets are as they were
+      await pull(model, 1 + rank.rank); // the buckets are as they were
       expect(await pulled(model)).toEqual({ 'bag.a': 1.5, 'bag.b': 3 });
     });
   });

@@ -1,5 +1,5 @@
-// Calls that are not waited for before the next one: they take turns on their group, in the order
-// in which they were made, however long each takes on a rank.
+// Calls made without waiting for the one before: they take turns on their group in the order in
+// which they were made, however long each takes on a rank.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type CommunicationHook, Reducer } from '@shardweave/ddp-buckets';
@@ -8,14 +8,16 @@ import { add, type Device, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js';
 
-/** Lets other work go first, `count` times. */
+/** Lets other work run first, `count` times. */
 async function lag(count: number): Promise<void> {
   for (let i = 0; i < count; i++) {
     await new Promise((resolve) => setImmediate(resolve));
   }
 }
 
-/** Each rank hears late of the end of other collectives than the others do. */
+/**
+ * A group in which each rank hears late of the end of other collectives than the other ranks do.
+ */
 function withLags(group: ProcessGroup): ProcessGroup {
   let numCalls = 0;
   for (const name of ['allGather', 'broadcast', 'allReduce'] as const) {
@@ -84,7 +86,8 @@ it('one backward through two wrappers of a group, whose buckets are ready in ano
     let numStarted = 0;
     const wrapped = [0, 1].map((number) => {
       const bag = new Bag(rank.device, { a: 3, b: 3 });
-      // A read-back of one wrapper's gradients takes longer than the other's, by rank.
+      // Reading back one wrapper's gradients takes longer than the other's, and which one differs
+      // by rank.
       const communicationHook: CommunicationHook = {
         name: 'ordered',
         isSerial: true,

@@ -1,5 +1,5 @@
-// A4: training by buckets and by an all-reduce for each parameter is the same, bit for bit: losses,
-// gradients and weights that move, over dtypes, batch norms, loss scales and options.
+// Training by buckets equals training by one all-reduce for each parameter, bit for bit: losses,
+// gradients and changing weights, over dtypes, batch norms, loss scales and options.
 
 import { type DdpOptions, naiveAllReduce } from '@shardweave/ddp-buckets';
 import {
@@ -29,7 +29,7 @@ const [DIM, ROWS, STEPS] = [6, 4, 4];
 type Norm = 'none' | 'batch' | 'sync';
 type Scale = 1 | 128 | 'dynamic';
 
-/** Two matrices of a dtype, with a batch norm in f32 between them or none. */
+/** Two matrices of one dtype, optionally with a batch norm in f32 between them. */
 class Net extends Module<[x: Tensor], Tensor> {
   readonly #weights: readonly Tensor[];
   readonly #norm: BatchNorm1d | undefined;
@@ -72,7 +72,7 @@ function trained({ dtype, norm, scale }: Training, options: Partial<DdpOptions> 
     const { device, group } = rank;
     const bare = new Net(device, dtype, await normOf(rank, norm));
     const model = options === 'naive' ? bare : wrap(bare, rank, options);
-    // In f16 the first gradients of the dynamic scale overflow.
+    // In f16 the first gradients overflow under the dynamic scale.
     const initScale = scale === 'dynamic' ? 2 ** 22 : scale;
     const growthInterval = scale === 'dynamic' ? 2 : STEPS + 1;
     const scaler = new LossScaler({ initScale, growthInterval, backoffFactor: 2 ** -8 });
@@ -142,7 +142,7 @@ describe('losses, gradients and weights are those of the naive version', () => {
   it.each(cases)('$dtype, norm $norm, loss scale $scale', async (training) => {
     const naive = await trained(training, 'naive');
     for (const [index, options] of VARIANTS.entries()) {
-      // A case takes a third of them, three neighbors all.
+      // Each case runs with a third of the options, and three neighboring cases cover all.
       if ((index + cases.indexOf(training)) % 3 !== 0) {
         continue;
       }

@@ -1,4 +1,4 @@
-// Which parameters travel together, in which order, and when that changes.
+// Which parameters share a bucket, in which order, and when that changes.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -7,7 +7,7 @@ import { Bag, type BagSpec, onRanks, pull, pulled, type Rank, wrap } from './sup
 
 const ABCD = { a: 100, b: 100, c: 100, d: 100 };
 
-/** Buckets before and after the first backward, on every rank. */
+/** The buckets before and after the first backward, on every rank. */
 async function bucketsOf(
   spec: BagSpec,
   options: Partial<DdpOptions>,
@@ -114,7 +114,7 @@ describe("a bucket past the device's binding limit splits", () => {
     expect(learned).toEqual([
       ['d', 'c'],
       ['b', 'a'],
-    ]); // 228 elements each, gaps included
+    ]); // each takes 228 elements, gaps included
     expect(gradients).toEqual({ a: 1, b: 2, c: 3, d: 4 });
     const delayed = await bucketsOf(ABCD, { delayAllreduce: true }, { maxViewBytes: 1024 });
     expect(delayed.learned).toEqual([
@@ -154,7 +154,7 @@ describe("a bucket past the device's binding limit splits", () => {
     const body = async (rank: Rank) => {
       const bag = new Bag(rank.device, { a: 10, b: 1000, c: 10 });
       const model = wrap(bag, rank, { messageSize: 1e6, findUnusedParameters: true });
-      await pull(model, 1 + rank.rank, ['a', 'c']); // no op here takes the whole of b
+      await pull(model, 1 + rank.rank, ['a', 'c']); // b is larger than this backend's largest view
       expect(model.buckets).toEqual([['c', 'a'], ['b']]);
       expect(await pulled(model)).toEqual({ a: 1.5, b: undefined, c: 4.5 });
     };
@@ -220,7 +220,7 @@ describe('the order', () => {
       const learned = [['b'], ['d'], ['a'], ['c']];
       expect(model.buckets).toEqual(learned);
       expect(model.isLearned).toBe(true);
-      await pull(model, 1, ['a', 'b', 'c', 'd']); // another order now changes nothing
+      await pull(model, 1, ['a', 'b', 'c', 'd']); // another order changes nothing now
       expect(model.buckets).toEqual(learned);
     });
   });
@@ -232,7 +232,7 @@ describe('the order', () => {
       const model = wrap(new Bag(rank.device, ABCD), rank, options);
       await pull(model, 1);
       tags.length = 0;
-      // Rank 1's come in reverse, rank 2's first bucket comes last.
+      // Rank 1's order is reversed, and in rank 2's the first bucket comes last.
       const orders = [
         ['a', 'b', 'c', 'd'],
         ['d', 'c', 'b', 'a'],

@@ -28,7 +28,7 @@ import {
 
 const DIM = 16;
 
-/** Two layers, with gradients of many sizes of value. */
+/** Two layers whose gradients differ widely in magnitude. */
 function layers({ device }: Pick<Rank, 'device'>): Sequential {
   return new Sequential(
     device,
@@ -54,7 +54,7 @@ async function flatGradients(model: ReturnType<typeof wrap>): Promise<number[]> 
 }
 
 /**
- * Bytes that rank 0 sends, and its gradients, of step after step; all ranks agree on the latter.
+ * The bytes that rank 0 sends and its gradients, step by step. All ranks have the same gradients.
  */
 async function reduced(
   makeHook: () => CommunicationHook | undefined,
@@ -173,7 +173,7 @@ it('the default hook sends exact values over a group that compresses by default'
   await Promise.all(
     groups.map(async (group, rank) => {
       const model = wrap(new Bag(new Device(backend), { a: 3 }), { group });
-      await pull(model, 1.0009765625 + rank); // eleven bits of mantissa
+      await pull(model, 1.0009765625 + rank); // the factor needs eleven bits of mantissa
       expect(await pulled(model)).toEqual({ a: 1.5009765625 });
       await group.close();
     }),
@@ -242,7 +242,7 @@ describe('powerSgdHook', () => {
       const { device } = rank;
       const linear = new Linear(device, { inFeatures: DIM, outFeatures: DIM });
       const model = wrap(linear, rank, { communicationHook: powerSgdHook() });
-      // Each rank's gradient of the weight is the same vector times ones: their mean has rank 1.
+      // Each rank's gradient of the weight is the same vector times ones, so their mean has rank 1.
       const values = (r: number) =>
         Float32Array.from({ length: DIM }, (_, i) => (1 + r) * Math.cos(i));
       await device.scope(async () => {
@@ -290,7 +290,7 @@ describe('powerSgdHook', () => {
       const { gradients } = await reduced(hook, { steps: 20, worldSize: 3 });
       return distance(gradients[19]!, gradients[18]!);
     };
-    // Warm ones settle on the best factors of a gradient that stays.
+    // Factors that are kept from step to step settle on the best ones for a constant gradient.
     expect(await changeOf(true)).toBeLessThan((await changeOf(false)) / 10);
   });
 });
@@ -309,7 +309,7 @@ describe('a step that overflows', () => {
         const communicationHook: CommunicationHook = {
           ...hook,
           reduce: (bucket) => {
-            // As a loss that is scaled too far gives it, on one rank.
+            // One rank has such a gradient, as after a loss that was scaled too far.
             if (isBad && rank.rank === 1) {
               new Float32Array(bucket.bytes.buffer).fill(bad);
             }
@@ -353,13 +353,13 @@ async function trainedLoss(makeHook: () => CommunicationHook): Promise<number> {
 
 it('bf16, int8 and PowerSGD train a GPT nearly as exact gradients do', async () => {
   const exact = await trainedLoss(() => allReduceHook);
-  expect(exact).toBeLessThan(2.9); // from 3.6
+  expect(exact).toBeLessThan(2.9); // it began at 3.6
   for (const makeHook of [
     () => compressionHook({ wire: 'bf16' }),
     () => compressionHook({ wire: 'int8' }),
-    // A few exact steps first, as PyTorch's hook begins: factors that start at random with the
-    // training cost up to a third of a unit of loss over six initial models, and after five steps a
-    // twentieth.
+    // A few exact steps come first, as with PyTorch's hook. Factors that start at random together
+    // with the training cost up to a third of a unit of loss over six initial models, and a
+    // twentieth after five exact steps.
     () => powerSgdHook({ matrixApproximationRank: 4, startStep: 5 }),
   ]) {
     expect(await trainedLoss(makeHook), makeHook().name).toBeLessThan(exact + 0.1);

@@ -1,4 +1,4 @@
-// Dropout over ranks: which elements each rank drops, where steps are begun and where nobody does.
+// Dropout over ranks: which elements each rank drops, with and without beginStep.
 
 import { Checkpoint, Dropout, Linear, Module, Sequential } from '@shardweave/nn';
 import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
@@ -24,7 +24,7 @@ class Masked extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** The mask of `rows` rows of ones. */
+/** The dropout mask for `rows` rows of ones. */
 function maskOf(model: Module, rows: number): Promise<number[]> {
   const { device } = model;
   return device.scope(async () => {
@@ -47,7 +47,7 @@ it('ranks drop elements of their own where nobody begins steps, in each step oth
   for (const a of masks) {
     for (const b of masks) {
       const equal = a.filter((value, i) => value === b[i]).length / a.length;
-      // Two coins agree in half of 128 throws; five standard deviations are 0.22.
+      // Two independent masks agree in half of 128 elements; five standard deviations are 0.22.
       if (a !== b) {
         expect(Math.abs(equal - 0.5)).toBeLessThan(0.22);
       }
@@ -57,7 +57,7 @@ it('ranks drop elements of their own where nobody begins steps, in each step oth
 
 it('and those of their rows in the global batch where they begin them, bit for bit', async () => {
   const masks = await masksOf(async ({ rank, device }, model) => {
-    await maskOf(model, ROWS); // drawn from the stream of the rank
+    await maskOf(model, ROWS); // this draws from the rank's stream
     device.random.begin({ step: 5, rowOffset: rank * ROWS });
     return maskOf(model, ROWS);
   });

@@ -1,5 +1,5 @@
-// One rank fails while the others wait for it. Groups have their time-out of ten minutes: the
-// others learn of it from that rank, or the test fails.
+// One rank fails while the others wait for it. The groups keep their time-out of ten minutes, so
+// the others learn of the failure from that rank or the test fails.
 
 import { allReduceHook, type CommunicationHook } from '@shardweave/ddp-buckets';
 import { Module, Sgd } from '@shardweave/nn';
@@ -7,7 +7,7 @@ import { mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, type Rank, wrap } from './support/ranks.js';
 
-/** Ends a test in which a rank would learn of a failure by time alone, after half a minute. */
+/** Ends a test in which a rank would learn of a failure only by time, after 20 s. */
 const IN_TIME = { timeout: 20_000 };
 
 const PLACES = [
@@ -21,13 +21,13 @@ const PLACES = [
 ] as const;
 type Place = (typeof PLACES)[number];
 
-/** A product of two parameters that fails where it is told to. */
+/** A product of two parameters that fails at the place it is told. */
 class Fragile extends Module<[factor: number], Tensor> {
   readonly a: Tensor;
   readonly b: Tensor;
   readonly rank: number;
   fails: Place | undefined;
-  /** What the backward between the gradients waits for. */
+  /** Resolves when the backward may go on between the two gradients. */
   isHeld: () => Promise<void> = async () => undefined;
 
   constructor({ device, rank }: Rank) {
@@ -58,7 +58,7 @@ class Fragile extends Module<[factor: number], Tensor> {
   }
 }
 
-/** What ranks throw alike is told by what it says without digits. */
+/** The text of a failure; with the digits removed it is the same on every rank. */
 const ownText = (place: Place, rank: number) => `broken in ${place} of rank ${rank}`;
 
 function fragile(rank: Rank, options: { readonly numStreams?: number } = {}) {
@@ -79,7 +79,7 @@ function fragile(rank: Rank, options: { readonly numStreams?: number } = {}) {
   const step = () =>
     rank.device.scope(async () => {
       const out: Tensor = await model.call(1 + rank.rank);
-      // After the wrapper's own hook, with which its backward begins.
+      // This runs after the wrapper's own hook, with which its backward begins.
       rank.device.beforeGradientOf(out, () => inner.failAt('backward before any gradient'));
       const loss = mul(out, rank.device.full([1], 1));
       rank.device.beforeGradientOf(loss, () => inner.failAt('backward of the loss'));
@@ -169,7 +169,7 @@ describe.each(PLACES)('ranks that all fail in their %s', (place) => {
   });
 });
 
-/** Where a hook fails. */
+/** The places where a hook fails. */
 const IN_HOOKS = [
   { isSerial: false, when: 'before its collective' },
   { isSerial: true, when: 'between its collectives' },
@@ -222,8 +222,8 @@ describe.each(IN_HOOKS)('a hook (%j) of the first of three buckets', ({ isSerial
         const { state, model } = late(rank, numStreams);
         await pull(model, 1);
         state.isFailing = rank.rank === 1;
-        // A sum that is whole is no failure of rank 0: it learns of it in the next step at the
-        // latest.
+        // A finished sum is no failure on rank 0, which learns of the other's failure in its next
+        // step at the latest.
         const both = pull(model, 1).then(() => pull(model, 1));
         return both.catch((error: unknown) => error as Error);
       });
@@ -259,7 +259,7 @@ it('the others learn of a hook that failed while backward still goes on', async 
     const { inner, step } = fragile(rank);
     if (rank.rank === 1) {
       inner.fails = 'communication hook';
-      // b's bucket has left, and fails; a's gradient comes when rank 0 has heard of it.
+      // b's bucket has left and fails; a's gradient comes when rank 0 has heard of it.
       inner.isHeld = () => told;
     }
     const error = await step().catch((failure: unknown) => failure as Error);
@@ -308,7 +308,7 @@ describe('a backward that fails in noSync', () => {
       const { inner, model, step } = fragile(rank);
       await step();
       model.zeroGrad();
-      inner.fails = 'backward between two gradients'; // b has its gradient, a has none
+      inner.fails = 'backward between two gradients'; // b has its gradient, and a has none
       await expect(model.noSync(step)).rejects.toThrow('broken');
       inner.fails = undefined;
       model.zeroGrad();

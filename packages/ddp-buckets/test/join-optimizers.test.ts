@@ -1,5 +1,5 @@
-// What optimizers and loss scalers remember after ranks had unequal numbers of steps: an epoch
-// later the ranks' weights are still the same, bit for bit.
+// The state of optimizers and loss scalers after ranks had unequal numbers of steps: an epoch later
+// the ranks' weights are still the same, bit for bit.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import {
@@ -47,7 +47,7 @@ async function stateOf(
   return [...dict.state].map(([name, { step, tensors }]) => [name, step, [...tensors]] as const);
 }
 
-/** Joins, trains an epoch of equal lengths, and gives what each rank has. */
+/** Joins, trains an epoch of equal lengths, and returns what each rank has. */
 function epochAfterJoin(
   makeOptimizers: (model: Module) => readonly Optimizer<{ lr: number }>[],
   options: Partial<DdpOptions> & { readonly divideByInitialWorldSize?: boolean } = {},
@@ -203,6 +203,6 @@ it('join wants all optimizers, and says which parameters are in none', async () 
     for (const parameter of inner.parameters().slice(1)) {
       parameter.requiresGrad = false;
     }
-    await model.join(async () => undefined, { optimizers }); // what is frozen needs none
+    await model.join(async () => undefined, { optimizers }); // frozen parameters need no state
   });
 });

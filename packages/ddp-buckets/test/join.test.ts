@@ -21,7 +21,10 @@ class Tallied extends Bag {
   }
 }
 
-/** Trains for as many steps as a rank has inputs; gradients of each, and the weights at the end. */
+/**
+ * Trains each rank for as many steps as it has inputs; returns the gradients of each step, and the
+ * weights at the end.
+ */
 async function joined(
   numSteps: readonly number[],
   options: {
@@ -56,7 +59,7 @@ async function joined(
   });
 }
 
-/** Sums over three ranks are multiplied by it. */
+/** The factor of sums over three ranks. */
 const THIRD = Math.fround(1 / 3);
 
 describe('join', () => {
@@ -65,7 +68,7 @@ describe('join', () => {
     expect(perRank.map(({ gradients }) => gradients)).toEqual(
       [[2], [2, 5 * THIRD, 2 * THIRD], [2, 5 * THIRD]].map((list) => list.map(Math.fround)),
     );
-    // All have the weights of rank 1, which stepped last.
+    // All ranks have the weights of rank 1, which stepped last.
     const weight = -[2, 5 * THIRD, 2 * THIRD].map(Math.fround).reduce((a, b) => Math.fround(a + b));
     for (const one of perRank) {
       expect(one.weight).toBe(weight);
@@ -84,7 +87,7 @@ describe('join', () => {
     expect(toActive[1]!.gradients).toEqual([2, 2.5, 2]);
     const toAll = await joined([1, 3, 1], factors);
     expect(toAll[1]!.gradients).toEqual([2, 2 * THIRD, 2 * THIRD].map(Math.fround));
-    // Sums are not divided after, whoever has inputs.
+    // Sums are not divided afterwards, whichever ranks have inputs.
     const sums = await joined([1, 2, 2], {
       divideByInitialWorldSize: false,
       gradientAverage: false,

@@ -1,4 +1,4 @@
-// Failures, ends, and several wrappers: what is left over works.
+// Failures, disposal and several wrappers: whatever is left afterwards still works.
 
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { Module, Sequential } from '@shardweave/nn';
@@ -6,7 +6,7 @@ import { add, type Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
-/** Lets its input through; its backward throws where it is told to. */
+/** Passes its input on; its backward throws when it is told to. */
 class Trap extends Module<[x: Tensor], Tensor> {
   isSet = false;
 
@@ -22,7 +22,7 @@ class Trap extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** The trap's backward comes between that of b and that of a. */
+/** A product in which the trap's backward comes between those of b and a. */
 class Trapped extends Module<[factor: number], Tensor> {
   readonly a: Tensor;
   readonly b: Tensor;
@@ -109,6 +109,6 @@ it('a wrapped module works inside others, and in evaluation', async () => {
     const total = await device.noGrad(() => inner.call(1));
     expect(total.node).toBeUndefined();
     expect(rank.group.stats().allGathers).toBe(allGathers);
-    expect(inner.activeParams).toEqual([]); // nothing to reduce yet
+    expect(inner.activeParams).toEqual([]); // there is nothing to reduce yet
   });
 });

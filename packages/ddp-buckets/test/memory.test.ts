@@ -1,4 +1,4 @@
-// Device and host memory of a step: nothing is made after the third, nothing is left.
+// Device and host memory of a step: no buffer is made after the third step, and none is left.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Linear, Sgd } from '@shardweave/nn';
@@ -16,7 +16,7 @@ import {
   wrap,
 } from './support/ranks.js';
 
-/** The host buffers that all-reduces of `groups` get from now on. */
+/** The host buffers of all-reduces on `groups` from now on. */
 function hostBuffersOf(groups: readonly ProcessGroup[]): ReadonlySet<ArrayBufferLike> {
   const seen = new Set<ArrayBufferLike>();
   for (const group of groups) {
@@ -80,7 +80,7 @@ it('host buffers of sizes that no bucket has are let go of', async () => {
     const bag = new Bag(rank.device, { a: 300, b: 200 });
     const model = wrap(bag, rank);
     await model.initialize();
-    /** The host buffers that two backwards use with the present buckets. */
+    /** The host buffers that two backwards use with the current buckets. */
     const buffersNow = async () => {
       const seen = hostBuffersOf([rank.group]);
       for (let step = 0; step < 2; step++) {
@@ -94,7 +94,8 @@ it('host buffers of sizes that no bucket has are let go of', async () => {
     bag.get('b').requiresGrad = false;
     await buffersNow();
     bag.get('b').requiresGrad = true;
-    // The sizes are those of before, the buffers are not: nobody kept them meanwhile.
+    // The sizes are those of before and the buffers are new, since nobody kept the old ones
+    // meanwhile.
     for (const buffer of await buffersNow()) {
       expect(before).not.toContain(buffer);
     }
@@ -167,7 +168,7 @@ it('has each gradient of a linear layer once: it is written into its bucket', as
       await rank.group.barrier();
       copied.length = 0;
       await rank.group.barrier();
-      await step(); // with the first one's gradients beside it
+      await step(); // the first one's gradients are kept beside it
       expect([...(await linear.weight.grad!.toArray())]).toEqual(Array(20).fill(6));
     },
     { backend },
@@ -187,7 +188,7 @@ it('of the first backward has no buffer of all gradients: buckets are capped fro
     };
     const model = wrap(gpt2, rank, SMALL_BUCKETS);
     await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
-    // A cap is a minimum: the parameter that fills a bucket may go beyond it.
+    // A bucket's capacity is a minimum: the parameter that fills it may go beyond it.
     const largestParameter = Math.max(...gpt2.parameters().map(({ size }) => 4 * size));
     const gaps = 16 * 512;
     expect(Math.max(...largest)).toBeLessThan(4096 + largestParameter + gaps);

@@ -1,4 +1,4 @@
-// Ranks of several numeric classes: told to the program, and one norm for all of them.
+// Ranks of several numeric classes: the program is told, and all of them have one norm.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { clipGradNorm, DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
@@ -8,13 +8,16 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
 
-// The classes are those of this host, whose products may be fused.
+// The classes of this host, whose products may be fused.
 const CPU = await new Device(await sharedBackend()).numericClass();
 const REFERENCE = await new Device(createReferenceBackend()).numericClass();
 
 const SIZE = 64;
 
-/** What the gradients of the other class are larger by: more than any rounding, for all to see. */
+/**
+ * The factor by which the other class's gradients are larger: more than any rounding, so that it
+ * shows.
+ */
 const NUDGE = 1 + 2 ** -10;
 
 async function trainedOn(kinds: readonly ('cpu' | 'reference')[], maxNorm: number) {
@@ -58,7 +61,7 @@ it('ranks of two classes say so, and clip by the norm of rank 0', async () => {
   expect(second!.classes).toEqual(first!.classes);
   expect(second!.own / first!.own).toBeCloseTo(NUDGE, 6);
   expect([first!.norm, second!.norm]).toEqual([first!.own, first!.own]);
-  // By the same factor, so they are as much larger as before.
+  // Both are clipped by the same factor, so the ratio is as before.
   const [a, b] = [Math.max(...first!.gradient), Math.max(...second!.gradient)];
   expect(b / a).toBeCloseTo(NUDGE, 6);
 });

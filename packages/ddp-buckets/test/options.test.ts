@@ -1,4 +1,4 @@
-// What is refused before anything is sent, in words that say what to do.
+// What is refused before anything is sent, with errors that say what to do.
 
 import {
   DdpConfigError,
@@ -14,7 +14,7 @@ import { Bag, onRanks, pull, type Rank, wrap } from './support/ranks.js';
 
 const AB = { a: 3, b: 5 };
 
-/** The error's message, after checking its class. */
+/** Returns the error's message, after checking its class. */
 async function refusal(
   options: (rank: Rank, bag: Bag) => Partial<DdpOptions> | Promise<Partial<DdpOptions>>,
 ): Promise<string> {
@@ -181,7 +181,7 @@ describe('states', () => {
       await rank.device.scope(async () => {
         const total = sum(await model.call(1));
         rank.device.beforeGradientOf(total, async () => {
-          // The wrapper's own hook has not run yet: its output's gradient comes later.
+          // The wrapper's own hook has not run yet, since its output's gradient comes later.
           expect(() => model.enableAllreduce()).not.toThrow();
         });
         rank.device.onGradientFinal(bag.get('a'), async () => {

@@ -11,7 +11,7 @@ import { expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
 
 const DELAY_MS = 20;
-/** For an event that never comes: the test has failed by then. */
+/** A timeout for an event that never comes in a test that has already failed. */
 const GIVE_UP_MS = 30_000;
 const DIM = 32;
 
@@ -21,7 +21,7 @@ class Gate {
     this.open = resolve;
   });
 
-  /** Opened, or given up. */
+  /** Resolves when it is opened, or after GIVE_UP_MS. */
   async wait(): Promise<void> {
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<void>((resolve) => {
@@ -38,7 +38,7 @@ interface Step {
   readonly timings: DistributedDataParallel['timings'];
 }
 
-/** Rank 0's third step, when buckets are learned. */
+/** Traces rank 0's third step, when buckets are learned. */
 async function traced(options: { readonly delayAllreduce: boolean }): Promise<Step> {
   const [first] = await onRanks(2, async ({ group, rank }) => {
     const backend = await createCpuBackend({ threads: 1 });
@@ -59,7 +59,7 @@ async function traced(options: { readonly delayAllreduce: boolean }): Promise<St
     const done = new Gate();
     let isWatched = false;
     watch(delayed, { events, left, done, isWatched: () => isWatched });
-    // Once per backward, between the last layer's gradients and the first layer's.
+    // This runs once in each backward, between the last layer's gradients and the first layer's.
     layers[1]!.aroundForward({
       after: (output) => {
         if (!isWatched) {
@@ -78,7 +78,7 @@ async function traced(options: { readonly delayAllreduce: boolean }): Promise<St
       if (isWatched) {
         trace.events.length = 0;
         events.length = 0;
-        // Backward takes the weight's gradient last, or the bias's: both are in the last buckets.
+        // Backward ends with the weight's gradient or the bias's: both are in the last buckets.
         let numLeft = 2;
         for (const leaf of layers[0]!.parameters()) {
           device.onGradientFinal(leaf, () => {
@@ -147,7 +147,7 @@ it('the first bucket is in flight while earlier layers compute their gradients',
     expect(at(`bucket ${bucket - 1} starts`)).toBeLessThan(at(`bucket ${bucket} starts`));
   }
 
-  // The same in what the trace shows: the all-reduce spans ranges of later buckets.
+  // The trace shows the same: the all-reduce spans ranges of later buckets.
   const find = (name: string) => trace.events.find((event) => event.name === name)!;
   const leaves = (bucket: number) => find(`ddp: bucket ${bucket} leaves`).startMs;
   const inFlight = find('bucket 0');

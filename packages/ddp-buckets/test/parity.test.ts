@@ -1,4 +1,4 @@
-// Data-parallel training against one process, against sharded training, and against its own
+// Data-parallel training compared with one process, with sharded training and with its own
 // specification, on the same global batches.
 
 import { type DdpOptions, naiveAllReduce } from '@shardweave/ddp-buckets';
@@ -24,25 +24,25 @@ const BATCH = 12; // divides by every world size below
 
 interface Run {
   readonly losses: number[];
-  /** Where it clips. */
+  /** The norms of runs that clip. */
   readonly norms: number[];
   readonly weights: Map<string, Float32Array>;
 }
 
 /**
- * Whose kernels compute. The reference sums in f64, so that what is left of a difference to one
- * process is this package's: this model amplifies f32's rounding of sums a hundredfold.
+ * The kernels that compute. The reference sums in f64, so that a remaining difference from one
+ * process comes from this package: this model amplifies f32's rounding of sums a hundredfold.
  */
 type Kernels = 'cpu' | 'reference';
 
-/** Trains on `worldSize` ranks; losses are the ranks' means, weights rank 0's. */
+/** Trains on `worldSize` ranks; the losses are means over ranks, and the weights are rank 0's. */
 async function run(
   worldSize: number,
   optimizer: 'adamw' | 'sgd',
   prepare: (rank: Rank) => {
     readonly model: Module;
     readonly reduce?: () => Promise<void>;
-    /** Bounds the gradients, or says what the optimizer is to multiply them by. */
+    /** Bounds the gradients, or returns the factor by which the optimizer multiplies them. */
     readonly clip?: () => Promise<{ readonly norm: number; readonly gradScale?: Tensor }>;
     readonly weights: () => Promise<Map<string, Float32Array>>;
   },
@@ -85,7 +85,7 @@ async function run(
   return { losses, norms, weights };
 }
 
-/** Made once: every world size is held against it. */
+/** The single-process runs, made once and compared with every world size. */
 const single = {
   adamw: undefined as Promise<Run> | undefined,
   sgd: undefined as Promise<Run> | undefined,
@@ -115,7 +115,7 @@ function ddpRun(
   });
 }
 
-/** With AdamW and small buckets, made once: several runs are held against each. */
+/** Runs with AdamW and small buckets, made once, since several runs are compared with each. */
 const replicated = new Map<number, Promise<Run>>();
 
 function adamRun(worldSize: number): Promise<Run> {
@@ -124,7 +124,7 @@ function adamRun(worldSize: number): Promise<Run> {
   return known;
 }
 
-/** The gradients of every step have a larger norm, so all are clipped. */
+/** A bound below the norm of every step, so that all steps are clipped. */
 const MAX_NORM = 0.05;
 
 function clippedDdpRun(worldSize: number) {
@@ -179,7 +179,7 @@ describe.each([1, 2, 3, 4])('world size %i', (worldSize) => {
     losses.forEach((loss, step) => {
       expect(Math.abs(loss - expected.losses[step]!), `step ${step}`).toBeLessThan(2e-6);
     });
-    expect(losses.at(-1)).toBeLessThan(losses[0]! - 0.05); // it did learn
+    expect(losses.at(-1)).toBeLessThan(losses[0]! - 0.05); // the model did learn
   });
 });
 

@@ -1,4 +1,4 @@
-// Dtypes and divisions: what is rounded where, held against sums in f64.
+// Dtypes and divisions: what is rounded where, compared with sums in f64.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { f16ToF32, f32ToF16 } from '@shardweave/dtypes';
@@ -19,7 +19,7 @@ import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const roundF16 = (x: number) => f16ToF32(f32ToF16(x));
 
-/** The gradient of one f16 parameter, where rank r contributes values[r]. */
+/** The reduced gradient of one f16 parameter to which rank r contributes values[r]. */
 async function reducedF16(values: readonly number[], options: Partial<DdpOptions>) {
   const perRank = await onRanks(values.length, async (rank) => {
     const model = wrap(new Bag(rank.device, { a: [3, 'f16'] }), rank, options);
@@ -32,7 +32,7 @@ async function reducedF16(values: readonly number[], options: Partial<DdpOptions
 
 describe('divisions', () => {
   it('come after the sum by default: small gradients do not vanish', async () => {
-    const tiny = 2 ** -24; // the least f16
+    const tiny = 2 ** -24; // the smallest f16
     expect(await reducedF16([tiny, tiny], {})).toBe(tiny);
     expect(await reducedF16([tiny, tiny], { gradientPredivideFactor: 4 })).toBe(0);
   });
@@ -67,7 +67,7 @@ describe('divisions', () => {
           gradientAverage: false,
         });
         await pull(summed, 6 * (rank.rank + 1));
-        // The first division is there all the same, as in apex.
+        // The first division happens all the same, as in apex.
         expect((await pulled(summed)).a).toBeCloseTo(total / predivide, 5);
       });
     }
@@ -96,7 +96,7 @@ describe('f16, bf16 and f32', () => {
   });
 });
 
-/** Two layers of f32, f16 or bf16 parameters, products in f32. */
+/** Two layers of f32, f16 or bf16 parameters, with products in f32. */
 class Mlp extends Module<[x: Tensor], Tensor> {
   readonly #weights: readonly Tensor[];
 
@@ -117,7 +117,7 @@ class Mlp extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** [rows, 6] from row `first` of an endless table. */
+/** Rows [rows, 6] from row `first` of an endless table. */
 function rowsOf(device: Device, first: number, count: number): Tensor {
   const values = Float32Array.from({ length: count * 6 }, (_, i) => Math.sin(7 * (first * 6 + i)));
   return device.tensor(values, [count, 6]);
@@ -128,7 +128,7 @@ describe('masters in f32 beside a model in f16, ranks seeded differently', () =>
     const perRank = await onRanks(2, async (rank) => {
       const { device } = rank;
       const model = wrap(new Mlp(device, 'f16', 100 * rank.rank), rank);
-      await model.initialize(); // rank 0's values everywhere, before masters are made of them
+      await model.initialize(); // all get rank 0's values before masters are made of them
       const masters = model.parameters().map((parameter) =>
         device.scope(() => {
           const master = cast(parameter, 'f32').keep();
@@ -207,7 +207,7 @@ describe('local sums over unequal batches, averaged, times W', () => {
     };
     const whole = await gradients(4);
     expectTimes(whole[2]!, 4, await reference(0, 10));
-    const pairs = await gradients(2); // two groups of two in a world of four
+    const pairs = await gradients(2); // two groups of two ranks in a world of four
     expectTimes(pairs[0]!, 2, await reference(0, 4));
     expectTimes(pairs[3]!, 2, await reference(4, 6));
   });

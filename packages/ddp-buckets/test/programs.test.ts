@@ -1,4 +1,4 @@
-// Programs as people write them, on several ranks and on one process with all their rows: what a
+// Programs as people write them, on several ranks and on one process with all their rows. What a
 // rank computes with, when it reduces and what is trained changes from step to step.
 
 import type { DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
@@ -19,7 +19,7 @@ import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js'
 
 const [DIM, ROWS] = [6, 4];
 
-/** A stem, then the layers asked for, each beside its input. */
+/** A stem, then the chosen layers, each with a residual connection. */
 class Net extends Module<[x: Tensor, used: readonly number[]], Tensor> {
   readonly stem: Linear;
   readonly layers: ModuleList;
@@ -50,16 +50,16 @@ class Net extends Module<[x: Tensor, used: readonly number[]], Tensor> {
 interface Program {
   readonly steps: number;
   readonly worldSize: number;
-  /** Layers that a rank uses in a step. */
+  /** The layers that a rank uses in a step. */
   readonly used: (rank: number, step: number) => readonly number[];
-  /** What is trained in a step. */
+  /** Sets what is trained in a step. */
   readonly prepare?: (net: Net, step: number) => void;
   readonly microBatches?: number;
   readonly clip?: number;
   readonly lossScale?: number;
 }
 
-/** One step's loss of one rank, of one of its micro-batches. */
+/** The loss of one rank in one micro-batch of a step. */
 async function lossOf(
   model: Module,
   program: Program,
@@ -99,7 +99,7 @@ beforeAll(async () => {
 });
 afterAll(() => backend.dispose());
 
-/** All ranks' losses on one process, and their mean. */
+/** All ranks' losses computed on one process, and their mean. */
 async function alone(program: Program): Promise<Map<string, Float32Array>> {
   const { worldSize, microBatches = 1 } = program;
   const body = ({ device }: { readonly device: Device }) => {
@@ -118,7 +118,7 @@ async function alone(program: Program): Promise<Map<string, Float32Array>> {
 
 type Reduction = 'each' | 'noSync' | 'disableAllreduce';
 
-/** The same on ranks; each has the same weights. */
+/** The same on several ranks, which all have the same weights. */
 async function together(
   program: Program,
   options: Partial<DdpOptions>,
@@ -166,7 +166,7 @@ async function reduced(
   return run();
 }
 
-/** To 1e-6, on the kernels in f32 that people train with. */
+/** Expects equality to 1e-6, on the f32 kernels with which people train. */
 async function expectAlone(actual: Map<string, Float32Array>, program: Program): Promise<void> {
   const expected = await alone(program);
   for (const [name, values] of actual) {

@@ -1,6 +1,6 @@
-// A1, as apex runs it: two parameters of 4096 x 4096, a bucket each, three groups, a trigger; each
-// iteration's gradients are exactly the mean over ranks. What once went wrong there is a bucket
-// that was sent before it was flattened.
+// apex's test for races: two parameters of 4096 x 4096 in a bucket each, three groups, and a
+// trigger. The gradients of each iteration are exactly the mean over ranks. In apex a bucket was
+// once sent before it was flattened.
 
 import { Module } from '@shardweave/nn';
 import { type Device, max, min, mul, sum, type Tensor } from '@shardweave/tensor-core';

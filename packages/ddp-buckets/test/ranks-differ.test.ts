@@ -1,5 +1,5 @@
-// Ranks that are not about the same: with other options, another wrapper, a batch ahead, or with a
-// layer that the others lack. Each is an error on all of them, that says what differs.
+// Ranks that don't do the same: they have other options, another wrapper, are a batch ahead, or
+// have a layer that the others lack. All of them throw an error that says what differs.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import {
@@ -116,7 +116,7 @@ describe('options that differ by rank', () => {
 });
 
 describe('a collective of the same size', () => {
-  /** What each rank's error says that rank 0 and rank 1 called. */
+  /** The calls of rank 0 and rank 1 as each rank's error names them. */
   async function mismatch(body: (rank: Rank) => Promise<unknown>): Promise<string> {
     const errors = await onRanks(2, (rank) => body(rank).catch((error: unknown) => error));
     for (const error of errors) {
@@ -176,7 +176,7 @@ describe('a collective of the same size', () => {
       for (let batch = 0; batch < 5; batch++) {
         await rank.device.scope(async () => {
           const loss = await model.call(1);
-          const isLeftOut = rank.rank === 1 && batch === 1; // a loss of NaN, say
+          const isLeftOut = rank.rank === 1 && batch === 1; // its loss is NaN, say
           if (!isLeftOut) {
             await loss.backward();
           }
@@ -194,7 +194,7 @@ describe('a collective of the same size', () => {
       for (let step = 0; step < 3; step++) {
         model.zeroGrad();
         await device.scope(async () => {
-          // In evaluation, without gradients and in noSync ranks may do as they like.
+          // In evaluation, without gradients and in noSync, ranks may do different things.
           if (rank.rank === 0) {
             await model.eval().call(7);
             await model.train().noSync(() => model.call(7));

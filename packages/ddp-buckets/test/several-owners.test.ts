@@ -1,6 +1,6 @@
-// Several owners of the parameters of one bucket: optimizers and modules that step and zero a part
-// each. A bucket is only the gradients' way to the other ranks, so each parameter has its own
-// afterwards.
+// Several owners of the parameters in one bucket: optimizers and modules that each step and zero a
+// part. A bucket is only the gradients' way to the other ranks, so each parameter has a gradient of
+// its own afterwards.
 
 import { AdamW, type Module, type Optimizer, Sgd } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';

@@ -1,4 +1,5 @@
-// Batch norms under DDP: statistics over all ranks' rows against one process in f64, and buffers.
+// Batch norms under DDP: statistics over all ranks' rows compared with one process in f64, and
+// buffers.
 
 import { BatchNorm1d, Module, SyncBatchNorm } from '@shardweave/nn';
 import {
@@ -17,7 +18,7 @@ import { onRanks, type Rank, wrap } from './support/ranks.js';
 
 const [IN, HIDDEN, OUT] = [6, 5, 3];
 const EPS = 1e-5;
-/** Rows of each rank. */
+/** The number of rows of each rank. */
 const SIZES = [3, 1, 4, 2];
 
 type NormMaker = (device: Device) => BatchNorm1d;
@@ -36,7 +37,10 @@ const WEIGHTS = {
   last: wave(OUT * HIDDEN, 4),
 };
 
-/** linear, batch norm, tanh, linear; products in f32, the two matrices in `dtype`. */
+/**
+ * A linear layer, a batch norm, tanh and a linear layer. Products are in f32, and the two matrices
+ * in `dtype`.
+ */
 class NormNet extends Module<[x: Tensor], Tensor> {
   readonly first: Tensor;
   readonly last: Tensor;
@@ -70,7 +74,7 @@ interface Outcome {
 }
 
 /**
- * The same by plain loops in f64: gradients of the sum of squares over all rows, running
+ * The same by plain loops in f64: gradients of the sum of squares over all rows, and running
  * statistics.
  */
 function reference(first: number, count: number): Outcome {
@@ -157,7 +161,7 @@ beforeAll(async () => {
 });
 afterAll(() => backend.dispose());
 
-/** Each rank's averaged gradients and statistics of one backward over its own rows. */
+/** Each rank's averaged gradients and statistics after one backward over its own rows. */
 function trained(dtype: 'f32' | 'f16', groups: { statistics: number; ddp: number }) {
   const part = ({ group, rank }: Rank, size: number) => group.split(Math.floor(rank / size));
   return onRanks(
@@ -229,7 +233,7 @@ describe('sync batch norm over unequal batches, local sums averaged, times W', (
         expectClose(mean, wholes[rank]!.mean, tolerance);
         expectClose(variance, wholes[rank]!.variance, tolerance);
         const firstRank = Math.floor(rank / ddp) * ddp;
-        // Ranks that share statistics share a whole, which counts once.
+        // Ranks that share statistics share a batch, which counts once.
         const parts = wholes
           .slice(firstRank, firstRank + ddp)
           .filter((_, i) => i % statistics === 0);
@@ -282,7 +286,7 @@ describe('buffers of batch norms that each rank has for itself', () => {
   it('follow rank 0 before each forward with broadcastBuffers, and are its own without', async () => {
     const [first, second] = await stepped({ broadcastBuffers: true });
     expect(second!.seen).toEqual(first!.seen);
-    expect(new Set(first!.seen.map(String)).size).toBe(3); // rank 0's own step is in them
+    expect(new Set(first!.seen.map(String)).size).toBe(3); // rank 0's own step is among them
     const [alone, other] = await stepped({});
     expect(alone!.seen[0]).toEqual(other!.seen[0]);
     expect(alone!.seen[2]).not.toEqual(other!.seen[2]);

@@ -8,7 +8,7 @@ import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const ABC = { a: 3, b: 5, c: 200 };
 
-/** Multiplies by its parameter, 2, or lets its input through. */
+/** Multiplies by its parameter, 2, or passes its input on. */
 class Passage extends Module<[x: Tensor, isUsing: boolean], Tensor> {
   constructor(device: Device) {
     super(device);
@@ -116,7 +116,7 @@ describe('findUnusedParameters', () => {
           await (await model.call(x, rank.rank === 0)).backward();
         });
       }
-      expect(await pulled(model)).toEqual({ p: 3 }); // 3 and 0, twice
+      expect(await pulled(model)).toEqual({ p: 3 }); // 3 and 0 on the ranks, twice
       expect(await x.grad!.item()).toBe(rank.rank === 0 ? 4 : 2);
     });
   });
@@ -158,7 +158,7 @@ describe('staticGraph', () => {
       const tags: string[] = [];
       rank.group.onTrace = ({ tag }) => void tags.push(tag ?? '');
       const model = wrap(new Bag(rank.device, ABC), rank, options);
-      const used = rank.rank === 0 ? ['a'] : ['a', 'b']; // each rank its own, but always that
+      const used = rank.rank === 0 ? ['a'] : ['a', 'b']; // the same in every step
       await pull(model, 1, used);
       expect(model.buckets).toEqual([['a'], ['b']]);
       tags.length = 0;

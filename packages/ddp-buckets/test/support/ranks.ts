@@ -1,4 +1,4 @@
-// Small models whose gradients are known exactly, and how the tests wrap and step them.
+// Small models whose gradients are known exactly, and functions that wrap and step them.
 
 import { type DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { AdamW, Gpt2, Module, Sgd } from '@shardweave/nn';
@@ -18,7 +18,7 @@ export function tinyGpt2(device: Device): Gpt2 {
   return new Gpt2(device, TINY, { seed: 3 });
 }
 
-/** Buckets of a few parameters each, so that a small model has several. */
+/** Buckets for a few parameters each, so that a small model has several. */
 export const SMALL_BUCKETS = { firstBucketBytes: 512, bucketCapBytes: 4096 };
 
 export function makeOptimizer(model: Module, kind: 'adamw' | 'sgd'): AdamW | Sgd {
@@ -33,12 +33,12 @@ export async function weightsOf(module: Module): Promise<Map<string, Float32Arra
   return new Map(await Promise.all(reads));
 }
 
-/** Sizes of parameters; with a dtype where that is not f32. */
+/** The size of each parameter, with a dtype where that is not f32. */
 export type BagSpec = Readonly<Record<string, number | readonly [size: number, dtype: DType]>>;
 
 /**
- * Parameters whose gradients are known exactly: each element of one that is used gets `factor`
- * times the parameter's number (from 1). The last one used gets its gradient first.
+ * Parameters whose gradients are known exactly: each element of a used one gets `factor` times the
+ * parameter's number (from 1). The last used one gets its gradient first.
  */
 export class Bag extends Module<[factor: number, used?: readonly string[]], Tensor> {
   constructor(device: Device, spec: BagSpec) {
