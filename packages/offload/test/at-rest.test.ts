@@ -1,4 +1,4 @@
-// What the store has of a model, and so what a next process goes on from.
+// What the store holds of a model, which is what a next process resumes from.
 
 import { BatchNorm1d, Dropout, Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
@@ -12,7 +12,7 @@ const linear = (device: Device, inFeatures = 4, outFeatures = 4) =>
 
 type Build = (device: Device) => Module[];
 
-/** A model in `store`, as one process has it. */
+/** A model in `store`, as one process opens it. */
 function open(build: Build, options: OffloadOptions & { readonly seed?: number }) {
   const { seed = 1, ...offload } = options;
   const device = new Device(createReferenceBackend(), { seed });
@@ -43,7 +43,7 @@ function open(build: Build, options: OffloadOptions & { readonly seed?: number }
   return { device, model, optimizer, step, evaluate };
 }
 
-/** Trains two steps and leaves; the store has what a next process finds. */
+/** Trains two steps and ends; the store then has what a next process finds. */
 async function leave(build: Build, store: ShardStore) {
   const run = open(build, { store });
   for (let i = 0; i < 2; i++) {

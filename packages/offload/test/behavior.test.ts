@@ -1,4 +1,4 @@
-// What a call of an OffloadModel may look like, and what it leaves behind: places in a larger
+// What calls of an OffloadModel may look like, and what they leave behind: places in a larger
 // model, inputs and outputs of any kind, several calls, evaluation, shared and frozen parameters,
 // buffers.
 
@@ -186,7 +186,7 @@ describe.each(PATHS)('%o', (options) => {
       const factors = [tanh(x), mul(x, 2)] as const;
       await mean(square(await model.call(mul(x, 3), factors))).backward();
     });
-    expect(device.memory().live.activation).toBe(4 * DIM * 4); // the input alone
+    expect(device.memory().live.activation).toBe(4 * DIM * 4); // only the input
   });
 
   it('a frozen layer stays, a partly frozen one moves in part', async () => {
@@ -229,7 +229,7 @@ describe.each(PATHS)('%o', (options) => {
     const { parameter, gradient, optimizer, activation, staging } = device.memory().live;
     const input = 4 * 4 * DIM;
     expect({ parameter, optimizer, staging }).toEqual({ parameter: 0, optimizer: 0, staging: 0 });
-    expect([gradient, activation]).toEqual([input, input]); // x and its gradient are ours
+    expect([gradient, activation]).toEqual([input, input]); // x and its gradient belong to the test
   });
 });
 
@@ -298,9 +298,9 @@ describe('twelve layers in four slices', () => {
     const whole = await peak({ numSlices: 4 });
     const checkpointed = await peak({ numSlices: 4, checkpointActivation: true });
     expect(whole.device).toBeLessThan(0.6 * plain.device);
-    // Without checkpointing activations wait on the host, where fairscale's stay on the device:
-    // that is why the two are close here, and what checkpointing saves is host memory. A second run
-    // has a boundary's values and gradient more on the device.
+    // Without checkpointing activations wait on the host, where fairscale's stay on the device. So
+    // the two peaks are close here, and checkpointing saves host memory instead. A second run needs
+    // one boundary's values and gradient more on the device.
     const boundary = 64 * 40 * 4;
     expect(checkpointed.device).toBeLessThanOrEqual(whole.device + 2 * boundary);
     expect(checkpointed.parked).toBeLessThan(0.5 * whole.parked);

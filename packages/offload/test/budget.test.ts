@@ -1,5 +1,5 @@
-// The device's budget: slices are chosen for it, the pool never passes it, and one that is too
-// small is an error that says what would do.
+// The device's budget: slices are chosen for it, the pool never exceeds it, and the error of one
+// that is too small says which budget would do.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -29,10 +29,13 @@ function stack(device: Device): Sequential {
   );
 }
 
-/** Steps of a stack of layers; bytes that the pool held after each part of them. */
+/**
+ * Trains a stack of layers for some steps; returns the bytes that the pool held after each part of
+ * them.
+ */
 async function trainStack(model: Sequential | OffloadModel, steps: number) {
   const { device } = model;
-  const { pool } = device; // the real one: hooks run in dry runs too
+  const { pool } = device; // the real pool: hooks run in dry runs too
   const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
   const found: number[] = [];
   const reserved: number[] = [];
@@ -58,10 +61,10 @@ async function trainStack(model: Sequential | OffloadModel, steps: number) {
   return { losses: found, reserved };
 }
 
-/** What the pool holds whenever a gradient of the model is final. */
+/** Notes what the pool holds whenever a gradient of the model is final. */
 function watchGradients({ device, model }: Run): number[] {
   const reserved: number[] = [];
-  const { pool } = device; // the real one: hooks run in dry runs too
+  const { pool } = device; // the real pool: hooks run in dry runs too
   for (const parameter of model.parameters()) {
     device.onGradientFinal(parameter, () => void reserved.push(pool.reservedBytes));
   }
@@ -124,7 +127,7 @@ describe('the choice of slices', () => {
   it('of a list of modules, makes slices of several where they fit', async () => {
     const device = new Device(backend, { seed: 1 });
     const model = new OffloadModel(stack(device).layers(), { deviceBudgetBytes: 3e6 });
-    expect(model.slices.length).toBe(LAYERS); // as given, until a call
+    expect(model.slices.length).toBe(LAYERS); // one for each layer, until a call
     await device.noGrad(() =>
       device.scope(async () => void (await model.call(device.zeros([2, DIM])))),
     );
@@ -218,7 +221,8 @@ describe('a plan for a budget', () => {
       device.scope(async () => {
         const rows = (count: number) => device.tensor(new Float32Array(count * DIM), [count, DIM]);
         const wrapped = checkpoint(model);
-        // Backward comes to the second first; the first one's shape has no plan of a training step.
+        // Backward reaches the second call first, and the first call's shape has no plan of a
+        // training step.
         const first = (await wrapped.call(rows(8))) as Tensor;
         const second = (await wrapped.call(rows(2))) as Tensor;
         await add(mean(square(first)), mean(square(second))).backward();
@@ -251,7 +255,7 @@ describe('a plan for a budget', () => {
       });
     await expect(step()).rejects.toThrow('bad layer');
     expect(device.memory().live.total).toBe(0);
-    expect(model.slices.length).toBe(4); // as given, not the one that was tried
+    expect(model.slices.length).toBe(4); // the slices given, not those that were tried
     isBad = false;
     await step();
     expect(device.memory().live.total).toBe(0);
@@ -306,8 +310,8 @@ describe('too small a budget', () => {
   });
 
   it('a step has room wherever a backward has: it takes a layer in parts, and changes no bit', async () => {
-    // 90,432 elements of each: all four of a step would take twice what the backward of a layer
-    // does.
+    // A step takes 90,432 elements of each tensor. All four tensors in one step would take twice
+    // what the backward of a layer does.
     const train = async (deviceBudgetBytes: number | undefined) => {
       const device = new Device(backend, { seed: 1 });
       const layer = () => new Linear(device, { inFeatures: 300, outFeatures: 300 });
@@ -318,7 +322,7 @@ describe('too small a budget', () => {
           : new OffloadModel(layers, { deviceBudgetBytes, checkpointActivation: true });
       const groups = [
         { params: model.parameters().slice(0, 3) },
-        { params: model.parameters().slice(3), lr: 1e-3 }, // a border in the last part
+        { params: model.parameters().slice(3), lr: 1e-3 }, // its border lies in the last part
       ];
       const optimizer = new AdamW(groups, { lr: 1e-2 });
       const found: number[] = [];
@@ -343,7 +347,7 @@ describe('too small a budget', () => {
       return { losses: found, numKernels, reservedBytes: device.memory().reservedBytes };
     };
     const error = await train(1000).catch((reason: unknown) => reason);
-    const budget = (error as OffloadBudgetError).requiredBytes + 8192; // for the loss and its gradient
+    const budget = (error as OffloadBudgetError).requiredBytes + 8192; // the loss and its gradient
     const plain = await train(undefined);
     const { losses: found, numKernels, reservedBytes } = await train(budget);
     expect(found).toEqual(plain.losses);
@@ -358,7 +362,7 @@ describe('too small a budget', () => {
     const evaluate = async () => {
       const call = () => model.call(device.tensor(ids, [8, 8]));
       const output: Tensor = await device.noGrad(() => device.scope(call));
-      output.dispose(); // else there is less room, and a plan is made anew for that
+      output.dispose(); // otherwise less room is left, and a new plan is made for it
     };
     await evaluate();
     await expect(trainStep(run, 0, 8)).rejects.toThrow(OffloadBudgetError);

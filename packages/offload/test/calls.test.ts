@@ -1,5 +1,5 @@
 // Calls in odd places and failures at odd moments: what passes through, checkpointing around the
-// model, graphs kept, layers that throw.
+// model, graphs that are kept, layers that throw.
 
 import { checkpoint, Module, Sequential, Sgd } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
@@ -15,7 +15,7 @@ import {
   squared,
 } from './support/linear-layers.js';
 
-/** Anything to anything, by a function. */
+/** A module that calls any function. */
 // biome-ignore lint/suspicious/noExplicitAny: a layer of any signature
 class Call extends Module<any, any> {
   readonly #body: (x: unknown) => unknown;
@@ -33,7 +33,7 @@ class Call extends Module<any, any> {
   }
 }
 
-/** Parameters after two steps and the gradient of the input. */
+/** Parameters after two steps, and the gradient of the input. */
 async function outcome(
   build: (device: Device) => Module[],
   body: Body,
@@ -243,7 +243,7 @@ it('a backward that fails inside a slice leaves no part of a gradient behind', a
       });
       return output;
     });
-    // One slice: the last layer has its gradient when the one in the middle throws.
+    // There is one slice: the last layer has its gradient when the middle one throws.
     const layers = new Sequential(device, [linear(device), bad, linear(device)]);
     const model = new OffloadModel(layers, { numSlices: 1 });
     const step = () => device.scope(() => squared(model, rows(device).detach()));
@@ -300,13 +300,13 @@ it('evaluation holds a few boundaries at a time, not all of them', async () => {
   device.ledger.resetPeak();
   await device.noGrad(() => device.scope(() => model.call(rows(device))));
   const boundary = 4 * 4 * DIM;
-  // The caller's input, what a layer got, what it gives and has in between.
+  // The caller's input, a layer's input, its output, and what it computes in between.
   expect(device.memory().peak.activation).toBeLessThanOrEqual(4 * boundary);
 });
 
 it('what the next slice uses stays: each activation goes to the host once', async () => {
   const device = newDevice();
-  // Saves what it sums and, for the product, what it returns.
+  // Saves its inputs and, because of the product, its result.
   const pair = ([a, b]: [Tensor, Tensor]) => {
     const y = tanh(add(a, b));
     return [y, mul(y, y)];
@@ -317,14 +317,14 @@ it('what the next slice uses stays: each activation goes to the host once', asyn
   const read = device.backend.read.bind(device.backend);
   await device.scope(async () => {
     const x = rows(device);
-    await model.call(x); // moves parameters
+    await model.call(x); // this moves the parameters into the store
     let numReads = 0;
     device.backend.read = (...args) => {
       numReads += 1;
       return read(...args);
     };
     await model.call(x);
-    // Three sums, and of the three first results of pairs two: the last one is the caller's.
+    // Three sums, and two of the three first results of pairs: the last one belongs to the caller.
     expect(numReads).toBe(5);
   });
 });

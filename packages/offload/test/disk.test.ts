@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true, force: true }));
 
-/** Losses of `steps` steps from where the directory is. */
+/** The losses of `steps` steps, resumed from what the directory holds. */
 async function resumed(directory: string, steps: number) {
   const store = await openDiskStore({ directory });
   const run = begin({ offload: { store, resume: true } });
@@ -36,7 +36,8 @@ async function resumed(directory: string, steps: number) {
 }
 
 describe('a process that is killed in the middle of a step', () => {
-  // Writes of the first steps are some 60 each: the move into the store, and within three steps.
+  // The move into the store and each of the first steps take some 60 writes, so these kills come in
+  // the first three steps.
   it.each([90, 141, 200])('goes on from the step before, killed at write %i', async (numWrites) => {
     const entry = join(folder, 'killed-process.mjs');
     await build({
@@ -49,7 +50,8 @@ describe('a process that is killed in the middle of a step', () => {
       logLevel: 'error',
     });
     const directory = join(folder, String(numWrites));
-    // With this process's flags, for its products are fused where those of the child are to be.
+    // The child gets this process's flags, since its products must be fused where those of this
+    // process are.
     const args = [...process.execArgv, entry, directory, String(numWrites)];
     const child = spawn(process.execPath, args, {
       stdio: ['ignore', 'pipe', 'inherit'],
@@ -79,7 +81,7 @@ it('a disk that is full in backward fails it, and once there is room training go
   const run: Run = begin({ offload: { store } });
   const found = await losses(run, 2);
   isFull = true;
-  // The backward's gradients are the first that find no room.
+  // The backward's gradients are the first writes that find no room.
   const failing = trainStep(run, 2);
   await expect(failing).rejects.toMatchObject({ code: 'FULL' });
   isFull = false;
@@ -111,11 +113,11 @@ it('a disk that is full in optimizer.step() fails it, and a flush puts the step 
   await expect(trainStep(run, 2)).rejects.toMatchObject({ code: 'FULL' });
   run.optimizer.step = step;
   const before = store.generation;
-  await expect(model.commit()).rejects.toMatchObject({ code: 'FULL' }); // it finishes the step first
+  await expect(model.commit()).rejects.toMatchObject({ code: 'FULL' }); // finishes the step first
   expect(store.generation).toBe(before);
   isFull = false;
   await model.flush();
-  expect(store.generation).toBe(before + 2); // the step's, and its own
+  expect(store.generation).toBe(before + 2); // the step's generation, and its own
   await store.close();
   const rest = await resumed(directory, 2);
   expect([...found, ...rest.losses]).toEqual((await losses(begin(), 5)).filter((_, i) => i !== 2));

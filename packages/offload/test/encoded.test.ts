@@ -1,5 +1,5 @@
-// Frozen parameters that rest as bytes of another form: in the store as they are, decoded around
-// their slice's use.
+// Frozen parameters that rest in an encoded form: the store holds the encoded bytes, and they are
+// decoded around their slice's use.
 
 import { piecesIn } from '@shardweave/checkpoint';
 import { AdamW, Sequential } from '@shardweave/nn';

@@ -1,5 +1,5 @@
-// optimizer.step() over a store that fails: it happened or it did not, a retry finishes what is
-// missing, and nothing half stepped is committed.
+// optimizer.step() over a store that fails: the step happened or it did not, a retry finishes what
+// is missing, and no half step is committed.
 
 import { AdamW, Linear, Sequential } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
@@ -10,7 +10,10 @@ import { describe, expect, it } from 'vitest';
 
 const DIM = 4;
 
-/** A store whose calls of a method reject from the `position`-th on, `count` times; -1: none do. */
+/**
+ * A store whose calls of a method reject from the `position`-th on, `count` times; with -1 none
+ * does.
+ */
 function unreliableStore(method: 'read' | 'write') {
   const store = createHostStore();
   const failing = { position: -1, count: 1, numCalls: 0 };
@@ -29,7 +32,9 @@ function unreliableStore(method: 'read' | 'write') {
   return { store: store as ShardStore, failing, fail };
 }
 
-/** Four layers, each a flat of three values beside its gradient: parameter and both moments. */
+/**
+ * Four layers; each is a flat of three values beside its gradient: a parameter and both moments.
+ */
 function begin(options: OffloadOptions = {}) {
   const device = new Device(createReferenceBackend(), { seed: 3 });
   const layers = Array.from(
@@ -42,7 +47,7 @@ function begin(options: OffloadOptions = {}) {
 
 type Run = ReturnType<typeof begin>;
 
-/** Forward and backward of a step; the optimizer's part is left out. */
+/** Forward and backward of a step, without the optimizer's part. */
 async function backward({ device, model }: Run, step: number): Promise<number> {
   return device.scope(async () => {
     const data = Float32Array.from({ length: 2 * DIM }, (_, i) => Math.sin(i + step));
@@ -67,7 +72,10 @@ async function losses(run: Run, steps: number): Promise<number[]> {
   return found;
 }
 
-/** Two steps, a third whose optimizer meets a store that fails, as `then` goes on, and two more. */
+/**
+ * Trains two steps, a third whose optimizer meets a failing store and which `then` continues, and
+ * two more.
+ */
 async function interrupted(
   method: 'read' | 'write',
   position: number,
@@ -89,7 +97,7 @@ async function interrupted(
   return { run, losses: found };
 }
 
-/** Steps that the state of each parameter has seen. */
+/** The step counts in the optimizer's state of all parameters. */
 async function stepCounts({ model, optimizer }: Run): Promise<Set<number>> {
   const { state } = await optimizer.stateDict(model.namedParameters());
   return new Set([...state.values()].map(({ step }) => step));
@@ -115,7 +123,7 @@ describe('a store that refuses a write in optimizer.step()', () => {
       fail(-1);
       const before = store.generation;
       await run.model.flush();
-      expect(store.generation).toBe(before + 2); // the step's, and its own
+      expect(store.generation).toBe(before + 2); // the step's generation, and its own
       run.model.dispose();
       const resumed = begin({ store, resume: true });
       for (const step of [3, 4]) {

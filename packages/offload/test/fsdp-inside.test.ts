@@ -1,4 +1,5 @@
-// Sharding inside offload: each slice's shards rest in a store, and are gathered while it runs.
+// Sharding inside offload: each slice's shards rest in a store, and are gathered while the slice
+// runs.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -15,7 +16,7 @@ const ROWS = 4;
 const layers = (device: Device) =>
   Array.from({ length: 4 }, () => new Linear(device, { inFeatures: DIM, outFeatures: DIM }));
 
-/** Losses of three steps over rows [first, first + count). */
+/** The losses of three steps over rows [first, first + count). */
 async function train(model: Module, first: number, count: number): Promise<number[]> {
   const { device } = model;
   const optimizer = new Sgd(model.parameters(), { lr: 0.3, momentum: 0.9 });

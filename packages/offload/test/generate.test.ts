@@ -1,4 +1,5 @@
-// Text from a model that rests off its device: the slices come and go, keys and values stay.
+// Text generation from a model that rests off its device: slices come and go, and keys and values
+// stay.
 
 import {
   generate,

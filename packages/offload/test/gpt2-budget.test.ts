@@ -1,5 +1,5 @@
-// The least budgets that real models train in, by dry runs: nothing is computed, and nothing
-// stored.
+// The smallest budgets in which real models train, found by dry runs, which compute and store
+// nothing.
 
 import { Gpt2, type Gpt2Config } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';
@@ -9,12 +9,12 @@ import { type Backend, Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 
-/** The bytes that a step of rows x seq tokens needs, checkpointed, in f32. */
+/** The bytes that a step of rows x seq tokens needs with checkpointing, in f32. */
 async function leastBudget(
   config: Partial<Gpt2Config>,
   [rows, seq]: readonly [number, number],
 ): Promise<number> {
-  // Values are drawn on the device and read back from there: nobody looks at them.
+  // Values are drawn on the device and read back from there, and nobody looks at them.
   const device = new Device(
     Object.assign(createReferenceBackend(), {
       read: async (...[, , byteLength, into]: Parameters<Backend['read']>) =>
@@ -34,8 +34,8 @@ async function leastBudget(
   return (error as OffloadBudgetError).requiredBytes;
 }
 
-// The tied table, its gradient, and a chunk of logits. The rest is what the last layer makes of the
-// tokens.
+// The tied table, its gradient, and a chunk of logits. The rest is what the last layer makes for
+// the tokens.
 const TABLE_BYTES = { gpt2: 167_772_160, xl: 335_544_320 };
 const CHUNK_BYTES = 12 * 2 ** 20;
 

@@ -1,4 +1,4 @@
-// Compute in 16 bits from f32 masters, with the loss scaler and clipping by a streamed norm.
+// Computation in 16 bits from f32 masters, with the loss scaler, and clipping by a streamed norm.
 
 import {
   Linear,
@@ -24,7 +24,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { begin, losses, type Run, tokens } from './support/training.js';
 
-// A unit in the last place of logits around 0.1, summed over a few layers; losses are around 3.6.
+// A unit in the last place of logits around 0.1, summed over a few layers. Losses are around 3.6.
 const TOLERANCE = { f16: 5e-4, bf16: 4e-3 } as const;
 const ROWS = 4;
 
@@ -39,7 +39,8 @@ const beginRun = (offload?: OffloadOptions) =>
   begin({ backend, makeOptimizer, ...(offload === undefined ? {} : { offload }) });
 
 /**
- * A step with loss scaling, its gradients clipped to a norm of 1; the loss, and whether it stepped.
+ * A step with loss scaling and gradients clipped to a norm of 1. Returns the loss, and whether it
+ * stepped.
  */
 async function scaledStep({ device, model, optimizer }: Run, scaler: LossScaler, step: number) {
   return device.scope(async () => {
@@ -106,7 +107,7 @@ describe.each(['f16', 'bf16'] as const)('in %s', (computeDType) => {
 });
 
 describe.each(['f16', 'bf16'] as const)('beside the plain model in %s', (dtype) => {
-  // Masters that 16 bits hold, so that the plain model's rounding of them loses nothing.
+  // 16 bits can hold these masters, so that the plain model's rounding of them loses nothing.
   const build = (device: Device) => {
     const model = new Sequential(
       device,
@@ -123,7 +124,8 @@ describe.each(['f16', 'bf16'] as const)('beside the plain model in %s', (dtype) 
     for (let step = 0; step < 2; step++) {
       await device.scope(async () => {
         const data = Float32Array.from({ length: 32 }, (_, i) => Math.sin(i + 0.1));
-        // A float input in f32: the model casts it, the plain one gets it in its dtype.
+        // The input is f32: the offloaded model casts it, and the plain one gets it in its own
+        // dtype.
         const x = device.tensor(data, [4, 8]);
         const input = options === undefined ? cast(x, dtype) : x;
         const loss = mean(square(cast((await model.call(input)) as Tensor, 'f32')));
@@ -168,7 +170,7 @@ it('100 steps hold the device and the host flat, and dispose leaves nothing', as
   }
   const { numBuffersMade, ...after } = held();
   expect(after).toEqual({ device: before.device, host: { stagingBytes: 0, parkedBytes: 0 } });
-  // Not one a step; which of them are needed at once depends on when answers come.
+  // The bound is below one for each step; timing decides how many buffers are needed at once.
   expect(numBuffersMade - before.numBuffersMade).toBeLessThan(5);
   run.optimizer.dispose();
   run.model.dispose();

@@ -1,5 +1,5 @@
-// Micro-batches beside the whole batch: what rows alone decide is equal, batch norms count the
-// batch once.
+// Micro-batches compared with the whole batch: what depends only on rows is equal, and batch norms
+// count the batch once.
 
 import { BatchNorm1d, Linear, Module, Sequential } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
@@ -8,7 +8,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 
 const DIM = 4;
-const ROWS = 8; // in three parts: 3, 3 and 2
+const ROWS = 8; // three parts of 3, 3 and 2
 
 interface Case {
   readonly momentum?: number | 'cumulative';
@@ -20,7 +20,7 @@ const inOneSlice = (norm: BatchNorm1d, device: Device) => [
   new Linear(device, { inFeatures: DIM, outFeatures: DIM }),
 ];
 
-/** Running statistics after three batches. */
+/** The running statistics after three batches. */
 async function statistics(options: OffloadOptions | undefined, of: Case = {}, isTraining = true) {
   const device = new Device(createReferenceBackend(), { seed: 6 });
   const norm = new BatchNorm1d(device, { numFeatures: DIM, momentum: of.momentum ?? 0.3 });
@@ -41,7 +41,7 @@ async function statistics(options: OffloadOptions | undefined, of: Case = {}, is
     found.set(name, [...(await buffer.toArray())]);
   }
   model.dispose();
-  expect(device.memory().live.total).toBe(0); // parts of batches too
+  expect(device.memory().live.total).toBe(0); // parts of batches are freed too
   return found;
 }
 
@@ -136,7 +136,8 @@ it.each([true, false])(
     layers[3]!.aroundForward({ before });
     await device.scope(async () => void (await model.call(input)));
     expect(live.length).toBe(16);
-    // The caller's input is cut into parts of its own; of later ones each slice has one or two.
+    // The caller's input is cut into parts of its own. Of later values each slice has one part or
+    // two.
     expect(Math.max(...live)).toBeLessThanOrEqual((2 * batchBytes) / 16);
   },
 );

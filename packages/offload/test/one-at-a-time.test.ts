@@ -1,5 +1,5 @@
-// One call at a time: a call beside an unfinished forward, backward, step or load is an error where
-// it is made, and whatever it met ends as if it had not been made.
+// Only one call at a time: a call during an unfinished forward, backward, step or load throws, and
+// the unfinished work ends as if that call had not been made.
 
 import { AdamW, checkpoint, Linear, Module, Sequential } from '@shardweave/nn';
 import {
@@ -43,7 +43,7 @@ function begin(options: OffloadOptions = {}) {
 
 type Run = ReturnType<typeof begin>;
 
-/** Losses of six steps; `between` runs before the third. */
+/** The losses of six steps; `between` runs before the third. */
 async function losses(options: OffloadOptions, between?: (run: Run) => Promise<void>) {
   const run = begin(options);
   const found: number[] = [];
@@ -150,7 +150,7 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
 
   it('a step beside a forward or a backward, which go on', async () => {
     const between = async ({ device, model, optimizer, input, lossOf }: Run) => {
-      await device.scope(async () => (await lossOf(9)).backward()); // there is something to step
+      await device.scope(async () => (await lossOf(9)).backward()); // gradients to step with
       await device.scope(async () => {
         const calling = model.call(input(0));
         await expect(optimizer.step()).rejects.toMatchObject({ code: 'OPTIMIZER' });

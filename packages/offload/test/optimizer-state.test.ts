@@ -1,4 +1,4 @@
-// The optimizer's state, in and out, where it rests in a store: before the first call too.
+// Saving and loading the optimizer's state where it rests in a store, also before the first call.
 
 import type { AdamW, OptimizerStateDict } from '@shardweave/nn';
 import { loadStateDict, type OffloadModel, stateDict } from '@shardweave/offload';

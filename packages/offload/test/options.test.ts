@@ -1,5 +1,5 @@
-// Options that are unknown or out of range are refused before anything of the model is touched, in
-// words that say what is expected.
+// Unknown options and values out of range are refused before the model is touched, and the error
+// says what is expected.
 
 import { Linear, Sequential } from '@shardweave/nn';
 import { OffloadConfigError, OffloadModel, type OffloadOptions } from '@shardweave/offload';
@@ -15,7 +15,7 @@ function build(options: unknown): OffloadModel {
   try {
     return new OffloadModel(model, options as OffloadOptions);
   } catch (error) {
-    // Refused before the layers' parameters were given a place.
+    // The error comes before the layers' parameters are moved.
     for (const parameter of model.parameters()) {
       expect(parameter.piece).toBe(undefined);
     }

@@ -1,6 +1,6 @@
 // What happens when: the next slice loads while one computes and the one before leaves, and the
-// host's buffers are bounded and reused. By order of events and counts, with a store whose answers
-// come late.
+// host's buffers are bounded and reused. The tests check orders and counts of events with a store
+// that answers late.
 
 import { AdamW, Linear, Sequential } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
@@ -10,11 +10,11 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 
 const LAYERS = 6;
-const WIDTH = 10; // of layer i: WIDTH + i to WIDTH + i + 1, so that a kernel shows whose it is
+const WIDTH = 10; // layer i maps WIDTH + i to WIDTH + i + 1: a kernel's sizes show its layer
 const ROWS = 3;
 const FLAT_BYTES = 4 * (256 + 128); // the largest: its weight and its bias, padded
 
-/** Answers after some turns of the event loop, in which whoever doesn't wait goes on. */
+/** Resolves after some turns of the event loop, in which everything that doesn't wait goes on. */
 async function turns(): Promise<void> {
   for (let i = 0; i < 4; i++) {
     await new Promise((resolve) => setImmediate(resolve));
@@ -38,7 +38,7 @@ function lateStore(events: string[]): ShardStore {
   });
 }
 
-/** 'offload.3/parameter' is 'parameter 3'; the model's own are as they are. */
+/** Writes 'offload.3/parameter' as 'parameter 3'; the model's own keys stay as they are. */
 function nameOf(key: string): string {
   const [, layer = '', part = key] = /offload\.(\d+)\/(.*)/.exec(key) ?? [];
   return `${part} ${layer}`;
@@ -86,7 +86,7 @@ function build(options: OffloadOptions) {
   return { device, model, events, pass, step };
 }
 
-/** The events of a pass whose order is known from the one before. */
+/** The events of a pass whose order is known from the pass before. */
 async function settledPass(options: OffloadOptions) {
   const { events, pass, step } = build(options);
   await step();
@@ -111,7 +111,7 @@ describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
       expect(backward.indexOf(`read parameter ${i - 1}`)).toBeLessThan(run);
       expect(backward.indexOf(`write gradient ${i}`)).toBeGreaterThan(run);
     }
-    // Not one behind the other: the first to leave is on its way before the last has run.
+    // They don't leave one after the other: the first is on its way before the last has run.
     expect(backward.indexOf(`write gradient ${LAYERS - 1}`)).toBeLessThan(
       backward.indexOf('run 0'),
     );
@@ -149,7 +149,8 @@ describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
     const { model, pass } = build({ checkpointActivation, loadAheadBytes: FLAT_BYTES });
     await pass();
     await pass();
-    // Ahead and in demand; gradients that leave, with the sums they join, and the next one's.
+    // The slices loaded ahead and in use, the gradients that leave, the sums that these are added
+    // to, and the next slice's gradients.
     const bound = 2 * FLAT_BYTES + FLAT_BYTES + 2 * FLAT_BYTES;
     expect(model.hostMemory().peakStagingBytes).toBeLessThanOrEqual(bound);
     expect(model.hostMemory().stagingBytes).toBe(0);
@@ -197,8 +198,9 @@ it('a store that keeps nothing takes no host memory for what passes to it', asyn
 const MOST_RUNS = 50;
 
 /**
- * Runs until three in a row have made no host buffer, at most MOST_RUNS times; how often that was.
- * How many are needed at once depends on when answers come, so the first runs may each make some.
+ * Runs until three runs in a row have made no host buffer, at most MOST_RUNS times; returns the
+ * number of runs. Timing decides how many buffers are needed at once, so each of the first runs may
+ * make some.
  */
 async function numUntilNoneIsMade(model: OffloadModel, run: () => Promise<void>): Promise<number> {
   let numRuns = 0;

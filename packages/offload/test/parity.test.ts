@@ -1,4 +1,4 @@
-// Training with offload is training without it.
+// Training with offload gives the same as training without it.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

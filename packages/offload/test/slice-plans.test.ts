@@ -1,4 +1,4 @@
-// Which of the slices chosen before a call may use.
+// Which of the slices chosen earlier a call may use.
 
 import { expect, it } from 'vitest';
 import { type SlicePlan, SlicePlans } from '../src/slice-plans.js';
@@ -19,7 +19,7 @@ it('chosen for training do for evaluation, and never the other way around', () =
   expect(plans.find({ ...call, isTraining: false })).toBe(evaluated);
   plans.add(trained);
   expect(plans.find({ ...call, isTraining: true })).toBe(trained);
-  expect(plans.find({ ...call, isTraining: false })).toBe(trained); // the newest
+  expect(plans.find({ ...call, isTraining: false })).toBe(trained); // the newest plan
 });
 
 it('need the room that they were measured to need, and inputs that are no larger', () => {

@@ -1,6 +1,6 @@
-// A model of more than twice its device's budget: nothing brings the whole of it there or to the
-// host that uses its store, from its first values through a step, a save and back, to text and its
-// files.
+// A model of more than twice its device's budget. From its first values through a step, a save and
+// a load, to text and its files, nothing brings the whole of it to the device, or into the memory
+// of the host that uses its store.
 
 import { piecesIn } from '@shardweave/checkpoint';
 import { AdamW, Gpt2, type TokenArgs } from '@shardweave/nn';
@@ -11,7 +11,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 
 const MIB = 2 ** 20;
-/** Blocks of 3 MiB, and a table of 4. */
+/** The sizes give blocks of 3 MiB and a table of 4 MiB. */
 const CONFIG = { n_embd: 256, n_layer: 9, n_head: 8, vocab_size: 4096, n_positions: 64 };
 const LAYER_BYTES = 4.1 * MIB;
 const BUDGET_BYTES = 14 * MIB;
@@ -28,7 +28,10 @@ afterEach(async () => {
   await dispose();
 });
 
-/** A store that notes the bytes of the arrays that others hold for it, and their most at once. */
+/**
+ * A store that notes the bytes of the arrays that others hold because of it, and their most at
+ * once.
+ */
 function watched(store: ShardStore) {
   const seen = { most: 0, largestRead: 0 };
   let now = 0;
@@ -99,10 +102,10 @@ it('trains, saves, loads and is read without the whole on device or host', async
   losses.push(await loss());
   expect(losses[2]).toBeLessThan(losses[0]!);
   expect(device.pool.peakInUseBytes).toBeLessThanOrEqual(BUDGET_BYTES);
-  // What a step brings of one layer, of the next, and takes back of the one before.
+  // A step brings one layer and the next, and takes back the one before.
   expect(model.hostMemory().peakStagingBytes).toBeLessThanOrEqual(3 * 4 * LAYER_BYTES);
   expect(seen.most).toBeLessThanOrEqual(3 * 4 * LAYER_BYTES);
-  // Sizes of backward and those of a step lie in the same memory, with activations that waited.
+  // The buffers of backward and of a step share this memory with activations that waited.
   expect(model.hostMemory().heldBytes).toBeLessThanOrEqual(12 * LAYER_BYTES);
   model.dispose();
 });

@@ -1,4 +1,4 @@
-// State dicts in other dtypes than the model has: values are converted, never copied as bytes.
+// State dicts in other dtypes than the model's: values are converted, and never copied as bytes.
 
 import { BatchNorm1d, type HostTensor, Linear, Sequential, StateDictError } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
@@ -18,7 +18,7 @@ function build(store = createHostStore()) {
   return { device, model: new OffloadModel(new Sequential(device, layers), { store }) };
 }
 
-/** Every float entry replaced by values that 16 bits hold, in `dtype`. */
+/** Replaces every float entry by values that 16 bits can hold, in `dtype`. */
 async function inDType(dtype: 'f16' | 'bf16') {
   const { device, model } = build();
   const entries = new Map<string, HostTensor<DType>>();

@@ -1,4 +1,5 @@
-// A model and its store: what is written when, stores that refuse, several models in one, disposal.
+// A model and its store: what is written when, stores that refuse, several models in one store,
+// disposal.
 
 import { type Module, Sequential, Sgd } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
@@ -134,7 +135,8 @@ it('a gradient that the store refuses fails this backward, not the next one', as
 it('a refused gradient is given up by zeroGrad: commits, loads and steps of other layers go on', async () => {
   const device = newDevice();
   const layerBytes = 4 * 256; // a weight and a bias, padded
-  // Room for the parameters, one gradient, and what says whose model and whose state it is.
+  // The store has room for the parameters, one gradient, and the records of whose model and state
+  // it holds.
   const store = createHostStore({ maxBytes: 5 * layerBytes + 768 });
   const model = new OffloadModel(linears(device, 4), { store, numSlices: 4 });
   const optimizer = new Sgd(model.parameters(), { lr: 0.1 });

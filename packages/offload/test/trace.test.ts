@@ -9,7 +9,8 @@ import { describe, expect, it } from 'vitest';
 const DIM = 4;
 
 /**
- * Names of the ranges of one forward and backward, in the order of their starts, with their layers.
+ * The names of the ranges in one forward and backward, with their layers, in the order of their
+ * starts.
  */
 async function ranges(options: OffloadOptions, isTraining = true): Promise<string[]> {
   const trace = new Trace();
@@ -32,7 +33,8 @@ async function ranges(options: OffloadOptions, isTraining = true): Promise<strin
     expect(track).toBe('main');
     expect(endMs).toBeGreaterThanOrEqual(startMs);
   }
-  // No range begins before the one before it has ended, so the order of ends is that of starts.
+  // No range begins before the previous one has ended, so they end in the order in which they
+  // start.
   return own.map(({ name, args }) => `${name.slice('offload: '.length)} ${args!.layers}`);
 }
 

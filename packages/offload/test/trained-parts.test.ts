@@ -1,5 +1,5 @@
 // Which parameters a step moves: frozen ones stay, thawed ones begin, and those that no backward
-// reached are passed over, as in a model on its device.
+// reached are left out, as for a model on its device.
 
 import {
   AdamW,
@@ -18,7 +18,7 @@ import { describe, expect, it } from 'vitest';
 const DIM = 4;
 const STEPS = 6;
 
-/** Layers of their own, of which step `step` uses all but the middle one where `isSkipping`. */
+/** A branch with layers of its own; where `isSkipping`, step `step` uses all but the middle one. */
 class Branch extends Module<[x: Tensor], Tensor> {
   readonly #state: { isSkipping: boolean };
   readonly always = this.child('always', linear(this.device));
@@ -45,7 +45,7 @@ const OPTIMIZERS = {
   'plain SGD': (parameters: Tensor[]) => new Sgd(parameters, { lr: 0.1 }),
 } as const;
 
-/** Parameters after the steps; `before` says what each trains. */
+/** The parameters after the steps; `before` sets what each step trains. */
 async function trained(
   isOffloaded: boolean,
   before: (step: number, parameters: readonly Tensor[], state: { isSkipping: boolean }) => void,
@@ -166,7 +166,7 @@ it.each([
       .keys()
       .filter((key) => key.includes(part))
       .reduce((total, key) => total + store.byteLength(key)!, 0);
-  const elements = 256; // a weight and a bias at multiples of 128
+  const elements = 256; // a weight and a bias, padded to multiples of 128
   expect(bytesOf('0.frozen')).toBe(elements * elementBytes);
 });
 

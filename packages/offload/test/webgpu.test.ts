@@ -1,4 +1,4 @@
-// Offload on WebGPU: what it computes is what the model computes there without it.
+// Offload on WebGPU: it computes what the model computes there without offload.
 
 import {
   generate,

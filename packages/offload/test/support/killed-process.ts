@@ -1,5 +1,5 @@
-// Trains from a disk and kills itself: `node killed-process.mjs DIRECTORY WRITES`, after so many
-// writes to files. Bundled and started by disk.test.ts.
+// Trains from a disk and kills itself: `node killed-process.mjs DIRECTORY WRITES` dies after that
+// many writes to files. Bundled and started by disk.test.ts.
 
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';

@@ -1,5 +1,5 @@
-// Few linear layers on a reference device, and a step over them: what tests of calls and of stores
-// share.
+// A few linear layers on a reference device, and a step over them, shared by tests of calls and of
+// stores.
 
 import { Linear, type Module } from '@shardweave/nn';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';

@@ -1,4 +1,4 @@
-// Trains a small GPT-2 with and without offload, the same way.
+// Trains a small GPT-2 the same way with and without offload.
 
 import { AdamW, Gpt2, type Gpt2Config, type Module, type Optimizer } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
@@ -24,7 +24,7 @@ export interface Run {
   readonly optimizer: Optimizer<object>;
 }
 
-/** Token ids of a batch and what follows each. */
+/** The token ids of a batch, and the token that follows each. */
 export function tokens(step: number, rows: number): { ids: Int32Array; targets: Int32Array } {
   const cut = (shift: number) =>
     Int32Array.from({ length: rows * SEQ }, (_, i) => {
@@ -34,7 +34,7 @@ export function tokens(step: number, rows: number): { ids: Int32Array; targets: 
   return { ids: cut(0), targets: cut(1) };
 }
 
-/** One step; returns its loss. */
+/** Trains one step and returns its loss. */
 export async function trainStep(run: Run, step: number, rows = 4): Promise<number> {
   const { device, model, optimizer } = run;
   const loss = await device.scope(async () => {
@@ -57,7 +57,7 @@ export interface RunOptions {
   readonly makeOptimizer?: (model: Module) => Optimizer<object>;
 }
 
-/** A fresh run; without `offload` the model stays on its device. */
+/** A new run; without `offload` the model stays on its device. */
 export function begin(options: RunOptions = {}): Run {
   const device = new Device(options.backend ?? createReferenceBackend(), { seed: 7 });
   const gpt2 = new Gpt2(device, { ...TINY, ...options.config }, { seed: 3 });
@@ -66,7 +66,7 @@ export function begin(options: RunOptions = {}): Run {
   return { device, model, optimizer: make(model) };
 }
 
-/** Losses of `steps` steps. */
+/** The losses of `steps` steps. */
 export async function losses(run: Run, steps: number, rows?: number): Promise<number[]> {
   const found: number[] = [];
   for (let step = 0; step < steps; step++) {
