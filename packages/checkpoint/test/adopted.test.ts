@@ -1,5 +1,5 @@
-// A save takes files that have its pieces already, where its directory can have them, and copies
-// them where not.
+// A save adopts files that already hold its pieces: it links them where its directory allows that,
+// and copies them otherwise.
 
 import { link, readdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -22,7 +22,8 @@ const BIAS = tensor('bias', [7]);
 const LOOSE = tensor('loose', [5]);
 
 /**
- * Pieces of which the first two lie in a file of `directory`, behind some bytes that are nobody's.
+ * Pieces of which the first two lie in a file of `directory`, after some bytes that belong to no
+ * piece.
  */
 async function pieces(directory: string, linkAs?: HeldFile['linkAs']): Promise<HeldPiece[]> {
   const path = join(directory, 'held');
@@ -69,7 +70,7 @@ describe('a directory', () => {
     const [adopted, own] = await Promise.all(names.map((name) => stat(join(to, name))));
     expect(own!.size).toBe(20);
     expect(adopted!.ino).toBe((await stat(join(from, 'held'))).ino);
-    // What was adopted is checked like what was written, and removed like it.
+    // An adopted file is checked and removed like a written one.
     const bytes = await readFile(join(to, names[0]!));
     bytes[WEIGHT.values.byteLength]! ^= 1;
     await writeFile(join(to, names[0]!), bytes);

@@ -1,5 +1,5 @@
-// A saver that dies at any call of the file system: the save before is there as a whole, or the new
-// one, and the next save goes on from it and cleans up.
+// A saver that dies at any call of the file system. Either the previous save or the new one is
+// there as a whole, and the next save works and cleans up.
 
 import { readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -13,7 +13,7 @@ const state = (seed: number) => [
   tensor('weight', [40], { seed, state: 'momentum' }),
 ];
 
-/** A file system that ends after `count` calls, as for a process that was killed. */
+/** A file system that stops after `count` calls, as if the process had been killed. */
 function dyingAfter(count: number) {
   const calls: string[] = [];
   const files = interceptFiles(({ operation }) => {
@@ -26,7 +26,7 @@ function dyingAfter(count: number) {
 }
 
 /**
- * The lock of a killed process names one that is gone; the one of this test names this very
+ * The lock of a killed process names a process that is gone; the lock in this test names this very
  * process.
  */
 async function forgetOwner(directory: string): Promise<void> {
@@ -48,12 +48,12 @@ it('at each call of a save over a save', async () => {
     await saving.catch((error: Error) => expect(String(error)).toContain('killed'));
     isDead = calls.length > count;
     await forgetOwner(directory);
-    // The former one up to the rename, the new one from it on.
+    // The previous save is there up to the rename, and the new one from then on.
     const isNew = calls.slice(0, count).includes('rename');
     last = isNew ? next : last;
     await expectSaved(store, state(last));
   }
-  expect(last).toBeGreaterThan(25); // calls of a save; its last ones come after the rename
+  expect(last).toBeGreaterThan(25); // the calls of a save, the last of which come after the rename
   const left = (await readdir(directory)).filter((name) => !name.startsWith('shardweave-owner.'));
   expect(left.filter((name) => name.endsWith('.pieces'))).toHaveLength(2);
   expect(left.filter((name) => !name.endsWith('.pieces'))).toEqual(['index.json']);

@@ -1,4 +1,4 @@
-// The checksum of this package is that of zlib, whichever of the two is used.
+// This package's checksum equals that of zlib, whichever of the two is in use.
 
 import { crc32 as crc32OfZlib } from 'node:zlib';
 import { crc32 } from '@shardweave/checkpoint';

@@ -1,4 +1,4 @@
-// What is not as it was written is found before anything is written into a model.
+// Damaged files are found before anything is written into a model.
 
 import { readdir, readFile, truncate, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -18,7 +18,7 @@ beforeAll(async () => {
   pieceFiles = (await readdir(directory)).filter((name) => name.endsWith('.pieces')).sort();
 });
 
-/** Loads all; resolves to the error and to how often something was written. */
+/** Loads everything. Resolves to the error, and to how often something was written. */
 async function load(some: readonly Values[] = tensors) {
   const loaded = some.map((each) => wanted(each));
   const pieces = loaded.map(({ piece }) => piece);

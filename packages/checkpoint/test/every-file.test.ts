@@ -1,5 +1,5 @@
-// Each file of a save cut off and with a flipped bit in two hundred places: never taken for whole,
-// and nothing is written of it.
+// Each file of a save is cut off, and has a bit flipped, in two hundred places. It is never taken
+// for whole, and nothing of it is written into a tensor.
 
 import { openSave, type PieceReader, piecesIn } from '@shardweave/checkpoint';
 import { createHostStore } from '@shardweave/shard-store';
@@ -33,7 +33,7 @@ function reader(name: string, spoilt: Uint8Array): PieceReader {
   };
 }
 
-/** What a load of all of it comes to. */
+/** The outcome of loading everything. */
 async function load(from: PieceReader) {
   const loaded = tensors.map((each) => wanted(each));
   const pieces = loaded.map(({ piece }) => piece);
@@ -63,7 +63,7 @@ it('is a save of two parts and an index, and loads', async () => {
   expect((await load(reader('', new Uint8Array(0)))).code).toBeUndefined();
 });
 
-/** Places spread over the file, its first and last byte among them. */
+/** Places spread over the file, including its first and last byte. */
 const placesIn = ({ byteLength }: Uint8Array) =>
   Array.from({ length: NUM_PLACES }, (_, i) =>
     Math.round((i * (byteLength - 1)) / (NUM_PLACES - 1)),

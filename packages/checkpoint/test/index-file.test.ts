@@ -1,4 +1,4 @@
-// An index is believed in nothing: each field that is not what it should be is named.
+// The index is checked in every field: the error names each one that is wrong.
 
 import { crc32 } from 'node:zlib';
 import {
@@ -27,7 +27,7 @@ async function indexOf(place: PieceStore): Promise<Index> {
   return JSON.parse(new TextDecoder().decode(bytes)).index;
 }
 
-/** Writes an index with the checksum that it has to have. */
+/** Writes an index with a matching checksum. */
 function replace(place: PieceStore, index: unknown): Promise<void> {
   const text = JSON.stringify(index);
   const digits = crc32(text).toString(16).padStart(8, '0');

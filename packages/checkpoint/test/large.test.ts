@@ -1,4 +1,4 @@
-// Places beyond 4 GiB, in writing and in reading, without as many bytes.
+// Places beyond 4 GiB are written and read, in files without as many real bytes.
 
 import { open } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -56,7 +56,7 @@ it('a directory writes and reads there', async () => {
   const session = await beginSave(store);
   const file = `${session.id}-all.pieces`;
   const sink = await store.create(file);
-  await sink.write(bytes, FAR); // a sparse file
+  await sink.write(bytes, FAR); // makes a sparse file
   await sink.finish();
   const { values: _, ...spec } = values;
   const piece = { start: 0, end: 1000, file, byteOffset: FAR, checksum: crc32(bytes) };

@@ -1,4 +1,5 @@
-// What any number of processes wrote, any other number reads: the same values, each its own part.
+// Any number of processes can read what any other number wrote: the values are the same, and each
+// process reads only its own part.
 
 import {
   beginSave,
@@ -47,7 +48,7 @@ describe.each(PLACES)('in %s', (_, place) => {
 
   it('any cut of a tensor loads into any other, in pieces no longer than one may be', async () => {
     const store = await place();
-    const size = 600_011; // three pieces, the last one odd
+    const size = 600_011; // three pieces, of which the last is smaller
     const whole = tensor('weight', [size]);
     const cuts = fc
       .array(fc.integer({ min: 0, max: size }), { maxLength: 3 })

@@ -1,4 +1,4 @@
-// Small saves of two parts, the places that they lie in, and what a load of them gives.
+// Small saves of two parts, the places where they lie, and the result of loading them.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -37,7 +37,7 @@ export interface Values extends TensorSpec {
   readonly values: Float32Array;
 }
 
-/** Values that tell their tensor, their place and `seed`. */
+/** Values that identify their tensor, their place and `seed`. */
 export function tensor(
   name: string,
   shape: readonly number[],
@@ -58,8 +58,8 @@ export function tensor(
 }
 
 /**
- * A model of several files' worth of everything that a save can hold; one tensor is over a piece
- * long.
+ * A model with everything that a save can hold, enough for several files; one tensor is longer than
+ * a piece.
  */
 export function model(seed: number): Values[] {
   return [
@@ -71,13 +71,13 @@ export function model(seed: number): Values[] {
   ];
 }
 
-/** Elements [start, end) of it, all where nothing is said. */
+/** Elements [start, end) of a tensor, by default all of them. */
 export function held({ values, ...spec }: Values, start = 0, end = values.length): HeldPiece {
   const read = async (from: number, to: number) => new Uint8Array(values.slice(from, to).buffer);
   return { ...spec, start, end, read };
 }
 
-/** The part `rank` of `count` of each tensor. */
+/** Part `rank` of `count` parts of each tensor. */
 export function shareOf(tensors: readonly Values[], rank: number, count: number): HeldPiece[] {
   return tensors.map((each) => {
     const cut = (at: number) => Math.floor((each.values.length * at) / count / 128) * 128;
@@ -92,7 +92,7 @@ export interface Loaded {
   numWrites: number;
 }
 
-/** A piece to load, and where it goes: NaN until something is written. */
+/** A piece to load, and the array that it goes to, which is NaN until something is written. */
 export function wanted({ values: saved, ...spec }: Values, start = 0, end = saved.length): Loaded {
   const values = new Float32Array(end - start).fill(Number.NaN);
   const loaded: Loaded = {
@@ -131,12 +131,12 @@ export async function save(
     };
     await session.publish(JSON.parse(JSON.stringify(parts)), { optimizer, extra: { step } });
   } catch (error) {
-    await session.abandon().catch(() => undefined); // ended, where it was publishing
+    await session.abandon().catch(() => undefined); // it has ended if it was publishing
     throw error;
   }
 }
 
-/** Loads everything; throws where a value is not that of `tensors`. */
+/** Loads everything; throws where a value differs from `tensors`. */
 export async function expectSaved(store: PieceStore, tensors: readonly Values[]): Promise<void> {
   const found = await openSave(store);
   const loaded = tensors.map((each) => wanted(each));
