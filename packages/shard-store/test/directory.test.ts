@@ -57,7 +57,7 @@ describe('what is not what was written', () => {
     await writing.close();
     const path = join(directory, fileOf(1, 0));
     await flip(path, 0);
-    await truncate(path, 2 ** 20 + 7); // and the second chunk is too short
+    await truncate(path, 2 ** 20 + 7); // now the second chunk is too short as well
     const unhandled: unknown[] = [];
     const note = (error: unknown) => unhandled.push(error);
     process.on('unhandledRejection', note);
@@ -88,7 +88,7 @@ describe('what is not what was written', () => {
       manifest.replace('"generation":1', '"generation":3'),
     );
     expect(await codeOf(openDiskStore({ directory }))).toBe('CORRUPT');
-    await writeFile(join(directory, MANIFEST), '{}\n2745614147\n'); // a checksum, another format
+    await writeFile(join(directory, MANIFEST), '{}\n2745614147\n'); // valid, but another format
     await expect(openDiskStore({ directory })).rejects.toThrow(/version 1/);
   });
 });
@@ -185,7 +185,7 @@ describe('what an owner left that died', () => {
   });
 });
 
-/** Files whose reads are counted while they are on their way. */
+/** A file system that counts the reads that are on their way. */
 function watchedReads() {
   const calls = { onTheirWay: 0, atClose: [] as number[] };
   const openToRead = async (path: string): Promise<OpenFile> => {

@@ -1,4 +1,5 @@
-// A disk that fails or is full: typed errors, and the last whole generation opens again.
+// A disk that fails or is full: the errors are typed, and the last whole generation can be opened
+// again.
 
 import { execFile } from 'node:child_process';
 import { appendFile, readFile, stat, symlink, unlink, writeFile } from 'node:fs/promises';
@@ -49,7 +50,7 @@ describe('a disk that dies at any call', () => {
       } else {
         expect(outcome).toBe('IO');
       }
-      await runStep(next, 4); // and it goes on from there
+      await runStep(next, 4); // the store works on from there
       expect(await stepIn(next)).toBe(4);
       await next.close();
       if (outcome === 'resolved' && calls < last) {
@@ -57,13 +58,14 @@ describe('a disk that dies at any call', () => {
       }
     }
     expect([...found.keys()].sort()).toEqual([2, 3]);
-    // Three values of an open, two writes, a truncation and a close, and what the manifest takes.
+    // The step has three values with an open, two writes, a truncation and a close each, and the
+    // calls for the manifest.
     expect(found.get(2)).toBeGreaterThan(15);
   });
 });
 
 describe('a commit that fails behind its rename', () => {
-  // The next owner may find either generation, so neither may be written over.
+  // The next owner may find either generation, so neither may be overwritten.
   it('leaves both generations whole, however often keys are written after it', async () => {
     const directory = await newDirectory();
     let isFailing = false;
@@ -90,11 +92,11 @@ describe('a commit that fails behind its rename', () => {
       }
       expect(await stepIn(store)).toBe(step);
       expect(await found()).toEqual([2, 2]);
-      // A third generation does not begin before it is known which of the two is there.
+      // A third generation doesn't begin before it is known which of the two is there.
       expect(await codeOf(store.commit())).toBe('IO');
       expect(await found()).toEqual([2, 2]);
     }
-    // As if the rename were lost with the power.
+    // The test undoes the rename, as if a power failure had lost it.
     const renamed = await readFile(join(directory, MANIFEST));
     await writeFile(join(directory, MANIFEST), first);
     expect(await found()).toEqual([1, 1]);
@@ -257,7 +259,7 @@ describe('a full disk', () => {
       await runStep(store, step);
     }
     expect(await slotsIn(directory)).toEqual(before);
-    await store.write('parameter', state(6).subarray(5)); // and gives back what it needs no more
+    await store.write('parameter', state(6).subarray(5)); // this gives back what it no longer needs
     expect((await stat(join(directory, fileOf(1, 1)))).size).toBe(BYTES - 5);
     await store.close();
   });
@@ -280,7 +282,7 @@ describe('a small file system', () => {
       await writeFile(ballast, new Uint8Array(1.5 * 2 ** 20));
       expect(await codeOf(runStep(store, 2))).toBe('FULL');
       await store.close();
-      await fillUp(ballast); // not one block is left
+      await fillUp(ballast); // no block is left
       store = await openDiskStore({ directory });
       expect([store.generation, await stepIn(store)]).toEqual([1, 1]);
       await unlink(ballast);
@@ -329,7 +331,7 @@ describe('file calls', () => {
     await (await openDiskStore({ directory, files, fsync: true })).close();
     expect(calls).toEqual(['syncDirectory made', 'syncDirectory ', ...synced]);
     calls.length = 0;
-    await (await openDiskStore({ directory, files, fsync: true })).close(); // all is there
+    await (await openDiskStore({ directory, files, fsync: true })).close(); // everything is there
     await (await openDiskStore({ directory: join(above, 'other'), files })).close();
     expect(calls).toEqual([]);
   });
@@ -386,7 +388,7 @@ describe('file calls', () => {
   });
 });
 
-/** Writes to a file until the disk takes no byte more. */
+/** Writes to a file until the disk takes no more bytes. */
 async function fillUp(path: string): Promise<void> {
   for (let size = 2 ** 20; size >= 1; size /= 2) {
     while (await isWritten(path, size)) {}
@@ -400,7 +402,7 @@ async function isWritten(path: string, size: number): Promise<boolean> {
   );
 }
 
-/** A file that takes and gives at most 100 kB at a time. */
+/** A file that writes and reads at most 100 kB in a call. */
 function shorten<File extends Awaited<ReturnType<typeof nodeFiles.create>>>(file: File): File {
   return {
     ...file,

@@ -1,5 +1,5 @@
-// Any row of calls over a file system that refuses some of its own, and owners that die: the disk
-// store is as a map that remembers its last commit.
+// Random sequences of calls over a file system that refuses some of its own calls, and owners that
+// die: the disk store behaves like a map that remembers its last commit.
 
 import type { ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
@@ -11,14 +11,14 @@ import { codeOf, forgetOwner } from './support/steps.ts';
 
 type Values = ReadonlyMap<string, Buffer>;
 
-/** What a next owner may find. */
+/** A state that the next owner may find. */
 interface Generation {
   readonly number: number;
   readonly values: Values;
 }
 
 const key = fc.constantFrom('a', 'b', 'c');
-/** How many file calls succeed before the others are refused; none is, most often. */
+/** How many file calls succeed before the others are refused; mostly none is refused. */
 const numAllowed = fc.option(fc.integer({ min: 0, max: 9 }), { freq: 2, nil: Infinity });
 const call = fc.oneof(
   { arbitrary: fc.record({ does: fc.constant('write'), key, numAllowed }), weight: 4 },
@@ -41,7 +41,7 @@ describe.each([false, true])('fsync %s', (fsync) => {
       const open = () => openDiskStore({ directory, fsync, files });
       let store = await open();
       let last: Generation = { number: 0, values: new Map() };
-      /** Commits that were rejected, perhaps behind their rename. */
+      /** Commits that were rejected, perhaps after their rename. */
       let unsure: Generation[] = [];
       let current = new Map<string, Buffer>();
       const failed = new Set<string>();
@@ -113,7 +113,7 @@ async function contentsOf(store: ShardStore): Promise<Map<string, Buffer>> {
   return values;
 }
 
-/** The one of several generations that a store has, as a whole. */
+/** The one of several generations that the store holds as a whole. */
 async function foundIn(store: ShardStore, candidates: readonly Generation[]): Promise<Generation> {
   const found = { number: store.generation, values: await contentsOf(store) };
   expect(candidates.map(({ number, values }) => ({ number, values }))).toContainEqual(found);

@@ -1,4 +1,4 @@
-// One owner a directory, and owners that are killed: real processes.
+// One owner for each directory, and owners that are killed, as real processes.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -30,7 +30,7 @@ beforeAll(async () => {
   });
 });
 
-/** A process that has `directory`, with what it prints. */
+/** A process that owns `directory`, and what it prints. */
 class Writer {
   readonly #process: ChildProcess;
   readonly #closed: Promise<unknown[]>;
@@ -55,7 +55,7 @@ class Writer {
     }
   }
 
-  /** The signal that ended it, when all it printed has come. */
+  /** Resolves with the signal that ended it, once all that it printed has come. */
   async ends(): Promise<unknown> {
     const [, signal] = await this.#closed;
     return signal;
@@ -67,13 +67,13 @@ class Writer {
   }
 }
 
-/** What the step of the kill has left in the files of its three keys, in their order. */
+/** What the killed step left in the files of its three keys, in their order. */
 type Left = 'nothing' | 'half' | 'whole';
 
 interface KillPoint extends Omit<KillPlan, 'numSteps' | 'operation' | 'file'> {
   /** Absent where the operating system decides. */
   readonly left?: readonly [Left, Left, Left];
-  /** Whether the next owner finds the step of the kill. */
+  /** Whether the next owner finds the step in which the kill came. */
   readonly isCommitted?: true;
 }
 
@@ -84,8 +84,9 @@ const MANIFEST = 'manifest';
 const ANY = '';
 const ALL = ['whole', 'whole', 'whole'] as const;
 
-// The calls of a step: for each of three values an open, two writes, a truncation and a close, the
-// same for a small value, then the manifest in pieces, its rename, and what is left over.
+// The calls of a step: an open, two writes, a truncation and a close for each of three values, the
+// same for a small value, then the manifest in pieces, its rename, and the removal of what is left
+// over.
 const KILL_POINTS: readonly KillRow[] = [
   ['ahead of everything', 'openToWrite', VALUE, { left: ['nothing', 'nothing', 'nothing'] }],
   [
@@ -120,8 +121,8 @@ describe('a process that is killed in the middle of a step', () => {
     const { left, isCommitted, ...rest } = point;
     const directory = await newDirectory();
     let last = 0;
-    // The first kill is in the step that makes the second file of each key, the next one in a step
-    // that goes over files of earlier steps, and of the kill.
+    // The first kill is in the step that makes the second file of each key. The next one is in a
+    // step that overwrites files of earlier steps and of the kill.
     for (const numSteps of [1, 2]) {
       const writer = new Writer(directory, { numSteps, operation, file, ...rest });
       expect(await writer.ends()).toBe('SIGKILL');
@@ -160,10 +161,10 @@ async function leftIn(directory: string, step: number): Promise<readonly Left[]>
   );
 }
 
-/** Above what Linux gives to processes. */
+/** A process number above all that Linux gives. */
 const NOBODY = 2 ** 22 + 1;
 
-/** What this process calls itself as an owner. */
+/** The name of this process as an owner. */
 async function ownName(number: number): Promise<string> {
   const directory = await newDirectory();
   const store = await openDiskStore({ directory });
@@ -196,7 +197,7 @@ describe('owners', () => {
       await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
       await store.close();
     }
-    // The numbers rise, and only the last stays.
+    // The numbers rise, and only the last one stays.
     const owners = (await readdir(directory)).filter((name) => name.includes('owner')).sort();
     const number = 'shardweave-owner.3';
     expect(owners).toEqual([number, await ownName(3), `${number}.released`]);
@@ -227,7 +228,7 @@ describe('owners', () => {
       if (operation !== 'create' || !path.endsWith('.2')) {
         return;
       }
-      // Number 2 was another one's, gone since; 3 has the directory.
+      // Number 2 belonged to a process that is gone, and 3 has the directory.
       for (const name of await readdir(directory)) {
         await unlink(join(directory, name));
       }
@@ -260,7 +261,7 @@ describe('owners', () => {
     const [, , ownPid, ownStart, ...ownHost] = (await ownName(1)).split('.');
     expect([Number(pid), Number(ownPid)]).toEqual([writer.pid, process.pid]);
     expect(host).toEqual(ownHost);
-    // This process began before it started the other; ticks since boot, on Linux.
+    // On Linux the start is in ticks since boot, and this process started before the other.
     if (start !== '') {
       expect(Number(start)).toBeGreaterThan(Number(ownStart));
     }

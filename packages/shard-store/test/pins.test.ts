@@ -1,5 +1,5 @@
-// A value that is pinned stays as it was, on disk and under every name that it got, whatever the
-// store and those that come after it write.
+// A pinned value stays as it was, on disk and under every name that it got, whatever the store and
+// its successors write.
 
 import { linkSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -72,7 +72,7 @@ it('of a process that died is removed by the next owner', async () => {
   await store.commit();
   await store.pin!('a');
   await store.close();
-  linkSync(join(directory, pinsIn(directory)[0]!), join(directory, 'notes.pin-1')); // another one's
+  linkSync(join(directory, pinsIn(directory)[0]!), join(directory, 'notes.pin-1')); // another's
   store = await openDiskStore({ directory });
   expect(pinsIn(directory)).toEqual(['notes.pin-1']);
   await store.close();

@@ -1,4 +1,4 @@
-// Directories for the disk store, removed when the tests of a file are done.
+// Directories for the disk store, which are removed when the tests of a file are done.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

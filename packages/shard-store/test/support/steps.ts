@@ -10,7 +10,10 @@ export const KEYS = ['parameter', 'exp_avg', 'exp_avg_sq'];
 export const BYTES = 2 ** 20 + 300;
 export const MANIFEST = 'shardweave-manifest';
 
-/** The value of a key in a step: a store that mixes steps has unequal ones. */
+/**
+ * The value of a key in a step. Values of different steps differ, so that a store that mixes steps
+ * shows.
+ */
 export function state(step: number, key = 'parameter'): Buffer {
   return Buffer.alloc(key === 'parameter' ? BYTES : key.length, step);
 }
@@ -20,7 +23,7 @@ export async function runStep(store: ShardStore, step: number): Promise<void> {
   await store.commit();
 }
 
-/** The step that a store holds, or an error where it holds none as a whole. */
+/** The step that a store holds, or an error where no step is there as a whole. */
 export async function stepIn(store: ShardStore): Promise<number> {
   const steps = new Set<number>();
   for (const key of KEYS) {
@@ -33,7 +36,10 @@ export async function stepIn(store: ShardStore): Promise<number> {
   return [...steps][0]!;
 }
 
-/** What a killed process leaves behind, without one: its lock names this process, which lives. */
+/**
+ * Leaves a directory as a killed process does. No process was killed, so the lock names this one,
+ * which lives, and must go.
+ */
 export async function forgetOwner(directory: string): Promise<void> {
   const names = (await readdir(directory)).filter((name) => name.startsWith('shardweave-owner.'));
   await Promise.all(names.map((name) => unlink(join(directory, name))));
@@ -46,7 +52,7 @@ export async function codeOf(promise: Promise<unknown>): Promise<StoreErrorCode 
   );
 }
 
-/** Where the value of the key with this number is. */
+/** The file with the value of the key with this number. */
 export function fileOf(id: number, slot: number): string {
   return `shardweave-00000${id}.${slot}`;
 }

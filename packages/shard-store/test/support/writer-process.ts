@@ -1,14 +1,14 @@
 // A process that owns a directory: `node writer-process.mjs DIRECTORY [PLAN]`. Without a plan it
-// opens the store and keeps it. With one it writes steps, prints the number of each that it has
-// committed, and kills itself ahead of one file call, so that nothing but the plan says where the
-// kill falls. Bundled and started by owners.test.ts.
+// opens the store and keeps it. With one it writes steps, prints the number of each step that it
+// has committed, and kills itself before one file call, so that the plan alone says where the kill
+// falls. Bundled and started by owners.test.ts.
 
 import { basename } from 'node:path';
 import { type FileLayer, nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { BYTES, KEYS, type KillPlan } from './kill-plan.js';
 
-/** Bytes of a manifest that one call writes, so that a kill can fall inside it. */
+/** The bytes of a manifest that one call writes, so that a kill can fall inside it. */
 const MANIFEST_PIECE_BYTES = 64;
 
 const [directory = '', planText] = process.argv.slice(2);
@@ -50,7 +50,7 @@ async function train(plan: KillPlan): Promise<void> {
   }
 }
 
-/** Writes manifests in small pieces; the values as they come. */
+/** Writes manifests in small pieces, and values as they come. */
 function pieceByPiece(files: FileLayer): FileLayer {
   return {
     ...files,
