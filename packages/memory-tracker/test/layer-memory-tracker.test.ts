@@ -1,5 +1,4 @@
-// F42: order and sizes of the samples of a plain model, exactly; and that a tracker leaves no
-// trace.
+// The exact order and sizes of the samples of a plain model. A tracker leaves no trace in it.
 
 import {
   type GatherTrace,
@@ -13,7 +12,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 
 const ROWS = 3;
-const WEIGHTS = 4 * (10 * 10 + 10); // a Linear of 10 to 10 in f32: 440 bytes
+const WEIGHTS = 4 * (10 * 10 + 10); // a Linear from 10 to 10 in f32: 440 bytes
 const OUTPUT = 4 * ROWS * 10;
 
 function makeDevice(): Device {
@@ -24,7 +23,7 @@ function linear(device: Device): Linear {
   return new Linear(device, { inFeatures: 10, outFeatures: 10 });
 }
 
-/** Linear, GELU, Linear. */
+/** A model of Linear, GELU, Linear. */
 function stack(device: Device): Sequential {
   return new Sequential(device, [linear(device), new Gelu(device), linear(device)]);
 }
@@ -66,7 +65,7 @@ it('samples leaves in the order of forward and then of backward, with their size
     activationBytes,
     forwardDeltaBytes,
   ]);
-  // Each leaves its output; the temporaries of x W + b are gone when it is sampled.
+  // Each leaves its output; the temporaries of x W + b are gone when the sample is taken.
   expect(made.slice(0, 3)).toEqual([OUTPUT, OUTPUT, OUTPUT].map((bytes) => [bytes, bytes]));
   expect(made.slice(3)).toEqual([
     [0, 0],
@@ -89,9 +88,9 @@ it("takes live bytes by tag from the device's ledger, and reserved ones from its
   expect(live.slice(0, 3).map(({ activation }) => activation)).toEqual([
     input + OUTPUT,
     input + 2 * OUTPUT,
-    input + 3 * OUTPUT, // GELU keeps its input, the second Linear its own
+    input + 3 * OUTPUT, // GELU saves its input, and so does the second Linear
   ]);
-  // The second Linear's gradients are in when GELU's turn comes.
+  // The second Linear's gradients are there when GELU's turn comes.
   expect(live.map(({ gradient }) => gradient)).toEqual([0, 0, 0, 0, WEIGHTS, WEIGHTS]);
   for (const { liveBytes, reservedBytes } of samples) {
     expect(reservedBytes).toBeGreaterThanOrEqual(liveBytes.total);
@@ -250,8 +249,8 @@ it('waits for the device at every sample, and no longer once it has stopped', as
   const model = stack(device);
   const tracker = new LayerMemoryTracker(model);
   await step(model);
-  expect(numWaits).toBe(4 + 3 + 3); // four calls begin, three leaves end, three go backward
-  // A forward from before whose backward comes after it.
+  expect(numWaits).toBe(4 + 3 + 3); // four calls begin, three leaves end, and three go backward
+  // A forward from before the tracker, whose backward comes after it.
   await device.scope(async () => {
     const loss = mean(await model.call(device.full([ROWS, 10], 0.5)));
     tracker.stop();

@@ -1,4 +1,4 @@
-// F42: the exact partition, against upstream's pinned values and against trying every cut.
+// The exact partition, compared with fairscale's expected values and with trying every cut.
 
 import { MemoryTrackerConfigError, placeCheckpoints } from '@shardweave/memory-tracker';
 import fc from 'fast-check';
@@ -59,7 +59,7 @@ describe('placeCheckpoints', () => {
   });
 });
 
-/** Every way to cut `length` items `numSplits` times into runs that are not empty. */
+/** Every way to cut `length` items `numSplits` times into non-empty runs. */
 function partitions(length: number, numSplits: number, from = 1): number[][] {
   if (numSplits === 0) {
     return [[]];

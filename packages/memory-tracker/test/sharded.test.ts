@@ -1,5 +1,5 @@
-// F42: what a tracker sees of a sharded model, exactly: the bytes gathered for each layer, full
-// parameters at its samples, and the same order and sizes as on one process.
+// What a tracker exactly sees of a sharded model: the bytes gathered for each layer, full
+// parameters at the layer's samples, and the same order and sizes as on one process.
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -12,8 +12,8 @@ import { describe, expect, it } from 'vitest';
 const NUM_LAYERS = 3;
 const ROWS = 2;
 const PLAIN = 440; // 10 x 10 weights and 10 biases in f32
-// Upstream pins 440 bytes a layer. Here weights and biases lie at multiples of 128 elements, and so
-// do shards: 256 elements over two ranks, 512 over four.
+// fairscale expects 440 bytes for each layer. Here weights, biases and shards lie at multiples of
+// 128 elements: 256 elements over two ranks, 512 over four.
 const GATHERED = { 2: 4 * 256, 4: 4 * 512 };
 
 type Build = (device: Device, group: ProcessGroup) => Module;
@@ -23,7 +23,7 @@ function layers(device: Device, wrap: (layer: Module) => Module = (layer) => lay
   return new Sequential(device, Array.from({ length: NUM_LAYERS }, one));
 }
 
-/** Each layer an instance, and a root without parameters. */
+/** A sharded model with an instance for each layer and a root without parameters. */
 function sharded(options: Partial<FsdpOptions> = {}, inside: (m: Module) => Module = (m) => m) {
   return (device: Device, processGroup: ProcessGroup): Module => {
     // Without prefetch each gather belongs to the layer that waits for it.
@@ -81,7 +81,7 @@ describe.each([2, 4] as const)('over %i ranks', (worldSize) => {
       expect(samples.map(({ gatheredBytes }) => gatheredBytes)).toEqual(Array(6).fill(bytes));
       const totals = samples.map(({ totalGatheredBytes }) => totalGatheredBytes);
       expect(totals).toEqual([6, 7, 8, 9, 10, 11].map((before) => (before + 1) * bytes));
-      // One layer at a time is present, at its own samples.
+      // Only one layer is present at a time, at its own samples.
       expect(samples.map(({ liveBytes }) => liveBytes.gathered)).toEqual(Array(6).fill(bytes));
     }
   });
@@ -94,7 +94,7 @@ describe.each([2, 4] as const)('over %i ranks', (worldSize) => {
         ...Array(3).fill(0),
       ]);
       const present = samples.map(({ liveBytes }) => liveBytes.gathered / bytes);
-      expect(present).toEqual([1, 2, 3, 3, 2, 1]); // backward frees each behind itself
+      expect(present).toEqual([1, 2, 3, 3, 2, 1]); // backward frees each layer after it
     }
   });
 

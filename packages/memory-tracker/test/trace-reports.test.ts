@@ -1,4 +1,4 @@
-// What is made of a trace: its file, the summary, top producers, suggestions and charts.
+// What is made from a trace: its file, the summary, top producers, suggestions and charts.
 
 import {
   LayerMemoryTracker,
@@ -19,7 +19,10 @@ import { Device, mean } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 
-/** Modules 'layer 0', 'layer 1' and on with activations as given, a pass or more. */
+/**
+ * A trace of modules 'layer 0', 'layer 1' and so on with the given activations, for one or more
+ * passes.
+ */
 function traceOf(activations: readonly number[], passes: readonly number[] = [0]): MemoryTrace {
   const none = { parameter: 0, gathered: 0, gradient: 0, optimizer: 0, activation: 0, staging: 0 };
   const samples = passes.flatMap((pass) =>
@@ -162,7 +165,7 @@ describe('the charts', () => {
     const svg = memoryChart(trace);
     expect(tagsOf(svg)).toEqual({ path: 7, title: 16 }); // six tags and the reserve
     const [sample] = trace.samples;
-    // Heights on the page are in proportion to bytes: the reserve's, then the stack's top.
+    // Heights on the page are in proportion to bytes: the reserve's height and the stack's top.
     const reserved = yOf(svg, 6, 0);
     const zero = yOf(svg, 0, -1);
     const total = yOf(svg, 5, 0);
@@ -173,7 +176,7 @@ describe('the charts', () => {
         expect(y >= 72 && y <= 370).toBe(true); // inside the plot
       }
     }
-    // Each tag lies on the one before: a path goes along its top and back along its foot.
+    // Each tag lies on the one before: its path goes along its top and back along its foot.
     for (let tag = 1; tag < 6; tag++) {
       expect(yOf(svg, tag, -1)).toBe(yOf(svg, tag - 1, 0));
     }
@@ -191,7 +194,7 @@ describe('the charts', () => {
     expect(svg).toContain('>500 B</text>');
     const growth = layerChart(traceOf([4096, 8192]), 'forwardDeltaBytes');
     expect(growth).toContain('>-8.0 KiB</text>');
-    // What was freed is as long as what was made, light, and on the page.
+    // A decrease has a bar as long as an equal increase, in a light color, and within the page.
     const [made, freed] = [...growth.matchAll(/width="([\d.]+)" height="14" fill="(#\w+)"/g)];
     expect(Number(freed![1]) / Number(made![1])).toBeCloseTo(2, 2);
     expect([made![2], freed![2]]).toEqual(['#0072b2', '#56b4e9']);
