@@ -1,4 +1,4 @@
-// The bytes of a file, as the format's own reader and a plain one of this test's read them.
+// The bytes of a file, read by the format's own reader and by a plain one in this test.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -31,7 +31,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 describe('ggufFile', () => {
   it('is read by @huggingface/gguf as it was written', async () => {
-    // Long enough that the header outgrows its first array within each kind of value.
+    // The list is long enough that the header outgrows its first array within each kind of value.
     const many = Array.from({ length: 3000 }, (_, i) => `token ${i} \u00e9\u{1f40b}`);
     const metadata = new Map<string, MetadataValue>([
       ['general.architecture', { type: 'string', value: 'llama' }],
@@ -181,7 +181,7 @@ describe('modelGguf', () => {
     await expect(bytesOf(file)).rejects.toThrow(
       /embed_tokens.weight: expected numbers below 65520/,
     );
-    data.fill(0); // what is written is what the source has when its turn comes
+    data.fill(0); // the file gets the source's values of when each is written
     await bytesOf(file);
   });
 
@@ -230,7 +230,7 @@ describe('modelGguf', () => {
     expect(act).toThrow(GgufUsageError);
   });
 
-  /** Numbers of very different sizes, so that blocks have scales of their own. */
+  /** Numbers of very different magnitudes, so that blocks have different scales. */
   function randomTable(dtype: 'f32' | 'f16' | 'bf16'): HostTensor {
     let seed = 7;
     const values = Float32Array.from({ length: ROWS * WIDTH }, (_, i) => {
@@ -240,7 +240,7 @@ describe('modelGguf', () => {
     return { dtype, shape: [ROWS, WIDTH], data: fromF32Array(values, dtype) };
   }
 
-  /** The token table as a file of that type has it. */
+  /** The token table as a file of that type stores it. */
   async function storedTable(table: HostTensor, type: GgufType) {
     const { texts, state } = bareModel(ROWS, WIDTH);
     state.set(TABLE, table);
@@ -258,7 +258,7 @@ describe('modelGguf', () => {
   }
 });
 
-/** Name, the format's number, elements and bytes of a block. */
+/** The name, the format's number, the elements and the bytes of a block. */
 const BLOCKS = [
   ['f32', 0, 1, 4],
   ['f16', 1, 1, 2],

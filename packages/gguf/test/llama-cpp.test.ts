@@ -1,5 +1,5 @@
-// llama.cpp judges: it reads our files, computes what our models compute, and cuts texts as their
-// tokenizers do.
+// llama.cpp as the judge: it reads our files, computes what our models compute, and splits texts as
+// their tokenizers do.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
@@ -26,11 +26,11 @@ const HARD = [
 const MARGIN: Readonly<Record<GgufType, number>> = { f32: 0.01, f16: 0.01, bf16: 0.01, q8_0: 0.1 };
 
 /**
- * How far logits may be apart: llama.cpp rounds what it multiplies with weights of a type to that
- * type too.
+ * How far logits may differ: llama.cpp also rounds activations that it multiplies with weights of a
+ * type to that type.
  */
 const OFF: Readonly<Record<GgufType, number>> = { f32: 1e-4, f16: 0.05, bf16: 0.5, q8_0: 1.5 };
-/** llama.cpp looks the function up in a table of f16. */
+/** The error of llama.cpp's GELU, which it looks up in a table of f16. */
 const GELU_TABLE = 0.01;
 
 const require = createRequire(import.meta.url);
@@ -61,7 +61,7 @@ describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
   it('has the tokens of its tokenizer.json', async () => {
     const path = join(folder, `${name}.gguf`);
     writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type: 'q8_0', name })));
-    // llama.cpp composes no characters, as Qwen's tokenizer does first of all.
+    // llama.cpp doesn't compose characters (NFC), which is the first step of Qwen's tokenizer.
     const given = small.pre === 'qwen2' ? HARD.map((text) => text.normalize('NFC')) : HARD;
     const found = await tokenIds(llama, { path, texts: given });
     expect(found).toEqual(given.map(encode));
@@ -81,7 +81,7 @@ it('has the tokens of a tokenizer of SentencePiece, by scores', async () => {
   expect(found).toEqual(given.map((text) => hub.encode(text, { add_special_tokens: false }).ids));
 });
 
-// Whole vocabularies of published models, beside weights of next to nothing.
+// These are the whole vocabularies of published models, with tiny weights.
 describe.each([
   ['llama3_1', 128_256],
   ['qwen3', 151_936],
@@ -110,7 +110,7 @@ function bestOf(row: Float32Array): number {
   return row.indexOf(Math.max(...row));
 }
 
-/** How far the largest of a row is above the others. */
+/** How far the largest value of a row is above the others. */
 function marginOf(row: Float32Array): number {
   const [first, second] = row.toSorted((a, b) => b - a) as unknown as [number, number];
   return first - second;

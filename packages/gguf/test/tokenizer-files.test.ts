@@ -1,4 +1,4 @@
-// What of a tokenizer's files comes into the metadata, and what is refused by name.
+// What the metadata gets from a tokenizer's files, and what is refused with its name.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -58,7 +58,7 @@ describe('the metadata of a tokenizer', () => {
         (key) => metadata[`tokenizer.ggml.${key}`],
       );
     const own = await written({});
-    // There is no begin token: the end token stands in for it, and is never put before a text.
+    // There is no begin token. The end token stands in for it, and is never put before a text.
     expect(idsOf(own.metadata)).toEqual([511, 511, 509, false, false]);
     const later = await written({
       texts: (texts) => {
@@ -86,7 +86,7 @@ describe('the metadata of a tokenizer', () => {
 
   it.each([
     [{ bos_token: '<|im_start|>', add_bos_token: true, add_eos_token: true }, true, true],
-    [{ add_bos_token: true, add_eos_token: null }, false, false], // there is none to add
+    [{ add_bos_token: true, add_eos_token: null }, false, false], // there is no token to add
   ])('goes by tokenizer_config where that says what to add: %j', async (config, bos, eos) => {
     const { metadata } = await written({
       texts: (texts) =>
@@ -348,7 +348,7 @@ interface Changes {
   readonly vocabSize?: number;
 }
 
-/** Metadata of a file, as @huggingface/gguf reads it. */
+/** The metadata of a file, as @huggingface/gguf reads it. */
 async function written({
   json: change,
   texts: changeTexts,

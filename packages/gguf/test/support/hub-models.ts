@@ -1,4 +1,4 @@
-// Small random models of every family, as directories of the Hub have them.
+// Small random models of every family, as directories of the Hub store them.
 import { readFileSync } from 'node:fs';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { fromF32Array, toF32Array } from '@shardweave/dtypes';
@@ -19,7 +19,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 const TOKENIZER = new URL('../../../../tooling/tokenizer/', import.meta.url);
 const file = (name: string) => readFileSync(new URL(name, TOKENIZER), 'utf8');
 
-/** The tokenizer of 512 tokens, cut as a family's own cuts texts. */
+/** A tokenizer of 512 tokens that splits texts as the family's own does. */
 export function tokenizerText(pre: PreName): string {
   const json = JSON.parse(file('tokenizer.json'));
   return JSON.stringify({
@@ -33,8 +33,8 @@ export function tokenizerText(pre: PreName): string {
 export const tokenizerConfigText = file('tokenizer_config.json');
 
 /**
- * The same words as SentencePiece has them: numbers for <unk>, <s>, </s> and the bytes, then tokens
- * in the order of their merges, each with every pair that makes it, then characters.
+ * The same tokenizer as SentencePiece stores it: numbers for <unk>, <s>, </s> and the bytes, then
+ * tokens in the order of their merges, each with every pair that makes it, then characters.
  */
 export function sentencePieceText(): string {
   const { model } = JSON.parse(file('tokenizer.json')) as {
@@ -82,7 +82,7 @@ export function sentencePieceText(): string {
   });
 }
 
-/** What stands for a space. */
+/** The character that stands for a space. */
 const SPACE = '\u2581';
 
 export type PreName = 'qwen2' | 'llama-bpe' | 'gpt-2' | 'smollm';
@@ -115,7 +115,7 @@ export interface SmallModel {
   readonly pre: PreName;
 }
 
-/** One or more of each family, and what separates them within it. */
+/** One or more models of each family, and what distinguishes them. */
 export const SMALL_MODELS = {
   llama: {
     pre: 'llama-bpe',
@@ -162,14 +162,18 @@ export const SMALL_MODELS = {
   },
 } as const satisfies Readonly<Record<string, SmallModel>>;
 
-/** Enough that the likeliest token is so by more than what rounding to 8 bits moves logits. */
+/**
+ * Enough training steps that the likeliest token leads by more than rounding to 8 bits moves
+ * logits.
+ */
 const STEPS = 20;
 
 let backend: ReturnType<typeof createCpuBackend> | undefined;
 
 /**
- * A model that has learnt a text, which a random one's logits would be too close together for.
- * Vectors are random too: norms of ones and biases of zeros could be anywhere in a file.
+ * A model that has learnt a text, since a random model's logits would be too close together.
+ * Vectors are random too: norms of ones and biases of zeros could be stored in each other's place
+ * unnoticed.
  */
 export async function makeSmall({ config, pre }: SmallModel, text: string) {
   backend ??= createCpuBackend({ threads: 1 });
@@ -199,7 +203,7 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
     ['tokenizer.json', tokenizerText(pre)],
     ['tokenizer_config.json', tokenizerConfigText],
   ]);
-  /** Rows of logits, one behind each token. */
+  /** Rows of logits, one after each token. */
   const logits = async (tokens: readonly number[]): Promise<Float32Array[]> => {
     const ids = device.tensor(Int32Array.from(tokens), [1, tokens.length]);
     const all = (await (await device.noGrad(() => model.call(ids))).toArray()) as Float32Array;
@@ -209,7 +213,7 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
   return { state: await stateDict(model), texts, config: model.config, encode, logits };
 }
 
-/** A model of one layer and next to no width, all zeros: what a vocabulary can be written with. */
+/** A model of one layer and minimal width, all zeros, with which a vocabulary can be written. */
 export function bareModel(vocabSize: number, width = 2) {
   const config = {
     model_type: 'llama',

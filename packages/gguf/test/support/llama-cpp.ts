@@ -1,9 +1,9 @@
-// llama.cpp itself, as node-llama-cpp brings it prebuilt: the judge of what is in a file.
+// llama.cpp itself, as node-llama-cpp brings it prebuilt: the judge of what a file holds.
 import { getLlama, type Llama, LlamaLogLevel, type Token } from 'node-llama-cpp';
 
 /**
- * llama.cpp without a graphics card. Nothing is built or downloaded: where there is no binary this
- * rejects.
+ * Opens llama.cpp without a graphics card. Nothing is built or downloaded: without a prebuilt
+ * binary this rejects.
  */
 export async function openLlama(): Promise<Llama> {
   return getLlama({
@@ -16,13 +16,13 @@ export async function openLlama(): Promise<Llama> {
   });
 }
 
-/** llama.cpp's logits behind each of `tokens`, all of them given. */
+/** llama.cpp's logits after each of `tokens`. */
 export async function llamaLogits(
   llama: Llama,
   { path, tokens }: { readonly path: string; readonly tokens: readonly number[] },
 ): Promise<Float32Array[]> {
   const model = await llama.loadModel({ modelPath: path });
-  // Keys and values in f16, the default, would be another model's.
+  // Keys and values in f16, the default, would not be this model's.
   const context = await model.createContext({
     contextSize: tokens.length + 1,
     batchSize: tokens.length + 1,
@@ -46,7 +46,7 @@ export async function llamaLogits(
   }
 }
 
-/** The numbers that llama.cpp gives the tokens of each text, special ones among them found. */
+/** The ids that llama.cpp gives the tokens of each text, with special tokens recognized. */
 export async function tokenIds(
   llama: Llama,
   { path, texts }: { readonly path: string; readonly texts: readonly string[] },
@@ -60,7 +60,8 @@ export async function tokenIds(
 }
 
 /**
- * What llama.cpp writes behind a text, the likeliest token each time, until a token that ends it.
+ * The text that llama.cpp adds to another, always by the likeliest token, until a token that ends
+ * it.
  */
 export async function llamaAnswer(
   llama: Llama,

@@ -1,8 +1,8 @@
-// Files as bytes, and as the reader of another writer finds them.
+// Files as bytes, and as an independent reader finds them.
 import { gguf } from '@huggingface/gguf';
 import type { GgufFile } from '@shardweave/gguf';
 
-/** All of a file. */
+/** All bytes of a file. */
 export async function bytesOf(file: GgufFile): Promise<Uint8Array> {
   const all: Uint8Array[] = [];
   for await (const piece of file.pieces()) {
@@ -11,7 +11,9 @@ export async function bytesOf(file: GgufFile): Promise<Uint8Array> {
   return Buffer.concat(all);
 }
 
-/** What @huggingface/gguf reads, its metadata without the types of the keys that it knows. */
+/**
+ * Reads a file with @huggingface/gguf; metadata comes without the types of the keys that it knows.
+ */
 export async function readGguf(path: string) {
   const { metadata, ...rest } = await gguf(path, { allowLocalFile: true });
   return { ...rest, metadata: metadata as unknown as Readonly<Record<string, unknown>> };
