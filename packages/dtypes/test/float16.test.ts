@@ -1,4 +1,5 @@
-// 16-bit converters over all 65,536 patterns, against float64 arithmetic with powers of two.
+// The 16-bit converters over all 65,536 patterns, compared with float64 arithmetic on powers of
+// two.
 
 import {
   bf16ToF32,
@@ -17,7 +18,9 @@ const FORMATS = [
   { dtype: 'bf16', exponentBits: 8, mantissaBits: 7, narrow: f32ToBf16, widen: bf16ToF32 },
 ] as const;
 
-/** The value of a pattern by the definition of the format: sign, exponent, mantissa, in float64. */
+/**
+ * The value of a pattern by the definition of the format (sign, exponent, mantissa), in float64.
+ */
 function patternValue(bits: number, exponentBits: number, mantissaBits: number): number {
   const sign = bits >= 32768 ? -1 : 1;
   const exponent = Math.floor(bits / 2 ** mantissaBits) % 2 ** exponentBits;
@@ -84,7 +87,8 @@ describe.each(FORMATS)('$dtype', ({ dtype, exponentBits, mantissaBits, narrow, w
       }
     }
     expect(wrong).toEqual([]);
-    // Past the largest finite value: half a step up is infinity, anything below stays.
+    // From half a step above the largest finite value on, numbers become infinity; anything below
+    // rounds down to it.
     const top = reference[largest]!;
     const step = top - reference[largest - 1]!;
     expect(narrow(top + step / 4)).toBe(largest);
@@ -123,7 +127,7 @@ describe('arrays', () => {
 
   it('refuses dtypes that there are not', () => {
     for (const name of ['fp16', 'f64', 'u8', 'constructor']) {
-      const dtype = name as DType; // plain JavaScript can
+      const dtype = name as DType; // plain JavaScript can pass it
       expect(() => fromF32Array([1], dtype)).toThrow(RangeError);
       expect(() => fromF32Array([1], dtype)).toThrow(`got '${name}'`);
       expect(() => toF32Array(new Uint8Array(8), dtype)).toThrow(`got '${name}'`);

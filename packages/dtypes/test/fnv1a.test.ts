@@ -1,4 +1,4 @@
-// Against the values that the authors of FNV publish.
+// FNV-1a compared with the values that its authors publish.
 
 import { FNV_BASIS, fnv1a } from '@shardweave/dtypes';
 import { expect, it } from 'vitest';

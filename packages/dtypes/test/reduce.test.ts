@@ -1,4 +1,5 @@
-// Rank-order reductions: against float64 loops, wasm against plain bit by bit, and time slices.
+// Reductions in rank order: compared with float64 loops, wasm with plain JavaScript bit by bit, and
+// time slices.
 
 import { setImmediate as turn } from 'node:timers/promises';
 import {
@@ -18,7 +19,7 @@ import { describe, expect, it, vi } from 'vitest';
 const DTYPES: readonly ReduceDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
 const OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
 
-/** A 32-bit generator with a seed, for any bit pattern. */
+/** A seeded 32-bit generator, for any bit pattern. */
 function randomBytes(seed: number, byteLength: number): Uint8Array {
   const bytes = new Uint8Array(byteLength);
   let state = seed;
@@ -29,7 +30,7 @@ function randomBytes(seed: number, byteLength: number): Uint8Array {
   return bytes;
 }
 
-/** Bytes with every NaN replaced by one pattern, since its payload is unspecified. */
+/** Bytes with every NaN replaced by one pattern, since a NaN's payload is unspecified. */
 function withOneNan(bytes: Uint8Array, dtype: ReduceDType): Uint8Array {
   if (!isFloat(dtype)) {
     return bytes;
@@ -47,7 +48,7 @@ function withOneNan(bytes: Uint8Array, dtype: ReduceDType): Uint8Array {
 
 describe('reducePartsPlain', () => {
   it('adds in rank order in f32 and rounds once', () => {
-    // In f32 the order shows: (2^24 + 1) + 1 stays 2^24, (1 + 1) + 2^24 does not.
+    // In f32 the order shows: (2^24 + 1) + 1 stays 2^24, and (1 + 1) + 2^24 does not.
     const parts = [[2 ** 24], [1], [1]].map((part) => fromF32Array(part, 'f32'));
     const sum = (order: readonly number[]) => {
       const output = new Uint8Array(4);
@@ -113,7 +114,7 @@ describe('reducePartsPlain', () => {
       return output[0];
     };
     expect(reduce('sum', [200, 100, 5])).toBe(49);
-    expect(reduce('mean', [200, 100, 5])).toBe(16); // of the wrapped sum, as for other integers
+    expect(reduce('mean', [200, 100, 5])).toBe(16); // of the wrapped sum, as for all integers
     expect(reduce('max', [200, 100])).toBe(200);
     expect(reduce('min', [200, 100])).toBe(100);
   });
@@ -227,7 +228,7 @@ describe('Reducer', () => {
     const count = 30 * 16 * 1024; // thirty slices
     const parts = [1, 2].map((x) => fromF32Array(new Float32Array(count).fill(x), 'f32'));
     const output = new Float32Array(count);
-    // A clock that says 3 ms a slice: the work of a slice and how long it takes are no longer luck.
+    // The clock says 3 ms for each slice, so the work of a slice and its time don't depend on luck.
     let now = 0;
     const clock = vi.spyOn(performance, 'now').mockImplementation(() => {
       now += 3;
@@ -249,7 +250,7 @@ describe('Reducer', () => {
     } finally {
       clock.mockRestore();
     }
-    // Looks at the clock lie between slices, and one more follows each turn.
+    // The clock is read between slices, and one more slice follows each turn.
     expect(slicesDone).toEqual([3, 6, 9, 12, 15, 18, 21, 24, 27]);
     expect(new Set(output)).toEqual(new Set([3]));
   });
@@ -266,7 +267,7 @@ describe('Reducer', () => {
 describe('Reducer over shared memory', () => {
   const SIZES = [0, 1, 7, 16, 1023, 16 * 1024 + 37]; // elements; the last one spans two slices
 
-  /** A reducer, and views one behind the other in its memory; `gap` bytes lie between them. */
+  /** A reducer, and views one after the other in its memory, with `gap` bytes between them. */
   async function createShared() {
     const memory = new WebAssembly.Memory({ initial: 32, maximum: 64, shared: true });
     const buffer = memory.buffer;
@@ -335,7 +336,7 @@ describe('Reducer over shared memory', () => {
 
   it('sums sums of 16-bit parts in f32, and rounds them once', async () => {
     const { reducer, place } = await createShared();
-    // Values that differ from slice to slice, and within.
+    // The values differ from slice to slice and within a slice.
     const count = 2 * 16 * 1024 + 21;
     const small = Float32Array.from({ length: count }, (_, i) => 1 + (Math.floor(i / 100) % 128));
     const parts = [small, new Float32Array(count).fill(2 ** -9)].map((values) =>

@@ -27,7 +27,7 @@ function randomValues(count: number, seed = 1): Float32Array {
   });
 }
 
-/** Quick to print, unlike two long arrays. */
+/** The first element that differs; quicker to print than two long arrays. */
 function firstDifference(got: Float32Array, expected: Float32Array): number {
   return got.findIndex((value, i) => !Object.is(value, expected[i]));
 }
@@ -72,7 +72,7 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
         sums[i]! += value;
       });
     }
-    // What 50 calls delivered differs from what they should have by the last residual alone.
+    // The sum over 50 calls differs from the exact one only by the last residual.
     sums.forEach((sum, i) => {
       expect(sum + residual[i]!).toBeCloseTo(calls * values[i]!, 3);
       expect(Math.abs(residual[i]!)).toBeLessThanOrEqual(2 * errorBound(values, i, format) + 1e-3);
@@ -84,7 +84,7 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
     const values = randomValues(1000);
     const residual = new Float32Array(values.length).fill(0.01);
     const bad = values.slice();
-    // Infinity minus itself would be NaN, and a residual is added to every later value.
+    // Infinity minus itself would be NaN, and residuals are added to every later value.
     bad.set([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 3e38], 300);
     residual[303] = 3e38; // the sum overflows
     const told = await roundTrip(bad, format, residual);
@@ -92,7 +92,7 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
     expect(residual.every(Number.isFinite)).toBe(true);
     const decoded = await roundTrip(values, format, residual);
     expect(decoded.every(Number.isFinite)).toBe(true);
-    // What the other elements lost is still there.
+    // The rounding errors of the other elements are still there.
     expect(residual.subarray(600).some((value) => value !== 0)).toBe(true);
   });
 
@@ -235,7 +235,7 @@ describe('sums beside the codes', () => {
   it('gives the event loop a turn after every 8 ms of work', async () => {
     const codec = await WireCodec.create();
     const values = new Float32Array(11 * 16_384).fill(1);
-    // A clock that says 3 ms a slice.
+    // A clock that says 3 ms for each slice.
     let now = 0;
     const clock = vi.spyOn(performance, 'now').mockImplementation(() => {
       now += 3;
@@ -284,7 +284,7 @@ it('refuses lengths that do not fit, naming them', async () => {
 
 it('refuses a format that there is not', async () => {
   const codec = await WireCodec.create();
-  const format = 'fp16' as WireFormat; // plain JavaScript can
+  const format = 'fp16' as WireFormat; // plain JavaScript can pass it
   expect(() => encodedByteLength(format, 4)).toThrow(/expected one of f16, bf16, int8, got 'fp16'/);
   const [values, coded] = [new Uint8Array(16), new Uint8Array(8)];
   await expect(codec.encode(values, coded, { format })).rejects.toThrow(/got 'fp16'/);
