@@ -27,5 +27,5 @@ export {
   type SaveIndex,
 } from './save-index.js';
 export { beginSave, type SaveRecord, type SaveSession } from './save-session.js';
-export { writePart } from './write-part.js';
+export { type WritePartOptions, writePart } from './write-part.js';
 export { type SaveContents, writeSave } from './write-save.js';

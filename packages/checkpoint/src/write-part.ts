@@ -24,6 +24,7 @@ const BLOCK_BYTES = 4 * PIECE_BYTES;
  */
 const PIECE_ALIGN_ELEMENTS = 128;
 
+/** The save that a part belongs to, and the name of the part. */
 export interface WritePartOptions {
   /** The id of the session that will publish it. */
   readonly save: string;

@@ -7,18 +7,19 @@ export interface PeerCall {
   readonly call: string;
 }
 
-interface FailureBase {
-  /** The world rank at which it began. */
-  readonly origin: number;
-  readonly reason: string;
-}
-
 /**
  * The reason for which a job ended, as plain data that travels between ranks. The first one that
  * reaches a rank counts, and each rank makes its own CollectiveError from it.
  */
-export type Failure =
-  /** A relay is not a rank, so the origin of 'relay-lost' is the rank that lost it. */
-  | (FailureBase & { readonly kind: 'peer-lost' | 'relay-lost' | 'aborted' | 'closed' })
-  | (FailureBase & { readonly kind: 'timeout'; readonly waitingFor: readonly number[] })
-  | (FailureBase & { readonly kind: 'mismatch'; readonly calls: readonly PeerCall[] });
+export type Failure = {
+  /**
+   * The world rank at which it began. A relay is not a rank, so the origin of 'relay-lost' is the
+   * rank that lost it.
+   */
+  readonly origin: number;
+  readonly reason: string;
+} & (
+  | { readonly kind: 'peer-lost' | 'relay-lost' | 'aborted' | 'closed' }
+  | { readonly kind: 'timeout'; readonly waitingFor: readonly number[] }
+  | { readonly kind: 'mismatch'; readonly calls: readonly PeerCall[] }
+);

@@ -1,8 +1,12 @@
+export type { PartLayout } from './algorithms/part-layout.js';
 export { type Clock, systemClock } from './clock.js';
+export type { Call, CallSpec } from './endpoint/call.js';
 export {
+  type CallDType,
   type CallSignature,
   describeCall,
   isSameCall,
+  type LayoutDetails,
   type OperationName,
   type WireDType,
 } from './endpoint/call-signature.js';
@@ -15,6 +19,7 @@ export {
   CollectiveMismatchError,
   CollectiveTimeoutError,
   CollectiveUsageError,
+  type ErrorPlace,
   GroupClosedError,
   JoinError,
   PeerLostError,

@@ -3,4 +3,4 @@ export {
   connectWs,
   connectWsEndpoint,
 } from './transports/ws/connect-ws-page.js';
-export type { JobOptions } from './transports/ws/join/job-options.js';
+export type { HostPort, JobOptions, Route } from './transports/ws/join/job-options.js';

@@ -6,7 +6,7 @@ export {
   connectWs,
   connectWsEndpoint,
 } from './transports/ws/connect-ws.js';
-export type { JobOptions } from './transports/ws/join/job-options.js';
+export type { HostPort, JobOptions, Route } from './transports/ws/join/job-options.js';
 export type { ListenWish } from './transports/ws/join/joiner-options.js';
 export {
   type RendezvousServer,

@@ -76,6 +76,7 @@ export class FullyShardedDataParallel<
 
   /**
    * The flat parameters of this instance itself; empty where inner instances hold all parameters.
+   * @internal
    */
   get units(): readonly ShardedUnit[] {
     return this.#instance.units;

@@ -9,7 +9,7 @@ export {
 } from './errors.js';
 export { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 export { isFsdp } from './is-fsdp.js';
-export type { FsdpOptions } from './options.js';
+export type { FsdpOptions, ParameterGroup } from './options.js';
 export { defaultPredivide } from './resolve-options.js';
 export {
   captureCheckpoint,
@@ -47,6 +47,7 @@ export { syncReplicas } from './step/sync-replicas.js';
 export type { TrainingState } from './tree/tree-instance.js';
 export type { OffloadConfig, ResidenceOptions } from './unit/residence.js';
 export { pieceOf, type ShardLayout, shardLayout } from './unit/shard-layout.js';
+export type { DivideFactors } from './unit/unit-gradient.js';
 export { apply, type ModuleVisitor } from './whole/apply.js';
 export { type SummonOptions, summonFullParams } from './whole/summon-full-params.js';
 export {

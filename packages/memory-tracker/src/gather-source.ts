@@ -9,12 +9,8 @@ export interface GatherTrace {
   readonly failed: boolean;
 }
 
-interface Listener {
-  call(trace: GatherTrace): void;
-}
-
 /** Declared by way of a method, so that listeners that read more fields fit too. */
-export type GatherListener = Listener['call'];
+export type GatherListener = { call(trace: GatherTrace): void }['call'];
 
 /** Calls `onTrace` when a collective has ended. An all-gather has the name 'allGather'. */
 export interface GatherSource {

@@ -51,6 +51,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   Output
 > {
   // biome-ignore-end lint/suspicious/noExplicitAny: as above
+  /** @internal */
   readonly flats: readonly OffloadedFlat[];
   readonly #options: ResolvedOffloadOptions;
   readonly #layers: readonly Layer[];

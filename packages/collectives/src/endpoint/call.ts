@@ -25,7 +25,10 @@ export interface CallSpec {
   readonly identity?: string | undefined;
   /** See BarrierOptions. */
   readonly elseAbort?: string | undefined;
-  /** The plan of shared hosts, where sums are to be combined within hosts first. */
+  /**
+   * The plan of shared hosts, where sums are to be combined within hosts first.
+   * @internal
+   */
   readonly hosts?: HostPlan | undefined;
   /** The time without any progress after which the call fails. */
   readonly timeoutMs: number;
@@ -40,6 +43,10 @@ const SENT = Promise.resolve();
  */
 const SEND_GRACE_MS = 1000;
 
+/**
+ * One collective that runs on this rank, as algorithms and NativeCollectives see it: its place in the
+ * group, the messages that it sends and receives, and the bytes that it counts.
+ */
 export class Call {
   readonly spec: CallSpec;
   readonly #job: RankJob;
@@ -58,6 +65,7 @@ export class Call {
   /** Finds the world ranks that are late, for operations that don't go through `receive`. */
   late: (() => Promise<readonly number[]>) | undefined;
 
+  /** @internal */
   constructor(spec: CallSpec, job: RankJob, router: MessageRouter) {
     this.spec = spec;
     this.#job = job;
@@ -73,14 +81,17 @@ export class Call {
     return this.spec.members.length;
   }
 
+  /** @internal */
   get scratch(): ScratchPool {
     return this.#job.scratch;
   }
 
+  /** @internal */
   get turns(): Turns {
     return this.#job.turns;
   }
 
+  /** @internal */
   get hosts(): HostPlan | undefined {
     return this.spec.hosts;
   }
@@ -183,6 +194,7 @@ export class Call {
   /**
    * Resolves with the peer's message for reading. That needs no buffer of the caller's, and no copy
    * where the transport can lend the bytes.
+   * @internal
    */
   borrow(peer: number, byteLength: number, phase = 0): Promise<Borrowed> {
     return this.#receive(peer, byteLength, phase, (arrival) =>

@@ -45,7 +45,10 @@ export interface EndpointOptions {
   readonly maxUnclaimedBytes?: number;
   /** Default: the system's. */
   readonly clock?: Clock;
-  /** The turns of the event loop, shared by the ranks on it. Default: its own. */
+  /**
+   * The turns of the event loop, shared by the ranks on it. Default: its own.
+   * @internal
+   */
   readonly turns?: Turns;
 }
 

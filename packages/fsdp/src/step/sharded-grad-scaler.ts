@@ -6,11 +6,10 @@ import {
   LossScaler,
   type LossScalerOptions,
   type LossScalerState,
-  type Optimizer,
   type StepOptions,
   streamedScaleGradients,
 } from '@shardweave/nn';
-import { gradNodes } from '@shardweave/nn/flat';
+import { type AnyOptimizer, gradNodes } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { callIdentity } from '../tree/call-identity.js';
@@ -38,9 +37,6 @@ interface OptimizerTurn {
   readonly stage: Stage;
   readonly isSkipping: boolean;
 }
-
-// biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
-type AnyOptimizer = Optimizer<any>;
 
 /**
  * Scales the loss so that small 16-bit gradients do not vanish. A step is: backward of scale(loss);

@@ -5,14 +5,8 @@ import type { CollectiveErrorCode } from '../../errors.js';
 import type { SeededRandom } from './seeded-random.js';
 import { MAX_SILENCE_MS, MIN_SILENCE_MS } from './simulated-network.js';
 
-/** A fault happens `delayMs` after `rank` has come to step number `step` of its program. */
-interface FaultBase {
-  readonly rank: number;
-  readonly step: number;
-  readonly delayMs: number;
-}
-
 /**
+ * What goes wrong `delayMs` after `rank` has come to step number `step` of its program:
  * - kill: the process dies.
  * - stop: the process stands still for `ms`, heartbeats included.
  * - busy: the process computes for `ms`, which is not a fault.
@@ -22,16 +16,17 @@ interface FaultBase {
  * - abort, leave, stick, mismatch: the rank's program aborts, closes the group early, makes no
  *   further call, or makes another call.
  */
-export type Fault =
-  | (FaultBase & { readonly kind: 'kill' | 'abort' | 'leave' | 'stick' | 'mismatch' })
-  | (FaultBase & { readonly kind: 'stop' | 'busy'; readonly ms: number })
-  | (FaultBase & { readonly kind: 'cut'; readonly peer: number; readonly ms: number })
-  | (FaultBase & { readonly kind: 'reset'; readonly peer: number })
-  | (FaultBase & {
-      readonly kind: 'partition';
-      readonly side: readonly number[];
-      readonly ms: number;
-    });
+export type Fault = {
+  readonly rank: number;
+  readonly step: number;
+  readonly delayMs: number;
+} & (
+  | { readonly kind: 'kill' | 'abort' | 'leave' | 'stick' | 'mismatch' }
+  | { readonly kind: 'stop' | 'busy'; readonly ms: number }
+  | { readonly kind: 'cut'; readonly peer: number; readonly ms: number }
+  | { readonly kind: 'reset'; readonly peer: number }
+  | { readonly kind: 'partition'; readonly side: readonly number[]; readonly ms: number }
+);
 
 /** What can go wrong in a simulated job; `Fault` describes each kind. */
 export type FaultKind = Fault['kind'];

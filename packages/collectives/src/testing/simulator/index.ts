@@ -1,5 +1,14 @@
 export type { Fault, FaultKind } from './faults.js';
-export { type Program, randomProgram, type Step } from './random-program.js';
+export {
+  type BarrierStep,
+  type CollectiveName,
+  type CollectiveStep,
+  type MessageStep,
+  type Program,
+  randomProgram,
+  type SplitStep,
+  type Step,
+} from './random-program.js';
 export { SeededRandom } from './seeded-random.js';
 export {
   createSimulationResources,

@@ -6,8 +6,10 @@ import type { DType, ReduceOp } from '@shardweave/dtypes';
 import type { WireDType } from '../../endpoint/call-signature.js';
 import type { SeededRandom } from './seeded-random.js';
 
+/** The operations that a simulated program is made of, beside barriers, splits and messages. */
 export type CollectiveName = 'allGather' | 'reduceScatter' | 'allReduce' | 'broadcast' | 'gather';
 
+/** A collective of the ranks of one group. */
 export interface CollectiveStep {
   readonly kind: 'collective';
   /**
@@ -31,11 +33,13 @@ export interface CollectiveStep {
   readonly variant: number;
 }
 
+/** A barrier of the ranks of one group. */
 export interface BarrierStep {
   readonly kind: 'barrier';
   readonly group: number;
 }
 
+/** A split of a group, which makes a group for each color. */
 export interface SplitStep {
   readonly kind: 'split';
   readonly group: number;

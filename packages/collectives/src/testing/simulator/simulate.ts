@@ -33,6 +33,7 @@ export interface SimulateOptions {
 export interface SimulationResources {
   /** Combines parts; the checks find one that is wrong. */
   readonly reducer: PartReducer;
+  /** @internal */
   readonly data: ReferenceData;
 }
 

@@ -61,11 +61,13 @@ export interface JobOptions extends GroupOptions {
   readonly route?: Route;
 }
 
+/** A host name or IP, and a TCP port. */
 export interface HostPort {
   readonly host: string;
   readonly port: number;
 }
 
+/** Tells the address at which a peer of that rank, or the rendezvous, is dialled in place of its own. */
 export type Route = (
   target: number | 'rendezvous',
   address: HostPort,
