@@ -44,8 +44,8 @@ const SENT = Promise.resolve();
 const SEND_GRACE_MS = 1000;
 
 /**
- * One collective that runs on this rank, as algorithms and NativeCollectives see it: its place in the
- * group, the messages that it sends and receives, and the bytes that it counts.
+ * One collective that runs on this rank, as algorithms and NativeCollectives see it: its place in
+ * the group, the messages that it sends and receives, and the bytes that it counts.
  */
 export class Call {
   readonly spec: CallSpec;

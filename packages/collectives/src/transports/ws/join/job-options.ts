@@ -67,7 +67,9 @@ export interface HostPort {
   readonly port: number;
 }
 
-/** Tells the address at which a peer of that rank, or the rendezvous, is dialled in place of its own. */
+/**
+ * Tells the address at which a peer of that rank, or the rendezvous, is dialled instead of its own.
+ */
 export type Route = (
   target: number | 'rendezvous',
   address: HostPort,
