@@ -19,7 +19,8 @@ const VOCAB = 1024;
 const WIDTH = 96;
 const SEQ = 1024;
 const LISTED = 24;
-const TIMED_STEPS = 30;
+/** The engine compiles what a step runs some fifty steps long. */
+const TIMED_STEPS = 200;
 
 const { values: flags } = parseArgs({
   options: { layers: { type: 'string', default: '12' }, report: { type: 'string' } },

@@ -79,6 +79,7 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
   });
 }
 
+const KIND = oneOf(...ACTIVATION_KINDS);
 const ABSENT: OptionRule = {
   expected: 'left out beside an activation',
   holds: (value) => value === undefined,
@@ -109,7 +110,7 @@ export function linear(x: Tensor, options: LinearOptions): Tensor {
   const { weight, bias, transposeWeight = false, activation, residual } = options;
   const operands = [x, weight, bias, residual].filter((one) => one !== undefined);
   if (activation !== undefined) {
-    checkValue('linear', 'activation', activation, oneOf(...ACTIVATION_KINDS));
+    checkValue('linear', 'activation', activation, KIND);
     checkValue('linear', 'residual', residual, ABSENT);
   }
   requireFloat('linear', ...operands);
