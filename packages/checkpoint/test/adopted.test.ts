@@ -90,7 +90,7 @@ describe('a directory', () => {
     expect(await pieceFiles(to)).toHaveLength(1);
   });
 
-  it('gives up what it took where the part fails', async () => {
+  it('gives back what it took where the part fails', async () => {
     const [from, to] = [await newDirectory(), await newDirectory()];
     const store = pieceDirectory(to);
     const read = async () => {

@@ -74,7 +74,7 @@ it('a flipped bit anywhere in any file', async () => {
   await expectSaved(pieceDirectory(directory), tensors);
 });
 
-it('a digit of the index, which leaves one that could be right', async () => {
+it('a changed digit of the index, which leaves a plausible one', async () => {
   const change = (path: string, bytes: Buffer) => {
     const text = bytes.toString();
     const changed = text.replace('"0.weight":1}', '"0.weight":3}');

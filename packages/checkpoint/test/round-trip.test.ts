@@ -46,7 +46,7 @@ describe.each(PLACES)('in %s', (_, place) => {
     });
   });
 
-  it('any cut of a tensor loads into any other, in pieces no longer than one may be', async () => {
+  it('any cut of a tensor loads into any other, in pieces of at most the allowed length', async () => {
     const store = await place();
     const size = 600_011; // three pieces, of which the last is smaller
     const whole = tensor('weight', [size]);
@@ -115,7 +115,7 @@ describe.each(PLACES)('in %s', (_, place) => {
   });
 });
 
-it('parts that leave elements out, or have them twice, are published by nobody', async () => {
+it('parts that leave elements out, or have them twice, are not published', async () => {
   const store = piecesIn(createHostStore());
   await save(store, model(1));
   const whole = model(2);

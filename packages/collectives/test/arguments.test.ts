@@ -37,7 +37,7 @@ async function expectRefusal(
 }
 
 describe('options of a call', () => {
-  it('refuses an op that there is not, and says what avg is called here', async () => {
+  it('refuses an unknown op, and says what avg is called here', async () => {
     const reduce = (op: unknown) => (group: Untyped) =>
       group.allReduce(EIGHT, EIGHT, { dtype: 'f32', op });
     await expectRefusal(reduce('avg'), /op to be sum, mean, max, min, got 'avg'\. It is 'mean'/);
@@ -48,7 +48,7 @@ describe('options of a call', () => {
     );
   });
 
-  it('refuses a dtype that there is not, in every operation', async () => {
+  it('refuses an unknown dtype, in every operation', async () => {
     const dtypes = /dtype to be f32, f16, bf16, i32, u32, u8, got 'f64'/;
     const dtype = 'f64';
     const output = new Uint8Array(16);
@@ -70,7 +70,7 @@ describe('options of a call', () => {
     await expectRefusal((g) => g.allGather(EIGHT, EIGHT, null), /allGather: .*options.*null/);
   });
 
-  it('refuses time limits that are none', async () => {
+  it('refuses invalid time limits', async () => {
     for (const timeoutMs of [Number.NaN, -1, 0, '100', null]) {
       await expectRefusal((g) => g.barrier({ timeoutMs }), /barrier: expected timeoutMs/);
       await expectRefusal((g) => g.send(EIGHT, { to: 1, timeoutMs }), /send: expected timeoutMs/);
@@ -117,7 +117,7 @@ describe('buffers of a call', () => {
     await expectRefusal((g) => g.recv(floats, { from: 1 }), view);
   });
 
-  it('says what came where it is no typed array', async () => {
+  it('names the value that is no typed array', async () => {
     const reduce = (input: unknown) => (group: Untyped) => group.allReduce(input, EIGHT, F32_SUM);
     await expectRefusal(reduce([1, 2]), /expected input to be a Uint8Array, got Array/);
     await expectRefusal(reduce(undefined), /got undefined/);
@@ -234,7 +234,7 @@ describe('options of a group', () => {
     }
   });
 
-  it('say which rank came where it is none', async () => {
+  it('name the value that is no rank', async () => {
     const place = { rank: 2, worldSize: 2, port: 1, secret: SECRET };
     await expect(connectWs(place)).rejects.toThrow(/below a positive world size, got rank 2 of 2/);
   });

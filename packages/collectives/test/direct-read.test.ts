@@ -18,7 +18,7 @@ async function pair(): Promise<[Socket, Socket]> {
   return [opened, socket];
 }
 
-it('has been seen to work on the line of Node that runs this', () => {
+it('is known to work on the line of Node that runs this', () => {
   const [line] = process.versions.node.split('.');
   expect(CHECKED_NODE_VERSIONS.map((version) => version.split('.')[0])).toContain(line);
 });

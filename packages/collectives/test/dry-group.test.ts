@@ -50,7 +50,7 @@ it('gives what small calls give where all ranks say the same', async () => {
   expect([...all]).toEqual([5, 7, 5, 7, 5, 7]);
 });
 
-it('refuses what would be a message, and places that there are not', async () => {
+it('refuses calls that would need a message, and ranks that do not exist', async () => {
   await expect(createDryGroup(2).send(new Uint8Array(4), { to: 1 })).rejects.toThrow(
     /expected a collective without compression/,
   );

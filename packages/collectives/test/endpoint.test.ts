@@ -149,7 +149,7 @@ describe('Endpoint', () => {
     await expect(group.barrier()).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 1 });
   });
 
-  it('counts no longer what has been asked for', async () => {
+  it('no longer counts what has been asked for', async () => {
     const { endpoint, group } = lonelyRank({ maxUnclaimedBytes: 1000 });
     for (let sequence = 0; sequence < 30; sequence++) {
       endpoint.onMessage(1, { ...allGatherHeader(99), sequence }).write(new Uint8Array(99));
@@ -166,7 +166,7 @@ describe('Endpoint', () => {
     expect(endpoint.failure).toMatchObject({ kind: 'peer-lost', origin: 1 });
   });
 
-  it('counts no longer the number of what has been asked for', () => {
+  it('no longer counts the number of messages that have been asked for', () => {
     const services = { scratch: new ScratchPool(), turns: new Turns(systemClock) };
     const matching = new Matching(services, 1000);
     let numTaken = 0;
@@ -255,7 +255,7 @@ describe('Endpoint', () => {
     expect(await Promise.all(numbers.map(ask))).toEqual(numbers);
   });
 
-  it('takes another option hosts as another call', async () => {
+  it('takes a call with another option `hosts` for another call', async () => {
     const { endpoint, group } = lonelyRank({ hosts: [0, 0, 1] }, 3);
     const options = { dtype: 'f32', op: 'sum' } as const;
     const reduced = group.allReduce(new Uint8Array(4), new Uint8Array(4), options);

@@ -72,7 +72,7 @@ describe('a group', () => {
     await closeAll(groups);
   });
 
-  it('takes the world size that an Indexed Job can not say', async () => {
+  it("takes the world size that an Indexed Job can't tell", async () => {
     const port = await freePort();
     const options = { worldSize: 2, port, secret: SECRET, address: '127.0.0.1' };
     const env = (index: string) => ({ JOB_COMPLETION_INDEX: index, HOSTNAME: `train-${index}` });

@@ -10,7 +10,7 @@ import {
   TORCHRUN,
 } from './support/launcher-environments.js';
 
-describe('an environment that can not be right', () => {
+describe("an environment that can't be right", () => {
   const cases: readonly [string, EnvVariables, string, string | undefined, RegExp][] = [
     [
       'a rank that is no number',

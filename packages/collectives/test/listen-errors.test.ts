@@ -113,7 +113,7 @@ describe('a page that finds no rendezvous', () => {
 });
 
 describe('a rank that is refused', () => {
-  it('is told of by the rank that waited for it', async () => {
+  it('is reported by the rank that waited for it', async () => {
     await untilInTime(500, async (joinTimeoutMs) => {
       const { port, joined } = await beginFirst({ joinTimeoutMs });
       const place = { rank: 1, worldSize: 2, port, secret: 'a guess of some length' };
@@ -134,7 +134,7 @@ describe('a rank that is refused', () => {
   });
 });
 
-describe('options that can not be right', () => {
+describe("options that can't be right", () => {
   const good = { rank: 0, worldSize: 2, port: 0, secret: SECRET, joinTimeoutMs: 100 };
 
   it.each([

@@ -47,7 +47,7 @@ describe('a reduce hook', () => {
     expect(calls.filter(({ bytes }) => bytes > 6).length).toBeGreaterThanOrEqual(3);
   });
 
-  it('takes the place of the result: nobody adds once more', async () => {
+  it('gives the result itself: nothing is added afterwards', async () => {
     const reduce: ReduceHook = (_parts, output) => {
       output.set(fromF32Array([42], 'f32'));
     };

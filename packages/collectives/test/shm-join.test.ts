@@ -15,7 +15,7 @@ describe('joining over shm', () => {
     await expect(late).rejects.toThrow(/rank 1\/3 join: the thread of rank 0 ended before/);
   });
 
-  it('refuses sizes that can not be', () => {
+  it('refuses impossible sizes', () => {
     expect(() => createShmJob(0)).toThrow(/expected a positive world size, got 0/);
     expect(() => createShmJob(1.5)).toThrow(RangeError);
     expect(() => createShmJob(2, { ringBytes: 100_000 })).toThrow(/power of two.*got 100000/);

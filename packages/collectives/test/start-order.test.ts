@@ -32,7 +32,7 @@ it('starts in the order of the calls, though the last is ready first, and waits 
   expect(await Promise.all(ends)).toEqual([0, 10, 20]);
 });
 
-it('has something else in the place of what has no input, and goes on after any failure', async () => {
+it('puts a stand-in in the place of a call without input, and goes on after any failure', async () => {
   const order = new StartOrder(() => begun.length);
   const begun: string[] = [];
   const begin = (name: string) => async (): Promise<string> => {
@@ -78,7 +78,7 @@ it('keeps the place of a call that failed before it was made, and of no other', 
   expect(begun).toEqual(['unmade', 'in place of unmade', 'last', 'made']);
 });
 
-it('of a call that starts others on its way waits for its end', async () => {
+it('of a call that starts others waits for its end', async () => {
   const order = new StartOrder(() => begun.length);
   const begun: string[] = [];
   let end: () => void = () => undefined;

@@ -173,7 +173,7 @@ describe('keys and values', () => {
 });
 
 describe('barrier', () => {
-  it('lets nobody on before the last rank, and its name can be used again', async () => {
+  it('lets no rank go on before the last one comes, and its name can be used again', async () => {
     const { connectRanks } = await serve();
     const stores = await connectRanks(3);
     for (let round = 0; round < 3; round++) {
@@ -307,7 +307,7 @@ describe('a store refuses', () => {
     expect(server.numClients).toBe(2);
   });
 
-  it('keys and numbers that are none', async () => {
+  it('invalid keys and numbers', async () => {
     const { connect } = await serve();
     const store = await connect();
     expect(await rejection(store.set('', 'v'))).toMatchObject({ code: 'STORE_USAGE' });

@@ -89,7 +89,7 @@ function spoil(bytes: Buffer): void {
   }
 }
 
-describe('somebody on the way', () => {
+describe('an attacker on the way', () => {
   it('sees nothing of what ranks say, and is not noticed', async () => {
     const seen: Buffer[] = [];
     const heard = await sendPast({ encryption: 'always' }, (bytes) =>
@@ -107,7 +107,7 @@ describe('somebody on the way', () => {
     await expect(forged).rejects.toMatchObject({ code: 'PEER_LOST' });
   });
 
-  it('reads and forges as he likes where there is no encryption', async () => {
+  it('reads and forges everything where there is no encryption', async () => {
     const heard = await sendPast({ encryption: 'none' }, forge);
     expect(heard.includes('Only the ranks')).toBe(true);
     expect(heard).toHaveLength(PLAIN.length);
@@ -129,7 +129,7 @@ describe('ranks that speak TLS by the secret', () => {
     await Promise.all([(await joined).close(), second.close()]);
   });
 
-  it('refuse what is said in the clear, by name', async () => {
+  it('refuse unencrypted connections by name', async () => {
     const reasons: string[] = [];
     const { port, joined } = await beginFirst({
       encryption: 'always',
@@ -154,7 +154,7 @@ describe('ranks that speak TLS by the secret', () => {
     await Promise.all([(await joined).close(), second.close()]);
   });
 
-  it('hear the worker of a rank by TLS, too', async () => {
+  it('hear the worker of a rank over TLS, too', async () => {
     const { port, joined } = await beginFirst({ encryption: 'always', heartbeatMs: 20 });
     let numPieces = 0;
     let isMet: () => void = () => {};
@@ -188,7 +188,7 @@ describe('ranks that speak TLS by the secret', () => {
     await Promise.all(groups.map((group) => group.close()));
   });
 
-  it('have the rest of a store by TLS, too', async () => {
+  it('use the store over TLS, too', async () => {
     const refused: string[] = [];
     const onRefused = ({ reason }: { readonly reason: string }) => refused.push(reason);
     await using server = await StoreServer.listen({
@@ -211,7 +211,7 @@ describe('ranks that speak TLS by the secret', () => {
 });
 
 describe('between hosts', () => {
-  it('TLS is what a rank dials by, and on loopback it is not', () => {
+  it("a rank dials over TLS, and on loopback it doesn't", () => {
     const remote = ['10.77.0.2', 'node-7', 'fe80::1', '0.0.0.0', '127.example.org', '128.0.0.1'];
     for (const host of remote) {
       expect(schemeTo(host, {}), host).toBe('wss');

@@ -92,7 +92,7 @@ describe('joining', () => {
     await Promise.all([(await first).close(), (await second).close()]);
   });
 
-  it('comes again where it is cut off before it was judged', async () => {
+  it('dials again where it is cut off before it was judged', async () => {
     const { port, joined } = await beginFirst();
     let numCut = 0;
     const gate = createServer((socket) => {
@@ -129,7 +129,7 @@ describe('joining', () => {
     gate.close();
   });
 
-  it('says so where the heartbeat worker can not be started from its file', async () => {
+  it("says so where the heartbeat worker can't be started from its file", async () => {
     const heartbeatWorker = 'file:///nowhere/heartbeat-worker.js';
     const { port, joined } = await beginFirst({ heartbeatWorker });
     const second = connectWs({ rank: 1, worldSize: 2, port, secret: SECRET, heartbeatWorker });
@@ -142,7 +142,7 @@ describe('joining', () => {
     await expect(gone).rejects.toThrow(/no rendezvous of the job|not complete within 200/);
   });
 
-  it('refuses options that can not be right', async () => {
+  it("refuses options that can't be right", async () => {
     const good = { rank: 1, worldSize: 2, port: 5000, secret: SECRET };
     await expect(connectWs({ ...good, rank: 2 })).rejects.toThrow(/rank below/);
     await expect(connectWs({ ...good, port: 0 })).rejects.toThrow(/the rendezvous. port/);

@@ -81,7 +81,7 @@ describe('a rendezvous of its own', () => {
     proxy.close();
   });
 
-  it('gives the place of a rank that answers no more to its replacement, and of no other', async () => {
+  it('gives the place of a rank that no longer answers to its replacement, and no other place', async () => {
     const server = await serveRendezvous({ worldSize: 2, secret: SECRET });
     let isStalled = false;
     let isHere: () => void = () => {};

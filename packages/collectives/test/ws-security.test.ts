@@ -99,7 +99,7 @@ describe('wss', () => {
 });
 
 describe('a proof', () => {
-  it('is worth nothing when it is said again', async () => {
+  it('is worth nothing when it is replayed', async () => {
     const { port, refused } = await serve();
     const heard: Buffer[][] = [];
     const proxy = createServer((socket) => {
@@ -183,7 +183,7 @@ describe('a run', () => {
     await expectJob(port, { runId: 'job-a' });
   });
 
-  it('is under the proof: another one put in on the way is a wrong secret', () => {
+  it('is covered by the proof: a replaced one counts as a wrong secret', () => {
     const hello = {
       role: 'link',
       rank: 1,

@@ -38,7 +38,7 @@ async function bucketsOf(
 }
 
 describe('messageSize', () => {
-  it('is a number of elements from which a bucket is full, the first one too', async () => {
+  it('is the number of elements that fills a bucket, the first one too', async () => {
     const one = await bucketsOf(ABCD, { messageSize: 1 });
     expect(one.learned).toEqual([['d'], ['c'], ['b'], ['a']]);
     const two = await bucketsOf(ABCD, { messageSize: 101 });
@@ -288,7 +288,7 @@ describe('when the trainable set changes', () => {
     });
   });
 
-  it('by identity: as many others are a change, too', async () => {
+  it('by identity: equally many other parameters are a change, too', async () => {
     await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, ABCD);
       bag.get('a').requiresGrad = false;

@@ -36,7 +36,7 @@ function maskOf(model: Module, rows: number): Promise<number[]> {
 const masksOf = (body: (rank: Rank, model: Module) => Promise<number[]>) =>
   onRanks(3, (rank) => body(rank, wrap(new Masked(rank.device), rank)));
 
-it('ranks drop elements of their own where nobody begins steps, in each step others', async () => {
+it('ranks drop different elements where nobody begins steps, and other ones in each step', async () => {
   const masks = (
     await masksOf(async (_, model) => [
       ...(await maskOf(model, ROWS)),
@@ -55,7 +55,7 @@ it('ranks drop elements of their own where nobody begins steps, in each step oth
   }
 });
 
-it('and those of their rows in the global batch where they begin them, bit for bit', async () => {
+it('and where steps are begun, those of their rows in the global batch, bit for bit', async () => {
   const masks = await masksOf(async ({ rank, device }, model) => {
     await maskOf(model, ROWS); // this draws from the rank's stream
     device.random.begin({ step: 5, rowOffset: rank * ROWS });

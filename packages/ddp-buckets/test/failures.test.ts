@@ -111,7 +111,7 @@ describe.each(PLACES)('a rank that fails in its %s', (place) => {
     },
   );
 
-  it('cannot leave the batch out and go on: no gradients of different steps meet', async () => {
+  it('cannot leave the batch out and go on: gradients of different steps never meet', async () => {
     const perRank = await onRanks(2, async (rank) => {
       const { inner, model, step } = fragile(rank);
       const gradients: unknown[] = [];

@@ -75,7 +75,7 @@ describe.each([
   });
 });
 
-it('host buffers of sizes that no bucket has are let go of', async () => {
+it('host buffers of sizes that no bucket has are freed', async () => {
   await onRanks(2, async (rank) => {
     const bag = new Bag(rank.device, { a: 300, b: 200 });
     const model = wrap(bag, rank);

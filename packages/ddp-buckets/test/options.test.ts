@@ -111,7 +111,7 @@ describe('removed, dead and foreign options say what to use instead', () => {
     expect(message).toContain(answer);
   });
 
-  it('but undefined is as if left out', async () => {
+  it('but undefined counts as left out', async () => {
     expect(await refusal(() => ({ sharedParam: undefined }) as Partial<DdpOptions>)).toBe(
       'accepted',
     );
@@ -119,7 +119,7 @@ describe('removed, dead and foreign options say what to use instead', () => {
 });
 
 describe('parameters', () => {
-  it('of f64, or of integers, are refused in words', async () => {
+  it('of f64 or of integers are refused with an explanation', async () => {
     await onRanks(1, async ({ device, group }) => {
       const ids = new Bag(device, { a: [2, 'u32'] });
       expect(() => wrap(ids, { group })).toThrow(/f16, bf16, f32, got u32 'a'.*f64; keep/);

@@ -91,7 +91,7 @@ describe('options that differ by rank', () => {
     }
   });
 
-  it('but for prof, which is each rank its own affair', async () => {
+  it('but for prof, which each rank may set for itself', async () => {
     await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, AB), rank, { prof: rank.rank === 0 });
       await pull(model, 1 + rank.rank);
@@ -99,7 +99,7 @@ describe('options that differ by rank', () => {
     });
   });
 
-  it('of naiveAllReduce are found, too', async () => {
+  it('of naiveAllReduce are found too', async () => {
     const errors = await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3 });
       await pull(bag, 1);
@@ -187,7 +187,7 @@ describe('a collective of the same size', () => {
     expect(message).toContain("'ddp 0 backward 3 (1 forwards left without a backward) bucket 0'");
   });
 
-  it('of ranks that record unequal numbers of forwards for one backward is the same', async () => {
+  it('stays the same for ranks that record unequal numbers of forwards for one backward', async () => {
     await onRanks(2, async (rank) => {
       const { device } = rank;
       const model = wrap(new Bag(device, AB), rank);

@@ -74,7 +74,7 @@ describe('findUnusedParameters', () => {
     });
   });
 
-  it('counts zeros whatever lay where its gradient would be, with gaps in buckets or without', async () => {
+  it('counts zeros whatever was in the memory of its gradient, with gaps in buckets or without', async () => {
     for (const spec of [{ a: 128, b: 256 }, ABC]) {
       await onRanks(2, async (rank) => {
         const model = wrap(new Bag(rank.device, spec), rank, { findUnusedParameters: true });
@@ -133,7 +133,7 @@ describe('findUnusedParameters', () => {
     });
   });
 
-  it('stays off with delayAllreduce where it is said', async () => {
+  it('stays off with delayAllreduce where the options say so', async () => {
     await onRanks(1, async (rank) => {
       const given = { delayAllreduce: true, findUnusedParameters: false };
       const model = wrap(new Bag(rank.device, ABC), rank, given);
@@ -141,7 +141,7 @@ describe('findUnusedParameters', () => {
     });
   });
 
-  it('is on with delayAllreduce, for ranks that use different ones, too', async () => {
+  it('is on with delayAllreduce, also for ranks that use different ones', async () => {
     await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, ABC), rank, { delayAllreduce: true });
       await pull(model, 1, rank.rank === 0 ? ['a'] : ['a', 'b']);

@@ -125,7 +125,7 @@ describe('arrays', () => {
     expect(() => toF32Array(new Uint8Array(3), 'f16')).toThrow(/multiple of 2 bytes/);
   });
 
-  it('refuses dtypes that there are not', () => {
+  it('refuses unknown dtypes', () => {
     for (const name of ['fp16', 'f64', 'u8', 'constructor']) {
       const dtype = name as DType; // plain JavaScript can pass it
       expect(() => fromF32Array([1], dtype)).toThrow(RangeError);

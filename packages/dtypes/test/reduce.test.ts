@@ -196,7 +196,7 @@ describe('Reducer', () => {
     );
   });
 
-  it('refuses operations, dtypes and divisors that there are not', async () => {
+  it('refuses unknown operations and dtypes, and invalid divisors', async () => {
     const reducer = await Reducer.create();
     const wrong: readonly (readonly [object, RegExp])[] = [
       [{ op: 'avg' }, /expected one of sum, mean, max, min, got 'avg'/],

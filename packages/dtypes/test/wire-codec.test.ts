@@ -282,7 +282,7 @@ it('refuses lengths that do not fit, naming them', async () => {
   await expect(residual).rejects.toThrow(/expected a residual of 8 bytes, got 4/);
 });
 
-it('refuses a format that there is not', async () => {
+it('refuses an unknown format', async () => {
   const codec = await WireCodec.create();
   const format = 'fp16' as WireFormat; // plain JavaScript can pass it
   expect(() => encodedByteLength(format, 4)).toThrow(/expected one of f16, bf16, int8, got 'fp16'/);

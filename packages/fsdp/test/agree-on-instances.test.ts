@@ -123,7 +123,7 @@ it('another shape on one rank', IN_TIME, async () => {
   });
 });
 
-it('an instance that one rank alone has', IN_TIME, async () => {
+it('an instance that only one rank has', IN_TIME, async () => {
   await onRanks(2, async (rank) => {
     const { device, group } = rank;
     const module = layer(device);
@@ -152,7 +152,7 @@ it.each([0, 1, 2, 3])(
   },
 );
 
-it('a replica that agrees in itself alone', IN_TIME, async () => {
+it('a replica whose ranks agree only among themselves', IN_TIME, async () => {
   await onRanks(4, async (rank) => {
     const processGroup = await rank.group.split(rank.rank >> 1);
     const replicateGroup = await rank.group.split(rank.rank & 1);
@@ -171,7 +171,7 @@ it('experts of one group: the ranks of the other groups learn of it too', IN_TIM
   });
 });
 
-it('experts of different options, each its group', async () => {
+it('experts with different options, each over a group of its own', async () => {
   await onRanks(2, async (rank) => {
     const processGroup = await rank.group.split(rank.rank);
     const options = { processGroup, name: `expert ${rank.rank}`, bucketCapMb: rank.rank };
@@ -179,7 +179,7 @@ it('experts of different options, each its group', async () => {
   });
 });
 
-it('what may be each rank its own', async () => {
+it('options that may differ by rank', async () => {
   await onRanks(2, async (rank) => {
     const isFirst = rank.rank === 0;
     const options = {

@@ -160,7 +160,7 @@ describe('a store of a trained model', () => {
     );
   });
 
-  it('is not begun anew in unless it is said', async () => {
+  it('is refused to a fresh start unless the options allow it', async () => {
     const { stores, evaluated } = await left();
     const keys = stores.map((store) => [...store.keys()].sort());
     expect(await refusals(stores, {})).toContainEqual(

@@ -83,7 +83,7 @@ describe('an unknown name', () => {
     expect(message).toContain(`'${name}'. ${hint}`);
   });
 
-  it('that is undefined is none', async () => {
+  it('whose value is undefined counts as absent', async () => {
     await onRanks(1, async ({ device, group }) => {
       const options = { processGroup: group, color: undefined, computeDType: undefined };
       new FullyShardedDataParallel(layer(device), options as unknown as FsdpOptions);

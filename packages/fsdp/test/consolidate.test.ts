@@ -115,7 +115,7 @@ describe.each([1, 2, 3, 4, 8])('the shards of %i ranks', (worldSize) => {
   });
 });
 
-it('the consolidated model gives the very loss of the sharded one', async () => {
+it('the consolidated model gives exactly the loss of the sharded one', async () => {
   const rows = { batch: 2, first: 0, count: 2 };
   const perRank = await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
@@ -141,7 +141,7 @@ it('the consolidated model gives the very loss of the sharded one', async () => 
   await backend.dispose();
 });
 
-it('metadata tell names, shapes, each rank its own padding, and shared names', async () => {
+it("metadata tell names, shapes, each rank's padding, and shared names", async () => {
   const { metadata } = await saved(3, 37);
   const [first] = metadata as [ShardMetadata];
   expect(first.flats.map(({ key, path, names }) => [key, path, names])).toEqual([
@@ -161,7 +161,7 @@ it('metadata tell names, shapes, each rank its own padding, and shared names', a
   expect(first.buffers).toEqual(['2.running_mean', '2.running_var', '2.num_batches_tracked']);
 });
 
-it('without buffers, and without strict, takes what there is', async () => {
+it('without buffers and without strict, takes what is there', async () => {
   const { weights, metadata, shared } = await saved(2, 16);
   const bare = consolidateShardWeights(weights, metadata, { withModuleBuffers: false });
   expect([...bare.keys()]).toEqual([...shared.keys()].slice(0, 6));

@@ -75,7 +75,7 @@ class Counted extends Module<[x: Tensor], Tensor> {
   }
 }
 
-describe('who draws what', () => {
+describe('which rank draws which values', () => {
   const SIZE = 2 ** 21 + 300_001; // two shards of more than one part of 2^20 elements
 
   async function drawn(syncModuleStates: boolean) {
@@ -96,7 +96,7 @@ describe('who draws what', () => {
     });
   }
 
-  it('rank 0 alone, each element once, at most 4 MiB at a time', async () => {
+  it('only rank 0 draws, each element once, at most 4 MiB at a time', async () => {
     const [first, second] = await drawn(true);
     expect(second!.draws).toEqual([]);
     expect([first!.staging, second!.staging]).toEqual([4 * 2 ** 20, CLASS_BYTES]);
@@ -154,7 +154,7 @@ describe('who draws what', () => {
   });
 });
 
-it('what lies behind a parameter is zeros, in memory that others have used', async () => {
+it('padding after a parameter is zeros, in memory that others have used', async () => {
   const backend = createReferenceBackend(); // its memory starts as NaN
   const read = ({ device, group }: Rank) => {
     const model = new FullyShardedDataParallel(new Counted(device, 10), { processGroup: group });

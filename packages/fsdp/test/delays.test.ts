@@ -205,7 +205,7 @@ async function mixture(
   return weightsOf(model);
 }
 
-it('a late device is a device like another', async () => {
+it('a late device gives the results of any other device', async () => {
   const inner = createReferenceBackend();
   const device = new Device(lateBackend(inner, { numTurns: 5, slow: () => true }));
   const sum = await device.scope(() => lossOf(device.full([2, 2], 3)).item());

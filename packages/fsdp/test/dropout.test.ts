@@ -52,7 +52,7 @@ async function masksOf(
   });
 }
 
-it('ranks drop elements of their own where nobody begins steps, replicas too', async () => {
+it('ranks drop different elements where nobody begins steps, replicas too', async () => {
   for (const [worldSize, numShards] of [
     [3, 3],
     [4, 2],
@@ -66,7 +66,7 @@ it('ranks drop elements of their own where nobody begins steps, replicas too', a
   }
 });
 
-it('and those of their rows in the global batch where they begin them, bit for bit', async () => {
+it('and where steps are begun, those of their rows in the global batch, bit for bit', async () => {
   const masks = await masksOf(3, 3, async ({ rank, device }, model) => {
     await maskOf(model, ROWS); // this draws from the rank's stream
     device.random.begin({ step: 5, rowOffset: rank * ROWS });

@@ -224,7 +224,7 @@ it('refuses to train them, in a wrapper, in backward and in an optimizer', async
   });
 });
 
-it('ranks compare what is encoded how', async () => {
+it('ranks compare which parameters are encoded, and how', async () => {
   await onRanks(2, async (rank) => {
     const { device, group: processGroup } = rank;
     const format = `int8, kind ${rank.rank}`;

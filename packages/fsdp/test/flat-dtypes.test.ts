@@ -103,7 +103,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
   });
 });
 
-it('has a frozen flat once: in its own bytes, on the wire too, and without a gradient', async () => {
+it('holds a frozen flat once, in its own dtype, on the wire too, and without a gradient', async () => {
   for (const worldSize of [1, 2]) {
     await onRanks(worldSize, async ({ device, group }) => {
       const model = new FullyShardedDataParallel(new Adapted(device, 'bf16'), {

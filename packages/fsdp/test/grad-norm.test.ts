@@ -124,7 +124,7 @@ describe('a norm of the gradients', () => {
     },
   );
 
-  it('is the root its own, and not of a power of 0 or less', async () => {
+  it('is computed by the root alone, and needs a type above 0', async () => {
     await onRanks(2, async (rank) => {
       const model = sharded(rank);
       await model.initialize();

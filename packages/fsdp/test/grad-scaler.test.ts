@@ -121,7 +121,7 @@ describe('an overflow on one rank', () => {
     });
   });
 
-  it('of one of two optimizers skips that one alone, and halves the factor', async () => {
+  it('of one of two optimizers skips only that one, and halves the factor', async () => {
     await onRanks(2, async (rank) => {
       const model = sharded(rank);
       const [outer, inner] = model.instances();
@@ -160,7 +160,7 @@ describe('the stages of a step', () => {
     return { optimizer, scaler };
   };
 
-  it('refuse what is out of order', async () => {
+  it('refuse calls that are out of order', async () => {
     await onRanks(2, async (rank) => {
       const { optimizer, scaler } = await prepared(rank);
       expect(() => scaler.update()).toThrow(FsdpStateError); // no step was made

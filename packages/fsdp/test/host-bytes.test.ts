@@ -30,7 +30,7 @@ describe.each<Partial<FsdpOptions>>([
   { mixedPrecision: true, computeDType: 'bf16' },
   { moveParamsToCpu: true },
 ])('host buffers of steps with %j', (options) => {
-  it('are all back after each, and as many as are in use at once', async () => {
+  it('all come back after each step, and there are as many as are in use at once', async () => {
     await onRanks(2, async (rank) => {
       const model = net(rank, options);
       const optimizer = new Sgd(model.parameters(), { lr: 0.1 });

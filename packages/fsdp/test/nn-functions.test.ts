@@ -56,7 +56,7 @@ describe('gradients of a shard are not those of the model', () => {
     });
   });
 
-  it('nn.clipGradNorm takes parameters that one rank shards alone, which it has whole', async () => {
+  it('nn.clipGradNorm takes parameters that one rank shards alone, and so has whole', async () => {
     await onRanks(1, async (rank) => {
       const { net, backward } = sharded(rank, { mixedPrecision: true, computeDType: 'bf16' });
       await backward();
@@ -96,7 +96,7 @@ describe('values of a sharded module rest in its shards', () => {
     });
   });
 
-  it('a model that one rank shards in f32 is its shard, so nn writes where it rests', async () => {
+  it('a model that one rank shards in f32 equals its shard, so nn writes to the right place', async () => {
     await onRanks(1, async (rank) => {
       const { model, net, evaluate } = sharded(rank);
       await evaluate();

@@ -95,7 +95,7 @@ describe('noSync whose body throws', () => {
   });
 });
 
-it('zeroGrad of a part forgets what noSync left of it, and of it alone', async () => {
+it('zeroGrad of a part forgets what noSync left of that part, and of no other', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
     // There is one flat parameter; each part lies in a shard of its own, followed by padding.
     const parts = [0, 1].map(() => new Dot(device, LENGTH));

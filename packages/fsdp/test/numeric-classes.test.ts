@@ -41,7 +41,7 @@ async function saidOn(
   return said;
 }
 
-it('are all of one on equal devices, and none are compared on one rank', async () => {
+it('are one class on equal devices, and are not compared on one rank', async () => {
   const sharded = async (group: ProcessGroup) => ({ processGroup: group });
   for (const { classes, text } of await saidOn(['cpu', 'cpu'], sharded)) {
     expect(classes).toEqual([CPU]);

@@ -216,7 +216,7 @@ describe('a full disk', () => {
     },
   );
 
-  it('leaves the last generation to who opens it', async () => {
+  it('leaves the last generation to the next process that opens it', async () => {
     const directory = await newDirectory();
     const [before] = await onRanks(1, async (rank) => {
       let isFull = false;

@@ -124,7 +124,7 @@ describe.each([
     },
   );
 
-  it('a summon sees the values, keeps what each rank wrote of its own, and nothing if volatile', async () => {
+  it('a summon sees the values, keeps what each rank wrote into its own shard, and nothing if volatile', async () => {
     await onRanks(2, async (rank) => {
       const results: object[] = [];
       for (const model of [wrapped(rank), wrapped(rank, { ...options, moveParamsToCpu: false })]) {
@@ -173,7 +173,7 @@ it('a body that throws inside a summon leaves what it wrote, and the parameters 
   });
 });
 
-describe('trained like on the device', () => {
+describe('trained as on the device', () => {
   /** Compares the bits of losses and weights on the host with those on the device. */
   async function expectSame(
     run: (rank: Rank, fsdp: Partial<FsdpOptions>) => Promise<object>,

@@ -221,7 +221,7 @@ describe('gradientPredivideFactor', () => {
     });
   });
 
-  it('keeps a sum of 16 ranks in the range of f16, which no factor would leave', async () => {
+  it('keeps a sum of 16 ranks in the range of f16, which it would leave without a factor', async () => {
     const first = async (options: Partial<FsdpOptions>) => {
       const perRank = await onRanks(16, async ({ device, group }) => {
         const model = new FullyShardedDataParallel(new Dots(device, [new Dot(device, 4, 0)]), {

@@ -410,7 +410,7 @@ describe('states', () => {
   });
 });
 
-it('a gradient zeroed in place adds up like none', async () => {
+it('a gradient zeroed in place counts like no gradient', async () => {
   await onRanks(2, async (rank) => {
     const { model } = twoUnits(rank);
     await trainOnce(model, rowsOf(rank), 1);

@@ -225,8 +225,8 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
   });
 });
 
-describe('an overflow of f16 in a micro-batch of one rank inside noSync', () => {
-  it('skips the step on all, and the next one is as if it had not been', async () => {
+describe("an f16 overflow in one rank's micro-batch inside noSync", () => {
+  it('skips the step on all ranks, and the next step is as if it had not happened', async () => {
     const run = async (rank: Rank, isOverflowing: boolean) => {
       const { device, group } = rank;
       const wrap: Wrap = (module) =>

@@ -165,7 +165,7 @@ describe('shared parameters', () => {
     }
   });
 
-  it('are saved once, belong to the first, and count once in the norm', async () => {
+  it('are saved once, belong to the first user, and count once in the norm', async () => {
     const norms = (worldSize: number) =>
       onRanks(worldSize, async ({ device, group, rank }) => {
         const wrap: Wrap = (module) =>

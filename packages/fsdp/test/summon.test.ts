@@ -31,7 +31,7 @@ function fill(model: FullyShardedDataParallel, value: number): void {
 }
 
 describe('summonFullParams', () => {
-  it('keeps each rank own shard of what is written: a patchwork', async () => {
+  it("keeps of each rank's writes its own shard: a patchwork", async () => {
     await onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
       await summonFullParams(model, () => {

@@ -134,7 +134,7 @@ describe('initial values', () => {
     }
   });
 
-  it('are each rank its own part without syncModuleStates', async () => {
+  it("are each rank's own without syncModuleStates", async () => {
     const ranks = await weightsBySeed({ syncModuleStates: false });
     const { own, sharded } = ranks[0]!;
     expect(sharded).not.toEqual(own);

@@ -76,7 +76,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     }
   });
 
-  it('and is in every save', async () => {
+  it('what is written is in every save', async () => {
     const saves: Record<string, (model: FullyShardedDataParallel) => Promise<unknown>> = {
       stateDict: (model) => stateDict(model),
       localStateDict: (model) => localStateDict(model),

@@ -110,7 +110,7 @@ describe('ggufFile', () => {
     expect(act).toThrow(message);
   });
 
-  it('refuses bytes that are not the shape, and numbers that the header has no room for', async () => {
+  it("refuses bytes that don't fit the shape, and numbers that don't fit the header", async () => {
     const short = { ...tensorOf('x', [8]), pieces: () => [new Uint8Array(28)] };
     await expect(bytesOf(ggufFile(new Map(), [short]))).rejects.toThrow(/expected 32 bytes of 'x'/);
     const negative = new Map([['n', { type: 'u32', value: -1 }]] as const);
@@ -185,7 +185,7 @@ describe('modelGguf', () => {
     await bytesOf(file);
   });
 
-  it('refuses weights that are not the configuration says', () => {
+  it('refuses weights that contradict the configuration', () => {
     const { texts, state } = bareModel(ROWS);
     const act = (change: (of: Map<string, HostTensor>) => void) => () => {
       const changed = new Map(state);

@@ -23,7 +23,7 @@ const TEMPLATE = {
 };
 
 describe('the metadata of a tokenizer', () => {
-  it('names its tokens, what they are for, its merges and its way to cut texts', async () => {
+  it('names its tokens, their purposes, its merges and its way to split texts', async () => {
     const { metadata, json } = await written({});
     const tokens = metadata['tokenizer.ggml.tokens'] as string[];
     const types = metadata['tokenizer.ggml.token_type'] as number[];
@@ -96,7 +96,7 @@ describe('the metadata of a tokenizer', () => {
     expect(metadata['tokenizer.ggml.add_eos_token']).toBe(eos);
   });
 
-  it('has the chat template, a file of its own before all', async () => {
+  it('has the chat template, where a file of its own comes first', async () => {
     const inConfig = (template: unknown) => (texts: Map<string, string>) =>
       texts.set(
         'tokenizer_config.json',

@@ -322,7 +322,7 @@ it('refuses modules of several devices', () => {
   expect(() => new LayerMemoryTracker(model)).toThrow(/got another's at '1'/);
 });
 
-it('refuses options that there are not', () => {
+it('refuses unknown options', () => {
   const model = stack(makeDevice());
   const tracked = (options: object) => () => new LayerMemoryTracker(model, options);
   expect(tracked({ module: 'all' })).toThrow(/got 'module'. Did you mean modules/);

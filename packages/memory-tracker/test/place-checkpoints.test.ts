@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 const PINNED = [10, 8, 8, 9, 7, 7, 5, 4, 4];
 
 describe('placeCheckpoints', () => {
-  it('finds the pinned optima', () => {
+  it('finds the known optima', () => {
     expect(placeCheckpoints(PINNED, 0)).toEqual({ maxRun: 62, splits: [] });
     expect(placeCheckpoints(PINNED, 1)).toEqual({ maxRun: 35, splits: [4] });
     expect(placeCheckpoints(PINNED, 2).maxRun).toBe(24);
@@ -17,7 +17,7 @@ describe('placeCheckpoints', () => {
     });
   });
 
-  it('is as good as the best of all partitions', () => {
+  it('equals the best of all partitions', () => {
     const sizes = fc.array(fc.integer({ min: 0, max: 50 }), { minLength: 1, maxLength: 9 });
     fc.assert(
       fc.property(sizes, fc.integer({ min: 0, max: 10 }), (layers, numCheckpoints) => {
@@ -48,7 +48,7 @@ describe('placeCheckpoints', () => {
     expect(maxRun).toBeLessThan(total / 32 + 7);
   });
 
-  it('refuses sizes and counts that are none', () => {
+  it('refuses invalid sizes and counts', () => {
     expect(placeCheckpoints([], 3)).toEqual({ maxRun: 0, splits: [] });
     for (const sizes of [[1, -1], [Number.NaN], [Number.POSITIVE_INFINITY]]) {
       expect(() => placeCheckpoints(sizes, 1)).toThrow(MemoryTrackerConfigError);

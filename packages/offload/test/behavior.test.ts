@@ -293,7 +293,7 @@ describe('twelve layers in four slices', () => {
     return { device: device.memory().peak.total, parked };
   };
 
-  it('take far less of the device than the plain model, checkpointed about what they take parked', async () => {
+  it('take far less of the device than the plain model, and with checkpointing about as much as without', async () => {
     const plain = await peak(undefined);
     const whole = await peak({ numSlices: 4 });
     const checkpointed = await peak({ numSlices: 4, checkpointActivation: true });

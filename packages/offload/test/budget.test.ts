@@ -201,7 +201,7 @@ describe('a plan for a budget', () => {
     expect(device.memory().live.parameter).toBe(0);
   });
 
-  it('a plan made in a backward forgets no gradient on its way: one that is refused fails it', async () => {
+  it('a plan made in a backward forgets no gradient on its way: a refused gradient fails the backward', async () => {
     const device = new Device(backend, { seed: 1 });
     const store = createHostStore();
     const write = store.write.bind(store);
@@ -355,7 +355,7 @@ describe('too small a budget', () => {
     expect(numKernels).toBe(3 * 2 * 3); // steps, layers, parts of 128 KiB
   });
 
-  it('for training may do for evaluation', async () => {
+  it('too small for training may be enough for evaluation', async () => {
     const run = begin({ backend, offload: { deviceBudgetBytes: 80_000 } });
     const { device, model } = run;
     const ids = Int32Array.from({ length: 64 }, (_, i) => i % 37);

@@ -217,7 +217,7 @@ describe.each([
   });
 });
 
-it('what a caller gives stays on the device, whoever saved it', async () => {
+it("a caller's input stays on the device, whichever layer saved it", async () => {
   const device = newDevice();
   const model = new OffloadModel(linears(device, 3), { numSlices: 3 });
   const x = rows(device);

@@ -177,7 +177,7 @@ it('100 steps hold the device and the host flat, and dispose leaves nothing', as
   expect(run.device.memory().live.total).toBe(0);
 });
 
-it('what is cast on the way in is there for the last layer that gets it, and then gone', async () => {
+it('an input that was cast is kept for the last layer that gets it, and then freed', async () => {
   class Scale extends Module<[x: Tensor, factor: Tensor], Tensor> {
     forward(x: Tensor, factor: Tensor): Tensor {
       return mul(x, factor);

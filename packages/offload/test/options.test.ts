@@ -79,7 +79,7 @@ describe('values', () => {
     expect(make).toThrow('offload: expected store to be a ShardStore, got a promise. Await it.');
   });
 
-  it('options that are none', () => {
+  it('options of no allowed value', () => {
     expect(() => build(4)).toThrow('offload: expected an object of options (');
   });
 

@@ -11,7 +11,7 @@ const plan = (isTraining: boolean): SlicePlan => ({
 });
 const call = { shapes: [[8, 8]], roomBytes: 100 };
 
-it('chosen for training do for evaluation, and never the other way around', () => {
+it('chosen for training may be used for evaluation, and never the other way around', () => {
   const [trained, evaluated] = [plan(true), plan(false)];
   const plans = new SlicePlans();
   plans.add(evaluated);
@@ -22,7 +22,7 @@ it('chosen for training do for evaluation, and never the other way around', () =
   expect(plans.find({ ...call, isTraining: false })).toBe(trained); // the newest plan
 });
 
-it('need the room that they were measured to need, and inputs that are no larger', () => {
+it('are used where there is the measured room, and for inputs that are no larger', () => {
   const plans = new SlicePlans();
   plans.add(plan(true));
   expect(plans.find({ ...call, isTraining: true, roomBytes: 99 })).toBeUndefined();

@@ -17,7 +17,7 @@ import {
   stepIn,
 } from './support/steps.ts';
 
-describe('what is not what was written', () => {
+describe('damaged values', () => {
   const damages: readonly [string, (path: string) => Promise<void>][] = [
     ['a flipped bit', (path) => flip(path, BYTES - 1)],
     ['a flipped bit in the first chunk', (path) => flip(path, 0)],
@@ -141,7 +141,7 @@ describe('a directory that others use too', () => {
   });
 });
 
-describe('what an owner left that died', () => {
+describe('what a dead owner left', () => {
   it('removes values that no manifest names, and a manifest that was not finished', async () => {
     const directory = await newDirectory();
     let store = await openDiskStore({ directory });

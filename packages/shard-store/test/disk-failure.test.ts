@@ -64,7 +64,7 @@ describe('a disk that dies at any call', () => {
   });
 });
 
-describe('a commit that fails behind its rename', () => {
+describe('a commit that fails after its rename', () => {
   // The next owner may find either generation, so neither may be overwritten.
   it('leaves both generations whole, however often keys are written after it', async () => {
     const directory = await newDirectory();

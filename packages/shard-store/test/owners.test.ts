@@ -206,7 +206,7 @@ describe('owners', () => {
     }
   });
 
-  it('lets one of many in that find a dead owner at once', async () => {
+  it('lets in one of many that find a dead owner at the same time', async () => {
     const directory = await newDirectory();
     await claim(directory, 7, `${NOBODY}.1.${hostname()}`);
     const tries = Array.from({ length: 8 }, () => openDiskStore({ directory }));
@@ -251,7 +251,7 @@ describe('owners', () => {
     await (await openDiskStore({ directory: later })).close();
   });
 
-  it('is named by its number, when it started, and its machine', async () => {
+  it('is named by its number, its start and its machine', async () => {
     const directory = await newDirectory();
     const writer = new Writer(directory);
     await writer.prints(1);

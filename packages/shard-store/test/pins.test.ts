@@ -47,7 +47,7 @@ it('is read, and linked, as it was through later steps and by another store', as
   expect(Buffer.compare(readFileSync(link), value(1))).toBe(0);
 });
 
-it('takes no room, and gives its own back', async () => {
+it('takes no room of its own, and gives it back', async () => {
   const directory = await newDirectory();
   const store = await openDiskStore({ directory });
   await store.write('a', value(1));
