@@ -9,6 +9,7 @@ export {
   type DecoderFamily,
   type DecoderOptions,
   decoderParameterCount,
+  type NeededField,
   type RopeScaling,
   resolveDecoderConfig,
 } from './decoder/decoder-config.js';
@@ -60,7 +61,12 @@ export {
   isDeviceDType,
   type LazyTensor,
 } from './host-tensor.js';
-export { LanguageHead, type LanguageHeadOptions } from './language-head.js';
+export {
+  LanguageHead,
+  type LanguageHeadOptions,
+  type OwnWeight,
+  type TiedWeight,
+} from './language-head.js';
 export {
   LanguageModel,
   type LanguageModelOptions,
@@ -135,7 +141,7 @@ export {
   type GradNormOptions,
   scaleGradients,
 } from './optim/clip-grad-norm.js';
-export type { FlatStep } from './optim/flat-step.js';
+export type { FlatStep, StepGroup } from './optim/flat-step.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export { Optimizer, type StepOptions } from './optim/optimizer.js';
 export type { OptimizerStateDict, ParameterState } from './optim/optimizer-state.js';

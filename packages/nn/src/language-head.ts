@@ -12,12 +12,13 @@ export interface LanguageHeadOptions {
 }
 
 /** The token table under its path. */
-interface TiedWeight {
+export interface TiedWeight {
   readonly name: string;
   readonly table: Tensor;
 }
 
-interface OwnWeight {
+/** A weight of the head's own, [words, width], drawn around zero with `std`. */
+export interface OwnWeight {
   readonly name: string;
   readonly shape: readonly [words: number, width: number];
   readonly std: number;

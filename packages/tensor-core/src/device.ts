@@ -317,6 +317,7 @@ export class Device {
   /**
    * The node whose asynchronous rule is what runs at present (a checkpoint that runs its module
    * again). Undefined between rules, where a module's forward is no part of the backward.
+   * @internal
    */
   get ruleInProgress(): GraphNode | undefined {
     return this.#engine.ruleInProgress;

@@ -38,6 +38,7 @@ export {
   type CustomOpSpec,
   defineOp,
   type InputKind,
+  type ParamsOf,
 } from './ops/custom.js';
 export { dropout } from './ops/dropout.js';
 export {

@@ -63,7 +63,10 @@ export class Tensor {
    * its type.
    */
   home: unknown = undefined;
-  /** The graph node that made it, and which of its outputs it is; none for a leaf. */
+  /**
+   * The graph node that made it, and which of its outputs it is; none for a leaf.
+   * @internal
+   */
   node: GraphNode | undefined = undefined;
   outputIndex = 0;
   #grad: Tensor | undefined;

@@ -62,7 +62,8 @@ export interface DecoderConfig {
   readonly pad_token_id: number | null;
 }
 
-type NeededField =
+/** The fields that have no defaults. */
+export type NeededField =
   | 'model_type'
   | 'vocab_size'
   | 'hidden_size'

@@ -1,7 +1,13 @@
 // For packages that wrap modules: flat parameters, where they rest, and when they come and go.
 // Programs that only train need nothing of it.
 
-export { type FlatState, type FlatStateBytes, runAt, type StateRun } from '../optim/flat-state.js';
+export {
+  type FlatState,
+  type FlatStateBytes,
+  type Progress,
+  runAt,
+  type StateRun,
+} from '../optim/flat-state.js';
 export { gradNodes, normParameters } from '../optim/grad-nodes.js';
 export {
   type BlockRange,
@@ -13,7 +19,7 @@ export {
   normOfRoots,
 } from '../optim/norm-tree.js';
 export { joinMembers } from '../optim/optimizer-state.js';
-export type { AnyOptimizer, FlatProgress } from '../saves/held-flats.js';
+export type { AnyOptimizer, FlatProgress, SavedNames } from '../saves/held-flats.js';
 export {
   HeldModule,
   type HeldModuleOptions,
@@ -53,7 +59,7 @@ export {
   FlatParameter,
   type FlatParameterOptions,
 } from './flat-parameter.js';
-export type { ByteStore } from './homes/byte-store.js';
+export type { ByteStore, PinnedBytes } from './homes/byte-store.js';
 export {
   type FlatHome,
   type FlatPart,
@@ -63,6 +69,8 @@ export {
   type HomeSteps,
   occupyHomes,
   setFlatHome,
+  type UnfinishedStep,
+  type VisitStep,
   visitFlats,
 } from './homes/flat-home.js';
 export { HostBuffers } from './homes/host-buffers.js';

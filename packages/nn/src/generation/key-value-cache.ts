@@ -106,7 +106,7 @@ export class LayerCache {
    * where a
    *   graph is recorded: what lies in a cache gets no gradient
    */
-  extend(keys: Tensor, values: Tensor): Room {
+  extend(keys: Tensor, values: Tensor): { readonly keys: Tensor; readonly values: Tensor } {
     const [batch, seq] = keys.shape as [number, number];
     const { device } = keys;
     if (device.isGradEnabled && (keys.requiresGrad || values.requiresGrad)) {

@@ -44,10 +44,15 @@ export function parseModelConfig(text: string): ModelConfig {
   return READERS[type as ModelConfig['model_type']](fields);
 }
 
-/** What floats of a model's files are written as, by the name that config.json has for it. */
-const TORCH_DTYPES = { f32: 'float32', bf16: 'bfloat16', f16: 'float16' } as const;
+/** The dtypes that floats of a model's files are written as. */
+export type WeightsDType = 'f32' | 'bf16' | 'f16';
 
-export type WeightsDType = keyof typeof TORCH_DTYPES;
+/** Their names in config.json. */
+const TORCH_DTYPES = {
+  f32: 'float32',
+  bf16: 'bfloat16',
+  f16: 'float16',
+} satisfies Record<WeightsDType, string>;
 
 /** The text of config.json. `dtype` is that of the weights beside it. */
 export function modelConfigText(

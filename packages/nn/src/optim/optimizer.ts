@@ -69,7 +69,7 @@ export abstract class Optimizer<Options extends object> {
   /**
    * Refuses options that cannot work, of a new group, a loaded one, or one that a schedule has
    * changed.
-   * @param at ' group 1' for messages, '' where there is but one
+   * @param _at ' group 1' for messages, '' where there is but one
    */
   protected checkGroup(_group: OptimizerGroup<Options>, _at: string): void {}
 

@@ -45,6 +45,7 @@ export interface NodeOptions {
   readonly saved: readonly Tensor[];
   /** Leaves whose gradients the rule itself produces by an inner backward (checkpointing). */
   readonly hiddenLeaves?: readonly Tensor[];
+  /** @internal */
   readonly activation?: ActivationNote;
   readonly backward: BackwardRule;
 }

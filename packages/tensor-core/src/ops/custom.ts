@@ -76,7 +76,8 @@ export interface CustomOpSpec<Name extends string, Param extends string> {
   ) => Gradients<NoInfer<Name>> | Promise<Gradients<NoInfer<Name>>>;
 }
 
-type ParamsOf<Param extends string> = [Param] extends [never]
+/** The parameters of a call of a CustomOp, as a list: empty for an op without any. */
+export type ParamsOf<Param extends string> = [Param] extends [never]
   ? []
   : [params: Readonly<Record<Param, number>>];
 

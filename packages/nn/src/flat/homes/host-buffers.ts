@@ -35,7 +35,7 @@ export class HostBuffers {
    */
   #nowhere: Block | undefined;
 
-  /** @param options.isDry what is written into them is not looked at: all may be the same bytes */
+  /** With `isDry`, what is written into them is not looked at: all may be the same bytes. */
   constructor({ isDry = false }: { readonly isDry?: boolean | undefined } = {}) {
     this.#nowhere = isDry ? this.#blockOf(0) : undefined;
   }

@@ -88,6 +88,7 @@ export class RestingState {
     return this.tensor(name).exists;
   }
 
+  /** @internal */
   tensor(name: string): StoredBytes {
     let stored = this.#tensors.get(name);
     if (stored === undefined) {
