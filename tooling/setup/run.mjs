@@ -55,6 +55,7 @@ const COMMANDS = {
   'test:long': (args) => test(args, { SHARDWEAVE_LONG: '1' }),
   bench,
   mutants,
+  docs,
   doctor,
 };
 
@@ -177,6 +178,14 @@ async function mutants(args) {
       SHARDWEAVE_REQUIRE_WEBGPU: '1',
     },
   );
+}
+
+/** The API reference, as pages in `.shardweave/docs`. */
+async function docs() {
+  await installDependencies();
+  await buildAll({ needsTypes: false }); // parts of the sources are generated
+  const script = join(ROOT, 'tooling/api-reference/build.mjs');
+  process.exitCode = await runChild(process.execPath, [script], process.env);
 }
 
 async function doctor() {
