@@ -126,13 +126,13 @@ function products(backend) {
             ...beside,
           });
         run(view(2, m * n));
-        // What the layers of a model ask for beside, f32 out of whatever the operands are.
-        const out = f32(2, m * n);
-        for (const epilogue of epiloguesOf({ like: f32(3, m * n), rows: f32(3, m) })) {
-          if (!transposeA) {
-            run(out, { epilogue });
+        // What the layers of a model ask for beside.
+        for (const own of transposeA ? [] : new Set([view, f32])) {
+          for (const epilogue of epiloguesOf({ like: own(3, m * n), rows: f32(3, m) })) {
+            run(own(2, m * n), { epilogue });
           }
         }
+        const out = f32(2, m * n);
         if (transposeA) {
           run(out, { aSums: f32(3, m) });
           run(out, { bSums: f32(3, n) });

@@ -2,6 +2,7 @@
 // again: the functions are those of the kernels that it stands for, and so are the bits. Only
 // hardware gains by it.
 
+import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { Epilogue } from '../../../kernel-calls/products.js';
 import type { View } from '../../../view.js';
@@ -46,19 +47,23 @@ export function epilogueParams(call: KernelCalls['matmul']): Readonly<Record<str
   return { first_class: first, classes };
 }
 
-/** @param isWide whether views that are as out is are loaded and stored as vectors */
+/**
+ * @param dtype of out, and of views that are as it is
+ * @param isWide whether those are loaded and stored as vectors; of 16 bits they are
+ */
 export function epilogueText(
   epilogue: Epilogue | undefined,
-  isWide: boolean,
+  { dtype, isWide }: { readonly dtype: DType; readonly isWide: boolean },
 ): EpilogueText | undefined {
   if (epilogue === undefined) {
     return undefined;
   }
   const like = (name: string, access: Binding['access']): Binding => {
-    return { name, type: 'f32', access, isWide };
+    return { name, type: dtype, access, isWide };
   };
-  const each = (f: (v: string) => string) =>
-    `vec4<f32>(${['x', 'y', 'z', 'w'].map((c) => f(c)).join(', ')})`;
+  // What comes last is of what would have been stored.
+  const is16 = dtype === 'f16' || dtype === 'bf16';
+  const rounded = is16 ? `v = ${each((c) => `${dtype}_unpack(${dtype}_bits(v.${c}), 0u)`)}; ` : '';
   switch (epilogue.kind) {
     case 'add':
       return {
@@ -66,7 +71,7 @@ export function epilogueText(
         helpers: '',
         bindings: [like('addend', 'read')],
         params: {},
-        quad: 'v = load4_addend(at) + v;',
+        quad: `${rounded}v = load4_addend(at) + v;`,
         one: 'v = load_addend(at) + v;',
       };
     case 'activate':
@@ -75,7 +80,7 @@ export function epilogueText(
         helpers: `${ACTIVATIONS}fn activate(x: f32) -> f32 { return ${FUNCTIONS[epilogue.activation]}; }`,
         bindings: [like('activated', 'read_write')],
         params: {},
-        quad: `store4_activated(at, ${each((c) => `activate(v.${c})`)});`,
+        quad: `${rounded}store4_activated(at, ${each((c) => `activate(v.${c})`)});`,
         one: 'store_activated(at, activate(v));',
       };
     case 'slope':
@@ -84,7 +89,7 @@ export function epilogueText(
         helpers: `${ACTIVATIONS}${SLOPES}fn slope(x: f32) -> f32 { return ${DERIVATIVES[epilogue.activation]}; }`,
         bindings: [like('x', 'read')],
         params: {},
-        quad: `let x = load4_x(at); v *= ${each((c) => `slope(x.${c})`)};`,
+        quad: `${rounded}let x = load4_x(at); v *= ${each((c) => `slope(x.${c})`)};`,
         one: 'v *= slope(load_x(at));',
       };
     case 'crossEntropyBackward':
@@ -101,10 +106,13 @@ export function epilogueText(
           { name: 'd_loss', type: 'f32', access: 'read' },
         ],
         params: { first_class: 'u32', classes: 'u32' },
-        quad: `let first = P.first_class + col; v = vec4<f32>(${['x', 'y', 'z', 'w']
-          .map((c, i) => `logit_slope(row, first + ${i}u, v.${c})`)
-          .join(', ')});`,
+        quad: `${rounded}let first = P.first_class + col; v = ${each((c, i) => `logit_slope(row, first + ${i}u, v.${c})`)};`,
         one: 'v = logit_slope(row, P.first_class + col, v);',
       };
   }
+}
+
+/** A vector of what `f` makes of each component. */
+function each(f: (component: string, i: number) => string): string {
+  return `vec4<f32>(${['x', 'y', 'z', 'w'].map(f).join(', ')})`;
 }

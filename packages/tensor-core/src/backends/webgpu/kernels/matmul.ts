@@ -155,9 +155,11 @@ function endsItself(ctx: KernelContext, call: MatmulCall): boolean {
   }
   const extent = { m, n, k, batches: batch[0] * batch[1] };
   const views = [out, ...epilogueViews(epilogue)];
+  const isLikeOut = views.every(({ dtype }) => dtype === out.dtype);
   return (
     !ctx.profile.isSoftware &&
-    views.every(({ dtype }) => elementsPerWord(dtype) === 1) &&
+    (isLikeOut || epilogue.kind === 'crossEntropyBackward') &&
+    (elementsPerWord(out.dtype) === 1 || wideOf(call).out) &&
     ctx.fits([a, b, ...views]) &&
     longestK(extent, ctx.profile.maxFlops) === k &&
     partsOf(extent).numParts === 1
@@ -414,7 +416,7 @@ function dispatchParts(
     transposeB,
     hasShaderF16: ctx.profile.hasShaderF16,
   } as const;
-  const ending = epilogueText(epilogue, wide.out);
+  const ending = epilogueText(epilogue, { dtype: out.dtype, isWide: wide.out });
   const key = `matmul ${[...Object.values(spec), ...Object.values(wide)].join(' ')} ${ending?.name} ${tileName(tile)}`;
   const compiled = ctx.kernel(key, () => matmulKernel({ ...spec, wide, epilogue: ending }, tile));
   const [tileM, tileN] = tileExtent(tile);
