@@ -136,7 +136,7 @@ function requireWhole(tensor: SavedTensor): void {
     }
     if (piece.start > before.end) {
       throw new CheckpointIncompleteError(
-        `publish: expected all ${end} elements of '${label}', got none of [${before.end}, ${piece.start}) in any part. Publish the parts of all who hold the model.`,
+        `publish: expected all ${end} elements of '${label}', got none of [${before.end}, ${piece.start}) in any part. Publish the parts of all processes that hold the model.`,
         label,
       );
     }

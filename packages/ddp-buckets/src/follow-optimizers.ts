@@ -45,7 +45,7 @@ export function requireStepped(
 ): void {
   if (!Array.isArray(optimizers)) {
     throw new DdpConfigError(
-      'ddp join: expected the option optimizers, got none. Give it all that step in the body: their state follows the weights. Where the body steps by other means, optimizers: [].',
+      'ddp join: expected the option optimizers, got none. Give it all optimizers that step in the body, so that their state follows the weights. Where the body steps by other means, set optimizers: [].',
     );
   }
   const stepped = new Set(optimizers.flatMap((optimizer) => optimizer.parameters()));

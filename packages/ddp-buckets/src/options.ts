@@ -105,7 +105,7 @@ const BUCKET_CAP_BYTES = 4 * 1e7;
 /** Options that other versions and systems have, each with what to do instead. */
 const ANSWERS: Readonly<Record<string, string>> = {
   sharedParam:
-    'It was removed from apex. Shared parameters are found by themselves; delayAllreduce: true reduces everything at the end.',
+    'It was removed from apex. Shared parameters are found automatically; delayAllreduce: true reduces everything at the end.',
   gradientAverageSplitFactor: 'It is ignored in apex. Use gradientPredivideFactor.',
   gradientAsBucketView: 'Use retainAllreduceBuffers: true.',
   bucketCapMb: 'Use bucketCapBytes.',

@@ -275,7 +275,7 @@ export class FullyShardedDataParallel<
   /**
    * Declares that the module uses `parameter`, which another instance shards. That is needed only
    * for a parameter that was put into the module after this instance was made; earlier ones are
-   * found by themselves.
+   * found automatically.
    * @throws {FsdpConfigError} where no other instance shards it
    */
   appendSharedParam(parameter: Tensor): void {

@@ -78,7 +78,7 @@ it('a loss kept in a field is an error that says why', async () => {
       await model.call(inputs(rank.device, { first: 0, count: 2 }));
       const failure = part.kept!.backward();
       await expect(failure).rejects.toThrow(
-        /not on the device\. Flat parameter 'part' .* return it with the rest/,
+        /not on the device\. Flat parameter 'part' .* return it with the other results/,
       );
       part.kept!.dispose();
     });

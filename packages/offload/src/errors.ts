@@ -51,7 +51,7 @@ export class OffloadBusyError extends OffloadError {
 
   constructor(call: string, running: string) {
     super(
-      `${call}: expected one call of the OffloadModel at a time, got one while its ${running} runs. Await what was called before.`,
+      `${call}: expected one call of the OffloadModel at a time, got one while its ${running} runs. Await the earlier call first.`,
     );
     this.running = running;
   }

@@ -173,7 +173,7 @@ it('the message says what runs, what was called and what to do', async () => {
     const second = model.call(input(1));
     await expect(second).rejects.toThrow(OffloadBusyError);
     await expect(second).rejects.toThrow(
-      'call: expected one call of the OffloadModel at a time, got one while its forward runs. Await what was called before.',
+      'call: expected one call of the OffloadModel at a time, got one while its forward runs. Await the earlier call first.',
     );
     await first;
   });

@@ -24,7 +24,7 @@ export interface RowArrays {
 }
 
 /**
- * Rows by number, without end through the epochs. A row is always the same, whoever asks and when.
+ * Rows by number, without end through the epochs. A row depends only on its number.
  */
 export interface RowSource {
   /** Whether rows have segments and positions. */

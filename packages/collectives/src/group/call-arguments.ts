@@ -126,7 +126,7 @@ export class CallArguments {
     if (!isApart && start !== place) {
       throw this.#error(
         call,
-        `input and output overlap, expected that only at byte ${place}, got byte ${start}.`,
+        `input and output overlap, expected an overlap only at byte ${place}, got byte ${start}.`,
       );
     }
   }

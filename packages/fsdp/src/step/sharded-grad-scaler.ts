@@ -125,7 +125,7 @@ export class ShardedGradScaler {
   update(): void {
     if (this.#turns.size === 0) {
       throw new FsdpStateError(
-        'ShardedGradScaler.update: expected an optimizer to be unscaled or stepped since the last update, got none. Call step(optimizer) before.',
+        'ShardedGradScaler.update: expected an optimizer to be unscaled or stepped since the last update, got none. Call step(optimizer) first.',
       );
     }
     this.#scaler.update([...this.#turns.values()].some(({ isSkipping }) => isSkipping));

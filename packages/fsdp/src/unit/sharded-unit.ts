@@ -79,7 +79,7 @@ export class ShardedUnit extends FlatParameter {
       shard: { index: group.rank, count: group.worldSize },
       computeDType: masterDType === context.masterDType ? context.computeDType : masterDType,
       fullTag: 'gathered',
-      absentHint: `Flat parameter '${name}' is gathered inside its instance's forward, in the backward of what that returned, and inside summonFullParams. A loss kept in a field is none of it: return it with the rest. A wrapped list is never called: wrap the modules in it.`,
+      absentHint: `Flat parameter '${name}' is gathered inside its instance's forward, in the backward of what that returned, and inside summonFullParams. A loss kept in a field is outside of these: return it with the other results. A wrapped list is never called: wrap the modules in it.`,
       rest: residence,
       hostBuffers: () => links().hostBuffers,
     });

@@ -115,7 +115,7 @@ function startMpi(options: ConnectMpiOptions): MpiLibrary {
     const mpi = loadMpi({ ...options, env });
     if (mpi.isFinalized) {
       throw new Error(
-        'MPI has ended in this process, and starts only once. Connect with finalize: false before.',
+        'MPI has ended in this process, and starts only once. Connect with finalize: false the first time.',
       );
     }
     if (!mpi.isInitialized) {
