@@ -1,5 +1,5 @@
-// A save knows no device: a run that goes on from one on the other kind of device has the losses of
-// the run that stayed, as far as two devices agree.
+// A save knows no device: a run that is resumed on the other kind of device has the losses of the
+// run that stayed, as far as two devices agree.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

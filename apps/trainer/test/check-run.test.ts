@@ -1,4 +1,4 @@
-// --check: what plan says of a run beside what it took, printed and in summary.json.
+// --check compares what plan predicts of a run with what the run took, printed and in summary.json.
 
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// What any strategy saved, any other loads and trains on with: the next ten steps are those of a
-// run that nothing broke.
+// Whatever strategy made a save, any other loads it and trains on: the next ten steps are those of
+// a run that was never interrupted.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// A save as a model directory: its weights are those that the run itself leaves, bit by bit,
-// whoever wrote it.
+// A save as a model directory: its weights equal those that the run itself writes, bit by bit,
+// whichever ranks wrote the save.
 
 import {
   cpSync,

@@ -1,5 +1,5 @@
-// The page in headless Chromium, of a command that runs and of a report from disk: one browser and
-// one page for all of it.
+// The page in headless Chromium, of a running command and of a report from disk. All tests share
+// one browser and one page.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,4 +1,4 @@
-// The dashboard's server: who gets what, live and late, and what Prometheus reads.
+// The dashboard's server: who gets which data, live and late, and what Prometheus reads.
 
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';

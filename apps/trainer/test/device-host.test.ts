@@ -1,5 +1,5 @@
-// The device of a run: which tiles make a GPU's products is found in the cache and told to the
-// run's record.
+// The device of a run: the tiles of a GPU's products come from the cache, and the run's record
+// tells them.
 
 import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,4 @@
-// Documents of JSONL data: what counts in their losses, and what is said of those that can't be
+// Documents of JSONL data: what counts in their losses, and the errors for those that can't be
 // used.
 
 import { createHash } from 'node:crypto';

@@ -1,4 +1,4 @@
-// Runs that end before their last step leave what a whole run leaves.
+// Runs that end before their last step leave the same files as a whole run.
 
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

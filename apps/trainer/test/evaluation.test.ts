@@ -1,5 +1,5 @@
-// The loss on what is not trained on: one mean over its targets, on every way to shard, and no
-// trace of it in what is trained.
+// The loss on held-out data: one mean over its targets for every way to shard, without any effect
+// on training.
 
 import { readFileSync } from 'node:fs';
 import { makeModel } from '@shardweave/nn';

@@ -1,5 +1,5 @@
-// The examples of --help one after the other, as somebody would type them: with small models and
-// few steps, but for those that plan GPT-2.
+// The examples of --help one after the other, as a user would type them, with small models and few
+// steps except where they plan GPT-2.
 
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

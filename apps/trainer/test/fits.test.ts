@@ -1,6 +1,6 @@
-// docs/fine-tuning.md says which model fits where. What its formula gives between steps is what two
-// steps of a dry run leave in the ledger, byte by byte: SmolLM2-135M's shape in full and with
-// adapters, alone and sharded.
+// docs/fine-tuning.md says which model fits where. Its formula for the bytes between steps equals
+// what two steps of a dry run leave in the ledger, byte by byte: for SmolLM2-135M's shape, in full
+// and with adapters, alone and sharded.
 
 import { readFileSync } from 'node:fs';
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';

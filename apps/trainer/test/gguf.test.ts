@@ -1,5 +1,5 @@
-// The command `gguf`: a file from a model directory, whole or not at all, and a sentence for what
-// it can't do.
+// The command `gguf`: it makes a file from a model directory, whole or not at all, and explains
+// what it can't do.
 
 import {
   copyFileSync,

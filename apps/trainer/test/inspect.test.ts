@@ -1,4 +1,4 @@
-// What `inspect` says of directories that runs leave, held against the files themselves.
+// What `inspect` says of directories that runs leave, compared with the files themselves.
 
 import {
   cpSync,

@@ -1,4 +1,4 @@
-// Commands that end early: killed without a word, asked to stop, or left by a rank. Real processes
+// Commands that end early: killed without notice, asked to stop, or left by a rank. Real processes
 // and kills.
 
 import { spawn } from 'node:child_process';

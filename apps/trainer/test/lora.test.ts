@@ -1,5 +1,5 @@
-// Adapters over every way of training: a frozen base in 16 bits, which is gathered and never
-// reduced, and trained parts in f32. What each rank holds is exact by formula.
+// Adapters with every strategy: a frozen base in 16 bits, which is gathered and never reduced, and
+// trained parts in f32. A formula gives exactly what each rank holds.
 
 import { openSave, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';

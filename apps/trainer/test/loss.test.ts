@@ -1,5 +1,5 @@
-// The loss of a step is one sum over the targets of its global batch, however rows are cut: uneven
-// rows, ranks without any, targets that don't count or count for more, micro-steps, all four
+// The loss of a step is one sum over the targets of its global batch, however its rows are divided:
+// uneven rows, ranks without any, targets that don't count or count for more, micro-steps, all four
 // strategies.
 
 import { makeModel } from '@shardweave/nn';

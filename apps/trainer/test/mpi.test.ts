@@ -1,4 +1,5 @@
-// Ranks under mpirun: the same numbers as ranks in one process, and one voice where they fail.
+// Ranks under mpirun: the same numbers as ranks in one process, and a single report where they
+// fail.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync } from 'node:fs';

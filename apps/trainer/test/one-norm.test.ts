@@ -1,4 +1,4 @@
-// One norm whatever the strategy: what clips by it trains alike.
+// The gradient norm is the same for every strategy, so that clipping by it trains alike.
 
 import { expect, it } from 'vitest';
 import { runFlags } from './support/run-flags.js';

@@ -1,4 +1,5 @@
-// Rows of documents against a plain way to make them, and what a model makes of them.
+// Packed rows of documents compared with a plain way to make them, and what a model computes from
+// them.
 
 import { makeModel } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';

@@ -1,5 +1,5 @@
-// What a dry run finds is what the run takes, to the byte: 30 drawn configurations, held to the
-// ledgers and counters of runs over memory.
+// What a dry run finds is what the run takes, to the byte: 30 random configurations, compared with
+// the ledgers and counters of runs over memory.
 
 import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';

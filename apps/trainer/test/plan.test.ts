@@ -1,4 +1,4 @@
-// The command `plan`: a row a strategy, with what a run takes and whether it fits.
+// The command `plan`: a row for each strategy, with what a run takes and whether it fits.
 
 import { cpuInfo, type KernelCalls, type View } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

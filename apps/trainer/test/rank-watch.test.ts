@@ -1,4 +1,4 @@
-// What a rank notes of its steps: memory by phase, and what its collectives cost beside its
+// What a rank records of its steps: memory by phase, and what its collectives cost beside its
 // device's work.
 
 import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';

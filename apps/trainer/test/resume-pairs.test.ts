@@ -1,5 +1,5 @@
-// What a run of any strategy on any number of ranks saved, a run of any other goes on with: all 81
-// pairs in f32, and some in 16 bits.
+// A run of any strategy on any number of ranks resumes from the save of any other: all 81 pairs in
+// f32, and some in 16 bits.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

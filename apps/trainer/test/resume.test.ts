@@ -1,5 +1,5 @@
-// Runs that end and go on: what a save holds is all that a run needs, so that losses and weights
-// are those of a run that never stopped.
+// Runs that end and are resumed: a save holds all that a run needs, so that losses and weights are
+// those of a run that never stopped.
 
 import {
   cpSync,

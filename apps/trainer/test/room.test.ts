@@ -1,5 +1,5 @@
-// A run that can't fit is refused before anything is made; at the edge what is allowed runs, and
-// what is refused fails.
+// A run that can't fit is refused before anything is made. At the limit, a run that is allowed
+// works and one that is refused would fail.
 
 import { mkdtempSync, rmSync, statfsSync } from 'node:fs';
 import { tmpdir } from 'node:os';

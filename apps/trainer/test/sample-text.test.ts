@@ -1,4 +1,4 @@
-// The text that a run ends with: how much of it there is hangs on the model alone.
+// The sample text at the end of a run: its length depends on the model alone.
 
 import { expect, it } from 'vitest';
 import { PRESETS } from '../src/model/presets.js';

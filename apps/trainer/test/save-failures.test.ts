@@ -1,4 +1,4 @@
-// What goes wrong with a save leaves the saves before it as they were, and says what it was.
+// A failing save leaves the earlier saves as they were, and its error says which failure it was.
 
 import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,6 +1,6 @@
-// What a start does before the first step, in counts that no clock can blur: each weight is drawn
-// once, into where it rests, and passes to the host only where it rests there or goes to other
-// ranks.
+// The work of a start before the first step, counted so that timing doesn't matter: each weight is
+// drawn once, into the place where it rests, and passes to the host only where it rests there or
+// goes to other ranks.
 
 import { createDryGroup } from '@shardweave/collectives';
 import { parameterCount } from '@shardweave/nn';

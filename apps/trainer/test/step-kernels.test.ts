@@ -1,5 +1,6 @@
-// Kernels of a GPT step by way of training, forward and backward with the optimizer's: counted, so
-// that none comes back unseen. What a way adds to the bare module's is said beside its number.
+// The kernels of a GPT step for each way of training, counted in forward and backward and with the
+// optimizer's, so that added ones are noticed. A comment beside each number says which kernels the
+// way adds to the bare module's.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';

@@ -1,4 +1,4 @@
-// What people do to a run that is over or at work, and what it says then.
+// What people do to a run that is over or at work, and what the run says then.
 
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -103,7 +103,7 @@ const FIRST_BUCKET_BYTES = 2 ** 20;
 const BUCKET_CAP_BYTES = 4 * 1e7;
 
 /** Options that other versions and systems have, each with what to do instead. */
-const ANSWERS: Readonly<Record<string, string>> = {
+const ADVICE: Readonly<Record<string, string>> = {
   sharedParam:
     'It was removed from apex. Shared parameters are found automatically; delayAllreduce: true reduces everything at the end.',
   gradientAverageSplitFactor: 'It is ignored in apex. Use gradientPredivideFactor.',
@@ -138,7 +138,7 @@ const KNOWN = [
   'name',
 ] as const satisfies (keyof DdpOptions)[];
 
-const { checkNames } = optionChecks(DdpConfigError, ANSWERS);
+const { checkNames } = optionChecks(DdpConfigError, ADVICE);
 
 /**
  * Fills in defaults.

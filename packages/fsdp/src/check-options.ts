@@ -77,7 +77,7 @@ const RULES: OptionRules<FsdpOptions> = {
 const OFFLOAD_RULES: OptionRules<OffloadConfig> = { store: STORE, resume: optional(FLAG) };
 
 /** Options that fairscale and PyTorch have and this package lacks, each with what to do instead. */
-const ANSWERS: Readonly<Record<string, string>> = {
+const ADVICE: Readonly<Record<string, string>> = {
   computeDevice: "A module's device is where it computes.",
   clearAutocastCache: 'Nothing casts by ambient mode.',
   shardingStrategy: 'Use reshardAfterForward, and replicateGroup for hybrid sharding.',
@@ -91,7 +91,7 @@ const ANSWERS: Readonly<Record<string, string>> = {
   deviceId: 'A module has one device.',
 };
 
-export const { checkOptions } = optionChecks(FsdpConfigError, ANSWERS);
+export const { checkOptions } = optionChecks(FsdpConfigError, ADVICE);
 
 /**
  * @throws {FsdpConfigError} where `options` is not an object, has an unknown option, or has a value

@@ -70,7 +70,7 @@ export interface ResolvedOffloadOptions {
 }
 
 /** Options of fairscale and others that this package lacks, each with what to do instead. */
-const ANSWERS: Readonly<Record<string, string>> = {
+const ADVICE: Readonly<Record<string, string>> = {
   device: "The model's own device is used.",
   offloadDevice: 'Use store: it says where parameters rest.',
   optimizer: 'Make the optimizer on model.parameters().',
@@ -98,7 +98,7 @@ const RULES: OptionRules<OffloadOptions> = allOptional({
   },
 });
 
-const { checkOptions } = optionChecks(OffloadConfigError, ANSWERS);
+const { checkOptions } = optionChecks(OffloadConfigError, ADVICE);
 
 /**
  * Fills in defaults.
