@@ -54,7 +54,7 @@ export interface ListenSecurity {
   readonly onRefused?: ((refusal: Refusal) => void) | undefined;
 }
 
-/** A few ranks, for whoever does not know the world size. */
+/** The number of ranks to expect where the world size is unknown. */
 const USUAL_WORLD_SIZE = 8;
 
 /** The security options of a job, with limits on strangers for its number of ranks. */

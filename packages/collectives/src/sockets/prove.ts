@@ -28,8 +28,7 @@ export interface ChallengeOptions {
   readonly secret: string;
   readonly proofMs: number;
   /**
-   * The reason why a peer that knows the secret is turned away all the same; undefined where it is
-   * not.
+   * The reason for turning away a peer although it knows the secret; undefined where it may stay.
    */
   refusalOf(hello: Hello): string | undefined;
 }

@@ -14,8 +14,8 @@ export interface WrapCandidate {
   readonly path: string;
   readonly isRoot: boolean;
   /**
-   * 'recurse': shall its children be looked at? 'wrap', asked after that: shall it be wrapped
-   * itself?
+   * 'recurse' asks whether to look at its children; 'wrap', which comes after that, asks whether to
+   * wrap the module itself.
    */
   readonly question: 'recurse' | 'wrap';
   /** The elements of its parameters; for 'wrap' without those that wrapped children have taken. */

@@ -26,8 +26,7 @@ export interface HeartbeatSender {
 export interface HeartbeatListenOptions {
   readonly host: string;
   /**
-   * The reason why a peer that knows the secret is turned away all the same; undefined where it is
-   * not.
+   * The reason for turning away a peer although it knows the secret; undefined where it may stay.
    */
   refusalOf(hello: Hello): string | undefined;
   /** Called when a peer has proved itself. */

@@ -63,8 +63,8 @@ export class Relay {
     const other = this.#waiting.get(key);
     if (other === undefined) {
       this.#waiting.set(key, { rank: hello.rank, socket });
-      // A rank that joins sends nothing yet; anything that it sends all the same stays in the
-      // buffers of the system.
+      // A rank that joins should send nothing yet; whatever it does send stays in the buffers of
+      // the system.
       socket.setReads?.(false);
       return;
     }
