@@ -10,6 +10,14 @@ const TABLES = makeTables();
 /**
  * The checksum of `bytes`, or, where `before` is the checksum of earlier bytes, of those followed
  * by `bytes`.
+ * @example
+ * ```ts
+ * import { crc32 } from '@shardweave/checkpoint';
+ *
+ * const bytes = new TextEncoder().encode('123456789');
+ * console.log(crc32(bytes).toString(16)); // logs cbf43926
+ * console.log(crc32(bytes.subarray(4), crc32(bytes.subarray(0, 4))) === crc32(bytes)); // logs true
+ * ```
  */
 export function crc32(bytes: Uint8Array, before = 0): number {
   const [t0, t1, t2, t3, t4, t5, t6, t7] = TABLES as unknown as Eight;

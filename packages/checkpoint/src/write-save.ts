@@ -16,6 +16,25 @@ export interface SaveContents {
 /**
  * Writes and publishes a save in place of the one that is there. Throws as beginSave, writePart and
  * publish do.
+ * @example
+ * ```ts
+ * import { mkdtemp } from 'node:fs/promises';
+ * import { tmpdir } from 'node:os';
+ * import { join } from 'node:path';
+ * import { openSave, writeSave } from '@shardweave/checkpoint';
+ * import { pieceDirectory } from '@shardweave/checkpoint/node';
+ *
+ * const store = pieceDirectory(await mkdtemp(join(tmpdir(), 'save-')));
+ * const values = Float32Array.of(1, 2, 3);
+ * const bias = { kind: 'parameter', name: 'bias', dtype: 'f32', shape: [3] } as const;
+ * const read = async (start: number, end: number) =>
+ *   new Uint8Array(values.slice(start, end).buffer);
+ * await writeSave(store, {
+ *   pieces: [{ ...bias, start: 0, end: 3, read }],
+ *   record: () => ({ extra: { step: 100 } }),
+ * });
+ * console.log((await openSave(store)).extra); // logs { step: 100 }
+ * ```
  */
 export async function writeSave(store: PieceStore, contents: SaveContents): Promise<void> {
   const session = await beginSave(store);

@@ -3,7 +3,15 @@
 
 import { bitsOfF32, f32OfBits } from './float-bits.js';
 
-/** The bf16 bit pattern nearest to `x`, which is first rounded to f32. */
+/**
+ * The bf16 bit pattern nearest to `x`, which is first rounded to f32.
+ * @example
+ * ```ts
+ * import { bf16ToF32, f32ToBf16 } from '@shardweave/dtypes';
+ *
+ * console.log(bf16ToF32(f32ToBf16(3.14159))); // logs 3.140625
+ * ```
+ */
 export function f32ToBf16(x: number): number {
   return bf16FromF32Bits(bitsOfF32(x));
 }

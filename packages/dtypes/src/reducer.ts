@@ -29,7 +29,19 @@ interface ReducerExports {
   finish(dtype: number, acc: number, target: number, count: number, divisor: number): void;
 }
 
-/** A reducer of bytes. One serves any number of ranks of a process; it holds 0.3 MiB. */
+/**
+ * A reducer of bytes. One serves any number of ranks of a process; it holds 0.3 MiB.
+ * @example
+ * ```ts
+ * import { fromF32Array, Reducer, toF32Array } from '@shardweave/dtypes';
+ *
+ * const parts = [256, 1, 3].map((x) => fromF32Array([x, -x], 'bf16'));
+ * const sum = new Uint8Array(4);
+ * const reducer = await Reducer.create();
+ * await reducer.reduce(parts, sum, { dtype: 'bf16', op: 'sum' });
+ * console.log(toF32Array(sum, 'bf16')); // logs Float32Array(2) [ 260, -260 ]
+ * ```
+ */
 export class Reducer {
   readonly #exports: ReducerExports;
   readonly #memory: Uint8Array;

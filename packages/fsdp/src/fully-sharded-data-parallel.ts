@@ -22,7 +22,37 @@ import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
 import { innerModule } from './wrap/inner-module.js';
 
-/** Wraps a module so that each rank holds only its shard of the parameters between uses. */
+/**
+ * Wraps a module so that each rank holds only its shard of the parameters between uses.
+ * @example
+ * ```ts
+ * import { createMemoryGroup } from '@shardweave/collectives';
+ * import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
+ * import { AdamW, Gpt2 } from '@shardweave/nn';
+ * import { Device, mean } from '@shardweave/tensor-core';
+ * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+ *
+ * const backend = await createCpuBackend({ threads: 1 });
+ * const config = { vocab_size: 16, n_positions: 8, n_embd: 16, n_layer: 1, n_head: 2 };
+ * const ranks = createMemoryGroup(2).map(async (processGroup, rank) => {
+ *   const device = new Device(backend);
+ *   const model = new FullyShardedDataParallel(new Gpt2(device, config), { processGroup });
+ *   const optimizer = new AdamW(model.parameters(), { lr: 0.01 });
+ *   await device.scope(async () => {
+ *     const ids = device.tensor(Int32Array.of(1, 2, 3, 4), [1, 4]);
+ *     const targets = device.tensor(Int32Array.of(2, 3, 4, 5 + rank), [1, 4]);
+ *     await mean(await model.call(ids, { targets })).backward();
+ *     await optimizer.step();
+ *     optimizer.zeroGrad();
+ *   });
+ *   const whole = await stateDict(model); // what each rank has half of
+ *   if (rank === 0) console.log(whole.get('transformer.wte.weight')?.shape); // logs [ 16, 16 ]
+ *   await processGroup.close();
+ * });
+ * await Promise.all(ranks);
+ * await backend.dispose();
+ * ```
+ */
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class FullyShardedDataParallel<
   Args extends readonly any[] = any,

@@ -44,6 +44,21 @@ const VALUE_TYPES = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as 
  * Lays a file out. Nothing is read yet. Tensors follow one another in the order given, and only as
  * much of a tensor is in memory as its `pieces` gives at a time.
  * @throws {GgufUsageError} for a name, a shape or a number that the format can't hold
+ * @example
+ * ```ts
+ * import { ggufFile } from '@shardweave/gguf';
+ *
+ * const weight = {
+ *   name: 'token_embd.weight',
+ *   type: 'f32',
+ *   shape: [3, 2], // rows first
+ *   pieces: () => [new Uint8Array(Float32Array.of(1, 2, 3, 4, 5, 6).buffer)],
+ * } as const;
+ * const file = ggufFile(new Map(), [weight]);
+ * let byteLength = 0;
+ * for await (const piece of file.pieces()) byteLength += piece.length;
+ * console.log(byteLength === file.byteLength); // logs true
+ * ```
  */
 export function ggufFile(
   metadata: ReadonlyMap<string, MetadataValue>,

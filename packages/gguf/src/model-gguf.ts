@@ -47,6 +47,14 @@ export interface ModelGgufOptions {
  * @throws {GgufTokenizerError} for a tokenizer that llama.cpp has no equivalent of
  * @throws {GgufUsageError} for an unknown type, and where a file is missing
  * @throws {NnError} for a config.json that can't be read
+ * @example
+ * ```ts
+ * import { type ModelGguf, modelGguf } from '@shardweave/gguf';
+ *
+ * async function* quantized(model: ModelGguf) {
+ *   yield* modelGguf(model, { type: 'q8_0', name: 'mine' }).pieces();
+ * }
+ * ```
  */
 export function modelGguf(model: ModelGguf, options: ModelGgufOptions): GgufFile {
   const { texts, state } = model;

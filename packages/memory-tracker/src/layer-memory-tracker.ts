@@ -59,7 +59,30 @@ interface Output {
   readonly output: unknown;
 }
 
-/** Tracks a model from its construction until `stop`. All modules must be on one device. */
+/**
+ * Tracks a model from its construction until `stop`. All modules must be on one device.
+ * @example
+ * ```ts
+ * import { LayerMemoryTracker, suggestCheckpoints } from '@shardweave/memory-tracker';
+ * import { Gpt2 } from '@shardweave/nn';
+ * import { Device, mean } from '@shardweave/tensor-core';
+ * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+ *
+ * const backend = await createCpuBackend({ threads: 1 });
+ * const device = new Device(backend);
+ * const config = { vocab_size: 16, n_positions: 8, n_embd: 16, n_layer: 2, n_head: 2 };
+ * const model = new Gpt2(device, config);
+ * const tracker = new LayerMemoryTracker(model);
+ * await device.scope(async () => {
+ *   const ids = device.tensor(Int32Array.of(1, 2, 3, 4), [1, 4]);
+ *   await mean(await model.call(ids, { targets: ids })).backward();
+ * });
+ * tracker.stop();
+ * console.log(suggestCheckpoints(tracker.trace(), 1).modules.length); // logs 1
+ * device.dispose();
+ * await backend.dispose();
+ * ```
+ */
 export class LayerMemoryTracker {
   readonly #model: Module;
   readonly #device: Device;

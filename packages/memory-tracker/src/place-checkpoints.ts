@@ -25,6 +25,12 @@ interface Suffix {
  * shortest first run, then the shortest second run, and so on.
  * @throws {MemoryTrackerConfigError} for sizes that are negative or not finite, and for a number of
  * checkpoints that is not whole
+ * @example
+ * ```ts
+ * import { placeCheckpoints } from '@shardweave/memory-tracker';
+ *
+ * console.log(placeCheckpoints([5, 1, 1, 4, 1], 1)); // logs { maxRun: 6, splits: [ 2 ] }
+ * ```
  */
 export function placeCheckpoints(
   sizes: readonly number[],

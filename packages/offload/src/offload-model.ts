@@ -44,6 +44,29 @@ export interface OffloadHostMemory {
  * device only while it runs forward or backward, and the activations that backward needs wait on
  * the host (fairscale's OffloadModel). The optimizer is made on `parameters()`, and steps them
  * where they rest.
+ * @example
+ * ```ts
+ * import { AdamW, Gpt2 } from '@shardweave/nn';
+ * import { OffloadModel } from '@shardweave/offload';
+ * import { Device, mean } from '@shardweave/tensor-core';
+ * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+ *
+ * const backend = await createCpuBackend({ threads: 1 });
+ * const device = new Device(backend);
+ * const config = { vocab_size: 16, n_positions: 8, n_embd: 16, n_layer: 2, n_head: 2 };
+ * const gpt = new Gpt2(device, config, { deferInit: true }); // never whole on the device
+ * const model = new OffloadModel(gpt, { numSlices: 2 });
+ * const optimizer = new AdamW(model.parameters(), { lr: 0.01 });
+ * await device.scope(async () => {
+ *   const ids = device.tensor(Int32Array.of(1, 2, 3, 4), [1, 4]);
+ *   await mean(await model.call(ids, { targets: ids })).backward();
+ * });
+ * await optimizer.step();
+ * optimizer.zeroGrad();
+ * console.log(model.slices.length); // logs 2
+ * model.dispose();
+ * await backend.dispose();
+ * ```
  */
 // biome-ignore-start lint/suspicious/noExplicitAny: as Module, plain it stands for any signature
 export class OffloadModel<Args extends readonly any[] = any, Output = any> extends Module<

@@ -5,6 +5,12 @@
  * would take it past the average. That is fairscale's rule, except that runs are never empty here.
  * @param sizes the number of parameters of each layer; at least one layer
  * @returns the number of layers of each run
+ * @example
+ * ```ts
+ * import { splitLayers } from '@shardweave/offload';
+ *
+ * console.log(splitLayers([4, 1, 1, 1, 1], 2)); // logs [ 1, 4 ]
+ * ```
  */
 export function splitLayers(sizes: readonly number[], numSlices: number): number[] {
   const target = Math.floor(sizes.reduce((sum, size) => sum + size, 0) / numSlices);

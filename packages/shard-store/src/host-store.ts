@@ -20,7 +20,20 @@ export interface HostStoreOptions {
   readonly maxBytes?: number;
 }
 
-/** A store of bytes in this process's memory. */
+/**
+ * A store of bytes in this process's memory.
+ * @example
+ * ```ts
+ * import { createHostStore } from '@shardweave/shard-store';
+ *
+ * const store = createHostStore();
+ * await store.write('block0.weight', Uint8Array.of(1, 2, 3));
+ * const weight = new Uint8Array(store.byteLength('block0.weight') ?? 0);
+ * await store.read('block0.weight', weight);
+ * console.log(weight); // logs Uint8Array(3) [ 1, 2, 3 ]
+ * await store.close();
+ * ```
+ */
 export function createHostStore(options: HostStoreOptions = {}): ShardStore {
   checkOptions('createHostStore', options, ['maxBytes']);
   return new HostStore(options);

@@ -51,6 +51,23 @@ interface DeviceMemory {
 /**
  * Several devices may share a backend: each is one rank. One strand of code at a time makes
  * tensors on a device; background work uses storages.
+ * @example
+ * ```ts
+ * import { Device, mul, sum } from '@shardweave/tensor-core';
+ * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+ *
+ * const backend = await createCpuBackend({ threads: 1 });
+ * const device = new Device(backend);
+ * const x = device.tensor([1, 2, 3], [3], { requiresGrad: true });
+ * await device.scope(async () => {
+ *   const loss = sum(mul(x, x));
+ *   await loss.backward();
+ *   console.log(await loss.item()); // logs 14
+ * });
+ * console.log(await x.grad?.toArray()); // logs Float32Array(3) [ 2, 4, 6 ]
+ * device.dispose();
+ * await backend.dispose();
+ * ```
  */
 export class Device {
   readonly random: Random;

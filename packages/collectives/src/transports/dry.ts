@@ -26,6 +26,15 @@ const COPIED_BYTES = 64 * 1024;
 /**
  * The end of one rank in a group of `worldSize` that has no other ranks. It does not support
  * `send`, `recv` and compressed calls.
+ * @example
+ * ```ts
+ * import { createDryGroup } from '@shardweave/collectives';
+ *
+ * const group = createDryGroup(8);
+ * await group.allGather(new Uint8Array(1024), new Uint8Array(8 * 1024));
+ * console.log(group.stats().bytesSent); // logs 7168
+ * await group.close();
+ * ```
  */
 export function createDryGroup(worldSize: number, options: DryGroupOptions = {}): ProcessGroup {
   const { rank = 0 } = options;

@@ -18,7 +18,23 @@ import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../t
  */
 export type MemoryGroupOptions = GroupOptions;
 
-/** Makes one group per rank, connected to each other in this process. */
+/**
+ * Makes one group per rank, connected to each other in this process.
+ * @example
+ * ```ts
+ * import { createMemoryGroup } from '@shardweave/collectives';
+ *
+ * const ranks = createMemoryGroup(3).map(async (group) => {
+ *   const own = Float32Array.of(group.rank, 1);
+ *   const sum = new Float32Array(2);
+ *   const options = { dtype: 'f32', op: 'sum' } as const;
+ *   await group.allReduce(new Uint8Array(own.buffer), new Uint8Array(sum.buffer), options);
+ *   await group.close();
+ *   return sum[0];
+ * });
+ * console.log(await Promise.all(ranks)); // logs [ 3, 3, 3 ]
+ * ```
+ */
 export function createMemoryGroup(
   worldSize: number,
   options: MemoryGroupOptions = {},

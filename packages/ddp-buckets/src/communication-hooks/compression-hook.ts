@@ -23,6 +23,36 @@ export interface CompressionHookOptions {
 /**
  * All-reduces f32 buckets in the format `wire`; 16-bit buckets go as they are. A hook remembers the
  * losses of one wrapper, and forgets them when its buckets are made anew.
+ * @example
+ * ```ts
+ * import { createMemoryGroup } from '@shardweave/collectives';
+ * import { compressionHook, DistributedDataParallel } from '@shardweave/ddp-buckets';
+ * import { Linear } from '@shardweave/nn';
+ * import { Device, mean } from '@shardweave/tensor-core';
+ * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+ *
+ * const backend = await createCpuBackend({ threads: 1 });
+ * const ranks = createMemoryGroup(2).map(async (processGroup) => {
+ *   const device = new Device(backend);
+ *   const model = new DistributedDataParallel(new Linear(device, { inFeatures: 64, outFeatures: 64, bias: false }), {
+ *     processGroup,
+ *     communicationHook: compressionHook({ wire: 'bf16' }),
+ *   });
+ *   const step = async () => {
+ *     const before = processGroup.stats().bytesSent;
+ *     await device.scope(async () => {
+ *       await mean(await model.call(device.full([4, 64], 1))).backward();
+ *     });
+ *     return processGroup.stats().bytesSent - before;
+ *   };
+ *   await step(); // ranks agree on their buckets in the first
+ *   const bytesSent = await step(); // 64 * 64 gradients of 2 bytes each
+ *   await processGroup.close();
+ *   return bytesSent;
+ * });
+ * console.log(await Promise.all(ranks)); // logs [ 8192, 8192 ]
+ * await backend.dispose();
+ * ```
  */
 export function compressionHook(options: CompressionHookOptions): CommunicationHook {
   const { wire, errorFeedback = wire === 'int8' } = options;

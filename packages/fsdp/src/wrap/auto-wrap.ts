@@ -44,6 +44,26 @@ export interface AutoWrapped {
  * several places is wrapped once. A module that shares a parameter or a module with others outside
  * it is left to the module that holds them all.
  * @throws {FsdpConfigError} where something below is wrapped already; nothing is changed
+ * @example
+ * ```ts
+ * import { createMemoryGroup } from '@shardweave/collectives';
+ * import { autoWrap, FullyShardedDataParallel } from '@shardweave/fsdp';
+ * import { Gpt2, Gpt2Block } from '@shardweave/nn';
+ * import { Device } from '@shardweave/tensor-core';
+ * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+ *
+ * const backend = await createCpuBackend({ threads: 1 });
+ * const device = new Device(backend);
+ * const [processGroup] = createMemoryGroup(1);
+ * const config = { vocab_size: 16, n_positions: 8, n_embd: 16, n_layer: 3, n_head: 2 };
+ * const { numWrappedParams } = autoWrap(
+ *   new Gpt2(device, config),
+ *   ({ question, module }) => question === 'recurse' || module instanceof Gpt2Block,
+ *   (module) => new FullyShardedDataParallel(module, { processGroup: processGroup! }),
+ * );
+ * console.log(numWrappedParams); // logs 9840
+ * await backend.dispose();
+ * ```
  */
 export function autoWrap(module: Module, policy: WrapPolicy, wrap: Wrap): AutoWrapped {
   const wrapped = module.namedModules().find(([, each]) => each !== module && isFsdp(each));

@@ -101,7 +101,36 @@ export class Adam extends AdamBase {
   }
 }
 
-/** Adam with weight decay apart from the gradient: parameters shrink by lr * weightDecay first. */
+/**
+ * Adam with weight decay apart from the gradient: parameters shrink by lr * weightDecay first.
+ * @example
+ * ```ts
+ * import { AdamW, Gpt2 } from '@shardweave/nn';
+ * import { Device, mean } from '@shardweave/tensor-core';
+ * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+ *
+ * const backend = await createCpuBackend({ threads: 1 });
+ * const device = new Device(backend);
+ * const config = { vocab_size: 16, n_positions: 8, n_embd: 16, n_layer: 1, n_head: 2 };
+ * const model = new Gpt2(device, config);
+ * const optimizer = new AdamW(model.parameters(), { lr: 0.01 });
+ * const losses: number[] = [];
+ * for (let step = 0; step < 5; step++) {
+ *   await device.scope(async () => {
+ *     const ids = device.tensor(Int32Array.of(1, 2, 3, 4), [1, 4]);
+ *     const targets = device.tensor(Int32Array.of(2, 3, 4, 5), [1, 4]);
+ *     const loss = mean(await model.call(ids, { targets }));
+ *     await loss.backward();
+ *     await optimizer.step();
+ *     optimizer.zeroGrad();
+ *     losses.push(await loss.item());
+ *   });
+ * }
+ * console.log(losses[4]! < losses[0]!); // logs true
+ * device.dispose();
+ * await backend.dispose();
+ * ```
+ */
 export class AdamW extends AdamBase {
   protected get isDecoupled(): boolean {
     return true;

@@ -41,6 +41,14 @@ const RULES: OptionRules<ScheduleOptions> = {
  * on for all but the first.
  * @throws {NnConfigError} where totalSteps or decaySteps is needed and missing, and for another
  * kind, rate or count
+ * @example
+ * ```ts
+ * import { learningRateAt } from '@shardweave/nn';
+ *
+ * const schedule = { kind: 'linear', lr: 1, warmupSteps: 2, totalSteps: 6 } as const;
+ * const rates = [0, 1, 2, 3, 4, 5].map((step) => learningRateAt(step, schedule));
+ * console.log(rates); // logs [ 0.5, 1, 1, 0.75, 0.5, 0.25 ]
+ * ```
  */
 export function learningRateAt(step: number, options: ScheduleOptions): number {
   checkOptions('learningRateAt', options, RULES);

@@ -73,7 +73,29 @@ export interface DiskStoreOptions {
   readonly files?: FileLayer;
 }
 
-/** Opens the last generation of a directory, or an empty store where there is none. */
+/**
+ * Opens the last generation of a directory, or an empty store where there is none.
+ * @example
+ * ```ts
+ * import { mkdtemp } from 'node:fs/promises';
+ * import { tmpdir } from 'node:os';
+ * import { join } from 'node:path';
+ * import { openDiskStore } from '@shardweave/shard-store/node';
+ *
+ * const directory = await mkdtemp(join(tmpdir(), 'state-'));
+ * let store = await openDiskStore({ directory });
+ * await store.write('weight', Uint8Array.of(1, 2, 3));
+ * await store.commit(); // what a next owner finds
+ * await store.write('weight', Uint8Array.of(4, 5, 6));
+ * await store.close();
+ *
+ * store = await openDiskStore({ directory });
+ * const weight = new Uint8Array(3);
+ * await store.read('weight', weight);
+ * console.log(weight); // logs Uint8Array(3) [ 1, 2, 3 ]
+ * await store.close();
+ * ```
+ */
 export async function openDiskStore(options: DiskStoreOptions): Promise<ShardStore> {
   const { fsync = false, maxConcurrent = 4, files = nodeFiles } = options;
   checkOptions('openDiskStore', options, ['directory', 'fsync', 'maxConcurrent', 'files']);

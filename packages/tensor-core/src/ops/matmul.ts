@@ -34,6 +34,19 @@ export interface MatmulOptions {
 /**
  * a [..., m, k] times b [..., k, n] -> [..., m, n]; leading axes broadcast. f32 accumulation.
  * @throws {ShapeError} when the inner dimensions differ
+ * @example
+ * ```ts
+ * import { Device, matmul } from '@shardweave/tensor-core';
+ * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
+ *
+ * const backend = await createCpuBackend({ threads: 1 });
+ * const device = new Device(backend);
+ * const a = device.tensor([1, 2, 3, 4], [2, 2]);
+ * const b = device.tensor([1, 10], [2, 1]);
+ * console.log(await matmul(a, b).toArray()); // logs Float32Array(2) [ 21, 43 ]
+ * device.dispose();
+ * await backend.dispose();
+ * ```
  */
 export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tensor {
   checkNames('matmul', options, ['transposeA', 'transposeB']);
