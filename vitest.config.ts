@@ -23,7 +23,7 @@ const TOGETHER = [
   'packages/collectives/test/!(attacked-job|blame|faults|kubernetes-example|launch-process|mpi|mpi.long|shm-threads|store-process|ws-fuzz|ws-wire).test.ts',
   'packages/gguf/test/!(llama-cpp).test.ts',
   'packages/shard-store/test/!(directory|disk-failure|owners).test.ts',
-  'tooling/checks/{architecture,figures,layout,links,mutants,parity,words,workflows}.test.ts',
+  'tooling/checks/{architecture,doc-examples,figures,layout,links,mutants,parity,words,workflows}.test.ts',
   'apps/trainer/test/!(command|dashboard-page|fine-tune|killed-runs|killed-runs.long|launch|mpi|webgpu-losses).test.ts',
 ];
 
