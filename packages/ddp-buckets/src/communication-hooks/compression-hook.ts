@@ -34,7 +34,8 @@ export interface CompressionHookOptions {
  * const backend = await createCpuBackend({ threads: 1 });
  * const ranks = createMemoryGroup(2).map(async (processGroup) => {
  *   const device = new Device(backend);
- *   const model = new DistributedDataParallel(new Linear(device, { inFeatures: 64, outFeatures: 64, bias: false }), {
+ *   const layer = new Linear(device, { inFeatures: 64, outFeatures: 64, bias: false });
+ *   const model = new DistributedDataParallel(layer, {
  *     processGroup,
  *     communicationHook: compressionHook({ wire: 'bf16' }),
  *   });

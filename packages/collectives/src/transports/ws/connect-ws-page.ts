@@ -8,7 +8,7 @@ import { PageHeartbeatSender } from './heartbeat/page-heartbeat-sender.js';
 import type { JobOptions } from './join/job-options.js';
 import { checkJoin, joinOverWs } from './join/join-over-ws.js';
 
-/** The options of a page, or of a worker in it, that joins a job by `connectWs`. A page only dials. */
+/** The options of a page, or a worker in it, that joins a job by `connectWs`. It only dials. */
 export interface ConnectWsPageOptions extends JobOptions {
   /** The host of the rendezvous: rank 0 in Node, or `serveRendezvous`. Default: 127.0.0.1. */
   readonly address?: string;
