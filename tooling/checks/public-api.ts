@@ -21,7 +21,7 @@ export class PublicApi {
     this.#program = ts.createProgram([...entries, ...further], options);
   }
 
-  /** The exports of a package's entries: `path:line name` of each, and whether it has a docstring. */
+  /** The exports of a package's entries, each once. */
   exportsOf(folder: string): readonly PublicExport[] {
     const checker = this.#program.getTypeChecker();
     const entries = publicEntries(ROOT).filter((entry) => entry.folder === folder);
