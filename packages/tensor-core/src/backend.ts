@@ -26,6 +26,7 @@
 import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
 import type { BackendBuffer } from './view.js';
 
+/** The sizes that a device can handle, in bytes. */
 export interface BackendLimits {
   /** Largest buffer that alloc can make. */
   readonly maxBufferBytes: number;
@@ -37,6 +38,7 @@ export interface BackendLimits {
   readonly maxViewBytes: number;
 }
 
+/** What a device is: its kind, its name for people, and what results and limits depend on. */
 export interface BackendInfo {
   readonly kind: 'webgpu' | 'cpu' | 'reference';
   /** For people: adapter name and driver, or 'wasm relaxed simd, 2 threads'. */
@@ -72,6 +74,11 @@ export interface Scratch {
   give(buffer: BackendBuffer): void;
 }
 
+/**
+ * A device as everything above it sees it: a queue of commands over byte buffers. The head of this
+ * file states ordering, ownership, failure and the rules of kernels, which all implementations
+ * keep.
+ */
 export interface Backend {
   readonly info: BackendInfo;
 

@@ -22,6 +22,9 @@ import { checkShape, checkTarget, dtypeOf, type TensorData, toBytes } from './te
 import type { Trace } from './trace.js';
 import type { BackendBuffer } from './view.js';
 
+/**
+ * Options of `new Device(backend, options)`: the seed of its random state, and where its events go.
+ */
 export interface DeviceOptions {
   /** Seeds dropout; equal on all ranks of a job. Default 0. */
   readonly seed?: number;
@@ -29,6 +32,10 @@ export interface DeviceOptions {
   readonly trace?: Trace;
 }
 
+/**
+ * Options of what makes a tensor from nothing or from host data: its dtype, whether it is a leaf
+ * that gets a gradient, and the memory tag under which its bytes are counted.
+ */
 export interface TensorOptions {
   /** Default f32, or the dtype of the typed array given. */
   readonly dtype?: DType;

@@ -1,6 +1,7 @@
 // Typed errors of tensor-core. `code` is stable and is what callers branch on; messages read
 // `op: expected X, got Y (context). Hint.`. The codes are a table in the package's README.
 
+/** The stable codes of this package's errors, one a class; callers branch on them. */
 export type TensorErrorCode =
   | 'SHAPE'
   | 'DTYPE'
@@ -13,6 +14,7 @@ export type TensorErrorCode =
   | 'STATE'
   | 'OPTION';
 
+/** Options of every error of this package. */
 export interface TensorErrorOptions {
   /** The error that led to this one. */
   readonly cause?: unknown;
@@ -63,7 +65,11 @@ export class LimitError extends TensorError {
   }
 }
 
-/** @throws {LimitError} where one buffer of the device can't have so many bytes */
+/**
+ * Checks that one buffer can hold so many bytes, before they are asked of the device.
+ * @param options.label what the bytes are for, as the message shows it
+ * @throws {LimitError} where the device's buffers are smaller
+ */
 export function requireBufferSize(
   requestedBytes: number,
   { limitBytes, label }: { readonly limitBytes: number; readonly label: string },

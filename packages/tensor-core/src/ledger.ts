@@ -10,6 +10,7 @@ export const MEMORY_TAGS = [
   'activation', // whatever ops made, and need while they run
   'staging', // on the way to or from the host
 ] as const;
+/** One of MEMORY_TAGS: what the bytes of a storage are for. */
 export type MemoryTag = (typeof MEMORY_TAGS)[number];
 
 /** Bytes by tag and in total. */

@@ -31,8 +31,10 @@ export interface OptionChecks {
 }
 
 /**
- * @param answers by option that other versions or systems have, in camelCase: what stands for it
- * here
+ * Makes the checks of one package.
+ * @param OptionError the class that the checks throw
+ * @param answers for names of options that other versions or systems have, in camelCase: what
+ * stands for each here, which the message says
  */
 export function optionChecks(
   OptionError: new (message: string) => Error,
@@ -112,6 +114,7 @@ export function shown(value: unknown): string {
 
 // ---- rules -------------------------------------------------------------------------------------
 
+/** The same rule, which also lets undefined pass. */
 export function optional(rule: OptionRule): OptionRule {
   return { ...rule, isOptional: true };
 }
@@ -124,6 +127,7 @@ export function allOptional<Rules extends Readonly<Record<string, OptionRule>>>(
   return Object.fromEntries(entries) as { readonly [Name in keyof Rules]: OptionRule };
 }
 
+/** A safe integer of at least `least`. */
 export function whole(least: number): OptionRule {
   return {
     expected: `a whole number of at least ${least}`,
@@ -131,6 +135,7 @@ export function whole(least: number): OptionRule {
   };
 }
 
+/** A finite number of at least `least`. */
 export function atLeast(least: number): OptionRule {
   return {
     expected: `a finite number of at least ${least}`,
@@ -138,6 +143,7 @@ export function atLeast(least: number): OptionRule {
   };
 }
 
+/** A finite number greater than `bound`. */
 export function above(bound: number): OptionRule {
   return {
     expected: `a finite number above ${bound}`,
@@ -145,23 +151,28 @@ export function above(bound: number): OptionRule {
   };
 }
 
+/** A boolean: true or false, and not merely something truthy. */
 export const FLAG: OptionRule = {
   expected: 'true or false',
   holds: (value) => typeof value === 'boolean',
 };
 
+/** A string, the empty one included. */
 export const TEXT: OptionRule = {
   expected: 'a text',
   holds: (value) => typeof value === 'string',
 };
 
+/** An integer that a double holds exactly, negative ones included. */
 export const SEED: OptionRule = { expected: 'a safe integer', holds: Number.isSafeInteger };
 
+/** A function, asynchronous ones and classes included. */
 export const FUNCTION: OptionRule = {
   expected: 'a function',
   holds: (value) => typeof value === 'function',
 };
 
+/** One of these strings. */
 export function oneOf(...values: readonly string[]): OptionRule {
   return {
     expected: values.map((value) => `'${value}'`).join(' or '),
@@ -181,4 +192,5 @@ export function having(expected: string, ...methods: readonly string[]): OptionR
   };
 }
 
+/** An object that is no array; what it contains is checked elsewhere. */
 export const OBJECT: OptionRule = having('an object');

@@ -9,6 +9,9 @@ import { ShapeError, StateError } from './errors.js';
 import type { Storage } from './storage.js';
 import type { View } from './view.js';
 
+/**
+ * Lengths of a tensor's axes, outermost first: [2, 3] is two rows of three, and [] a single number.
+ */
 export type Shape = readonly number[];
 
 /**

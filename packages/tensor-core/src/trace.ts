@@ -1,6 +1,10 @@
 // Collects timed events of one rank and writes them as a Chrome trace, which Perfetto opens.
 // Tracks: main (ranges of the program), collectives, device (kernels) and staging.
 
+/**
+ * The row of a trace in which an event is shown: `main` has ranges of the program, `collectives`
+ * messages between ranks, `device` kernels, and `staging` copies to and from the host.
+ */
 export type TraceTrack = 'main' | 'collectives' | 'device' | 'staging';
 
 import { checkOptions } from './check-options.js';

@@ -36,6 +36,10 @@ export interface ActivationNote {
   numProducts: number;
 }
 
+/**
+ * What a GraphNode is made of: the op's name, its inputs and outputs, what its rule reads, and the
+ * rule itself.
+ */
 export interface NodeOptions {
   /** Name of the op, for errors and traces. */
   readonly name: string;

@@ -25,6 +25,7 @@ export interface CustomKernel {
   ): void;
 }
 
+/** What the kernel `custom` is called with, by its name. */
 export interface CustomCalls {
   /**
    * out[i] = element(i) of a user's kernel, in any dtypes, from all of the inputs; out dense. Where

@@ -2,6 +2,10 @@
 
 import type { View } from '../view.js';
 
+/**
+ * A function of one float. `gelu` is the exact form by erf, `geluTanh` its approximation by tanh,
+ * and `silu` x * sigmoid(x).
+ */
 export type UnaryKind =
   | 'neg'
   | 'abs'
@@ -23,11 +27,15 @@ export type UnaryKind =
 /** What a gate passes its first half through. */
 export type GateKind = 'silu' | 'gelu' | 'geluTanh';
 
+/** A function of two elements. */
 export type BinaryKind = 'add' | 'sub' | 'mul' | 'div' | 'maximum' | 'minimum' | 'pow';
 
 /** A comparison; NaN is in none but 'ne'. */
 export type CompareKind = 'eq' | 'ne' | 'lt' | 'le' | 'gt' | 'ge';
 
+/**
+ * What each elementwise kernel is called with, by its name; the comments state what it computes.
+ */
 export interface ElementwiseCalls {
   /** out[i] = value, converted to out's dtype. */
   fill: { out: View; value: number };

@@ -2,6 +2,10 @@
 
 import type { View } from '../view.js';
 
+/**
+ * What each kernel that reads or finds indices is called with, by its name; the comments state what
+ * it computes.
+ */
 export interface IndexingCalls {
   /**
    * out[o, n, i] = x[o, ids[o, n, i], i] of x [outer, dim, inner], ids (u32 or i32) and out [outer,

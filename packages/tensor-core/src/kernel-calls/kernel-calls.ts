@@ -7,6 +7,10 @@ import type { ProductCalls } from './products.js';
 import type { RowCalls } from './rows.js';
 import type { UpdateCalls } from './updates.js';
 
+/**
+ * What each kernel is called with, by its name: the table that every backend implements whole.
+ * `backend.run('cast', { x, out })` takes KernelCalls['cast'].
+ */
 export interface KernelCalls
   extends ElementwiseCalls,
     IndexingCalls,
@@ -15,6 +19,7 @@ export interface KernelCalls
     UpdateCalls,
     CustomCalls {}
 
+/** The name of a kernel, such as 'matmul' or 'softmax'. */
 export type KernelName = keyof KernelCalls;
 
 /** Values of calls that hold views themselves: a custom kernel's operands, a product's epilogue. */

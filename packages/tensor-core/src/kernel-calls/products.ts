@@ -133,6 +133,10 @@ export function runEpilogue(call: ProductCalls['matmul'], kernels: EpilogueKerne
 /** Largest head of attention. */
 export const MAX_HEAD_DIM = 256;
 
+/**
+ * What the kernels of matrix products and of attention are called with, by their names; the
+ * comments state what each computes.
+ */
 export interface ProductCalls {
   /**
    * out[b] = alpha * op(a[b]) x op(b[b]) + bias (+ out[b] if accumulate), for outer x inner

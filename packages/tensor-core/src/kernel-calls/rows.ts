@@ -3,6 +3,10 @@
 
 import type { View } from '../view.js';
 
+/**
+ * What each kernel over whole rows is called with, by its name; the comments state what it
+ * computes.
+ */
 export interface RowCalls {
   /** x [outer, dim, inner] -> out [outer, inner], float. */
   reduce: {

@@ -15,6 +15,7 @@ export interface AdamGroup {
   readonly decoupled: boolean;
 }
 
+/** Hyperparameters of one group of the kernel `sgd`, with PyTorch's meaning of each. */
 export interface SgdGroup {
   readonly lr: number;
   readonly momentum: number;
@@ -44,6 +45,10 @@ export const NORM_BLOCK_ELEMENTS = 128;
 /** Most elements behind one result of normNodes: 256 blocks. */
 export const NORM_NODE_ELEMENTS = 256 * NORM_BLOCK_ELEMENTS;
 
+/**
+ * What the kernels of gradient norms and optimizer steps are called with, by their names; the
+ * comments state what each computes.
+ */
 export interface UpdateCalls {
   /**
    * Norms, first part. Each span is cut into nodes of NORM_NODE_ELEMENTS, the last one shorter, and

@@ -32,6 +32,10 @@ import { slice } from './shape.js';
 
 const NAME = 'scaledDotProductAttention';
 
+/**
+ * Options of scaledDotProductAttention: which keys a query sees, what is added to its scores, and
+ * dropout.
+ */
 export interface AttentionOptions {
   /** Whether a query sees no key behind its own position. Default false. */
   readonly isCausal?: boolean;

@@ -14,6 +14,10 @@ import {
 import { mul } from './elementwise.js';
 import { mean, sum } from './reduce.js';
 
+/**
+ * Options of crossEntropy: how the losses of the targets become one, and how much each of them
+ * counts.
+ */
 export interface CrossEntropyOptions {
   /** 'mean' over all targets, 'sum', or 'none', which keeps the targets' shape. Default 'mean'. */
   readonly reduction?: 'mean' | 'sum' | 'none';

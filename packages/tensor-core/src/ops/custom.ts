@@ -41,6 +41,10 @@ export interface CustomGradient<Name extends string, Param extends string> {
 
 type Gradients<Name extends string> = Readonly<Partial<Record<Name, Tensor | undefined>>>;
 
+/**
+ * The description of an op that defineOp makes: its inputs and parameters, the WGSL that computes
+ * one element on a GPU, the plain TypeScript twin that other devices run, and its gradient.
+ */
 export interface CustomOpSpec<Name extends string, Param extends string> {
   /** In errors, traces and labels of shaders. */
   readonly name: string;

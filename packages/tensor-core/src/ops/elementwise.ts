@@ -33,16 +33,36 @@ export function neg(x: Tensor): Tensor {
 }
 /** |x|; its gradient at 0 is 0. */
 export const abs = (x: Tensor): Tensor => unary('abs', x);
+/**
+ * e^x, of floats; f32 overflows to infinity above about 88.7.
+ * @throws {DTypeError} for integers
+ */
 export const exp = (x: Tensor): Tensor => unary('exp', x);
 /** Natural logarithm. */
 export const log = (x: Tensor): Tensor => unary('log', x);
+/**
+ * The square root, of floats; NaN below 0.
+ * @throws {DTypeError} for integers
+ */
 export const sqrt = (x: Tensor): Tensor => unary('sqrt', x);
 /** 1 / sqrt(x). */
 export const rsqrt = (x: Tensor): Tensor => unary('rsqrt', x);
+/**
+ * x * x, of floats.
+ * @throws {DTypeError} for integers
+ */
 export const square = (x: Tensor): Tensor => unary('square', x);
 /** 1 / x. */
 export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
+/**
+ * The hyperbolic tangent, of floats.
+ * @throws {DTypeError} for integers
+ */
 export const tanh = (x: Tensor): Tensor => unary('tanh', x);
+/**
+ * The logistic function, 1 / (1 + e^-x), of floats.
+ * @throws {DTypeError} for integers
+ */
 export const sigmoid = (x: Tensor): Tensor => unary('sigmoid', x);
 /** The sine of x in radians, however large x is. */
 export const sin = (x: Tensor): Tensor => unary('sin', x);

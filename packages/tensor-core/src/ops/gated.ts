@@ -8,6 +8,7 @@ import type { Tensor } from '../tensor.js';
 import type { View } from '../view.js';
 import { isSameShape, requireFloat, requireSameDevice, shapeText } from './checks.js';
 
+/** Options of swiGlu and geGlu: where the second part comes from. */
 export interface GateOptions {
   /** The second part, of the gate's shape. Absent: x [..., 2 * n] is both, the gate in front. */
   readonly up?: Tensor;

@@ -13,6 +13,7 @@ import {
   shapeText,
 } from './checks.js';
 
+/** The one axis along which gather, argMax, topK and cumSum work. */
 export interface AxisOptions {
   /** Negative from the end. Default -1. */
   readonly axis?: number;

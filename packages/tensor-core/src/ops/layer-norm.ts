@@ -5,6 +5,9 @@ import type { Tensor } from '../tensor.js';
 import { requireSummands } from './checks.js';
 import { type Normalization, type NormedSum, normalizeRows } from './normed-rows.js';
 
+/**
+ * Options of layerNorm: the scale and shift of each column, and what keeps the root away from 0.
+ */
 export interface LayerNormOpOptions {
   /** [cols] */
   readonly weight?: Tensor;

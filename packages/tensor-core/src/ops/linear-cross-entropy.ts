@@ -16,6 +16,10 @@ import { cast } from './cast.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 import { type CrossEntropyOptions, reduceLosses, requireTargetWeights } from './cross-entropy.js';
 
+/**
+ * Options of linearCrossEntropy: those of crossEntropy, the head's weight, and how many bytes of
+ * logits may exist at once.
+ */
 export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
   /** The head's, [classes, dim], as an embedding's table has it. */
   readonly weight: Tensor;

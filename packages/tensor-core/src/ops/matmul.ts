@@ -24,6 +24,7 @@ import { ACTIVATION_KINDS, recordActivation } from './elementwise.js';
 import { sumRowsInto } from './reduce.js';
 import { broadcastTo, reshape } from './shape.js';
 
+/** Options of matmul: which operands are read transposed, without a copy. */
 export interface MatmulOptions {
   /** Reads a's last two axes swapped: a is stored [..., k, m]. */
   readonly transposeA?: boolean;
@@ -106,6 +107,7 @@ export interface LinearEnding {
   readonly residual?: Tensor | undefined;
 }
 
+/** Options of linear: the weight, a bias, and what the product ends with. */
 export interface LinearOptions extends LinearEnding {
   /** [in, out], or with transposeWeight [out, in] as PyTorch's Linear has it. */
   readonly weight: Tensor;

@@ -9,6 +9,10 @@ import type { RandomKey } from '../random.js';
 import { NORMAL_BITS, normalTail, UNIFORM_BITS } from '../random-recipe.js';
 import type { Shape, Tensor } from '../tensor.js';
 
+/**
+ * Options of every draw: the tensor that it makes, and which numbers of which stream its elements
+ * are. Element i depends on the key and `first + i` alone, so shards draw what the whole would.
+ */
 export interface RandomOptions extends TensorOptions {
   /** Default the device's next key, which is equal on all ranks. */
   readonly key?: RandomKey;
@@ -16,6 +20,7 @@ export interface RandomOptions extends TensorOptions {
   readonly first?: number;
 }
 
+/** The interval [low, high) of a uniform distribution. */
 export interface UniformBounds {
   /** Default 0. */
   readonly low?: number;
@@ -23,6 +28,10 @@ export interface UniformBounds {
   readonly high?: number;
 }
 
+/**
+ * The shape of a normal distribution: its mean and standard deviation, and the bounds at which it
+ * may be truncated.
+ */
 export interface NormalShape {
   /** Default 0. */
   readonly mean?: number;
@@ -34,7 +43,9 @@ export interface NormalShape {
   readonly high?: number;
 }
 
+/** Options of a uniform draw: its stream, the tensor it makes, and the interval. */
 export type UniformOptions = RandomOptions & UniformBounds;
+/** Options of a normal draw: its stream, the tensor it makes, and the shape of the distribution. */
 export type NormalOptions = RandomOptions & NormalShape;
 
 /** Which elements of which stream `drawUniform` and `drawNormal` write. */

@@ -12,6 +12,7 @@ import { type AxisRun, emptyFor, extentsOf, runReduce, runsOf } from './sum-to.j
 
 type ReduceKind = 'sum' | 'mean' | 'max' | 'min';
 
+/** Options of sum, mean, max and min: which axes are reduced, and whether they stay. */
 export interface ReduceOptions {
   /** One axis or several, negative from the end. Default all. */
   readonly axis?: number | readonly number[];

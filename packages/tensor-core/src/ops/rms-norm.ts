@@ -5,6 +5,7 @@ import type { Tensor } from '../tensor.js';
 import { requireSummands } from './checks.js';
 import { type Normalization, type NormedSum, normalizeRows } from './normed-rows.js';
 
+/** Options of rmsNorm: the scale of each column, and what keeps the root away from 0. */
 export interface RmsNormOptions {
   /** [cols]. Absent: ones. */
   readonly weight?: Tensor;

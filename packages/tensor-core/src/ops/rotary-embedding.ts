@@ -29,6 +29,10 @@ export interface RotaryScaling {
   readonly originalLength: number;
 }
 
+/**
+ * Options of rotaryFrequencies: the width of a head, the base (RoFormer, Su et al., 2021), and how
+ * a model is stretched for longer texts.
+ */
 export interface RotaryFrequencyOptions {
   /** Columns of a head; even. */
   readonly headDim: number;
@@ -37,6 +41,9 @@ export interface RotaryFrequencyOptions {
   readonly scaling?: RotaryScaling;
 }
 
+/**
+ * Options of rotaryEmbedding: the frequencies, the position of each token, and how many heads turn.
+ */
 export interface RotaryEmbeddingOptions {
   /** Made by rotaryFrequencies: u32 [2, headDim / 2]. */
   readonly frequencies: Tensor;

@@ -5,6 +5,7 @@ import { ConformanceError } from './conformance-error.js';
 import type { ToleranceName } from './tolerance.js';
 import { type Recording, Twin } from './twin.js';
 
+/** One named check that every backend has to pass; it runs in any test runner, or in a page. */
 export interface ConformanceCase {
   readonly name: string;
   /** Rejects with ConformanceError on a mismatch; leaves no buffers behind. */

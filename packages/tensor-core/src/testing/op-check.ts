@@ -18,6 +18,7 @@ export interface OpCase {
   run(device: Device): Promise<void>;
 }
 
+/** One input of an op under test: its shape, and what it is filled with. */
 export interface OpInput {
   readonly shape: readonly number[];
   /** Default the case's. Integers get no gradient. */
@@ -26,6 +27,10 @@ export interface OpInput {
   readonly values?: readonly number[] | { readonly low: number; readonly high: number };
 }
 
+/**
+ * An op beside its twin: what it is called with, what it should give in float64, and how far it may
+ * be from that.
+ */
 export interface OpSpec {
   readonly dtype: FloatDType;
   readonly inputs: readonly OpInput[];
@@ -43,6 +48,11 @@ const MAX_SINGLE_GRADIENTS = 16;
 /** The twin's error is about 1e-16 / STEP from rounding, STEP^2 from curvature: 1e-10 both. */
 const STEP = 1e-5;
 
+/**
+ * Makes the check of one op: its values, shapes, dtypes and gradients against the float64 twin, and
+ * that the device's live bytes are afterwards what they were before. The twin's results are
+ * computed once, however many devices the case runs on.
+ */
 export function opCase(name: string, spec: OpSpec): OpCase {
   const known: KnownTwins = { outputs: new Map(), slopes: new Map() };
   return {

@@ -3,6 +3,7 @@
 
 import type { Tolerance } from './tolerance.js';
 
+/** The dtypes in which floating-point ops are checked. */
 export type FloatDType = 'f32' | 'f16' | 'bf16';
 
 export interface OpTolerance {

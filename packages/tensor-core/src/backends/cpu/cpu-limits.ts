@@ -8,6 +8,10 @@ export const MAX_MEMORY_BYTES = 65535 * 65536;
 const MAX_STAGING_BYTES = 16 * 1024 * 1024;
 const PAGE_BYTES = 65536;
 
+/**
+ * What decides how the memory of a CPU device is divided: the same options as those of
+ * CpuBackendOptions.
+ */
 export interface CpuLimitsOptions {
   /** As of CpuBackendOptions. */
   readonly threads: number;

@@ -17,6 +17,7 @@ import { Staging } from './staging.js';
 import { startThreads } from './thread-engine.js';
 import { WasmMemory } from './wasm-memory.js';
 
+/** Options of the WebAssembly backend: its threads, its memory, and how exactly it rounds. */
 export interface CpuBackendOptions {
   /**
    * Worker threads; 0 runs on the host, in slices. Default: the machine's cores, at most 8, or 0

@@ -78,6 +78,7 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
   custom,
 };
 
+/** Options of createReferenceBackend. */
 export interface ReferenceOptions {
   /**
    * What limits.maxViewBytes says, for tests of ops above; the kernels accept any. Default 1 GiB.

@@ -41,6 +41,10 @@ export async function listAdapters(gpu: GPU): Promise<AdapterDescription[]> {
   return [...found.values()].sort((a, b) => Number(a.isSoftware) - Number(b.isSoftware));
 }
 
+/**
+ * Describes an adapter for people and for the choice of a device: its name, whether it is a driver
+ * that computes on the CPU, its features, and its limits in bytes.
+ */
 export function describeAdapter(adapter: GPUAdapter): AdapterDescription {
   const { features, limits } = adapter;
   const info = infoOf(adapter);

@@ -11,6 +11,7 @@ import { checkShape } from '../../tensor-data.js';
 import { asGpuBuffer } from './gpu-buffer.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
+/** How a caller's GPUBuffer is to be read as a tensor: the shape and dtype, and where it begins. */
 export interface GpuTensorOptions {
   readonly shape: Shape;
   /** Default f32. */

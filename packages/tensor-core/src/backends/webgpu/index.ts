@@ -28,6 +28,9 @@ export type { MatmulTuning } from './matmul-tuning.js';
 export { indexedDbTuningStore, type TuningStore } from './tuning-store.js';
 export type { WebGpuBackend, WebGpuStatistics } from './webgpu-backend.js';
 
+/**
+ * Options of createWebGpuBackend: which adapter or open device it takes, and how it runs kernels.
+ */
 export interface WebGpuOptions {
   /** Default navigator.gpu; in Node openNodeGpu(). */
   readonly gpu?: GPU;

@@ -18,6 +18,10 @@ import { type Tile, tileName } from './kernels/matmul-tiles.js';
 import type { CompiledKernel } from './pipelines.js';
 import { median, type Stopwatch } from './stopwatch.js';
 
+/**
+ * Which products the tuning of matmul tiles measures. A tile is the block of the result that one
+ * workgroup computes.
+ */
 export interface MatmulTuning {
   /** Operand and output dtypes to tune for. Default f32. */
   readonly dtypes?: readonly DType[];

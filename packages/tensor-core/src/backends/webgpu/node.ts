@@ -15,6 +15,7 @@ const DEFAULT_FLAGS = [
   'enable-dawn-features=allow_unsafe_apis',
 ];
 
+/** Options of openNodeGpu, which loads the optional peer `webgpu` (Dawn). */
 export interface NodeGpuOptions {
   /** Dawn toggles and backends, e.g. ['backend=null']. */
   readonly flags?: readonly string[];

@@ -53,6 +53,10 @@ export interface WebGpuStatistics {
 /** Staging in flight from which completion is asked for: some large uploads, far above a step's. */
 const RECLAIM_BYTES = 64 * 1024 * 1024;
 
+/**
+ * The backend that runs WGSL kernels on a WebGPU device, in Node (Dawn) and in browsers.
+ * createWebGpuBackend makes one; what it promises is stated at Backend.
+ */
 export class WebGpuBackend implements Backend {
   readonly info: BackendInfo;
   readonly #device: GPUDevice;
