@@ -7,6 +7,7 @@ import { ActivationCheckpointError, NnConfigError } from './errors.js';
 import { listTensors, mapTensors } from './map-tensors.js';
 import { isModule, Module } from './module.js';
 
+/** Options of checkpoint, the activation checkpointing of a module. */
 export interface CheckpointOptions {
   /**
    * Keep the inputs on the host between forward and backward, so that a segment holds nothing on

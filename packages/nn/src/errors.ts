@@ -4,6 +4,7 @@
 /** What saves throw for a state of another model is what state dicts throw for it. */
 export { StateDictError } from '@shardweave/checkpoint';
 
+/** The stable codes of this package's errors, one a class; callers branch on them. */
 export type NnErrorCode = 'CONFIG' | 'FORMAT' | 'OPTIMIZER' | 'ACTIVATION_CHECKPOINT';
 
 /** Base of all errors that nn throws or rejects with on purpose. */

@@ -12,6 +12,7 @@ import {
 } from './check-options.js';
 import { NnConfigError } from './errors.js';
 
+/** GPT-2's configuration, all fields resolved, under the names that config.json of the Hub has. */
 export interface Gpt2Config {
   readonly model_type: 'gpt2';
   readonly vocab_size: number;

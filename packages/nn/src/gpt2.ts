@@ -20,6 +20,11 @@ import { Module } from './module.js';
 import type { ParameterInit } from './parameter-init.js';
 import type { EmbeddingPlaces, RowPlaces } from './token-options.js';
 
+/**
+ * GPT-2 (Radford et al., 2019): ids [batch, seq] to logits [batch, seq, vocab_size], or to losses
+ * where targets are given. The head is tied to the token table; parameters have the Hub's names and
+ * shapes.
+ */
 export class Gpt2 extends LanguageModel<Gpt2Config> {
   /** @throws {NnConfigError} naming a field that cannot work */
   constructor(

@@ -6,6 +6,10 @@ import type { ParameterInit } from './parameter-init.js';
 import { setValues } from './set-values.js';
 import { type HeadOptions, headRows } from './token-options.js';
 
+/**
+ * What a LanguageHead is made of: the last norm under its path, and the weight of the product,
+ * which is either the token table (tied) or its own.
+ */
 export interface LanguageHeadOptions {
   readonly norm: readonly [name: string, norm: Module<[x: Tensor], Tensor>];
   readonly weight: TiedWeight | OwnWeight;

@@ -9,6 +9,7 @@ import { joinPath, type Module } from './module.js';
 import { ParameterInit } from './parameter-init.js';
 import { type TokenArgs, tokenArguments } from './token-options.js';
 
+/** How a language model gets its initial weights; its configuration says what it is. */
 export interface LanguageModelOptions {
   /** Seed of the initial weights; equal on all ranks. Default 0. */
   readonly seed?: number;

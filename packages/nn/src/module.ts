@@ -23,6 +23,7 @@ export type AfterScope = (output: unknown) => void | Promise<void>;
 
 const BRAND = Symbol.for('@shardweave/nn/Module');
 
+/** Whether `value` is a module, of this copy of the package or of another. */
 export function isModule(value: unknown): value is Module {
   return typeof value === 'object' && value !== null && BRAND in value;
 }

@@ -18,6 +18,10 @@ import { joinPath } from './module.js';
 /** Makes 64 bits of two 32-bit hashes. */
 const SECOND_BASIS = 0x1b873593;
 
+/**
+ * What initial values depend on: the seed and a parameter's path. Equal ones give equal values,
+ * whatever else is made before.
+ */
 export interface ParameterInitOptions {
   /** Any safe integer; equal on all ranks. */
   readonly seed: number;

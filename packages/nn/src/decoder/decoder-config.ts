@@ -27,6 +27,9 @@ export interface RopeScaling {
   readonly original_max_position_embeddings: number;
 }
 
+/**
+ * A decoder's configuration, all fields resolved, under the names that config.json of the Hub has.
+ */
 export interface DecoderConfig {
   readonly model_type: DecoderFamily;
   readonly vocab_size: number;

@@ -8,6 +8,11 @@ import { RmsNorm } from '../layers/rms-norm.js';
 import { type DecoderConfig, type DecoderOptions, resolveDecoderConfig } from './decoder-config.js';
 import { DecoderBlock, DecoderEmbeddings } from './decoder-layers.js';
 
+/**
+ * A decoder-only language model of the Llama, Qwen 2 or Qwen 3 family: ids [batch, seq] to logits
+ * [batch, seq, vocab_size], or to losses where targets are given. Its parameters have the Hub's
+ * names and shapes.
+ */
 export class Decoder extends LanguageModel<DecoderConfig> {
   /** @throws {NnConfigError} naming a field that cannot work */
   constructor(device: Device, options: DecoderOptions, modelOptions: LanguageModelOptions = {}) {

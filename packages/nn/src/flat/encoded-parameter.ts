@@ -28,8 +28,15 @@ export interface DeviceEncoding extends EncodingForm {
   decode(words: View, into: Tensor): void;
 }
 
+/**
+ * How the bytes of a parameter become values: by a decoder on the host, or by one that encodes
+ * kernels of the device (see Note [encoded parameters]).
+ */
 export type ParameterEncoding = HostEncoding | DeviceEncoding;
 
+/**
+ * What an encoded parameter is made of: how its bytes become values, and where the bytes come from.
+ */
 export interface EncodedParameterOptions {
   readonly encoding: ParameterEncoding;
   /**

@@ -24,6 +24,10 @@ import { encodingOf } from './encoded-parameter.js';
 import type { FlatLayout } from './flat-layout.js';
 import { flatHomeOf } from './homes/flat-home.js';
 
+/**
+ * What a FlatGradient is made of: the leaves with their places in the whole, and what its owner is
+ * told while a backward runs.
+ */
 export interface FlatGradientOptions {
   readonly device: Device;
   readonly layout: FlatLayout;
@@ -46,6 +50,10 @@ export interface FlatGradientOptions {
   onFinal?(pass: Pass): void;
 }
 
+/**
+ * The gradients of several leaves in one storage, into which backward adds what each leaf gets. See
+ * Note [a flat gradient's storage].
+ */
 export class FlatGradient implements GradSink {
   readonly #options: FlatGradientOptions;
   readonly #offsetOf: ReadonlyMap<Tensor, number>;

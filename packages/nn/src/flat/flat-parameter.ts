@@ -37,6 +37,10 @@ export interface FlatLeaf {
   readonly tensor: Tensor;
 }
 
+/**
+ * What a FlatParameter is made of: the leaves, their places in the whole, and which part of it this
+ * device keeps.
+ */
 export interface FlatParameterOptions {
   /** For errors and traces. */
   readonly name: string;
@@ -70,6 +74,10 @@ export interface FlatLoad {
   readonly version: number;
 }
 
+/**
+ * The parameters of a module as one: the values that rest between uses (whole, or a shard of them),
+ * and the whole copy that computation reads while it is there. See Note [flat parameter].
+ */
 export class FlatParameter {
   readonly name: string;
   readonly parameters: readonly FlatLeaf[];

@@ -30,6 +30,7 @@ export interface UnitLoader<Stage, Ticket> {
   drop(stage: Stage): void;
 }
 
+/** The half of a step in which a stage is used. */
 export type StagePhase = 'forward' | 'backward';
 
 /** How a module has run, for the order of backward. */

@@ -11,6 +11,10 @@ import { drawToken, SAMPLING_RULES, type SamplingOptions } from './sampling.js';
 /** The logits of what follows `tokens`, [vocab]. */
 export type LogitsAfter = (tokens: readonly number[]) => Promise<Float32Array>;
 
+/**
+ * Options of generate: when the text ends, how tokens are drawn, and how much of the text the model
+ * is shown.
+ */
 export interface GenerateOptions extends SamplingOptions {
   /** Ends after so many tokens. */
   readonly maxTokens: number;
@@ -77,6 +81,10 @@ export async function* generate(
   }
 }
 
+/**
+ * Options of nextLogits: the cache of earlier keys and values, and how long a piece of the prompt
+ * is run at once.
+ */
 export interface NextLogitsOptions {
   /**
    * Keeps what a text shares with the one before from being run again. Default none: all runs each

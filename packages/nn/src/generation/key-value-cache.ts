@@ -5,6 +5,7 @@ import { type Device, slice, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, whole } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 
+/** Options of a KeyValueCache: its capacity fixes how much memory each block takes. */
 export interface KeyValueCacheOptions {
   /** Most tokens that it holds. */
   readonly capacity: number;

@@ -120,6 +120,9 @@ export interface ModelFile {
   pieces(): AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 }
 
+/**
+ * Options of writing a model's weights in the Hub's layout: the dtype, and where a new file begins.
+ */
 export interface ModelFileOptions {
   /** What floats are written as. Default 'f32'. */
   readonly dtype?: WeightsDType;

@@ -27,6 +27,7 @@ export interface ByteSource {
   read(into: Uint8Array, options: { readonly offset: number }): Promise<void>;
 }
 
+/** Options of writing a safetensors file. */
 export interface WriteSafetensorsOptions {
   /** Default none. */
   readonly metadata?: Readonly<Record<string, string>>;

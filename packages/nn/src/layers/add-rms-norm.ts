@@ -13,6 +13,7 @@ import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
 
+/** Options of AddRmsNorm. */
 export interface AddRmsNormOptions {
   /** Length of the last axis. */
   readonly dim: number;

@@ -30,6 +30,7 @@ import {
 } from './batch-normalize.js';
 import { BatchParts } from './batch-parts.js';
 
+/** Options of BatchNorm1d, with PyTorch's meaning and defaults. */
 export interface BatchNormOptions {
   /** Length of the second axis. */
   readonly numFeatures: number;

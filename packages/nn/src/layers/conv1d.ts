@@ -14,6 +14,7 @@ import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
 
+/** Options of Conv1D, GPT-2's linear layer, whose weight is stored [inFeatures, outFeatures]. */
 export interface Conv1DOptions {
   readonly inFeatures: number;
   readonly outFeatures: number;

@@ -13,6 +13,7 @@ import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
 
+/** Options of Embedding, a table of [numEmbeddings, dim]. */
 export interface EmbeddingOptions {
   readonly numEmbeddings: number;
   readonly dim: number;

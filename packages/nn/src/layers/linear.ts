@@ -20,6 +20,7 @@ import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
 
+/** Options of Linear, whose weight is stored [outFeatures, inFeatures], as PyTorch's is. */
 export interface LinearOptions {
   readonly inFeatures: number;
   readonly outFeatures: number;

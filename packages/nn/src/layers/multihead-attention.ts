@@ -24,6 +24,7 @@ import { ParameterInit } from '../parameter-init.js';
 import { Conv1D } from './conv1d.js';
 import { Dropout } from './dropout.js';
 
+/** Options of MultiheadAttention, the causal self-attention of GPT-2. */
 export interface MultiheadAttentionOptions {
   readonly dim: number;
   /** Divides dim; dim / numHeads is even. */
@@ -49,6 +50,10 @@ const RULES: OptionRules<MultiheadAttentionOptions> = {
   init: INIT,
 };
 
+/**
+ * Where the tokens of a call stand: in which document of a packed row, and behind which cached
+ * ones.
+ */
 export interface MultiheadAttentionPlaces {
   /** [batch, seq] (u32): a position sees those of its own number alone. */
   readonly segments?: Tensor | undefined;

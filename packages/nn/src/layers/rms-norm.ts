@@ -14,6 +14,7 @@ import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
 
+/** Options of the layer RmsNorm. */
 export interface RmsNormLayerOptions {
   /** Length of the last axis. */
   readonly dim: number;

@@ -17,6 +17,7 @@ export interface StatisticsGroup {
   allGather(input: Uint8Array, output: Uint8Array): Promise<void>;
 }
 
+/** Options of SyncBatchNorm: those of BatchNorm1d, and the ranks whose rows make one batch. */
 export interface SyncBatchNormOptions extends BatchNormOptions {
   readonly group: StatisticsGroup;
 }

@@ -18,6 +18,7 @@ import { joinPath, type Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { type AdaptableLinear, LoraLinear } from './lora-linear.js';
 
+/** Options of applyLora: the width of the adapters (Hu et al., 2021), and which layers get one. */
 export interface LoraOptions {
   /** Columns of the narrow products. */
   readonly rank: number;

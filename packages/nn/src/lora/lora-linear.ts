@@ -20,6 +20,10 @@ import { setValues } from '../set-values.js';
 /** Layers that can be adapted: weights [out, in], and [in, out]. */
 export type AdaptableLinear = Linear | Conv1D;
 
+/**
+ * How wide the two narrow matrices of an adapter are, and how much their product counts: its factor
+ * is alpha / rank.
+ */
 export interface LoraScale {
   /** Columns of the narrow product. */
   readonly rank: number;
@@ -27,6 +31,7 @@ export interface LoraScale {
   readonly alpha: number;
 }
 
+/** Options of LoraLinear. */
 export interface LoraLinearOptions extends LoraScale {
   /** Probability of dropping an element of what goes into the narrow product. */
   readonly dropout: number;

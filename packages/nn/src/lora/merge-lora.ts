@@ -14,6 +14,7 @@ import { StateDictError } from '../errors.js';
 import { type HostTensor, isDeviceDType, type LazyTensor } from '../host-tensor.js';
 import { peftLayers } from './peft-files.js';
 
+/** Options of merging adapters into the weights of their base model. */
 export interface MergeOptions {
   /** What computes the sums, one weight at a time. */
   readonly device: Device;

@@ -13,6 +13,10 @@ import type { FlatStep } from './flat-step.js';
 import { Optimizer } from './optimizer.js';
 import { type OptimizerGroup, PARAMETERS, type ParamGroup } from './param-groups.js';
 
+/**
+ * Hyperparameters of one group of Adam (Kingma and Ba, 2015) or AdamW (Loshchilov and Hutter,
+ * 2019), with PyTorch's meaning and defaults.
+ */
 export interface AdamOptions {
   /** Learning rate. Default 1e-3. */
   readonly lr: number;

@@ -23,6 +23,7 @@ export interface GradNorm {
   readonly scale: Tensor;
 }
 
+/** Options of clipGradNorm. */
 export interface GradNormOptions {
   /** Factor that undoes a loss scale (LossScaler.unscale). Part of norm and scale. Default 1. */
   readonly unscale?: number;

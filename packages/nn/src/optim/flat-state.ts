@@ -36,6 +36,10 @@ export interface FlatStateBytes {
 
 const UNSTEPPED: Progress = { step: 0, names: new Set() };
 
+/**
+ * What an optimizer keeps of one flat parameter: state tensors of the flat's size on the device,
+ * and the number of steps that each parameter in it has seen.
+ */
 export class FlatState {
   /** f32, of the flat's size; empty where the state rests elsewhere between steps. */
   readonly tensors = new Map<string, Tensor>();

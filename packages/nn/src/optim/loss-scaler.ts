@@ -12,6 +12,10 @@ import {
   whole,
 } from '../check-options.js';
 
+/**
+ * Options of LossScaler, the dynamic loss scaling of mixed precision (Micikevicius et al., 2018);
+ * the defaults are those of PyTorch's GradScaler.
+ */
 export interface LossScalerOptions {
   /** First factor. Default 65536. */
   readonly initScale?: number;

@@ -18,11 +18,16 @@ export interface BlockRange {
   readonly total: number;
 }
 
+/**
+ * Place of a node in the tree of Note [order of a norm]: it covers blocks [index * 2^level, (index
+ * + 1) * 2^level).
+ */
 export interface NormNode {
   readonly level: number;
   readonly index: number;
 }
 
+/** A node with the sum that it stands for. */
 export interface NormValue extends NormNode {
   readonly value: number;
 }

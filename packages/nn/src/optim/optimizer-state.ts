@@ -13,6 +13,10 @@ export interface ParameterState {
   readonly tensors: ReadonlyMap<string, HostTensor<'f32'>>;
 }
 
+/**
+ * An optimizer's state and options by parameter name, on the host, as PyTorch's state dicts have
+ * them by index.
+ */
 export interface OptimizerStateDict<Options> {
   /** By parameter name; parameters that were never stepped are absent. */
   readonly state: ReadonlyMap<string, ParameterState>;

@@ -23,6 +23,7 @@ import {
 import { groupsOf, type OptimizerGroup, type ParamGroup } from './param-groups.js';
 import { StoredStep } from './stored-step.js';
 
+/** Options of an optimizer's step. */
 export interface StepOptions {
   /** f32 [1] on the device: gradients are multiplied by it (clipping, loss scaling). */
   readonly gradScale?: Tensor | undefined;

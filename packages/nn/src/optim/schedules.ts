@@ -14,6 +14,7 @@ import {
 /** `wsd`: warm-up, stable, decay. */
 export type ScheduleKind = 'constant' | 'cosine' | 'linear' | 'wsd';
 
+/** Options of a learning-rate schedule: its kind, its highest rate, and its lengths in steps. */
 export interface ScheduleOptions {
   readonly kind: ScheduleKind;
   /** The highest rate. */

@@ -14,6 +14,7 @@ import type { FlatStep } from './flat-step.js';
 import { Optimizer } from './optimizer.js';
 import { type OptimizerGroup, PARAMETERS, type ParamGroup } from './param-groups.js';
 
+/** Hyperparameters of one group of SGD, with PyTorch's meaning of each. */
 export interface SgdOptions {
   /** Learning rate. Default 1e-3. */
   readonly lr: number;

@@ -11,6 +11,7 @@ import { pieceOf } from '../optim/flat-plan.js';
 import { runAt, type StateRun } from '../optim/flat-state.js';
 import type { Optimizer } from '../optim/optimizer.js';
 
+/** An optimizer of any class, whatever its options are. */
 // biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
 export type AnyOptimizer = Optimizer<any>;
 

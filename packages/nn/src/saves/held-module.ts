@@ -28,6 +28,10 @@ import {
   statePieces,
 } from './held-flats.js';
 
+/**
+ * What a HeldModule saves and loads: parameters and buffers by name, and the optimizer whose state
+ * goes with them.
+ */
 export interface HeldModuleOptions {
   readonly parameters: SavedNames;
   /** By name; only where this process writes or loads them. */
@@ -37,6 +41,7 @@ export interface HeldModuleOptions {
   readonly onlyTrained?: boolean | undefined;
 }
 
+/** How a wrapper with several ranks shares the writing of a save between them. */
 export interface PiecesOptions {
   /** Agrees with others on what is kept of a flat's parameters. Default: what is kept here. */
   agree?(flat: Tensor, own: FlatProgress): Promise<FlatProgress>;
@@ -52,6 +57,7 @@ function sourceInOrder(flat: Tensor): FlatSource {
     : deviceSource(flat, (storage, ...range) => storage.read(...range));
 }
 
+/** What a load accepts that does not match the module exactly. */
 export interface LoadOptions {
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean | undefined;
@@ -59,6 +65,10 @@ export interface LoadOptions {
   isForeign?(name: string): boolean;
 }
 
+/**
+ * A module, and the optimizer that steps it, as pieces of a save: `pieces` gives what this process
+ * holds of them, and loading puts saved pieces back where they belong.
+ */
 export class HeldModule {
   readonly #options: HeldModuleOptions;
   /** The state tensors that the optimizer keeps of each parameter that it steps. */

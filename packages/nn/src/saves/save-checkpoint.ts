@@ -8,6 +8,7 @@ import type { CapturedModule } from './captured-module.js';
 import type { AnyOptimizer } from './held-flats.js';
 import { HeldModule } from './held-module.js';
 
+/** Options of saving a module: what else goes into the save. */
 export interface SaveCheckpointOptions {
   /** Its state is saved too. */
   readonly optimizer?: AnyOptimizer;
@@ -20,6 +21,7 @@ export interface SaveCheckpointOptions {
   readonly onlyTrained?: boolean;
 }
 
+/** Options of loading a save into a module. */
 export interface LoadCheckpointOptions {
   /** Gets the state that was saved, and its groups' options. */
   readonly optimizer?: AnyOptimizer;

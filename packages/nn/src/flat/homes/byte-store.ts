@@ -2,6 +2,9 @@
 // @shardweave/shard-store is one, whose comment states ordering, ownership and failure; here is
 // only the part in use, so that this package needs no store.
 
+/**
+ * A store of bytes by key, as far as flats need one: values are replaced whole and read by ranges.
+ */
 export interface ByteStore {
   /** It keeps no bytes: what is computed on the way to it or from it need not be. Default false. */
   readonly isDry?: boolean;

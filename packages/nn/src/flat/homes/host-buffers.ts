@@ -20,6 +20,10 @@ interface Block {
   numSweeps: number;
 }
 
+/**
+ * A pool of host buffers for bytes on their way between a store and a device. A steady state
+ * allocates none.
+ */
 export class HostBuffers {
   /** Those that are in use no more move to the end. */
   readonly #blocks = new Set<Block>();

@@ -23,6 +23,7 @@ interface Head extends StateSignature {
 /** The key of a head, behind the state's own prefix. */
 const HEAD = 'state';
 
+/** The state of one optimizer for one flat, kept as bytes in a store. */
 export class RestingState {
   readonly #store: ByteStore;
   readonly #prefix: string;

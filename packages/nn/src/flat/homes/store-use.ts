@@ -15,6 +15,10 @@ import type { HomeSteps, UnfinishedStep } from './flat-home.js';
 // state next, or commits. Until that succeeds nothing of the store is given out, and gradients that
 // it needs are not cleared.
 
+/**
+ * What the flats of one store share: their names in it, the commit of a step, and a step that
+ * failed half-way and is still owed. See Note [steps over a store].
+ */
 export class StoreUse implements HomeSteps {
   readonly store: ByteStore;
   readonly #names = new Set<string>();

@@ -21,6 +21,7 @@ import { StoredGradient } from './stored-gradient.js';
 import type { StoredModel } from './stored-model.js';
 import { StoredVisit, type VisitValue } from './stored-visit.js';
 
+/** What a StoredFlat is made of: the flat, the store, and how much of the flat rests there. */
 export interface StoredFlatOptions {
   /** [shardLength] in the master dtype. */
   readonly flat: Tensor;
@@ -46,6 +47,10 @@ interface KeptState {
   readonly isLeft: boolean;
 }
 
+/**
+ * The home of one flat parameter in a store: gathers read its values there, reduced gradients add
+ * up there, and the optimizer visits it flat by flat.
+ */
 export class StoredFlat implements FlatHome {
   readonly holdsState: boolean;
   readonly #options: StoredFlatOptions;

@@ -6,6 +6,10 @@ import type { Device, RandomState, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
 import type { StoreUse } from './store-use.js';
 
+/**
+ * What a StoredModel is made of: the model's name and parts, and whether it goes on from what the
+ * store has.
+ */
 export interface StoredModelOptions {
   readonly use: StoreUse;
   readonly name: string;
@@ -28,6 +32,10 @@ interface Head {
   readonly random: RandomState;
 }
 
+/**
+ * What a store has of a model beside its flats: what the model is made of, its buffers, and the
+ * random state of the device, all of the same step.
+ */
 export class StoredModel {
   readonly #options: StoredModelOptions;
   #opening: Promise<void> | undefined;
