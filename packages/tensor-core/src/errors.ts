@@ -66,8 +66,8 @@ export class LimitError extends TensorError {
 }
 
 /**
- * Checks that one buffer can hold so many bytes, before they are asked of the device.
- * @param options.label what the bytes are for, as the message shows it
+ * Checks that one buffer can hold so many bytes, before they are asked of the device. `label` tells
+ * what the bytes are for, as the message shows it.
  * @throws {LimitError} where the device's buffers are smaller
  */
 export function requireBufferSize(
