@@ -1,20 +1,24 @@
-// Lifetimes of what ops make. A scope holds every storage and graph node made while it is open; at
-// its end it hands what the body returned (and graph nodes) to the scope around it, or to the
-// caller where there is none, and releases the rest. Scopes of one device nest in time: one strand
-// of code makes tensors.
+// Lifetimes of what ops make. A scope holds every storage and every graph node that is made while
+// it is open. When it ends, the storages of tensors that the body returned go to the scope around
+// it, and all others are released. Graph nodes all go to the scope around it, because a backward
+// there may still need them. The outermost scope has none around it: it gives the returned tensors
+// to the caller, who disposes of them, and releases the nodes that those tensors do not need.
+//
+// Scopes of one device nest like calls: the last one that began ends first. So only one strand of
+// asynchronous code at a time may make tensors on a device.
 
 import type { GraphNode } from './autograd/node.js';
 import { StateError } from './errors.js';
 import type { Storage } from './storage.js';
 import { isTensor, type Tensor } from './tensor.js';
 
-/** One open scope. */
+/** One open scope, with one hold on each of its storages. */
 export class Scope {
   readonly storages = new Set<Storage>();
   readonly nodes = new Set<GraphNode>();
 }
 
-/** The open scopes of one device. */
+/** The open scopes of one device, the outermost first. */
 export class ScopeStack {
   readonly #open: Scope[] = [];
 
@@ -29,8 +33,10 @@ export class ScopeStack {
   }
 
   /**
-   * Ends `scope`; tensors found in `result` survive in the scope around it, or as kept.
-   * @throws {StateError} when it is not the innermost one; what it held is released all the same.
+   * Ends `scope`. Tensors found in `result` go to the scope around it; where there is none they
+   * become kept ones, which live until their owner disposes of them.
+   * @throws {StateError} where `scope` is not the innermost one; what it held is released all the
+   * same
    */
   exit(scope: Scope, result: unknown): void {
     if (this.current !== scope) {
@@ -44,7 +50,8 @@ export class ScopeStack {
     const survivors = tensorsIn(result);
     moveNodes(scope, outer, survivors);
     for (const storage of scope.storages) {
-      // A kept tensor has a hold of its own; the scope's is for the others.
+      // A kept tensor holds its storage itself, so it needs nothing from the scope. The scope's one
+      // hold passes on once, to the scope around it or to the first of the tensors that are left.
       const heirs = survivors.filter((tensor) => tensor.storage === storage && !tensor.isKept);
       if (heirs.length === 0 || outer?.storages.has(storage) === true) {
         storage.release();
@@ -74,7 +81,7 @@ export class ScopeStack {
   }
 }
 
-/** All tensors in a value: itself, or inside arrays, maps, sets and objects. */
+/** All tensors in a value: the value itself, or what arrays, maps, sets and objects in it have. */
 export function tensorsIn(value: unknown): Tensor[] {
   const found: Tensor[] = [];
   const seen = new Set<unknown>();
@@ -108,7 +115,10 @@ export function tensorsIn(value: unknown): Tensor[] {
   return found;
 }
 
-/** Nodes live as long as the outermost scope, unless a tensor that survives it needs them. */
+/**
+ * Passes the scope's nodes to the scope around it. At the end of the outermost scope it releases
+ * them, but for those that lead from a tensor which survives back to the leaves.
+ */
 function moveNodes(scope: Scope, outer: Scope | undefined, survivors: readonly Tensor[]): void {
   const needed = outer === undefined ? reachableNodes(survivors) : undefined;
   for (const node of scope.nodes) {

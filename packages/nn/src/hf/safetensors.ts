@@ -1,6 +1,6 @@
-// The safetensors file format: an 8-byte length, a JSON header, then the tensors' bytes. Files up
-// to what one array holds are read and written whole; larger ones by ranges and in pieces, one
-// tensor in memory at a time.
+// The safetensors file format: the header's length in 8 bytes, the header in JSON, and then the
+// tensors' bytes. A file that fits into one array can be read and written whole. A larger one is
+// read by ranges and written in pieces, so that one tensor is in memory at a time.
 
 import { elementCountOf } from '@shardweave/tensor-core';
 import { FormatError } from '../errors.js';
@@ -14,7 +14,7 @@ import {
   parseHeader,
 } from './safetensors-header.js';
 
-/** A file's tensors by name, in the order of their bytes, and its free-form texts. */
+/** A file's tensors by name, in the order in which their bytes lie, and its free-form texts. */
 export interface Safetensors<T = HostTensor> {
   readonly tensors: ReadonlyMap<string, T>;
   readonly metadata: Readonly<Record<string, string>>;
@@ -74,10 +74,11 @@ export async function openSafetensors(source: ByteSource): Promise<Safetensors<L
 }
 
 /**
- * Writes a file as one array: tensors of wide elements first, each kind in the map's order, the
- * data aligned.
- * @throws {FormatError} where a tensor's bytes do not match its shape, and where no array is as
- * large as the file: safetensorsPieces writes that
+ * Writes a file as one array. The tensors are sorted by the size of their elements, the largest
+ * first, so that each begins at a multiple of its element size; those of one size keep the map's
+ * order. The map a: f16, b: f32, c: f16 is written as b, a, c.
+ * @throws {FormatError} where a tensor's bytes do not match its shape, and where the file is larger
+ * than an array can be, which safetensorsPieces writes
  */
 export function writeSafetensors(
   tensors: ReadonlyMap<string, HostTensor>,
@@ -98,10 +99,11 @@ export function writeSafetensors(
 }
 
 /**
- * The bytes of the file that writeSafetensors would make, one piece after the other and none beyond
- * 64 MiB. A lazy tensor is read when its turn comes, piece by piece where it has `readPart`.
- * @throws {FormatError} where a tensor's bytes do not match its shape; what came before it is no
- * file
+ * The bytes of the file that writeSafetensors would make, one piece after the other. Pieces of data
+ * have at most 64 MiB. A lazy tensor is read when its turn comes, piece by piece where it has
+ * `readPart`.
+ * @throws {FormatError} where a tensor's bytes do not match its shape; the pieces before it are no
+ * valid file
  */
 export async function* safetensorsPieces(
   tensors: ReadonlyMap<string, HostTensor | LazyTensor>,

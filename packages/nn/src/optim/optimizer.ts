@@ -1,7 +1,6 @@
 // What all optimizers share: parameter groups, the plan of flats, state that is made when it is
-// first needed, and state dicts by parameter name. A step encodes kernels, one a flat, and waits
-// only for flats that rest elsewhere than on the device, and for those that a save has not read
-// yet.
+// first needed, and state dicts by parameter name. A step encodes one kernel for each flat. It
+// waits only for flats that rest off the device, and for flats that a save has yet to read.
 
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, type OptionRules, optional, whole } from '../check-options.js';
@@ -28,8 +27,9 @@ export interface StepOptions {
   /** f32 [1] on the device: gradients are multiplied by it (clipping, loss scaling). */
   readonly gradScale?: Tensor | undefined;
   /**
-   * Flats that rest off the device (FlatHome): how many come while another one is stepped, and how
-   * many leave. Bounds the host's buffers. Default 1.
+   * How many of the flats that rest off the device (see FlatHome) may be on their way to it while
+   * another one is stepped, and how many on their way back. It bounds the host's buffers. Default
+   * 1.
    */
   readonly flatsAhead?: number;
 }
@@ -39,24 +39,29 @@ const STEP_RULES: OptionRules<StepOptions> = {
   flatsAhead: optional(whole(0)),
 };
 
-/** Base of the optimizers. Groups hold on to parameters, not to their storages. */
+/**
+ * Base of the optimizers. Groups refer to parameters and not to their storages, so wrapping or
+ * packing a module after its optimizer was made works too.
+ */
 export abstract class Optimizer<Options extends object> {
   readonly groups: readonly OptimizerGroup<Options>[];
   readonly #states: FlatStates;
   #plans: readonly FlatPlan[] = [];
-  /** What the plans were made from: each parameter's piece. */
+  /** Each parameter's piece at the time when the plans were made; another one makes them stale. */
   #planned: readonly unknown[] | undefined;
   /** A step that failed half-way, over flats that rest off the device. */
   #unfinished: StoredStep | undefined;
   /**
-   * Gradients that such a step used when somebody else finished it: repeating it does nothing more.
+   * Versions of the gradients that a failed step used, kept where that step was finished by
+   * something other than `step` (a read or a commit of the store). A caller who then repeats the
+   * step with the same gradients must not step twice.
    */
   #finished: ReadonlyMap<FlatHome, number> | undefined;
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
     this.groups = groupsOf(params, defaults);
     this.#checkGroups(this.groups);
-    planFlats(this.groups); // a wrong group is found here, not at the first step
+    planFlats(this.groups); // so that a wrong group throws here and not at the first step
     this.#states = new FlatStates({
       owner: this,
       kind: () => this.kind,
@@ -68,9 +73,9 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * Refuses options that cannot work, of a new group, a loaded one, or one that a schedule has
-   * changed.
-   * @param _at ' group 1' for messages, '' where there is but one
+   * Refuses options that cannot work: those of a new group, of a loaded one, or of one that a
+   * schedule has changed.
+   * @param _at ' group 1' for messages; '' where there is only one group
    */
   protected checkGroup(_group: OptimizerGroup<Options>, _at: string): void {}
 
@@ -80,13 +85,16 @@ export abstract class Optimizer<Options extends object> {
     });
   }
 
-  /** What it is called where its state rests. */
+  /** The optimizer's name, such as 'AdamW', under which a store keeps its state. */
   abstract readonly kind: string;
 
   /** Names of the state tensors that a group's parameters need with its present options. */
   abstract stateNamesOf(group: OptimizerGroup<Options>): readonly string[];
 
-  /** Encodes a flat's step, or a part of it: element by element, as parts are cut anywhere. */
+  /**
+   * Encodes the step of a flat or of a part of it. Parts are cut anywhere, so the new value of an
+   * element must not depend on other elements.
+   */
   protected abstract stepFlat(device: Device, step: FlatStep<Options>): void;
 
   /** All parameters, group by group. */
@@ -95,15 +103,17 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * Steps every parameter that has a gradient; the others stay as they are, with their state and
-   * their count of steps, also where they share a flat (sharded or packed) with some that have one.
-   * Flats on the device are encoded when it returns, unless a save has still to read them
-   * (captureCheckpoint); the promise waits for that, for those that rest elsewhere, which come one
-   * after the other, and for their commit. Where it rejects for a store that fails, none of the
-   * step is committed, and repeating it finishes it with the options that it began with; so does
-   * whatever reads those flats next.
-   * @throws {OptimizerError} where those are in a forward, backward or step that has not ended;
-   * nothing is stepped then
+   * Steps every parameter that has a gradient. The others keep their values, their state and their
+   * count of steps, also where they share a flat (sharded or packed) with parameters that are
+   * stepped.
+   *
+   * Flats on the device are encoded when the call returns, except those that a save
+   * (captureCheckpoint) has yet to read. The promise waits for such a save, for the flats that rest
+   * off the device, which are stepped one after the other, and for their commit. Where it rejects
+   * because a store failed, nothing of the step is committed. Calling `step` again finishes it with
+   * the options that it began with, and so does whatever reads those flats next.
+   * @throws {OptimizerError} where a flat that rests off the device is in a forward, backward or
+   * step that has not ended; nothing is stepped then
    */
   async step(options: StepOptions = {}): Promise<void> {
     checkOptions('optimizer.step', options, STEP_RULES);
@@ -112,7 +122,7 @@ export abstract class Optimizer<Options extends object> {
     const leave = occupyHomes(flatsIn(plans), 'optimizer.step');
     const step = this.#unfinished?.finish() ?? this.#stepPlans(plans, options);
     const taken = step.then(() => {
-      this.#finished = undefined; // by this call, not by somebody else
+      this.#finished = undefined; // this call has finished it, so the next one is a new step
     });
     return taken.finally(leave);
   }
@@ -127,7 +137,7 @@ export abstract class Optimizer<Options extends object> {
     }
     for (const { flat } of plans) {
       if (flatHomeOf(flat)?.hasGradient) {
-        this.#states.restingOf(flat); // refuses another optimizer's state before anything is stepped
+        this.#states.restingOf(flat); // throws for another optimizer's state, before any step
       }
     }
     for (const plan of plans) {
@@ -154,8 +164,8 @@ export abstract class Optimizer<Options extends object> {
       this.#encode(step, { ...part, state: new Map() }, options.gradScale?.view());
       step.state.advance(step.progress);
     }
-    // Copies gathered or published from it are stale: on all ranks alike, also where a rank's
-    // part is all padding.
+    // Copies that were gathered or published from the flat are stale. They are marked also where
+    // nothing moves here because this rank's part is all padding: ranks must agree on it.
     flat.storage.markWritten();
   }
 
@@ -187,8 +197,8 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * The same of flats that rest elsewhere; it keeps what it was called with, as it may fail
-   * half-way.
+   * The step of flats that rest off the device. It keeps copies of the options and of the scale,
+   * for it may fail half-way and be finished later.
    */
   #storedStep(
     plans: readonly FlatPlan[],
@@ -204,7 +214,7 @@ export abstract class Optimizer<Options extends object> {
       if (!home?.hasGradient) {
         return [];
       }
-      plan.flat.storage.markWritten(); // copies are stale on all ranks alike
+      plan.flat.storage.markWritten(); // copies are stale, on ranks without elements too
       const moving = movingOf(plan);
       return moving.size > 0 ? [this.#turnOf(plan, home, { groups, moving, scale })] : [];
     });
@@ -242,15 +252,15 @@ export abstract class Optimizer<Options extends object> {
     };
     const use = (part: FlatPart) => this.#encode(step!, part, scale?.storage.view(scale.offset, 1));
     const kept = () => {
-      plan.flat.storage.markWritten(); // once more, as they may be made until then
+      plan.flat.storage.markWritten(); // again, for a copy may have been made since the step began
       step!.state.advance(step!.progress);
     };
     return { start, use, kept };
   }
 
   /**
-   * Whether a step was finished by somebody else, and its caller repeats it with the same
-   * gradients.
+   * Whether this call repeats, with the same gradients, a failed step that something else has
+   * finished meanwhile.
    */
   #isRepeated(homes: readonly FlatHome[]): boolean {
     const finished = this.#finished;
@@ -267,41 +277,50 @@ export abstract class Optimizer<Options extends object> {
     clearGradients(this.parameters());
   }
 
-  /** The state of a flat (or plain parameter), if it has been stepped; live, for sharding. */
+  /**
+   * The state of a flat or of a plain parameter, undefined before its first step. It is the live
+   * object and no copy; sharding uses it.
+   */
   stateOf(flat: Tensor): FlatState | undefined {
     return this.#states.get(flat);
   }
 
   /**
-   * What there is of a flat's state, wherever it rests; nothing before its first step. For saves.
+   * Which elements of a flat have state, and how many steps they have seen, wherever the state
+   * rests; empty before the first step. Saves use it.
    */
   async flatStateRuns(flat: Tensor): Promise<readonly StateRun[]> {
     return this.#states.runs(flat);
   }
 
-  /** The state of a flat, wherever it rests; undefined before its first step. For sharding. */
+  /**
+   * The bytes of a flat's state, wherever it rests; undefined before its first step. Sharding uses
+   * it.
+   */
   async readFlatState(flat: Tensor): Promise<FlatStateBytes | undefined> {
     return this.#states.read(flat);
   }
 
   /**
-   * Keeps the state of a flat that rests in a store as it is now, by name; undefined for what can't
-   * be kept. For saves.
+   * Pins the state of a flat that rests in a store: the bytes by name, which stay as they are at
+   * this moment while steps go on, or undefined for a tensor that the store cannot pin. Saves use
+   * it.
    */
   async pinFlatState(flat: Tensor): Promise<ReadonlyMap<string, PinnedBytes | undefined>> {
     return this.#states.pin(flat);
   }
 
   /**
-   * Replaces the state of a flat: a parameter in no run is as if it was never stepped, and a tensor
-   * that is missing is zeros. The arrays are the caller's again when it resolves. For sharding.
+   * Replaces the state of a flat. A parameter that no run covers counts as never stepped, and a
+   * missing tensor as zeros. The arrays are the caller's again when the promise resolves. Sharding
+   * uses it.
    */
   async writeFlatState(flat: Tensor, state: FlatStateBytes): Promise<void> {
     await this.#states.write(flat, state);
   }
 
   /**
-   * Options and state by parameter name; waits for the device.
+   * The options and the state by parameter name, copied to the host; waits for the device.
    * @param named usually module.namedParameters()
    * @throws {OptimizerError} where a parameter is unnamed or lies here only in part (sharded)
    */
@@ -327,8 +346,9 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * Takes over options and state; nothing changes when they don't fit.
-   * @throws {OptimizerError} beside a forward, backward or step of flats that rest off the device
+   * Takes over the options and the state of `dict`. Nothing changes where they do not fit.
+   * @throws {OptimizerError} where a flat that rests off the device is in a forward, backward or
+   * step that has not ended
    * @throws {StateDictError} where names, shapes or groups do not fit
    */
   async loadStateDict(
@@ -355,7 +375,7 @@ export abstract class Optimizer<Options extends object> {
     }: { readonly names: ReadonlyMap<Tensor, string>; readonly plans: readonly FlatPlan[] },
   ): Promise<void> {
     for (const flat of flatsIn(plans)) {
-      await this.#states.ready(flat); // before anything changes
+      await this.#states.ready(flat); // may reject, which it must before anything changes
     }
     for (const [i, group] of groups.entries()) {
       Object.assign(this.groups[i]!, group);
@@ -381,7 +401,7 @@ export abstract class Optimizer<Options extends object> {
     this.dispose();
   }
 
-  /** The plan, made anew where parameters have been wrapped or packed since. */
+  /** The plan of flats, made anew where parameters were wrapped or packed after the last one. */
   #plan(): readonly FlatPlan[] {
     const params = this.parameters();
     if (this.#planned?.every((piece, i) => params[i]!.piece === piece)) {
@@ -393,7 +413,7 @@ export abstract class Optimizer<Options extends object> {
     try {
       this.#states.move(before, this.#plans);
     } catch (error) {
-      [this.#plans, this.#planned] = [before, planned]; // refused again next time
+      [this.#plans, this.#planned] = [before, planned]; // so that the next call throws again
       throw error;
     }
     return this.#plans;
@@ -404,7 +424,7 @@ function flatsIn(plans: readonly FlatPlan[]): Tensor[] {
   return plans.map(({ flat }) => flat);
 }
 
-/** The parameters that have elements here, and a gradient. */
+/** The parameters of a flat that have a gradient, and elements on this rank. */
 function movingOf({ members }: FlatPlan): Set<Tensor> {
   const moving = members.filter(({ param, length }) => length > 0 && hasGradient(param));
   return new Set(moving.map(({ param }) => param));
