@@ -9,12 +9,12 @@
 //            while queued work uses it; its bytes may be handed out again to later commands.
 // Failure    run never throws for the device's state. A lost device or a shader error rejects the
 //            next read or sync, and every later one, with a typed error.
-// Memory     a failed allocation is not the end: first whoever keeps memory for reuse gives it back
-//            (see onMemoryPressure) and it is tried again, then OutOfMemoryError fails that alloc,
-//            write, run or read alone. A device that learns of it late (webgpu) fails the next read
-//            or sync in its place: what was queued since the allocation may not have run. The
-//            buffer is then lost: commands that name it throw OutOfMemoryError, and those without
-//            it run as ever.
+// Memory     a failed allocation does not end the device. Whoever keeps memory for reuse gives it
+//            back (see onMemoryPressure), and the allocation is tried again. If that fails too, the
+//            alloc, write, run or read that needed it fails alone, with OutOfMemoryError. A device
+//            that learns of the failure late (webgpu) fails the next read or sync in its place:
+//            what was queued since the allocation may not have run. The buffer is then lost:
+//            commands that name it throw OutOfMemoryError, and those without it run as ever.
 // Aliasing   an output overlaps no input, except exactly (same buffer, offset, dtype, size)
 //            where a kernel's comment says "in place". Callers check; backends may rely on it.
 // Alignment  byteOffset is a multiple of the dtype's size, for outputs also of 4. 16-bit outputs
@@ -31,9 +31,9 @@ export interface BackendLimits {
   /** Largest buffer that alloc can make. */
   readonly maxBufferBytes: number;
   /**
-   * Largest view of one operand that the device binds at once. Kernels split larger ones by
-   * elements, rows or batches, or throw LimitError where one of what they say they need whole is
-   * larger. A user's kernel (`custom`) has all of its operands whole.
+   * Largest view of one operand that the device binds at once. Kernels split larger operands by
+   * elements, rows or batches. Where a kernel's comment says that it needs a row or a batch whole
+   * and that is larger, it throws LimitError. A user's kernel (`custom`) needs all operands whole.
    */
   readonly maxViewBytes: number;
 }
@@ -45,8 +45,8 @@ export interface BackendInfo {
   readonly description: string;
   readonly isSoftware: boolean;
   /**
-   * What its kernels are compiled for, as far as bits depend on it: adapter and driver; '' for
-   * nothing.
+   * The adapter and driver that its kernels are compiled for, because the bits of results depend on
+   * them; '' where they do not.
    */
   readonly compiledFor: string;
   /** Whether the device computes on the host's own memory (reads and writes are memcpy). */
@@ -93,9 +93,10 @@ export interface Backend {
   /** Uploads; `bytes` is copied before this returns. Offset and length are multiples of 4. */
   write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void;
   /**
-   * Resolves when few written bytes wait in host memory for the device, so that a host that asks
-   * before each large write holds few, however far it runs ahead. Waits for queued work alone,
-   * never for what the host has still to do. Rejects where the device has failed. Absent: at once.
+   * Resolves when few written bytes wait in host memory for the device. A host that awaits it
+   * before each large write so holds few of them, however far it runs ahead of the device. It waits
+   * only for work that is queued, never for what the host has yet to do. Rejects where the device
+   * has failed. A backend without it can always be written to.
    */
   whenWritable?(): Promise<void>;
   /**
@@ -109,9 +110,9 @@ export interface Backend {
     into?: Uint8Array,
   ): Promise<Uint8Array>;
   /**
-   * Fills `into` at once, beside what is queued or runs, with bytes that none of it writes. Offset
-   * and length are multiples of 4. Throws where the device has failed. Absent where the device's
-   * memory is not the host's.
+   * Fills `into` at once, without waiting for work that is queued or running, which must not write
+   * these bytes. Offset and length are multiples of 4. Throws where the device has failed. Absent
+   * where the device's memory is not the host's.
    */
   readNow?(buffer: BackendBuffer, byteOffset: number, into: Uint8Array): void;
   /** Between different buffers; offsets and length are multiples of 4. */
@@ -123,19 +124,20 @@ export interface Backend {
     byteLength: number,
   ): void;
   /**
-   * Queues one kernel. What it needs in between it takes from `scratch`, or without one from memory
-   * of the backend's own.
+   * Queues one kernel. Memory for its intermediate results comes from `scratch`, or, without one,
+   * from the backend itself.
    */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch?: Scratch): void;
   /**
-   * Takes from `scratch`, and gives back, what `run` would, and queues nothing. Absent: nothing.
+   * Takes from `scratch` what `run` would take, gives it back, and queues nothing. A backend
+   * without it needs no scratch.
    */
   planScratch?<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void;
 
   /**
-   * Compiles the kernels that planScratch met, so that no step waits for them. Rejects with
-   * ShaderError, by its name, for one that does not compile, which fails nothing else. Absent:
-   * kernels are there.
+   * Compiles the kernels that planScratch has met, so that no step waits for them. Rejects with a
+   * ShaderError that names the kernel where one does not compile; the device stays usable. A
+   * backend without it compiles nothing.
    */
   preparePlanned?(): Promise<void>;
 

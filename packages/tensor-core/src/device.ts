@@ -1,5 +1,6 @@
 // One rank's view of a backend: its memory pool and ledger, scopes, grad mode, random state and
-// trace. Nothing of these is module-level, so several ranks can share a process and a backend.
+// trace. All of it belongs to the Device and none to the module, so several ranks can share a
+// process and a backend.
 
 import { byteSize, type DType, isFloat } from '@shardweave/dtypes';
 import { Engine } from './autograd/engine.js';
@@ -48,7 +49,7 @@ const IS_BACKEND = having('a backend', 'alloc', 'free', 'write', 'read', 'copy',
 const DTYPES: readonly string[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
 const TENSOR_OPTIONS = ['dtype', 'requiresGrad', 'tag'];
 
-/** What dryRun exchanges. */
+/** What dryRun replaces while it runs. */
 interface DeviceMemory {
   readonly backend: Backend;
   readonly pool: Pool;
@@ -56,8 +57,9 @@ interface DeviceMemory {
 }
 
 /**
- * Several devices may share a backend: each is one rank. One strand of code at a time makes
- * tensors on a device; background work uses storages.
+ * Several devices may share a backend: each is one rank. Only one strand of asynchronous code at a
+ * time may make tensors on a device, for its scopes nest in time; work in the background uses
+ * storages, which need no scope.
  * @example
  * ```ts
  * import { Device, mul, sum } from '@shardweave/tensor-core';
@@ -82,7 +84,7 @@ export class Device {
   #scopes = new ScopeStack();
   readonly #engine = new Engine(this);
   readonly #finalHooks = new Map<Tensor, FinalHook[]>();
-  /** Innermost last; objects, so that an end can be told from another's. */
+  /** Innermost last. They are objects so that each end finds the mode that it began. */
   readonly #gradModes: { readonly isEnabled: boolean }[] = [];
   #memory: DeviceMemory;
   readonly #scratchBytes = new Map<BackendBuffer, number>();
@@ -133,8 +135,8 @@ export class Device {
   }
 
   /**
-   * Devices of one class give equal bits for equal inputs: see docs/numerics.md. Waits once for the
-   * device.
+   * A text that is equal for devices which give equal bits for equal inputs: see docs/numerics.md.
+   * The first call waits for the device.
    */
   numericClass(): Promise<string> {
     const { compiledFor } = this.backend.info;
@@ -145,7 +147,8 @@ export class Device {
   }
 
   /**
-   * Queues a kernel; what it needs in between comes from this device's pool and is in its ledger.
+   * Queues a kernel. Memory for its intermediate results comes from this device's pool, and the
+   * ledger counts it.
    */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
     this.backend.run(kernel, call, this.#scratch);
@@ -227,8 +230,9 @@ export class Device {
   // ---- scopes and modes ----------------------------------------------------------------------
 
   /**
-   * Runs `body`; what it made and neither returned (in any container) nor saved for backward is
-   * freed at its end. At the outermost scope, graphs that no returned tensor belongs to are freed.
+   * Runs `body`. At its end, all tensors that it made are freed, except those that it returned (in
+   * any container) and those that the graph saved for backward. The outermost scope also frees the
+   * graphs to which no returned tensor belongs.
    */
   scope<T>(body: () => T): T {
     const scope = this.#scopes.enter();
@@ -339,8 +343,8 @@ export class Device {
   }
 
   /**
-   * The node whose asynchronous rule is what runs at present (a checkpoint that runs its module
-   * again). Undefined between rules, where a module's forward is no part of the backward.
+   * The node whose asynchronous rule is running, such as that of a checkpoint, which runs its
+   * module again. Undefined between rules: a forward that runs then is no part of the backward.
    * @internal
    */
   get ruleInProgress(): GraphNode | undefined {
@@ -367,7 +371,7 @@ export class Device {
     if (hooks === undefined) {
       return undefined;
     }
-    // Asynchronous, so that one that throws keeps neither the others nor the pass from ending.
+    // An async wrapper turns a throw into a rejection, so the other hooks are called all the same.
     return Promise.all(hooks.map(async (hook) => hook(leaf, pass))).then(() => undefined);
   }
 
@@ -472,16 +476,16 @@ export class Device {
   }
 
   /**
-   * Runs `body` over a backend that computes nothing and a pool of its own, to learn what memory it
-   * takes: shapes, order and lifetimes are those of a real run, values are zeros. What is on the
-   * device before stays untouched; `body` frees none of it, and what it makes ends with it.
+   * Runs `body` over a backend that computes nothing, with a pool of its own, to learn how much
+   * memory it takes. Shapes, order and lifetimes are those of a real run; values are zeros. What
+   * was on the device before stays untouched, and nothing that `body` makes outlives the call.
    */
   async dryRun(body: () => unknown): Promise<{ readonly peakInUseBytes: number }> {
     const [real, scopes, random] = [this.#memory, this.#scopes, this.random.state()];
     const backend = createDryBackend(real.backend);
     const pool = new Pool(backend);
     this.#memory = { backend, pool, ledger: new Ledger() };
-    this.#scopes = new ScopeStack(); // graphs end here, not with the scope around
+    this.#scopes = new ScopeStack(); // its outermost scope is body's, so graphs end with body
     try {
       await this.scope(body);
       return { peakInUseBytes: pool.peakInUseBytes };

@@ -1,7 +1,7 @@
-// Keeps freed buffers of one device for reuse, by size class, the oldest buffer first: whatever
-// order they came back in, the same requests get the same buffers, and a step finds its cached bind
-// groups again. Buffers are handed out whole; one queue runs commands in order, so a freed one may
-// be handed out at once.
+// Keeps freed buffers of one device for reuse, by size class. A request gets the oldest free buffer
+// of its class. So equal requests get the same buffers in every step, in whatever order these came
+// back, and a step finds its cached bind groups again. A buffer is handed out whole. It may be
+// handed out as soon as it is freed, for one queue runs all commands in order.
 
 import type { Backend } from './backend.js';
 import { LimitError, OutOfMemoryError, StateError } from './errors.js';
@@ -27,9 +27,9 @@ export class Pool {
   readonly #free = new Map<number, BackendBuffer[]>();
   /** The size class of every buffer, in use and free. */
   readonly #classes = new Map<BackendBuffer, number>();
-  /** As it was set. */
+  /** What was set as `limitBytes`. */
   #limitBytes = Number.POSITIVE_INFINITY;
-  /** Further ones that have not ended. */
+  /** The limits of `limit` that have not ended. */
   readonly #limits = new Set<{ readonly bytes: number }>();
   #reservedBytes = 0;
   #inUseBytes = 0;
@@ -43,8 +43,9 @@ export class Pool {
   }
 
   /**
-   * Most bytes to hold of the backend, in use and free; Infinity. Free buffers are given back, the
-   * largest first, where a request would pass it. The smallest counts of what is set and `limit`.
+   * Most bytes to hold of the backend, in use and free; by default Infinity. Where a request would
+   * pass it, free buffers are given back first, the largest of them first. Reading it gives the
+   * smallest of what was set and of the limits that `limit` has put up.
    */
   get limitBytes(): number {
     return [...this.#limits].reduce((least, { bytes }) => Math.min(least, bytes), this.#limitBytes);
@@ -56,7 +57,7 @@ export class Pool {
 
   /** Gives back what is free and holds at most `bytes` until the returned function is called. */
   limit(bytes: number): () => void {
-    const limit = { bytes }; // two of equal bytes are two
+    const limit = { bytes }; // an object, so that two limits of equal bytes are two members
     this.#limits.add(limit);
     this.trim();
     return () => void this.#limits.delete(limit);

@@ -16,7 +16,8 @@ export function storageBytes(elementCount: number, dtype: DType): number {
 /**
  * Elements of one dtype on one device, with or without a buffer at the moment. Holders (an owner,
  * a scope, a graph node) call retain and release; the last release frees the buffer for good.
- * `free` and `fill` come and go in between and keep the identity.
+ * Before that, `free` and `fill` may drop the buffer and take another any number of times, while
+ * all who refer to the storage keep referring to the same object.
  */
 export class Storage {
   readonly device: Device;
@@ -26,12 +27,15 @@ export class Storage {
   readonly byteLength: number;
   #tag: MemoryTag;
   #buffer: BackendBuffer | undefined;
-  /** What to do where it is needed while absent; part of the error. Default: what sharding says. */
+  /**
+   * The hint at the end of the error that a use without a buffer throws. Default: advice for
+   * sharded parameters.
+   */
   absentHint: string | undefined = undefined;
   #holds = 1;
   #version = 0;
   #isReleased = false;
-  /** Where the bytes are another's. */
+  /** Set while the buffer is borrowed: called in place of giving the buffer to the pool. */
   #giveBack: (() => void) | undefined;
   readonly #readers = new Set<StorageReader>();
 
@@ -60,7 +64,7 @@ export class Storage {
     return this.#buffer !== undefined && !this.device.isDisposed;
   }
 
-  /** Counts in-place writes by its owner; copies made elsewhere are stale when it has moved on. */
+  /** Number of in-place changes that were noted. A copy made at another number is stale. */
   get version(): number {
     return this.#version;
   }
@@ -89,7 +93,8 @@ export class Storage {
   }
 
   /**
-   * Takes bytes that are another's, of which neither pool nor ledger knows; free calls `giveBack`.
+   * Fills the storage with a buffer of somebody else's, which neither pool nor ledger counts.
+   * `free` calls `giveBack`.
    */
   borrow(buffer: BackendBuffer, giveBack: () => void): void {
     this.#buffer = buffer;
@@ -146,9 +151,11 @@ export class Storage {
   }
 
   /**
-   * Uploads bytes to `byteOffset`, a multiple of 4; they may be reused at once. A half word is
-   * padded with zeros, and so may only be the storage's last.
-   * @throws {ShapeError} for bytes that don't fit so, and {StateError} while a reader is open.
+   * Uploads bytes to `byteOffset`, a multiple of 4; the array may be reused at once. Devices write
+   * words of 4 bytes, so a half word at the end is padded with zeros, which is allowed only at the
+   * end of the storage.
+   * @throws {ShapeError} for bytes that don't fit
+   * @throws {StateError} while a reader is open
    */
   write(bytes: Uint8Array, byteOffset = 0): void {
     const buffer = this.#present();
@@ -181,9 +188,10 @@ export class Storage {
   }
 
   /**
-   * Begins to read its bytes as all that is queued leaves them, while later work runs. Until the
-   * reader is closed nobody may change them in place.
-   * @param settled device.synchronize() of this moment; several readers may share one
+   * Begins to read the bytes as they are once all work queued so far has run. Later work may run
+   * meanwhile, but nobody may change these bytes in place until the reader is closed.
+   * @param settled the promise of a device.synchronize() called at this moment; several readers may
+   * share one
    */
   openReader(settled = this.device.synchronize()): StorageReader {
     const onClose = () => void this.#readers.delete(reader);
@@ -193,16 +201,16 @@ export class Storage {
   }
 
   /**
-   * Those that are open: whoever changes the bytes in place, by kernels too, awaits each one's
-   * `whenClosed`.
+   * The open readers. Whoever changes the bytes in place, by a write or by a kernel, first awaits
+   * `whenClosed` of each.
    */
   get readers(): ReadonlySet<StorageReader> {
     return this.#readers;
   }
 
   /**
-   * Reads bytes that no queued work changes, and waits for none of it where the device's memory is
-   * the host's.
+   * Reads bytes that no queued work changes. Where the device computes on the host's memory it
+   * therefore waits for none of that work; elsewhere it reads as `read` does.
    */
   async readSettled(
     byteOffset = 0,

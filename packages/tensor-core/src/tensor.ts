@@ -1,5 +1,5 @@
-// A tensor: a shape over a run of a storage, and its place in the autograd graph. Cheap. Always
-// dense and row-major; transposes copy, except inside matmul, which reads either order.
+// A tensor: a shape over a run of a storage, and its place in the autograd graph. It is always
+// dense and row-major, so a transpose copies; matmul alone reads its operands in either order.
 
 import { byteSize, type DType, toF32Array } from '@shardweave/dtypes';
 import type { GraphNode } from './autograd/node.js';
@@ -26,8 +26,9 @@ export interface ShardPiece {
   /** Element of the parameter that lies at `start`. Default 0. */
   readonly first?: number;
   /**
-   * Devices that share the whole flat parameter, `flat` being this one's part of it. Default 1: no
-   * other has any of it. Above 1 a parameter is sharded, also where its elements are all here.
+   * How many devices share the whole flat parameter, of which `flat` is this device's part. Default
+   * 1: no other device has any of it. Above 1 the parameter counts as sharded, even where all of
+   * its own elements happen to be here.
    */
   readonly numShards?: number;
 }
@@ -62,8 +63,8 @@ export class Tensor {
   /** Where the optimizer finds a sharded or packed parameter; undefined: the tensor itself. */
   piece: ShardPiece | undefined = undefined;
   /**
-   * Where a flat rests that is off the device between steps: nn's setFlatHome and flatHomeOf know
-   * its type.
+   * Where a flat rests between steps if not on the device. Its type is unknown in this package:
+   * setFlatHome and flatHomeOf of nn write and read it.
    */
   home: unknown = undefined;
   /**
@@ -86,8 +87,8 @@ export class Tensor {
   }
 
   /**
-   * A leaf's accumulated gradient. That of a packed or sharded parameter is a part of its flat's
-   * instead; undefined drops it there too.
+   * A leaf's accumulated gradient. The gradient of a packed or sharded parameter is instead a part
+   * of its flat's; setting undefined here drops it there, too.
    */
   get grad(): Tensor | undefined {
     return this.#grad;
@@ -126,8 +127,8 @@ export class Tensor {
   }
 
   /**
-   * Points a leaf at other bytes: sharding moves parameters into a flat storage, summon into a full
-   * precision one. Ownership of either storage does not change hands.
+   * Points a leaf at other bytes. Sharding does so to move parameters into a flat storage, and
+   * summonFullParams to show them in full precision. Neither storage changes its owner.
    * @throws {StateError} for a tensor made by an op.
    * @throws {ShapeError} where the storage is too short.
    */
@@ -144,7 +145,7 @@ export class Tensor {
     this.#offset = offset;
   }
 
-  /** What kernels take. */
+  /** The tensor's elements as kernels take them: a buffer, an offset, a size and a dtype. */
   view(): View {
     return this.#storage.view(this.#offset, this.size);
   }
@@ -156,20 +157,25 @@ export class Tensor {
     return tensor;
   }
 
-  /** Whether a hold of the storage is this tensor's own, and not a scope's: dispose gives it up. */
+  /**
+   * Whether this tensor holds its storage itself, so that no scope frees it; dispose ends that.
+   */
   get isKept(): boolean {
     return this.#isKept;
   }
 
-  /** Notes that a hold of the storage is this tensor's own; for those that hand tensors over. */
+  /**
+   * Makes a hold of the storage that already exists this tensor's own. Code that hands tensors from
+   * one owner to another uses it; `keep` takes a new hold.
+   */
   markKept(): this {
     this.#isKept = true;
     return this;
   }
 
   /**
-   * Takes it out of its scope: it lives until dispose. Each call is one more hold, and needs one
-   * more dispose. Returns itself.
+   * Lets the tensor outlive its scope: it lives until dispose. Each call takes one more hold of the
+   * storage and needs one more dispose. Returns the tensor itself.
    */
   keep(): this {
     this.device.untrack(this);
@@ -177,7 +183,8 @@ export class Tensor {
   }
 
   /**
-   * Gives up a kept tensor's hold of its storage; inside a scope, frees one before the scope ends.
+   * Gives up a kept tensor's hold of its storage. For a tensor that a scope holds it ends the
+   * scope's hold, so the memory is free before the scope ends.
    */
   dispose(): void {
     if (this.#isKept || !this.device.drop(this)) {

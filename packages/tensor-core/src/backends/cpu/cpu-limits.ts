@@ -13,9 +13,9 @@ const PAGE_BYTES = 65536;
  * CpuBackendOptions.
  */
 export interface CpuLimitsOptions {
-  /** As of CpuBackendOptions. */
+  /** The worker threads, as in CpuBackendOptions. */
   readonly threads: number;
-  /** As of CpuBackendOptions. Default: what a WebAssembly memory can grow to. */
+  /** Most bytes, as in CpuBackendOptions. Default: what a WebAssembly memory can grow to. */
   readonly memoryBytes?: number;
 }
 
