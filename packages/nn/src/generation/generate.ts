@@ -16,15 +16,15 @@ export type LogitsAfter = (tokens: readonly number[]) => Promise<Float32Array>;
  * is shown.
  */
 export interface GenerateOptions extends SamplingOptions {
-  /** Ends after so many tokens. */
+  /** The text ends after so many new tokens. */
   readonly maxTokens: number;
-  /** Ends before any of these. */
+  /** The text ends where one of these is drawn, which is not part of it. */
   readonly stop?: readonly number[] | undefined;
   /** Equal seeds draw equal tokens. Default 0. */
   readonly seed?: number | undefined;
   /**
-   * Most tokens that the model is shown. Where a text grows beyond them, its first part is
-   * forgotten until the last half is left. Default any number.
+   * Most tokens that the model is shown at once. When the text grows beyond them, only the last
+   * half of them stays in view, and the text before is forgotten. Default: no limit.
    */
   readonly context?: number | undefined;
 }
@@ -87,13 +87,13 @@ export async function* generate(
  */
 export interface NextLogitsOptions {
   /**
-   * Keeps what a text shares with the one before from being run again. Default none: all runs each
-   * time.
+   * Holds the keys and values of the text before, so that what this text shares with it is not run
+   * again. Default none: the whole text is run each time.
    */
   readonly cache?: KeyValueCache | undefined;
   /**
-   * Most tokens of one call with a cache: a longer prompt comes in several, in the memory of one.
-   * Default 512.
+   * Most tokens that one call of the model gets where there is a cache. A longer prompt is run in
+   * several calls, which need the memory of one. Default 512.
    */
   readonly chunk?: number | undefined;
 }

@@ -1,5 +1,5 @@
-// The keys and values of the tokens that a model has seen, so that the next one computes its own
-// alone.
+// The keys and values of the tokens that a model has seen, so that the model computes only those of
+// the next token.
 
 import { type Device, slice, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, whole } from '../check-options.js';
@@ -7,7 +7,7 @@ import { NnConfigError } from '../errors.js';
 
 /** Options of a KeyValueCache: its capacity fixes how much memory each block takes. */
 export interface KeyValueCacheOptions {
-  /** Most tokens that it holds. */
+  /** Most tokens that the cache can hold. */
   readonly capacity: number;
 }
 

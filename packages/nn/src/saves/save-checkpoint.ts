@@ -10,20 +10,20 @@ import { HeldModule } from './held-module.js';
 
 /** Options of saving a module: what else goes into the save. */
 export interface SaveCheckpointOptions {
-  /** Its state is saved too. */
+  /** The optimizer whose state is saved, too. Default none. */
   readonly optimizer?: AnyOptimizer;
-  /** Kept beside it: JSON. */
+  /** Anything else to be found in the save again, such as the step: plain JSON. */
   readonly extra?: Readonly<Record<string, unknown>>;
   /**
-   * Frozen parameters are not saved: a base model that its adapters are trained beside. Default
-   * false.
+   * Leaves frozen parameters out of the save, such as the base model beside which adapters are
+   * trained. Default false.
    */
   readonly onlyTrained?: boolean;
 }
 
 /** Options of loading a save into a module. */
 export interface LoadCheckpointOptions {
-  /** Gets the state that was saved, and its groups' options. */
+  /** The optimizer that gets the saved state and the saved options of its groups. */
   readonly optimizer?: AnyOptimizer;
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean;
