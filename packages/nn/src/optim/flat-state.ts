@@ -1,6 +1,6 @@
-// What an optimizer keeps of one flat on the device: state tensors of the flat's size, and how far
-// each of its parameters has come. Parameters of one flat may have seen different numbers of steps,
-// as one without a gradient is passed over.
+// What an optimizer keeps of one flat on the device: state tensors of the flat's size, and how many
+// steps each of its parameters has seen. The numbers may differ within a flat, because a step
+// passes over parameters without a gradient.
 
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FlatMember } from './flat-plan.js';
@@ -10,14 +10,16 @@ export interface Progress {
   /** Steps taken. */
   readonly step: number;
   /**
-   * State tensors that a step has used. The others are zeros, and a momentum of them begins anew.
+   * Names of the state tensors that a step has used. All others are zeros, and a momentum that is
+   * not among the names begins with the next gradient.
    */
   readonly names: ReadonlySet<string>;
 }
 
 /**
- * Elements of a flat whose parameters are equally far. Those of nobody between them belong to it,
- * so that a flat of which all is stepped has one run. Plain JSON.
+ * A run of elements whose parameters have seen equally many steps. Padding between them
+ * belongs to the run too, so a flat whose parameters are all stepped together has one run. Plain
+ * JSON.
  */
 export interface StateRun {
   readonly start: number;
@@ -28,7 +30,7 @@ export interface StateRun {
 
 /** What there is of a flat's state as f32 bytes, wherever it rests. */
 export interface FlatStateBytes {
-  /** Ascending. What no run has was never stepped. */
+  /** In ascending order. Elements that no run covers were never stepped. */
   readonly runs: readonly StateRun[];
   /** Each has as many elements as the flat; one that is missing is zeros. */
   readonly tensors: ReadonlyMap<string, Uint8Array>;
