@@ -1,5 +1,5 @@
 // Reads what RADV prints of a shader with RADV_DEBUG=shaderstats,asm: its resources, its
-// instructions by class, and the same of the loop that multiplies most.
+// instructions by class, and the same of each loop.
 
 const FIELDS = {
   vgprs: 'VGPRs',
@@ -29,7 +29,8 @@ export function shaderStats(text) {
   }
   const lines = instructionsOf(text);
   const whole = countsOf(lines.map(({ names }) => names));
-  return { ...stats, ...whole, loop: busiestLoop(lines) };
+  const loops = loopsOf(lines);
+  return { ...stats, ...whole, loops, loop: loops[0] };
 }
 
 /** Instructions in order; a paired one (VOPD) has two names. */
@@ -87,10 +88,10 @@ function countsOf(instructions) {
 }
 
 /**
- * A branch to an earlier block closes a loop; an instruction belongs to the smallest loop around
- * it.
+ * Loops, the one that multiplies most first. A branch to an earlier block closes a loop; an
+ * instruction belongs to the smallest loop around it.
  */
-function busiestLoop(lines) {
+function loopsOf(lines) {
   const loops = [];
   for (const { block, target } of lines) {
     if (target !== undefined && target <= block) {
@@ -103,5 +104,5 @@ function busiestLoop(lines) {
   }
   const counted = loops.map(({ instructions }) => countsOf(instructions));
   const weight = ({ multiplyAdds, matrix }) => multiplyAdds + 1000 * matrix;
-  return counted.sort((a, b) => weight(b) - weight(a))[0];
+  return counted.sort((a, b) => weight(b) - weight(a));
 }

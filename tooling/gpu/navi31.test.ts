@@ -22,6 +22,7 @@ const CASES = [
   'crossEntropy f32 of NaN and infinities, and backward',
   'reduce f32 of NaN and infinities',
   'adam with f32 gradients',
+  'attention f32 [1, 2/1, 70/70, 64] isCausal true, isAligned true',
 ];
 /** The first of each is compiled. */
 const FAMILIES = [
@@ -36,6 +37,9 @@ const FAMILIES = [
   /^crossEntropyBackward/,
   /^reduce sum/,
   /^adam/,
+  /^attention f32 wide/,
+  /^attention queries f32 wide/,
+  /^attention keys f32 wide/,
 ];
 
 const missing = whyNoCompiler();

@@ -3,6 +3,7 @@
 
 import {
   type ConformanceCase,
+  hiddenKeyKernelCases,
   kernelCases,
   manyKernelCases,
 } from '@shardweave/tensor-core/testing';
@@ -12,10 +13,28 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Bench, isLong, type Options, open, reason, title, webGpu } from './support/webgpu-kit.js';
+import {
+  Bench,
+  isLong,
+  type Options,
+  open,
+  openTiles,
+  reason,
+  tilesReason,
+  title,
+  webGpu,
+} from './support/webgpu-kit.js';
 
 /** Every case's rows fit, while patterns, tables and products don't fit at once. */
 const SMALL_BINDING = 48 * 1024;
+/**
+ * A kernel of attention for hardware takes a second or two to compile. Of its cases these run: few
+ * rows and many, loaded by elements; those loaded by vectors with documents and dropout.
+ */
+const SOME_TILES = /f32 \[1, 1\/1, \d+\/\d+, [48]\] (?!documents)|isAligned.* p 0.3/;
+
+/** So few operations to a dispatch that attention is cut: see cut-grid.ts. */
+const FEW_FLOPS = 50_000;
 
 describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
   const small = kernelCases();
@@ -28,7 +47,11 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       // What fits such a binding runs the kernels that it runs without the limit.
       cases: small.filter(({ largestBytes }) => isLong || (largestBytes?.() ?? 0) > SMALL_BINDING),
     },
-    { name: 'the kernels for hardware', options: { kernelProfile: 'hardware' }, cases: all },
+    {
+      name: 'the kernels for hardware',
+      options: { kernelProfile: 'hardware' },
+      cases: all.filter(({ name }) => !name.startsWith('attention')),
+    },
   ])('conformance with $name', ({ options, cases }) => {
     let backend: WebGpuBackend;
     beforeAll(async () => {
@@ -46,6 +69,26 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       test(kernelCase.name, () => kernelCase.run(backend));
     }
   });
+
+  describe.skipIf(tilesReason !== undefined)(
+    title("conformance with attention's kernels for hardware", tilesReason),
+    () => {
+      let backend: WebGpuBackend;
+      beforeAll(async () => {
+        backend = await openTiles({ maxFlops: FEW_FLOPS });
+      });
+      afterAll(() => backend.dispose());
+      const cases = [...small, ...hiddenKeyKernelCases()].filter(
+        ({ name }) => name.startsWith('attention') && (isLong || SOME_TILES.test(name)),
+      );
+      for (const kernelCase of cases) {
+        test(kernelCase.name, () => kernelCase.run(backend));
+      }
+      test('many of them in more than one submit', () => {
+        expect(backend.statistics().submits).toBeGreaterThan(3 * cases.length);
+      });
+    },
+  );
 
   describe('failures', () => {
     test('adapters are described', async () => {

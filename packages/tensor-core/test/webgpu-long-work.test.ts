@@ -1,15 +1,7 @@
 // What would take a GPU too long at once: dispatches and submits are cut, by an estimate of their
 // operations, and give the bits that they give whole. And how the device is waited for.
 
-import {
-  type Backend,
-  type BackendBuffer,
-  Device,
-  type KernelCalls,
-  scaledDotProductAttention,
-  sum,
-  type View,
-} from '@shardweave/tensor-core';
+import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -209,32 +201,6 @@ describe.skipIf(reason !== undefined)(title('webgpu device, long work'), () => {
       }
     }
     await Promise.all([whole!.dispose(), cut!.dispose()]);
-  });
-
-  test('attention that is cut gives equal bits', async () => {
-    const results = async (maxFlops: number) => {
-      const backend = await open({ kernelProfile: 'hardware', maxFlops });
-      const device = new Device(backend);
-      const values = (seed: number) =>
-        Float32Array.from({ length: 2 * 2 * 70 * 16 }, (_, i) => ((i * seed) % 257) / 128 - 1);
-      const [q, k, v] = [193, 71, 149].map((seed) =>
-        device.tensor(values(seed), [2, 70, 2, 16], { requiresGrad: true }),
-      );
-      const loss = await device.scope(async () => {
-        const out = scaledDotProductAttention(q!, k!, v!, { isCausal: true });
-        const total = sum(out);
-        await total.backward();
-        return total.item();
-      });
-      const grads = await Promise.all([q, k, v].map((leaf) => leaf!.grad!.toArray()));
-      const { submits } = backend.statistics();
-      device.dispose();
-      await backend.dispose();
-      return { values: [loss, ...grads.flatMap((grad) => [...grad])], submits };
-    };
-    const [whole, cut] = [await results(MAX_FLOPS), await results(50_000)];
-    expect(cut.submits).toBeGreaterThan(whole.submits + 3 * 4);
-    expect(cut.values).toEqual(whole.values);
   });
 
   test('waits are paced where the device computes on the CPU, and there alone', async () => {

@@ -1,6 +1,10 @@
 // The WebGPU device that tests in Node open, and equal buffers on it and on others. Without an
 // adapter the tests skip and name the reason; with SHARDWEAVE_REQUIRE_WEBGPU=1 their files fail.
+//
+// Mesa's software driver takes a minute to compile a tile of attention for hardware, SwiftShader a
+// second. Tests of these tiles run on the SwiftShader of Chromium where the adapter is no hardware.
 
+import { existsSync } from 'node:fs';
 import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
@@ -14,7 +18,20 @@ if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && reason !== undefined) {
 }
 
 /** The title of a `describe` over tests that need an adapter. */
-export const title = (name: string) => `${name}${reason ? ` (${reason})` : ''}`;
+export const title = (name: string, why = reason) => `${name}${why ? ` (${why})` : ''}`;
+
+const SWIFTSHADER = '/usr/lib/chromium/vk_swiftshader_icd.json';
+/** Whether the adapter is a GPU, whose driver compiles every tile at once. */
+export const isHardware = gpu instanceof Error ? false : await hasHardware(gpu);
+/** Why nothing runs attention's tiles here. */
+export const tilesReason =
+  reason ?? (isHardware || existsSync(SWIFTSHADER) ? undefined : 'no SwiftShader of Chromium');
+
+/** A device with the kernels for hardware, on a driver that compiles attention's tiles in time. */
+export async function openTiles(options: Options = {}): Promise<WebGpuBackend> {
+  const opened = isHardware ? webGpu() : await openSwiftShader();
+  return createWebGpuBackend({ gpu: opened, kernelProfile: 'hardware', ...options });
+}
 
 export type Options = NonNullable<Parameters<typeof createWebGpuBackend>[0]>;
 
@@ -107,6 +124,25 @@ export function product(extent: {
     alpha: 1,
     accumulate: false,
   };
+}
+
+async function hasHardware(opened: GPU): Promise<boolean> {
+  const backend = await createWebGpuBackend({ gpu: opened });
+  const { isSoftware } = backend.info;
+  await backend.dispose();
+  return !isSoftware;
+}
+
+async function openSwiftShader(): Promise<GPU> {
+  // The Vulkan loader looks for drivers when an adapter is first asked for.
+  process.env.VK_ADD_DRIVER_FILES = SWIFTSHADER;
+  try {
+    const opened = openNodeGpu({ flags: ['adapter=SwiftShader'] });
+    await opened.requestAdapter();
+    return opened;
+  } finally {
+    delete process.env.VK_ADD_DRIVER_FILES;
+  }
 }
 
 async function openGpu(): Promise<GPU | Error> {

@@ -158,7 +158,7 @@ function wideAccessors(binding: Binding): string[] {
   const stored = wideType(binding);
   const loaded = `vec4<${loadedType(binding)}>`;
   const lines = [
-    `fn peek4_${name}(v: u32) -> ${stored} { return ${name}[v]; }`,
+    `fn peek4_${name}(vector: u32) -> ${stored} { return ${name}[vector]; }`,
     `fn widen_${name}(stored: ${stored}, is_kept: bool) -> ${loaded} {
   let w = select(${stored}(), stored, is_kept);
   return ${isPacked(binding) ? unpacked(type) : `${loaded}(w)`};

@@ -26,6 +26,8 @@ interface Options {
   /** Length of each document, in queries and in keys; ids begin below 0. */
   readonly documents?: number;
   readonly mask?: 'full' | 'rows' | 'columns' | 'hides rows';
+  /** Rows of keys and values start at multiples of four elements. */
+  readonly isAligned?: boolean;
   /** What `fill` is. */
   readonly says?: string;
   /** Values of q, k, v and dOut by place among all. */
@@ -95,6 +97,24 @@ export function attentionCases(): ConformanceCase[] {
         says: 'large scores',
         fill: (name, i) => (name === 'q' ? 300 : name === 'k' ? (i % 7) - 3 : undefined),
       },
+    ),
+    // Rows that a GPU loads by vectors, in more than one block of queries and of keys.
+    ...FLOATS.map((dtype) =>
+      attentionCase(
+        { heads: 2, kvHeads: 1, queries: 70, keys: 70, dim: 64 },
+        { isCausal: true, isAligned: true },
+        dtype,
+      ),
+    ),
+    attentionCase({ queries: 66, keys: 70, dim: 80 }, { isAligned: true, window: 40 }),
+    attentionCase({ queries: 35, keys: 40, dim: 128 }, { isCausal: true, isAligned: true }),
+    attentionCase(
+      { batch: 2, heads: 2, kvHeads: 1, queries: 1, keys: 70, dim: 64 },
+      { isCausal: true, isAligned: true },
+    ),
+    attentionCase(
+      { batch: 2, queries: 33, keys: 66, dim: 64 },
+      { isCausal: true, isAligned: true, documents: 20, p: 0.3 },
     ),
     // In whole blocks, of which nothing is hidden: its weight is 0, and no other.
     attentionCase(
@@ -173,8 +193,9 @@ export function runAttention(
   const { batch = 1, heads = 1, kvHeads = heads, queries, keys, dim } = shape;
   const special = (operand: Parameters<NonNullable<Options['fill']>>[0], size: number) =>
     Array.from({ length: size }, (_, i) => fill?.(operand, i) ?? twin.random.uniform(-1, 1));
-  // Keys and values side by side in rows with two more columns, queries alone.
-  const width = 2 * kvHeads * dim + 2;
+  // Keys and values side by side in rows with a few more columns, queries alone.
+  const more = options.isAligned === true ? 4 : 2;
+  const width = 2 * kvHeads * dim + more;
   const kValues = special('k', batch * keys * kvHeads * dim);
   const vValues = special('v', kValues.length);
   const kv = twin.values(
@@ -189,11 +210,10 @@ export function runAttention(
     }),
     dtype,
   );
-  const q = twin.values(special('q', batch * queries * heads * dim), dtype, {
-    offset: even(dtype),
-  });
+  const offset = options.isAligned === true ? 4 : even(dtype);
+  const q = twin.values(special('q', batch * queries * heads * dim), dtype, { offset });
   const kvStrides = { batch: keys * width, head: dim, row: width };
-  const kvSize = batch * keys * width - 2 - kvHeads * dim;
+  const kvSize = batch * keys * width - more - kvHeads * dim;
   const base: Omit<
     AttentionOperands,
     'q' | 'k' | 'v' | 'out' | 'stats' | 'mask' | 'querySegments' | 'keySegments'
@@ -226,11 +246,12 @@ export function runAttention(
     mask: maskOf(twin, options.mask, [batch, heads, queries, keys]),
     ...segmentsOf(twin, options, { batch, queries, keys }),
     out: twin.output(numRows * dim, dtype, { tolerance: 'sum' }),
-    stats: twin.output(2 * numRows, 'f32', { tolerance: 'sum' }),
+    // Its second half sums products with results that a device has rounded to 16 bits.
+    stats: twin.output(2 * numRows, 'f32', { tolerance: dtype === 'f32' ? 'sum' : 'cancelling' }),
   };
   twin.run('attention', call);
   const wide = twin.output(batch * keys * width, dtype, { tolerance: 'sum' });
-  const dOut = twin.values(special('dOut', numRows * dim), dtype, { offset: even(dtype) });
+  const dOut = twin.values(special('dOut', numRows * dim), dtype, { offset });
   twin.run('attentionBackward', {
     ...call,
     dOut,

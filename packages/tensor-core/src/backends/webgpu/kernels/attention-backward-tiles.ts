@@ -1,33 +1,40 @@
 // WGSL of attention's gradients: the sums of dOut * out, then those of queries, then those of keys
 // and values, whose rows are keys. See attention-tile.ts.
 
+import type { DType } from '@shardweave/dtypes';
 import { type Binding, defineKernel, type Kernel } from '../kernel.js';
-import { pairHelpers } from './attention-pairs.js';
+import { blockHelpers, dropped, keep, mark } from './attention-block.js';
 import {
-  type AttentionSpec,
-  attentionInputs,
-  HEAD_BASES,
-  head,
   KEY_COLUMNS,
   keyBlocks,
-  keyOf,
-  PARAMS,
-  Shape,
-} from './attention-tile.js';
+  QUERY_ROWS,
+  queriesHead,
+  SKIP_SEGMENTS,
+} from './attention-forward-tiles.js';
+import { pairHelpers } from './attention-pairs.js';
+import { Slices } from './attention-slices.js';
+import { type AttentionSpec, attentionInputs, keyOf, PARAMS } from './attention-tile.js';
 
-/** delta = sum(dOut * out) of each row, an invocation a row. */
-export function deltaKernel(spec: Pick<AttentionSpec, 'dtype'>): {
-  readonly key: string;
-  build(): Kernel;
-} {
-  const { dtype } = spec;
-  const key = `attention delta ${dtype}`;
+const DELTA_THREADS = 64;
+
+/** delta = sum(dOut * out) of each row, `lanes` neighbors a row: eight load whole sectors. */
+export function deltaKernel(spec: {
+  readonly dtype: DType;
+  readonly isWide: boolean;
+  readonly lanes: 1 | 8;
+}): { readonly key: string; readonly rows: number; build(): Kernel } {
+  const { dtype, isWide, lanes } = spec;
+  const key = `attention delta ${dtype}${isWide ? ' wide' : ''} ${lanes}`;
+  const rows = DELTA_THREADS / lanes;
+  const added = isWide
+    ? 'sum += dot(load4_d_out(base + 4u * d), load4_out(base + 4u * d));'
+    : 'sum = fma(load_d_out(base + d), load_out(base + d), sum);';
   const build = () =>
     defineKernel({
       label: key,
       bindings: [
-        { name: 'out', type: dtype, access: 'read' },
-        { name: 'd_out', type: dtype, access: 'read' },
+        { name: 'out', type: dtype, access: 'read', isWide },
+        { name: 'd_out', type: dtype, access: 'read', isWide },
         { name: 'stats', type: 'f32', access: 'read_write' },
       ],
       params: {
@@ -38,24 +45,28 @@ export function deltaKernel(spec: Pick<AttentionSpec, 'dtype'>): {
         queries: 'u32',
         dim: 'u32',
       },
-      workgroupSize: [DELTA_LANES, 1, 1],
-      body: `@compute @workgroup_size(${DELTA_LANES})
+      workgroupSize: [DELTA_THREADS, 1, 1],
+      body: `${lanes === 1 ? '' : `var<workgroup> parts: array<f32, ${DELTA_THREADS}>;`}
+@compute @workgroup_size(${DELTA_THREADS})
 fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(num_workgroups) count: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let row = group_index(group_id, count) * ${DELTA_LANES}u + lane;
-  if (row >= P.rows) { return; }
-  let query = row % P.queries;
-  let head = row / P.queries % P.heads;
-  let batch = row / P.queries / P.heads;
-  let base = ((batch * P.queries + query) * P.heads + head) * P.dim;
+  let row = group_index(group_id, count) * ${rows}u + lane / ${lanes}u;
   var sum = 0.0;
-  for (var d = 0u; d < P.dim; d++) { sum = fma(load_d_out(base + d), load_out(base + d), sum); }
-  store_stats(P.num_rows + P.first_row + row, sum);
+  if (row < P.rows) {
+    let query = row % P.queries;
+    let head = row / P.queries % P.heads;
+    let batch = row / P.queries / P.heads;
+    let base = ((batch * P.queries + query) * P.heads + head) * P.dim;
+    for (var d = lane % ${lanes}u; d < P.dim${isWide ? ' / 4u' : ''}; d += ${lanes}u) { ${added} }
+  }
+  ${lanes === 1 ? '' : 'parts[lane] = sum; workgroupBarrier();'}
+  if (row < P.rows && lane % ${lanes}u == 0u) {
+    ${lanes === 1 ? '' : `for (var i = 1u; i < ${lanes}u; i++) { sum += parts[lane + i]; }`}
+    store_stats(P.num_rows + P.first_row + row, sum);
+  }
 }`,
     });
-  return { key, build };
+  return { key, rows, build };
 }
-
-export const DELTA_LANES = 32;
 
 /** Gradients of queries: rows are queries, columns keys. */
 export function queriesKernel(spec: AttentionSpec): { readonly key: string; build(): Kernel } {
@@ -64,70 +75,47 @@ export function queriesKernel(spec: AttentionSpec): { readonly key: string; buil
 }
 
 function buildQueries(label: string, spec: AttentionSpec): Kernel {
-  const shape = new Shape(spec);
-  const { tile } = spec;
-  const { vectors } = shape;
-  const outAt = (row: string) => `((batch * P.queries + ${row}) * P.heads + head) * P.dim`;
+  const slices = new Slices(spec, { scoreSlices: 2 });
+  const { dtype, isWide, tile } = spec;
+  const { rows, threads } = slices;
   return defineKernel({
     label,
     bindings: [
       ...attentionInputs(spec, ['q', 'k', 'v', 'd_out', 'stats']),
-      { name: 'dq', type: spec.dtype, access: 'read_write' },
+      { name: 'dq', type: dtype, access: 'read_write', isWide },
     ],
     params: PARAMS,
     isCuttable: true,
-    workgroupSize: [tile.lanes, 1, 1],
+    workgroupSize: [threads, 1, 1],
     body: `${pairHelpers(spec)}
-${backwardMemory(shape)}
-${head(spec)}${HEAD_BASES}
-  ${shape.loadRows('left_a', (row, d) => `P.scale * load_q(q_base + ${row} * P.q_row + ${d})`, 'P.queries')}
-  ${shape.loadRows('left_b', (row, d) => `load_d_out(${outAt(row)} + ${d})`, 'P.queries')}
-  ${shape.zeros('o', shape.dims)}
-  workgroupBarrier();
-  ${keyBlocks(spec, shape)}
-    ${shape.scores('left_a', 'weights', KEY_COLUMNS)}
-    ${shape.scores('left_b', 'slopes', { load: 'load_v', at: (column) => `v_base + ${column} * P.v_row`, count: 'P.keys' })}
-    for (var r = 0u; r < ${vectors}u; r++) {
-      for (var j = 0u; j < ${tile.perLane}u; j++) {
-        let column = lane + j * ${tile.lanes}u;
-        var weight = weights[column * ${vectors}u + r];
-        var slope = slopes[column * ${vectors}u + r];
-        for (var c = 0u; c < 4u; c++) {
-          let query = row0 + 4u * r + c;
-          ${slopeOf('query', 'first + column')}
-        }
-        weights[column * ${vectors}u + r] = weight;
-        slopes[column * ${vectors}u + r] = slope;
-      }
+${blockHelpers(spec, 'queries')}
+${slices.declarations(['q', 'k', 'd_out', 'v'], ['k'])}
+${queriesHead(threads, { across: tile.across, rows })}
+  let stats_base = ((batch + P.first_batch) * P.heads + head) * P.queries;
+  ${slices.zeros('o', tile.quads)}
+  ${keyBlocks(spec, slices)}
+    ${slices.scores('s', QUERY_ROWS.q, KEY_COLUMNS.k)}
+    ${mark(spec, 's', (i) => slices.rowOf(i))}
+    ${keep(spec)}
+    ${slices.scores('t', QUERY_ROWS.d_out, KEY_COLUMNS.v)}
+    ${slices.rowwise(
+      (i) => `let at = stats_base + min(${slices.rowOf(i)}, P.queries - 1u);
+      let weight = exp4(s[${i}] - vec4<f32>(load_stats(at)));
+      t[${i}] = weight * (${dropped(spec, `t[${i}]`, i)} - vec4<f32>(load_stats(P.num_rows + at)));`,
+    )}
+    if (is_partial) {
+      ${slices.rowwise((i) => `t[${i}] = select(t[${i}], vec4<f32>(), picked(hidden, ${i}));`)}
     }
-    workgroupBarrier();
-    ${shape.sums([{ into: 'o', weights: 'slopes', at: 'k_base + (first + c) * P.k_row', load: 'load_k' }], { marks: 'weights', count: 'count' })}
-    workgroupBarrier();
+    ${slices.sums('o', 't', KEY_COLUMNS.k)}
   }
-  ${shape.store('o', { dtype: spec.dtype, at: (row) => `q_base + ${row} * P.q_row`, count: 'P.queries', factor: () => 'P.scale', to: 'dq' })}
+  ${slices.store('o', {
+    to: 'dq',
+    at: (row) => `q_base + ${row} * P.q_row`,
+    count: 'P.queries',
+    factor: () => 'P.scale',
+  })}
 }`,
   });
-}
-
-function backwardMemory({ vectors, columns, width }: Shape): string {
-  return `var<workgroup> left_a: array<vec4<f32>, ${width * vectors}>;
-var<workgroup> left_b: array<vec4<f32>, ${width * vectors}>;
-var<workgroup> weights: array<vec4<f32>, ${columns * vectors}>;
-var<workgroup> slopes: array<vec4<f32>, ${columns * vectors}>;`;
-}
-
-/**
- * Makes one pair's used weight (-1: hidden) and its score's gradient from the score and the product
- * with dOut.
- */
-function slopeOf(query: string, key: string): string {
-  return `let row = ((batch + P.first_batch) * P.heads + head) * P.queries + min(${query}, P.queries - 1u);
-          let pair = scored(weight[c], batch, head, ${query}, ${key});
-          let p = exp_of(pair.x - load_stats(row));
-          let keep = kept(batch, head, ${query}, ${key});
-          let is_hidden = pair.y == 0.0;
-          slope[c] = select(p * (keep * slope[c] - load_stats(P.num_rows + row)), 0.0, is_hidden);
-          weight[c] = select(p * keep, -1.0, is_hidden);`;
 }
 
 /**
@@ -139,11 +127,21 @@ export function keysKernel(spec: AttentionSpec): { readonly key: string; build()
 }
 
 function buildKeys(label: string, spec: AttentionSpec): Kernel {
-  const shape = new Shape(spec);
-  const { tile, dtype, isShared } = spec;
-  const { vectors, columns } = shape;
-  const always = spec.hasSegments || spec.mask !== undefined;
-  const written = (name: string): Binding => ({ name, type: dtype, access: 'read_write' });
+  // More at once would take registers that loads by elements and narrow heads need.
+  const scoreSlices = spec.isWide && spec.tile.across > 8 ? 4 : 1;
+  const slices = new Slices(spec, { scoreSlices });
+  const { dtype, isWide, isShared, hasSegments, mask, tile } = spec;
+  const { rows, columns, threads } = slices;
+  const written = (name: string): Binding => ({ name, type: dtype, access: 'read_write', isWide });
+  const stored = (name: 'k' | 'v', factor: string) =>
+    slices.store(`o${name}`, {
+      to: isShared ? 'dkv' : `d${name}`,
+      at: (row) => `P.d${name}_first + ${name}_base + ${row} * P.${name}_row`,
+      count: 'P.keys',
+      factor: () => factor,
+    });
+  const q = { name: 'q', base: 'q_base', first: 'first' } as const;
+  const dOut = { name: 'd_out', base: 'out_base', first: 'first' } as const;
   return defineKernel({
     label,
     bindings: [
@@ -152,59 +150,63 @@ function buildKeys(label: string, spec: AttentionSpec): Kernel {
     ],
     params: PARAMS,
     isCuttable: true,
-    workgroupSize: [tile.lanes, 1, 1],
+    workgroupSize: [threads, 1, 1],
     body: `${pairHelpers(spec)}
-${backwardMemory(shape)}
-${head(spec)}
+${blockHelpers(spec, 'keys')}
+${slices.declarations(['q', 'k', 'd_out', 'v'], ['q', 'd_out'])}
+fn stats4(at: u32, column_x: u32) -> vec4<f32> {
+  var value = vec4<f32>();
+  for (var c = 0u; c < 4u; c++) { value[c] = load_stats(at + min(column_x + c, P.queries - 1u)); }
+  return value;
+}
+@compute @workgroup_size(${threads})
+fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let group_id = group_here + first_group();
+  let x = lane % ${tile.across}u;
+  let y = lane / ${tile.across}u;
+  let batch = group_id.z;
   let kv_head = group_id.y;
+  let row0 = group_id.x * ${rows}u;
   let k_base = batch * P.k_batch + kv_head * P.k_head;
   let v_base = batch * P.v_batch + kv_head * P.v_head;
-  ${shape.loadRows('left_a', (row, d) => `P.scale * load_k(k_base + ${row} * P.k_row + ${d})`, 'P.keys')}
-  ${shape.loadRows('left_b', (row, d) => `load_v(v_base + ${row} * P.v_row + ${d})`, 'P.keys')}
-  ${shape.zeros('ok', shape.dims)}
-  ${shape.zeros('ov', shape.dims)}
-  workgroupBarrier();
-  let last_row = min(row0 + ${tile.rows}u, P.keys) - 1u;
+  var turn = 0u;
+  ${slices.zeros('ok', tile.quads)}
+  ${slices.zeros('ov', tile.quads)}
+  let last_row = min(row0 + ${rows}u, P.keys) - 1u;
   let start = query_start(row0) / ${columns}u * ${columns}u;
   let end = query_end(last_row);
+  ${hasSegments ? `let row_ids = keys_segments(batch, row0, ${rows}u);` : ''}
   for (var head = kv_head * P.group; head < (kv_head + 1u) * P.group; head++) {
   let q_base = batch * P.q_batch + head * P.q_head;
+  let out_base = (batch * P.queries * P.heads + head) * P.dim;
+  let stats_base = ((batch + P.first_batch) * P.heads + head) * P.queries;
   for (var first = start; first < end; first += ${columns}u) {
-    ${spec.hasSegments ? `if (!shares_segment(batch, first, ${columns}u, row0, ${tile.rows}u)) { continue; }` : ''}
-    let count = min(${columns}u, P.queries - first);
-    let is_partial = ${always} || count < ${columns}u || query_start(last_row) > first || query_end(row0) < first + count || row0 + ${tile.rows}u > P.keys;
-    ${shape.scores('left_a', 'weights', { load: 'load_q', at: (column) => `q_base + ${column} * P.q_row`, count: 'P.queries' })}
-    ${shape.scores('left_b', 'slopes', { load: 'load_d_out', at: (column) => `((batch * P.queries + ${column}) * P.heads + head) * P.dim`, count: 'P.queries' })}
-    for (var r = 0u; r < ${vectors}u; r++) {
-      for (var j = 0u; j < ${tile.perLane}u; j++) {
-        let column = lane + j * ${tile.lanes}u;
-        var weight = weights[column * ${vectors}u + r];
-        var slope = slopes[column * ${vectors}u + r];
-        for (var c = 0u; c < 4u; c++) {
-          ${slopeOf('first + column', 'row0 + 4u * r + c')}
-        }
-        weights[column * ${vectors}u + r] = weight;
-        slopes[column * ${vectors}u + r] = slope;
-      }
-    }
-    workgroupBarrier();
-    ${shape.sums(
-      [
-        {
-          into: 'ov',
-          weights: 'weights',
-          at: `((batch * P.queries + first + c) * P.heads + head) * P.dim`,
-          load: 'load_d_out',
-        },
-        { into: 'ok', weights: 'slopes', at: 'q_base + (first + c) * P.q_row', load: 'load_q' },
-      ],
-      { marks: 'weights', count: 'count' },
+    let count = min(${columns}u, end - first);
+    ${hasSegments ? `let ids = queries_segments(batch, first, ${columns}u);\n    ${SKIP_SEGMENTS}` : ''}
+    let is_partial = ${mask !== undefined} || ${hasSegments ? 'has_several || ' : ''}count < ${columns}u || query_start(last_row) > first || query_end(row0) < first + count || row0 + ${rows}u > P.keys;
+    ${slices.scores('s', { name: 'k', base: 'k_base', first: 'row0' }, q)}
+    ${mark(spec, 's', (i) => slices.rowOf(i))}
+    ${keep(spec)}
+    ${slices.scores('t', { name: 'v', base: 'v_base', first: 'row0' }, dOut)}
+    let lse = stats4(stats_base, first + 4u * x);
+    let delta = stats4(P.num_rows + stats_base, first + 4u * x);
+    ${slices.rowwise(
+      (i) => `let weight = exp4(s[${i}] - lse);
+      s[${i}] = ${dropped(spec, 'weight', i)};
+      t[${i}] = weight * (${dropped(spec, `t[${i}]`, i)} - delta);`,
     )}
-    workgroupBarrier();
+    if (is_partial) {
+      ${slices.rowwise(
+        (i) => `s[${i}] = select(s[${i}], vec4<f32>(), picked(hidden, ${i}));
+        t[${i}] = select(t[${i}], vec4<f32>(), picked(hidden, ${i}));`,
+      )}
+    }
+    ${slices.sums('ov', 's', dOut)}
+    ${slices.sums('ok', 't', q)}
   }
   }
-  ${shape.store('ok', { dtype, at: (row) => `P.dk_first + k_base + ${row} * P.k_row`, count: 'P.keys', factor: () => 'P.scale', to: isShared ? 'dkv' : 'dk' })}
-  ${shape.store('ov', { dtype, at: (row) => `P.dv_first + v_base + ${row} * P.v_row`, count: 'P.keys', factor: () => '1.0', to: isShared ? 'dkv' : 'dv' })}
+  ${stored('k', 'P.scale')}
+  ${stored('v', '1.0')}
 }`,
   });
 }

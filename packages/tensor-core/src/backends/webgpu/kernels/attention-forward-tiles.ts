@@ -1,20 +1,10 @@
 // WGSL of attention's results: rows are queries, columns keys. See attention-tile.ts.
 
 import { defineKernel, type Kernel } from '../kernel.js';
+import { blockHelpers, dropped, keep, mark } from './attention-block.js';
 import { pairHelpers } from './attention-pairs.js';
-import {
-  type AttentionSpec,
-  attentionInputs,
-  HEAD_BASES,
-  head,
-  KEY_COLUMNS,
-  keyBlocks,
-  keyOf,
-  lines,
-  PARAMS,
-  range,
-  Shape,
-} from './attention-tile.js';
+import { type RowsOf, Slices } from './attention-slices.js';
+import { type AttentionSpec, attentionInputs, each, keyOf, PARAMS } from './attention-tile.js';
 
 export function forwardKernel(spec: AttentionSpec): { readonly key: string; build(): Kernel } {
   const key = keyOf('attention', spec);
@@ -22,121 +12,142 @@ export function forwardKernel(spec: AttentionSpec): { readonly key: string; buil
 }
 
 function buildForward(label: string, spec: AttentionSpec): Kernel {
-  const shape = new Shape(spec);
-  const { tile } = spec;
-  const { vectors, columns } = shape;
-  const outAt = (row: string) => `((batch * P.queries + ${row}) * P.heads + head) * P.dim`;
+  const slices = new Slices(spec, { scoreSlices: 1 });
+  const { dtype, isWide, tile } = spec;
+  const { rows, threads, leftStride } = slices;
+  const { across, down, quads } = tile;
   return defineKernel({
     label,
     bindings: [
       ...attentionInputs(spec, ['q', 'k', 'v']),
-      { name: 'out', type: spec.dtype, access: 'read_write' },
+      { name: 'out', type: dtype, access: 'read_write', isWide },
       { name: 'stats', type: 'f32', access: 'read_write' },
     ],
     params: PARAMS,
     isCuttable: true,
-    workgroupSize: [tile.lanes, 1, 1],
+    workgroupSize: [threads, 1, 1],
     body: `${pairHelpers(spec)}
-var<workgroup> left: array<vec4<f32>, ${shape.width * vectors}>;
-var<workgroup> weights: array<vec4<f32>, ${columns * vectors}>;
-var<workgroup> parts: array<vec4<f32>, ${tile.lanes * vectors}>;
-var<workgroup> row_most: array<f32, ${tile.rows}>;
-var<workgroup> row_factor: array<f32, ${tile.rows}>;
-var<workgroup> lanes_seen: array<u32, ${tile.lanes}>;
-${head(spec)}${HEAD_BASES}
-  ${shape.loadRows('left', (row, d) => `P.scale * load_q(q_base + ${row} * P.q_row + ${d})`, 'P.queries')}
-  if (lane < ${tile.rows}u) { row_most[lane] = -inf(); }
-  ${shape.zeros('o', shape.dims)}
-  ${lines(range(vectors).map((r) => `var sum${r} = vec4<f32>();`))}
-  // One bit a row.
+${blockHelpers(spec, 'queries')}
+${slices.declarations(['q', 'k'], ['v'])}
+// For each row what an invocation found, the largest score, and what sums are multiplied by.
+var<workgroup> parts: array<array<vec4<f32>, ${leftStride}>, ${across}>;
+var<workgroup> row_most: array<vec4<f32>, ${rows / 4}>;
+var<workgroup> row_factor: array<vec4<f32>, ${rows / 4}>;
+var<workgroup> rows_seen: array<atomic<u32>, ${down}>;
+fn most_of(v: vec4<f32>) -> f32 { return max(max(v.x, v.y), max(v.z, v.w)); }
+fn sum_of(v: vec4<f32>) -> f32 { return (v.x + v.y) + (v.z + v.w); }
+${queriesHead(threads, { across, rows })}
+  if (lane < ${rows / 4}u) { row_most[lane] = vec4<f32>(-inf()); }
+  ${slices.zeros('o', quads)}
+  var sum: array<vec4<f32>, 2>;
   var seen = 0u;
-  workgroupBarrier();
-  ${keyBlocks(spec, shape)}
-    ${shape.scores('left', 'weights', KEY_COLUMNS)}
-    for (var r = 0u; r < ${vectors}u; r++) {
-      var most = vec4<f32>(-inf());
-      for (var j = 0u; j < ${tile.perLane}u; j++) {
-        let column = lane + j * ${tile.lanes}u;
-        var value = weights[column * ${vectors}u + r];
-        if (is_partial) {
-          for (var c = 0u; c < 4u; c++) {
-            let pair = scored(value[c], batch, head, row0 + 4u * r + c, first + column);
-            value[c] = pair.x;
-            seen |= u32(pair.y) << (4u * r + c);
-          }
-          weights[column * ${vectors}u + r] = value;
-        }
-        for (var c = 0u; c < 4u; c++) { most[c] = larger(most[c], value[c]); }
-      }
-      parts[lane * ${vectors}u + r] = most;
+  ${keyBlocks(spec, slices)}
+    ${slices.scores('s', QUERY_ROWS.q, KEY_COLUMNS.k)}
+    ${mark(spec, 's', (i) => slices.rowOf(i))}
+    if (is_partial) {
+      ${slices.rowwise((i) => `s[${i}] = select(s[${i}], vec4<f32>(-inf()), picked(hidden, ${i}));`)}
     }
-    if (!is_partial) { seen = ${2 ** tile.rows - 1}u; }
+    seen |= ~hidden;
+    var most: array<vec4<f32>, 2>;
+    ${slices.rowwise((i) => `most[${i} >> 2u][${i} & 3u] = most_of(s[${i}]);`)}
+    ${slices.halves((h, at) => `parts[x][${at}] = most[${h}];`)}
     workgroupBarrier();
-    if (lane < ${tile.rows}u) {
-      let before = row_most[lane];
+    if (lane < ${rows}u) {
+      let at = lane >> 2u;
+      let before = row_most[at][lane & 3u];
       var most = before;
-      for (var i = 0u; i < ${tile.lanes}u; i++) { most = larger(most, parts[i * ${vectors}u + lane / 4u][lane % 4u]); }
-      row_most[lane] = most;
-      row_factor[lane] = select(exp_of(before - most), 1.0, before == most);
+      for (var i = 0u; i < ${across}u; i++) { most = max(most, parts[i][at][lane & 3u]); }
+      row_most[at][lane & 3u] = most;
+      row_factor[at][lane & 3u] = select(exp_of(before - most), 1.0, before == most);
     }
     workgroupBarrier();
-    ${lines(range(vectors).map((r) => rescale(r, shape)))}
-    workgroupBarrier();
-    ${shape.sums([{ into: 'o', weights: 'weights', at: 'v_base + (first + c) * P.v_row', load: 'load_v' }], { marks: 'weights', count: 'count' })}
-    workgroupBarrier();
+    var factor: array<vec4<f32>, 2>;
+    var found: array<vec4<f32>, 2>;
+    ${slices.halves((h, at) => `most[${h}] = row_most[${at}]; most[${h}] = select(most[${h}], vec4<f32>(), most[${h}] == vec4<f32>(-inf())); factor[${h}] = row_factor[${at}];`)}
+    ${slices.rowwise((i) => `s[${i}] = exp4(s[${i}] - vec4<f32>(most[${i} >> 2u][${i} & 3u]));`)}
+    if (is_partial) {
+      ${slices.rowwise((i) => `s[${i}] = select(s[${i}], vec4<f32>(), picked(hidden, ${i}));`)}
+    }
+    ${slices.rowwise((i) => `found[${i} >> 2u][${i} & 3u] = sum_of(s[${i}]);`)}
+    ${slices.halves((h) => `sum[${h}] = fma(sum[${h}], factor[${h}], found[${h}]);`)}
+    ${slices.rowwise((i) => each(quads, (q) => `o[${i} * ${quads}u + ${q}] *= factor[${i} >> 2u][${i} & 3u];`))}
+    ${keep(spec)}
+    ${spec.hasDropout ? slices.rowwise((i) => `s[${i}] = ${dropped(spec, `s[${i}]`, i)};`) : ''}
+    ${slices.sums('o', 's', KEY_COLUMNS.v)}
   }
-  ${lines(range(vectors).map((r) => `parts[lane * ${vectors}u + ${r}u] = sum${r};`))}
-  lanes_seen[lane] = seen;
+  ${slices.halves((h, at) => `parts[x][${at}] = sum[${h}];`)}
+  atomicOr(&rows_seen[y], (seen | (seen >> 8u) | (seen >> 16u) | (seen >> 24u)) & 255u);
   workgroupBarrier();
-  if (lane < ${tile.rows}u) {
+  if (lane < ${rows}u) {
+    let at = lane >> 2u;
     var total = 0.0;
-    var any_seen = 0u;
-    for (var i = 0u; i < ${tile.lanes}u; i++) {
-      total += parts[i * ${vectors}u + lane / 4u][lane % 4u];
-      any_seen |= lanes_seen[i];
-    }
-    let most = row_most[lane];
-    let sees = ((any_seen >> lane) & 1u) == 1u;
+    for (var i = 0u; i < ${across}u; i++) { total += parts[i][at][lane & 3u]; }
+    let most = row_most[at][lane & 3u];
+    let bit = 4u * (at / ${down}u) + (lane & 3u);
+    let sees = ((atomicLoad(&rows_seen[at % ${down}u]) >> bit) & 1u) == 1u;
     // A row whose scores are all -infinity has no largest one to take out.
     let is_lost = most == -inf();
-    row_factor[lane] = select(0.0, select(1.0 / total, nan(), is_lost), sees);
+    row_factor[at][lane & 3u] = select(0.0, select(1.0 / total, nan(), is_lost), sees);
     if (row0 + lane < P.queries) {
       let lse = select(-inf(), select(most + log_of(total), nan(), is_lost), sees);
       store_stats(((batch + P.first_batch) * P.heads + head) * P.queries + row0 + lane, lse);
     }
   }
   workgroupBarrier();
-  ${shape.store('o', { dtype: spec.dtype, at: outAt, count: 'P.queries', factor: (r, c) => `row_factor[${4 * r + c}u]`, to: 'out' })}
+  var factor: array<vec4<f32>, 2>;
+  ${slices.halves((h, at) => `factor[${h}] = row_factor[${at}];`)}
+  ${slices.store('o', {
+    to: 'out',
+    at: (row) => `((batch * P.queries + ${row}) * P.heads + head) * P.dim`,
+    count: 'P.queries',
+    factor: (i) => `factor[${i} >> 2u][${i} & 3u]`,
+  })}
 }`,
   });
 }
 
-/**
- * Weights of four rows from their scores, and what was summed before brought to the new maximum.
- */
-function rescale(r: number, { vectors, tile, dims }: Shape): string {
-  const four = (name: string) =>
-    `vec4<f32>(${range(4)
-      .map((c) => `${name}[${4 * r + c}u]`)
-      .join(', ')})`;
-  return `{
-      let factor = ${four('row_factor')};
-      let most = ${four('row_most')};
-      let shift = select(most, vec4<f32>(), most == vec4<f32>(-inf()));
-      sum${r} *= factor;
-      ${range(dims)
-        .map((i) => `o${i}_${r} *= factor;`)
-        .join(' ')}
-      for (var j = 0u; j < ${tile.perLane}u; j++) {
-        let column = lane + j * ${tile.lanes}u;
-        var value = weights[column * ${vectors}u + ${r}u];
-        for (var c = 0u; c < 4u; c++) {
-          let is_hidden = value[c] == -inf();
-          let weight = select(exp_of(value[c] - shift[c]), 0.0, is_hidden);
-          sum${r}[c] += weight;
-          value[c] = select(weight * kept(batch, head, row0 + ${4 * r}u + c, first + column), -1.0, is_hidden && is_partial);
-        }
-        weights[column * ${vectors}u + ${r}u] = value;
-      }
-    }`;
+/** The blocks of queries that see most keys come first, for what ends last is waited for. */
+export function queriesHead(
+  threads: number,
+  { across, rows }: { readonly across: number; readonly rows: number },
+): string {
+  return `@compute @workgroup_size(${threads})
+fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let group_id = group_here + first_group();
+  let x = lane % ${across}u;
+  let y = lane / ${across}u;
+  let batch = group_id.z;
+  let head = group_id.y;
+  let row0 = ((P.queries - 1u) / ${rows}u - group_id.x) * ${rows}u;
+  let q_base = batch * P.q_batch + head * P.q_head;
+  let k_base = batch * P.k_batch + (head / P.group) * P.k_head;
+  let v_base = batch * P.v_batch + (head / P.group) * P.v_head;
+  let out_base = (batch * P.queries * P.heads + head) * P.dim;
+  var turn = 0u;`;
 }
+
+/** Opens the loop over blocks of keys: `count` of them, and whether a row doesn't see one. */
+export function keyBlocks(spec: AttentionSpec, { rows, columns }: Slices): string {
+  const isMasked = spec.mask !== undefined;
+  const { hasSegments } = spec;
+  return `let last_row = min(row0 + ${rows}u, P.queries) - 1u;
+  let end = key_end(last_row);
+  ${hasSegments ? `let row_ids = queries_segments(batch, row0, ${rows}u);` : ''}
+  for (var first = key_start(row0) / ${columns}u * ${columns}u; first < end; first += ${columns}u) {
+    let count = min(${columns}u, end - first);
+    ${hasSegments ? `let ids = keys_segments(batch, first, ${columns}u);\n    ${SKIP_SEGMENTS}` : ''}
+    let is_partial = ${isMasked} || ${hasSegments ? 'has_several || ' : ''}count < ${columns}u || key_end(row0) < first + count || key_start(last_row) > first || row0 + ${rows}u > P.queries;`;
+}
+
+export const SKIP_SEGMENTS = `if (ids.x > row_ids.y || row_ids.x > ids.y) { continue; }
+    let has_several = any(vec4<i32>(ids, row_ids.xx) != row_ids.xyxy);`;
+
+export const QUERY_ROWS: Readonly<Record<'q' | 'd_out', RowsOf>> = {
+  q: { name: 'q', base: 'q_base', first: 'row0' },
+  d_out: { name: 'd_out', base: 'out_base', first: 'row0' },
+};
+
+export const KEY_COLUMNS: Readonly<Record<'k' | 'v', RowsOf>> = {
+  k: { name: 'k', base: 'k_base', first: 'first' },
+  v: { name: 'v', base: 'v_base', first: 'first' },
+};

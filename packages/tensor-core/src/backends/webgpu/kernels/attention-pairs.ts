@@ -126,35 +126,13 @@ fn marked(s: f32, batch: u32, head: u32, query: u32, key: u32) -> vec2<f32> {
   return select(vec2<f32>(s + added, 1.0), vec2<f32>(-inf(), 0.0), added == -inf());`
   }
 }
-// The same, y being 0 where the query does not see the key.
-fn scored(s: f32, batch: u32, head: u32, query: u32, key: u32) -> vec2<f32> {
-  if (!near(query, key)) { return vec2<f32>(-inf(), 0.0); }
-  return marked(s, batch, head, query, key);
-}
 fn larger(a: f32, b: f32) -> f32 { return select(a, b, b > a || is_nan(b)); }
-${hasSegments ? SEGMENTS : ''}
 ${hasDropout ? `${PHILOX_WORDS}${KEPT}` : 'fn kept(batch: u32, head: u32, query: u32, key: u32) -> f32 { return 1.0; }'}`;
 }
 
-/** Whether two runs of ids have one in common, as far as their extremes tell. */
-const SEGMENTS = `
-fn shares_segment(batch: u32, query0: u32, queries: u32, key0: u32, keys: u32) -> bool {
-  var low = vec2<i32>(2147483647);
-  var high = vec2<i32>(-2147483648);
-  for (var i = 0u; i < queries; i++) {
-    let id = bitcast<i32>(load_query_ids(batch * P.queries + min(query0 + i, P.queries - 1u)));
-    low.x = min(low.x, id); high.x = max(high.x, id);
-  }
-  for (var i = 0u; i < keys; i++) {
-    let id = bitcast<i32>(load_key_ids(batch * P.keys + min(key0 + i, P.keys - 1u)));
-    low.y = min(low.y, id); high.y = max(high.y, id);
-  }
-  return high.x >= low.y && high.y >= low.x;
-}`;
-
 /** What dropout multiplies a weight by: words of the generator, counted in 64 bits. */
 const KEPT = `
-fn kept(batch: u32, head: u32, query: u32, key: u32) -> f32 {
+fn word_of(batch: u32, head: u32, query: u32, key: u32) -> vec2<u32> {
   let row = ((batch + P.first_batch) * P.heads + head) * P.queries + query;
   var low = row * P.keys;
   var high = high_product(row, P.keys);
@@ -162,6 +140,10 @@ fn kept(batch: u32, head: u32, query: u32, key: u32) -> f32 {
   high += P.counter_high + select(0u, 1u, low < P.counter_low);
   low += key;
   high += select(0u, 1u, low < key);
-  let word = philox((low >> 2u) | (high << 30u), high >> 2u)[low & 3u];
+  return vec2<u32>(low, high);
+}
+fn kept(batch: u32, head: u32, query: u32, key: u32) -> f32 {
+  let at = word_of(batch, head, query, key);
+  let word = philox((at.x >> 2u) | (at.y << 30u), at.y >> 2u)[at.x & 3u];
   return select(0.0, P.kept_scale, word >= P.threshold);
 }`;

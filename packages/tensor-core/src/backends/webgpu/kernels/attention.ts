@@ -8,24 +8,22 @@ import type { AttentionOperands } from '../../../kernel-calls/products.js';
 import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { type Grid, type Kernel, linearGrid } from '../kernel.js';
-import { DELTA_LANES, deltaKernel, keysKernel, queriesKernel } from './attention-backward-tiles.js';
+import { deltaKernel, keysKernel, queriesKernel } from './attention-backward-tiles.js';
 import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';
 import { forwardKernel } from './attention-forward-tiles.js';
 import { maskGradient } from './attention-mask.js';
 import { type AttentionPart, pairParams, pairSpecOf } from './attention-pairs.js';
-import { type AttentionSpec, type AttentionTile, tileBytes } from './attention-tile.js';
+import { type AttentionSpec, attentionTile } from './attention-tile.js';
 
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
-/** WebGPU's default; more workgroups share a processor where each takes no more. */
-const WORKGROUP_BYTES = 16384;
 
 export function attention(ctx: KernelContext, call: KernelCalls['attention']): void {
   if (ctx.profile.isSoftware) {
     eachBatches(ctx, call, (part) => forwardChunks(ctx, part));
     return;
   }
-  const spec = specOf(ctx, call);
+  const spec = specOf(call, attentionTile(call.dim, { rows: call.numQueries, mostQuads: 2 }));
   eachBatches(ctx, call, (part) => {
     run(ctx, forwardKernel(spec), part, {
       views: [...inputs(part, ['q', 'k', 'v']), part.call.out, part.call.stats],
@@ -64,30 +62,40 @@ export function attentionMaskGradient(
 /** Sums of dOut * out by row, into the second half of stats. */
 function deltas(ctx: KernelContext, { call, first, count, numRows }: AttentionPart): void {
   const { out, dOut, stats, numHeads: heads, numQueries: queries, dim } = call;
-  const delta = deltaKernel(out);
+  const { isSoftware } = ctx.profile;
+  const delta = deltaKernel({
+    dtype: out.dtype,
+    isWide: !isSoftware && dim % 4 === 0 && [out, dOut].every(isAtVector),
+    lanes: isSoftware ? 1 : 8,
+  });
   const rows = count * heads * queries;
   ctx.dispatch(ctx.kernel(delta.key, delta.build), {
     params: { first_row: first * heads * queries, num_rows: numRows, rows, heads, queries, dim },
     views: [out, dOut, stats],
-    grid: linearGrid(Math.ceil(rows / DELTA_LANES)),
+    grid: linearGrid(Math.ceil(rows / delta.rows)),
   });
 }
 
 function backwardTiles(ctx: KernelContext, part: AttentionPart): void {
   const { call } = part;
-  const { dq, dk, dv, numHeads: heads, numQueries: queries } = call;
-  const spec = specOf(ctx, call);
+  const { dq, dk, dv, numHeads: heads, numQueries: queries, dim } = call;
   const isShared = dk.buffer === dv.buffer;
   const read = inputs(part, ['q', 'k', 'v', 'dOut', 'stats']);
-  const rowsOf = { rows: queries, heads, spec };
-  run(ctx, queriesKernel(spec), part, { views: [...read, dq], ...rowsOf, products: 3 });
+  const ofQueries = specOf(call, attentionTile(dim, { rows: queries, mostQuads: 2 }));
+  run(ctx, queriesKernel(ofQueries), part, {
+    ...{ views: [...read, dq], rows: queries, heads, spec: ofQueries, products: 3 },
+  });
   const start = Math.min(dk.byteOffset, dv.byteOffset);
   const both = {
     ...dk,
     byteOffset: start,
     size: Math.max(endOf(dk), endOf(dv)) - start / byteSize(dk.dtype),
   };
-  run(ctx, keysKernel({ ...spec, isShared }), part, {
+  const spec = {
+    ...specOf(call, attentionTile(dim, { rows: call.numKeys, mostQuads: 1 })),
+    isShared,
+  };
+  run(ctx, keysKernel(spec), part, {
     views: [...read, ...(isShared ? [both] : [dk, dv])],
     rows: call.numKeys,
     heads: call.numKvHeads,
@@ -108,24 +116,33 @@ function endOf({ byteOffset, size, dtype }: View): number {
   return byteOffset / byteSize(dtype) + size;
 }
 
-function specOf(ctx: KernelContext, call: AttentionOperands): AttentionSpec {
-  const tile = tileFor(ctx, call.dim);
+function specOf(call: AttentionOperands, tile: AttentionSpec['tile']): AttentionSpec {
   return {
     dtype: call.q.dtype,
-    width: Math.ceil(call.dim / (2 * tile.lanes)) * 2 * tile.lanes,
+    isWide: isWide(call),
     ...pairSpecOf(call),
     isShared: false,
     tile,
   };
 }
 
-/** A warp or two, and as many rows as workgroup memory holds. */
-function tileFor(ctx: KernelContext, dim: number): AttentionTile {
-  const lanes = dim > 64 ? 64 : 32;
-  const tiles = [16, 8, 4].map((rows) => ({ rows, lanes, perLane: 64 / lanes }));
-  const most = Math.min(WORKGROUP_BYTES, ctx.profile.maxWorkgroupBytes);
-  const width = Math.ceil(dim / (2 * lanes)) * 2 * lanes;
-  return tiles.find((tile) => tileBytes(tile, width) <= most) ?? tiles.at(-1)!;
+/**
+ * Whether a head is whole slices, and all operands of the pass can be loaded and stored as vectors.
+ */
+function isWide(call: AttentionOperands): boolean {
+  const { q, k, v, out, dim, qStrides, kStrides, vStrides } = call;
+  const { dOut, dq, dk, dv } = call as Partial<KernelCalls['attentionBackward']>;
+  const views = [q, k, v, out, dOut, dq, dk, dv].filter((view) => view !== undefined);
+  const steps = [qStrides, kStrides, vStrides].flatMap(({ batch, head, row }) => [
+    batch,
+    head,
+    row,
+  ]);
+  return dim % 8 === 0 && steps.every((step) => step % 4 === 0) && views.every(isAtVector);
+}
+
+function isAtVector({ byteOffset, dtype }: View): boolean {
+  return (byteOffset / byteSize(dtype)) % 4 === 0;
 }
 
 /** Calls `body` with runs of batches whose operands bind at once. */
@@ -196,7 +213,8 @@ function run(
   },
 ): void {
   const { qStrides: q, kStrides: k, vStrides: v } = call;
-  const grid: Grid = [Math.ceil(options.rows / options.spec.tile.rows), options.heads, count];
+  const rowsOfTile = 8 * options.spec.tile.down;
+  const grid: Grid = [Math.ceil(options.rows / rowsOfTile), options.heads, count];
   ctx.dispatch(ctx.kernel(kernel.key, kernel.build), {
     params: {
       ...pairParams(call, { first, numRows }),
