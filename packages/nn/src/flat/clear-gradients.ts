@@ -3,7 +3,7 @@
 import type { GradSink, Tensor } from '@shardweave/tensor-core';
 import { flatHomeOf } from './homes/flat-home.js';
 
-/** Frees the gradients of parameters; in a flat that others have a part of, theirs stay. */
+/** Frees the gradients of parameters. Other parameters that share a flat keep theirs. */
 export function clearGradients(parameters: readonly Tensor[]): void {
   const bySink = new Map<GradSink, Tensor[]>();
   for (const parameter of parameters) {

@@ -6,12 +6,12 @@ import { type DeviceEncoding, encodingOf, type HostEncoding } from './encoded-pa
 import type { FlatLayout } from './flat-layout.js';
 
 export interface DecodeOptions {
-  /** The words of all of them: where host bytes are not given. */
+  /** The words of all leaves on the device, read where host bytes are not given. */
   readonly flat: Storage;
   /** The same words on the host. */
   readonly bytes: Uint8Array | undefined;
   readonly words: FlatLayout;
-  /** Gets the values, at their places there. */
+  /** Where the values are written, each leaf's at its place. */
   readonly full: Storage;
   readonly values: FlatLayout;
 }

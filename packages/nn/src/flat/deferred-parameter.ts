@@ -4,7 +4,7 @@
 import { type Device, type DType, isTensor, type Shape, Tensor } from '@shardweave/tensor-core';
 import type { Module } from '../module.js';
 
-/** Values that can be made in any order, part by part. */
+/** Makes a parameter's values part by part, in any order. */
 export interface ParameterRecipe {
   /**
    * Queues what writes elements [start, start + into.size) of the parameter, row-major, into an f32
@@ -14,7 +14,7 @@ export interface ParameterRecipe {
   draw(into: Tensor, start: number): void;
 }
 
-/** Elements that the host has at once of a recipe of its own: 4 MiB. */
+/** Elements that a recipe of the host makes at once: 4 MiB. */
 const HOST_ELEMENTS = 2 ** 20;
 
 /**
@@ -58,7 +58,9 @@ export function recipeOf(parameter: Tensor): ParameterRecipe | undefined {
   return parameter instanceof DeferredParameter ? parameter.recipe : undefined;
 }
 
-/** Its values exist from here on, wherever; called by who has made or replaced them. */
+/**
+ * Marks a parameter's values as made, wherever they are. Whoever made or replaced them calls it.
+ */
 export function dropRecipe(parameter: Tensor): void {
   if (parameter instanceof DeferredParameter && parameter.recipe !== undefined) {
     parameter.recipe = undefined;
@@ -121,7 +123,7 @@ export function materialize(target: Module | Tensor): void {
   }
 }
 
-/** Gives a deferred parameter memory without drawing its values: all of them are written next. */
+/** Gives a deferred parameter memory without drawing values: the caller writes all of them. */
 export function fillDeferred(parameter: Tensor): void {
   if (recipeOf(parameter) === undefined || parameter.piece !== undefined) {
     return;

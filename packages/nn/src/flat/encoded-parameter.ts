@@ -1,6 +1,6 @@
-// Frozen parameters whose values rest as bytes of another form, such as int8 with scales. Who wraps
-// their module keeps, gathers and loads these bytes as they are, and has them decoded around their
-// use.
+// Frozen parameters whose values rest as bytes of another form, such as int8 with scales. A wrapper
+// of their module keeps, gathers and loads these bytes as they are, and decodes them for the time
+// of their use.
 //
 // Note [encoded parameters]
 // No device has tensors of bytes: at rest they are u32 words, which devices copy without a look at
@@ -10,13 +10,15 @@
 import { type Device, type DType, type Shape, Tensor, type View } from '@shardweave/tensor-core';
 
 interface EncodingForm {
-  /** In words, with all that a decoder has to know: ranks and stores compare it. */
+  /**
+   * The encoding in words, with all that a decoder must know: ranks and stores compare the text.
+   */
   readonly format: string;
   /** Bytes of the whole parameter. */
   readonly byteLength: number;
 }
 
-/** Makes f32 values of a parameter's bytes; which stay the caller's. */
+/** Makes f32 values from a parameter's bytes, which the caller keeps. */
 export interface HostEncoding extends EncodingForm {
   readonly decodesOn: 'host';
   decode(bytes: Uint8Array, into: Float32Array): void | Promise<void>;
@@ -40,8 +42,8 @@ export type ParameterEncoding = HostEncoding | DeviceEncoding;
 export interface EncodedParameterOptions {
   readonly encoding: ParameterEncoding;
   /**
-   * What wrappers take the values for: f32 ones are computed with in the wrapper's dtype. Default
-   * f32.
+   * The dtype that wrappers take the values for: with f32 they compute in the dtype of the wrapper.
+   * Default f32.
    */
   readonly dtype?: DType;
   /** Its bytes [start, start + length), asked for until a wrapper has them. */
@@ -73,7 +75,7 @@ export function encodedParameter(
   return tensor;
 }
 
-/** What a parameter rests as; undefined where it is its values. */
+/** The encoding of a parameter; undefined where its values themselves rest. */
 export function encodingOf(parameter: Tensor): ParameterEncoding | undefined {
   return parameter instanceof EncodedParameter ? parameter.encoding : undefined;
 }
@@ -86,7 +88,7 @@ export function restShape(parameter: Tensor): Shape {
   return encoding === undefined ? parameter.shape : [Math.ceil(encoding.byteLength / 4)];
 }
 
-/** Elements that rest of a parameter: what layouts are made of. */
+/** How many elements of a parameter rest, which is what layouts are made of: words, or values. */
 export function restSize(parameter: Tensor): number {
   return restShape(parameter).reduce((product, dim) => product * dim, 1);
 }
@@ -103,7 +105,7 @@ export async function readEncoded(
   return words;
 }
 
-/** A wrapper has its bytes from here on. */
+/** Lets go of a parameter's own bytes: from here on a wrapper has them. */
 export function dropEncoded(parameter: Tensor): void {
   if (parameter instanceof EncodedParameter) {
     parameter.read = undefined;

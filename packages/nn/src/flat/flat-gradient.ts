@@ -1,6 +1,6 @@
-// The gradients of several leaves, added up in one storage: their sink in backward. Who owns it
-// takes the whole when it is complete; where that goes (to other ranks, a store, the optimizer) is
-// unknown here.
+// The gradients of several leaves, added up in one storage during backward. The owner takes the
+// whole when it is complete. Where it goes then (to other ranks, a store, the optimizer) is not
+// known here.
 //
 // Note [a flat gradient's storage]
 // It comes into being with the first contribution of a backward. A first contribution is cast into
@@ -33,20 +33,20 @@ export interface FlatGradientOptions {
   readonly layout: FlatLayout;
   /** In the layout's order. */
   readonly leaves: readonly Tensor[];
-  /** Whom its leaves belong to, for those who find them in a module. */
+  /** The owner of its leaves, for code that finds the leaves in a module. */
   readonly owner?: object;
   /**
    * In what dtype contributions add up, asked for the first one; undefined: no op may write one
    * itself.
    */
   dtype(): DType | undefined;
-  /** What backwards before have added up to, whole: contributions are added to it. */
+  /** The whole sum of earlier backwards, to which contributions are added. */
   earlier?(): Storage | undefined;
-  /** A backward that reaches a leaf has come here. */
+  /** Called when a backward begins to bring gradients of the leaves. */
   onPass?(pass: Pass): void;
-  /** Before each contribution; refuses it where it throws. */
+  /** Called before each contribution, and refuses it by throwing. */
   onContribution?(pass: Pass): void;
-  /** All gradients that a backward brings are in. */
+  /** Called when all gradients that a backward brings are in. */
   onFinal?(pass: Pass): void;
 }
 
@@ -58,9 +58,9 @@ export class FlatGradient implements GradSink {
   readonly #options: FlatGradientOptions;
   readonly #offsetOf: ReadonlyMap<Tensor, number>;
   readonly #contributed = new Set<Tensor>();
-  /** Leaves whose place has values, or will: those of #contributed among them. */
+  /** Leaves whose place has values or will have them, those of #contributed included. */
   readonly #written = new Set<Tensor>();
-  /** Leaves whose gradient is in what was taken and not cleared since: in their flat's. */
+  /** Leaves whose gradient was taken, is part of their flat's, and was not cleared since. */
   readonly #resting = new Set<Tensor>();
   readonly #hasPads: boolean;
   #whole: Storage | undefined;
@@ -76,7 +76,7 @@ export class FlatGradient implements GradSink {
     this.#hasPads = layout.sizes.reduce((sum, size) => sum + size, 0) < layout.elementCount;
   }
 
-  /** Whom its leaves belong to. */
+  /** The owner of its leaves. */
   get owner(): object | undefined {
     return this.#options.owner;
   }
@@ -84,8 +84,8 @@ export class FlatGradient implements GradSink {
   // ---- in backward -----------------------------------------------------------------------------
 
   /**
-   * Notes how many leaves will get a gradient in `pass`; once, by the first contribution at the
-   * latest.
+   * Notes how many leaves will get a gradient in `pass`. Called once for it, at the latest by the
+   * first contribution.
    */
   beginPass(pass: Pass): void {
     if (this.#pass === pass) {
@@ -147,17 +147,17 @@ export class FlatGradient implements GradSink {
     }
   }
 
-  /** Whether it holds a gradient of the leaf's that nobody has taken. */
+  /** Whether it holds a gradient of the leaf that nobody has taken yet. */
   hasContributed(leaf: Tensor): boolean {
     return this.#contributed.has(leaf);
   }
 
-  /** Whether the flat's gradient has one of the leaf's: others' places in it are zeros. */
+  /** Whether the flat's gradient includes one of this leaf; places of other leaves are zeros. */
   hasGradient(leaf: Tensor): boolean {
     return hasFlatGradient(flatOf(leaf)) && this.#restingLeaves().has(leaf);
   }
 
-  /** A gradient that was put into the flat by hand, without a backward, is one of all leaves. */
+  /** A gradient that somebody assigned to the flat, without a backward, counts for all leaves. */
   #restingLeaves(): ReadonlySet<Tensor> {
     return this.#resting.size > 0 ? this.#resting : new Set(this.#options.leaves);
   }

@@ -1,6 +1,6 @@
 // What a process holds of a module at one moment, for a save that is written while steps go on.
-// Values on the device stay there and are read one flat after the other; a step waits for those
-// flats that it changes. What rests in a store is pinned there, and no step waits.
+// Values on the device stay there and are read one flat after the other, and a step waits before it
+// changes a flat that was not read yet. Values in a store are pinned there, and no step waits.
 
 import type { HeldPiece, SavedOptimizer } from '@shardweave/checkpoint';
 import type { Storage, StorageReader, Tensor } from '@shardweave/tensor-core';
@@ -11,22 +11,23 @@ import { nameOf } from '../optim/flat-plan.js';
 import { type AnyOptimizer, deviceSource, type FlatBytes, type FlatSource } from './held-flats.js';
 
 /**
- * Release it when the pieces are written, or not going to be: until then a step may wait for it.
+ * A module at one moment. Release it when its pieces are written, and also when they will never be:
+ * until then a step may wait for it.
  */
 export interface CapturedModule {
-  /** To be gone through once; a flat may change as soon as what follows it is asked for. */
+  /** Iterate over it once. A flat may change as soon as the piece after it is asked for. */
   readonly pieces: AsyncIterable<HeldPiece>;
-  /** Steps of parameters that have elements here, and the options of groups. */
+  /** The steps that parameters with elements here have seen, and the options of groups. */
   readonly optimizer: SavedOptimizer | undefined;
   /** Milliseconds that steps have waited for flats to be read. */
   readonly waitMs: number;
-  /** Lets steps change at once what was not read, which can't be read any more then. Idempotent. */
+  /** Lets steps change what was not read yet, which nobody can read any more then. Idempotent. */
   release(): Promise<void>;
 }
 
 interface CapturedFlat {
   readonly pieces: HeldPiece[];
-  /** The version of values on the device, which may not change. */
+  /** The version of the values on the device: a read checks that it is still the same. */
   readonly version: number | undefined;
   readonly readers: readonly StorageReader[];
   readonly pins: PinnedBytes[];
@@ -48,7 +49,7 @@ export class CapturedFlats {
     return home === undefined ? this.#onDevice(flat) : this.#atRest(flat, home);
   }
 
-  /** Those of a flat whose source was asked for. */
+  /** Adds pieces of a flat whose source was asked for. */
   add(flat: Tensor, pieces: readonly HeldPiece[]): void {
     this.#flats.get(flat)!.pieces.push(...pieces);
   }

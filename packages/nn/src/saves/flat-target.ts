@@ -1,4 +1,5 @@
-// One flat that a save is loaded into: its parameters, and the state that an optimizer keeps of it.
+// One flat that a save is loaded into: its parameters, and the state that an optimizer keeps for
+// it.
 
 import { type Save, type TensorSpec, tensorKey, type WantedPiece } from '@shardweave/checkpoint';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
@@ -14,17 +15,17 @@ import {
 } from './held-flats.js';
 
 export class FlatTarget {
-  /** What a save has to have of it. */
+  /** The tensors of this flat that a save must have. */
   readonly expected: readonly TensorSpec[];
-  /** What is written of it; between `begin` and `end`. */
+  /** The tensors that are being written, between `begin` and `end`. */
   readonly pieces: readonly WantedPiece[];
   readonly #flat: Tensor;
   readonly #shares: readonly FlatShare[];
   readonly #optimizer: AnyOptimizer | undefined;
   readonly #home: FlatHome | undefined;
-  /** What the saved state has seen. */
+  /** How many steps the saved state has seen. */
   readonly #runs: readonly StateRun[];
-  /** What goes to a home, which takes it as a whole. */
+  /** Values for a home, which takes each tensor as a whole. */
   #parameter: Uint8Array | undefined;
   readonly #states = new Map<string, Uint8Array>();
 
@@ -48,7 +49,7 @@ export class FlatTarget {
     const home = flatHomeOf(flat);
     this.#home = home?.holdsState ? home : undefined;
     const steps = optimizer === undefined ? {} : (save.optimizer?.steps ?? {});
-    // A tensor that no step had used when it was saved is zeros, and begins anew.
+    // A tensor that no step had used when it was saved stands for zeros.
     const withState = shares.flatMap((share) => {
       const step = steps[share.name] ?? 0;
       const names = (stepped.get(share.param) ?? []).filter((state) =>
@@ -56,7 +57,7 @@ export class FlatTarget {
       );
       return step > 0 && stepped.has(share.param) ? [{ share, step, names }] : [];
     });
-    // Who has nothing of a parameter keeps no state of it.
+    // A process without elements of a parameter keeps no state of it.
     this.#runs = withState.flatMap(({ share: { start, length }, step, names }) =>
       length > 0 ? [{ start, length, step, names }] : [],
     );

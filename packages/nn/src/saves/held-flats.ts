@@ -1,6 +1,6 @@
-// A module as a save sees it: of each flat, the elements of each parameter that are here, and of
-// its optimizer state. The same for plain and packed parameters, for a rank's shards and for what
-// rests in a store, because all of them are pieces of flats.
+// A module as a save sees it: for each flat the elements that this process has of each parameter
+// and of its optimizer state. Plain and packed parameters, a rank's shards and what rests in a
+// store are all pieces of flats, so one code saves all of them.
 
 import type { HeldFile, HeldPiece, TensorSpec } from '@shardweave/checkpoint';
 import type { Storage, Tensor } from '@shardweave/tensor-core';
@@ -27,10 +27,10 @@ export interface FlatShare {
   readonly first: number;
 }
 
-/** How far each parameter of a flat has come; what was never stepped is absent. */
+/** How many steps each parameter of a flat has seen. One that was never stepped is absent. */
 export type FlatProgress = ReadonlyMap<Tensor, Pick<StateRun, 'step' | 'names'>>;
 
-/** That of the parameters of a flat that have elements here. */
+/** The progress of those parameters of a flat that have elements here. */
 export function progressOf(shares: readonly FlatShare[], runs: readonly StateRun[]): FlatProgress {
   return new Map(
     shares.flatMap(({ param, start, length }) => {
@@ -52,11 +52,11 @@ export function sharesByFlat(names: SavedNames): Map<Tensor, FlatShare[]> {
   return flats;
 }
 
-/** A flat's elements, or those of a state tensor of it, wherever they are. */
+/** The bytes of a flat, or of one tensor of its optimizer state, wherever they are. */
 export interface FlatBytes {
-  /** @param into as many bytes, which it may fill and return */
+  /** @param into an array of `byteLength` bytes, which the call may fill and return */
   read(byteOffset: number, byteLength: number, into: Uint8Array): Promise<Uint8Array>;
-  /** A file that has just these bytes, and never changes. */
+  /** A file of exactly these bytes that never changes. */
   readonly file?: HeldFile;
 }
 
@@ -64,7 +64,8 @@ export interface FlatBytes {
 export interface FlatSource {
   readonly parameter: FlatBytes;
   /**
-   * What an optimizer keeps of it, by name; undefined for zeros. Asked where it has been stepped.
+   * The state tensors of an optimizer by name, undefined where one is all zeros. Asked only for a
+   * flat that has been stepped.
    */
   state(optimizer: AnyOptimizer): Promise<(name: string) => FlatBytes | undefined>;
 }
@@ -77,7 +78,7 @@ export type ReadStorage = (
   into: Uint8Array,
 ) => Promise<Uint8Array>;
 
-/** What is on the device. */
+/** The source of a flat that is on the device. */
 export function deviceSource(flat: Tensor, readStorage: ReadStorage): FlatSource {
   const { storage } = flat;
   const offset = flat.offset * byteSize(flat.dtype);
@@ -103,7 +104,7 @@ export function deviceSource(flat: Tensor, readStorage: ReadStorage): FlatSource
   };
 }
 
-/** What rests in a store; the state comes to the host for it, of one flat at a time. */
+/** The source of a flat that rests in a store. Its state is on the host for one flat at a time. */
 export function restingSource(flat: Tensor, home: FlatHome): FlatSource {
   return {
     parameter: {
@@ -136,9 +137,9 @@ export function parameterPieces(
 }
 
 /**
- * Pieces of what an optimizer keeps of a flat.
- * @param options.progress what all who have parts of the flat agree on; zeros where nothing of it
- * is here
+ * Pieces of the state that an optimizer keeps for a flat.
+ * @param options.progress the steps that all processes with parts of the flat agree on, also for
+ * parameters of which this one has no elements
  */
 export function statePieces(
   shares: readonly FlatShare[],

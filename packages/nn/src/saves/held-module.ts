@@ -34,22 +34,22 @@ import {
  */
 export interface HeldModuleOptions {
   readonly parameters: SavedNames;
-  /** By name; only where this process writes or loads them. */
+  /** Buffers by name, given only where this process writes or loads them. */
   readonly buffers: readonly (readonly [string, Tensor])[];
   readonly optimizer?: AnyOptimizer | undefined;
-  /** Passes over frozen parameters. Default false. */
+  /** Leaves frozen parameters out. Default false. */
   readonly onlyTrained?: boolean | undefined;
 }
 
 /** How a wrapper with several ranks shares the writing of a save between them. */
 export interface PiecesOptions {
-  /** Agrees with others on what is kept of a flat's parameters. Default: what is kept here. */
+  /** Agrees with other ranks on a flat's steps and state tensors. Default: those found here. */
   agree?(flat: Tensor, own: FlatProgress): Promise<FlatProgress>;
-  /** Whether this process writes a flat. Default: all. */
+  /** Whether this process writes a flat. Default: it writes all. */
   isWriting?(flat: Tensor): boolean;
 }
 
-/** Reads behind all that is queued. */
+/** Reads a storage after everything that is queued. */
 function sourceInOrder(flat: Tensor): FlatSource {
   const home = flatHomeOf(flat);
   return home?.holdsState
@@ -61,7 +61,7 @@ function sourceInOrder(flat: Tensor): FlatSource {
 export interface LoadOptions {
   /** Refuse missing and unexpected names. Default true. */
   readonly strict?: boolean | undefined;
-  /** Saved parameters and buffers that are somebody else's. Default: none. */
+  /** Whether a saved parameter or buffer belongs to another module. Default: none does. */
   isForeign?(name: string): boolean;
 }
 
@@ -73,10 +73,10 @@ export class HeldModule {
   readonly #options: HeldModuleOptions;
   /** The state tensors that the optimizer keeps of each parameter that it steps. */
   readonly #stepped: ReadonlyMap<Tensor, readonly string[]>;
-  /** Steps of each parameter whose state `pieces` has given. */
+  /** The steps of each parameter whose state `pieces` has given. */
   readonly steps: Record<string, number> = {};
 
-  /** @throws {NnConfigError} where the optimizer steps what has no name here */
+  /** @throws {NnConfigError} where the optimizer steps a parameter that has no name here */
   constructor(options: HeldModuleOptions) {
     const { optimizer, onlyTrained = false } = options;
     const held = [...options.parameters].filter(([param]) => !onlyTrained || param.requiresGrad);
@@ -104,8 +104,8 @@ export class HeldModule {
   }
 
   /**
-   * What `pieces` gives, to be written while steps go on. Buffers, which a forward changes, are
-   * copied.
+   * The same as `pieces`, to be written while steps go on. Buffers are copied, because a forward
+   * changes them.
    * @throws {NnConfigError} for parameters at rest in a store that can't pin them
    */
   async capture(options: PiecesOptions = {}): Promise<CapturedModule> {
@@ -195,7 +195,7 @@ export class HeldModule {
       [...targets.flatMap(({ expected }) => expected), ...buffers.map(({ piece }) => piece)],
       {
         ...(strict === undefined ? {} : { strict }),
-        // State that nobody steps here is no loss; a frozen parameter may have some in a flat.
+        // Saved state of a parameter that nothing steps here is left out: it may be frozen now.
         ignores: ({ kind, name }: TensorSpec) =>
           isForeign(name) || (kind === 'state' && !kept.has(name)),
       },
@@ -234,7 +234,8 @@ export class HeldModule {
   }
 
   /**
-   * A check that no flat changes until it is called: a step between two pieces would be half saved.
+   * Returns a check that throws where a flat has changed since: a step between two pieces would be
+   * half in the save.
    */
   noteVersions(operation: string): () => void {
     const flats = [...sharesByFlat(this.#options.parameters).keys()];

@@ -32,8 +32,8 @@ export interface LoadCheckpointOptions {
 }
 
 /**
- * Saves parameters, buffers and, if asked, optimizer state, in place of the save that is there. At
- * once on the host are 8 MiB of it. Of ranks that hold the same, one calls it.
+ * Saves parameters, buffers and, if asked, optimizer state, and replaces the save that is there. At
+ * most 8 MiB are on the host at once. Where ranks hold the same values, one of them calls it.
  * @throws {NnConfigError} for a parameter that is sharded or rests in a store, and where a step or
  * load beside it changed one
  * @throws {CheckpointError} as writeSave
@@ -57,10 +57,10 @@ export async function saveCheckpoint(
 }
 
 /**
- * What saveCheckpoint would write, for writePart: forwards, backwards and steps may follow at once,
- * and are not in it. Values stay on the device until they are written; a step of the optimizer
- * waits for those flats that were not read, so let nobody else change parameters or state before.
- * Release it behind writePart.
+ * What saveCheckpoint would write, for writePart. Forwards, backwards and steps may follow at once
+ * and are not in the save: values stay on the device until they are written, and a step of the
+ * optimizer waits for the flats that were not read yet. Nothing else may change parameters or state
+ * before. Release it after writePart.
  * @throws {NnConfigError} for a parameter that is sharded or rests in a store
  */
 export async function captureCheckpoint(

@@ -1,33 +1,33 @@
-// What is asked of a store of bytes by those who keep flats in it. `ShardStore` of
-// @shardweave/shard-store is one, whose comment states ordering, ownership and failure; here is
-// only the part in use, so that this package needs no store.
+// What flats ask of the store that they rest in. `ShardStore` of @shardweave/shard-store is such a
+// store, and its comment states ordering, ownership and failure. This is the part of it that flats
+// use, so that this package does not depend on that one.
 
 /**
  * A store of bytes by key, as far as flats need one: values are replaced whole and read by ranges.
  */
 export interface ByteStore {
-  /** It keeps no bytes: what is computed on the way to it or from it need not be. Default false. */
+  /** Whether it keeps no bytes, so that nobody needs to make or convert them. Default false. */
   readonly isDry?: boolean;
-  /** What those who use the store keep with it, each by a symbol of its own: one of it a store. */
+  /** Objects that live as long as the store, one for each symbol: StoreUse keeps itself here. */
   readonly locals: Map<symbol, unknown>;
   /** The keys that are there now. */
   keys(): readonly string[];
   /** Length of the value that is there now; undefined where none is. */
   byteLength(key: string): number | undefined;
   /**
-   * Replaces or creates a value; where it rejects the store has what it had.
-   * @param options.isGiven the array is the store's from here on
+   * Replaces or creates a value. Where it rejects, the store keeps the value from before.
+   * @param options.isGiven whether the store may keep the array itself and need not copy it
    */
   write(key: string, bytes: Uint8Array, options?: { readonly isGiven?: boolean }): Promise<void>;
   /** Fills `into` from byte `offset` of the value on. */
   read(key: string, into: Uint8Array, options?: { readonly offset?: number }): Promise<void>;
-  /** Removes a key; nothing where there is none. */
+  /** Removes a key, if it is there. */
   delete(key: string): Promise<void>;
-  /** Gives up on a write that failed: the value before it, or none, holds up no commit. */
+  /** Forgets a write that failed, so that commits no longer reject; the value before it stays. */
   withdraw(key: string): Promise<void>;
-  /** Keeps a value as it is until it is released; undefined, or absent, where the store can't. */
+  /** Keeps a value as it is until it is released. Undefined or absent where the store can't. */
   pin?(key: string): Promise<PinnedBytes | undefined>;
-  /** Makes all that was written what a next process finds, as a whole. */
+  /** A later process finds all that was written before the last commit, and nothing of the rest. */
   commit(): Promise<void>;
 }
 

@@ -1,5 +1,5 @@
-// Where a flat rests between steps when that is not the device: host memory, or a disk. Here is the
-// seam and the pipeline over it; StoredFlat implements it for fsdp and offload.
+// Where a flat rests between steps when it is not on the device: in host memory, or on a disk. This
+// is the seam and the pipeline over it; StoredFlat implements the seam for fsdp and offload.
 
 import type { Tensor, View } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
@@ -92,17 +92,17 @@ export interface UnfinishedStep {
 /** The steps over all homes of one store, one at a time. See Note [steps over a store]. */
 export interface HomeSteps {
   /**
-   * Resolves when no step is under way, and none but `step` is left half-way: those are finished
-   * first.
+   * Resolves when no step is under way. Steps that were left half-way are finished first, all but
+   * `step`.
    */
   rest(step?: UnfinishedStep): Promise<void>;
   /** Whether `step` may begin. */
   isFree(step: UnfinishedStep): boolean;
-  /** Begins one; the returned function ends it, whole or half-way. */
+  /** Begins a step. The returned function ends it: whole, or half-way where it failed. */
   begin(step: UnfinishedStep): (isWhole: boolean) => void;
   /**
-   * Makes what is stored the generation that a next process finds.
-   * @param step whose end it is; without one it waits until steps are at rest
+   * Makes what is stored the generation that a later process finds.
+   * @param step the step that ends with it; without one the commit waits until no step is under way
    */
   commit(step?: UnfinishedStep): Promise<void>;
 }
@@ -110,30 +110,31 @@ export interface HomeSteps {
 /** A run of a flat's elements on the device. */
 export interface FlatPart extends FlatPlace {
   /**
-   * In the flat's dtype; undefined in visits of the gradient alone, and where it rests on the
-   * device.
+   * Values in the flat's dtype. Undefined in a visit of the gradient alone, and where the parameter
+   * rests on the device.
    */
   readonly param: View | undefined;
   /** f32. */
   readonly grad: Tensor;
-  /** By name, f32; those that rest on the device are not in it. */
+  /** Tensors of the optimizer's state by name, f32, without those that rest on the device. */
   readonly state: ReadonlyMap<string, View>;
 }
 
 /** One stay of a flat on its device. */
 export interface FlatVisit {
-  /** Waits for the bytes, on the host. */
+  /** Resolves when the host has the bytes. */
   load(): Promise<void>;
   /**
-   * Brings part after part to the device, calls `use` and frees it; where the visit changes what
-   * rests, its read-back is queued before. Resolves when all has come back.
+   * Brings one part after the other to the device, calls `use` with it and frees it. Where the
+   * visit changes what rests, the part is read back before it is freed. Resolves when all parts are
+   * back.
    */
   run(use: (part: FlatPart) => void, options: { readonly isChanging: boolean }): Promise<void>;
   /** Resolves when what was changed is at rest. */
   store(): Promise<void>;
   /** Whether the new values are those of the home from here on, even if the store lacks them. */
   readonly isKept: boolean;
-  /** Gives up what it holds; what rests stays. */
+  /** Ends the visit without a change: what rests stays as it is. */
   drop(): void;
 }
 
@@ -144,11 +145,11 @@ export interface FlatTurn {
   use(part: FlatPart): void;
   /** Whether the visit's changes are kept. */
   readonly isChanging: boolean;
-  /** They are. */
+  /** Called when the home has the new values. */
   kept?(): void;
 }
 
-/** Gives a flat its home. Before any step of it. */
+/** Gives a flat its home, before the first step that changes the flat. */
 export function setFlatHome(flat: Tensor, home: FlatHome): void {
   flat.home = home;
 }

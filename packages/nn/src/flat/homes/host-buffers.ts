@@ -14,9 +14,9 @@ interface Span {
 
 interface Block {
   readonly bytes: Uint8Array;
-  /** What is free of it, in order and never touching. */
+  /** Free spans in ascending order, which never touch: neighbors are joined. */
   gaps: readonly Span[];
-  /** Sweeps before it was last in use. */
+  /** How many sweeps there had been when it last came out of use. */
   numSweeps: number;
 }
 
@@ -25,7 +25,7 @@ interface Block {
  * allocates none.
  */
 export class HostBuffers {
-  /** Those that are in use no more move to the end. */
+  /** A block that comes out of use moves to the end, so the first ones are unused the longest. */
   readonly #blocks = new Set<Block>();
   readonly #taken = new Map<Uint8Array, Block>();
   #numMade = 0;
@@ -39,12 +39,14 @@ export class HostBuffers {
    */
   #nowhere: Block | undefined;
 
-  /** With `isDry`, what is written into them is not looked at: all may be the same bytes. */
+  /**
+   * With `isDry` nobody reads what is written into a buffer, and all buffers are the same bytes.
+   */
   constructor({ isDry = false }: { readonly isDry?: boolean | undefined } = {}) {
     this.#nowhere = isDry ? this.#blockOf(0) : undefined;
   }
 
-  /** Blocks made so far: it stands still when a step finds all of its buffers. */
+  /** Blocks made so far. It stands still once a step finds all of its buffers in the pool. */
   get numMade(): number {
     return this.#numMade;
   }
@@ -54,17 +56,17 @@ export class HostBuffers {
     return this.#heldBytes;
   }
 
-  /** Bytes taken and not given back, each buffer's as a multiple of 8. */
+  /** Bytes taken and not given back; each buffer counts as the next multiple of 8. */
   get takenBytes(): number {
     return this.#takenBytes;
   }
 
-  /** The most at once since creation. */
+  /** The most bytes that were taken at once. */
   get peakTakenBytes(): number {
     return this.#peakTakenBytes;
   }
 
-  /** With anything in it. */
+  /** Takes a buffer, which holds whatever was in it before. */
   take(byteLength: number): Uint8Array {
     const size = wholeSteps(byteLength);
     this.#takenBytes += size;
