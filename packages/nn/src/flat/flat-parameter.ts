@@ -1,17 +1,24 @@
-// The parameters of a module as one: what rests between uses, and the copy that computation reads.
-// Knows no schedule and no ranks: sharding and offload extend it by theirs.
+// All parameters of a module as one flat tensor: the values that rest between uses, and the whole
+// copy that computation reads. This file knows no schedule and no ranks; sharding and offload add
+// theirs.
 //
 // Note [flat parameter]
-//   leaves  the module's parameter tensors; once their values are taken over they point into `full`
-//   flat    the values in the leaves' own dtype, or one device's shard of them, with their
-//           gradient: what the optimizer steps
-//   full    all values in the dtype of computation; filled and freed under one identity, so what
-//           autograd saved in forward is valid again in backward. Where it would be the same bytes
-//           (one device has all, computes in their dtype, and they rest there) it is the flat's
-//           storage itself. An encoded flat has its words in place of values, which `full` gets
-//           decoded
-//   home    where values, gradient and state rest, if not on the device: `flat` is empty but for a
-//           step
+//   leaves  The module's parameter tensors. After takeOver they point into `full`.
+//   flat    The values in the leaves' own dtype, or this device's shard of them, and their
+//           gradient. The optimizer steps this tensor. An encoded flat holds encoded words instead
+//           of values.
+//   full    All values in the dtype of computation; an encoded flat's words are decoded into it.
+//           It is one Storage that is filled and freed again and again, so what autograd saved in
+//           forward is valid again in backward. `full` is the flat's own storage where both would
+//           be the same bytes: one device has all values, computes in their dtype, and they rest
+//           on it.
+//   home    The store where values, gradient and state rest, if not on the device. The storage of
+//           `flat` is then empty except during a step.
+//
+// Example: leaves of 200 and 5 elements, two devices, f32 that computes in f16.
+//   whole   0..199 first leaf | 200..255 pad | 256..260 second leaf | 261..511 pad
+//   flat    256 f32 elements on each device: 0..255 and 256..511 of the whole
+//   full    512 f16 elements on each device, while computation uses them
 
 import {
   byteSize,
@@ -42,35 +49,35 @@ export interface FlatLeaf {
  * device keeps.
  */
 export interface FlatParameterOptions {
-  /** For errors and traces. */
+  /** The name that errors and traces show. */
   readonly name: string;
   readonly device: Device;
-  /** All of one dtype, all encoded or none. */
+  /** They share one dtype, and either all of them are encoded or none is. */
   readonly parameters: readonly FlatLeaf[];
   /**
-   * The leaves' places in the whole as it rests (restSize), which ends in padding so that shards
-   * are equal.
+   * Where each leaf lies in the whole, counted in the elements in which it rests (restSize). The
+   * whole ends in padding, so that all shards are equally long.
    */
   readonly layout: FlatLayout;
-  /** Which of how many equal parts this device has. Default: all. */
+  /** This device has part `index` of `count` equal parts. Default: the only part of one. */
   readonly shard?: { readonly index: number; readonly count: number };
-  /** Default: the leaves'. */
+  /** The dtype of computation. Default: that of the leaves. */
   readonly computeDType?: DType;
   /** The ledger's name for `full`. */
   readonly fullTag?: 'gathered' | 'parameter';
-  /** What to do where a leaf is read while it is not there. */
+  /** Advice for the error that reading a leaf throws while `full` is not filled. */
   readonly absentHint?: string;
-  /** A store off the device. */
+  /** The store where the flat rests, if it does not rest on the device. */
   readonly rest?: Omit<StoredFlatOptions, 'flat' | 'hostBuffers'> | undefined;
-  /** For bytes on their way to the device. */
+  /** The pool of buffers for bytes on their way to the device. */
   hostBuffers?(): HostBuffers;
 }
 
 /** A load that has begun. */
 export interface FlatLoad {
-  /** The whole as it comes, a host buffer; undefined: the device has it. */
+  /** The whole in a host buffer; undefined where the device has the values already. */
   readonly bytes: Promise<Uint8Array> | undefined;
-  /** The flat's version that it brings. */
+  /** The version of the flat whose values it brings. */
   readonly version: number;
 }
 
@@ -81,35 +88,38 @@ export interface FlatLoad {
 export class FlatParameter {
   readonly name: string;
   readonly parameters: readonly FlatLeaf[];
-  /** Whether words rest in place of values: frozen, without a gradient or state. */
+  /** Whether encoded words rest in place of values. Such a flat has no gradient and no state. */
   readonly isEncoded: boolean;
   /**
-   * One-dimensional; its storage is empty until values are taken over, and while they rest
-   * elsewhere.
+   * A one-dimensional tensor. Its storage is empty until takeOver, and whenever the values rest in
+   * a store.
    */
   readonly flat: Tensor;
   readonly full: Storage;
-  /** Undefined where everything rests on the device. */
+  /** Where the flat rests; undefined where everything rests on the device. */
   readonly home: StoredFlat | undefined;
   readonly #layout: FlatLayout;
-  /** The leaves' places in `full`: those of the whole, but for encoded ones. */
+  /** Where each leaf lies in `full`: as in `#layout`, unless the leaves are encoded. */
   readonly #fullLayout: FlatLayout;
-  /** Its elements of the whole. */
+  /** The elements of the whole that this device keeps in `flat`. */
   readonly #own: FlatPlace;
   readonly #hostBuffers: () => HostBuffers;
   /**
-   * Loads that were begun. Whoever takes one out of it, finished or abandoned, gives its buffer
-   * back.
+   * Loads that are neither finished nor abandoned. Whoever removes one from the set gives its
+   * buffer back.
    */
   readonly #loads = new Set<FlatLoad>();
   #hasValues = false;
-  /** The versions of the flat that `full` has the values of, and of `full` when it had got them. */
+  /**
+   * Both versions right after the last load: the flat's, whose values `full` then had, and that of
+   * `full`. A different version later means that something was written since.
+   */
   #loadedVersion = -1;
   #fullVersion = -1;
 
   /**
-   * Lays the parameters out and tells optimizers where their pieces are; values stay until
-   * takeOver.
+   * Lays the parameters out and tells optimizers where their pieces are. The values stay in the
+   * leaves until takeOver.
    */
   constructor(options: FlatParameterOptions) {
     const { name, device, parameters, layout, rest } = options;
@@ -151,7 +161,7 @@ export class FlatParameter {
     return this.flat.device;
   }
 
-  /** Where the values rest; undefined on the device. */
+  /** The home of the values; undefined where they rest on the device. */
   get #valueHome(): StoredFlat | undefined {
     return this.home?.holdsState ? this.home : undefined;
   }
@@ -167,19 +177,19 @@ export class FlatParameter {
   }
 
   /**
-   * In what dtype the whole comes to be loaded: the words of encoded ones, else that of
-   * computation.
+   * The dtype in which a load brings the whole: u32 words where it is encoded, otherwise the dtype
+   * of computation.
    */
   get loadDType(): DType {
     return this.isEncoded ? 'u32' : this.full.dtype;
   }
 
-  /** Bytes of the whole as it comes, padding included. */
+  /** Bytes of the whole as a load brings it, padding included. */
   get wholeBytes(): number {
     return this.#layout.elementCount * byteSize(this.loadDType);
   }
 
-  /** In words what rests: a dtype, or what it is encoded as. */
+  /** What rests, for people: a dtype such as f32, or the formats of encoded leaves. */
   get form(): string {
     const formats = this.#leaves.map((leaf) => encodingOf(leaf)?.format);
     return this.isEncoded ? [...new Set(formats)].join(' and ') : this.flat.dtype;
@@ -192,15 +202,16 @@ export class FlatParameter {
 
   // ---- values ----------------------------------------------------------------------------------
 
-  /** Whether it has the leaves' values; before, they have them themselves. */
+  /** Whether the values were taken over. Until then the leaves hold them. */
   get hasValues(): boolean {
     return this.#hasValues;
   }
 
   /**
-   * Takes the leaves' values over and frees their own memory; once. Where it rejects they have them
-   * as before. A store that has values of an earlier process keeps them.
-   * @param fill writes all of it; default: from the leaves here
+   * Takes the leaves' values over and frees the leaves' own memory. A second call does nothing. If
+   * it rejects, the leaves still hold their values. Where the store resumes from an earlier
+   * process, its values stay and those of the leaves are dropped.
+   * @param fill writes all of `flat`; default: from the leaves of this device
    */
   async takeOver(fill?: () => Promise<void>): Promise<void> {
     if (this.#hasValues) {
@@ -218,7 +229,7 @@ export class FlatParameter {
     this.#pointLeaves();
   }
 
-  /** As takeOver, at once, for values that are on the device and stay there. */
+  /** Does the same without waiting, for values that are on the device and stay there. */
   takeOverHere(): void {
     this.flat.storage.fill();
     drawLeaves(this.flat, { ...this.#own, ...this.#whole });
@@ -236,19 +247,19 @@ export class FlatParameter {
     });
   }
 
-  /** Part by part: one is made while the one before it comes to the host. */
+  /** Fills part by part; a part is made while the one before it comes to the host. */
   async #fillParts(): Promise<void> {
     let before = Promise.resolve();
     for (const part of partsOf(this.flat)) {
       const filled = this.fillPart(part);
-      filled.catch(() => undefined); // seen when the next one has begun
+      filled.catch(() => undefined); // awaited below, after the next part has begun
       await before;
       before = filled;
     }
     await before;
   }
 
-  /** Writes a part of `flat` from the leaves here; in takeOver, before they point into it. */
+  /** Writes a part of `flat` from the leaves, which hold their values until takeOver ends. */
   async fillPart({ start, length }: FlatPlace): Promise<void> {
     const run = { start: this.#own.start + start, length, ...this.#whole };
     const home = this.#valueHome;
@@ -261,7 +272,7 @@ export class FlatParameter {
     }
   }
 
-  /** Host bytes of a run of the whole before takeOver, as it rests. */
+  /** Host bytes of a run of the whole as it rests. Call it before takeOver. */
   async readLeaves({ start, length }: FlatPlace): Promise<Uint8Array> {
     const bytes = new Uint8Array(length * byteSize(this.flat.dtype));
     await readLeaves(bytes, { start, length, ...this.#whole });
@@ -272,7 +283,7 @@ export class FlatParameter {
     return { leaves: this.#leaves, layout: this.#layout };
   }
 
-  /** Bytes of `flat`, from where it rests. */
+  /** Bytes of `flat`, read from the device or its home. */
   async read(byteOffset = 0, byteLength = this.byteLength): Promise<Uint8Array> {
     const source = this.#valueHome;
     return source === undefined
@@ -280,7 +291,7 @@ export class FlatParameter {
       : source.readParameter(byteOffset, byteLength);
   }
 
-  /** Writes bytes of `flat`, whole words; what was loaded from it is stale. */
+  /** Writes bytes of `flat`, in whole words. A copy that was loaded before is stale afterwards. */
   async write(bytes: Uint8Array, byteOffset = 0): Promise<void> {
     const home = this.#valueHome;
     if (home === undefined) {
@@ -293,7 +304,8 @@ export class FlatParameter {
   // ---- presence --------------------------------------------------------------------------------
 
   /**
-   * Whether `full` is there and current: read from the storage and its version, never from a flag.
+   * Whether `full` is filled and current. Storages and their versions answer this; a flag could be
+   * wrong after somebody else wrote or freed them.
    */
   get isPresent(): boolean {
     if (this.full === this.flat.storage) {
@@ -302,7 +314,7 @@ export class FlatParameter {
     return this.full.isFilled && this.#loadedVersion === this.flat.storage.version;
   }
 
-  /** Begins to bring the values to where they are computed with; never waits. */
+  /** Begins to bring the values to the device for computation, without waiting for anything. */
   startLoad(): FlatLoad {
     const { version } = this.flat.storage;
     const bytes = this.joined(this.#valueHome?.readForLoad(this.loadDType));
@@ -313,8 +325,10 @@ export class FlatParameter {
   }
 
   /**
-   * The whole as a host buffer in `loadDType`, of which `stored` is this device's part, read
-   * from its home; undefined: the device has the whole.
+   * Makes the whole, a host buffer in `loadDType`, from this device's part of it. `stored` is that
+   * part as read from its home, and undefined where it rests on the device. Here the part is the
+   * whole; sharding overrides this and gathers the parts of all ranks. The result is undefined
+   * where the device has the whole.
    */
   protected joined(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> | undefined {
     return stored;
@@ -322,12 +336,12 @@ export class FlatParameter {
 
   /**
    * Waits for a load and makes the values present.
-   * @throws {StateError} where it was abandoned meanwhile
+   * @throws {StateError} where the load was abandoned meanwhile
    */
   async finishLoad(load: FlatLoad): Promise<void> {
     const bytes = await load.bytes;
     if (bytes !== undefined) {
-      // Copies that wait for a late device would add up, one of each unit.
+      // Without this wait a device that lags behind would let copies pile up, one for each unit.
       await this.device.backend.whenWritable?.();
     }
     if (!this.#loads.delete(load)) {
@@ -336,7 +350,7 @@ export class FlatParameter {
       );
     }
     if (this.full === this.flat.storage) {
-      return; // it is computed with where it rests, and came along with others of its module
+      return; // computation uses the values where they rest
     }
     try {
       this.full.fill();
@@ -363,12 +377,12 @@ export class FlatParameter {
     });
   }
 
-  /** Memory for values without any, for a dry run. */
+  /** Allocates what a load would allocate, without any values, for a dry run. */
   fillDry(): void {
     this.full.fill();
     if (this.isEncoded) {
       const words = this.device.storage(this.#layout.elementCount, 'u32', 'staging');
-      words.fill(); // a decoder on the device has them there
+      words.fill(); // decoding on the device holds the words in such a storage
       words.release();
     }
     this.#noteLoaded(this.flat.storage.version);
@@ -379,7 +393,7 @@ export class FlatParameter {
     this.#fullVersion = this.full.version;
   }
 
-  /** Nobody will finish the loads that were begun. */
+  /** Gives up the loads that were begun: finishLoad refuses them, and buffers go back. */
   abandonLoads(): void {
     for (const { bytes } of this.#loads) {
       bytes?.then(
@@ -397,9 +411,9 @@ export class FlatParameter {
   }
 
   /**
-   * Takes what the program has written into `full` over into the flat, and frees `full`. Nothing
+   * Copies what the program has written into `full` to the flat, and frees `full`. It does nothing
    * where nobody has written.
-   * @throws {StateError} where the flat cannot take it over; it is lost then, and `full` freed
+   * @throws {StateError} where the flat cannot take the write, which is then lost; `full` is freed
    */
   keepWrites(): void {
     const { full, flat } = this;
@@ -423,14 +437,14 @@ export class FlatParameter {
     );
   }
 
-  /** @param what was written into */
+  /** @param what the copy that was written into, for the message */
   protected lostWrite(what: string): Error {
     return new StateError(
       `flat parameter '${this.name}': expected its values as they were, got a write into the ${what}, which would be lost. Load a state dict instead.`,
     );
   }
 
-  /** Frees `full`; its identity stays. */
+  /** Frees the bytes of `full`. The Storage stays the same, for the next load. */
   drop(): void {
     if (this.full !== this.flat.storage) {
       this.full.free();

@@ -1,22 +1,25 @@
-// What one optimizer keeps of one flat in a store: its moments, and a head that says how many steps
-// each part of them has seen and whose they are.
+// What one optimizer keeps for one flat in a store: its moments, and a head. The head says which
+// optimizer they belong to, and how many steps each run of elements has seen.
 
 import { OptimizerError } from '../../errors.js';
 import type { FlatStateBytes, StateRun } from '../../optim/flat-state.js';
 import type { ByteStore, PinnedBytes } from './byte-store.js';
 import { StoredBytes } from './stored-bytes.js';
 
-/** Whose state it is: what has to be equal for another process to go on with it. */
+/** Says whose state it is. A later process goes on with it only if its own signature is equal. */
 export interface StateSignature {
-  /** Its class, such as AdamW. */
+  /** The optimizer's class, such as AdamW. */
   readonly optimizer: string;
-  /** [start, length, group] of the flat's elements that are the optimizer's, ascending. */
+  /**
+   * The elements of the flat that the optimizer steps, ascending: [[0, 64, 0], [128, 64, 1]] are 0
+   * to 63 in its group 0, and 128 to 191 in its group 1.
+   */
   readonly ranges: readonly (readonly [start: number, length: number, group: number])[];
 }
 
 interface Head extends StateSignature {
   readonly runs: readonly StateRun[];
-  /** Tensors that have values. */
+  /** The names of the tensors that have values. */
   readonly tensors: readonly string[];
 }
 
@@ -32,10 +35,10 @@ export class RestingState {
   readonly #tensors = new Map<string, StoredBytes>();
   #signature: StateSignature;
   #runs: readonly StateRun[] | undefined;
-  /** Tensors that the store has from an earlier process. */
+  /** The names of the tensors that the store has from an earlier process. */
   #taken: ReadonlySet<string> = new Set();
 
-  /** @param options.byteLength of a tensor */
+  /** @param options.byteLength the size of each tensor */
   constructor(
     store: ByteStore,
     prefix: string,
@@ -49,8 +52,8 @@ export class RestingState {
   }
 
   /**
-   * One that an earlier process left; undefined where there is none.
-   * @throws {OptimizerError} for one without the steps of each part, as the first versions wrote it
+   * Reads the state that an earlier process left; undefined where there is none.
+   * @throws {OptimizerError} for a head that lacks the steps of each run
    */
   static async resume(
     store: ByteStore,
@@ -79,12 +82,12 @@ export class RestingState {
     return this.#signature;
   }
 
-  /** Steps that it has seen; undefined where none was stored. */
+  /** How many steps each run of elements has seen; undefined before the first step. */
   get runs(): readonly StateRun[] | undefined {
     return this.#runs;
   }
 
-  /** Whether a tensor has values; one without stands for zeros. */
+  /** Whether a tensor has values. A tensor without values stands for zeros. */
   has(name: string): boolean {
     return this.tensor(name).exists;
   }
@@ -100,17 +103,20 @@ export class RestingState {
     return stored;
   }
 
-  /** From here on it has seen `runs`, and `names` have values. Resolves when the store knows. */
+  /**
+   * Notes how many steps each run has seen, and that the tensors `names` have values. Resolves when
+   * the store has the new head.
+   */
   async setRuns(runs: readonly StateRun[], names: Iterable<string>): Promise<void> {
     this.#runs = runs;
     const head: Head = { runs, tensors: [...names], ...this.#signature };
     const last = runs.map((run) => ({ ...run, step: Number.MAX_SAFE_INTEGER }));
     const most = JSON.stringify({ ...head, runs: last }).length;
-    const text = JSON.stringify(head).padEnd(most); // so that a later step needs no more room
+    const text = JSON.stringify(head).padEnd(most); // its size stays as step numbers grow
     await this.#head.write(new TextEncoder().encode(text));
   }
 
-  /** f32 bytes of a tensor; the caller's. */
+  /** The f32 bytes of a tensor, in a new array. */
   async read(name: string): Promise<Uint8Array> {
     const stored = this.tensor(name);
     const bytes = new Uint8Array(stored.byteLength);
@@ -120,12 +126,12 @@ export class RestingState {
     return bytes;
   }
 
-  /** Keeps what a tensor is now; undefined where the store can't. */
+  /** Keeps a tensor's present bytes readable; undefined where the store can't. */
   pin(name: string): Promise<PinnedBytes | undefined> {
     return this.tensor(name).pin();
   }
 
-  /** Replaces all of it: tensors that are not given have no values. */
+  /** Replaces the whole state. Tensors that are not given have no values afterwards. */
   async write({ runs, tensors }: FlatStateBytes): Promise<void> {
     for (const name of this.#taken) {
       this.tensor(name);
@@ -138,7 +144,7 @@ export class RestingState {
     ]);
   }
 
-  /** Removes it from the store. */
+  /** Removes the state from the store. */
   async remove(): Promise<void> {
     for (const name of this.#taken) {
       this.tensor(name);
@@ -161,19 +167,19 @@ export class RestingState {
   }
 }
 
-/** Whether two optimizers are as good as one. */
+/** Whether one optimizer may go on with the state of the other. */
 export function isSameSignature(a: StateSignature, b: StateSignature): boolean {
   return a.optimizer === b.optimizer && a.ranges.join(';') === b.ranges.join(';');
 }
 
-/** Whether two optimizers step some element both. */
+/** Whether there is an element that both optimizers step. */
 export function isOverlapping(a: StateSignature, b: StateSignature): boolean {
   return a.ranges.some(([start, length]) =>
     b.ranges.some(([other, count]) => start < other + count && other < start + length),
   );
 }
 
-/** @throws {OptimizerError} that says what the store has, and what asks for it */
+/** @throws {OptimizerError} always, with the signatures that the store has and the one asked for */
 export function refuseSignature(
   name: string,
   kept: readonly StateSignature[],
@@ -185,7 +191,7 @@ export function refuseSignature(
   );
 }
 
-/** AdamW of elements 0 to 63 (group 0), 128 to 191 (group 1) */
+/** A signature as text: AdamW of elements 0 to 63 (group 0), 128 to 191 (group 1). */
 function textOf({ optimizer, ranges }: StateSignature): string {
   const parts = ranges.map(
     ([start, length, group]) => `${start} to ${start + length - 1} (group ${group})`,

@@ -1,5 +1,5 @@
-// What all flat parameters in one store share: their names in it, the commit of a step, and the
-// converter of 16-bit floats.
+// What all flat parameters in one store share: the set of their names, the commit of a step, and
+// the converter of 16-bit floats.
 
 import { WireCodec } from '@shardweave/dtypes';
 import { OptimizerError } from '../../errors.js';
@@ -7,13 +7,13 @@ import type { ByteStore } from './byte-store.js';
 import type { HomeSteps, UnfinishedStep } from './flat-home.js';
 
 // Note [steps over a store]
-// A step changes flat after flat, and any of them may fail to be read, stepped or written. What was
-// committed before it stays what a next process finds, as a commit comes only after the last one.
-// In this process some flats are then a step ahead, for the old values of a whole model would take
-// as much host memory again. So a step that failed is owed: it remembers which flats are left and
-// what it was called with. Repeating it finishes those, and so does whatever reads parameters or
-// state next, or commits. Until that succeeds nothing of the store is given out, and gradients that
-// it needs are not cleared.
+// A step changes flat after flat, and each of them may fail to be read, stepped or written. The
+// commit comes only after the last flat, so a later process finds what was committed before the
+// failed step. In this process, however, some flats are already a step ahead: keeping the old
+// values of a whole model would take as much host memory again. A step that failed is therefore
+// owed: it remembers which flats are left and what it was called with. Calling it again finishes
+// those, and so does whatever next reads parameters or state, or commits. Until that succeeds, the
+// store gives out no values, and the gradients that the step needs are not cleared.
 
 /**
  * What the flats of one store share: their names in it, the commit of a step, and a step that
@@ -26,17 +26,17 @@ export class StoreUse implements HomeSteps {
   readonly #companions = new Set<{ write(): Promise<void> }>();
   /** The step that is under way; it never rejects. */
   #running: Promise<void> | undefined;
-  /** The one that failed half-way. No other begins before it is finished. */
+  /** The step that failed half-way. No other step begins before it is finished. */
   #owed: UnfinishedStep | undefined;
   #codec: Promise<WireCodec> | undefined;
-  /** What all values of a dry store pass through. */
+  /** The one buffer that all values of a dry store share. */
   #nowhere = new Uint8Array();
 
   constructor(store: ByteStore) {
     this.store = store;
   }
 
-  /** A name that no other flat parameter has: `name`, or with a number behind it. */
+  /** A name that no other flat parameter has: `name`, or `name#2`, `name#3` if it is taken. */
   claim(name: string): string {
     let claimed = name;
     for (let count = 2; this.#names.has(claimed); count++) {
@@ -56,7 +56,7 @@ export class StoreUse implements HomeSteps {
     await Promise.all(left.map((key) => this.store.delete(key)));
   }
 
-  /** Undefined where nothing is to be converted: the store is a dry one. */
+  /** The converter; undefined for a dry store, whose bytes nobody looks at. */
   async codec(): Promise<WireCodec | undefined> {
     if (this.store.isDry === true) {
       return undefined;
@@ -66,9 +66,8 @@ export class StoreUse implements HomeSteps {
   }
 
   /**
-   * Bytes for a value on its way. Where the store is a dry one they are the same for all: an array
-   * for each of a large model's values keeps the garbage collector busy for longer than all else
-   * takes.
+   * Bytes for a value on its way. A dry store gives the same bytes to all: a new array for each
+   * value of a large model would cost more time in the garbage collector than everything else.
    */
   room(byteLength: number): Uint8Array {
     if (this.store.isDry !== true) {
@@ -80,15 +79,15 @@ export class StoreUse implements HomeSteps {
     return this.#nowhere.subarray(0, byteLength);
   }
 
-  /** What a commit that is called after this one has to find done; it never rejects. */
+  /** Makes every commit that is called later wait for `work`, which must never reject. */
   awaitBeforeCommit(work: Promise<void>): void {
     this.#pending.add(work);
     void work.then(() => this.#pending.delete(work));
   }
 
   /**
-   * Has `write` called before each commit, for what belongs to a generation beside flats. The
-   * returned function ends it.
+   * Calls `write` before each commit, to store what belongs to a generation besides the flats. The
+   * returned function ends this.
    */
   join(write: () => Promise<void>): () => void {
     const companion = { write };
@@ -148,7 +147,7 @@ export class StoreUse implements HomeSteps {
 
 const USE = Symbol('nn store use');
 
-/** The one use of a store by all flats in it. */
+/** The StoreUse of a store. All flats in the store get the same one. */
 export function storeUseOf(store: ByteStore): StoreUse {
   let use = store.locals.get(USE) as StoreUse | undefined;
   if (use === undefined) {

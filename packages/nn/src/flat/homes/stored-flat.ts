@@ -26,16 +26,17 @@ export interface StoredFlatOptions {
   /** [shardLength] in the master dtype. */
   readonly flat: Tensor;
   readonly use: StoreUse;
-  /** Only the gradient rests there, or parameter and optimizer state too. */
+  /** Whether only the gradient rests there, or the parameter and the optimizer state too. */
   readonly rests: 'gradient' | 'all';
-  /** Takes what the store has under the flat parameter's name in place of initial values. */
+  /** Whether what the store has under the flat's name replaces the initial values. */
   readonly resume: boolean;
-  /** For bytes on their way; reused. */
+  /** The pool of buffers for bytes on their way. */
   hostBuffers(): HostBuffers;
-  /** What the store has of the model around it, which takes its place there first. */
+  /** What the same store keeps of the model around the flat. It opens before the flat does. */
   readonly model?: StoredModel;
   /**
-   * Its name, where it can take its place before the module is called: who needs it there does it.
+   * The flat's name in the store, where it is known before the module is first called. The first
+   * use then opens the flat; otherwise only a call of the module does.
    */
   readonly name?: string;
 }
@@ -43,7 +44,7 @@ export interface StoredFlatOptions {
 interface KeptState {
   readonly state: RestingState;
   readonly owner: object | undefined;
-  /** Its owner was disposed; another one that steps the same elements takes its place. */
+  /** Whether its owner was disposed. The next optimizer of the same elements replaces it. */
   readonly isLeft: boolean;
 }
 
@@ -54,15 +55,15 @@ interface KeptState {
 export class StoredFlat implements FlatHome {
   readonly holdsState: boolean;
   readonly #options: StoredFlatOptions;
-  /** Those at rest from an earlier process have no owner until an optimizer like theirs asks. */
+  /** States of an earlier process have no owner until an optimizer of their signature asks. */
   readonly #states: KeptState[] = [];
   #name: string | undefined;
   #opening: Promise<void> | undefined;
   #parameter: StoredBytes | undefined;
   readonly #gradient: StoredGradient;
-  /** The shard while it is filled for the first time. */
+  /** The shard's bytes between beginFilling and endFilling. */
   #filling: Uint8Array | undefined;
-  /** A wrapper and one inside it may both be in their forward. */
+  /** There can be several: a wrapper and one inside it may both be in their forward. */
   #occupants: readonly { readonly by: string }[] = [];
 
   constructor(options: StoredFlatOptions) {
@@ -72,8 +73,8 @@ export class StoredFlat implements FlatHome {
   }
 
   /**
-   * Takes its place in the store, under a name that is equal whenever the program is.
-   * @throws {OptimizerError} where values are to be taken over and are not there
+   * Takes its place in the store. The same program must give it the same name in every process.
+   * @throws {OptimizerError} where it resumes and the store has no such values
    */
   open(name: string): Promise<void> {
     this.#opening ??= this.#open(name);
@@ -86,7 +87,7 @@ export class StoredFlat implements FlatHome {
     try {
       await this.#takePlace();
     } catch (error) {
-      this.close(); // another attempt finds it as it was
+      this.close(); // so that open can be tried again
       throw error;
     }
   }
@@ -144,14 +145,14 @@ export class StoredFlat implements FlatHome {
   }
 
   occupy(by: string): () => void {
-    const occupant = { by }; // two of one name are two
+    const occupant = { by }; // an object, as two occupants may have one name
     this.#occupants = [...this.#occupants, occupant];
     return () => {
       this.#occupants = this.#occupants.filter((each) => each !== occupant);
     };
   }
 
-  /** Whether values are there to go on from. */
+  /** Whether it goes on from values of an earlier process. */
   get isResuming(): boolean {
     return this.#options.resume;
   }
@@ -163,12 +164,12 @@ export class StoredFlat implements FlatHome {
 
   // ---- parameter -------------------------------------------------------------------------------
 
-  /** From here to endFilling, writeParameter goes to host memory. */
+  /** Until endFilling, writeParameter writes to host memory only. */
   beginFilling(): void {
     this.#filling = this.#options.use.room(this.#parameter!.byteLength);
   }
 
-  /** The bytes of elements that are being filled, to be written into. */
+  /** The bytes of these elements in the shard that is being filled; the caller writes them. */
   filling(start: number, length: number): Uint8Array {
     const elementBytes = byteSize(this.#options.flat.dtype);
     return this.#filling!.subarray(start * elementBytes, (start + length) * elementBytes);
@@ -194,7 +195,7 @@ export class StoredFlat implements FlatHome {
     return this.#parameter!.pin();
   }
 
-  /** Replaces a part; the whole is written. */
+  /** Replaces a part. The store has no partial writes, so the whole is written. */
   async writeParameter(bytes: Uint8Array, byteOffset: number): Promise<void> {
     if (this.#filling !== undefined) {
       this.#filling.set(bytes, byteOffset);
@@ -269,12 +270,12 @@ export class StoredFlat implements FlatHome {
     return this.#gradient.read();
   }
 
-  /** See StoredGradient. */
+  /** Adds a reduced gradient that is on the device; see StoredGradient.addStorage. */
   addStorage(reduced: Storage, scale: number): Promise<void> {
     return this.#gradient.addStorage(reduced, scale);
   }
 
-  /** See StoredGradient. */
+  /** Adds a reduced gradient that is on the host; see StoredGradient.addBytes. */
   addBytes(reduced: Uint8Array, dtype: DType, scale: number): Promise<void> {
     return this.#gradient.addBytes(reduced, dtype, scale);
   }
@@ -333,7 +334,8 @@ export class StoredFlat implements FlatHome {
       return own.state;
     }
     const resting = this.#states.filter((each) => each.owner === undefined);
-    // The last: an optimizer made anew beside one that nobody disposed is the one to go on with.
+    // Two states fit where an optimizer was made anew and nobody disposed the old one. The last is
+    // the newer one.
     const fitting = resting.findLast(({ state }) => isSameSignature(state.signature, signature));
     if (fitting !== undefined) {
       this.#states[this.#states.indexOf(fitting)] = { ...fitting, owner };
@@ -364,12 +366,12 @@ export class StoredFlat implements FlatHome {
     }
   }
 
-  /** The first optimizer's state lies beside the parameter, that of others one level below. */
+  /** The keys' prefix: `name/` for the first optimizer, then `name/2/`, `name/3/`. */
   #statePrefix(index: number): string {
     return index === 0 ? `${this.name}/` : `${this.name}/${index + 1}/`;
   }
 
-  /** Whether host memory holds what the store could not take. */
+  /** Whether host memory holds bytes that the store refused. */
   get hasUnsaved(): boolean {
     return this.#all.some(({ isUnsaved }) => isUnsaved) || this.#kept.some((one) => one.hasUnsaved);
   }
@@ -390,7 +392,7 @@ export class StoredFlat implements FlatHome {
 
   #stored(part: string, byteLength: number): StoredBytes {
     const { use, resume } = this.#options;
-    const isTaken = resume && part !== 'gradient'; // that of a step that did not end
+    const isTaken = resume && part !== 'gradient'; // a gradient there is of an unfinished step
     const options = { byteLength, resume: isTaken };
     return new StoredBytes(use.store, `${this.#name}/${part}`, options);
   }

@@ -1,5 +1,5 @@
-// The gradient of a flat that rests in a store. Additions run one after the other, and those that
-// began before a clearing count no more.
+// The gradient of a flat that rests in a store. Additions run one after the other. A clearing also
+// cancels the additions that began before it.
 
 import type { DType, Storage } from '@shardweave/tensor-core';
 import type { FlatPlace } from '../flat-layout.js';
@@ -10,7 +10,7 @@ import type { StoredBytes } from './stored-bytes.js';
 
 export interface StoredGradientOptions {
   readonly use: StoreUse;
-  /** For bytes on their way; reused. */
+  /** The pool of buffers for bytes on their way. */
   hostBuffers(): HostBuffers;
 }
 
@@ -19,30 +19,30 @@ export class StoredGradient {
   #stored: StoredBytes | undefined;
   #isThere = false;
   #version = 0;
-  /** Who still needs the gradient, and whether it is to be cleared when they are done. */
+  /** How many holds there are, and what is to be cleared when the last one ends. */
   #numHolds = 0;
   #isClearDue = false;
   #duePlaces: FlatPlace[] = [];
-  /** Gradients cleared; an addition that began before a clearing counts no more. */
+  /** How often it was cleared. An addition notes the number to see that it was cancelled. */
   #numCleared = 0;
-  /** Additions run one after the other. */
+  /** Settles when all additions so far have run; the next one waits for it. */
   #additions: Promise<void> = Promise.resolve();
 
   constructor(options: StoredGradientOptions) {
     this.#options = options;
   }
 
-  /** Its place in the store, which is known when its flat has one. */
+  /** Gives it its place in the store. Its flat does so when it has taken its own. */
   open(stored: StoredBytes): void {
     this.#stored = stored;
   }
 
-  /** Once it is open. */
+  /** Its place in the store; there is none before `open`. */
   get stored(): StoredBytes {
     return this.#stored!;
   }
 
-  /** Whether there is one, in the store or waiting for it. */
+  /** Whether there is a gradient, in the store or on the host because the store refused it. */
   get isThere(): boolean {
     return this.#isThere;
   }
@@ -68,7 +68,7 @@ export class StoredGradient {
     };
   }
 
-  /** Forgets it; with `places` it is zeros there, and stays elsewhere. */
+  /** Forgets the gradient. With `places`, it becomes zeros there and stays elsewhere. */
   clear(places?: readonly FlatPlace[]): void {
     if (this.#numHolds > 0) {
       this.#isClearDue ||= places === undefined;
@@ -84,16 +84,16 @@ export class StoredGradient {
     }
     this.#isClearDue = false;
     this.#duePlaces = [];
-    this.#isThere = false; // the next one is written over it
+    this.#isThere = false; // the next gradient overwrites its bytes
     this.#version += 1;
     this.#numCleared += 1;
-    // One that the store refused would hold up every commit.
+    // Without this, a gradient that the store refused would make every later commit reject.
     const withdrawn = this.#additions.then(() => this.#stored?.withdraw());
     this.#additions = withdrawn.catch(() => undefined);
     this.#options.use.awaitBeforeCommit(this.#additions);
   }
 
-  /** f32 bytes; undefined without a gradient. */
+  /** The gradient's f32 bytes after all additions so far; undefined where there is none. */
   async read(): Promise<Uint8Array | undefined> {
     await this.#additions;
     if (!this.#isThere) {
@@ -104,7 +104,10 @@ export class StoredGradient {
     return bytes;
   }
 
-  /** gradient (+)= reduced * scale; `reduced` lies on the device and may be freed at once. */
+  /**
+   * Adds reduced * scale, or begins a gradient with it where there is none. `reduced` is on the
+   * device, and the caller may free it right after the call.
+   */
   addStorage(reduced: Storage, scale: number): Promise<void> {
     const { byteLength, dtype } = reduced;
     const hostBuffers = this.#options.hostBuffers();
@@ -122,7 +125,7 @@ export class StoredGradient {
     return done;
   }
 
-  /** The same of host bytes in `dtype`, which are the caller's again when it settles. */
+  /** Does the same with host bytes in `dtype`. The caller must not touch them until it settles. */
   addBytes(reduced: Uint8Array, dtype: DType, scale: number): Promise<void> {
     return this.#enqueue(() => this.#add(reduced, dtype, scale));
   }
@@ -138,7 +141,7 @@ export class StoredGradient {
         await this.#stored!.read(total);
       }
       const values = await this.#asF32(reduced, dtype);
-      // Where the device makes no product, neither is one made here.
+      // The device multiplies nothing for an f32 gradient with scale 1, so neither does this.
       const isPlain = scale === 1 && dtype === 'f32';
       if (this.#options.use.store.isDry !== true) {
         await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
@@ -146,7 +149,7 @@ export class StoredGradient {
       if (values !== reduced) {
         hostBuffers.give(values);
       }
-      // Also where the store can't take it: it waits on the host.
+      // The gradient counts even if the store refuses it below: it then waits on the host.
       if (numCleared === this.#numCleared) {
         this.#isThere = true;
         this.#version += 1;
@@ -166,7 +169,7 @@ export class StoredGradient {
     return wide;
   }
 
-  /** Runs an addition behind the others, unless the gradient has been cleared by then. */
+  /** Runs an addition after those before it, unless the gradient was cleared meanwhile. */
   #enqueue(work: () => Promise<void>): Promise<void> {
     const numCleared = this.#numCleared;
     const isWanted = () => numCleared === this.#numCleared;

@@ -1,5 +1,5 @@
-// One stay of a flat parameter on its device: bytes come from the store into host buffers; from
-// there they pass over the device, part by part, and what changed goes back to the store.
+// One visit of a flat parameter to its device. Its bytes come from the store into host buffers,
+// from there to the device part by part, and what changed goes back to the store.
 
 import { byteSize } from '@shardweave/dtypes';
 import {
@@ -15,13 +15,13 @@ import type { HostBuffers } from './host-buffers.js';
 import type { StoredBytes } from './stored-bytes.js';
 
 /**
- * A part has at most so many bytes of one tensor. Larger ones gain nothing, as a kernel of a
- * quarter of it keeps any device busy for longer than its start takes.
+ * The most bytes of one tensor in a part. Larger parts gain nothing: a kernel over a quarter of
+ * these bytes already runs longer than it takes to start.
  */
 const PART_BYTES = 32 * 2 ** 20;
 /**
- * A budget makes parts no smaller than this; a step needs so much of each of its tensors, or a
- * whole flat.
+ * The fewest bytes of one tensor in a part, however small the device's memory limit is. A step
+ * needs room for this much of each of its tensors, or for a whole flat that is smaller.
  */
 export const LEAST_PART_BYTES = 64 * 2 ** 10;
 
@@ -39,27 +39,33 @@ export interface VisitOptions {
   /** Elements of each value. */
   readonly elementCount: number;
   readonly values: readonly VisitValue[];
-  /** Whether the whole comes at once. */
+  /** Whether everything comes as one part. */
   readonly isWhole: boolean;
-  /** The new values have come back: they count. Resolves when what goes with them is written. */
+  /**
+   * Called when the new values have come back to the host and count from then on. Resolves when the
+   * head of the optimizer's state is written.
+   */
   keep(): Promise<void>;
 }
 
 export class StoredVisit implements FlatVisit {
   readonly #options: VisitOptions;
-  /** Host bytes of each value; undefined where nothing is stored, which means zeros. */
+  /** The host bytes of each value; undefined for zeros, where nothing is stored. */
   readonly #reads: Promise<(Uint8Array | undefined)[]>;
   #bytes: (Uint8Array | undefined)[] | undefined;
-  /** Those of them that were read; others are made for what comes back, with anything in them. */
+  /**
+   * The entries of `#bytes` that were read. Buffers that `#bytes` gets later are for what comes
+   * back, and hold nothing meaningful before.
+   */
   #found: readonly (Uint8Array | undefined)[] = [];
-  /** Read-backs that are queued, into the same bytes. */
+  /** Reads from the device that are queued; they write into `#bytes`. */
   readonly #returns: Promise<unknown>[] = [];
   #isKept = false;
 
   constructor(options: VisitOptions) {
     this.#options = options;
     this.#reads = this.#readAll();
-    this.#reads.catch(() => undefined); // seen by load, if it comes to that
+    this.#reads.catch(() => undefined); // load awaits it, if it is called
   }
 
   get isKept(): boolean {
@@ -72,8 +78,8 @@ export class StoredVisit implements FlatVisit {
   }
 
   /**
-   * One part after the other, each when the one before has come back, also that of another flat:
-   * bytes on their way would take host memory and the queue's beside the buffers, which no pool's
+   * Runs one part after the other, each after the one before has come back. Several parts on their
+   * way at once, even of different flats, would hold host memory and queue memory that no pool's
    * limit counts.
    */
   async run(
@@ -125,7 +131,7 @@ export class StoredVisit implements FlatVisit {
       }
     } finally {
       for (const storage of storages) {
-        storage.release(); // read-backs are queued before whoever gets the buffers next
+        storage.release(); // safe: the queued reads run before any later use of the memory
       }
     }
   }
@@ -139,7 +145,7 @@ export class StoredVisit implements FlatVisit {
       this.#bytes![i] ??= hostBuffers.take(stored.byteLength);
       const into = placeOf(this.#bytes![i]!, start, storages[i]!);
       const read = storages[i]!.read(0, into.byteLength, into);
-      read.catch(() => undefined); // seen by store, or given up
+      read.catch(() => undefined); // store awaits it, unless the visit is dropped
       this.#returns.push(read);
     }
   }
@@ -173,7 +179,7 @@ export class StoredVisit implements FlatVisit {
     );
   }
 
-  /** Where one read fails all buffers are given back, when the last of them has settled. */
+  /** Reads all values. If one read fails, all buffers go back once the last read has settled. */
   async #readAll(): Promise<(Uint8Array | undefined)[]> {
     const { hostBuffers, values } = this.#options;
     const taken = values.map(({ stored }) =>
@@ -202,7 +208,8 @@ export class StoredVisit implements FlatVisit {
   }
 
   /**
-   * As many as the device has room for, in parts of a power of two, which are the pool's own sizes.
+   * The elements of a part: as many as the device has room for. They are a power of two, as the
+   * pool's sizes are.
    */
   #partElements(): number {
     const { device, elementCount, values, isWhole } = this.#options;
@@ -227,8 +234,8 @@ export class StoredVisit implements FlatVisit {
 }
 
 /**
- * The bytes of a part that begins at element `start`; the last one of 16-bit values ends in a whole
- * word.
+ * The bytes of a part that begins at element `start`. The length is the storage's, which ends on a
+ * whole word even for an odd number of 16-bit values.
  */
 function placeOf(bytes: Uint8Array, start: number, { dtype, byteLength }: Storage): Uint8Array {
   const first = start * byteSize(dtype);
