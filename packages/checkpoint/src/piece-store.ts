@@ -58,8 +58,9 @@ export interface PieceStore extends PieceReader {
 /** A file that is being written. */
 export interface PieceSink {
   /**
-   * Writes at byte `offset`; calls follow one another without gaps. The array belongs to the caller
-   * again when the promise settles.
+   * Writes at byte `offset`; calls follow one another without gaps. All but the last are of whole
+   * pages of 4096 bytes, in memory that begins at a page where the platform has such. The array
+   * belongs to the caller again when the promise settles.
    */
   write(bytes: Uint8Array, offset: number): Promise<void>;
   /** Resolves when the whole file is durable. */

@@ -1,9 +1,10 @@
 // Writes one process's part of a save: its pieces one after another in a file of its own.
 
+import { BlockWriter } from './block-writer.js';
 import { crc32 } from './crc32.js';
 import { CheckpointUsageError } from './errors.js';
 import { type HeldFile, type HeldPiece, labelOf, requireAlike, tensorKey } from './held-piece.js';
-import type { PieceSink, PieceStore } from './piece-store.js';
+import type { PieceStore } from './piece-store.js';
 import {
   PIECE_BYTES,
   pieceByteLength,
@@ -54,16 +55,17 @@ export async function writePart(
   }
   const file = pieceFile(save, part);
   const sink = await store.create(file);
-  const writer = new PartWriter(store, sink, { file, save, part });
+  const blocks = new BlockWriter(sink, { most: BLOCK_BYTES });
+  const writer = new PartWriter(store, blocks, { file, save, part });
   try {
     for await (const piece of pieces) {
       await writer.add(piece);
     }
-    await writer.written();
+    await blocks.finish();
     await sink.finish();
     return { files: writer.files, tensors: writer.tensors };
   } catch (error) {
-    await writer.written().catch(() => undefined);
+    await blocks.settled();
     for (const adopted of Object.keys(writer.files).filter((name) => name !== file)) {
       await store.delete(adopted).catch(() => undefined);
     }
@@ -72,32 +74,21 @@ export async function writePart(
   }
 }
 
-const NO_BYTES = new Uint8Array(0);
-
 class PartWriter {
-  /** The number of bytes written. */
-  #byteLength = 0;
   /** The names of files that were adopted; undefined for a file that can't be. */
   readonly #adopted = new Map<HeldFile, string | undefined>();
   readonly #found = new Map<string, SavedTensor & { readonly pieces: SavedPiece[] }>();
   readonly #store: PieceStore;
-  readonly #sink: PieceSink;
+  readonly #blocks: BlockWriter;
   readonly #names: WritePartOptions & { readonly file: string };
-  /**
-   * The two blocks are used again and again, because reading a device's bytes into fresh memory
-   * costs more than the write.
-   */
-  readonly #blocks: [next: Uint8Array, written: Uint8Array] = [NO_BYTES, NO_BYTES];
-  /** The write that is under way. */
-  #writing: Promise<void> = Promise.resolve();
 
   constructor(
     store: PieceStore,
-    sink: PieceSink,
+    blocks: BlockWriter,
     names: WritePartOptions & { readonly file: string },
   ) {
     this.#store = store;
-    this.#sink = sink;
+    this.#blocks = blocks;
     this.#names = names;
   }
 
@@ -105,14 +96,14 @@ class PartWriter {
     const adopted = [...this.#adopted].flatMap(([{ byteLength }, name]) =>
       name === undefined ? [] : [[name, byteLength] as const],
     );
-    return Object.fromEntries([[this.#names.file, this.#byteLength], ...adopted]);
+    return Object.fromEntries([[this.#names.file, this.#blocks.byteLength], ...adopted]);
   }
 
   get tensors(): readonly SavedTensor[] {
     return [...this.#found.values()];
   }
 
-  /** Resolves when the whole piece is read; the last block may still be on its way to the sink. */
+  /** Resolves when the whole piece is read; what was read last may not be written yet. */
   async add(piece: HeldPiece): Promise<void> {
     const { kind, name, state, dtype, shape, end } = piece;
     const key = tensorKey(piece);
@@ -126,15 +117,16 @@ class PartWriter {
     const adopted = await this.#adopt(piece);
     for (let start = piece.start; start < end; start += blockLength) {
       const next = Math.min(end, start + blockLength);
-      const bytes = await piece.read(start, next, this.#block((next - start) * elementBytes));
-      if (bytes.byteLength !== (next - start) * elementBytes) {
+      const byteLength = (next - start) * elementBytes;
+      const bytes = await piece.read(start, next, await this.#blocks.room(byteLength));
+      if (bytes.byteLength !== byteLength) {
         throw new CheckpointUsageError(
-          `writePart: expected ${(next - start) * elementBytes} bytes of '${labelOf(piece)}', got ${bytes.byteLength}.`,
+          `writePart: expected ${byteLength} bytes of '${labelOf(piece)}', got ${bytes.byteLength}.`,
         );
       }
       const place = adopted?.at(start) ?? {
         file: this.#names.file,
-        byteOffset: this.#byteLength,
+        byteOffset: this.#blocks.byteLength,
       };
       for (let from = start; from < next; from += most) {
         const to = Math.min(next, from + most);
@@ -144,21 +136,9 @@ class PartWriter {
         tensor.pieces.push({ start: from, end: to, file: place.file, byteOffset, checksum });
       }
       if (adopted === undefined) {
-        await this.#writing;
-        this.#writing = this.#sink.write(bytes, this.#byteLength);
-        this.#writing.catch(() => undefined); // whoever awaits it next sees the error
-        this.#byteLength += bytes.byteLength;
-        this.#blocks.reverse();
+        this.#blocks.append(bytes);
       }
     }
-  }
-
-  /** Memory for the next block, while the one before it is written. */
-  #block(byteLength: number): Uint8Array {
-    if (this.#blocks[0].byteLength < byteLength) {
-      this.#blocks[0] = new Uint8Array(byteLength);
-    }
-    return this.#blocks[0].subarray(0, byteLength);
   }
 
   /** Where elements of a piece lie in a file that the save adopts; undefined where it can't. */
@@ -182,10 +162,5 @@ class PartWriter {
       return { file, byteOffset: byteOffset + before };
     };
     return { at };
-  }
-
-  /** @throws what the sink throws */
-  written(): Promise<void> {
-    return this.#writing;
   }
 }

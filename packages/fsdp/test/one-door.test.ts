@@ -28,7 +28,7 @@ import { inputs, lossOf, trainOnce } from './support/scenarios.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: 4 * rank, count: 4 });
 
-/** A save's destination whose writes wait until it is opened. */
+/** A save's destination whose files are begun only when it is opened. */
 function gate() {
   let reach = () => {};
   let open = () => {};
@@ -42,16 +42,9 @@ function gate() {
   const store: PieceStore = {
     ...inner,
     create: async (file) => {
-      const sink = await inner.create(file);
-      return {
-        write: async (bytes, offset) => {
-          reach();
-          await opened;
-          await sink.write(bytes, offset);
-        },
-        finish: () => sink.finish(),
-        abandon: () => sink.abandon(),
-      };
+      reach();
+      await opened;
+      return inner.create(file);
     },
   };
   return { store, reached, open: () => open() };
@@ -164,7 +157,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       const { store, reached, open } = gate();
       const saving = saveCheckpoint(model, store);
       const refused = expect(saving).rejects.toThrow(/a step or a load of .* beside it/);
-      await reached; // the load has begun to read
+      await reached; // the save has begun
       await optimizer.step();
       open();
       await refused;

@@ -3,6 +3,7 @@
 
 import {
   beginSave,
+  type HeldPiece,
   type PieceStore,
   piecesIn,
   type SavedPart,
@@ -91,6 +92,20 @@ async function save(store: PieceStore, captured: CapturedModule): Promise<void> 
   await session.publish([part], { optimizer: captured.optimizer });
 }
 
+/** Pieces whose reads wait, each until it is allowed. */
+async function* slowly(
+  pieces: AsyncIterable<HeldPiece>,
+  onRead: () => Promise<void>,
+): AsyncGenerator<HeldPiece> {
+  for await (const piece of pieces) {
+    const read: HeldPiece['read'] = async (...range) => {
+      await onRead();
+      return piece.read(...range);
+    };
+    yield { ...piece, read };
+  }
+}
+
 /** A device that counts what comes from it. */
 function counting(inner: Backend): { readonly backend: Backend; bytes: number } {
   const own: Partial<Backend> = {
@@ -128,7 +143,7 @@ it('holds two blocks on the host at most', async () => {
   await save(store, await captureCheckpoint(model, { optimizer }));
   expect(written).toBe(3 * 4 * (5 * 1024 + 1024 + 1024 * 1024 + 1024));
   expect(most).toBeGreaterThan(4 * MIB);
-  expect(most).toBeLessThanOrEqual(8 * MIB);
+  expect(most).toBeLessThanOrEqual(8 * MIB + 2 * 4096); // less than a page moves on with the next
   await loadCheckpoint(model, store, { optimizer }); // checks that what was read was written
   await count.backend.dispose();
 });
@@ -140,16 +155,17 @@ it('a step changes each flat when it is read, and the save has none of it', asyn
   const before = await textOf(model);
   const moments = await optimizer.stateDict(model.namedParameters());
   const allowed: (() => void)[] = [];
-  const store = slowPlace(() => new Promise((resolve) => allowed.push(resolve)));
+  const store = piecesIn(createHostStore());
   const captured = await captureCheckpoint(model, { optimizer });
-  const saving = save(store, captured);
+  const slow = slowly(captured.pieces, () => new Promise((resolve) => allowed.push(resolve)));
+  const saving = save(store, { ...captured, pieces: slow });
   let isStepped = false;
   const stepping = step(model, optimizer).then(() => {
     isStepped = true;
   });
-  // A parameter and its two moments are three writes, and a fourth is begun when they are behind.
+  // A parameter and its two moments are three reads, and a fourth is begun when they are behind.
   const stepped: string[][] = [];
-  for (let written = 0; allowed.length > 0 || written < 12; written++) {
+  for (let numRead = 0; allowed.length > 0 || numRead < 12; numRead++) {
     await turn();
     allowed.shift()!();
     await turn();

@@ -1,6 +1,9 @@
-// For tests of what a failing disk does to a user of the disk store. Node only.
+// For tests of what a failing disk does to a user of the disk store, and of how files are written.
+// Node only.
 
 import { type FileLayer, nodeFiles, type OpenFile } from './disk/file-layer.js';
+
+export { cachedBytes, whyNotPastCache } from './testing/page-cache.js';
 
 /** A call of a file layer that is about to be made; lengths are in bytes. */
 export interface FileCall {

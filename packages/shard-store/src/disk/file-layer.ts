@@ -3,6 +3,7 @@
 
 import { constants } from 'node:fs';
 import { link, mkdir, open, readdir, rename, unlink } from 'node:fs/promises';
+import { withPageWrites } from './page-writes.js';
 
 /** The calls of a file system that stores on disk make. */
 export interface FileLayer {
@@ -10,7 +11,10 @@ export interface FileLayer {
   openToRead(path: string): Promise<OpenFile>;
   /** Opens a file for reading and writing; creates it where needed and never truncates it. */
   openToWrite(path: string): Promise<OpenFile>;
-  /** Creates a file; rejects with EEXIST where there is one. */
+  /**
+   * Creates a file; rejects with EEXIST where there is one. Long writes of whole pages may go past
+   * the system's page cache.
+   */
   create(path: string): Promise<OpenFile>;
   rename(from: string, to: string): Promise<void>;
   /** Gives a file a second name, which must be new. */
@@ -47,7 +51,10 @@ export interface OpenFile {
 export const nodeFiles: FileLayer = {
   openToRead: (path) => openWith(path, constants.O_RDONLY),
   openToWrite: (path) => openWith(path, constants.O_RDWR | constants.O_CREAT),
-  create: (path) => openWith(path, constants.O_RDWR | constants.O_CREAT | constants.O_EXCL),
+  create: async (path) => {
+    const file = await openWith(path, constants.O_RDWR | constants.O_CREAT | constants.O_EXCL);
+    return withPageWrites(path, file);
+  },
   rename,
   link,
   unlink,
