@@ -3,9 +3,9 @@
 export { type DiskStoreOptions, openDiskStore } from './disk/disk-store.js';
 export {
   type FileLayer,
-  nodeFiles,
   type OpenFile,
   withFile,
   writeFully,
 } from './disk/file-layer.js';
+export { nodeFiles } from './disk/node-files.js';
 export { lockDirectory, type OwnerLock } from './disk/owner-lock.js';

@@ -1,7 +1,8 @@
 // For tests of what a failing disk does to a user of the disk store, and of how files are written.
 // Node only.
 
-import { type FileLayer, nodeFiles, type OpenFile } from './disk/file-layer.js';
+import type { FileLayer, OpenFile } from './disk/file-layer.js';
+import { nodeFiles } from './disk/node-files.js';
 
 export { cachedBytes, whyNotPastCache } from './testing/page-cache.js';
 

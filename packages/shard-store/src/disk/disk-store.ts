@@ -20,14 +20,7 @@ import {
 } from '../errors.js';
 import { OperationOrder } from '../operation-order.js';
 import type { PinnedValue, ReadOptions, ShardStore } from '../store.js';
-import {
-  type FileLayer,
-  linkIfPossible,
-  nodeFiles,
-  readWhole,
-  withFile,
-  writeFully,
-} from './file-layer.js';
+import { type FileLayer, linkIfPossible, readWhole, withFile, writeFully } from './file-layer.js';
 import {
   MANIFEST,
   NEXT_MANIFEST,
@@ -38,6 +31,7 @@ import {
   slotFile,
 } from './file-names.js';
 import { decodeManifest, type Entry, encodeManifest, type Manifest } from './manifest.js';
+import { nodeFiles } from './node-files.js';
 import { lockDirectory, type OwnerLock } from './owner-lock.js';
 import { PinnedFile, removePins } from './pinned-file.js';
 import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';

@@ -1,10 +1,6 @@
 // The few calls that stores and saves make of a file system, so that tests can make them fail. All
 // paths are absolute; errors are Node's, with their `code`.
 
-import { constants } from 'node:fs';
-import { link, mkdir, open, readdir, rename, unlink } from 'node:fs/promises';
-import { withPageWrites } from './page-writes.js';
-
 /** The calls of a file system that stores on disk make. */
 export interface FileLayer {
   /** Opens a file for reading; rejects with ENOENT where there is none. */
@@ -45,47 +41,6 @@ export interface OpenFile {
   /** Makes durable what was written, including what other handles of the file wrote. */
   sync(): Promise<void>;
   close(): Promise<void>;
-}
-
-/** The file system of `node:fs/promises`. */
-export const nodeFiles: FileLayer = {
-  openToRead: (path) => openWith(path, constants.O_RDONLY),
-  openToWrite: (path) => openWith(path, constants.O_RDWR | constants.O_CREAT),
-  create: async (path) => {
-    const file = await openWith(path, constants.O_RDWR | constants.O_CREAT | constants.O_EXCL);
-    return withPageWrites(path, file);
-  },
-  rename,
-  link,
-  unlink,
-  list: (directory) => readdir(directory),
-  makeDirectory: (path) => mkdir(path, { recursive: true }),
-  syncDirectory: async (path) => {
-    if (process.platform === 'win32') {
-      return; // has no handles of directories
-    }
-    const handle = await open(path, constants.O_RDONLY);
-    try {
-      await handle.sync();
-    } finally {
-      await handle.close();
-    }
-  },
-};
-
-async function openWith(path: string, flags: number): Promise<OpenFile> {
-  const handle = await open(path, flags);
-  return {
-    read: async (into, position) =>
-      (await handle.read(into, 0, into.byteLength, position)).bytesRead,
-    write: async (bytes, position) =>
-      (await handle.write(bytes, 0, bytes.byteLength, position)).bytesWritten,
-    truncate: (byteLength) => handle.truncate(byteLength),
-    byteLength: async () => (await handle.stat()).size,
-    linkCount: async () => (await handle.stat()).nlink,
-    sync: () => handle.sync(),
-    close: () => handle.close(),
-  };
 }
 
 /**

@@ -54,8 +54,8 @@ export function withPageWrites(path: string, file: OpenFile): OpenFile {
 }
 
 /**
- * A second handle of a file; undefined where it can't be had, as where the system or the file system
- * has only its cache. macOS and Windows have no such flag.
+ * A second handle of a file; undefined where it can't be had, as where the system or the file
+ * system has only its cache. macOS and Windows have no such flag.
  */
 async function openPastCache(path: string): Promise<FileHandle | undefined> {
   return constants.O_DIRECT === undefined
