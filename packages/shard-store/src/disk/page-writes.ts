@@ -13,8 +13,8 @@ const PAGE_BYTES = 4096;
 const LEAST_BYTES = 256 * 1024;
 
 /**
- * The errors of writes from memory that does not begin at a page, which nothing but the error tells,
- * and of file systems whose pages are larger.
+ * The errors of writes from memory that does not begin at a page, which nothing but the error
+ * tells, and of file systems whose pages are larger.
  */
 const NOT_PAST_CACHE = new Set(['EINVAL', 'ENOTSUP', 'EOPNOTSUPP']);
 
