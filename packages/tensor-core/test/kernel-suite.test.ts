@@ -185,7 +185,10 @@ test('a number in the place of an infinite result is noticed', async () => {
       }
       return bytes;
     };
-    await expect(kernelCase.run(backend)).rejects.toThrow(/expected Infinity, got 1\.0\d*e\+30/);
+    // The first infinite result in each, by the kernel and the kind that gave it.
+    await expect(kernelCase.run(backend)).rejects.toThrow(
+      /: (unary neg|binary add)\.out\[\d+\]: expected Infinity, got 1\.0\d*e\+30/,
+    );
   }
 });
 

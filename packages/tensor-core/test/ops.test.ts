@@ -1,7 +1,7 @@
 // Every op on every backend, values and gradients, against float64 twins.
 
-import { type Backend, Device } from '@shardweave/tensor-core';
-import { opCases } from '@shardweave/tensor-core/testing';
+import { type Backend, Device, relu } from '@shardweave/tensor-core';
+import { createReferenceBackend, opCase, opCases } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { testedBackends } from './support/backends.js';
 
@@ -22,4 +22,19 @@ describe.each(await testedBackends())('ops on $name', ({ reason, open }) => {
       expect(backend.usage()).toEqual({ bytes: 0, buffers: 0 });
     });
   });
+});
+
+test('a gradient that differs is named by its input and by what was expected of it', async () => {
+  const device = new Device(createReferenceBackend());
+  // The difference across relu's kink is half a slope, where the op has none.
+  const onTheKink = opCase('relu on its kink', {
+    dtype: 'f32',
+    inputs: [{ shape: [2], values: [1, 0] }],
+    op: ([x]) => relu(x!),
+    twin: ([x]) => ({ shape: [2], data: x!.data.map((value) => Math.max(value, 0)) }),
+  });
+  await expect(onTheKink.run(device)).rejects.toThrow(
+    /gradient 0\[1\], where the input is 0: expected -?0\.\d+ \(the twin's central difference, /,
+  );
+  device.dispose();
 });

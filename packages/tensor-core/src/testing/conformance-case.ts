@@ -1,9 +1,9 @@
 // One named check of a backend, runnable by any test runner or by a page.
 
 import type { Backend } from '../backend.js';
+import { CallRecorder, type Recording } from './call-recorder.js';
 import { ConformanceError } from './conformance-error.js';
 import type { ToleranceName } from './tolerance.js';
-import { type Recording, Twin } from './twin.js';
 
 /** One named check that every backend has to pass; it runs in any test runner, or in a page. */
 export interface ConformanceCase {
@@ -18,17 +18,17 @@ export interface ConformanceCase {
  * A case that makes calls in `body`, compared in all operands at its end. The reference makes them
  * once, whatever number of backends the case runs on.
  */
-export function twinCase(
+export function recordedCase(
   name: string,
   tolerance: ToleranceName,
-  body: (twin: Twin) => void,
+  body: (calls: CallRecorder) => void,
 ): ConformanceCase {
   let made: Recording | undefined;
   const recording = () => {
     if (made === undefined) {
-      const twin = new Twin(name, tolerance);
-      body(twin);
-      made = twin.recording();
+      const calls = new CallRecorder(name, tolerance);
+      body(calls);
+      made = calls.recording();
     }
     return made;
   };

@@ -39,7 +39,10 @@ export interface OpSpec {
   readonly twin: (inputs: readonly TwinArray[], key: RandomKey) => TwinArray | readonly TwinArray[];
   /** Default `dtype`. */
   readonly outDType?: DType;
-  /** How many 16-bit roundings follow each other, in units of the table's. Default 1. */
+  /**
+   * How many 16-bit roundings follow each other in the op: the tolerances of f16 and bf16 in
+   * op-tolerance.ts are multiplied by it. Default 1.
+   */
   readonly roundings?: number;
 }
 
@@ -155,7 +158,7 @@ class OpCheck {
     };
     const leaves = this.#inputs.filter(({ tensor }) => tensor.requiresGrad);
     const gradients = await Promise.all(leaves.map(({ tensor }) => tensor.grad?.toArray()));
-    leaves.forEach(({ tensor }, i) => {
+    leaves.forEach(({ tensor, twin }, i) => {
       const label = `gradient ${i}`;
       const gradient = gradients[i];
       if (gradient === undefined) {
@@ -164,7 +167,8 @@ class OpCheck {
       this.#compareKind(label, tensor.grad!, tensor.shape, tensor.dtype);
       const slope = (along: number | 'signs', direction: Float64Array) =>
         once(this.#known.slopes, `${keyName} ${i} ${along}`, () => this.#slope(loss, i, direction));
-      this.#compareGradient(label, gradient, slope, this.#toleranceOf(tensor, 'gradient'));
+      const tolerance = this.#toleranceOf(tensor, 'gradient');
+      this.#compareGradient(label, gradient, { at: twin.data, slope, tolerance });
     });
   }
 
@@ -185,8 +189,15 @@ class OpCheck {
   #compareGradient(
     label: string,
     got: ArrayLike<number>,
-    slope: (along: number | 'signs', direction: Float64Array) => number,
-    tolerance: Tolerance,
+    {
+      at,
+      slope,
+      tolerance,
+    }: {
+      readonly at: Float64Array;
+      readonly slope: (along: number | 'signs', direction: Float64Array) => number;
+      readonly tolerance: Tolerance;
+    },
   ): void {
     const { length } = got;
     if (length === 0) {
@@ -202,7 +213,9 @@ class OpCheck {
       const want = slope(i, direction);
       const limit = tolerance.absolute + tolerance.relative * Math.abs(want);
       if (!(Math.abs(got[i]! - want) <= limit)) {
-        this.#fail(`${label}[${i}]: expected ${want}, got ${got[i]}`);
+        this.#fail(
+          `${label}[${i}], where the input is ${at[i]}: expected ${want} (the twin's central difference, under random gradients of the outputs), got ${got[i]}`,
+        );
       }
     }
     // All elements at once, along random signs; errors of single elements are independent.

@@ -5,9 +5,9 @@
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { AttentionOperands } from '../../kernel-calls/products.js';
 import type { View } from '../../view.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import type { CallRecorder } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { Twin } from '../twin.js';
 
 interface Shape {
   readonly batch?: number;
@@ -179,26 +179,26 @@ function attentionCase(shape: Shape, options: Options, dtype: DType = 'f32'): Co
     key === 'says' ? value : `${key} ${value}`,
   );
   const name = `attention ${dtype} [${batch}, ${heads}/${kvHeads}, ${queries}/${keys}, ${dim}] ${said.join(', ')}`;
-  return twinCase(name, 'transcendental', (twin) =>
-    runAttention(twin, shape, { ...options, dtype }),
+  return recordedCase(name, 'transcendental', (calls) =>
+    runAttention(calls, shape, { ...options, dtype }),
   );
 }
 
 /** Forward, backward, and the mask's gradient where there is one. */
 export function runAttention(
-  twin: Twin,
+  calls: CallRecorder,
   shape: Shape,
   { dtype, fill, ...options }: Options & { readonly dtype: DType },
 ): void {
   const { batch = 1, heads = 1, kvHeads = heads, queries, keys, dim } = shape;
   const special = (operand: Parameters<NonNullable<Options['fill']>>[0], size: number) =>
-    Array.from({ length: size }, (_, i) => fill?.(operand, i) ?? twin.random.uniform(-1, 1));
+    Array.from({ length: size }, (_, i) => fill?.(operand, i) ?? calls.random.uniform(-1, 1));
   // Keys and values side by side in rows with a few more columns, queries alone.
   const more = options.isAligned === true ? 4 : 2;
   const width = 2 * kvHeads * dim + more;
   const kValues = special('k', batch * keys * kvHeads * dim);
   const vValues = special('v', kValues.length);
-  const kv = twin.values(
+  const kv = calls.values(
     Array.from({ length: batch * keys * width }, (_, i) => {
       const column = i % width;
       const from = Math.floor(i / width) * kvHeads * dim;
@@ -211,7 +211,7 @@ export function runAttention(
     dtype,
   );
   const offset = options.isAligned === true ? 4 : even(dtype);
-  const q = twin.values(special('q', batch * queries * heads * dim), dtype, { offset });
+  const q = calls.values(special('q', batch * queries * heads * dim), dtype, { offset });
   const kvStrides = { batch: keys * width, head: dim, row: width };
   const kvSize = batch * keys * width - more - kvHeads * dim;
   const base: Omit<
@@ -241,27 +241,27 @@ export function runAttention(
   const call = {
     ...base,
     q,
-    k: twin.slice(kv, 0, kvSize),
-    v: twin.slice(kv, kvHeads * dim, kvSize),
-    mask: maskOf(twin, options.mask, [batch, heads, queries, keys]),
-    ...segmentsOf(twin, options, { batch, queries, keys }),
-    out: twin.output(numRows * dim, dtype, { tolerance: 'sum' }),
+    k: calls.slice(kv, 0, kvSize),
+    v: calls.slice(kv, kvHeads * dim, kvSize),
+    mask: maskOf(calls, options.mask, [batch, heads, queries, keys]),
+    ...segmentsOf(calls, options, { batch, queries, keys }),
+    out: calls.output(numRows * dim, dtype, { tolerance: 'sum' }),
     // Its second half sums products with results that a device has rounded to 16 bits.
-    stats: twin.output(2 * numRows, 'f32', { tolerance: dtype === 'f32' ? 'sum' : 'cancelling' }),
+    stats: calls.output(2 * numRows, 'f32', { tolerance: dtype === 'f32' ? 'sum' : 'cancelling' }),
   };
-  twin.run('attention', call);
-  const wide = twin.output(batch * keys * width, dtype, { tolerance: 'sum' });
-  const dOut = twin.values(special('dOut', numRows * dim), dtype, { offset });
-  twin.run('attentionBackward', {
+  calls.run('attention', call);
+  const wide = calls.output(batch * keys * width, dtype, { tolerance: 'sum' });
+  const dOut = calls.values(special('dOut', numRows * dim), dtype, { offset });
+  calls.run('attentionBackward', {
     ...call,
     dOut,
-    dq: twin.output(q.size, dtype, { tolerance: 'sum' }),
-    dk: twin.slice(wide, 0, kvSize),
-    dv: twin.slice(wide, kvHeads * dim, kvSize),
+    dq: calls.output(q.size, dtype, { tolerance: 'sum' }),
+    dk: calls.slice(wide, 0, kvSize),
+    dv: calls.slice(wide, kvHeads * dim, kvSize),
   });
   if (call.mask !== undefined) {
-    const dMask = twin.output(call.mask.size, 'f32', { offset: 1, tolerance: 'sum' });
-    twin.run('attentionMaskGradient', { ...call, dOut, dMask });
+    const dMask = calls.output(call.mask.size, 'f32', { offset: 1, tolerance: 'sum' });
+    calls.run('attentionMaskGradient', { ...call, dOut, dMask });
   }
 }
 
@@ -290,22 +290,22 @@ function maskStrides(
 }
 
 function maskOf(
-  twin: Twin,
+  calls: CallRecorder,
   kind: Options['mask'],
   [batch, heads, queries, keys]: Extent,
 ): View | undefined {
   const lowest = Number.NEGATIVE_INFINITY;
-  const random = () => (twin.random.uniform(0, 1) < 0.3 ? lowest : twin.random.uniform(-2, 2));
+  const random = () => (calls.random.uniform(0, 1) < 0.3 ? lowest : calls.random.uniform(-2, 2));
   switch (kind) {
     case 'full':
-      return twin.values(Array.from({ length: batch * heads * queries * keys }, random), 'f32');
+      return calls.values(Array.from({ length: batch * heads * queries * keys }, random), 'f32');
     case 'rows':
-      return twin.values(Array.from({ length: batch * queries }, random), 'f16', { offset: 1 });
+      return calls.values(Array.from({ length: batch * queries }, random), 'f16', { offset: 1 });
     case 'columns':
-      return twin.values(Array.from({ length: keys }, random), 'f32', { offset: 1 });
+      return calls.values(Array.from({ length: keys }, random), 'f32', { offset: 1 });
     case 'hides rows': {
       const value = (_: unknown, i: number) => (Math.floor(i / keys) % 3 === 1 ? lowest : random());
-      return twin.values(Array.from({ length: queries * keys }, value), 'bf16');
+      return calls.values(Array.from({ length: queries * keys }, value), 'bf16');
     }
     default:
       return undefined;
@@ -313,7 +313,7 @@ function maskOf(
 }
 
 function segmentsOf(
-  twin: Twin,
+  calls: CallRecorder,
   { documents, queryOffset = 0 }: Options,
   {
     batch,
@@ -325,7 +325,7 @@ function segmentsOf(
     return { querySegments: undefined, keySegments: undefined };
   }
   const ids = (count: number, offset: number) =>
-    twin.values(
+    calls.values(
       Array.from(
         { length: batch * count },
         (_, i) => Math.floor(((i % count) + offset) / documents) - 1,

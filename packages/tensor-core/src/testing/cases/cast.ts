@@ -1,7 +1,7 @@
 // fill and cast: all 16-bit patterns, and f32 around every border between two 16-bit values.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
 
 const ALL_DTYPES: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
@@ -72,50 +72,50 @@ export function castCases(): ConformanceCase[] {
 }
 
 function fillCase(): ConformanceCase {
-  return twinCase('fill of every dtype', 'exact', (twin) => {
+  return recordedCase('fill of every dtype', 'exact', (calls) => {
     const floats = [0, -0, 1.5, -0.1, 2049, 65504, 1e9, 1e-6, Number.NEGATIVE_INFINITY, Number.NaN];
     for (const dtype of FLOATS) {
       SIZES.forEach((size, i) => {
-        const out = twin.output(size, dtype, { offset: OUTPUT_OFFSETS[i]! });
-        twin.run('fill', { out, value: floats[i]! });
-        twin.run('fill', { out: twin.output(3, dtype), value: floats[5 + i]! });
+        const out = calls.output(size, dtype, { offset: OUTPUT_OFFSETS[i]! });
+        calls.run('fill', { out, value: floats[i]! });
+        calls.run('fill', { out: calls.output(3, dtype), value: floats[5 + i]! });
       });
     }
     for (const value of [0, 7, -7, 2 ** 31 - 1, -(2 ** 31)]) {
-      twin.run('fill', { out: twin.output(65, 'i32', { offset: 1 }), value });
+      calls.run('fill', { out: calls.output(65, 'i32', { offset: 1 }), value });
     }
     for (const value of [0, 7, 2 ** 31, 2 ** 32 - 1]) {
-      twin.run('fill', { out: twin.output(65, 'u32', { offset: 1 }), value });
+      calls.run('fill', { out: calls.output(65, 'u32', { offset: 1 }), value });
     }
   });
 }
 
 function allPatternsCase(from: DType, to: DType): ConformanceCase {
-  return twinCase(`cast all 65,536 ${from} patterns to ${to}`, 'exact', (twin) => {
+  return recordedCase(`cast all 65,536 ${from} patterns to ${to}`, 'exact', (calls) => {
     const patterns = Uint16Array.from({ length: 65536 }, (_, i) => i);
-    twin.run('cast', { x: twin.bits(patterns, from), out: twin.output(65536, to) });
+    calls.run('cast', { x: calls.bits(patterns, from), out: calls.output(65536, to) });
   });
 }
 
 function edgesCase(to: DType): ConformanceCase {
-  return twinCase(`cast f32 edges and random bits to ${to}`, 'exact', (twin) => {
-    const x = twin.values(F32_EDGES, 'f32', { offset: 1 });
-    twin.run('cast', { x, out: twin.output(F32_EDGES.length, to) });
-    const any = twin.anyBits(4001, 'f32', { offset: 3 });
-    twin.run('cast', { x: any, out: twin.output(4001, to, { offset: 2 }) });
+  return recordedCase(`cast f32 edges and random bits to ${to}`, 'exact', (calls) => {
+    const x = calls.values(F32_EDGES, 'f32', { offset: 1 });
+    calls.run('cast', { x, out: calls.output(F32_EDGES.length, to) });
+    const any = calls.anyBits(4001, 'f32', { offset: 3 });
+    calls.run('cast', { x: any, out: calls.output(4001, to, { offset: 2 }) });
   });
 }
 
 /** The f32 values halfway between neighboring 16-bit values, and their own two neighbors. */
 function borderCase(to: 'f16' | 'bf16', borders: () => Uint32Array): ConformanceCase {
-  return twinCase(`cast f32 around every rounding border of ${to}`, 'exact', (twin) => {
+  return recordedCase(`cast f32 around every rounding border of ${to}`, 'exact', (calls) => {
     const around = borders();
     for (const step of [-1, 0, 1]) {
-      const x = twin.bits(
+      const x = calls.bits(
         around.map((bits) => bits + step),
         'f32',
       );
-      twin.run('cast', { x, out: twin.output(around.length, to) });
+      calls.run('cast', { x, out: calls.output(around.length, to) });
     }
   });
 }
@@ -140,39 +140,39 @@ function f16Borders(): Uint32Array {
 
 /** Up to 2^24, where f32 is exact, and every sign. */
 function integerCase(from: 'i32' | 'u32', to: DType): ConformanceCase {
-  return twinCase(`cast ${from} to ${to}`, 'exact', (twin) => {
+  return recordedCase(`cast ${from} to ${to}`, 'exact', (calls) => {
     const magnitudes = [0, 1, 2, 255, 257, 259, 2049, 2051, 65504, 65519, 65520, 65536, 16777215];
     const values = from === 'i32' ? magnitudes.flatMap((x) => [x, -x]) : magnitudes;
-    const x = twin.values(values, from, { offset: 1 });
-    twin.run('cast', { x, out: twin.output(values.length, to) });
+    const x = calls.values(values, from, { offset: 1 });
+    calls.run('cast', { x, out: calls.output(values.length, to) });
     if (to !== 'i32' && to !== 'u32') {
       return;
     }
-    const any = twin.anyBits(65, from);
-    twin.run('cast', { x: any, out: twin.output(65, to, { offset: 1 }) });
+    const any = calls.anyBits(65, from);
+    calls.run('cast', { x: any, out: calls.output(65, to, { offset: 1 }) });
   });
 }
 
 /** Beyond 2^24 WGSL may round either way. */
 function largeIntegerCase(from: 'i32' | 'u32'): ConformanceCase {
-  return twinCase(`cast large ${from} to floats`, 'arithmetic', (twin) => {
-    const x = twin.anyBits(65, from);
+  return recordedCase(`cast large ${from} to floats`, 'arithmetic', (calls) => {
+    const x = calls.anyBits(65, from);
     for (const to of FLOATS) {
       const isTooLarge = to === 'f16'; // all of them are infinite there
-      const out = twin.output(65, to, isTooLarge ? { tolerance: 'exact' } : {});
-      twin.run('cast', { x, out });
+      const out = calls.output(65, to, isTooLarge ? { tolerance: 'exact' } : {});
+      calls.run('cast', { x, out });
     }
   });
 }
 
 function placesCase(): ConformanceCase {
-  return twinCase('cast at odd sizes and offsets', 'exact', (twin) => {
+  return recordedCase('cast at odd sizes and offsets', 'exact', (calls) => {
     for (const from of FLOATS) {
       for (const to of FLOATS) {
         SIZES.forEach((size, i) => {
-          const x = twin.floats(size, from, { offset: INPUT_OFFSETS[i]! });
-          const out = twin.output(size, to, { offset: OUTPUT_OFFSETS[4 - i]! });
-          twin.run('cast', { x, out });
+          const x = calls.floats(size, from, { offset: INPUT_OFFSETS[i]! });
+          const out = calls.output(size, to, { offset: OUTPUT_OFFSETS[4 - i]! });
+          calls.run('cast', { x, out });
         });
       }
     }

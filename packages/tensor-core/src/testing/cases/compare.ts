@@ -3,9 +3,9 @@
 import type { DType } from '@shardweave/dtypes';
 import type { CompareKind } from '../../kernel-calls/elementwise.js';
 import type { View } from '../../view.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import type { CallRecorder } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
-import type { Twin } from '../twin.js';
 
 const KINDS: readonly CompareKind[] = ['eq', 'ne', 'lt', 'le', 'gt', 'ge'];
 const DTYPES = ['f32', 'f16', 'bf16', 'i32', 'u32'] as const;
@@ -22,40 +22,40 @@ export function compareCases(): ConformanceCase[] {
 }
 
 /** Few values, so that many are equal. */
-function operand(twin: Twin, size: number, dtype: DType, offset: number): View {
+function operand(calls: CallRecorder, size: number, dtype: DType, offset: number): View {
   const low = dtype === 'u32' ? 0 : -2;
-  const values = Array.from({ length: size }, () => low + twin.random.integer(0, 5));
-  return twin.values(values, dtype, { offset });
+  const values = Array.from({ length: size }, () => low + calls.random.integer(0, 5));
+  return calls.values(values, dtype, { offset });
 }
 
 function compareCase(dtype: DType): ConformanceCase {
-  return twinCase(`compare ${dtype}`, 'exact', (twin) => {
+  return recordedCase(`compare ${dtype}`, 'exact', (calls) => {
     for (const kind of KINDS) {
       SIZES.forEach((size, i) => {
-        const a = operand(twin, size, dtype, INPUT_OFFSETS[i]!);
-        const b = operand(twin, size, dtype, INPUT_OFFSETS[4 - i]!);
-        const out = twin.output(size, 'u32', { offset: OUTPUT_OFFSETS[i]! });
-        twin.run('compare', { kind, a, b, out, shape: [size], aStrides: [1], bStrides: [1] });
+        const a = operand(calls, size, dtype, INPUT_OFFSETS[i]!);
+        const b = operand(calls, size, dtype, INPUT_OFFSETS[4 - i]!);
+        const out = calls.output(size, 'u32', { offset: OUTPUT_OFFSETS[i]! });
+        calls.run('compare', { kind, a, b, out, shape: [size], aStrides: [1], bStrides: [1] });
       });
-      const [a, b] = [operand(twin, 7, dtype, 1), operand(twin, 9, dtype, 3)];
-      const out = twin.output(63, 'u32');
-      twin.run('compare', { kind, a, b, out, shape: [9, 7], aStrides: [0, 1], bStrides: [1, 0] });
+      const [a, b] = [operand(calls, 7, dtype, 1), operand(calls, 9, dtype, 3)];
+      const out = calls.output(63, 'u32');
+      calls.run('compare', { kind, a, b, out, shape: [9, 7], aStrides: [0, 1], bStrides: [1, 0] });
       const wide = { shape: [2, 3, 2, 2, 5], aStrides: [30, 10, 0, 5, 1] };
-      twin.run('compare', {
+      calls.run('compare', {
         kind,
-        a: operand(twin, 60, dtype, 1),
-        b: operand(twin, 30, dtype, 1),
-        out: twin.output(120, 'u32'),
+        a: operand(calls, 60, dtype, 1),
+        b: operand(calls, 30, dtype, 1),
+        out: calls.output(120, 'u32'),
         ...wide,
         bStrides: [0, 10, 5, 0, 1],
       });
     }
     if (dtype === 'i32' || dtype === 'u32') {
-      const a = twin.anyBits(65, dtype);
-      const b = twin.anyBits(65, dtype);
+      const a = calls.anyBits(65, dtype);
+      const b = calls.anyBits(65, dtype);
       for (const kind of KINDS) {
-        const out = twin.output(65, 'u32');
-        twin.run('compare', { kind, a, b, out, shape: [65], aStrides: [1], bStrides: [1] });
+        const out = calls.output(65, 'u32');
+        calls.run('compare', { kind, a, b, out, shape: [65], aStrides: [1], bStrides: [1] });
       }
     }
   });
@@ -63,12 +63,12 @@ function compareCase(dtype: DType): ConformanceCase {
 
 /** Every value with every other. */
 function specialCase(dtype: DType): ConformanceCase {
-  return twinCase(`compare ${dtype} of NaN and infinities`, 'exact', (twin) => {
+  return recordedCase(`compare ${dtype} of NaN and infinities`, 'exact', (calls) => {
     const n = SPECIAL.length;
-    const x = twin.values(SPECIAL, dtype);
+    const x = calls.values(SPECIAL, dtype);
     for (const kind of KINDS) {
-      const out = twin.output(n * n, 'u32');
-      twin.run('compare', {
+      const out = calls.output(n * n, 'u32');
+      calls.run('compare', {
         kind,
         a: x,
         b: x,
@@ -82,26 +82,26 @@ function specialCase(dtype: DType): ConformanceCase {
 }
 
 function whereCase(dtype: DType, other: DType): ConformanceCase {
-  return twinCase(`where of ${dtype} and ${other}`, 'exact', (twin) => {
+  return recordedCase(`where of ${dtype} and ${other}`, 'exact', (calls) => {
     const special = dtype === 'i32' || dtype === 'u32' ? [0, 1, 2] : SPECIAL;
     const pick = (size: number, of: DType, offset: number) =>
-      twin.values(
-        Array.from({ length: size }, () => special[twin.random.integer(0, special.length)]!),
+      calls.values(
+        Array.from({ length: size }, () => special[calls.random.integer(0, special.length)]!),
         of,
         { offset },
       );
     SIZES.forEach((size, i) => {
-      const condition = operand(twin, size, i % 2 === 0 ? 'u32' : 'i32', INPUT_OFFSETS[i]!);
+      const condition = operand(calls, size, i % 2 === 0 ? 'u32' : 'i32', INPUT_OFFSETS[i]!);
       const a = pick(size, dtype, INPUT_OFFSETS[4 - i]!);
       const b = pick(size, other, INPUT_OFFSETS[i]!);
-      const out = twin.output(size, other, { offset: OUTPUT_OFFSETS[i]! });
+      const out = calls.output(size, other, { offset: OUTPUT_OFFSETS[i]! });
       const dense = { conditionStrides: [1], aStrides: [1], bStrides: [1] };
-      twin.run('where', { condition, a, b, out, shape: [size], ...dense });
+      calls.run('where', { condition, a, b, out, shape: [size], ...dense });
     });
-    const condition = operand(twin, 63, 'u32', 1);
+    const condition = operand(calls, 63, 'u32', 1);
     const [row, one] = [pick(7, dtype, 3), pick(1, other, 0)];
-    const out = twin.output(126, other);
+    const out = calls.output(126, other);
     const strides = { conditionStrides: [0, 7, 1], aStrides: [0, 0, 1], bStrides: [0, 0, 0] };
-    twin.run('where', { condition, a: row, b: one, out, shape: [2, 9, 7], ...strides });
+    calls.run('where', { condition, a: row, b: one, out, shape: [2, 9, 7], ...strides });
   });
 }

@@ -2,8 +2,8 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { View } from '../../view.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
-import type { Twin } from '../twin.js';
+import type { CallRecorder } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 
 const DTYPES = ['f32', 'f16', 'bf16', 'i32', 'u32'] as const;
 
@@ -43,31 +43,31 @@ const INTO_ANY: readonly Walk[] = [
 
 export function copyCases(): ConformanceCase[] {
   return DTYPES.map((dtype) =>
-    twinCase(`copyStrided ${dtype}`, 'exact', (twin) => {
+    recordedCase(`copyStrided ${dtype}`, 'exact', (calls) => {
       const is32 = dtype !== 'f16' && dtype !== 'bf16';
       for (const walk of [...INTO_DENSE, ...INTO_PART, ...(is32 ? INTO_ANY : [])]) {
-        const out = twin.output(reachOf(walk.shape, walk.outStrides, walk.outOffset), dtype, {
+        const out = calls.output(reachOf(walk.shape, walk.outStrides, walk.outOffset), dtype, {
           offset: 2,
         });
-        copy(twin, dtype, walk, out);
+        copy(calls, dtype, walk, out);
       }
-      concatenate(twin, dtype);
+      concatenate(calls, dtype);
     }),
   );
 }
 
 /** Two copies into one output, as cat does; the gap between them stays. */
-function concatenate(twin: Twin, dtype: DType): void {
-  const out = twin.output(7 * 12, dtype);
+function concatenate(calls: CallRecorder, dtype: DType): void {
+  const out = calls.output(7 * 12, dtype);
   const part = { shape: [7, 4], xStrides: [4, 1], outStrides: [12, 1] };
-  copy(twin, dtype, part, out);
-  copy(twin, dtype, { ...part, outOffset: 6 }, out);
+  copy(calls, dtype, part, out);
+  copy(calls, dtype, { ...part, outOffset: 6 }, out);
 }
 
-function copy(twin: Twin, dtype: DType, walk: Walk, out: View): void {
+function copy(calls: CallRecorder, dtype: DType, walk: Walk, out: View): void {
   const { shape, xStrides, outStrides, xOffset = 0, outOffset = 0 } = walk;
-  const x = twin.anyBits(reachOf(shape, xStrides, xOffset) + 3, dtype, { offset: 1 });
-  twin.run('copyStrided', { x, out, shape, xOffset, xStrides, outOffset, outStrides });
+  const x = calls.anyBits(reachOf(shape, xStrides, xOffset) + 3, dtype, { offset: 1 });
+  calls.run('copyStrided', { x, out, shape, xOffset, xStrides, outOffset, outStrides });
 }
 
 function reachOf(shape: readonly number[], strides: readonly number[], offset = 0): number {

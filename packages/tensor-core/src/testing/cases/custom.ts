@@ -1,7 +1,7 @@
 // Kernels of a user's own: any element of an input may be read, at any offset and in any dtype.
 
 import type { CustomKernel } from '../../kernel-calls/custom.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS, SIZES } from '../sizes.js';
 
 /** out[i] = x[last - i] * scale + ids[i mod 2], where the last parameter is an integer. */
@@ -21,15 +21,15 @@ const KERNEL: CustomKernel = {
 export function customCases(): ConformanceCase[] {
   return FLOATS.flatMap((from) =>
     FLOATS.map((to) =>
-      twinCase(`custom ${from} to ${to}`, 'arithmetic', (twin) => {
+      recordedCase(`custom ${from} to ${to}`, 'arithmetic', (calls) => {
         for (const size of SIZES) {
-          twin.run('custom', {
+          calls.run('custom', {
             kernel: KERNEL,
             inputs: {
-              x: twin.floats(size, from, { offset: 3 }),
-              ids: twin.values([-1, 2], 'i32', { offset: 70 }),
+              x: calls.floats(size, from, { offset: 3 }),
+              ids: calls.values([-1, 2], 'i32', { offset: 70 }),
             },
-            out: twin.output(size, to, { offset: 2 }),
+            out: calls.output(size, to, { offset: 2 }),
             shapes: { x: [size], ids: [2], out: [size] },
             params: { scale: 0.5, last: size - 1 },
           });

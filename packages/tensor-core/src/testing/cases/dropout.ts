@@ -1,7 +1,7 @@
 // dropout: the same elements dropped, whatever the size, the place and the counter.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
 
 /** Within a block of four, at carries of the counter's low word, far beyond it. */
@@ -20,39 +20,39 @@ export function dropoutCases(): ConformanceCase[] {
 // Inputs stay away from 0, so that a dropped element never passes for a kept one.
 
 function dropoutCase(from: DType, to: DType): ConformanceCase {
-  return twinCase(`dropout ${from} to ${to}`, 'arithmetic', (twin) => {
+  return recordedCase(`dropout ${from} to ${to}`, 'arithmetic', (calls) => {
     SIZES.forEach((size, i) => {
       const call = { p: 0.3, key0: 0x12345678, key1: 0x9abcdef0, counterOffset: 4 * i + i };
-      const x = twin.floats(size, from, { low: 0.5, high: 2, offset: INPUT_OFFSETS[i]! });
-      twin.run('dropout', {
+      const x = calls.floats(size, from, { low: 0.5, high: 2, offset: INPUT_OFFSETS[i]! });
+      calls.run('dropout', {
         x,
-        out: twin.output(size, to, { offset: OUTPUT_OFFSETS[i]! }),
+        out: calls.output(size, to, { offset: OUTPUT_OFFSETS[i]! }),
         ...call,
       });
-      const inPlace = twin.floats(size, from, { low: 0.5, high: 2, isWritten: true });
-      twin.run('dropout', { x: inPlace, out: inPlace, ...call });
+      const inPlace = calls.floats(size, from, { low: 0.5, high: 2, isWritten: true });
+      calls.run('dropout', { x: inPlace, out: inPlace, ...call });
     });
   });
 }
 
 function countersCase(): ConformanceCase {
-  return twinCase('dropout with counters up to 2^50', 'arithmetic', (twin) => {
+  return recordedCase('dropout with counters up to 2^50', 'arithmetic', (calls) => {
     for (const dtype of ['f32', 'f16'] as const) {
       for (const counterOffset of COUNTER_OFFSETS) {
-        const x = twin.floats(101, dtype, { low: 0.5, high: 2 });
-        const key = { key0: twin.random.bits(), key1: twin.random.bits() };
-        twin.run('dropout', { x, out: twin.output(101, dtype), p: 0.5, ...key, counterOffset });
+        const x = calls.floats(101, dtype, { low: 0.5, high: 2 });
+        const key = { key0: calls.random.bits(), key1: calls.random.bits() };
+        calls.run('dropout', { x, out: calls.output(101, dtype), p: 0.5, ...key, counterOffset });
       }
     }
   });
 }
 
 function probabilitiesCase(): ConformanceCase {
-  return twinCase('dropout with probabilities from 0 to almost 1', 'arithmetic', (twin) => {
+  return recordedCase('dropout with probabilities from 0 to almost 1', 'arithmetic', (calls) => {
     for (const p of PROBABILITIES) {
-      const x = twin.floats(1000, 'f32', { low: 0.5, high: 2 });
+      const x = calls.floats(1000, 'f32', { low: 0.5, high: 2 });
       const key = { key0: 0xffffffff, key1: 0 };
-      twin.run('dropout', { x, out: twin.output(1000, 'f32'), p, ...key, counterOffset: 0 });
+      calls.run('dropout', { x, out: calls.output(1000, 'f32'), p, ...key, counterOffset: 0 });
     }
   });
 }

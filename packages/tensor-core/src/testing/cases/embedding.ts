@@ -1,9 +1,9 @@
 // embedding and its gradient: repeated, absent and invalid ids.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import type { CallRecorder } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { Twin } from '../twin.js';
 
 /** [rows, cols, count]; odd 16-bit rows start in the middle of a word. */
 const SHAPES = [
@@ -25,22 +25,22 @@ export function embeddingCases(): ConformanceCase[] {
 }
 
 function embeddingCase(table: DType, out: DType): ConformanceCase {
-  return twinCase(`embedding ${table} to ${out}, and backward`, 'arithmetic', (twin) => {
+  return recordedCase(`embedding ${table} to ${out}, and backward`, 'arithmetic', (calls) => {
     for (const [rows, cols, count] of SHAPES) {
       for (const idType of ['i32', 'u32'] as const) {
         const extent = { rows, cols, count };
-        const ids = idsOf(twin, { rows, count, idType });
-        twin.run('embedding', {
+        const ids = idsOf(calls, { rows, count, idType });
+        calls.run('embedding', {
           ...extent,
-          table: twin.floats(rows * cols, table, { offset: 1 }),
+          table: calls.floats(rows * cols, table, { offset: 1 }),
           ids,
-          out: twin.output(count * cols, out, { offset: 2 }),
+          out: calls.output(count * cols, out, { offset: 2 }),
         });
-        twin.run('embeddingBackward', {
+        calls.run('embeddingBackward', {
           ...extent,
           ids,
-          dy: twin.floats(count * cols, out, { offset: 3 }),
-          dTable: twin.output(rows * cols, table, { offset: 2, tolerance: 'sum' }),
+          dy: calls.floats(count * cols, out, { offset: 3 }),
+          dTable: calls.output(rows * cols, table, { offset: 2, tolerance: 'sum' }),
         });
       }
     }
@@ -49,15 +49,15 @@ function embeddingCase(table: DType, out: DType): ConformanceCase {
 
 /** Mostly valid ids, among them the last row; some just outside, some far. */
 function idsOf(
-  twin: Twin,
+  calls: CallRecorder,
   { rows, count, idType }: { rows: number; count: number; idType: 'i32' | 'u32' },
 ) {
   const outside = idType === 'i32' ? [rows, -1, -(2 ** 31)] : [rows, 2 ** 31, 2 ** 32 - 1];
   const ids = Array.from({ length: count }, (_, i) => {
     if (i % 11 === 10) {
-      return outside[twin.random.integer(0, 3)]!;
+      return outside[calls.random.integer(0, 3)]!;
     }
-    return i === 0 ? rows - 1 : twin.random.integer(0, rows);
+    return i === 0 ? rows - 1 : calls.random.integer(0, rows);
   });
-  return twin.values(ids, idType, { offset: 1 });
+  return calls.values(ids, idType, { offset: 1 });
 }

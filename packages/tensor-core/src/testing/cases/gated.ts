@@ -2,7 +2,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { GateKind } from '../../kernel-calls/elementwise.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
 /** [rows, cols]; halves of odd 16-bit rows meet inside a word. */
@@ -25,31 +25,31 @@ export function gatedCases(): ConformanceCase[] {
 }
 
 function gatedCase(kind: GateKind, from: DType, to: DType): ConformanceCase {
-  return twinCase(`gated ${kind} ${from} to ${to}, and backward`, 'transcendental', (twin) => {
+  return recordedCase(`gated ${kind} ${from} to ${to}, and backward`, 'transcendental', (calls) => {
     for (const [rows, cols] of SHAPES) {
       const size = rows * cols;
-      const dy = twin.floats(size, to, { offset: 3 });
-      const gate = twin.floats(size, from, { low: -4, high: 4, offset: 1 });
-      const up = twin.floats(size, from, { offset: 70 });
+      const dy = calls.floats(size, to, { offset: 3 });
+      const gate = calls.floats(size, from, { low: -4, high: 4, offset: 1 });
+      const up = calls.floats(size, from, { offset: 70 });
       const apart = { kind, gate, up, rows, cols, row: cols };
-      twin.run('gated', { ...apart, out: twin.output(size, to, { offset: 2 }) });
+      calls.run('gated', { ...apart, out: calls.output(size, to, { offset: 2 }) });
       for (const of of ['gate', 'up'] as const) {
-        const out = twin.output(size, from, { offset: 66 });
-        twin.run('gatedBackward', { ...apart, of, dy, out });
+        const out = calls.output(size, from, { offset: 66 });
+        calls.run('gatedBackward', { ...apart, of, dy, out });
       }
-      const packed = twin.floats(2 * size, from, { low: -4, high: 4, offset: 3 });
+      const packed = calls.floats(2 * size, from, { low: -4, high: 4, offset: 3 });
       const length = 2 * size - cols;
       const halves = {
         kind,
-        gate: twin.slice(packed, 0, length),
-        up: twin.slice(packed, cols, length),
+        gate: calls.slice(packed, 0, length),
+        up: calls.slice(packed, cols, length),
         rows,
         cols,
         row: 2 * cols,
       };
-      twin.run('gated', { ...halves, out: twin.output(size, to) });
-      const out = twin.output(2 * size, from, { offset: 2 });
-      twin.run('gatedBackward', { ...halves, of: 'both', dy, out });
+      calls.run('gated', { ...halves, out: calls.output(size, to) });
+      const out = calls.output(2 * size, from, { offset: 2 });
+      calls.run('gatedBackward', { ...halves, of: 'both', dy, out });
     }
   });
 }

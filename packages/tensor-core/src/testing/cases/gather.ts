@@ -1,9 +1,9 @@
 // gather and its gradient, topK and cumSum, over rows and over inner axes.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import type { CallRecorder } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { Twin } from '../twin.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
 /** [outer, dim, inner, count] */
@@ -30,40 +30,40 @@ export function gatherCases(): ConformanceCase[] {
 }
 
 /** Repeated indices, and some outside. */
-function idsOf(twin: Twin, size: number, dim: number) {
+function idsOf(calls: CallRecorder, size: number, dim: number) {
   const ids = Array.from({ length: size }, (_, i) => {
     return i % 11 === 10
-      ? [dim, -1, -(2 ** 31)][twin.random.integer(0, 3)]!
-      : twin.random.integer(0, dim);
+      ? [dim, -1, -(2 ** 31)][calls.random.integer(0, 3)]!
+      : calls.random.integer(0, dim);
   });
-  return twin.values(ids, 'i32', { offset: 1 });
+  return calls.values(ids, 'i32', { offset: 1 });
 }
 
 function gatherCase(dtype: DType): ConformanceCase {
-  return twinCase(`gather ${dtype}, and backward`, 'exact', (twin) => {
+  return recordedCase(`gather ${dtype}, and backward`, 'exact', (calls) => {
     for (const [outer, dim, inner, count] of SHAPES) {
       const extent = { outer, dim, inner, count };
       const [all, picked] = [outer * dim * inner, outer * count * inner];
-      const ids = idsOf(twin, picked, dim);
-      const x = twin.floats(all, dtype, { offset: 1 });
-      twin.run('gather', { ...extent, x, ids, out: twin.output(picked, dtype, { offset: 2 }) });
-      const dy = twin.floats(picked, dtype, { offset: 3 });
-      const dx = twin.output(all, dtype, { offset: 2, tolerance: 'sum' });
-      twin.run('gatherBackward', { ...extent, ids, dy, dx });
+      const ids = idsOf(calls, picked, dim);
+      const x = calls.floats(all, dtype, { offset: 1 });
+      calls.run('gather', { ...extent, x, ids, out: calls.output(picked, dtype, { offset: 2 }) });
+      const dy = calls.floats(picked, dtype, { offset: 3 });
+      const dx = calls.output(all, dtype, { offset: 2, tolerance: 'sum' });
+      calls.run('gatherBackward', { ...extent, ids, dy, dx });
     }
   });
 }
 
 function gatherIntegersCase(): ConformanceCase {
-  return twinCase('gather of integers', 'exact', (twin) => {
+  return recordedCase('gather of integers', 'exact', (calls) => {
     for (const dtype of ['i32', 'u32'] as const) {
       const extent = { outer: 3, dim: 7, inner: 2, count: 5 };
-      const ids = idsOf(twin, 30, 7);
-      twin.run('gather', {
+      const ids = idsOf(calls, 30, 7);
+      calls.run('gather', {
         ...extent,
-        x: twin.anyBits(42, dtype),
+        x: calls.anyBits(42, dtype),
         ids,
-        out: twin.output(30, dtype),
+        out: calls.output(30, dtype),
       });
     }
   });
@@ -71,62 +71,62 @@ function gatherIntegersCase(): ConformanceCase {
 
 /** Coarse values, so that many are equal; up to all of an axis. */
 function topKCase(dtype: DType): ConformanceCase {
-  return twinCase(`topK ${dtype}`, 'exact', (twin) => {
+  return recordedCase(`topK ${dtype}`, 'exact', (calls) => {
     for (const [outer, dim, inner] of SHAPES) {
       const size = outer * dim * inner;
-      const values = Array.from({ length: size }, () => twin.random.integer(0, 12) / 4 - 1);
-      const x = twin.values(values, dtype, { offset: 3 });
+      const values = Array.from({ length: size }, () => calls.random.integer(0, 12) / 4 - 1);
+      const x = calls.values(values, dtype, { offset: 3 });
       for (const count of new Set([1, Math.min(dim, 5), Math.min(dim, 65)])) {
-        const out = twin.output(outer * count * inner, 'i32', { offset: 1 });
-        twin.run('topK', { x, out, outer, dim, inner, count });
+        const out = calls.output(outer * count * inner, 'i32', { offset: 1 });
+        calls.run('topK', { x, out, outer, dim, inner, count });
       }
     }
   });
 }
 
 function topKSpecialCase(dtype: DType): ConformanceCase {
-  return twinCase(`topK ${dtype} of NaN and infinities`, 'exact', (twin) => {
+  return recordedCase(`topK ${dtype} of NaN and infinities`, 'exact', (calls) => {
     const special = [-INF, 1, NAN, -0, INF, 0, NAN, -1, INF, -INF];
     const long = Array.from({ length: 70 }, (_, i) => special[(i * 7) % 10]!);
     if (dtype === 'f32') {
       // Infinity minus infinity is a NaN with its sign bit set on x86.
       const words = Uint32Array.of(0x3f800000, 0xffc00000, 0x7f800000, 0x7fc00000);
-      const x = twin.bits(words, dtype);
-      const out = twin.output(4, 'i32');
-      twin.run('topK', { x, out, outer: 1, dim: 4, inner: 1, count: 4 });
+      const x = calls.bits(words, dtype);
+      const out = calls.output(4, 'i32');
+      calls.run('topK', { x, out, outer: 1, dim: 4, inner: 1, count: 4 });
     }
     for (const values of [special, long]) {
       const dim = values.length;
-      const x = twin.values(values, dtype);
-      const out = twin.output(dim, 'i32');
-      twin.run('topK', { x, out, outer: 1, dim, inner: 1, count: dim });
-      const lowest = twin.values(new Array(dim).fill(-INF), dtype);
-      const first = twin.output(1, 'i32');
-      twin.run('topK', { x: lowest, out: first, outer: 1, dim, inner: 1, count: 1 });
+      const x = calls.values(values, dtype);
+      const out = calls.output(dim, 'i32');
+      calls.run('topK', { x, out, outer: 1, dim, inner: 1, count: dim });
+      const lowest = calls.values(new Array(dim).fill(-INF), dtype);
+      const first = calls.output(1, 'i32');
+      calls.run('topK', { x: lowest, out: first, outer: 1, dim, inner: 1, count: 1 });
     }
   });
 }
 
 function cumSumCase(dtype: DType): ConformanceCase {
-  return twinCase(`cumSum ${dtype}, from both ends`, 'sum', (twin) => {
+  return recordedCase(`cumSum ${dtype}, from both ends`, 'sum', (calls) => {
     for (const [outer, dim, inner] of SHAPES) {
       const size = outer * dim * inner;
       for (const isReverse of [false, true]) {
-        const x = twin.floats(size, dtype, { offset: 1 });
-        const out = twin.output(size, dtype, { offset: 2 });
-        twin.run('cumSum', { x, out, outer, dim, inner, isReverse });
+        const x = calls.floats(size, dtype, { offset: 1 });
+        const out = calls.output(size, dtype, { offset: 2 });
+        calls.run('cumSum', { x, out, outer, dim, inner, isReverse });
       }
     }
   });
 }
 
 function cumSumIntegersCase(): ConformanceCase {
-  return twinCase('cumSum of integers wraps', 'exact', (twin) => {
+  return recordedCase('cumSum of integers wraps', 'exact', (calls) => {
     for (const dtype of ['i32', 'u32'] as const) {
       for (const isReverse of [false, true]) {
-        const x = twin.anyBits(130, dtype, { offset: 1 });
-        const out = twin.output(130, dtype);
-        twin.run('cumSum', { x, out, outer: 2, dim: 65, inner: 1, isReverse });
+        const x = calls.anyBits(130, dtype, { offset: 1 });
+        const out = calls.output(130, dtype);
+        calls.run('cumSum', { x, out, outer: 2, dim: 65, inner: 1, isReverse });
       }
     }
   });
@@ -134,15 +134,15 @@ function cumSumIntegersCase(): ConformanceCase {
 
 /** What comes before them is untouched. */
 function cumSumSpecialCase(dtype: DType): ConformanceCase {
-  return twinCase(`cumSum ${dtype} of NaN and infinities`, 'sum', (twin) => {
+  return recordedCase(`cumSum ${dtype} of NaN and infinities`, 'sum', (calls) => {
     const rows = [NAN, INF, -INF].flatMap((value) =>
-      Array.from({ length: 65 }, (_, i) => (i === 31 ? value : twin.random.uniform(-1, 1))),
+      Array.from({ length: 65 }, (_, i) => (i === 31 ? value : calls.random.uniform(-1, 1))),
     );
     rows[40 + 65] = -INF;
     for (const isReverse of [false, true]) {
-      const x = twin.values(rows, dtype);
-      const out = twin.output(195, dtype);
-      twin.run('cumSum', { x, out, outer: 3, dim: 65, inner: 1, isReverse });
+      const x = calls.values(rows, dtype);
+      const out = calls.output(195, dtype);
+      calls.run('cumSum', { x, out, outer: 3, dim: 65, inner: 1, isReverse });
     }
   });
 }

@@ -2,7 +2,7 @@
 // row's work is tiny. Their operands take up to half a megabyte, so the device's views must hold
 // that.
 
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { manyNormCases } from './norm.js';
 
 /** Above WebGPU's limit, and so that the second row of the grid is partly filled. */
@@ -13,20 +13,25 @@ export function manyCases(): ConformanceCase[] {
 }
 
 function rowsCase(): ConformanceCase {
-  return twinCase('softmax of 65,601 rows', 'transcendental', (twin) => {
+  return recordedCase('softmax of 65,601 rows', 'transcendental', (calls) => {
     const extent = { rows: BEYOND_GRID, cols: 2, scale: 1, isLog: false };
-    const x = twin.floats(2 * BEYOND_GRID, 'f32');
-    twin.run('softmax', { x, out: twin.output(2 * BEYOND_GRID, 'f32'), ...extent, causalRows: 0 });
+    const x = calls.floats(2 * BEYOND_GRID, 'f32');
+    calls.run('softmax', {
+      x,
+      out: calls.output(2 * BEYOND_GRID, 'f32'),
+      ...extent,
+      causalRows: 0,
+    });
   });
 }
 
 function batchesCase(): ConformanceCase {
-  return twinCase('matmul of 65,601 batches', 'arithmetic', (twin) => {
+  return recordedCase('matmul of 65,601 batches', 'arithmetic', (calls) => {
     const size = 2 * BEYOND_GRID;
-    twin.run('matmul', {
-      a: twin.floats(BEYOND_GRID, 'f32'),
-      b: twin.floats(size, 'f32'),
-      out: twin.output(size, 'f32'),
+    calls.run('matmul', {
+      a: calls.floats(BEYOND_GRID, 'f32'),
+      b: calls.floats(size, 'f32'),
+      out: calls.output(size, 'f32'),
       bias: undefined,
       m: 1,
       n: 2,
@@ -48,28 +53,28 @@ function batchesCase(): ConformanceCase {
 
 /** 100,003 terms of one sign, over lines, columns and all. */
 function longSumCase(): ConformanceCase {
-  return twinCase('reduce and normNodes of 100,003 terms', 'longSum', (twin) => {
+  return recordedCase('reduce and normNodes of 100,003 terms', 'longSum', (calls) => {
     const size = 100_003;
-    const x = twin.floats(size, 'f32', { low: 0 });
+    const x = calls.floats(size, 'f32', { low: 0 });
     const whole = { outer: 1, dim: size, inner: 1 };
     for (const kind of ['sum', 'mean'] as const) {
-      twin.run('reduce', { kind, x, out: twin.output(1, 'f32'), ...whole });
+      calls.run('reduce', { kind, x, out: calls.output(1, 'f32'), ...whole });
     }
     const columns = { outer: 1, dim: 33_334, inner: 3 };
-    const part = twin.slice(x, 0, 100_002);
-    twin.run('reduce', { kind: 'sum', x: part, out: twin.output(3, 'f32'), ...columns });
-    const out = twin.output(4, 'f32');
-    twin.run('normNodes', { x, out, spans: [{ start: 0, length: size }], power: 2 });
+    const part = calls.slice(x, 0, 100_002);
+    calls.run('reduce', { kind: 'sum', x: part, out: calls.output(3, 'f32'), ...columns });
+    const out = calls.output(4, 'f32');
+    calls.run('normNodes', { x, out, spans: [{ start: 0, length: size }], power: 2 });
   });
 }
 
 /** More nodes, and more results of trees, than a grid has in one dimension. */
 function spansCase(): ConformanceCase {
-  return twinCase('normNodes and normTree of 65,601 spans', 'sum', (twin) => {
+  return recordedCase('normNodes and normTree of 65,601 spans', 'sum', (calls) => {
     const spans = Array.from({ length: BEYOND_GRID }, (_, start) => ({ start, length: 1 }));
-    const x = twin.floats(BEYOND_GRID, 'f32');
-    const output = () => twin.output(BEYOND_GRID, 'f32');
-    twin.run('normNodes', { x, out: output(), spans, power: 2 });
-    twin.run('normTree', { x, out: output(), spans, isMax: false });
+    const x = calls.floats(BEYOND_GRID, 'f32');
+    const output = () => calls.output(BEYOND_GRID, 'f32');
+    calls.run('normNodes', { x, out: output(), spans, power: 2 });
+    calls.run('normTree', { x, out: output(), spans, isMax: false });
   });
 }

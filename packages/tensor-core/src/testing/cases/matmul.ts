@@ -4,9 +4,9 @@ import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Epilogue } from '../../kernel-calls/products.js';
 import type { View } from '../../view.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import type { CallRecorder, FloatOptions } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { FloatOptions, Twin } from '../twin.js';
 
 type Call = KernelCalls['matmul'];
 
@@ -68,9 +68,9 @@ export function matmulCases(): ConformanceCase[] {
 
 function shapesCase(transposeA: boolean, transposeB: boolean): ConformanceCase {
   const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
-  return twinCase(`matmul ${letters} f32 of all shapes`, 'sum', (twin) => {
+  return recordedCase(`matmul ${letters} f32 of all shapes`, 'sum', (calls) => {
     for (const [m, n, k] of SHAPES) {
-      runDense(twin, ['f32', 'f32', 'f32'], { m, n, k, transposeA, transposeB });
+      runDense(calls, ['f32', 'f32', 'f32'], { m, n, k, transposeA, transposeB });
     }
   });
 }
@@ -80,7 +80,7 @@ function shapesCase(transposeA: boolean, transposeB: boolean): ConformanceCase {
  * longer ones too; and sums over so much of k that it is cut.
  */
 function alignedCase(dtype: DType): ConformanceCase {
-  return twinCase(`matmul ${dtype} of all shapes in aligned rows`, 'sum', (twin) => {
+  return recordedCase(`matmul ${dtype} of all shapes in aligned rows`, 'sum', (calls) => {
     const run = (
       extent: { m: number; n: number; k: number; transposeA: boolean; transposeB: boolean },
       { isLast = false, spare = 0 } = {},
@@ -89,16 +89,16 @@ function alignedCase(dtype: DType): ConformanceCase {
       const aRow = (transposeA ? m : k) + spare;
       const bRow = (transposeB ? k : n) + spare;
       const outRow = n + spare;
-      twin.run('matmul', {
+      calls.run('matmul', {
         ...PLAIN,
         ...extent,
         ...{ aRow, bRow, outRow },
-        a: twin.floats((transposeA ? k : m) * aRow, dtype, { offset: 4 }),
-        b: twin.floats((transposeB ? n : k) * bRow, dtype, { offset: 8 }),
-        bias: isLast ? twin.floats(n, dtype) : undefined,
+        a: calls.floats((transposeA ? k : m) * aRow, dtype, { offset: 4 }),
+        b: calls.floats((transposeB ? n : k) * bRow, dtype, { offset: 8 }),
+        bias: isLast ? calls.floats(n, dtype) : undefined,
         out: isLast
-          ? twin.floats(m * outRow, dtype, { offset: 4, isWritten: true })
-          : twin.output(m * outRow, dtype, { offset: 4, isWritten: true }),
+          ? calls.floats(m * outRow, dtype, { offset: 4, isWritten: true })
+          : calls.output(m * outRow, dtype, { offset: 4, isWritten: true }),
         alpha: isLast ? -0.125 : 1,
         accumulate: isLast,
       });
@@ -117,21 +117,21 @@ function alignedCase(dtype: DType): ConformanceCase {
 
 function dtypesCase(dtypes: readonly [DType, DType, DType]): ConformanceCase {
   const [a, b, out] = dtypes;
-  return twinCase(`matmul ${a} by ${b} to ${out}`, 'sum', (twin) => {
+  return recordedCase(`matmul ${a} by ${b} to ${out}`, 'sum', (calls) => {
     for (const [transposeA, transposeB] of TRANSPOSES) {
-      runDense(twin, dtypes, { m: 7, n: 5, k: 3, transposeA, transposeB });
-      runDense(twin, dtypes, { m: 33, n: 65, k: 63, transposeA, transposeB });
-      runDense(twin, dtypes, { m: 64, n: 64, k: 32, transposeA, transposeB });
+      runDense(calls, dtypes, { m: 7, n: 5, k: 3, transposeA, transposeB });
+      runDense(calls, dtypes, { m: 33, n: 65, k: 63, transposeA, transposeB });
+      runDense(calls, dtypes, { m: 64, n: 64, k: 32, transposeA, transposeB });
     }
   });
 }
 
 function epilogueCase(dtype: DType): ConformanceCase {
-  return twinCase(`matmul ${dtype} with alpha, bias and accumulation`, 'sum', (twin) => {
+  return recordedCase(`matmul ${dtype} with alpha, bias and accumulation`, 'sum', (calls) => {
     for (const [m, n, k] of EPILOGUE_SHAPES) {
       for (const accumulate of [false, true]) {
-        for (const bias of [undefined, twin.floats(n, dtype, { offset: 1 })]) {
-          runDense(twin, [dtype, dtype, dtype], { m, n, k, alpha: -0.125, accumulate, bias });
+        for (const bias of [undefined, calls.floats(n, dtype, { offset: 1 })]) {
+          runDense(calls, [dtype, dtype, dtype], { m, n, k, alpha: -0.125, accumulate, bias });
         }
       }
     }
@@ -139,11 +139,11 @@ function epilogueCase(dtype: DType): ConformanceCase {
 }
 
 function biasMixCase(): ConformanceCase {
-  return twinCase('matmul with a bias of another dtype', 'sum', (twin) => {
+  return recordedCase('matmul with a bias of another dtype', 'sum', (calls) => {
     const extent = { m: 9, n: 33, k: 20 };
-    const bias = (dtype: DType) => twin.floats(33, dtype, { offset: 1 });
-    runDense(twin, ['f16', 'f16', 'f16'], { ...extent, bias: bias('f32') });
-    runDense(twin, ['f32', 'f32', 'f32'], { ...extent, bias: bias('bf16') });
+    const bias = (dtype: DType) => calls.floats(33, dtype, { offset: 1 });
+    runDense(calls, ['f16', 'f16', 'f16'], { ...extent, bias: bias('f32') });
+    runDense(calls, ['f32', 'f32', 'f32'], { ...extent, bias: bias('bf16') });
   });
 }
 
@@ -151,7 +151,7 @@ function biasMixCase(): ConformanceCase {
  * Sums of what the product reads: in rows of vectors and others, in one part of k and in several.
  */
 function sumsCase(dtype: DType): ConformanceCase {
-  return twinCase(`matmul ${dtype} of all shapes with sums`, 'sum', (twin) => {
+  return recordedCase(`matmul ${dtype} of all shapes with sums`, 'sum', (calls) => {
     for (const [m, n, k, sumsType] of [
       [5, 7, 3, dtype],
       [130, 66, 33, 'f32'],
@@ -159,13 +159,13 @@ function sumsCase(dtype: DType): ConformanceCase {
     ] as const) {
       const extent = { m, n, k, transposeA: true, bRow: n, outRow: n, aRow: m };
       const operands = () => ({
-        a: twin.floats(k * m, dtype, { offset: 4 }),
-        b: twin.floats(k * n, dtype, { offset: 8 }),
-        out: twin.output(m * n, dtype, { offset: 4, isWritten: true }),
+        a: calls.floats(k * m, dtype, { offset: 4 }),
+        b: calls.floats(k * n, dtype, { offset: 8 }),
+        out: calls.output(m * n, dtype, { offset: 4, isWritten: true }),
       });
-      const sums = (size: number) => twin.output(size, sumsType, { offset: 2, isWritten: true });
-      twin.run('matmul', { ...PLAIN, ...extent, ...operands(), aSums: sums(m) });
-      twin.run('matmul', { ...PLAIN, ...extent, ...operands(), bSums: sums(n), alpha: 0.5 });
+      const sums = (size: number) => calls.output(size, sumsType, { offset: 2, isWritten: true });
+      calls.run('matmul', { ...PLAIN, ...extent, ...operands(), aSums: sums(m) });
+      calls.run('matmul', { ...PLAIN, ...extent, ...operands(), bSums: sums(n), alpha: 0.5 });
     }
   });
 }
@@ -175,59 +175,63 @@ function sumsCase(dtype: DType): ConformanceCase {
  * so much k that it is cut into parts.
  */
 function endingsCase(dtype: DType): ConformanceCase {
-  return twinCase(`matmul ${dtype} with every epilogue`, 'sum', (twin) => {
+  return recordedCase(`matmul ${dtype} with every epilogue`, 'sum', (calls) => {
     for (const [m, n, k, activation] of [
       [5, 7, 3, 'silu'],
       [36, 68, 20, 'geluTanh'],
       [12, 20, 1100, 'relu'],
     ] as const) {
-      const { end, like } = endings(twin, dtype, { m, n, k });
+      const { end, like } = endings(calls, dtype, { m, n, k });
       end({ kind: 'add', addend: like() }, { hasBias: true, accumulate: n === 7 });
-      const activated = twin.output(m * n, dtype, { offset: 4 });
+      const activated = calls.output(m * n, dtype, { offset: 4 });
       end({ kind: 'activate', activation, activated }, { hasBias: true });
       end({ kind: 'slope', activation, at: like() });
-      end(logitSlopes(twin, m, n));
+      end(logitSlopes(calls, m, n));
     }
   });
 }
 
 /** The two of them whose text is longest, and one after parts of k. */
 function longEndingsCase(): ConformanceCase {
-  return twinCase('matmul f32 of all shapes with an epilogue', 'sum', (twin) => {
+  return recordedCase('matmul f32 of all shapes with an epilogue', 'sum', (calls) => {
     const [m, n] = [36, 68];
-    const { end, like } = endings(twin, 'f32', { m, n, k: 20 });
+    const { end, like } = endings(calls, 'f32', { m, n, k: 20 });
     end({ kind: 'slope', activation: 'geluTanh', at: like() });
-    end(logitSlopes(twin, m, n));
-    const cut = endings(twin, 'f32', { m: 12, n: 20, k: 1100 });
+    end(logitSlopes(calls, m, n));
+    const cut = endings(calls, 'f32', { m: 12, n: 20, k: 1100 });
     cut.end({ kind: 'slope', activation: 'geluTanh', at: cut.like() });
   });
 }
 
-function endings(twin: Twin, dtype: DType, { m, n, k }: { m: number; n: number; k: number }) {
+function endings(
+  calls: CallRecorder,
+  dtype: DType,
+  { m, n, k }: { m: number; n: number; k: number },
+) {
   return {
     end: (epilogue: Epilogue, { accumulate = false, hasBias = false } = {}) =>
-      twin.run('matmul', {
+      calls.run('matmul', {
         ...PLAIN,
         ...{ m, n, k, aRow: k, bRow: n, outRow: n, accumulate, epilogue },
-        a: twin.floats(m * k, dtype, { offset: 4 }),
-        b: twin.floats(k * n, dtype, { offset: 8, low: -0.3, high: 0.3 }),
-        bias: hasBias ? twin.floats(n, dtype, { offset: 2 }) : undefined,
+        a: calls.floats(m * k, dtype, { offset: 4 }),
+        b: calls.floats(k * n, dtype, { offset: 8, low: -0.3, high: 0.3 }),
+        bias: hasBias ? calls.floats(n, dtype, { offset: 2 }) : undefined,
         out: accumulate
-          ? twin.floats(m * n, dtype, { offset: 4, isWritten: true })
-          : twin.output(m * n, dtype, { offset: 4 }),
+          ? calls.floats(m * n, dtype, { offset: 4, isWritten: true })
+          : calls.output(m * n, dtype, { offset: 4 }),
       }),
-    like: () => twin.floats(m * n, dtype, { offset: 8, low: -3, high: 3 }),
+    like: () => calls.floats(m * n, dtype, { offset: 8, low: -3, high: 3 }),
   };
 }
 
 /** Targets before the columns, in them, behind them, and no class at all. */
-function logitSlopes(twin: Twin, m: number, n: number): Epilogue {
+function logitSlopes(calls: CallRecorder, m: number, n: number): Epilogue {
   const ids = Array.from({ length: m }, (_, i) => [3, 6 + (i % n), 6 + n, -100][i % 4]!);
   return {
     kind: 'crossEntropyBackward',
-    targets: twin.values(ids, 'i32', { offset: 1 }),
-    lse: twin.floats(m, 'f32', { offset: 1, low: 1, high: 2 }),
-    dLoss: twin.floats(m, 'f32', { offset: 3 }),
+    targets: calls.values(ids, 'i32', { offset: 1 }),
+    lse: calls.floats(m, 'f32', { offset: 1, low: 1, high: 2 }),
+    dLoss: calls.floats(m, 'f32', { offset: 3 }),
     first: 6,
     classes: 7 + n,
   };
@@ -235,7 +239,7 @@ function logitSlopes(twin: Twin, m: number, n: number): Epilogue {
 
 /** Dense batches; with odd 16-bit matrices, words straddle rows and matrices. */
 function batchCase(dtype: DType): ConformanceCase {
-  return twinCase(`matmul ${dtype} batched and broadcast`, 'sum', (twin) => {
+  return recordedCase(`matmul ${dtype} batched and broadcast`, 'sum', (calls) => {
     for (const [m, n, k] of [
       [3, 5, 7],
       [1, 1, 3],
@@ -245,10 +249,10 @@ function batchCase(dtype: DType): ConformanceCase {
       const call = { ...PLAIN, m, n, k, aRow: k, bRow: n, outRow: n, batch: [2, 3] as const };
       const outBatch = [3 * outSize, outSize] as const;
       const run = (batches: Pick<Call, 'aBatch' | 'bBatch'>, accumulate: boolean) => {
-        const a = twin.floats(6 * aSize, dtype, { offset: 1 });
-        const b = twin.floats(6 * bSize, dtype, { offset: 3 });
-        const out = outputOf(twin, 6 * outSize, dtype, accumulate);
-        twin.run('matmul', { ...call, a, b, out, ...batches, outBatch, accumulate });
+        const a = calls.floats(6 * aSize, dtype, { offset: 1 });
+        const b = calls.floats(6 * bSize, dtype, { offset: 3 });
+        const out = outputOf(calls, 6 * outSize, dtype, accumulate);
+        calls.run('matmul', { ...call, a, b, out, ...batches, outBatch, accumulate });
       };
       const dense = { aBatch: [3 * aSize, aSize], bBatch: [3 * bSize, bSize] } as const;
       run(dense, false);
@@ -263,20 +267,20 @@ function batchCase(dtype: DType): ConformanceCase {
  * Heads of [batch, seq, heads * dim] without a copy: scores q k^T, weights by values, gradients.
  */
 function attentionCase(dtype: DType): ConformanceCase {
-  return twinCase(`matmul ${dtype} over interleaved heads`, 'sum', (twin) => {
+  return recordedCase(`matmul ${dtype} over interleaved heads`, 'sum', (calls) => {
     for (const seq of [10, 7]) {
-      attention(twin, dtype, seq);
+      attention(calls, dtype, seq);
     }
   });
 }
 
-function attention(twin: Twin, dtype: DType, seq: number): void {
+function attention(calls: CallRecorder, dtype: DType, seq: number): void {
   const [batch, heads, dim] = [2, 3, 6];
   const width = heads * dim;
   const flat = batch * seq * width;
   /** q, k or v of a buffer that holds the three side by side, as one product makes them. */
   const packed = (all: View, part: number) => ({
-    view: twin.slice(all, part * width, 3 * flat - part * width),
+    view: calls.slice(all, part * width, 3 * flat - part * width),
     row: 3 * width,
     batch: [seq * 3 * width, dim] as const,
   });
@@ -291,7 +295,7 @@ function attention(twin: Twin, dtype: DType, seq: number): void {
     [a, b, out]: readonly [Heads, Heads, Heads],
     spec: Pick<Call, 'm' | 'n' | 'k'> & Partial<Call>,
   ) =>
-    twin.run('matmul', {
+    calls.run('matmul', {
       ...PLAIN,
       batch: [batch, heads],
       a: a.view,
@@ -306,17 +310,17 @@ function attention(twin: Twin, dtype: DType, seq: number): void {
       ...spec,
     });
 
-  const qkv = twin.floats(3 * flat, dtype);
-  const weights = square(twin.floats(batch * heads * seq * seq, dtype));
-  const scores = square(twin.output(batch * heads * seq * seq, dtype));
+  const qkv = calls.floats(3 * flat, dtype);
+  const weights = square(calls.floats(batch * heads * seq * seq, dtype));
+  const scores = square(calls.output(batch * heads * seq * seq, dtype));
   const toScores = { m: seq, n: seq, k: dim, transposeB: true, alpha: 0.4 };
   run([packed(qkv, 0), packed(qkv, 1), scores], toScores);
   const toValues = { m: seq, n: dim, k: seq };
-  run([weights, packed(qkv, 2), merged(twin.output(flat, dtype))], toValues);
+  run([weights, packed(qkv, 2), merged(calls.output(flat, dtype))], toValues);
 
   // The gradients go into one buffer, each between the others.
-  const gradients = twin.output(3 * flat, dtype);
-  const dOut = merged(twin.floats(flat, dtype));
+  const gradients = calls.output(3 * flat, dtype);
+  const dOut = merged(calls.floats(flat, dtype));
   run([weights, packed(qkv, 1), packed(gradients, 0)], toValues);
   run([weights, packed(qkv, 0), packed(gradients, 1)], { ...toValues, transposeA: true });
   run([weights, dOut, packed(gradients, 2)], { ...toValues, transposeA: true });
@@ -324,28 +328,28 @@ function attention(twin: Twin, dtype: DType, seq: number): void {
 
 /** Rows longer than the matrix is wide: what lies between them must survive. */
 function stridedCase(): ConformanceCase {
-  return twinCase('matmul into and out of wider rows', 'sum', (twin) => {
+  return recordedCase('matmul into and out of wider rows', 'sum', (calls) => {
     for (const dtype of FLOATS) {
       for (const [transposeA, transposeB] of TRANSPOSES) {
         const [m, n, k] = [9, 34, 21];
         const [aRow, bRow, outRow] = [(transposeA ? m : k) + 5, (transposeB ? k : n) + 3, n + 4];
-        const a = twin.floats((transposeA ? k : m) * aRow, dtype, { offset: 1 });
-        const b = twin.floats((transposeB ? n : k) * bRow, dtype, { offset: 2 });
-        const out = twin.output(m * outRow, dtype, { offset: 2 });
+        const a = calls.floats((transposeA ? k : m) * aRow, dtype, { offset: 1 });
+        const b = calls.floats((transposeB ? n : k) * bRow, dtype, { offset: 2 });
+        const out = calls.output(m * outRow, dtype, { offset: 2 });
         const extent = { m, n, k, transposeA, transposeB, aRow, bRow, outRow };
-        twin.run('matmul', { ...PLAIN, ...extent, a, b, out });
+        calls.run('matmul', { ...PLAIN, ...extent, a, b, out });
       }
     }
   });
 }
 
 function sameBufferCase(): ConformanceCase {
-  return twinCase('matmul of a matrix by its own transpose', 'sum', (twin) => {
+  return recordedCase('matmul of a matrix by its own transpose', 'sum', (calls) => {
     for (const dtype of FLOATS) {
-      const x = twin.floats(33 * 20, dtype);
-      const out = twin.output(33 * 33, dtype);
+      const x = calls.floats(33 * 20, dtype);
+      const out = calls.output(33 * 33, dtype);
       const extent = { m: 33, n: 33, k: 20, transposeB: true, aRow: 20, bRow: 20, outRow: 33 };
-      twin.run('matmul', { ...PLAIN, ...extent, a: x, b: x, out });
+      calls.run('matmul', { ...PLAIN, ...extent, a: x, b: x, out });
     }
   });
 }
@@ -364,26 +368,26 @@ export const PLAIN = {
 } as const;
 
 function runDense(
-  twin: Twin,
+  calls: CallRecorder,
   [aType, bType, outType]: readonly [DType, DType, DType],
   options: { m: number; n: number; k: number } & Partial<
     Pick<Call, 'transposeA' | 'transposeB' | 'alpha' | 'accumulate' | 'bias'>
   >,
 ): void {
   const { m, n, k, transposeA = false, transposeB = false, accumulate = false } = options;
-  twin.run('matmul', {
+  calls.run('matmul', {
     ...PLAIN,
     ...options,
-    a: twin.floats(m * k, aType, { offset: 1 }),
-    b: twin.floats(k * n, bType, { offset: 3 }),
-    out: outputOf(twin, m * n, outType, accumulate),
+    a: calls.floats(m * k, aType, { offset: 1 }),
+    b: calls.floats(k * n, bType, { offset: 3 }),
+    out: outputOf(calls, m * n, outType, accumulate),
     aRow: transposeA ? m : k,
     bRow: transposeB ? k : n,
     outRow: n,
   });
 }
 
-function outputOf(twin: Twin, size: number, dtype: DType, accumulate: boolean): View {
+function outputOf(calls: CallRecorder, size: number, dtype: DType, accumulate: boolean): View {
   const options: FloatOptions = { offset: 2, isWritten: true };
-  return accumulate ? twin.floats(size, dtype, options) : twin.output(size, dtype, options);
+  return accumulate ? calls.floats(size, dtype, options) : calls.output(size, dtype, options);
 }

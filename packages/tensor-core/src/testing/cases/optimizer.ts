@@ -2,9 +2,9 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/updates.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import type { CallRecorder, FloatOptions } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { FloatOptions, Twin } from '../twin.js';
 
 const SIZE = 1000;
 const NUM_STEPS = 3;
@@ -28,35 +28,35 @@ export function optimizerCases(): ConformanceCase[] {
 }
 
 function adamCase(gradType: DType): ConformanceCase {
-  return twinCase(`adam with ${gradType} gradients`, 'transcendental', (twin) => {
+  return recordedCase(`adam with ${gradType} gradients`, 'transcendental', (calls) => {
     for (const hasScale of [false, true]) {
       const state = {
-        param: twin.floats(SIZE, 'f32', STATE),
-        expAvg: twin.values(new Array(SIZE).fill(0), 'f32', STATE),
-        expAvgSq: twin.values(new Array(SIZE).fill(0), 'f32', STATE),
-        gradScale: hasScale ? twin.values([0.25], 'f32', { offset: 1 }) : undefined,
+        param: calls.floats(SIZE, 'f32', STATE),
+        expAvg: calls.values(new Array(SIZE).fill(0), 'f32', STATE),
+        expAvgSq: calls.values(new Array(SIZE).fill(0), 'f32', STATE),
+        gradScale: hasScale ? calls.values([0.25], 'f32', { offset: 1 }) : undefined,
       };
       for (let step = 1; step <= NUM_STEPS; step++) {
-        const grad = twin.floats(SIZE, gradType, { low: 0.1, high: 2, offset: 3 });
+        const grad = calls.floats(SIZE, gradType, { low: 0.1, high: 2, offset: 3 });
         const groups = adamGroups(step);
-        twin.run('adam', { ...state, grad, groups, segments: SEGMENTS });
+        calls.run('adam', { ...state, grad, groups, segments: SEGMENTS });
       }
     }
   });
 }
 
 function sgdCase(gradType: DType): ConformanceCase {
-  return twinCase(`sgd with ${gradType} gradients`, 'arithmetic', (twin) => {
+  return recordedCase(`sgd with ${gradType} gradients`, 'arithmetic', (calls) => {
     for (const hasScale of [false, true]) {
       const state = {
-        param: twin.floats(SIZE, 'f32', STATE),
-        momentumBuffer: twin.floats(SIZE, 'f32', STATE), // the first step overwrites it
-        gradScale: hasScale ? twin.values([0.25], 'f32', { offset: 1 }) : undefined,
+        param: calls.floats(SIZE, 'f32', STATE),
+        momentumBuffer: calls.floats(SIZE, 'f32', STATE), // the first step overwrites it
+        gradScale: hasScale ? calls.values([0.25], 'f32', { offset: 1 }) : undefined,
       };
       for (let step = 1; step <= NUM_STEPS; step++) {
-        const grad = twin.floats(SIZE, gradType, { offset: 3 });
+        const grad = calls.floats(SIZE, gradType, { offset: 3 });
         const groups = sgdGroups(step === 1);
-        twin.run('sgd', { ...state, grad, groups, segments: SEGMENTS });
+        calls.run('sgd', { ...state, grad, groups, segments: SEGMENTS });
       }
     }
   });
@@ -64,7 +64,7 @@ function sgdCase(gradType: DType): ConformanceCase {
 
 /** More segments and groups than a small table in a uniform buffer would hold. */
 function manySegmentsCase(): ConformanceCase {
-  return twinCase('adam with 150 segments of 20 groups', 'transcendental', (twin) => {
+  return recordedCase('adam with 150 segments of 20 groups', 'transcendental', (calls) => {
     const segments = Array.from({ length: 150 }, (_, i) => {
       return { start: i * 7 + (i % 3), length: 1 + (i % 5), group: i % 20 };
     });
@@ -72,28 +72,28 @@ function manySegmentsCase(): ConformanceCase {
     const groups = Array.from({ length: 20 }, (_, i) => ({ ...first!, lr: 0.01 * (i + 1) }));
     const size = 150 * 7 + 5;
     const state = {
-      param: twin.floats(size, 'f32', { isWritten: true }),
-      expAvg: twin.floats(size, 'f32', { isWritten: true }),
-      expAvgSq: twin.floats(size, 'f32', { isWritten: true, low: 0.1 }),
+      param: calls.floats(size, 'f32', { isWritten: true }),
+      expAvg: calls.floats(size, 'f32', { isWritten: true }),
+      expAvgSq: calls.floats(size, 'f32', { isWritten: true, low: 0.1 }),
     };
-    const grad = twin.floats(size, 'f32');
-    twin.run('adam', { ...state, grad, gradScale: undefined, groups, segments });
+    const grad = calls.floats(size, 'f32');
+    calls.run('adam', { ...state, grad, gradScale: undefined, groups, segments });
   });
 }
 
 function noMomentumCase(): ConformanceCase {
-  return twinCase('sgd without a momentum buffer', 'arithmetic', (twin) => {
+  return recordedCase('sgd without a momentum buffer', 'arithmetic', (calls) => {
     const groups = sgdGroups(false).map((group) => ({ ...group, momentum: 0, nesterov: false }));
     const call = { groups, momentumBuffer: undefined, gradScale: undefined, segments: SEGMENTS };
-    const param = twin.floats(SIZE, 'f32', { isWritten: true });
-    twin.run('sgd', { ...call, param, grad: twin.floats(SIZE, 'f16') });
-    const single = parameterOfOne(twin);
-    twin.run('sgd', { ...call, ...single, segments: [{ start: 0, length: 1, group: 1 }] });
+    const param = calls.floats(SIZE, 'f32', { isWritten: true });
+    calls.run('sgd', { ...call, param, grad: calls.floats(SIZE, 'f16') });
+    const single = parameterOfOne(calls);
+    calls.run('sgd', { ...call, ...single, segments: [{ start: 0, length: 1, group: 1 }] });
   });
 }
 
-function parameterOfOne(twin: Twin) {
-  return { param: twin.floats(1, 'f32', { isWritten: true }), grad: twin.floats(1, 'bf16') };
+function parameterOfOne(calls: CallRecorder) {
+  return { param: calls.floats(1, 'f32', { isWritten: true }), grad: calls.floats(1, 'bf16') };
 }
 
 /** AdamW, Adam with decay in the gradient, Adam without decay. */

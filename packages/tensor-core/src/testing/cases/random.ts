@@ -1,6 +1,6 @@
 // random: equal to the bit, from any place of the stream, within bounds too.
 
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
 
 /** Places of the stream: in the middle of a block, and where the counter's words carry. */
@@ -26,35 +26,35 @@ const ENDS = Array.from({ length: 32 }, (_, octave) => [
 export function randomCases(): ConformanceCase[] {
   return [
     ...FLOATS.map((dtype) =>
-      twinCase(`random uniform ${dtype}`, 'exact', (twin) => {
+      recordedCase(`random uniform ${dtype}`, 'exact', (calls) => {
         SIZES.forEach((size, i) => {
-          const out = twin.output(size, dtype, { offset: OUTPUT_OFFSETS[i]! });
-          const key = { key0: twin.random.bits(), key1: twin.random.bits() };
+          const out = calls.output(size, dtype, { offset: OUTPUT_OFFSETS[i]! });
+          const key = { key0: calls.random.bits(), key1: calls.random.bits() };
           const call = { kind: 'uniform' as const, scale: 0.3 * 2 ** -24, first: 0, range: 0 };
-          twin.run('random', { ...call, ...key, out, counterOffset: OFFSETS[i]! });
+          calls.run('random', { ...call, ...key, out, counterOffset: OFFSETS[i]! });
         });
       }),
     ),
     ...FLOATS.map((dtype) =>
-      twinCase(`random normal ${dtype}`, 'exact', (twin) => {
+      recordedCase(`random normal ${dtype}`, 'exact', (calls) => {
         for (const [first, range] of RANGES) {
           SIZES.forEach((size, i) => {
-            const out = twin.output(size, dtype, { offset: OUTPUT_OFFSETS[i]! });
-            const key = { key0: twin.random.bits(), key1: twin.random.bits() };
+            const out = calls.output(size, dtype, { offset: OUTPUT_OFFSETS[i]! });
+            const key = { key0: calls.random.bits(), key1: calls.random.bits() };
             const call = { kind: 'normal' as const, scale: 0.02 * 2 ** -21, first, range };
-            twin.run('random', { ...call, ...key, out, counterOffset: OFFSETS[i]! });
+            calls.run('random', { ...call, ...key, out, counterOffset: OFFSETS[i]! });
           });
         }
       }),
     ),
-    twinCase('random normal at the ends of segments', 'exact', (twin) => {
+    recordedCase('random normal at the ends of segments', 'exact', (calls) => {
       for (const first of ENDS) {
         const call = { kind: 'normal' as const, scale: 2 ** -21, first, range: 1 };
-        twin.run('random', {
+        calls.run('random', {
           ...call,
           key0: 1,
           key1: 2,
-          out: twin.output(1, 'f32'),
+          out: calls.output(1, 'f32'),
           counterOffset: 0,
         });
       }

@@ -1,7 +1,7 @@
 // rmsNorm and its gradients, and both norms of a sum with a residual.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
 /** [rows, cols]: more rows than a part of the weight's gradient has, and rows of several blocks. */
@@ -28,73 +28,73 @@ export function rmsNormCases(): ConformanceCase[] {
 /** @param parameters dtype of the weight and the output; the input has `dtype`. */
 function rmsNormCase(dtype: DType, parameters: DType): ConformanceCase {
   const name = `rmsNorm ${dtype} with weight ${parameters}, and backward`;
-  return twinCase(name, 'sum', (twin) => {
+  return recordedCase(name, 'sum', (calls) => {
     for (const [i, [rows, cols]] of SHAPES.entries()) {
       const extent = { rows, cols, weightOffset: i % 2 };
       const none = { residual: undefined, sum: undefined };
-      const x = twin.floats(rows * cols, dtype, { low: -2, high: 3, offset: 1 });
-      const weight = twin.floats(cols, parameters, { offset: 3 });
-      const out = twin.output(rows * cols, parameters, { offset: 2 });
-      const rstd = twin.output(rows, 'f32');
-      twin.run('rmsNorm', { ...extent, ...none, x, weight, out, rstd, eps: 0.1 });
+      const x = calls.floats(rows * cols, dtype, { low: -2, high: 3, offset: 1 });
+      const weight = calls.floats(cols, parameters, { offset: 3 });
+      const out = calls.output(rows * cols, parameters, { offset: 2 });
+      const rstd = calls.output(rows, 'f32');
+      calls.run('rmsNorm', { ...extent, ...none, x, weight, out, rstd, eps: 0.1 });
 
-      const saved = { rstd: twin.floats(rows, 'f32', { low: 0.5, offset: 3 }) };
-      const dy = twin.floats(rows * cols, parameters, { offset: 3 });
-      const dx = twin.output(rows * cols, dtype);
-      const dWeight = twin.output(cols, parameters, { offset: 2 });
+      const saved = { rstd: calls.floats(rows, 'f32', { low: 0.5, offset: 3 }) };
+      const dy = calls.floats(rows * cols, parameters, { offset: 3 });
+      const dx = calls.output(rows * cols, dtype);
+      const dWeight = calls.output(cols, parameters, { offset: 2 });
       const call = { ...extent, x, weight, ...saved, dy, dx, dWeight };
-      twin.run('rmsNormBackward', { ...call, dSum: undefined });
+      calls.run('rmsNormBackward', { ...call, dSum: undefined });
     }
   });
 }
 
 function plainCase(): ConformanceCase {
-  return twinCase('rmsNorm without weight, or without one of its gradients', 'sum', (twin) => {
+  return recordedCase('rmsNorm without weight, or without one of its gradients', 'sum', (calls) => {
     const [rows, cols] = [7, 65];
     const extent = { rows, cols, weightOffset: 0 };
-    const x = twin.floats(rows * cols, 'f32');
-    const rstd = twin.floats(rows, 'f32', { low: 0.5 });
-    const dy = twin.floats(rows * cols, 'f32');
-    const weight = twin.floats(cols, 'f32');
-    const output = (size: number) => twin.output(size, 'f32');
+    const x = calls.floats(rows * cols, 'f32');
+    const rstd = calls.floats(rows, 'f32', { low: 0.5 });
+    const dy = calls.floats(rows * cols, 'f32');
+    const weight = calls.floats(cols, 'f32');
+    const output = (size: number) => calls.output(size, 'f32');
     const none = { residual: undefined, sum: undefined, dSum: undefined };
     const [out, made] = [output(rows * cols), output(rows)];
-    twin.run('rmsNorm', { ...extent, ...none, x, weight: undefined, out, rstd: made, eps: 1e-6 });
+    calls.run('rmsNorm', { ...extent, ...none, x, weight: undefined, out, rstd: made, eps: 1e-6 });
     const call = { ...extent, ...none, x, rstd, dy };
     const dx = output(rows * cols);
-    twin.run('rmsNormBackward', { ...call, weight: undefined, dx, dWeight: undefined });
+    calls.run('rmsNormBackward', { ...call, weight: undefined, dx, dWeight: undefined });
     const dWeight = output(cols);
-    twin.run('rmsNormBackward', { ...call, weight, dx: undefined, dWeight });
+    calls.run('rmsNormBackward', { ...call, weight, dx: undefined, dWeight });
   });
 }
 
 /** What is normalized is the sum as it was stored; the gradient of the sum comes on top. */
 function residualCase(dtype: DType): ConformanceCase {
-  return twinCase(`rmsNorm and layerNorm ${dtype} of a sum, and backward`, 'sum', (twin) => {
+  return recordedCase(`rmsNorm and layerNorm ${dtype} of a sum, and backward`, 'sum', (calls) => {
     for (const [rows, cols] of SHAPES) {
       const size = rows * cols;
       const extent = { rows, cols };
-      const x = twin.floats(size, dtype, { low: -2, high: 3, offset: 1 });
-      const residual = twin.floats(size, dtype, { offset: 3 });
-      const weight = twin.floats(cols, dtype);
+      const x = calls.floats(size, dtype, { low: -2, high: 3, offset: 1 });
+      const residual = calls.floats(size, dtype, { offset: 3 });
+      const weight = calls.floats(cols, dtype);
       const outputs = () => ({
-        sum: twin.output(size, dtype, { offset: 2 }),
-        out: twin.output(size, dtype),
-        rstd: twin.output(rows, 'f32'),
+        sum: calls.output(size, dtype, { offset: 2 }),
+        out: calls.output(size, dtype),
+        rstd: calls.output(rows, 'f32'),
       });
       const call = { ...extent, x, residual, weight, eps: 0.1 };
-      twin.run('rmsNorm', { ...call, ...outputs(), weightOffset: 1 });
-      const mean = twin.output(rows, 'f32');
-      twin.run('layerNorm', { ...call, ...outputs(), bias: undefined, mean });
+      calls.run('rmsNorm', { ...call, ...outputs(), weightOffset: 1 });
+      const mean = calls.output(rows, 'f32');
+      calls.run('layerNorm', { ...call, ...outputs(), bias: undefined, mean });
 
-      const rstd = twin.floats(rows, 'f32', { low: 0.5 });
-      const dy = twin.floats(size, dtype);
-      const dSum = twin.floats(size, dtype, { offset: 1 });
+      const rstd = calls.floats(rows, 'f32', { low: 0.5 });
+      const dy = calls.floats(size, dtype);
+      const dSum = calls.floats(size, dtype, { offset: 1 });
       const backward = { ...extent, x, weight, rstd, dy, dSum };
-      const dWeight = twin.output(cols, dtype);
-      const dx = () => twin.output(size, dtype, { offset: 2 });
-      twin.run('rmsNormBackward', { ...backward, weightOffset: 1, dx: dx(), dWeight });
-      twin.run('layerNormBackward', { ...backward, mean: twin.floats(rows, 'f32'), dx: dx() });
+      const dWeight = calls.output(cols, dtype);
+      const dx = () => calls.output(size, dtype, { offset: 2 });
+      calls.run('rmsNormBackward', { ...backward, weightOffset: 1, dx: dx(), dWeight });
+      calls.run('layerNormBackward', { ...backward, mean: calls.floats(rows, 'f32'), dx: dx() });
     }
   });
 }

@@ -1,7 +1,7 @@
 // rotary: halves, positions of either kind, heads that stay as they are, and the way back.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
 /** [tokens, heads, numRotated, half, period] */
@@ -25,19 +25,19 @@ export function rotaryCases(): ConformanceCase[] {
 }
 
 function rotaryCase(from: DType, to: DType): ConformanceCase {
-  return twinCase(`rotary ${from} to ${to}, and back`, 'transcendental', (twin) => {
+  return recordedCase(`rotary ${from} to ${to}, and back`, 'transcendental', (calls) => {
     for (const [i, [tokens, heads, numRotated, half, period]] of SHAPES.entries()) {
       const size = tokens * heads * 2 * half;
-      const words = Array.from({ length: 2 * half }, () => twin.random.bits());
-      const frequencies = twin.values(words, 'u32', { offset: 1 });
+      const words = Array.from({ length: 2 * half }, () => calls.random.bits());
+      const frequencies = calls.values(words, 'u32', { offset: 1 });
       const places = Array.from({ length: period }, (_, p) => FAR[p % FAR.length]!);
-      const listed = twin.values(places, 'i32', { offset: 3 });
+      const listed = calls.values(places, 'i32', { offset: 3 });
       for (const positions of [undefined, listed]) {
-        twin.run('rotary', {
-          x: twin.floats(size, from, { offset: 1 }),
+        calls.run('rotary', {
+          x: calls.floats(size, from, { offset: 1 }),
           frequencies,
           positions,
-          out: twin.output(size, to, { offset: 2 }),
+          out: calls.output(size, to, { offset: 2 }),
           tokens,
           heads,
           numRotated,

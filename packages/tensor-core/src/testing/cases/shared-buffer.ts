@@ -1,52 +1,52 @@
 // Operands apart in one buffer, read and written by one kernel: the seam allows it, and WebGPU's
 // bindings, 256 bytes apart and either read or written, do not.
 
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import type { CallRecorder } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { Twin } from '../twin.js';
 
 /** Elements between an input's end and an output's start, so that they share 256 bytes or not. */
 const GAPS = [0, 2, 300] as const;
 
 export function sharedBufferCases(): ConformanceCase[] {
   return [
-    twinCase('one buffer: input and output of affine', 'arithmetic', affine),
-    twinCase('one buffer: both inputs and the output of binary', 'arithmetic', binary),
-    twinCase('one buffer: operands of matmul', 'sum', matmul),
-    twinCase('one buffer: outputs of layerNorm', 'sum', layerNorm),
-    twinCase('one buffer: state of adam', 'transcendental', adam),
+    recordedCase('one buffer: input and output of affine', 'arithmetic', affine),
+    recordedCase('one buffer: both inputs and the output of binary', 'arithmetic', binary),
+    recordedCase('one buffer: operands of matmul', 'sum', matmul),
+    recordedCase('one buffer: outputs of layerNorm', 'sum', layerNorm),
+    recordedCase('one buffer: state of adam', 'transcendental', adam),
   ];
 }
 
-function affine(twin: Twin): void {
+function affine(calls: CallRecorder): void {
   for (const dtype of FLOATS) {
     for (const gap of GAPS) {
-      const flat = twin.floats(2 * 66 + gap, dtype, { isWritten: true });
-      const [low, high] = [twin.slice(flat, 0, 65), twin.slice(flat, 66 + gap, 65)];
-      twin.run('affine', { x: low, out: high, scale: 2, shift: 1 });
-      twin.run('affine', { x: high, out: low, scale: 0.5, shift: 1 });
+      const flat = calls.floats(2 * 66 + gap, dtype, { isWritten: true });
+      const [low, high] = [calls.slice(flat, 0, 65), calls.slice(flat, 66 + gap, 65)];
+      calls.run('affine', { x: low, out: high, scale: 2, shift: 1 });
+      calls.run('affine', { x: high, out: low, scale: 0.5, shift: 1 });
     }
   }
 }
 
-function binary(twin: Twin): void {
+function binary(calls: CallRecorder): void {
   const walk = { shape: [64], aStrides: [1], bStrides: [1] };
   for (const gap of GAPS) {
-    const flat = twin.floats(3 * 64 + 2 * gap, 'f32', { isWritten: true });
-    const part = (i: number) => twin.slice(flat, i * (64 + gap), 64);
-    twin.run('binary', { kind: 'add', a: part(0), b: part(1), out: part(2), ...walk });
-    twin.run('binary', { kind: 'mul', a: part(0), b: part(1), out: part(1), ...walk });
+    const flat = calls.floats(3 * 64 + 2 * gap, 'f32', { isWritten: true });
+    const part = (i: number) => calls.slice(flat, i * (64 + gap), 64);
+    calls.run('binary', { kind: 'add', a: part(0), b: part(1), out: part(2), ...walk });
+    calls.run('binary', { kind: 'mul', a: part(0), b: part(1), out: part(1), ...walk });
   }
 }
 
-function matmul(twin: Twin): void {
+function matmul(calls: CallRecorder): void {
   for (const dtype of ['f32', 'f16'] as const) {
-    const flat = twin.floats(1200, dtype, { isWritten: true });
-    twin.run('matmul', {
-      a: twin.slice(flat, 1, 60),
-      b: twin.slice(flat, 700, 120),
-      out: twin.slice(flat, 300, 200),
-      bias: twin.slice(flat, 1101, 20),
+    const flat = calls.floats(1200, dtype, { isWritten: true });
+    calls.run('matmul', {
+      a: calls.slice(flat, 1, 60),
+      b: calls.slice(flat, 700, 120),
+      out: calls.slice(flat, 300, 200),
+      bias: calls.slice(flat, 1101, 20),
       m: 10,
       n: 20,
       k: 6,
@@ -65,30 +65,30 @@ function matmul(twin: Twin): void {
   }
 }
 
-function layerNorm(twin: Twin): void {
-  const flat = twin.floats(1000, 'f32', { isWritten: true });
-  twin.run('layerNorm', {
-    x: twin.slice(flat, 1, 7 * 33),
-    weight: twin.slice(flat, 900, 33),
-    bias: twin.slice(flat, 940, 33),
-    out: twin.slice(flat, 400, 7 * 33),
-    mean: twin.slice(flat, 700, 7),
-    rstd: twin.slice(flat, 707, 7),
+function layerNorm(calls: CallRecorder): void {
+  const flat = calls.floats(1000, 'f32', { isWritten: true });
+  calls.run('layerNorm', {
+    x: calls.slice(flat, 1, 7 * 33),
+    weight: calls.slice(flat, 900, 33),
+    bias: calls.slice(flat, 940, 33),
+    out: calls.slice(flat, 400, 7 * 33),
+    mean: calls.slice(flat, 700, 7),
+    rstd: calls.slice(flat, 707, 7),
     rows: 7,
     cols: 33,
     eps: 0.1,
   });
 }
 
-function adam(twin: Twin): void {
-  const flat = twin.floats(500, 'f32', { isWritten: true, low: 0.1 });
+function adam(calls: CallRecorder): void {
+  const flat = calls.floats(500, 'f32', { isWritten: true, low: 0.1 });
   const group = { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weightDecay: 0.1 };
-  twin.run('adam', {
-    param: twin.slice(flat, 0, 101),
-    grad: twin.slice(flat, 101, 101),
-    expAvg: twin.slice(flat, 202, 101),
-    expAvgSq: twin.slice(flat, 303, 101),
-    gradScale: twin.slice(flat, 450, 1),
+  calls.run('adam', {
+    param: calls.slice(flat, 0, 101),
+    grad: calls.slice(flat, 101, 101),
+    expAvg: calls.slice(flat, 202, 101),
+    expAvgSq: calls.slice(flat, 303, 101),
+    gradScale: calls.slice(flat, 450, 1),
     groups: [{ ...group, biasCorrection1: 0.2, biasCorrection2: 0.1, decoupled: true }],
     segments: [{ start: 2, length: 90, group: 0 }],
   });

@@ -1,7 +1,7 @@
 // softmax and log-softmax, plain and causal, and their gradients.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
 /** [rows, cols], rows of odd 16-bit length share a word with the next. */
@@ -36,57 +36,57 @@ export function softmaxCases(): ConformanceCase[] {
 }
 
 function plainCase(from: DType, to: DType): ConformanceCase {
-  return twinCase(`softmax ${from} to ${to}, and backward`, 'transcendental', (twin) => {
+  return recordedCase(`softmax ${from} to ${to}, and backward`, 'transcendental', (calls) => {
     for (const [rows, cols] of SHAPES) {
       for (const isLog of [false, true]) {
         const size = rows * cols;
         const call = { rows, cols, scale: 0.7, isLog };
-        const x = twin.floats(size, from, { low: -4, high: 4, offset: 1 });
-        const out = twin.output(size, to, { offset: 2 });
-        twin.run('softmax', { ...call, x, out, causalRows: 0 });
+        const x = calls.floats(size, from, { low: -4, high: 4, offset: 1 });
+        const out = calls.output(size, to, { offset: 2 });
+        calls.run('softmax', { ...call, x, out, causalRows: 0 });
         const y = isLog
-          ? twin.floats(size, to, { low: -8, high: -4, offset: 3 })
-          : twin.floats(size, to, { low: 0, high: 2 / cols, offset: 3 });
-        const dy = twin.floats(size, to, { offset: 1 });
-        const dx = twin.output(size, from, { tolerance: 'sum' });
-        twin.run('softmaxBackward', { ...call, y, dy, out: dx });
+          ? calls.floats(size, to, { low: -8, high: -4, offset: 3 })
+          : calls.floats(size, to, { low: 0, high: 2 / cols, offset: 3 });
+        const dy = calls.floats(size, to, { offset: 1 });
+        const dx = calls.output(size, from, { tolerance: 'sum' });
+        calls.run('softmaxBackward', { ...call, y, dy, out: dx });
       }
     }
   });
 }
 
 function causalCase(dtype: DType): ConformanceCase {
-  return twinCase(`softmax ${dtype} causal`, 'transcendental', (twin) => {
+  return recordedCase(`softmax ${dtype} causal`, 'transcendental', (calls) => {
     for (const [rows, cols, causalRows] of CAUSAL_SHAPES) {
       for (const isLog of [false, true]) {
-        const x = twin.floats(rows * cols, dtype, { low: -4, high: 4, offset: 1 });
-        const out = twin.output(rows * cols, dtype);
-        twin.run('softmax', { x, out, rows, cols, scale: 0.5, isLog, causalRows });
+        const x = calls.floats(rows * cols, dtype, { low: -4, high: 4, offset: 1 });
+        const out = calls.output(rows * cols, dtype);
+        calls.run('softmax', { x, out, rows, cols, scale: 0.5, isLog, causalRows });
       }
     }
   });
 }
 
 function inPlaceCase(dtype: DType): ConformanceCase {
-  return twinCase(`softmax ${dtype} in place`, 'transcendental', (twin) => {
+  return recordedCase(`softmax ${dtype} in place`, 'transcendental', (calls) => {
     const extent = { rows: 9, cols: 65, scale: 1.5 };
     for (const causalRows of [0, 9]) {
-      const x = twin.floats(585, dtype, { isWritten: true });
-      twin.run('softmax', { ...extent, x, out: x, isLog: false, causalRows });
+      const x = calls.floats(585, dtype, { isWritten: true });
+      calls.run('softmax', { ...extent, x, out: x, isLog: false, causalRows });
     }
-    const y = twin.floats(585, dtype, { low: 0, high: 0.03 });
-    const dy = twin.floats(585, dtype, { isWritten: true });
-    twin.run('softmaxBackward', { ...extent, y, dy, out: dy, isLog: false });
+    const y = calls.floats(585, dtype, { low: 0, high: 0.03 });
+    const dy = calls.floats(585, dtype, { isWritten: true });
+    calls.run('softmaxBackward', { ...extent, y, dy, out: dy, isLog: false });
   });
 }
 
 /** Without the row's maximum taken out first, exp overflows. */
 function extremeCase(): ConformanceCase {
-  return twinCase('softmax of large scores', 'transcendental', (twin) => {
+  return recordedCase('softmax of large scores', 'transcendental', (calls) => {
     const lowest = Number.NEGATIVE_INFINITY;
-    const x = twin.values([3e4, 3e4, -3e4, -200, -200, -201, 1, lowest, 2], 'f32');
+    const x = calls.values([3e4, 3e4, -3e4, -200, -200, -201, 1, lowest, 2], 'f32');
     const extent = { rows: 3, cols: 3, scale: 1, causalRows: 0 };
-    twin.run('softmax', { x, out: twin.output(9, 'f32'), ...extent, isLog: false });
-    twin.run('softmax', { x, out: twin.output(9, 'f32'), ...extent, isLog: true });
+    calls.run('softmax', { x, out: calls.output(9, 'f32'), ...extent, isLog: false });
+    calls.run('softmax', { x, out: calls.output(9, 'f32'), ...extent, isLog: true });
   });
 }

@@ -4,9 +4,9 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind } from '../../kernel-calls/elementwise.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import type { CallRecorder } from '../call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
-import type { Twin } from '../twin.js';
 import { UNARY_KINDS } from './elementwise.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
@@ -44,59 +44,59 @@ export function specialValueCases(): ConformanceCase[] {
 }
 
 function fillCase(): ConformanceCase {
-  return twinCase('fill with NaN, infinities and more than fits', 'exact', (twin) => {
+  return recordedCase('fill with NaN, infinities and more than fits', 'exact', (calls) => {
     for (const dtype of [...FLOATS, 'i32', 'u32'] as const) {
       for (const value of [NAN, INF, -INF, 7e4, -7e4, 1e39, 65519, 65520]) {
-        twin.run('fill', { out: twin.output(5, dtype), value });
+        calls.run('fill', { out: calls.output(5, dtype), value });
       }
     }
   });
 }
 
 function unaryCase(dtype: DType): ConformanceCase {
-  return twinCase(
+  return recordedCase(
     `unary ${dtype} of NaN and infinities, and backward`,
     'transcendental',
-    (twin) => {
-      const x = twin.values(SPECIAL, dtype);
-      const ones = twin.values(new Array(SPECIAL.length).fill(1), dtype);
+    (calls) => {
+      const x = calls.values(SPECIAL, dtype);
+      const ones = calls.values(new Array(SPECIAL.length).fill(1), dtype);
       const moderate = [0.75, -0.5, 0].map((value) =>
-        twin.values(new Array(SPECIAL.length).fill(value), dtype),
+        calls.values(new Array(SPECIAL.length).fill(value), dtype),
       );
-      const output = () => twin.output(SPECIAL.length, dtype);
+      const output = () => calls.output(SPECIAL.length, dtype);
       for (const kind of UNARY_KINDS) {
-        twin.run('unary', { kind, x, out: output() });
-        twin.run('unaryBackward', { kind, x, dy: ones, out: output() });
+        calls.run('unary', { kind, x, out: output() });
+        calls.run('unaryBackward', { kind, x, dy: ones, out: output() });
         for (const at of moderate) {
-          twin.run('unaryBackward', { kind, x: at, dy: x, out: output() });
+          calls.run('unaryBackward', { kind, x: at, dy: x, out: output() });
         }
       }
-      twin.run('affine', { x, out: output(), scale: 2, shift: 1 });
-      twin.run('affine', { x, out: output(), scale: 0, shift: 1 });
-      twin.run('affine', { x: ones, out: output(), scale: INF, shift: NAN });
+      calls.run('affine', { x, out: output(), scale: 2, shift: 1 });
+      calls.run('affine', { x, out: output(), scale: 0, shift: 1 });
+      calls.run('affine', { x: ones, out: output(), scale: INF, shift: NAN });
     },
   );
 }
 
 /** In either half and in the gradient; the other operands are moderate. */
 function gateCase(dtype: DType): ConformanceCase {
-  return twinCase(
+  return recordedCase(
     `gated ${dtype} of NaN and infinities, and backward`,
     'transcendental',
-    (twin) => {
+    (calls) => {
       const cols = SPECIAL.length;
       const extent = { rows: 1, cols, row: cols };
-      const special = twin.values(SPECIAL, dtype);
-      const plain = twin.floats(cols, dtype, { low: 0.5 });
+      const special = calls.values(SPECIAL, dtype);
+      const plain = calls.floats(cols, dtype, { low: 0.5 });
       for (const kind of ['silu', 'gelu', 'geluTanh'] as const) {
         for (const [gate, up, dy] of [
           [special, plain, plain],
           [plain, special, plain],
           [plain, plain, special],
         ] as const) {
-          twin.run('gated', { kind, gate, up, out: twin.output(cols, dtype), ...extent });
-          const out = twin.output(2 * cols, dtype);
-          twin.run('gatedBackward', { kind, of: 'both', gate, up, dy, out, ...extent });
+          calls.run('gated', { kind, gate, up, out: calls.output(cols, dtype), ...extent });
+          const out = calls.output(2 * cols, dtype);
+          calls.run('gatedBackward', { kind, of: 'both', gate, up, dy, out, ...extent });
         }
       }
     },
@@ -105,88 +105,95 @@ function gateCase(dtype: DType): ConformanceCase {
 
 /** Every value with every other, dense and broadcast. */
 function binaryCase(dtype: DType): ConformanceCase {
-  return twinCase(`binary ${dtype} of NaN and infinities`, 'transcendental', (twin) => {
+  return recordedCase(`binary ${dtype} of NaN and infinities`, 'transcendental', (calls) => {
     const n = SPECIAL.length;
     const size = n * n;
     const pick = (of: (i: number) => number) =>
-      twin.values(
+      calls.values(
         Array.from({ length: size }, (_, i) => SPECIAL[of(i)]!),
         dtype,
       );
     const [a, b] = [pick((i) => Math.floor(i / n)), pick((i) => i % n)];
-    const column = twin.values(SPECIAL, dtype);
+    const column = calls.values(SPECIAL, dtype);
     for (const kind of BINARY_KINDS) {
       const dense = { shape: [size], aStrides: [1], bStrides: [1] };
-      twin.run('binary', { kind, a, b, out: twin.output(size, dtype), ...dense });
+      calls.run('binary', { kind, a, b, out: calls.output(size, dtype), ...dense });
       const broadcast = { shape: [n, n], aStrides: [1, 0], bStrides: [0, 1] };
-      const out = twin.output(size, dtype);
-      twin.run('binary', { kind, a: column, b: column, out, ...broadcast });
+      const out = calls.output(size, dtype);
+      calls.run('binary', { kind, a: column, b: column, out, ...broadcast });
     }
   });
 }
 
 /** Results around the largest number of the dtype: rounded to it, or infinite. */
 function overflowCase(dtype: DType): ConformanceCase {
-  return twinCase(`overflow of ${dtype} through ops`, 'arithmetic', (twin) => {
+  return recordedCase(`overflow of ${dtype} through ops`, 'arithmetic', (calls) => {
     const largest = { f32: 3.4e38, f16: 65504, bf16: 3.38e38 }[dtype as 'f32' | 'f16' | 'bf16'];
-    const x = twin.values([largest, -largest, largest / 2, 1, 0.25], dtype);
-    const output = () => twin.output(5, dtype);
+    const x = calls.values([largest, -largest, largest / 2, 1, 0.25], dtype);
+    const output = () => calls.output(5, dtype);
     const dense = { shape: [5], aStrides: [1], bStrides: [1] };
     for (const kind of ['add', 'mul'] as const) {
-      twin.run('binary', { kind, a: x, b: x, out: output(), ...dense });
+      calls.run('binary', { kind, a: x, b: x, out: output(), ...dense });
     }
-    twin.run('unary', { kind: 'square', x, out: output() });
-    twin.run('affine', { x, out: output(), scale: -4, shift: 1 });
-    twin.run('dropout', { x, out: output(), p: 0.75, key0: 1, key1: 2, counterOffset: 0 });
+    calls.run('unary', { kind: 'square', x, out: output() });
+    calls.run('affine', { x, out: output(), scale: -4, shift: 1 });
+    calls.run('dropout', { x, out: output(), p: 0.75, key0: 1, key1: 2, counterOffset: 0 });
     const call = { x, outer: 1, dim: 5, inner: 1 };
-    twin.run('reduce', { ...call, kind: 'sum', out: twin.output(1, dtype) });
-    twin.run('reduce', { ...call, kind: 'sum', out: twin.output(1, 'f32') });
+    calls.run('reduce', { ...call, kind: 'sum', out: calls.output(1, dtype) });
+    calls.run('reduce', { ...call, kind: 'sum', out: calls.output(1, 'f32') });
   });
 }
 
 /** Small results by their ratio: an absolute bound of 5e-6 takes any of them for 0. */
 function tailCase(): ConformanceCase {
-  return twinCase('exp, sigmoid and pow of small results', 'tail', (twin) => {
-    const x = twin.values([-1, -10, -20, -40, -60, -80, -87], 'f32');
-    const output = () => twin.output(7, 'f32');
+  return recordedCase('exp, sigmoid and pow of small results', 'tail', (calls) => {
+    const x = calls.values([-1, -10, -20, -40, -60, -80, -87], 'f32');
+    const output = () => calls.output(7, 'f32');
     for (const kind of ['exp', 'sigmoid'] as const) {
-      twin.run('unary', { kind, x, out: output() });
-      twin.run('unaryBackward', {
+      calls.run('unary', { kind, x, out: output() });
+      calls.run('unaryBackward', {
         kind,
         x,
-        dy: twin.floats(7, 'f32', { low: 0.5 }),
+        dy: calls.floats(7, 'f32', { low: 0.5 }),
         out: output(),
       });
     }
-    const [a, b] = [twin.values(new Array(7).fill(Math.E), 'f32'), x];
+    const [a, b] = [calls.values(new Array(7).fill(Math.E), 'f32'), x];
     const dense = { shape: [7], aStrides: [1], bStrides: [1] };
-    twin.run('binary', { kind: 'pow', a, b, out: output(), ...dense });
+    calls.run('binary', { kind: 'pow', a, b, out: output(), ...dense });
   });
 }
 
 function reduceCase(dtype: DType): ConformanceCase {
-  return twinCase(`reduce ${dtype} of NaN and infinities`, 'sum', (twin) => {
+  return recordedCase(`reduce ${dtype} of NaN and infinities`, 'sum', (calls) => {
     for (const kind of ['sum', 'mean', 'max', 'min'] as const) {
       for (const value of [NAN, INF, -INF]) {
-        const rows = PLACES.map((place) => withValue(twin, 65, place, value));
-        const x = twin.values(rows.flat(), dtype, { offset: 1 });
+        const rows = PLACES.map((place) => withValue(calls, 65, place, value));
+        const x = calls.values(rows.flat(), dtype, { offset: 1 });
         const outer = PLACES.length;
-        const out = twin.output(outer, dtype);
-        twin.run('reduce', { kind, x, out, outer, dim: 65, inner: 1 });
-        const columns = twin.output(65, dtype);
-        twin.run('reduce', { kind, x, out: columns, outer: 1, dim: outer, inner: 65 });
+        const out = calls.output(outer, dtype);
+        calls.run('reduce', { kind, x, out, outer, dim: 65, inner: 1 });
+        const columns = calls.output(65, dtype);
+        calls.run('reduce', { kind, x, out: columns, outer: 1, dim: outer, inner: 65 });
       }
-      const mixed = [...withValue(twin, 5000, 4097, INF)];
+      const mixed = [...withValue(calls, 5000, 4097, INF)];
       mixed[17] = -INF; // their sum is NaN
-      for (const values of [mixed, withValue(twin, 5000, 4999, NAN)]) {
-        const x = twin.values(values, dtype);
-        twin.run('reduce', { kind, x, out: twin.output(1, dtype), outer: 1, dim: 5000, inner: 1 });
+      for (const values of [mixed, withValue(calls, 5000, 4999, NAN)]) {
+        const x = calls.values(values, dtype);
+        calls.run('reduce', {
+          kind,
+          x,
+          out: calls.output(1, dtype),
+          outer: 1,
+          dim: 5000,
+          inner: 1,
+        });
       }
-      const lowest = twin.values(new Array(65).fill(-INF), dtype);
-      twin.run('reduce', {
+      const lowest = calls.values(new Array(65).fill(-INF), dtype);
+      calls.run('reduce', {
         kind,
         x: lowest,
-        out: twin.output(1, dtype),
+        out: calls.output(1, dtype),
         outer: 1,
         dim: 65,
         inner: 1,
@@ -197,36 +204,36 @@ function reduceCase(dtype: DType): ConformanceCase {
 
 /** A maximum of NaN has no entry equal to it: the gradient of its line is NaN, as the value is. */
 function extremumCase(dtype: DType): ConformanceCase {
-  return twinCase(`extremumBackward ${dtype} of NaN and infinities`, 'arithmetic', (twin) => {
-    const lines = [NAN, INF, -INF].map((value) => withValue(twin, 65, 31, value));
-    const x = twin.values([...lines.flat(), ...withValue(twin, 65, 3, 2)], dtype);
+  return recordedCase(`extremumBackward ${dtype} of NaN and infinities`, 'arithmetic', (calls) => {
+    const lines = [NAN, INF, -INF].map((value) => withValue(calls, 65, 31, value));
+    const x = calls.values([...lines.flat(), ...withValue(calls, 65, 3, 2)], dtype);
     const extent = { outer: 4, dim: 65, inner: 1 };
     for (const kind of ['max', 'min'] as const) {
-      const y = twin.output(4, dtype, { tolerance: 'exact' });
-      twin.run('reduce', { kind, x, out: y, ...extent });
+      const y = calls.output(4, dtype, { tolerance: 'exact' });
+      calls.run('reduce', { kind, x, out: y, ...extent });
       for (const values of [
         [1, 2, 3, 4],
         [1, NAN, INF, NAN],
       ]) {
-        const dy = twin.values(values, dtype);
-        twin.run('extremumBackward', { x, y, dy, out: twin.output(260, dtype), ...extent });
+        const dy = calls.values(values, dtype);
+        calls.run('extremumBackward', { x, y, dy, out: calls.output(260, dtype), ...extent });
       }
     }
   });
 }
 
 function normCase(dtype: DType): ConformanceCase {
-  return twinCase(`normNodes ${dtype} of NaN, infinities and overflow`, 'sum', (twin) => {
+  return recordedCase(`normNodes ${dtype} of NaN, infinities and overflow`, 'sum', (calls) => {
     for (const value of [NAN, INF, -INF, dtype === 'f16' ? 65504 : 1e20]) {
       for (const power of [2, 1, 3, INF]) {
         for (const place of [0, 64, 4095, 4999]) {
-          const x = twin.values(withValue(twin, 5000, place, value), dtype);
-          const out = twin.output(2, 'f32');
+          const x = calls.values(withValue(calls, 5000, place, value), dtype);
+          const out = calls.output(2, 'f32');
           const spans = [
             { start: 0, length: 4097 },
             { start: 4097, length: 903 },
           ];
-          twin.run('normNodes', { x, out, spans, power });
+          calls.run('normNodes', { x, out, spans, power });
         }
       }
     }
@@ -234,16 +241,16 @@ function normCase(dtype: DType): ConformanceCase {
 }
 
 function treeCase(): ConformanceCase {
-  return twinCase('normTree of NaN, infinities and overflow', 'exact', (twin) => {
+  return recordedCase('normTree of NaN, infinities and overflow', 'exact', (calls) => {
     for (const value of [NAN, INF, 3e38]) {
       for (const place of [0, 1, 255, 256, 599]) {
         const values = new Array(600).fill(0.5);
         values[place] = value;
         values[300] = value;
-        const x = twin.values(values, 'f32');
+        const x = calls.values(values, 'f32');
         for (const isMax of [false, true]) {
           const spans = [{ start: 0, length: 600 }];
-          twin.run('normTree', { x, out: twin.output(1, 'f32'), spans, isMax });
+          calls.run('normTree', { x, out: calls.output(1, 'f32'), spans, isMax });
         }
       }
     }
@@ -252,12 +259,12 @@ function treeCase(): ConformanceCase {
 
 /** Bits: every device computes the same factor from the same sum. */
 function clipCase(): ConformanceCase {
-  return twinCase('clipFactor of NaN, infinities and extremes', 'exact', (twin) => {
+  return recordedCase('clipFactor of NaN, infinities and extremes', 'exact', (calls) => {
     for (const value of [NAN, INF, 0, 2 ** -126, 1e-30, 1, 3.4e38]) {
       for (const maxNorm of [1e-39, 2 ** -126, 1e-30, 1, 3e38, INF]) {
-        const outputs = { norm: twin.output(1, 'f32'), scale: twin.output(1, 'f32') };
-        twin.run('clipFactor', {
-          squares: twin.values([value], 'f32'),
+        const outputs = { norm: calls.output(1, 'f32'), scale: calls.output(1, 'f32') };
+        calls.run('clipFactor', {
+          squares: calls.values([value], 'f32'),
           ...outputs,
           maxNorm,
           unscale: 1,
@@ -269,55 +276,55 @@ function clipCase(): ConformanceCase {
 
 /** What moves values moves these too, and only to where they belong. */
 function moveCase(dtype: DType): ConformanceCase {
-  return twinCase(`moves of ${dtype} NaN and infinities`, 'exact', (twin) => {
+  return recordedCase(`moves of ${dtype} NaN and infinities`, 'exact', (calls) => {
     const size = SPECIAL.length;
-    const x = twin.values(SPECIAL, dtype);
+    const x = calls.values(SPECIAL, dtype);
     const copy = { shape: [size], xOffset: 0, outOffset: 0, xStrides: [1], outStrides: [1] };
-    twin.run('copyStrided', { ...copy, x, out: twin.output(size, dtype) });
+    calls.run('copyStrided', { ...copy, x, out: calls.output(size, dtype) });
     const kept = { key0: 3, key1: 4, counterOffset: 0 };
-    twin.run('dropout', { x, out: twin.output(size, dtype), p: 0, ...kept });
-    twin.run('dropout', { x, out: twin.output(size, dtype), p: 0.5, ...kept });
+    calls.run('dropout', { x, out: calls.output(size, dtype), p: 0, ...kept });
+    calls.run('dropout', { x, out: calls.output(size, dtype), p: 0.5, ...kept });
     const extent = { rows: 4, cols: 3, count: 5 };
-    const ids = twin.values([3, 0, 9, 2, 0], 'u32');
-    const table = twin.slice(x, 0, 12);
-    twin.run('embedding', { ...extent, table, ids, out: twin.output(15, dtype) });
-    const dy = twin.values([NAN, 1, INF, ...new Array(9).fill(1), -INF, 2, 3], dtype);
-    twin.run('embeddingBackward', { ...extent, ids, dy, dTable: twin.output(12, dtype) });
+    const ids = calls.values([3, 0, 9, 2, 0], 'u32');
+    const table = calls.slice(x, 0, 12);
+    calls.run('embedding', { ...extent, table, ids, out: calls.output(15, dtype) });
+    const dy = calls.values([NAN, 1, INF, ...new Array(9).fill(1), -INF, 2, 3], dtype);
+    calls.run('embeddingBackward', { ...extent, ids, dy, dTable: calls.output(12, dtype) });
   });
 }
 
 /** In either column of a point; heads that don't turn keep theirs. */
 function rotaryCase(dtype: DType): ConformanceCase {
-  return twinCase(`rotary ${dtype} of NaN and infinities`, 'transcendental', (twin) => {
+  return recordedCase(`rotary ${dtype} of NaN and infinities`, 'transcendental', (calls) => {
     const values = [NAN, 1, 2, 3, INF, 1, 2, 3, 1, -INF, 2, 3, 1, 2, 3, NAN];
-    const frequencies = twin.values([2 ** 29 + 5, 12345, 0, 0], 'u32');
+    const frequencies = calls.values([2 ** 29 + 5, 12345, 0, 0], 'u32');
     const extent = { tokens: 2, heads: 2, numRotated: 1, half: 2, period: 2, offset: 3 };
     for (const isInverse of [false, true]) {
-      const x = twin.values(values, dtype);
-      const out = twin.output(values.length, dtype);
-      twin.run('rotary', { ...extent, x, frequencies, positions: undefined, out, isInverse });
+      const x = calls.values(values, dtype);
+      const out = calls.output(values.length, dtype);
+      calls.run('rotary', { ...extent, x, frequencies, positions: undefined, out, isInverse });
     }
   });
 }
 
 /** In gradients, state, parameters and the scale; in what the first step of a buffer overwrites. */
 function optimizerCase(dtype: DType): ConformanceCase {
-  return twinCase(
+  return recordedCase(
     `adam and sgd with ${dtype} gradients of NaN and infinities`,
     'arithmetic',
-    (twin) => {
+    (calls) => {
       const at = (place: number, value: number) => {
         const values = new Array(9).fill(0.5);
         values[place] = value;
         return values;
       };
-      const state = (values: readonly number[]) => twin.values(values, 'f32', { isWritten: true });
-      const grad = twin.values([NAN, INF, -INF, 1, 1, 1, 1, 1, NAN], dtype);
+      const state = (values: readonly number[]) => calls.values(values, 'f32', { isWritten: true });
+      const grad = calls.values([NAN, INF, -INF, 1, 1, 1, 1, 1, NAN], dtype);
       const segments = [{ start: 0, length: 8, group: 0 }]; // the last element is nobody's
       for (const scale of [undefined, 0, NAN, INF]) {
-        const gradScale = scale === undefined ? undefined : twin.values([scale], 'f32');
+        const gradScale = scale === undefined ? undefined : calls.values([scale], 'f32');
         const common = { grad, gradScale, segments };
-        twin.run('adam', {
+        calls.run('adam', {
           ...common,
           param: state(at(3, NAN)),
           expAvg: state(at(4, INF)),
@@ -325,7 +332,7 @@ function optimizerCase(dtype: DType): ConformanceCase {
           groups: [ADAM],
         });
         for (const isFirstStep of [false, true]) {
-          twin.run('sgd', {
+          calls.run('sgd', {
             ...common,
             param: state(at(3, INF)),
             momentumBuffer: state(at(6, NAN)),
@@ -334,7 +341,7 @@ function optimizerCase(dtype: DType): ConformanceCase {
         }
         const unread = { ...SGD, momentum: 0, isFirstStep: false };
         const param = state(at(3, INF));
-        twin.run('sgd', { ...common, param, momentumBuffer: state(at(6, NAN)), groups: [unread] });
+        calls.run('sgd', { ...common, param, momentumBuffer: state(at(6, NAN)), groups: [unread] });
       }
     },
   );
@@ -353,6 +360,8 @@ const ADAM = {
 const SGD = { lr: 0.1, momentum: 0.9, dampening: 0, weightDecay: 0.1, nesterov: false };
 
 /** Random values with one of them replaced. */
-function withValue(twin: Twin, size: number, place: number, value: number): number[] {
-  return Array.from({ length: size }, (_, i) => (i === place ? value : twin.random.uniform(-1, 1)));
+function withValue(calls: CallRecorder, size: number, place: number, value: number): number[] {
+  return Array.from({ length: size }, (_, i) =>
+    i === place ? value : calls.random.uniform(-1, 1),
+  );
 }

@@ -1,8 +1,8 @@
 // Kernels that go element by element, or walk through strides, on operands larger than a view.
 
 import { byteSize } from '@shardweave/dtypes';
+import type { CallRecorder } from '../call-recorder.js';
 import { FLOATS } from '../sizes.js';
-import type { Twin } from '../twin.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
 export function elementSplits(): Split[] {
@@ -18,93 +18,93 @@ export function elementSplits(): Split[] {
   ];
 }
 
-function elementwise(twin: Twin, limitBytes: number): void {
+function elementwise(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const size = numBeyond(limitBytes, dtype);
-    const x = twin.floats(size, dtype, { offset: 1 });
-    const y = twin.floats(size, dtype, { offset: 3 });
-    const output = () => twin.output(size, dtype, { offset: 2 });
-    twin.run('fill', { out: output(), value: 1.5 });
-    twin.run('unary', { kind: 'tanh', x, out: output() });
-    twin.run('unaryBackward', { kind: 'tanh', x, dy: y, out: output() });
-    twin.run('affine', { x, out: output(), scale: 2, shift: 1 });
+    const x = calls.floats(size, dtype, { offset: 1 });
+    const y = calls.floats(size, dtype, { offset: 3 });
+    const output = () => calls.output(size, dtype, { offset: 2 });
+    calls.run('fill', { out: output(), value: 1.5 });
+    calls.run('unary', { kind: 'tanh', x, out: output() });
+    calls.run('unaryBackward', { kind: 'tanh', x, dy: y, out: output() });
+    calls.run('affine', { x, out: output(), scale: 2, shift: 1 });
     const strides = { shape: [size], aStrides: [1], bStrides: [1] };
-    twin.run('binary', { kind: 'add', a: x, b: y, out: output(), ...strides });
-    const inPlace = twin.floats(size, dtype, { isWritten: true, offset: 2 });
-    twin.run('binary', { kind: 'add', a: inPlace, b: y, out: inPlace, ...strides });
+    calls.run('binary', { kind: 'add', a: x, b: y, out: output(), ...strides });
+    const inPlace = calls.floats(size, dtype, { isWritten: true, offset: 2 });
+    calls.run('binary', { kind: 'add', a: inPlace, b: y, out: inPlace, ...strides });
   }
 }
 
-function gated(twin: Twin, limitBytes: number): void {
+function gated(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const cols = 65;
     const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
     const size = rows * cols;
-    const packed = twin.floats(2 * size, dtype, { offset: 1 });
-    const dy = twin.floats(size, dtype, { offset: 3 });
+    const packed = calls.floats(2 * size, dtype, { offset: 1 });
+    const dy = calls.floats(size, dtype, { offset: 3 });
     const halves = {
       kind: 'silu' as const,
-      gate: twin.slice(packed, 0, 2 * size - cols),
-      up: twin.slice(packed, cols, 2 * size - cols),
+      gate: calls.slice(packed, 0, 2 * size - cols),
+      up: calls.slice(packed, cols, 2 * size - cols),
       rows,
       cols,
       row: 2 * cols,
     };
-    twin.run('gated', { ...halves, out: twin.output(size, dtype, { offset: 2 }) });
-    const out = twin.output(2 * size, dtype, { offset: 2 });
-    twin.run('gatedBackward', { ...halves, of: 'both', dy, out });
+    calls.run('gated', { ...halves, out: calls.output(size, dtype, { offset: 2 }) });
+    const out = calls.output(2 * size, dtype, { offset: 2 });
+    calls.run('gatedBackward', { ...halves, of: 'both', dy, out });
   }
 }
 
-function rotary(twin: Twin, limitBytes: number): void {
+function rotary(calls: CallRecorder, limitBytes: number): void {
   const [heads, numRotated, half] = [3, 2, 7];
   const row = heads * 2 * half;
   const tokens = Math.ceil(numBeyond(limitBytes, 'f32') / row);
-  const words = Array.from({ length: 2 * half }, () => twin.random.bits());
-  const frequencies = twin.values(words, 'u32');
+  const words = Array.from({ length: 2 * half }, () => calls.random.bits());
+  const frequencies = calls.values(words, 'u32');
   const call = { frequencies, tokens, heads, numRotated, half, isInverse: false };
   for (const dtype of FLOATS) {
-    const x = twin.floats(tokens * row, dtype, { offset: 1 });
-    const out = twin.output(tokens * row, dtype, { offset: 2 });
-    twin.run('rotary', { ...call, x, out, positions: undefined, period: 11, offset: 5 });
+    const x = calls.floats(tokens * row, dtype, { offset: 1 });
+    const out = calls.output(tokens * row, dtype, { offset: 2 });
+    calls.run('rotary', { ...call, x, out, positions: undefined, period: 11, offset: 5 });
   }
 }
 
-function castAndDropout(twin: Twin, limitBytes: number): void {
+function castAndDropout(calls: CallRecorder, limitBytes: number): void {
   for (const [from, to] of [
     ['f32', 'f16'],
     ['bf16', 'f32'],
     ['f16', 'bf16'],
   ] as const) {
     const size = numBeyond(limitBytes, 'f16');
-    const x = twin.floats(size, from, { low: 0.5, high: 2, offset: 1 });
-    twin.run('cast', { x, out: twin.output(size, to, { offset: 2, tolerance: 'exact' }) });
+    const x = calls.floats(size, from, { low: 0.5, high: 2, offset: 1 });
+    calls.run('cast', { x, out: calls.output(size, to, { offset: 2, tolerance: 'exact' }) });
     const key = { p: 0.5, key0: 3, key1: 4, counterOffset: 2 ** 34 - 101 };
-    twin.run('dropout', { x, out: twin.output(size, to, { offset: 2 }), ...key });
-    const drawn = twin.output(size, to, { offset: 2, tolerance: 'exact' });
+    calls.run('dropout', { x, out: calls.output(size, to, { offset: 2 }), ...key });
+    const drawn = calls.output(size, to, { offset: 2, tolerance: 'exact' });
     const recipe = { kind: 'uniform' as const, scale: 2 ** -24, first: 0, range: 0 };
-    twin.run('random', { ...recipe, out: drawn, key0: 5, key1: 6, counterOffset: 2 ** 34 - 101 });
+    calls.run('random', { ...recipe, out: drawn, key0: 5, key1: 6, counterOffset: 2 ** 34 - 101 });
   }
 }
 
 /** Spans with gaps between them, several to a view; the last one is a view's. */
-function normNodes(twin: Twin, limitBytes: number): void {
+function normNodes(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const size = numBeyond(limitBytes, dtype);
-    const x = twin.floats(size, dtype, { offset: 1 });
+    const x = calls.floats(size, dtype, { offset: 1 });
     const length = Math.floor(limitBytes / 3 / byteSize(dtype));
     const spans = Array.from({ length: Math.floor(size / length) }, (_, i) => {
       return { start: i * length, length: length - 3 };
     });
-    const out = twin.output(spans.length, 'f32');
-    twin.run('normNodes', { x, out, spans, power: 2 });
+    const out = calls.output(spans.length, 'f32');
+    calls.run('normNodes', { x, out, spans, power: 2 });
     const last = [{ start: size - length, length }];
-    twin.run('normNodes', { x, out: twin.output(1, 'f32'), spans: last, power: Infinity });
+    calls.run('normNodes', { x, out: calls.output(1, 'f32'), spans: last, power: Infinity });
   }
 }
 
 /** Segments that cross the borders of views, lie inside one, and leave gaps. */
-function optimizers(twin: Twin, limitBytes: number): void {
+function optimizers(calls: CallRecorder, limitBytes: number): void {
   const size = numBeyond(limitBytes, 'f32');
   const half = Math.floor(size / 2);
   const segments = [
@@ -112,9 +112,9 @@ function optimizers(twin: Twin, limitBytes: number): void {
     { start: 7, length: half - 7, group: 0 },
     { start: half + 2, length: size - half - 3, group: 1 },
   ];
-  const state = (low: number) => twin.floats(size, 'f32', { isWritten: true, low });
+  const state = (low: number) => calls.floats(size, 'f32', { isWritten: true, low });
   for (const gradType of FLOATS) {
-    const grad = twin.floats(size, gradType, { offset: 1 });
+    const grad = calls.floats(size, gradType, { offset: 1 });
     const adam = { beta1: 0.9, beta2: 0.99, eps: 1e-8, biasCorrection1: 0.2, biasCorrection2: 0.1 };
     const adamGroups = [
       { ...adam, lr: 0.1, weightDecay: 0.1, decoupled: true },
@@ -122,40 +122,40 @@ function optimizers(twin: Twin, limitBytes: number): void {
     ];
     const moments = { expAvg: state(-1), expAvgSq: state(0.5) };
     const common = { grad, gradScale: undefined, segments };
-    twin.run('adam', { ...common, param: state(-1), ...moments, groups: adamGroups });
+    calls.run('adam', { ...common, param: state(-1), ...moments, groups: adamGroups });
     const sgd = { lr: 0.1, dampening: 0, weightDecay: 0.1, nesterov: true, isFirstStep: false };
     const sgdGroups = [
       { ...sgd, momentum: 0.9 },
       { ...sgd, momentum: 0 },
     ];
     const buffers = { param: state(-1), momentumBuffer: state(-1) };
-    twin.run('sgd', { ...common, ...buffers, groups: sgdGroups });
+    calls.run('sgd', { ...common, ...buffers, groups: sgdGroups });
   }
 }
 
-function broadcast(twin: Twin, limitBytes: number): void {
+function broadcast(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const cols = 30;
     const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
     const size = rows * cols;
-    const out = () => twin.output(size, dtype, { offset: 2 });
-    const [a, row] = [twin.floats(size, dtype, { offset: 1 }), twin.floats(cols, 'f32')];
+    const out = () => calls.output(size, dtype, { offset: 2 });
+    const [a, row] = [calls.floats(size, dtype, { offset: 1 }), calls.floats(cols, 'f32')];
     const byRow = { shape: [rows, cols], aStrides: [cols, 1], bStrides: [0, 1] };
-    twin.run('binary', { ...byRow, kind: 'mul', a, b: row, out: out() });
-    const inPlace = twin.floats(size, dtype, { isWritten: true, offset: 2 });
-    twin.run('binary', { ...byRow, kind: 'add', a: inPlace, b: row, out: inPlace });
-    const flags = twin.output(size, 'u32');
-    twin.run('compare', { ...byRow, kind: 'lt', a, b: row, out: flags });
+    calls.run('binary', { ...byRow, kind: 'mul', a, b: row, out: out() });
+    const inPlace = calls.floats(size, dtype, { isWritten: true, offset: 2 });
+    calls.run('binary', { ...byRow, kind: 'add', a: inPlace, b: row, out: inPlace });
+    const flags = calls.output(size, 'u32');
+    calls.run('compare', { ...byRow, kind: 'lt', a, b: row, out: flags });
     // One of the first axis is beyond a view.
-    const column = twin.floats(rows, dtype);
+    const column = calls.floats(rows, dtype);
     const byColumn = { shape: [2, rows / 2, cols], aStrides: [size / 2, cols, 1] };
     const whole = rows % 2 === 0 ? byColumn : { shape: [1, rows, cols], aStrides: [size, cols, 1] };
     const ofColumn = [whole.shape[1]!, 1, 0];
-    const condition = twin.values(
+    const condition = calls.values(
       Array.from({ length: size }, (_, i) => i % 3),
       'i32',
     );
-    twin.run('where', {
+    calls.run('where', {
       ...whole,
       condition,
       a,
@@ -171,31 +171,31 @@ function broadcast(twin: Twin, limitBytes: number): void {
  * A transpose, of which no part of rows is a part of rows, one inside out's rows, and one of odd
  * rows.
  */
-function copies(twin: Twin, limitBytes: number): void {
+function copies(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const cols = 34;
     const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols / 2) * 2;
-    const x = twin.anyBits(rows * cols, dtype, { offset: 1 });
+    const x = calls.anyBits(rows * cols, dtype, { offset: 1 });
     const from = { x, xOffset: 0 };
-    twin.run('copyStrided', {
+    calls.run('copyStrided', {
       ...from,
-      out: twin.output(rows * cols, dtype, { offset: 2 }),
+      out: calls.output(rows * cols, dtype, { offset: 2 }),
       shape: [cols, rows],
       xStrides: [1, cols],
       outOffset: 0,
       outStrides: [rows, 1],
     });
-    twin.run('copyStrided', {
+    calls.run('copyStrided', {
       ...from,
-      out: twin.floats(rows * (cols + 6), dtype, { offset: 2, isWritten: true }),
+      out: calls.floats(rows * (cols + 6), dtype, { offset: 2, isWritten: true }),
       shape: [rows, cols],
       xStrides: [cols, 1],
       outOffset: 4,
       outStrides: [cols + 6, 1],
     });
-    twin.run('copyStrided', {
+    calls.run('copyStrided', {
       ...from,
-      out: twin.output(rows * (cols - 1), dtype, { offset: 2 }),
+      out: calls.output(rows * (cols - 1), dtype, { offset: 2 }),
       shape: [rows, cols - 1],
       xStrides: [cols, 1],
       xOffset: 1,

@@ -1,14 +1,14 @@
 // What a case with operands larger than a view is, and how large it makes them.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
+import type { CallRecorder } from '../call-recorder.js';
 import type { ToleranceName } from '../tolerance.js';
-import type { Twin } from '../twin.js';
 
 export interface Split {
   readonly title: string;
   readonly tolerance: ToleranceName;
   /** Runs kernels on operands of more than `limitBytes`, the most that a view may have. */
-  body(twin: Twin, limitBytes: number): void;
+  body(calls: CallRecorder, limitBytes: number): void;
 }
 
 /** Splits know elements by their bytes. */

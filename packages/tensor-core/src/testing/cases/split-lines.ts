@@ -1,7 +1,7 @@
 // Kernels along an axis on operands larger than a view: many lines, and lines that are larger
 // themselves.
 
-import type { Twin } from '../twin.js';
+import type { CallRecorder } from '../call-recorder.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
 export function lineSplits(): Split[] {
@@ -15,37 +15,37 @@ export function lineSplits(): Split[] {
 }
 
 /** Outer lines beyond a view. */
-function reduceMany(twin: Twin, limitBytes: number): void {
-  reductions(twin, limitBytes, (size) => ({ outer: Math.ceil(size / 35), dim: 5, inner: 7 }));
+function reduceMany(calls: CallRecorder, limitBytes: number): void {
+  reductions(calls, limitBytes, (size) => ({ outer: Math.ceil(size / 35), dim: 5, inner: 7 }));
 }
 
 /** One line beyond a view, in one row and in several. */
-function reduceLong(twin: Twin, limitBytes: number): void {
-  reductions(twin, limitBytes, (size) => ({ outer: 2, dim: size, inner: 1 }));
-  reductions(twin, limitBytes, (size) => ({ outer: 1, dim: Math.ceil(size / 129), inner: 129 }));
+function reduceLong(calls: CallRecorder, limitBytes: number): void {
+  reductions(calls, limitBytes, (size) => ({ outer: 2, dim: size, inner: 1 }));
+  reductions(calls, limitBytes, (size) => ({ outer: 1, dim: Math.ceil(size / 129), inner: 129 }));
 }
 
 function reductions(
-  twin: Twin,
+  calls: CallRecorder,
   limitBytes: number,
   extentOf: (size: number) => { outer: number; dim: number; inner: number },
 ): void {
   for (const dtype of WIDTHS) {
     const extent = extentOf(numBeyond(limitBytes, dtype));
     const { outer, dim, inner } = extent;
-    const x = twin.floats(outer * dim * inner, dtype, { offset: 1 });
-    const line = () => twin.output(outer * inner, dtype, { offset: 2 });
-    twin.run('reduce', { ...extent, kind: 'mean', x, out: line() });
+    const x = calls.floats(outer * dim * inner, dtype, { offset: 1 });
+    const line = () => calls.output(outer * inner, dtype, { offset: 2 });
+    calls.run('reduce', { ...extent, kind: 'mean', x, out: line() });
     const most = line();
-    twin.run('reduce', { ...extent, kind: 'max', x, out: most });
-    const dy = twin.floats(outer * inner, dtype);
-    const out = twin.output(outer * dim * inner, dtype, { offset: 2 });
-    twin.run('extremumBackward', { ...extent, x, y: most, dy, out });
+    calls.run('reduce', { ...extent, kind: 'max', x, out: most });
+    const dy = calls.floats(outer * inner, dtype);
+    const out = calls.output(outer * dim * inner, dtype, { offset: 2 });
+    calls.run('extremumBackward', { ...extent, x, y: most, dy, out });
   }
 }
 
 /** Lines beyond a view, by many outer ones and as one. */
-function gather(twin: Twin, limitBytes: number): void {
+function gather(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const size = numBeyond(limitBytes, dtype);
     for (const [outer, dim, inner, count] of [
@@ -57,19 +57,19 @@ function gather(twin: Twin, limitBytes: number): void {
         { length: outer * count * inner },
         (_, i) => (i * 31 + ((i * i) % 7)) % (dim + 1),
       );
-      const ids = twin.values(list, 'i32');
-      const x = twin.floats(outer * dim * inner, dtype, { offset: 1 });
-      const out = twin.output(outer * count * inner, dtype, { offset: 2 });
-      twin.run('gather', { ...extent, x, ids, out });
-      const dy = twin.floats(outer * count * inner, dtype);
-      const dx = twin.output(outer * dim * inner, dtype, { offset: 2 });
-      twin.run('gatherBackward', { ...extent, ids, dy, dx });
+      const ids = calls.values(list, 'i32');
+      const x = calls.floats(outer * dim * inner, dtype, { offset: 1 });
+      const out = calls.output(outer * count * inner, dtype, { offset: 2 });
+      calls.run('gather', { ...extent, x, ids, out });
+      const dy = calls.floats(outer * count * inner, dtype);
+      const dx = calls.output(outer * dim * inner, dtype, { offset: 2 });
+      calls.run('gatherBackward', { ...extent, ids, dy, dx });
     }
   }
 }
 
 /** Equal values in all parts of a line, and more results than the last part has elements. */
-function topK(twin: Twin, limitBytes: number): void {
+function topK(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const size = numBeyond(limitBytes, dtype);
     for (const [outer, dim, inner, count] of [
@@ -83,13 +83,13 @@ function topK(twin: Twin, limitBytes: number): void {
         (_, i) => (i * 31 + ((i * i) % 7)) % 59,
       );
       values[1] = Number.NaN;
-      const x = twin.values(values, dtype, { offset: 1 });
-      twin.run('topK', { ...extent, x, out: twin.output(outer * count * inner, 'i32') });
+      const x = calls.values(values, dtype, { offset: 1 });
+      calls.run('topK', { ...extent, x, out: calls.output(outer * count * inner, 'i32') });
     }
   }
 }
 
-function cumSum(twin: Twin, limitBytes: number): void {
+function cumSum(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of [...WIDTHS, 'i32'] as const) {
     const size = numBeyond(limitBytes, dtype);
     for (const [outer, dim, inner] of [
@@ -101,10 +101,10 @@ function cumSum(twin: Twin, limitBytes: number): void {
       for (const isReverse of [false, true]) {
         const x =
           dtype === 'i32'
-            ? twin.anyBits(length, dtype, { offset: 1 })
-            : twin.floats(length, dtype, { offset: 1 });
-        const out = twin.output(length, dtype, { offset: 2 });
-        twin.run('cumSum', { x, out, outer, dim, inner, isReverse });
+            ? calls.anyBits(length, dtype, { offset: 1 })
+            : calls.floats(length, dtype, { offset: 1 });
+        const out = calls.output(length, dtype, { offset: 2 });
+        calls.run('cumSum', { x, out, outer, dim, inner, isReverse });
       }
     }
   }

@@ -1,8 +1,8 @@
 // Products and attention on operands larger than a view.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
+import type { CallRecorder } from '../call-recorder.js';
 import { FLOATS } from '../sizes.js';
-import type { Twin } from '../twin.js';
 import { runAttention } from './attention.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
@@ -16,16 +16,16 @@ export function productSplits(): Split[] {
 }
 
 /** Batches that share a mask or a part of it, so that its gradient is summed over several views. */
-function attention(twin: Twin, limitBytes: number): void {
+function attention(calls: CallRecorder, limitBytes: number): void {
   const [queries, keys, dim] = [7, 9, 16];
   const batch = Math.ceil(numBeyond(limitBytes, 'f32') / (queries * dim));
   for (const mask of ['full', 'rows', 'columns'] as const) {
-    runAttention(twin, { batch, queries, keys, dim }, { mask, dtype: 'f32' });
+    runAttention(calls, { batch, queries, keys, dim }, { mask, dtype: 'f32' });
   }
 }
 
 /** All three matrices beyond the limit, rows and columns many, the sum short. */
-function matmulWide(twin: Twin, limitBytes: number): void {
+function matmulWide(calls: CallRecorder, limitBytes: number): void {
   const k = 18;
   const side = Math.ceil((2.5 * limitBytes) / 4 / k / 2) * 2;
   for (const dtype of FLOATS) {
@@ -33,7 +33,7 @@ function matmulWide(twin: Twin, limitBytes: number): void {
       [side, 50],
       [50, side],
     ] as const) {
-      matmulAll(twin, dtype, { m, n, k });
+      matmulAll(calls, dtype, { m, n, k });
     }
   }
 }
@@ -41,14 +41,18 @@ function matmulWide(twin: Twin, limitBytes: number): void {
 /**
  * Sums over windows of k; two rows of an operand, which a product needs at once, just fit a view.
  */
-function matmulLong(twin: Twin, limitBytes: number): void {
+function matmulLong(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const k = Math.floor((0.45 * limitBytes) / byteSize(dtype));
-    matmulAll(twin, dtype, { m: 6, n: 6, k });
+    matmulAll(calls, dtype, { m: 6, n: 6, k });
   }
 }
 
-function matmulAll(twin: Twin, dtype: DType, extent: { m: number; n: number; k: number }): void {
+function matmulAll(
+  calls: CallRecorder,
+  dtype: DType,
+  extent: { m: number; n: number; k: number },
+): void {
   const { m, n, k } = extent;
   const scale = { low: -2 / Math.sqrt(k), high: 2 / Math.sqrt(k) };
   for (const [transposeA, transposeB] of [
@@ -57,12 +61,12 @@ function matmulAll(twin: Twin, dtype: DType, extent: { m: number; n: number; k: 
     [true, false],
   ] as const) {
     for (const accumulate of [false, true]) {
-      twin.run('matmul', {
+      calls.run('matmul', {
         ...extent,
-        a: twin.floats(m * k, dtype, { offset: 1 }),
-        b: twin.floats(n * k, dtype, { offset: 3, ...scale }),
-        out: twin.floats(m * n, dtype, { isWritten: true, offset: 2 }),
-        bias: accumulate ? undefined : twin.floats(n, dtype, { offset: 1 }),
+        a: calls.floats(m * k, dtype, { offset: 1 }),
+        b: calls.floats(n * k, dtype, { offset: 3, ...scale }),
+        out: calls.floats(m * n, dtype, { isWritten: true, offset: 2 }),
+        bias: accumulate ? undefined : calls.floats(n, dtype, { offset: 1 }),
         transposeA,
         transposeB,
         aRow: transposeA ? m : k,
@@ -80,7 +84,7 @@ function matmulAll(twin: Twin, dtype: DType, extent: { m: number; n: number; k: 
 }
 
 /** Batches of heads, more than bind at once, and one whose own matrices don't. */
-function matmulBatches(twin: Twin, limitBytes: number): void {
+function matmulBatches(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const elements = limitBytes / byteSize(dtype);
     for (const [outer, inner, m] of [
@@ -88,13 +92,13 @@ function matmulBatches(twin: Twin, limitBytes: number): void {
       [2, 2, Math.floor(elements / 20 / 2) * 2 + 30],
     ] as const) {
       const [n, k] = [18, 20];
-      twin.run('matmul', {
+      calls.run('matmul', {
         m,
         n,
         k,
-        a: twin.floats(outer * inner * m * k, dtype, { offset: 1 }),
-        b: twin.floats(inner * n * k, dtype, { offset: 3 }),
-        out: twin.output(outer * inner * m * n, dtype, { offset: 2 }),
+        a: calls.floats(outer * inner * m * k, dtype, { offset: 1 }),
+        b: calls.floats(inner * n * k, dtype, { offset: 3 }),
+        out: calls.output(outer * inner * m * n, dtype, { offset: 2 }),
         bias: undefined,
         transposeA: false,
         transposeB: true,

@@ -1,8 +1,8 @@
 // Kernels over rows, of tables too, on operands larger than a view.
 
 import type { DType } from '@shardweave/dtypes';
+import type { CallRecorder } from '../call-recorder.js';
 import { FLOATS } from '../sizes.js';
-import type { Twin } from '../twin.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
 export function rowSplits(): Split[] {
@@ -16,7 +16,7 @@ export function rowSplits(): Split[] {
   ];
 }
 
-function embedding(twin: Twin, limitBytes: number): void {
+function embedding(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const cols = 9;
     const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
@@ -27,29 +27,29 @@ function embedding(twin: Twin, limitBytes: number): void {
     );
     list[3] = rows;
     list[5] = list[4]!;
-    const ids = twin.values(list, 'u32');
-    const table = twin.floats(rows * cols, dtype, { offset: 1 });
-    twin.run('embedding', { ...extent, table, ids, out: twin.output(count * cols, dtype) });
-    const dy = twin.floats(count * cols, dtype);
-    const dTable = twin.output(rows * cols, dtype, { offset: 2 });
-    twin.run('embeddingBackward', { ...extent, ids, dy, dTable });
+    const ids = calls.values(list, 'u32');
+    const table = calls.floats(rows * cols, dtype, { offset: 1 });
+    calls.run('embedding', { ...extent, table, ids, out: calls.output(count * cols, dtype) });
+    const dy = calls.floats(count * cols, dtype);
+    const dTable = calls.output(rows * cols, dtype, { offset: 2 });
+    calls.run('embeddingBackward', { ...extent, ids, dy, dTable });
   }
 }
 
 /** More tokens than a view has gradients of, ids that come up again in each part of them. */
-function embeddingOfMany(twin: Twin, limitBytes: number): void {
+function embeddingOfMany(calls: CallRecorder, limitBytes: number): void {
   const [rows, cols] = [23, 17];
   for (const dtype of WIDTHS) {
     const count = Math.ceil(numBeyond(limitBytes, dtype) / cols);
     const list = Array.from({ length: count }, (_, i) => (i * 7 + ((i * i) % 11)) % (rows + 1));
     list[9] = 2 ** 32 - 1;
-    const [ids, extent] = [twin.values(list, 'u32'), { rows, cols, count }];
-    const table = twin.floats(rows * cols, dtype, { offset: 1 });
-    const out = twin.output(count * cols, dtype, { offset: 2 });
-    twin.run('embedding', { ...extent, table, ids, out });
-    const dy = twin.floats(count * cols, dtype, { offset: 1 });
-    const dTable = twin.output(rows * cols, dtype, { offset: 2 });
-    twin.run('embeddingBackward', { ...extent, ids, dy, dTable });
+    const [ids, extent] = [calls.values(list, 'u32'), { rows, cols, count }];
+    const table = calls.floats(rows * cols, dtype, { offset: 1 });
+    const out = calls.output(count * cols, dtype, { offset: 2 });
+    calls.run('embedding', { ...extent, table, ids, out });
+    const dy = calls.floats(count * cols, dtype, { offset: 1 });
+    const dTable = calls.output(rows * cols, dtype, { offset: 2 });
+    calls.run('embeddingBackward', { ...extent, ids, dy, dTable });
   }
 }
 
@@ -58,32 +58,32 @@ function rowsBeyond(limitBytes: number, dtype: DType, lengths = [60, 61]) {
   return lengths.map((cols) => ({ rows: Math.ceil(numBeyond(limitBytes, dtype) / cols), cols }));
 }
 
-function softmax(twin: Twin, limitBytes: number): void {
+function softmax(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     for (const { rows, cols } of rowsBeyond(limitBytes, dtype)) {
       const size = rows * cols;
       const call = { rows, cols, scale: 0.5, isLog: false };
-      const x = twin.floats(size, dtype, { offset: 1, low: -2, high: 2 });
-      const out = () => twin.output(size, dtype, { offset: 2 });
-      twin.run('softmax', { ...call, x, out: out(), causalRows: 7 });
-      const dy = twin.floats(size, dtype, { offset: 3 });
-      twin.run('softmaxBackward', { ...call, y: x, dy, out: out() });
+      const x = calls.floats(size, dtype, { offset: 1, low: -2, high: 2 });
+      const out = () => calls.output(size, dtype, { offset: 2 });
+      calls.run('softmax', { ...call, x, out: out(), causalRows: 7 });
+      const dy = calls.floats(size, dtype, { offset: 3 });
+      calls.run('softmaxBackward', { ...call, y: x, dy, out: out() });
     }
   }
 }
 
-function layerNorm(twin: Twin, limitBytes: number): void {
+function layerNorm(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     // Short rows, of which a view has whole parts of a parameter's gradient.
     for (const { rows, cols } of rowsBeyond(limitBytes, dtype, [2, 3])) {
-      const of = () => twin.floats(rows * cols, dtype, { offset: 1 });
-      const to = () => twin.output(rows * cols, dtype, { offset: 2 });
-      const perRow = () => twin.output(rows, 'f32', { offset: 1 });
-      const [weight, bias] = [twin.floats(cols, 'f32'), twin.floats(cols, dtype)];
+      const of = () => calls.floats(rows * cols, dtype, { offset: 1 });
+      const to = () => calls.output(rows * cols, dtype, { offset: 2 });
+      const perRow = () => calls.output(rows, 'f32', { offset: 1 });
+      const [weight, bias] = [calls.floats(cols, 'f32'), calls.floats(cols, dtype)];
       const found = { mean: perRow(), rstd: perRow() };
       const sums = { residual: of(), sum: to() };
       const extent = { rows, cols };
-      twin.run('layerNorm', {
+      calls.run('layerNorm', {
         ...extent,
         ...found,
         ...sums,
@@ -93,44 +93,44 @@ function layerNorm(twin: Twin, limitBytes: number): void {
         out: to(),
         eps: 1e-5,
       });
-      const given = { ...extent, x: of(), dy: of(), mean: twin.floats(rows, 'f32') };
-      const rstd = twin.floats(rows, 'f32', { low: 0.5, high: 2 });
-      const [dWeight, dBias] = [twin.output(cols, 'f32'), twin.output(cols, dtype)];
+      const given = { ...extent, x: of(), dy: of(), mean: calls.floats(rows, 'f32') };
+      const rstd = calls.floats(rows, 'f32', { low: 0.5, high: 2 });
+      const [dWeight, dBias] = [calls.output(cols, 'f32'), calls.output(cols, dtype)];
       const gradients = { dx: to(), dWeight, dBias };
-      twin.run('layerNormBackward', { ...given, rstd, weight, dSum: of(), ...gradients });
+      calls.run('layerNormBackward', { ...given, rstd, weight, dSum: of(), ...gradients });
     }
   }
 }
 
-function rmsNorm(twin: Twin, limitBytes: number): void {
+function rmsNorm(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     // Short rows, of which a view has whole parts of a parameter's gradient.
     for (const { rows, cols } of rowsBeyond(limitBytes, dtype, [2, 3])) {
-      const of = () => twin.floats(rows * cols, dtype, { offset: 1 });
-      const to = () => twin.output(rows * cols, dtype, { offset: 2 });
-      const shared = { rows, cols, weight: twin.floats(cols, 'f32'), weightOffset: 1 };
+      const of = () => calls.floats(rows * cols, dtype, { offset: 1 });
+      const to = () => calls.output(rows * cols, dtype, { offset: 2 });
+      const shared = { rows, cols, weight: calls.floats(cols, 'f32'), weightOffset: 1 };
       const sums = { residual: of(), sum: to() };
-      const rstd = twin.output(rows, 'f32', { offset: 1 });
-      twin.run('rmsNorm', { ...shared, ...sums, x: of(), out: to(), rstd, eps: 1e-6 });
-      const given = { x: of(), dy: of(), rstd: twin.floats(rows, 'f32', { low: 0.5, high: 2 }) };
-      const [dx, dWeight] = [to(), twin.output(cols, 'f32')];
-      twin.run('rmsNormBackward', { ...shared, ...given, dSum: of(), dx, dWeight });
+      const rstd = calls.output(rows, 'f32', { offset: 1 });
+      calls.run('rmsNorm', { ...shared, ...sums, x: of(), out: to(), rstd, eps: 1e-6 });
+      const given = { x: of(), dy: of(), rstd: calls.floats(rows, 'f32', { low: 0.5, high: 2 }) };
+      const [dx, dWeight] = [to(), calls.output(cols, 'f32')];
+      calls.run('rmsNormBackward', { ...shared, ...given, dSum: of(), dx, dWeight });
     }
   }
 }
 
-function crossEntropy(twin: Twin, limitBytes: number): void {
+function crossEntropy(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const cols = 61;
     const rows = Math.ceil(numBeyond(limitBytes, dtype) / cols);
     const extent = { rows, cols };
-    const logits = twin.floats(rows * cols, dtype, { low: -4, high: 4, offset: 1 });
+    const logits = calls.floats(rows * cols, dtype, { low: -4, high: 4, offset: 1 });
     const ids = Array.from({ length: rows }, (_, i) => (i * 7) % (cols + 1));
-    const targets = twin.values(ids, 'i32');
-    const [loss, lse] = [twin.output(rows, 'f32'), twin.output(rows, 'f32')];
-    twin.run('crossEntropy', { ...extent, logits, targets, loss, lse });
-    const dLoss = twin.floats(rows, 'f32');
-    const out = twin.output(rows * cols, dtype, { offset: 2 });
-    twin.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out });
+    const targets = calls.values(ids, 'i32');
+    const [loss, lse] = [calls.output(rows, 'f32'), calls.output(rows, 'f32')];
+    calls.run('crossEntropy', { ...extent, logits, targets, loss, lse });
+    const dLoss = calls.floats(rows, 'f32');
+    const out = calls.output(rows * cols, dtype, { offset: 2 });
+    calls.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out });
   }
 }

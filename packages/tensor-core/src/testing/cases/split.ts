@@ -2,7 +2,7 @@
 // made with a small limit: at a real one of 128 MiB the same would take minutes.
 
 import type { Backend } from '../../backend.js';
-import { type ConformanceCase, twinCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { ConformanceError } from '../conformance-error.js';
 import { elementSplits } from './split-elements.js';
 import type { Split } from './split-extent.js';
@@ -27,7 +27,7 @@ function splitCase({ title, tolerance, body }: Split): ConformanceCase {
         `expected a device that limits views to ${MAX_LIMIT_BYTES} bytes or less, got ${limit}`,
       );
     }
-    await twinCase(name, tolerance, (twin) => body(twin, limit)).run(backend);
+    await recordedCase(name, tolerance, (calls) => body(calls, limit)).run(backend);
   };
   return { name, run };
 }

@@ -44,7 +44,12 @@ type Step =
   | { readonly operand: Operand }
   | { readonly kernel: KernelName; readonly call: KernelCalls[KernelName] };
 
-export class Twin {
+/**
+ * What the body of a conformance case calls: `floats`, `values` and `output` make operands, and
+ * `run` calls a kernel on the reference at once. All of it is kept, in order, as the Recording that
+ * is then repeated on the backends under test.
+ */
+export class CallRecorder {
   readonly random: SeededRandom;
   readonly #name: string;
   readonly #tolerance: ToleranceName;
@@ -112,11 +117,13 @@ export class Twin {
 
   /** Runs a kernel on the reference. */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
+    // A case may run one kernel in all its kinds: `unary tanh.out` says which of them failed.
+    const title = 'kind' in call ? `${kernel} ${call.kind}` : kernel;
     for (const [key, value] of Object.entries(call)) {
-      this.#nameOperand(value, `${kernel}.${key}`);
+      this.#nameOperand(value, `${title}.${key}`);
       if (NESTED_VIEWS.has(key)) {
         for (const [name, input] of Object.entries((value ?? {}) as object)) {
-          this.#nameOperand(input, `${kernel}.${name}`);
+          this.#nameOperand(input, `${title}.${name}`);
         }
       }
     }
