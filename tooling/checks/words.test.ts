@@ -9,22 +9,22 @@ const COMMENT = /^\s*(?:\/\/|\/?\*{1,2})/;
 const BARE_OF = /^\s*(?:\/\/|\/?\*{1,2})\s*Of\b/;
 const MAX_WIDTH = 100;
 
-/** The files with a comment line that breaks a rule. */
-function filesWith(isBroken: (line: string) => boolean): readonly string[] {
+/** The comment lines that break a rule, as `file:line`. */
+function linesWith(isBroken: (line: string) => boolean): readonly string[] {
   return trackedFiles()
     .filter((path) => /\.(?:ts|tsx|js|mjs|cjs)$/.test(path))
-    .filter((path) =>
+    .toSorted()
+    .flatMap((path) =>
       readFileSync(join(ROOT, path), 'utf8')
         .split('\n')
-        .some((line) => COMMENT.test(line) && isBroken(line)),
-    )
-    .toSorted();
+        .flatMap((line, i) => (COMMENT.test(line) && isBroken(line) ? [`${path}:${i + 1}`] : [])),
+    );
 }
 
 it('has no comment that begins with a bare "Of"', () => {
-  expect(filesWith((line) => BARE_OF.test(line))).toEqual([]);
+  expect(linesWith((line) => BARE_OF.test(line))).toEqual([]);
 });
 
 it('has no comment line wider than 100', () => {
-  expect(filesWith((line) => line.length > MAX_WIDTH)).toEqual([]);
+  expect(linesWith((line) => line.length > MAX_WIDTH)).toEqual([]);
 });

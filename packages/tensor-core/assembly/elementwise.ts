@@ -183,7 +183,7 @@ export function affine(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** f of n values. */
+/** f of n values; a kind without a case is taken for geluTanh. */
 export function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
   switch (kind) {
     case UNARY_NEG: mapUnary(UNARY_NEG, x, out, n); break;
@@ -221,8 +221,8 @@ function cosines(x: usize, out: usize, n: i32): void {
 @inline
 function mapUnary(kind: i32, x: usize, out: usize, n: i32): void {
   let i = 0;
-  // Two at a time: V8 makes the constants of a fit anew in each turn, which takes as long as the
-  // fit.
+  // Two vectors in each iteration: V8 rebuilds the constants of a polynomial in every iteration,
+  // which takes as long as the polynomial itself.
   for (; i + 8 <= n; i += 8) {
     const first = apply(kind, v128.load(x + (i << 2)));
     const second = apply(kind, v128.load(x + (i << 2), 16));
@@ -265,7 +265,7 @@ function geluInner(x: v128): v128 {
   return f32x4.mul(sum, f32x4.splat(1.5957691216057308));
 }
 
-/** dy * f' of n values. */
+/** dy * f' of n values; a kind without a case is taken for geluTanh. */
 export function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32): void {
   switch (kind) {
     case UNARY_NEG: mapBackward(UNARY_NEG, x, dy, out, n); break;

@@ -51,6 +51,9 @@ export const SLOT_ARGS = 12;
 export const SLOT_WORDS = 64;
 
 // ---- codes ------------------------------------------------------------------------------------
+// A new code takes any number that is free in its group (OP_, UNARY_, ...); gaps mean nothing.
+// Order counts in three groups: floats come before integers, sums before extrema (REDUCE_), and
+// arithmetic before comparisons (BINARY_).
 export const F32 = 0;
 export const F16 = 1;
 export const BF16 = 2;
@@ -84,6 +87,7 @@ export const OP_ADAM = 23;
 export const OP_SGD = 24;
 export const OP_NORM_TREE = 25;
 export const OP_CLIP_FACTOR = 26;
+export const OP_NOOP = 27;
 export const OP_GATED = 40;
 export const OP_GATED_BACKWARD = 41;
 export const OP_RMS_NORM = 42;
@@ -95,7 +99,6 @@ export const OP_GATHER_BACKWARD = 47;
 export const OP_TOP_K = 48;
 export const OP_CUM_SUM = 49;
 export const OP_RANDOM = 50;
-export const OP_NOOP = 27;
 export const OP_ATTENTION = 60;
 export const OP_ATTENTION_BACKWARD = 61;
 export const OP_ATTENTION_DELTA = 62;

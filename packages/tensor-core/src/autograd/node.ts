@@ -24,15 +24,16 @@ export type BackwardRule = (
 export type GradientHook = (pass: Pass) => void | Promise<void>;
 
 /**
- * Says that an op's first output is a function of each element of its input. Where one product
- * alone has that output as its operand, its backward makes the gradient of the input in the kernel
- * that makes the output's, and hands it over as the gradient of `through`.
+ * Says that an op's first output is an activation of its input, such as y = gelu(x). Where one
+ * product alone has y as its operand, its backward multiplies the gradient of y by gelu'(x) in the
+ * kernel that makes it. That is the gradient of x already: the product hands it over as the
+ * gradient of `through`, and the op passes it on.
  */
 export interface ActivationNote {
   readonly kind: Activation;
   /** The op's second output, which is its input as it is. Holds nothing of the storage. */
   readonly through: Tensor;
-  /** Products that have met the note. */
+  /** How many products have y as their operand; if several, the op multiplies by the slope. */
   numProducts: number;
 }
 

@@ -45,9 +45,12 @@ export interface ElementwiseCalls {
    * NaN gives 0. Integer to integer keeps the bits.
    */
   cast: { x: View; out: View };
-  /** out[i] = f(x[i]), float, in place allowed. gelu is the erf form. */
+  /** out[i] = f(x[i]), float, in place allowed. */
   unary: { kind: UnaryKind; x: View; out: View };
-  /** out[i] = dy[i] * f'(x[i]), in place over dy allowed. relu'(0) = 0, abs'(0) = 0. */
+  /**
+   * out[i] = dy[i] * f'(x[i]), in place over dy allowed. Where f has a kink, f' is a convention:
+   * relu'(0) = 0, abs'(0) = 0.
+   */
   unaryBackward: { kind: UnaryKind; x: View; dy: View; out: View };
   /**
    * out[r, c] = f(gate[r, c]) * up[r, c], float, out dense [rows, cols]. Rows of gate and up are

@@ -77,12 +77,13 @@ export function sumsOf({ a, b, m, n, aSums, bSums }: ProductCalls['matmul']) {
   ];
 }
 
-/** A function of each element that a product can end with. */
+/** The unary kinds that a product can end with, by an epilogue. */
 export type Activation = 'relu' | 'silu' | 'gelu' | 'geluTanh';
 
 /**
- * What a product ends with: what another kernel would make of its out, in place. Out is then of one
- * batch, and dense but for 'crossEntropyBackward'; other views are as it is.
+ * What a product ends with: it leaves what another kernel would make of `out`, in place. `out` then
+ * has one batch and is dense, except under 'crossEntropyBackward'. The views of an epilogue that
+ * are added, activated or differentiated have the shape of `out`, and are dense too.
  */
 export type Epilogue =
   /** out + addend. */
@@ -92,7 +93,8 @@ export type Epilogue =
   /** out * activation'(at). */
   | { readonly kind: 'slope'; readonly activation: Activation; readonly at: View }
   /**
-   * crossEntropyBackward of rows of `outRow` columns: what lies behind the n-th is undefined then.
+   * The kernel crossEntropyBackward, on rows that are `outRow` apart. Columns from the n-th on are
+   * undefined afterwards.
    */
   | ({ readonly kind: 'crossEntropyBackward' } & Pick<
       RowCalls['crossEntropyBackward'],

@@ -141,6 +141,7 @@ function unary(kind: UnaryKind, x: Tensor): Tensor {
   requireFloat(kind, x);
   const out = runUnary(kind, x);
   if (isActivation(kind)) {
+    // A product that takes the result may multiply by the slope in its own backward kernel.
     recordActivation(kind, x, out);
     return out;
   }
@@ -154,7 +155,7 @@ function unary(kind: UnaryKind, x: Tensor): Tensor {
   return out;
 }
 
-/** The kinds of activations: functions that a product can end with. */
+/** All activations: the unary kinds that a product can end with. */
 export const ACTIVATION_KINDS = [
   'relu',
   'silu',
@@ -166,7 +167,10 @@ function isActivation(kind: UnaryKind): kind is Activation {
   return (ACTIVATION_KINDS as readonly UnaryKind[]).includes(kind);
 }
 
-/** Records that `out` is the activation of x; see ActivationNote. */
+/**
+ * Records that `out` is the activation of x, with a note from which a product that has `out` as its
+ * operand learns it (ActivationNote in autograd/node.ts).
+ */
 export function recordActivation(kind: Activation, x: Tensor, out: Tensor): void {
   const through = new Tensor(x.storage, x.shape, x.offset);
   x.device.record({

@@ -58,7 +58,7 @@ export async function compileKernels(
   const expected = hashOfLayout();
   if (build.layoutHash !== expected) {
     throw new StateError(
-      `cpu: expected kernels compiled for commands ${expected}, got ${build.layoutHash}. Run the build: npm run build, or npm run generate in packages/tensor-core.`,
+      `cpu: expected kernels compiled with this assembly/layout.ts (hash ${expected}), got others (${build.layoutHash}). Run npm run build, or npm run generate in packages/tensor-core.`,
     );
   }
   const bytes = bytesOf(build.wasmBase64);

@@ -3,7 +3,7 @@
 // pipeline cache. Element offsets of views are parameters of their own, filled at dispatch.
 
 import type { DType } from '@shardweave/dtypes';
-import { ACCESSORS } from './wgsl.js';
+import { COMMON_FUNCTIONS } from './wgsl.js';
 
 /** How a kernel sees a storage buffer. `raw` is u32 words whatever they hold. */
 export type ElementType = DType | 'raw';
@@ -13,9 +13,9 @@ export interface Binding {
   readonly type: ElementType;
   readonly access: 'read' | 'read_write';
   /**
-   * Seen as vectors of four elements, at indices that are multiples of four: `load4_x` and
-   * `store4_x`, and `peek4_x`, which takes the number of a vector and leaves what is stored for
-   * `widen_x` to unpack, or to make zeros of.
+   * Seen as vectors of four elements, at indices that are multiples of four: by `load4_x` and
+   * `store4_x`; or by `peek4_x`, which takes the number of a vector and returns its words as they
+   * are stored, and `widen_x`, which unpacks them or gives zeros in their place.
    */
   readonly isWide?: boolean;
   /** Read as WGSL's own f16, which the kernel must enable; else f16 is unpacked from words. */
@@ -90,7 +90,7 @@ export function defineKernel(spec: KernelSpec): Kernel {
       (b, i) =>
         `@group(0) @binding(${i + 1}) var<storage, ${b.access}> ${b.name}: array<${b.isWide ? wideType(b) : storageType(b)}>;`,
     ),
-    ACCESSORS,
+    COMMON_FUNCTIONS,
     ...(spec.isCuttable === true
       ? [
           `fn first_group() -> vec3<u32> { return vec3<u32>(${FIRST_GROUP.map((p) => `P.${p}`).join(', ')}); }`,

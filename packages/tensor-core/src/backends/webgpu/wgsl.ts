@@ -1,13 +1,14 @@
-// Device functions that kernels share: 16-bit conversions and index arithmetic. Stores convert by
+// WGSL functions that kernels share: 16-bit conversions and index arithmetic. Stores convert by
 // bits, since drivers may flush subnormals, assume there are no NaNs, or truncate in pack2x16float.
 // Loads of f16 use unpack2x16float, which is one instruction; the cast kernel, which must keep
 // every bit pattern, has F16_UNPACK_EXACT.
 
 /**
- * 16-bit storage, bit tests, exp and log that keep NaN (drivers make numbers of it, since WGSL lets
- * them assume that there is none) and the index of a workgroup. Part of every kernel.
+ * What defineKernel puts in front of every kernel: the bits of 16-bit floats, a test for NaN, exp
+ * and log that keep NaN (drivers make numbers of it, since WGSL lets them assume that there is
+ * none) and the index of a workgroup.
  */
-export const ACCESSORS = `
+export const COMMON_FUNCTIONS = `
 fn is_nan(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u; }
 fn exp_of(v: f32) -> f32 { return select(exp(v), v, is_nan(v)); }
 fn log_of(v: f32) -> f32 { return select(log(v), v, is_nan(v)); }

@@ -78,7 +78,7 @@ function unaryCase(dtype: DType): ConformanceCase {
   );
 }
 
-/** In either half and in the gradient; the other operands are moderate. */
+/** A gate with special values in one operand at a time, the others being moderate. */
 function gateCase(dtype: DType): ConformanceCase {
   return recordedCase(
     `gated ${dtype} of NaN and infinities, and backward`,
@@ -103,7 +103,7 @@ function gateCase(dtype: DType): ConformanceCase {
   );
 }
 
-/** Every value with every other, dense and broadcast. */
+/** Pairs of each special value with each, dense and broadcast. */
 function binaryCase(dtype: DType): ConformanceCase {
   return recordedCase(`binary ${dtype} of NaN and infinities`, 'transcendental', (calls) => {
     const n = SPECIAL.length;
@@ -144,7 +144,10 @@ function overflowCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Small results by their ratio: an absolute bound of 5e-6 takes any of them for 0. */
+/**
+ * Results as small as 1e-38 under a relative tolerance: the absolute one of other cases, 5e-6,
+ * would take 0 for any of them.
+ */
 function tailCase(): ConformanceCase {
   return recordedCase('exp, sigmoid and pow of small results', 'tail', (calls) => {
     const x = calls.values([-1, -10, -20, -40, -60, -80, -87], 'f32');
@@ -293,7 +296,7 @@ function moveCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** In either column of a point; heads that don't turn keep theirs. */
+/** Points with a special value in one of their two columns; heads that don't turn keep theirs. */
 function rotaryCase(dtype: DType): ConformanceCase {
   return recordedCase(`rotary ${dtype} of NaN and infinities`, 'transcendental', (calls) => {
     const values = [NAN, 1, 2, 3, INF, 1, 2, 3, 1, -INF, 2, 3, 1, 2, 3, NAN];
@@ -307,7 +310,10 @@ function rotaryCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** In gradients, state, parameters and the scale; in what the first step of a buffer overwrites. */
+/**
+ * Steps with special values in the gradients, the parameters, the state and the scale. They must
+ * not come through from a momentum buffer that the first step overwrites, or that nobody reads.
+ */
 function optimizerCase(dtype: DType): ConformanceCase {
   return recordedCase(
     `adam and sgd with ${dtype} gradients of NaN and infinities`,

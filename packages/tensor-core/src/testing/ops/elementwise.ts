@@ -16,12 +16,16 @@ type Unary = readonly [
   range?: OpInput['values'],
 ];
 
-/** Away from poles; 16-bit values around kinks are further from them than the twin's step. */
+/** Away from a pole at 0, and from where a function is undefined. */
 const POSITIVE = { low: 0.5, high: 2 };
-const AROUND_KINK = [-1.5, -0.25, 0.25, 1.5, 2, -3, 0.125];
+/**
+ * On both sides of a kink at 0, where the gradient is checked by a central difference: one across
+ * the kink would be the mean of both slopes.
+ */
+const AROUND_ZERO = [-1.5, -0.25, 0.25, 1.5, 2, -3, 0.125];
 const UNARY: Readonly<Record<UnaryKind, Unary>> = {
   neg: [ops.neg, (x) => -x],
-  abs: [ops.abs, Math.abs, AROUND_KINK],
+  abs: [ops.abs, Math.abs, AROUND_ZERO],
   exp: [ops.exp, Math.exp],
   log: [ops.log, Math.log, POSITIVE],
   sqrt: [ops.sqrt, Math.sqrt, POSITIVE],
@@ -33,7 +37,7 @@ const UNARY: Readonly<Record<UnaryKind, Unary>> = {
   sin: [ops.sin, Math.sin, { low: -6, high: 6 }],
   cos: [ops.cos, Math.cos, { low: -6, high: 6 }],
   silu: [ops.silu, siluOf, { low: -6, high: 6 }],
-  relu: [ops.relu, (x) => Math.max(0, x), AROUND_KINK],
+  relu: [ops.relu, (x) => Math.max(0, x), AROUND_ZERO],
   gelu: [(x) => ops.gelu(x), geluErf, { low: -3, high: 3 }],
   geluTanh: [(x) => ops.gelu(x, { approximate: 'tanh' }), geluTanh, { low: -3, high: 3 }],
 };

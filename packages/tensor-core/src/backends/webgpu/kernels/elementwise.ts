@@ -13,7 +13,10 @@ import { collapse, eachWalkBlock, stridedIndex, strideParams } from './strided.j
 
 export const ELEMENTWISE_SIZE = [64, 1, 1] as const;
 
-/** Words each invocation handles: on a CPU driver a workgroup costs 0.2 us, so fewer and longer. */
+/**
+ * Words that each invocation handles. A CPU driver spends 0.2 us on every workgroup, so it gets
+ * fewer of them, each with more work.
+ */
 const WORDS_SOFTWARE = 32;
 const WORDS_HARDWARE = 4;
 /** Workgroups below which hardware is better served by shorter invocations. */
@@ -48,8 +51,10 @@ fn normal_cdf(x: f32) -> f32 {
 fn gelu_inner(x: f32) -> f32 { return SQRT_2_OVER_PI * (x + 0.044715 * x * x * x); }
 `;
 
-/** Drivers overflow in tanh for large arguments, and lose small ones to cancellation. */
-const TANH = `
+/**
+ * Drivers overflow in tanh and exp for large arguments, and lose small ones to cancellation.
+ */
+const TANH_AND_SIGMOID = `
 fn safe_tanh(x: f32) -> f32 {
   let s = x * x;
   let small = x * (1.0 + s * (-0.33333333 + s * (0.13333334 + s * -0.053968254)));
@@ -65,7 +70,10 @@ fn sigmoid(x: f32) -> f32 {
 }
 `;
 
-/** WGSL of each kind at `x`; ACTIVATIONS, LOG and SIN_COS hold what they call. */
+/**
+ * WGSL of each kind at `x`. ACTIVATIONS, LOG and SIN_COS define what it calls; every kernel has
+ * is_nan and exp_of (wgsl.ts).
+ */
 export const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
   neg: '-x',
   abs: 'abs(x)',
@@ -85,6 +93,7 @@ export const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
   geluTanh: '0.5 * x * (1.0 + safe_tanh(gelu_inner(x)))',
 };
 
+/** WGSL of each kind's derivative at `x`. ACTIVATIONS, SLOPES and SIN_COS define what it calls. */
 export const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   neg: '-1.0',
   abs: 'select(sign(x), x, is_nan(x))',
@@ -104,12 +113,14 @@ export const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   geluTanh: 'gelu_tanh_slope(x)',
 };
 
+/** What DERIVATIVES call beyond ACTIVATIONS, which stand in front of it. */
 export const SLOPES = `fn tanh_slope(x: f32) -> f32 {
   let e = exp(-2.0 * min(abs(x), 40.0));
   let d = 1.0 + e;
   return select(4.0 * e / (d * d), x, is_nan(x));
 }
-// Infinity times what vanishes is NaN, here and in the slopes of gelu.
+// At an infinity the formula multiplies it by 0, which is NaN on the reference. A driver may make
+// a number of that, so NaN is chosen here and in the slopes of gelu.
 fn silu_slope(x: f32) -> f32 {
   let slope = sigmoid(x) * (1.0 + x * sigmoid(-x));
   return select(slope, nan(), is_infinite(x));
@@ -126,8 +137,8 @@ fn gelu_tanh_slope(x: f32) -> f32 {
 }
 `;
 
-/** What FUNCTIONS of the activations call; SLOPES, which is for DERIVATIVES, needs it too. */
-export const ACTIVATIONS = `${SPECIAL_VALUES}${IS_INFINITE}${TANH}${GELU}
+/** What the activations among FUNCTIONS call, and what SLOPES needs in front of it. */
+export const ACTIVATIONS = `${SPECIAL_VALUES}${IS_INFINITE}${TANH_AND_SIGMOID}${GELU}
 fn silu(x: f32) -> f32 { return select(x * sigmoid(x), nan(), is_infinite(x) && x < 0.0); }
 `;
 
