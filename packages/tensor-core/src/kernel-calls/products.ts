@@ -1,7 +1,7 @@
 // Matrix products and attention.
 
 import type { View } from '../view.js';
-import type { ElementwiseCalls } from './elementwise.js';
+import type { ElementwiseCalls, UnaryKind } from './elementwise.js';
 import type { RowCalls } from './rows.js';
 
 /** How far apart the parts of one operand of attention lie, in elements; columns have stride 1. */
@@ -77,8 +77,16 @@ export function sumsOf({ a, b, m, n, aSums, bSums }: ProductCalls['matmul']) {
   ];
 }
 
-/** The unary kinds that a product can end with, by an epilogue. */
-export type Activation = 'relu' | 'silu' | 'gelu' | 'geluTanh';
+/** All activations: the unary kinds that a product can end with. */
+export const ACTIVATION_KINDS = [
+  'relu',
+  'silu',
+  'gelu',
+  'geluTanh',
+] as const satisfies readonly UnaryKind[];
+
+/** A unary kind that a product can end with, by an epilogue. */
+export type Activation = (typeof ACTIVATION_KINDS)[number];
 
 /**
  * What a product ends with: it leaves what another kernel would make of `out`, in place. `out` then

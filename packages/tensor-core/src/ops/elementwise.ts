@@ -3,7 +3,7 @@
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { checkOptions } from '../check-options.js';
 import type { BinaryKind, UnaryKind } from '../kernel-calls/elementwise.js';
-import type { Activation } from '../kernel-calls/products.js';
+import { ACTIVATION_KINDS, type Activation } from '../kernel-calls/products.js';
 import { oneOf } from '../options.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './cast.js';
@@ -154,14 +154,6 @@ function unary(kind: UnaryKind, x: Tensor): Tensor {
   });
   return out;
 }
-
-/** All activations: the unary kinds that a product can end with. */
-export const ACTIVATION_KINDS = [
-  'relu',
-  'silu',
-  'gelu',
-  'geluTanh',
-] as const satisfies readonly Activation[];
 
 function isActivation(kind: UnaryKind): kind is Activation {
   return (ACTIVATION_KINDS as readonly UnaryKind[]).includes(kind);

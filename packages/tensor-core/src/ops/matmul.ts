@@ -5,6 +5,7 @@ import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkNames, checkValue } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import {
+  ACTIVATION_KINDS,
   type Activation,
   type Epilogue,
   type ProductCalls,
@@ -20,7 +21,7 @@ import {
   requireSummands,
   shapeText,
 } from './checks.js';
-import { ACTIVATION_KINDS, recordActivation } from './elementwise.js';
+import { recordActivation } from './elementwise.js';
 import { sumRowsInto } from './reduce.js';
 import { broadcastTo, reshape } from './shape.js';
 
