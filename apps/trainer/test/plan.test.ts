@@ -3,6 +3,7 @@
 import { cpuInfo, type KernelCalls, type View } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { parseFlags } from '../src/flags.js';
+import { planHeaderLines } from '../src/output/header.js';
 import { keyOfCall, partOf } from '../src/plan/kernel-times.js';
 import { type PlanRow, planRows, planText } from '../src/plan/plan-table.js';
 import { type StepClock, stepMs } from '../src/plan/rates.js';
@@ -43,6 +44,15 @@ describe('plan', () => {
     expect(offload!.hostBytes).toBeGreaterThan(16 * 102_592 * 0.95);
     expect(rows[0]!.stepMs).toBe(single!.laterStep.kernels);
     expect(rows[1]!.stepMs).toBe(3 * fsdp!.laterStep.kernels);
+  });
+
+  it('begins with the model, the rows and the device that its numbers are for', async () => {
+    const flags = '--device cpu --model nano --batch 7 --grad-accum 2 --precision bf16';
+    const config = await resolveConfig(parseFlags(flags.split(' '), () => {}));
+    const [model, step, device] = planHeaderLines(config, 'wasm simd, 2 threads');
+    expect(model).toMatch(/^model {3}nano: \d+ layers, width \d+/);
+    expect(step).toMatch(/^step {4}7 rows of \d+ tokens in 2 micro-steps, bf16$/);
+    expect(device).toBe('device  cpu (wasm simd, 2 threads), shared by all ranks');
   });
 
   it('says what does not fit, and what might not', async () => {

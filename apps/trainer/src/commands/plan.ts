@@ -3,6 +3,7 @@
 import { cpuInfo } from '@shardweave/tensor-core';
 import { type Flags, TRAIN } from '../flags.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
+import { planHeaderLines } from '../output/header.js';
 import { planRows, planText } from '../plan/plan-table.js';
 import { coresOf, openStepClock } from '../plan/rates.js';
 import { roomHere } from '../plan/room.js';
@@ -45,7 +46,12 @@ export const plan = defineCommand<PlanFlags>({
       clock,
       room: (run) => roomHere(run, kind),
     });
-    out.write(flags.json ? `${JSON.stringify(rows, null, 2)}\n` : planText(rows));
+    if (flags.json) {
+      out.write(`${JSON.stringify(rows, null, 2)}\n`);
+    } else {
+      const head = planHeaderLines({ ...config, devices: [kind] }, backend.info.description);
+      out.write(`${head.join('\n')}\n\n${planText(rows)}`);
+    }
     return 0;
   },
 });

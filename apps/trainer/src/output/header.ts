@@ -9,7 +9,23 @@ import { formatBytes, formatCount } from './format.js';
 
 /** The lines as `name  value`. `ready` is that of all ranks, in rank order. */
 export function headerLines(config: RunConfig, ready: readonly RankReady[]): string[] {
-  return headerRows(config, ready).map(([name, value]) => `${name.padEnd(7)} ${value}`);
+  return linesOf(headerRows(config, ready));
+}
+
+/**
+ * The lines above a plan, which tell for what model, rows and device its bytes and times are.
+ * `device` is the text of a backend, such as `wasm relaxed simd, 2 threads`.
+ */
+export function planHeaderLines(config: RunConfig, device: string): string[] {
+  return linesOf([
+    ['model', modelText(config)],
+    ['step', `${stepText(config)}, ${config.precision}`],
+    ['device', `${config.devices[0]} (${device}), shared by all ranks`],
+  ]);
+}
+
+function linesOf(rows: readonly (readonly [string, string])[]): string[] {
+  return rows.map(([name, value]) => `${name.padEnd(7)} ${value}`);
 }
 
 /** The same as pairs. */
@@ -22,7 +38,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
       ? `, ${config.reshard ? 'reshard' : 'no reshard'} after forward`
       : '';
   const rows: [string, string][] = [
-    ['model', `${modelName(config)}: ${shapeText(modelConfig)}`],
+    ['model', modelText(config)],
     [
       'params',
       `${formatCount(parameterCount(modelConfig))} (${parameterCount(modelConfig).toLocaleString('en')}), shard of a rank ${formatBytes(Math.max(...shards))}`,
@@ -37,10 +53,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
       `${config.dataFile ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
     ],
     ...validRows(config, ready[0]?.valid),
-    [
-      'step',
-      `${config.batch} rows of ${config.seq} tokens${microSteps > 1 ? ` in ${microSteps} micro-steps${config.noSync ? ', reduced once' : ''}` : ''}`,
-    ],
+    ['step', stepText(config)],
     [
       'adamw',
       `lr ${config.lr} ${config.schedule}${config.decaySteps === undefined ? '' : ` (${config.decaySteps} steps of decay)`}, warm-up ${config.warmup}, weight decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
@@ -96,6 +109,17 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
     rows.push(['saves', savesText(config.saveEvery, config.keep)]);
   }
   return rows;
+}
+
+function modelText(config: RunConfig): string {
+  return `${modelName(config)}: ${shapeText(config.modelConfig)}`;
+}
+
+function stepText(config: RunConfig): string {
+  const microSteps = numMicroSteps(config);
+  const parts = microSteps > 1 ? ` in ${microSteps} micro-steps` : '';
+  const reduced = microSteps > 1 && config.noSync ? ', reduced once' : '';
+  return `${config.batch} rows of ${config.seq} tokens${parts}${reduced}`;
 }
 
 /** The classes of all ranks, each once, in the order of the first rank that has it. */
