@@ -81,7 +81,7 @@ describe('a config file', () => {
     expect(err).toMatch(/nowhere\.yaml can't be read \(no such file or directory\)\. Give a YAML/);
   });
 
-  it('of a run makes it again, bit by bit, and is one that the schema allows', async () => {
+  it('of a run makes it again, bit for bit, and is one that the schema allows', async () => {
     const first = join(folder, 'first');
     const second = join(folder, 'second');
     const flags = `--model nano --data ${TEXT} --device cpu --seq 16 --batch 6 --steps 4 --eval-every 2 --valid-fraction 0.2 --dropout 0.1 --ranks 3 --lr 0.01 --no-sync --grad-accum 2 --save-every 3 --quiet`;

@@ -1,4 +1,4 @@
-// A save as a model directory: its weights equal those that the run itself writes, bit by bit,
+// A save as a model directory: its weights equal those that the run itself writes, bit for bit,
 // whichever ranks wrote the save.
 
 import {
@@ -213,7 +213,7 @@ describe('convert --to save', () => {
   });
 
   it.each(['single', 'fsdp --ranks 3', 'ddp --ranks 2', 'offload --slices 2'])(
-    'is what a run of %s begins with, with the losses of --model, bit by bit',
+    'is what a run of %s begins with, with the losses of --model, bit for bit',
     async (way) => {
       const save = await toSave(model());
       const flags = `--strategy ${way} --steps 2`;

@@ -13,7 +13,7 @@ beforeAll(async () => {
   script = await buildCommand('killed-runs-long');
 });
 
-describe('a run that is killed goes on bit by bit', () => {
+describe('a run that is killed goes on bit for bit', () => {
   it.each(WAYS.map((way, i) => [way, i] as const))('%s', { timeout: 600_000 }, async (way, i) => {
     const random = splitMix32(1, i);
     const below = (end: number) => random() % end;

@@ -22,7 +22,7 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(root, { recursive: true }));
 
-describe('a run that is killed goes on bit by bit', () => {
+describe('a run that is killed goes on bit for bit', () => {
   it.each(WAYS.map((way, i) => [way, i] as const))('%s', async (way, i) => {
     const step = 3 + i;
     const at = i % 2 === 0 ? { savingFrom: step, numFiles: i % 3 } : { step };

@@ -39,7 +39,7 @@ const run = (flags: string, options: Parameters<typeof runLine>[1] = {}) =>
   runLine(`${tiny} ${flags}`, options);
 const savesIn = (out: string) => readdirSync(join(out, 'saves')).sort();
 
-describe('a run that ended goes on bit by bit', () => {
+describe('a run that ended goes on bit for bit', () => {
   it.each([
     '--strategy single',
     '--strategy fsdp --ranks 3',

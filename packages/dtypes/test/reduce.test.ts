@@ -1,5 +1,5 @@
-// Reductions in rank order: compared with float64 loops, wasm with plain JavaScript bit by bit, and
-// time slices.
+// Reductions in rank order: compared with float64 loops, wasm with plain JavaScript bit for bit,
+// and time slices.
 
 import { setImmediate as turn } from 'node:timers/promises';
 import {
@@ -123,7 +123,7 @@ describe('reducePartsPlain', () => {
 describe('Reducer', () => {
   const SIZES = [0, 1, 7, 8, 1023, 16 * 1024 + 5]; // elements; the last one spans two slices
 
-  it.each(DTYPES)('equals the plain version bit by bit in %s', async (dtype) => {
+  it.each(DTYPES)('equals the plain version bit for bit in %s', async (dtype) => {
     const reducer = await Reducer.create();
     for (const op of OPS) {
       for (const worldSize of [1, 2, 3, 8]) {
@@ -284,7 +284,7 @@ describe('Reducer over shared memory', () => {
   }
 
   it.each(DTYPES)(
-    'equals the plain version bit by bit in %s, and writes nothing else',
+    'equals the plain version bit for bit in %s, and writes nothing else',
     async (dtype) => {
       for (const op of OPS) {
         for (const worldSize of [1, 2, 3, 5]) {

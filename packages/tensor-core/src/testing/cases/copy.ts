@@ -1,4 +1,4 @@
-// copyStrided: transposes, slices, concatenation and expansion, bit by bit.
+// copyStrided: transposes, slices, concatenation and expansion, bit for bit.
 
 import type { DType } from '@shardweave/dtypes';
 import type { View } from '../../view.js';
