@@ -1,4 +1,4 @@
-// Causal self-attention with grouped keys and values and rotary positions, under the Hub's names.
+// Causal self-attention with grouped queries and rotary positions. Parameters have the Hub's names.
 
 import {
   type Device,
@@ -15,16 +15,22 @@ import type { ParameterInit } from '../parameter-init.js';
 import type { RowPlaces } from '../token-options.js';
 import { blockParts, type DecoderConfig } from './decoder-config.js';
 
-/** x [batch, seq, hidden_size] to the same; a token sees those before it in its segment. */
+/**
+ * Causal self-attention, x [batch, seq, hidden_size] to the same shape: a token attends to itself
+ * and to those before it in its segment.
+ */
 export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
-  /** [heads * head_dim, hidden_size] */
+  /** Its weight is [heads * head_dim, hidden_size]. */
   readonly qProj: Linear;
-  /** [kvHeads * head_dim, hidden_size] */
+  /** Its weight is [kvHeads * head_dim, hidden_size], and so is that of vProj. */
   readonly kProj: Linear;
   readonly vProj: Linear;
-  /** [hidden_size, heads * head_dim] */
+  /** Its weight is [hidden_size, heads * head_dim]. */
   readonly oProj: Linear;
-  /** [head_dim], one for all heads; Qwen 3's alone. */
+  /**
+   * Normalizes each head of the queries by one weight [head_dim]; kNorm does so with the keys. Only
+   * Qwen 3 has them.
+   */
   readonly qNorm: RmsNorm | undefined;
   readonly kNorm: RmsNorm | undefined;
   readonly #config: DecoderConfig;
@@ -70,7 +76,7 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     const k = await turned(await heads(this.kProj, kvHeads), this.kNorm);
     const v = await heads(this.vProj, kvHeads); // [batch, seq, kvHeads, headDim]
     const held = cache?.extend(k, v) ?? { keys: k, values: v };
-    // The queries are the last rows of the keys, also where a cache holds more before them.
+    // Where a cache holds earlier keys, the queries belong to the last rows of the keys.
     const attended = scaledDotProductAttention(q, held.keys, held.values, {
       isCausal: true,
       dropout: this.isTraining ? dropout : 0,
@@ -79,7 +85,10 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     return this.oProj.call(reshape(attended, [batch, seq, numHeads * headDim]));
   }
 
-  /** A few words that each call makes anew: a table kept would be state that no file has. */
+  /**
+   * The rotary frequencies, a few numbers that each call computes anew. A table that the module
+   * kept would be state that no file of weights has.
+   */
   #frequencies(): Tensor {
     const { head_dim: headDim, rope_theta: base, rope_scaling: scaling } = this.#config;
     return rotaryFrequencies(this.device, {

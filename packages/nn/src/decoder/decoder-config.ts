@@ -1,5 +1,5 @@
-// The options of a decoder, with the names of the Hub's config.json. What separates the families is
-// said here once: where biases are, whether heads are normalized, and how wide a head is.
+// The options of a decoder, under the names of the Hub's config.json. This file alone knows what
+// separates the families: where biases are, whether heads are normalized, and how wide a head is.
 
 import {
   above,
@@ -15,10 +15,15 @@ import {
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 
-/** Llama 2 and 3, SmolLM2, TinyLlama; Qwen 2 and 2.5; Qwen 3. */
+/**
+ * The architecture: 'llama' for Llama 2 and 3, SmolLM2 and TinyLlama, 'qwen2' for Qwen 2 and 2.5,
+ * 'qwen3' for Qwen 3.
+ */
 export type DecoderFamily = 'llama' | 'qwen2' | 'qwen3';
 
-/** Llama 3.1's: low frequencies are stretched for longer texts. */
+/**
+ * Llama 3.1's scaling of rotary frequencies, which stretches the low ones so that longer texts fit.
+ */
 export interface RopeScaling {
   readonly rope_type: 'llama3';
   readonly factor: number;
@@ -28,44 +33,53 @@ export interface RopeScaling {
 }
 
 /**
- * A decoder's configuration, all fields resolved, under the names that config.json of the Hub has.
+ * A decoder's configuration with every field resolved, under the names of the Hub's config.json.
  */
 export interface DecoderConfig {
   readonly model_type: DecoderFamily;
   readonly vocab_size: number;
-  /** Width. */
+  /** The width of the model. */
   readonly hidden_size: number;
-  /** Width of the feed-forward layer. */
+  /** The width of the feed-forward layer. */
   readonly intermediate_size: number;
   readonly num_hidden_layers: number;
   readonly num_attention_heads: number;
-  /** Divides the number of heads; consecutive heads share keys and values. */
+  /**
+   * The number of heads of keys and values, a divisor of num_attention_heads. Each is shared by
+   * num_attention_heads / num_key_value_heads consecutive heads of queries.
+   */
   readonly num_key_value_heads: number;
-  /** Even. Heads together may be wider or narrower than the model. */
+  /**
+   * The width of a head, an even number. All heads together may be wider or narrower than the
+   * model.
+   */
   readonly head_dim: number;
-  /** Longest sequence. */
+  /** The most tokens that a sequence can have. */
   readonly max_position_embeddings: number;
   readonly rms_norm_eps: number;
-  /** Base of the rotary frequencies. */
+  /** The base of the rotary frequencies. */
   readonly rope_theta: number;
   readonly rope_scaling: RopeScaling | null;
   /** Whether the head's weight is the token table. */
   readonly tie_word_embeddings: boolean;
-  /** On q, k, v and o. Qwen 2 has those of q, k and v always, and this field never. */
+  /**
+   * Whether the projections q, k, v and o have biases. Qwen 2 always has those of q, k and v, never
+   * that of o, and cannot set this field.
+   */
   readonly attention_bias: boolean;
-  /** Llama alone. */
+  /** Whether the feed-forward projections have biases. Only Llama can have them. */
   readonly mlp_bias: boolean;
-  /** Dropout on the attention weights. */
+  /** The probability of dropping an attention weight in training. */
   readonly attention_dropout: number;
-  /** Standard deviation of the initial weights. */
+  /** The standard deviation of the initial weights. */
   readonly initializer_range: number;
-  /** Ids of tokens that tokenizers and generation know; the model computes nothing with them. */
+  /** Ids of special tokens. Tokenizers and generation use them; the model itself does not. */
   readonly bos_token_id: number | null;
   readonly eos_token_id: number | readonly number[] | null;
   readonly pad_token_id: number | null;
 }
 
-/** The fields that have no defaults. */
+/** The fields that have no default. */
 export type NeededField =
   | 'model_type'
   | 'vocab_size'
@@ -76,8 +90,8 @@ export type NeededField =
   | 'max_position_embeddings';
 
 /**
- * A configuration as it is given: sizes always, the rest where it differs from the family's
- * defaults.
+ * A configuration as the user gives it: the fields without a default, and whichever others differ
+ * from the family's defaults.
  */
 export type DecoderOptions = Pick<DecoderConfig, NeededField> & Partial<DecoderConfig>;
 
@@ -132,21 +146,21 @@ const DEFAULTS = {
   pad_token_id: null,
 } satisfies Partial<DecoderConfig>;
 
-/** Every field, in the order in which files have them. */
+/** The names of all fields of a DecoderConfig. */
 export const DECODER_FIELDS = Object.keys(RULES) as readonly (keyof DecoderConfig)[];
 
-/** Families whose configuration has a field; others have no such biases to switch on. */
+/** The families that can set each of these fields. In the other families the biases are fixed. */
 const FAMILIES_WITH: Readonly<Record<'attention_bias' | 'mlp_bias', readonly DecoderFamily[]>> = {
   attention_bias: ['llama', 'qwen3'],
   mlp_bias: ['llama'],
 };
 
-/** Qwen 3's heads have this width where nothing else is said. */
+/** The width of Qwen 3's heads where head_dim is not given. */
 const QWEN3_HEAD_DIM = 128;
 
 /**
- * Fills in defaults and checks each value.
- * @throws {NnConfigError} naming the field
+ * Checks a configuration and fills in its defaults.
+ * @throws {NnConfigError} naming the field that is missing or cannot work
  */
 export function resolveDecoderConfig(options: DecoderOptions): DecoderConfig {
   checkOptions('decoder', options, RULES);
@@ -179,12 +193,12 @@ export function resolveDecoderConfig(options: DecoderOptions): DecoderConfig {
   return config;
 }
 
-/** What a block of the family has beside its matrices. */
+/** Which biases and norms a block of this configuration has. */
 export function blockParts(config: DecoderConfig): {
   readonly hasQkvBias: boolean;
   readonly hasOutBias: boolean;
   readonly hasMlpBias: boolean;
-  /** Whether each head of queries and keys is normalized before it is turned. */
+  /** Whether each head of queries and keys is normalized before it gets its rotary position. */
   readonly hasHeadNorms: boolean;
 } {
   const { model_type: family, attention_bias: hasBias } = config;
@@ -196,7 +210,7 @@ export function blockParts(config: DecoderConfig): {
   };
 }
 
-/** Trainable numbers of a model, a tied head once. */
+/** The number of trainable values of a model. A tied head counts once. */
 export function decoderParameterCount(config: DecoderConfig): number {
   const { hidden_size: width, intermediate_size: inner, head_dim: headDim } = config;
   const { hasQkvBias, hasOutBias, hasMlpBias, hasHeadNorms } = blockParts(config);

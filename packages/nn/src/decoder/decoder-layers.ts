@@ -1,4 +1,4 @@
-// What a decoder is a sequence of before its head: the token table, and blocks.
+// The layers of a decoder before its head: the token table, and blocks.
 
 import { type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
 import { AddRmsNorm } from '../layers/add-rms-norm.js';
@@ -10,9 +10,9 @@ import { DecoderAttention } from './decoder-attention.js';
 import type { DecoderConfig } from './decoder-config.js';
 import { DecoderMlp } from './decoder-mlp.js';
 
-/** ids [batch, seq] to rows of the table, [batch, seq, hidden_size]. */
+/** The token table: ids [batch, seq] to their rows, [batch, seq, hidden_size]. */
 export class DecoderEmbeddings extends Module<[ids: Tensor, places?: EmbeddingPlaces], Tensor> {
-  /** [vocab_size, hidden_size] */
+  /** Its weight is the token table, [vocab_size, hidden_size]. */
   readonly embedTokens: Embedding;
   readonly #positions: number;
 
@@ -24,14 +24,15 @@ export class DecoderEmbeddings extends Module<[ids: Tensor, places?: EmbeddingPl
     this.#positions = config.max_position_embeddings;
   }
 
-  /** [vocab_size, hidden_size] */
+  /** The token table, [vocab_size, hidden_size]. */
   get table(): Tensor {
     return this.embedTokens.weight;
   }
 
   async forward(ids: Tensor, { positions, offset = 0 }: EmbeddingPlaces = {}): Promise<Tensor> {
     const seq = ids.shape[1];
-    // Where positions are given, a row may be longer than any of the texts that are packed in it.
+    // With explicit positions a row may be longer than the limit, since each text packed in it is
+    // shorter.
     const isTooLong = positions === undefined && offset + (seq ?? 0) > this.#positions;
     if (ids.rank !== 2 || seq === undefined || isTooLong) {
       throw new ShapeError(
@@ -43,8 +44,8 @@ export class DecoderEmbeddings extends Module<[ids: Tensor, places?: EmbeddingPl
 }
 
 /**
- * Attention and a feed-forward layer, each normalized before and added to x [batch, seq,
- * hidden_size].
+ * A transformer block, x [batch, seq, hidden_size] to the same shape: attention and a feed-forward
+ * layer. Each works on the normalized sum of what came before, and its result is added to that sum.
  */
 export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   readonly inputLayernorm: AddRmsNorm;

@@ -1,4 +1,4 @@
-// The gated feed-forward layer (Shazeer, 2020), under the Hub's names.
+// The gated feed-forward layer (Shazeer, 2020), with the Hub's names.
 
 import { type Device, swiGlu, type Tensor } from '@shardweave/tensor-core';
 import { Linear } from '../layers/linear.js';
@@ -6,12 +6,15 @@ import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import { blockParts, type DecoderConfig } from './decoder-config.js';
 
-/** The feed-forward layer of x, and the residual: both [..., hidden_size], as their sum. */
+/**
+ * Computes residual + down(silu(gate(x)) * up(x)). Both x and residual are [..., hidden_size], and
+ * so is the result.
+ */
 export class DecoderMlp extends Module<[x: Tensor, residual: Tensor], Tensor> {
-  /** [intermediate_size, hidden_size] */
+  /** Its weight is [intermediate_size, hidden_size], and so is that of upProj. */
   readonly gateProj: Linear;
   readonly upProj: Linear;
-  /** [hidden_size, intermediate_size] */
+  /** Its weight is [hidden_size, intermediate_size]. */
   readonly downProj: Linear;
 
   constructor(device: Device, config: DecoderConfig, init: ParameterInit) {

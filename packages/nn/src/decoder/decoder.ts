@@ -1,5 +1,5 @@
-// Llama, Qwen 2 and Qwen 3. One decoder is all of them: what separates the families is in its
-// configuration.
+// The models of the families Llama, Qwen 2 and Qwen 3. One class covers them all; its configuration
+// says what separates them.
 
 import type { Device } from '@shardweave/tensor-core';
 import { LanguageHead } from '../language-head.js';
@@ -9,12 +9,12 @@ import { type DecoderConfig, type DecoderOptions, resolveDecoderConfig } from '.
 import { DecoderBlock, DecoderEmbeddings } from './decoder-layers.js';
 
 /**
- * A decoder-only language model of the Llama, Qwen 2 or Qwen 3 family: ids [batch, seq] to logits
- * [batch, seq, vocab_size], or to losses where targets are given. Its parameters have the Hub's
- * names and shapes.
+ * A decoder-only language model of the Llama, Qwen 2 or Qwen 3 family. A call maps ids [batch, seq]
+ * to logits [batch, seq, vocab_size] or, where targets are given, to the loss of each token, f32
+ * [batch, seq]. Its parameters have the Hub's names and shapes.
  */
 export class Decoder extends LanguageModel<DecoderConfig> {
-  /** @throws {NnConfigError} naming a field that cannot work */
+  /** @throws {NnConfigError} naming the field that is missing or cannot work */
   constructor(device: Device, options: DecoderOptions, modelOptions: LanguageModelOptions = {}) {
     const config = resolveDecoderConfig(options);
     const { vocab_size: vocab, hidden_size: dim, rms_norm_eps: eps } = config;

@@ -8,17 +8,17 @@ import type { TokenArgs } from '../token-options.js';
 import { type KeyValueCache, requireRoom } from './key-value-cache.js';
 import { drawToken, SAMPLING_RULES, type SamplingOptions } from './sampling.js';
 
-/** The logits of what follows `tokens`, [vocab]. */
+/** Computes the logits of the token that follows `tokens`, one for each entry of the vocabulary. */
 export type LogitsAfter = (tokens: readonly number[]) => Promise<Float32Array>;
 
 /**
- * Options of generate: when the text ends, how tokens are drawn, and how much of the text the model
- * is shown.
+ * Options of generate: how tokens are drawn, where the text ends, and how much of it the model
+ * sees.
  */
 export interface GenerateOptions extends SamplingOptions {
-  /** The text ends after so many new tokens. */
+  /** The text ends after this many new tokens. */
   readonly maxTokens: number;
-  /** The text ends where one of these is drawn, which is not part of it. */
+  /** The text ends where one of these tokens is drawn. That token is not part of it. */
   readonly stop?: readonly number[] | undefined;
   /** Equal seeds draw equal tokens. Default 0. */
   readonly seed?: number | undefined;
@@ -35,8 +35,9 @@ const STOP = {
 };
 
 /**
- * The tokens that follow `prompt`, each as soon as it is drawn.
- * @throws {NnConfigError} for options out of range, and an empty prompt
+ * Draws the tokens that follow `prompt` and gives each as soon as it is drawn.
+ * @throws {NnConfigError} for options out of range and for an empty prompt, at the first token that
+ * is asked for
  */
 export async function* generate(
   logitsAfter: LogitsAfter,
@@ -81,14 +82,11 @@ export async function* generate(
   }
 }
 
-/**
- * Options of nextLogits: the cache of earlier keys and values, and how long a piece of the prompt
- * is run at once.
- */
+/** Options of nextLogits: a cache, and how many tokens are run at once. */
 export interface NextLogitsOptions {
   /**
-   * Holds the keys and values of the text before, so that what this text shares with it is not run
-   * again. Default none: the whole text is run each time.
+   * Holds the keys and values of an earlier text. What the new text shares with the beginning of
+   * that one is not run again. By default there is none, and the whole text is run each time.
    */
   readonly cache?: KeyValueCache | undefined;
   /**
@@ -99,15 +97,16 @@ export interface NextLogitsOptions {
 }
 
 /**
- * The products of so many rows are as fast as those of more, and what a block makes of them is
- * small.
+ * With so many rows, matrix products are as fast as with more, and what a block allocates for them
+ * is still small.
  */
 const CHUNK = 512;
 
 /**
- * The logits of a model in evaluation, which runs those tokens alone that the cache does not hold;
- * the others stay held. Without a cache it runs all of them each time.
- * @param model ids [1, seq] (u32) to logits: a LanguageModel or an OffloadModel of one
+ * A function that computes the logits after some tokens. With a cache the model runs only the
+ * tokens that the cache does not hold yet, and they are held afterwards. Without one it runs all of
+ * them each time. Put the model into evaluation first.
+ * @param model maps ids [1, seq] (u32) to logits: a LanguageModel, or an OffloadModel of one
  */
 export function nextLogits(
   model: Module<TokenArgs, Tensor>,
@@ -131,7 +130,7 @@ export function nextLogits(
     if (cache === undefined) {
       return run(tokens);
     }
-    requireRoom(tokens.length, cache.capacity); // before the first part of a prompt runs
+    requireRoom(tokens.length, cache.capacity); // before any part of the prompt runs
     cache.truncate(numShared(cache.tokens, tokens));
     for (;;) {
       const fresh = tokens.slice(cache.length, cache.length + chunk);
@@ -145,7 +144,8 @@ export function nextLogits(
 }
 
 /**
- * How many tokens at the beginning need not run again: never the last, whose logits are asked for.
+ * How many tokens at the beginning need not run again. The last token always runs, since its logits
+ * are what is asked for.
  */
 function numShared(held: readonly number[], tokens: readonly number[]): number {
   const most = Math.min(held.length, tokens.length - 1);

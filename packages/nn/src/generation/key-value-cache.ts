@@ -1,5 +1,5 @@
-// The keys and values of the tokens that a model has seen, so that the model computes only those of
-// the next token.
+// The keys and values of tokens that a model has seen, so that it computes only those of new
+// tokens.
 
 import { type Device, slice, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, whole } from '../check-options.js';
@@ -12,14 +12,14 @@ export interface KeyValueCacheOptions {
 }
 
 /**
- * Room for one sequence: in each block 2 * capacity * kvHeads * headDim numbers of the dtype that
- * the model computes in, taken as the first keys come. A call of the model writes behind the tokens
- * that are held, and only `append` makes them held ones: the same call made again overwrites what
- * the first one wrote.
+ * Keys and values of one sequence. Each block takes memory for 2 * capacity * kvHeads * headDim
+ * numbers, in the dtype in which the model computes, when its first keys come. A call of the model
+ * writes its keys and values after those that are held, but only `append` makes them count as held.
+ * The same call made twice in a row writes them to the same place.
  */
 export class KeyValueCache {
   readonly capacity: number;
-  /** The device's own pool, where a dry run puts another in its place. */
+  /** The device's own pool. A dry run replaces the device's pool for a while. */
   readonly #pool: object;
   readonly #layers = new Map<number, LayerCache>();
   #tokens: readonly number[] = [];
@@ -30,7 +30,7 @@ export class KeyValueCache {
     this.#pool = device.pool;
   }
 
-  /** The tokens whose keys and values it holds. */
+  /** The tokens whose keys and values the cache holds. */
   get tokens(): readonly number[] {
     return this.#tokens;
   }
@@ -40,7 +40,7 @@ export class KeyValueCache {
     return this.#tokens.length;
   }
 
-  /** The part of the index-th block. */
+  /** The part of the cache that belongs to the index-th block. */
   layer(index: number): LayerCache {
     let layer = this.#layers.get(index);
     if (layer === undefined) {
@@ -50,13 +50,16 @@ export class KeyValueCache {
     return layer;
   }
 
-  /** Notes that a call has written these tokens behind those that are held. */
+  /**
+   * Declares that a call has written these tokens after those that are held. They are held from now
+   * on.
+   */
   append(tokens: readonly number[]): void {
     requireRoom(this.length + tokens.length, this.capacity);
     this.#tokens = [...this.#tokens, ...tokens];
   }
 
-  /** Forgets the tokens from position `length` on. */
+  /** Forgets all tokens from position `length` on. */
   truncate(length: number): void {
     this.#tokens = this.#tokens.slice(0, length);
   }
@@ -80,16 +83,19 @@ interface Room {
 }
 
 /**
- * One block's keys and values. Its fields are private: offload moves the tensors that it finds in
- * arguments.
+ * The keys and values of one block. Its fields are private because offload moves the tensors that
+ * it finds in a call's arguments, and these must stay.
  */
 export class LayerCache {
   readonly #cache: KeyValueCache;
   readonly #pool: object;
-  /** By pool: what a dry run makes ends with it, and so does the room that it took. */
+  /**
+   * The memory by pool. A dry run computes in a pool of its own and takes memory there that ends
+   * with it.
+   */
   readonly #rooms = new WeakMap<object, Room>();
 
-  /** @param pool of the room that stays */
+  /** @param pool the device's own pool, whose memory outlives each call */
   constructor(cache: KeyValueCache, pool: object) {
     this.#cache = cache;
     this.#pool = pool;
@@ -101,11 +107,12 @@ export class LayerCache {
   }
 
   /**
-   * Writes the keys and values of further tokens, and gives those of all up to them as views.
-   * @param keys [1, seq, heads, headDim] @param values as keys
-   * @throws {NnConfigError} beyond the capacity, for another shape or dtype than those before, and
-   * where a
-   *   graph is recorded: what lies in a cache gets no gradient
+   * Writes the keys and values of further tokens, and returns those of all tokens up to them as
+   * views.
+   * @param keys [1, seq, heads, headDim]
+   * @param values of the same shape as keys
+   * @throws {NnConfigError} beyond the capacity, for another shape or dtype than before, for more
+   * than one sequence, and where a graph is recorded, because held keys and values get no gradients
    */
   extend(keys: Tensor, values: Tensor): { readonly keys: Tensor; readonly values: Tensor } {
     const [batch, seq] = keys.shape as [number, number];

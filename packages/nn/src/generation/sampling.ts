@@ -1,4 +1,5 @@
-// Draws a token from one row of logits, on the host: one token at a time is nothing to compute.
+// Draws a token from one row of logits. This happens on the host, since one row is too little work
+// for a device.
 
 import {
   above,
@@ -10,18 +11,24 @@ import {
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 
-/** Rules apply in this order, each to what the one before left. */
+/** Options of drawToken. They apply in this order, each to the tokens that the one before left. */
 export interface SamplingOptions {
   /**
-   * What logits are divided by: below 1, likelier tokens still more often; 0: always the likeliest.
-   * Default 1.
+   * Logits are divided by it. Below 1 it makes likely tokens even likelier; with 0 the likeliest
+   * token is always taken. Default 1.
    */
   readonly temperature?: number | undefined;
-  /** Only this many of the likeliest tokens. Default all. */
+  /** Keeps only this many of the likeliest tokens. Default: all. */
   readonly topK?: number | undefined;
-  /** Only as many of the likeliest as together reach this probability. Default 1. */
+  /**
+   * Keeps only as many of the likeliest tokens as are needed to reach this probability together.
+   * Default 1, which keeps all.
+   */
   readonly topP?: number | undefined;
-  /** Only those at least this many times as probable as the likeliest. Default 0. */
+  /**
+   * Keeps only tokens that are at least this many times as probable as the likeliest. Default 0,
+   * which keeps all.
+   */
   readonly minP?: number | undefined;
 }
 
@@ -39,9 +46,12 @@ export const SAMPLING_RULES: OptionRules<SamplingOptions> = {
 };
 
 /**
- * A token by the softmax of logits / temperature, [vocab]; `uniform` in [0, 1) decides. Of equal
- * logits the lower token comes first.
- * @throws {NnConfigError} where a logit is not a number
+ * Draws a token by the softmax of logits / temperature. Of equal logits that of the lower token
+ * counts as likelier.
+ * @param logits one for each token, [vocab]
+ * @param uniform a random number in [0, 1) that decides
+ * @throws {NnConfigError} where a logit is not a number, where there are none, and for options out
+ * of range
  */
 export function drawToken(
   logits: Float32Array,
@@ -62,7 +72,7 @@ export function drawToken(
   const most = logits[order[0]!]!;
   const weightOf = (token: number) => {
     const below = logits[token]! - most;
-    return below === 0 ? 1 : Math.exp(below / temperature); // 0 / 0 where logits are infinite
+    return below === 0 ? 1 : Math.exp(below / temperature); // infinite logits would give 0 / 0
   };
   const weights = Float64Array.from(order, weightOf);
   const total = sumOf(weights);
@@ -83,12 +93,15 @@ export function drawToken(
   return order[count - 1]!;
 }
 
-/** What a key holds below the logit: a double has 53 bits, and a logit 32 of them. */
+/**
+ * Keys are logit * TOKEN_RANGE + token: a double has 53 bits, a logit takes 32 of them, and the
+ * token has the other 21.
+ */
 const TOKEN_RANGE = 2 ** 21;
 
 /**
- * The `count` likeliest tokens, likeliest first. Tokens are sorted as numbers, a logit's bits above
- * the token's, which takes a tenth of the time that a comparison function does.
+ * The `count` likeliest tokens, likeliest first. Each token is sorted as one number, with the
+ * logit's bits above the token's. That takes a tenth of the time that a comparison function takes.
  */
 function likeliest(logits: Float32Array, count: number): number[] {
   if (count === 1) {
@@ -96,7 +109,8 @@ function likeliest(logits: Float32Array, count: number): number[] {
   }
   const bits = new Int32Array(logits.buffer, logits.byteOffset, logits.length);
   const keys = Float64Array.from(bits, (word, token) => {
-    // Bits of floats are in the order of the floats, but for the sign's.
+    // The bits of floats, as integers, have the order of the floats, except that negative ones are
+    // reversed.
     const rank = logits[token] === 0 ? 0 : word < 0 ? -(word & 0x7fffffff) : word;
     return -rank * TOKEN_RANGE + token;
   }).sort();

@@ -1,12 +1,14 @@
-// The fields of a config.json. Each is the model's own, known to change nothing, or refused by its
-// name: one passed over in silence would be another model.
+// The fields of a config.json. Each one belongs to the model, is known to change nothing, or is
+// refused by name. A field that were silently ignored could mean that the file describes another
+// model.
 
 import { FormatError } from '../errors.js';
 
 export type ConfigFields = Readonly<Record<string, unknown>>;
 
 /**
- * Fields that change nothing here: names, dtypes, how others run it, and how text is made with it.
+ * Fields that change nothing here: names, dtypes, how other programs run the model, and how text is
+ * generated with it.
  */
 const HARMLESS: ReadonlySet<string> = new Set([
   ...['_name_or_path', 'architectures', 'torch_dtype', 'dtype', 'transformers_version'],
@@ -21,22 +23,25 @@ const HARMLESS: ReadonlySet<string> = new Set([
   ...['num_return_sequences', 'no_repeat_ngram_size', 'suppress_tokens', 'use_bfloat16'],
 ]);
 
-/** Fields that would change the computation of any of them, with the value that does not. */
+/**
+ * Fields that would change the computation of any model here, each with the value under which they
+ * do not.
+ */
 const FIXED: ConfigFields = { is_encoder_decoder: false, add_cross_attention: false };
 
 export interface FieldRules {
-  /** Fields that the model computes with. */
+  /** The fields that the model computes with. */
   readonly own: ReadonlySet<string>;
-  /** Fields that would change the computation, with the value that does not. */
+  /** Fields that would change the computation, each with the value under which they do not. */
   readonly fixed: ConfigFields;
-  /** Whether another field changes nothing with its value. */
+  /** Whether another field, with its value, changes nothing. */
   isHarmless(name: string, value: unknown): boolean;
 }
 
 /**
- * The model's own fields; null is the default.
- * @throws {FormatError} naming a field that asks for what the model does not compute, or that
- * nobody knows
+ * Picks the model's own fields. One that is null counts as absent, so its default holds.
+ * @throws {FormatError} naming a field that is unknown, or that asks for a computation that the
+ * model does not do
  */
 export function ownFields(fields: ConfigFields, rules: FieldRules): Record<string, unknown> {
   const fixed: ConfigFields = { ...FIXED, ...rules.fixed };

@@ -1,4 +1,4 @@
-// What a decoder's config.json asks for.
+// The config.json of a decoder, read and written.
 
 import {
   DECODER_FIELDS,
@@ -17,7 +17,7 @@ const ARCHITECTURES: Readonly<Record<DecoderFamily, string>> = {
   qwen3: 'Qwen3ForCausalLM',
 };
 
-/** Fields that would change the computation, with the value that does not. */
+/** Fields that would change the computation, each with the value under which they do not. */
 const FIXED: ConfigFields = {
   hidden_act: 'silu',
   use_sliding_window: false,
@@ -27,13 +27,15 @@ const FIXED: ConfigFields = {
 };
 
 /**
- * Which layers Qwen's windows would be in, and how wide: nothing while use_sliding_window is false.
+ * The width of Qwen's sliding windows, and the layers that have them. Both mean nothing while
+ * use_sliding_window is false.
  */
 const WINDOWS = new Set(['sliding_window', 'max_window_layers']);
 
 const OWN: ReadonlySet<string> = new Set(DECODER_FIELDS.filter((name) => name !== 'rope_scaling'));
 /**
- * rope_parameters is what version 5 of transformers writes instead of rope_scaling and rope_theta.
+ * The fields that describe the rotary positions. Version 5 of transformers writes rope_parameters
+ * in place of rope_scaling and rope_theta.
  */
 const ROTARY = ['rope_scaling', 'rope_parameters'] as const;
 const FACTORS = [
@@ -44,10 +46,10 @@ const FACTORS = [
 ] as const satisfies readonly (keyof RopeScaling)[];
 
 /**
- * The decoder's options from the fields of its config.json.
- * @throws {FormatError} naming a field that asks for what the decoder does not compute, or that
- * nobody knows
- * @throws {NnConfigError} naming a field whose value cannot work
+ * Reads a decoder's configuration from the fields of its config.json.
+ * @throws {FormatError} naming a field that is unknown, or that asks for a computation that the
+ * decoder does not do
+ * @throws {NnConfigError} naming a field that is missing, or whose value cannot work
  */
 export function readDecoderConfig(fields: ConfigFields): DecoderConfig {
   const options = ownFields(fields, {
@@ -61,7 +63,7 @@ export function readDecoderConfig(fields: ConfigFields): DecoderConfig {
   return resolveDecoderConfig({ ...options, ...readRotary(fields) } as unknown as DecoderOptions);
 }
 
-/** The fields of config.json. */
+/** The fields of the config.json that describes a decoder. */
 export function decoderConfigFields(config: DecoderConfig): ConfigFields {
   const { model_type: family, ...rest } = config;
   return {
@@ -75,7 +77,7 @@ export function decoderConfigFields(config: DecoderConfig): ConfigFields {
   };
 }
 
-/** Fields that a family's own configuration lacks. */
+/** Whether a family's own configuration lacks this field. */
 function isForeign(family: DecoderFamily, name: string): boolean {
   return name === 'mlp_bias' || (name === 'attention_bias' && family === 'qwen2');
 }
@@ -84,7 +86,7 @@ function isFull(layerTypes: unknown): boolean {
   return Array.isArray(layerTypes) && layerTypes.every((type) => type === 'full_attention');
 }
 
-/** Base and scaling, under their older names. */
+/** The base and the scaling of the rotary frequencies, under their older names. */
 function readRotary(fields: ConfigFields): {
   readonly rope_theta?: unknown;
   readonly rope_scaling?: RopeScaling | null;

@@ -1,9 +1,9 @@
-// What a GPT-2's config.json asks for.
+// The config.json of a GPT-2, read and written.
 
 import { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from '../gpt2-config.js';
 import { type ConfigFields, ownFields } from './config-fields.js';
 
-/** Fields of config.json that change the computation, with the values this model computes. */
+/** Fields that would change the computation, each with the value that this model computes. */
 const FIXED: ConfigFields = {
   tie_word_embeddings: true,
   scale_attn_weights: true,
@@ -12,7 +12,10 @@ const FIXED: ConfigFields = {
   add_cross_attention: false,
 };
 
-/** Tokens that tokenizers know, a head for classes that is not here, and what older files have. */
+/**
+ * Fields that change nothing: ids of special tokens, options of a classification head that does not
+ * exist here, and some that only older files have.
+ */
 const HARMLESS: ReadonlySet<string> = new Set([
   ...['bos_token_id', 'eos_token_id', 'pad_token_id', 'num_labels', '_num_labels', 'output_past'],
   ...['summary_activation', 'summary_first_dropout', 'summary_proj_to_labels', 'summary_type'],
@@ -22,28 +25,28 @@ const HARMLESS: ReadonlySet<string> = new Set([
 const OWN: ReadonlySet<string> = new Set(Object.keys(GPT2_DEFAULTS));
 
 /**
- * The model's options from the fields of config.json.
- * @throws {FormatError} naming a field that asks for what is not computed here, or that nobody
- * knows
- * @throws {NnConfigError} for values that cannot work
+ * Reads a GPT-2's configuration from the fields of its config.json.
+ * @throws {FormatError} naming a field that is unknown, or that asks for a computation that GPT-2
+ * here does not do
+ * @throws {NnConfigError} naming a field whose value cannot work
  */
 export function readGpt2Config(fields: ConfigFields): Gpt2Config {
   const { n_positions: positions = GPT2_DEFAULTS.n_positions } = fields;
   const options = ownFields(fields, {
     own: OWN,
-    // How many positions older files mask, which are all that there are.
+    // Older files have n_ctx, the number of positions that attention sees. It must be all of them.
     fixed: { ...FIXED, n_ctx: positions, pruned_heads: {} },
     isHarmless: (name) => HARMLESS.has(name),
   });
   return resolveGpt2Config(options as Partial<Gpt2Config>);
 }
 
-/** The fields of config.json. */
+/** The fields of the config.json that describes a GPT-2. */
 export function gpt2ConfigFields(config: Gpt2Config): ConfigFields {
   return {
     architectures: ['GPT2LMHeadModel'],
     ...FIXED,
     ...config,
-    n_ctx: config.n_positions, // older readers ask for it
+    n_ctx: config.n_positions, // older readers need it
   };
 }

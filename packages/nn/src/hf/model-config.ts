@@ -1,4 +1,4 @@
-// config.json of every model that there is: its model_type says whose fields it has.
+// The config.json of any supported model. Its model_type says which model's fields it has.
 
 import type { DecoderConfig } from '../decoder/decoder-config.js';
 import { FormatError } from '../errors.js';
@@ -7,7 +7,7 @@ import type { ConfigFields } from './config-fields.js';
 import { decoderConfigFields, readDecoderConfig } from './decoder-config-file.js';
 import { gpt2ConfigFields, readGpt2Config } from './gpt2-config-file.js';
 
-/** A model's options, told apart by `model_type`. */
+/** The configuration of a model. Its `model_type` says which kind it is. */
 export type ModelConfig = Gpt2Config | DecoderConfig;
 
 const READERS: Readonly<Record<ModelConfig['model_type'], (fields: ConfigFields) => ModelConfig>> =
@@ -19,10 +19,11 @@ const READERS: Readonly<Record<ModelConfig['model_type'], (fields: ConfigFields)
   };
 
 /**
- * A model's options from the text of its config.json; without a model_type it is a GPT-2.
- * @throws {FormatError} for text that is no config, and for one that asks for what is not computed
- * here
- * @throws {NnConfigError} for values that cannot work
+ * Reads a model's configuration from the text of its config.json. A file without a model_type is a
+ * GPT-2's.
+ * @throws {FormatError} for text that is not a JSON object, for an unsupported model_type, and for
+ * a field that is unknown or asks for a computation that the model here does not do
+ * @throws {NnConfigError} naming a field that is missing, or whose value cannot work
  */
 export function parseModelConfig(text: string): ModelConfig {
   let parsed: unknown;
@@ -44,17 +45,20 @@ export function parseModelConfig(text: string): ModelConfig {
   return READERS[type as ModelConfig['model_type']](fields);
 }
 
-/** The dtypes that floats of a model's files are written as. */
+/** The dtypes in which a model's files can store floats. */
 export type WeightsDType = 'f32' | 'bf16' | 'f16';
 
-/** Their names in config.json. */
+/** The names of these dtypes in config.json. */
 const TORCH_DTYPES = {
   f32: 'float32',
   bf16: 'bfloat16',
   f16: 'float16',
 } satisfies Record<WeightsDType, string>;
 
-/** The text of config.json. `dtype` is that of the weights beside it. */
+/**
+ * The text of the config.json that describes a model. `dtype` is that of the weights beside it;
+ * default f32.
+ */
 export function modelConfigText(
   config: ModelConfig,
   options: { readonly dtype?: WeightsDType } = {},

@@ -1,6 +1,6 @@
-// A model's weights in the Hub's layout: one model.safetensors, or shards that an index names. Read
-// by ranges, written in pieces, one tensor in memory at a time. Reading and writing the files
-// themselves is the caller's, for this runs in browsers too.
+// A model's weights in the Hub's layout: one model.safetensors, or several files that an index
+// lists. They are read by ranges and written in pieces, so that one tensor at a time is in memory.
+// The caller reads and writes the files, since this also runs in browsers.
 
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { checkOptions, oneOf, optional, whole } from '../check-options.js';
@@ -14,24 +14,31 @@ import { byteLengthOf } from './safetensors-header.js';
 const WEIGHTS = 'model.safetensors';
 const INDEX = 'model.safetensors.index.json';
 const CONFIG = 'config.json';
-/** What transformers splits at; the Hub refuses files of ten times that. */
+/**
+ * The size at which transformers begins a new file. The Hub refuses files of ten times this size.
+ */
 const MAX_FILE_BYTES = 5e9;
-/** An index names each tensor once; a thousand layers of a hundred tensors are a tenth of this. */
+/**
+ * An index names each tensor once. That of a thousand layers with a hundred tensors each would be a
+ * tenth of this limit.
+ */
 const MAX_INDEX_BYTES = 64 * 2 ** 20;
 
 /**
- * A model's files by name, wherever they are: in a directory, behind a server, chosen in a browser.
+ * Access to a model's files by name, wherever they are: in a directory, on a server, or chosen in a
+ * browser.
  */
 export interface ModelFiles {
-  /** A file to read by ranges, or undefined where there is none. */
+  /** Opens a file for reading by ranges. The result is undefined where there is no such file. */
   open(name: string): Promise<ByteSource | undefined>;
 }
 
 /**
- * A model's weights under its own names: headers and index are read at once, each tensor when it is
- * asked for. f32, f16 and bf16 are as they are in the files; what loads them converts.
- * @throws {FormatError} for files that are missing, malformed, cut off, or differ from what the
- * index says
+ * Opens a model's weights, under the model's own names. The headers and the index are read now, and
+ * each tensor when it is asked for. f32, f16 and bf16 stay as the files have them; whatever loads
+ * the tensors converts them.
+ * @throws {FormatError} for a file that is missing, malformed or cut off, for a tensor that its
+ * file lacks although the index lists it, and for a tied head that differs from the token table
  */
 export async function openModelState(
   files: ModelFiles,
@@ -81,7 +88,7 @@ async function openFile(
   }
 }
 
-/** The file of each tensor. */
+/** Reads the index, which says in which file each tensor is. */
 async function readIndex(source: ByteSource): Promise<Map<string, string>> {
   if (source.byteLength > MAX_INDEX_BYTES) {
     throw new FormatError(
@@ -101,7 +108,7 @@ async function readIndex(source: ByteSource): Promise<Map<string, string>> {
     throw new FormatError(`${INDEX}: expected weight_map, the file of each tensor.`);
   }
   for (const [name, file] of Object.entries(map)) {
-    // A path would leave the directory.
+    // A name with a slash could lead out of the directory.
     if (typeof file !== 'string' || /[/\\]/.test(file) || !file.endsWith('.safetensors')) {
       throw new FormatError(
         `${INDEX}: expected a .safetensors beside it for '${name}', got ${JSON.stringify(file)}.`,
@@ -111,28 +118,31 @@ async function readIndex(source: ByteSource): Promise<Map<string, string>> {
   return new Map(Object.entries(map as Record<string, string>));
 }
 
-/** A file to be written. */
+/** A file to write. */
 export interface ModelFile {
   readonly name: string;
   /**
-   * Its bytes in order, none of the pieces beyond 64 MiB. May be called once more after a failure.
+   * Its bytes in order. No piece of a tensor has more than 64 MiB. Call it again to begin again,
+   * after a failure for example.
    */
   pieces(): AsyncIterable<Uint8Array> | Iterable<Uint8Array>;
 }
 
-/**
- * Options of writing a model's weights in the Hub's layout: the dtype, and where a new file begins.
- */
+/** Options of writing a model's weights in the Hub's layout. */
 export interface ModelFileOptions {
-  /** What floats are written as. Default 'f32'. */
+  /** The dtype in which floats are written. Default 'f32'. */
   readonly dtype?: WeightsDType;
-  /** More tensors than fit make another file; a tensor is never cut. Default 5 GB. */
+  /**
+   * The bytes of tensors above which another file begins. A tensor is never cut, so a larger one
+   * has a file of its own. Default 5e9.
+   */
   readonly maxFileBytes?: number;
 }
 
 /**
- * The files of a model in the order to write them, config.json last: a directory with a config
- * alone would stand for random weights. Lazy tensors are read when their turn comes.
+ * The files of a model in the order in which to write them. config.json is the last, so that a
+ * directory never has a config without its weights; such a directory would describe a model with
+ * random weights. Lazy tensors are read when it is their turn.
  */
 export function modelFiles(
   config: ModelConfig,
@@ -164,14 +174,14 @@ export function modelFiles(
   ];
 }
 
-/** Whether a name is of a file of weights, or of their index, as modelFiles gives them. */
+/** Whether a file name is one that modelFiles gives to weights or to their index. */
 export function isWeightsFile(name: string): boolean {
   return name === WEIGHTS || name === INDEX || /^model-\d{5}-of-\d{5}\.safetensors$/.test(name);
 }
 
 type Tensors = ReadonlyMap<string, HostTensor | LazyTensor>;
 
-/** Consecutive tensors, as many as fit, at least one. */
+/** Splits the tensors into runs of consecutive ones, each with as many as fit and at least one. */
 function splitTensors(
   tensors: readonly (readonly [string, HostTensor | LazyTensor])[],
   maxBytes: number,
@@ -206,7 +216,7 @@ function indexText(files: readonly { readonly name: string; readonly tensors: Te
   return `${JSON.stringify(index, undefined, 2)}\n`;
 }
 
-/** The tensor itself, or one whose floats are converted when they are read. */
+/** The tensor itself, or one that converts its floats when it is read. */
 function inDType(tensor: HostTensor | LazyTensor, dtype: WeightsDType): HostTensor | LazyTensor {
   const { dtype: from, shape } = tensor;
   if (from === dtype || !isDeviceDType(from) || !isFloat(from)) {

@@ -1,6 +1,5 @@
-// The tensors of a model's files under the model's own names: files of other writers have prefixes,
-// masks and tables too many.
-
+// A model's tensors under the model's own names. Other writers of such files add prefixes, masks
+// and tables that the model does not have.
 import { elementCountOf } from '@shardweave/tensor-core';
 import { FormatError } from '../errors.js';
 import type { ElementRange, LazyTensor } from '../host-tensor.js';
@@ -9,19 +8,21 @@ import { elementBytesOf } from './safetensors-header.js';
 
 const HEAD = 'lm_head.weight';
 /**
- * A table is of hundreds of megabytes; two parts of it at a time are no more than another tensor.
+ * Token tables have hundreds of megabytes. Two parts of this length take no more memory than any
+ * other tensor.
  */
 const COMPARED_ELEMENTS = 2 ** 22;
 const GPT2_PREFIX = 'transformer.';
-/** Causal masks, which older files of GPT-2 hold as state. */
+/** Causal masks, which older files of GPT-2 contain. */
 const GPT2_MASKS = /^transformer\.h\.\d+\.attn\.(bias|masked_bias)$/;
-/** Rotary frequencies, which older files of Llama hold as state. */
+/** Rotary frequencies, which older files of Llama contain. */
 const FREQUENCIES = /\.rotary_emb\.inv_freq$/;
 
 /**
- * The model's own tensors among those of its files. A tied head that the files have too is compared
- * with the table, which reads both.
- * @throws {FormatError} where it is another, and where one tensor has two names
+ * Picks the model's own tensors from those of its files. Where the files have a tied head too, it
+ * is read and compared with the token table.
+ * @throws {FormatError} where such a head differs from the token table, and where two names stand
+ * for one tensor
  */
 export async function ownTensors(
   tensors: ReadonlyMap<string, LazyTensor>,

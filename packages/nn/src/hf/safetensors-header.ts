@@ -1,16 +1,19 @@
-// The header of a safetensors file: an 8-byte length and JSON that names dtype, shape and place of
-// each tensor. Offsets count from the end of the header, and go beyond 2^32.
+// The header of a safetensors file: its length in 8 bytes, then JSON with the dtype, shape and
+// place of each tensor. Offsets count from the end of the header and can exceed 2^32.
 
 import { elementCountOf, type Shape } from '@shardweave/tensor-core';
 import { FormatError } from '../errors.js';
 import type { FileDType } from '../host-tensor.js';
 
-/** The length of the header, at the file's start. */
+/** The size of the field at the file's start that holds the header's length. */
 export const LENGTH_BYTES = 8;
-/** The format's own limit on its header, against files that are something else. */
+/**
+ * The limit that the format sets on its header. A file that is something else exceeds it almost
+ * always.
+ */
 const MAX_HEADER_BYTES = 100_000_000;
 const TRUNCATED = ' Is the file truncated?';
-/** The data start at a multiple of this, so that they can be viewed in place. */
+/** The data begin at a multiple of this, so that they can be viewed in place. */
 const DATA_ALIGNMENT = 8;
 
 const DTYPES = new Map<string, readonly [dtype: FileDType, bytes: number]>([
@@ -32,13 +35,13 @@ const DTYPES = new Map<string, readonly [dtype: FileDType, bytes: number]>([
 ]);
 const FILE_NAMES = new Map([...DTYPES].map(([name, [dtype]]) => [dtype, name]));
 
-/** What a tensor is, without its values. */
+/** The dtype and shape of a tensor. */
 interface Described {
   readonly dtype: FileDType;
   readonly shape: Shape;
 }
 
-/** Where a file has a tensor: bytes [start, end) of its data. */
+/** Where the file has a tensor: at bytes [start, end) of its data. */
 export interface TensorPlace extends Described {
   readonly name: string;
   readonly start: number;
@@ -46,14 +49,15 @@ export interface TensorPlace extends Described {
 }
 
 export interface Header {
-  /** In the order of their bytes. */
+  /** The tensors' places, in the order of their bytes. */
   readonly places: readonly TensorPlace[];
   readonly metadata: Readonly<Record<string, string>>;
 }
 
 /**
- * The header's length, from the file's first 8 bytes.
- * @throws {FormatError} where it goes beyond the file, or the format's limit
+ * Reads the header's length from the file's first 8 bytes.
+ * @throws {FormatError} where these are fewer than 8, and where the header would exceed the file or
+ * the format's limit
  */
 export function headerLengthOf(first: Uint8Array, fileBytes: number): number {
   if (first.byteLength < LENGTH_BYTES) {
@@ -71,9 +75,9 @@ export function headerLengthOf(first: Uint8Array, fileBytes: number): number {
 }
 
 /**
- * Reads a header; every dtype, shape and offset is checked against the bytes of data that follow
- * it.
- * @throws {FormatError} for a header that is malformed, or does not fit
+ * Reads a header, and checks every dtype, shape and offset against the number of bytes of data that
+ * follow it.
+ * @throws {FormatError} for a header that is malformed or does not fit the data
  */
 export function parseHeader(bytes: Uint8Array, dataBytes: number): Header {
   const { __metadata__: metadata = {}, ...entries } = parseJson(bytes);
@@ -95,9 +99,9 @@ export function parseHeader(bytes: Uint8Array, dataBytes: number): Header {
   return { places, metadata: metadata as Record<string, string> };
 }
 
-/** A file to be written: its length and header, and the tensors in the order of their bytes. */
+/** The layout of a file to write. */
 export interface FileLayout<T extends Described> {
-  /** The file's start, up to its data, which are aligned. */
+  /** The beginning of the file up to its data, which are aligned. */
   readonly start: Uint8Array<ArrayBuffer>;
   readonly tensors: readonly (readonly [name: string, tensor: T])[];
   /** The length of the whole file. */
@@ -105,7 +109,8 @@ export interface FileLayout<T extends Described> {
 }
 
 /**
- * Lays tensors out: wider elements first, so that each starts at a multiple of its element size.
+ * Lays out tensors for a file. Those with wider elements come first, so that each begins at a
+ * multiple of its element size.
  */
 export function layOut<T extends Described>(
   tensors: ReadonlyMap<string, T>,
@@ -133,7 +138,7 @@ export function layOut<T extends Described>(
   return { start, tensors: sorted, byteLength: start.byteLength + end };
 }
 
-/** Bytes of a tensor's elements. */
+/** The bytes of all elements of a tensor. */
 export function byteLengthOf({ dtype, shape }: Described): number {
   return elementCountOf(shape) * elementBytesOf(dtype);
 }
@@ -180,7 +185,7 @@ function readEntry(name: string, entry: unknown): TensorPlace {
   return { name, dtype, shape, start, end };
 }
 
-/** Bytes of one element. */
+/** The bytes of one element. */
 export function elementBytesOf(dtype: FileDType): number {
   return DTYPES.get(FILE_NAMES.get(dtype)!)![1];
 }

@@ -1,4 +1,5 @@
-// A sum and its layer normalization, by one kernel each way.
+// A module that adds a residual and normalizes the sum by LayerNorm. Forward is one kernel, and
+// so is the backward of both inputs.
 
 import { addLayerNorm, type Device, type NormedSum, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions } from '../check-options.js';
@@ -8,13 +9,15 @@ import { setValues } from '../set-values.js';
 import { LAYER_NORM_RULES, type LayerNormOptions } from './layer-norm.js';
 
 /**
- * x + residual, and LayerNorm of that sum, [..., dim] all: what a half of a block begins with, the
- * first one without a residual. Its parameters are those of LayerNorm.
+ * Adds a residual to x and normalizes the sum: x and residual [..., dim] to `{ sum, norm }`, both
+ * [..., dim], where norm is the LayerNorm of sum. Each half of a transformer block begins with it.
+ * The first half passes no residual, and then sum equals x. The parameters are those of
+ * LayerNorm: a weight of ones and a bias of zeros.
  */
 export class AddLayerNorm extends Module<[x: Tensor, residual?: Tensor], NormedSum> {
-  /** [dim] */
+  /** Shape [dim]. */
   readonly weight: Tensor;
-  /** [dim] */
+  /** Shape [dim]. */
   readonly bias: Tensor;
   readonly eps: number;
 

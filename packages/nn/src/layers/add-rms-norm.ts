@@ -1,4 +1,5 @@
-// A sum and its root mean square normalization, by one kernel each way.
+// A module that adds a residual and normalizes the sum by RmsNorm. Forward is one kernel, and
+// so is the backward of both inputs.
 
 import { addRmsNorm, type Device, type NormedSum, type Tensor } from '@shardweave/tensor-core';
 import {
@@ -15,11 +16,11 @@ import { setValues } from '../set-values.js';
 
 /** Options of AddRmsNorm. */
 export interface AddRmsNormOptions {
-  /** Length of the last axis. */
+  /** The length of the last axis. */
   readonly dim: number;
-  /** Default 1e-6. */
+  /** Added to the mean square before its root is taken. Default 1e-6. */
   readonly eps?: number;
-  /** Only says whether values are deferred; they are ones. */
+  /** Decides only whether the weight is made now or deferred. It begins with ones either way. */
   readonly init?: ParameterInit;
 }
 
@@ -30,11 +31,13 @@ const RULES: OptionRules<AddRmsNormOptions> = {
 };
 
 /**
- * x + residual, and RmsNorm of that sum, [..., dim] all: what a half of a block begins with, the
- * first one without a residual. Its parameter is that of RmsNorm.
+ * Adds a residual to x and normalizes the sum: x and residual [..., dim] to `{ sum, norm }`, both
+ * [..., dim], where norm is the RmsNorm of sum. Each half of a transformer block begins with it.
+ * The first half passes no residual, and then sum equals x. The only parameter is a weight of
+ * ones.
  */
 export class AddRmsNorm extends Module<[x: Tensor, residual?: Tensor], NormedSum> {
-  /** [dim] */
+  /** Shape [dim]. */
   readonly weight: Tensor;
   readonly eps: number;
 

@@ -32,22 +32,26 @@ import { BatchParts } from './batch-parts.js';
 
 /** Options of BatchNorm1d, with PyTorch's meaning and defaults. */
 export interface BatchNormOptions {
-  /** Length of the second axis. */
+  /** The number of channels, which is the length of x's second axis. */
   readonly numFeatures: number;
-  /** Default 1e-5. */
+  /** Added to the variance before its root is taken. Default 1e-5. */
   readonly eps?: number;
   /**
-   * What part of the running statistics a batch replaces, or 'cumulative' for the plain mean over
-   * batches (PyTorch's None). Default 0.1.
+   * The weight of a new batch in the running statistics: running = (1 - momentum) * running +
+   * momentum * batch. 'cumulative' makes them the plain mean over all batches, as None does in
+   * PyTorch. Default 0.1.
    */
   readonly momentum?: number | 'cumulative';
-  /** A trainable weight (ones) and bias (zeros) for each channel. Default true. */
+  /** Whether each channel has a trainable weight (ones) and bias (zeros). Default true. */
   readonly affine?: boolean;
-  /** Keep running statistics and evaluate with them; else with the batch's. Default true. */
+  /**
+   * Whether the layer keeps running statistics and normalizes by them in evaluation. Without them
+   * it normalizes by each batch's own statistics in evaluation too. Default true.
+   */
   readonly trackRunningStats?: boolean;
 }
 
-/** What a class over this one checks beside options of its own. */
+/** The rules of these options, for a subclass that adds options of its own. */
 export const BATCH_NORM_RULES: OptionRules<BatchNormOptions> = {
   numFeatures: whole(1),
   eps: optional(atLeast(0)),
@@ -62,38 +66,45 @@ export const BATCH_NORM_RULES: OptionRules<BatchNormOptions> = {
 
 const BRAND = Symbol.for('@shardweave/nn/BatchNorm1d');
 
-/** Whether a module is a BatchNorm1d or a kind of it, of this copy of the package or of another. */
+/**
+ * Whether a module is a BatchNorm1d or one of its subclasses, no matter which copy of this package
+ * made it.
+ */
 export function isBatchNorm(module: unknown): module is BatchNorm1d {
   return isModule(module) && BRAND in module;
 }
 
-/** What `beginBatch` returns. */
+/** The handle on a batch that passes in parts, which `beginBatch` returns. */
 export interface PartedBatch {
-  /** Before each part's forward. */
+  /** Call it before the forward of each part. */
   beginPart(): void;
-  /** All parts have passed: the running statistics move. */
+  /** Call it when all parts have passed. The running statistics move now. */
   end(): void;
-  /** A part failed: they stay. Nothing after `end`. */
+  /**
+   * Call it when a part has failed. The running statistics stay as they are. After `end` it does
+   * nothing.
+   */
   abandon(): void;
 }
 
 /**
- * Normalizes each channel of x [n, c] or [n, c, l] over the other axes: in training with the
- * batch's biased variance, and the unbiased one goes into running_var; in evaluation with the
- * running statistics. Statistics are f32 whatever x is. A forward that a backward repeats
- * (checkpointing) leaves the running statistics alone, so each batch counts once.
+ * Normalizes each channel of x [n, c] or [n, c, l] over the other axes. In training it uses the
+ * mean and the biased variance of the batch, and moves the running statistics towards the batch's
+ * mean and unbiased variance, as PyTorch does. In evaluation it uses the running statistics.
+ * Statistics are f32 whatever dtype x has. Where activation checkpointing repeats a forward during
+ * backward, the running statistics stay, so that each batch counts once.
  */
 export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   readonly [BRAND] = true;
   readonly numFeatures: number;
   readonly eps: number;
   readonly momentum: number | 'cumulative';
-  /** [c], as all of these but the last */
+  /** Weight, bias and both running statistics have the shape [c]. */
   readonly weight: Tensor | undefined;
   readonly bias: Tensor | undefined;
   readonly runningMean: Tensor | undefined;
   readonly runningVar: Tensor | undefined;
-  /** [] of u32 */
+  /** A scalar of dtype u32, shape []. */
   readonly numBatchesTracked: Tensor | undefined;
   #parts: BatchParts | undefined;
 
@@ -119,7 +130,7 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
     }
   }
 
-  /** The running statistics start anew too. */
+  /** Resets the running statistics and their count as well as the parameters. */
   override resetOwnParameters(init: ParameterInit): void {
     for (const tensor of [this.weight, this.runningVar]) {
       if (tensor !== undefined) {
@@ -134,18 +145,22 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   }
 
   /**
-   * @throws {ShapeError} for another shape, or in training for less than two values a channel
+   * Normalizes x [n, c] or [n, c, l]; the result has the same shape and dtype.
+   * @throws {ShapeError} for an x of another shape, and in training for fewer than two values per
+   * channel
    */
   async forward(x: Tensor): Promise<Tensor> {
     this.#checkShape(x);
     const { weight, bias, eps, runningMean, runningVar } = this;
     if (!this.isTraining && runningMean !== undefined && runningVar !== undefined) {
-      // Copies: the running statistics may move on before a backward reads them.
+      // The mean is copied, because backward reads it later and the running mean may have moved on
+      // by then. The variance needs no copy: only its reciprocal root, computed right now, is
+      // saved.
       const mean = cast(runningMean, 'f32', { copy: true });
       const variance = cast(runningVar, 'f32');
       return normalizeBatch(x, { mean, variance, weight, bias, eps });
     }
-    const { isTraining } = this; // of this forward: its backward may come after an eval()
+    const { isTraining } = this; // as it is now: backward may come after an eval()
     const local = momentsOf(x);
     const moments = isTraining ? await this.joinMoments(local) : local;
     const { mean, variance, count } = moments;
@@ -162,8 +177,9 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
   }
 
   /**
-   * Has the forwards that follow count as parts of one batch (micro-batches): each is normalized
-   * with moments of its own, and the running statistics move once, by those of all parts together.
+   * Treats the following forwards as parts of one batch, such as micro-batches. Each part is
+   * normalized by its own moments; the running statistics move once, at `end`, by the moments of
+   * all parts together.
    */
   beginBatch(): PartedBatch {
     const parts = new BatchParts();
@@ -186,12 +202,18 @@ export class BatchNorm1d extends Module<[x: Tensor], Tensor> {
     };
   }
 
-  /** The moments of a training batch, from those of this rank's rows. */
+  /**
+   * Turns the moments of this rank's rows into those of the whole training batch. Here they are the
+   * same; SyncBatchNorm overrides this.
+   */
   protected joinMoments(local: BatchMoments): BatchMoments | Promise<BatchMoments> {
     return local;
   }
 
-  /** The gradients' sums over a training batch, from those of this rank's rows. */
+  /**
+   * Turns the gradient sums of this rank's rows into those of the whole training batch. Here they
+   * are the same; SyncBatchNorm overrides this.
+   */
   protected joinSums(local: GradientSums): GradientSums | Promise<GradientSums> {
     return local;
   }

@@ -1,5 +1,6 @@
-// The arithmetic of batch normalization (Ioffe and Szegedy, 2015), composed of tensor ops, as one
-// node of the graph: it keeps x and two numbers a channel. All in f32; results have x's dtype.
+// The arithmetic of batch normalization (Ioffe and Szegedy, 2015), composed of tensor ops but
+// recorded as one node of the graph. The node saves x, the weight and two numbers per channel.
+// Everything is computed in f32, and the result has x's dtype.
 
 import {
   add,
@@ -15,15 +16,15 @@ import {
   type Tensor,
 } from '@shardweave/tensor-core';
 
-/** Per channel, f32 [channels]; the variance is the biased one. */
+/** Mean and biased variance of each channel, f32 [channels]. */
 export interface BatchMoments {
   readonly mean: Tensor;
   readonly variance: Tensor;
-  /** Values of each channel that they were made from. */
+  /** How many values of each channel they were computed from. */
   readonly count: number;
 }
 
-/** sum(dy) and sum(dy * xhat) of each channel, f32 [channels]. */
+/** The sums that backward needs: sum(dy) and sum(dy * xhat) of each channel, f32 [channels]. */
 export interface GradientSums {
   readonly dy: Tensor;
   readonly dyXhat: Tensor;
@@ -36,8 +37,10 @@ export interface NormalizeOptions {
   readonly bias: Tensor | undefined;
   readonly eps: number;
   /**
-   * Where the moments are those of the batch, so that gradients flow through them too: their count,
-   * and what makes the batch's sums of those of this rank's rows.
+   * Present where mean and variance were computed from x's own batch, so that the gradient of x
+   * also flows through them. `count` is the number of values per channel in the whole batch, and
+   * `joinSums` turns this rank's sums into those of the whole batch. Absent where they are running
+   * statistics, which are constants.
    */
   readonly batch?: {
     readonly count: number;
@@ -45,7 +48,10 @@ export interface NormalizeOptions {
   };
 }
 
-/** Moments over all axes but the second of x [n, c] or [n, c, l]; zeros where x is empty. */
+/**
+ * The moments of x [n, c] or [n, c, l] over all axes but the second. They are zeros where x is
+ * empty.
+ */
 export function momentsOf(x: Tensor): BatchMoments {
   const { device } = x;
   const channels = x.shape[1]!;
@@ -64,7 +70,7 @@ export function momentsOf(x: Tensor): BatchMoments {
   );
 }
 
-/** (x - mean) / sqrt(variance + eps) * weight + bias for each channel of x. */
+/** Computes (x - mean) / sqrt(variance + eps) * weight + bias for each channel of x. */
 export function normalizeBatch(x: Tensor, options: NormalizeOptions): Tensor {
   const { device } = x;
   const { mean: center, variance, weight, bias, eps, batch } = options;
@@ -110,7 +116,7 @@ export function normalizeBatch(x: Tensor, options: NormalizeOptions): Tensor {
   return out;
 }
 
-/** How many values each channel of x has. */
+/** The number of values that each channel of x has: n of [n, c], n * l of [n, c, l]. */
 export function valuesPerChannel(x: Tensor): number {
   return x.shape[0]! * (x.shape[2] ?? 1);
 }
@@ -119,7 +125,7 @@ function statisticAxes(x: Tensor): number[] {
   return x.rank === 2 ? [0] : [0, 2];
 }
 
-/** [channels] in the shape that broadcasts over x. */
+/** Reshapes [channels] so that it broadcasts over x. */
 function column(values: Tensor, x: Tensor): Tensor {
   return x.rank === 2 ? values : reshape(values, [values.size, 1]);
 }

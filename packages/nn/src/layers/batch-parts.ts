@@ -1,21 +1,23 @@
-// The moments of a batch that passes a layer in parts (micro-batches), joined part by part.
+// Joins the moments of a batch that passes a layer in parts (micro-batches), one part after the
+// other.
 
 import { add, affine, cast, square, sub } from '@shardweave/tensor-core';
 import type { BatchMoments } from './batch-normalize.js';
 
 export class BatchParts {
   /**
-   * The moments of each use of the layer in a part, in order: a module may stand in several places.
+   * The moments so far of each use of the layer. A layer that a model calls twice per forward has
+   * two entries here: all first calls joined, and all second calls joined.
    */
   readonly #uses: BatchMoments[] = [];
   #next = 0;
 
-  /** The next part begins with the first use again. */
+  /** Begins the next part, whose first `add` belongs to the first use again. */
   beginPart(): void {
     this.#next = 0;
   }
 
-  /** Joins what one use found in this part. */
+  /** Joins the moments of the next use in this part to those of the same use in earlier parts. */
   add(moments: BatchMoments): void {
     const before = this.#uses[this.#next];
     this.#uses[this.#next] = joined(before, moments);
@@ -25,7 +27,7 @@ export class BatchParts {
     }
   }
 
-  /** Hands each use's moments of the whole batch to `visit`, and frees them. */
+  /** Passes the whole batch's moments of each use to `visit`, then frees them. */
   end(visit: (moments: BatchMoments) => void): void {
     for (const moments of this.#uses) {
       visit(moments);
@@ -40,7 +42,9 @@ export class BatchParts {
   }
 }
 
-/** The moments of both (Chan et al., 1979), kept beyond any scope. */
+/**
+ * The moments of both sets of values together (Chan et al., 1979). They outlive the current scope.
+ */
 function joined(before: BatchMoments | undefined, after: BatchMoments): BatchMoments {
   const { device } = after.mean;
   const { mean, variance, count } = device.noGrad(() =>

@@ -1,5 +1,5 @@
-// An affine map with GPT-2's weight order, [in, out]. The name is that of the Hugging Face layout;
-// nothing is convolved.
+// A linear layer that stores its weight as GPT-2 does, [in, out]. Hugging Face calls this layer
+// Conv1D although it convolves nothing.
 
 import { type Device, type LinearEnding, linear, type Tensor } from '@shardweave/tensor-core';
 import {
@@ -18,7 +18,7 @@ import { setValues } from '../set-values.js';
 export interface Conv1DOptions {
   readonly inFeatures: number;
   readonly outFeatures: number;
-  /** Standard deviation of the initial weight. Default 0.02, GPT-2's. */
+  /** The standard deviation of the initial weight. Default 0.02, which is GPT-2's. */
   readonly std?: number;
   readonly init?: ParameterInit;
 }
@@ -31,13 +31,14 @@ const RULES: OptionRules<Conv1DOptions> = {
 };
 
 /**
- * x [..., inFeatures] to x weight + bias, [..., outFeatures], and what the call says that it ends
- * with. Normal weight, zero bias.
+ * A linear layer: x [..., inFeatures] to x weight + bias, [..., outFeatures]. A call may end with
+ * an activation or with the sum with a residual. The initial weight is normally distributed, and
+ * the bias is zero.
  */
 export class Conv1D extends Module<[x: Tensor, ending?: LinearEnding], Tensor> {
-  /** [inFeatures, outFeatures] */
+  /** Shape [inFeatures, outFeatures]. */
   readonly weight: Tensor;
-  /** [outFeatures] */
+  /** Shape [outFeatures]. */
   readonly bias: Tensor;
   readonly #std: number;
 

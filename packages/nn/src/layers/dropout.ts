@@ -1,10 +1,13 @@
-// Zeroes elements at random while training; the mask comes from the device's random state.
+// Zeroes elements at random in training. The mask comes from the device's random state.
 
 import { type Device, dropout, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, PROBABILITY } from '../check-options.js';
 import { Module } from '../module.js';
 
-/** Zeroes elements with probability p and scales the others by 1 / (1 - p); x itself in eval. */
+/**
+ * Zeroes each element of x with probability p and multiplies the others by 1 / (1 - p). In
+ * evaluation, or with p = 0, it returns x itself.
+ */
 export class Dropout extends Module<[x: Tensor], Tensor> {
   readonly p: number;
 
@@ -14,7 +17,7 @@ export class Dropout extends Module<[x: Tensor], Tensor> {
     this.p = options.p;
   }
 
-  /** Whether it leaves all elements as they are. */
+  /** Whether a call returns x itself: in evaluation, and where p is 0. */
   get isIdle(): boolean {
     return this.p === 0 || !this.isTraining;
   }

@@ -1,4 +1,4 @@
-// A table of vectors, looked up by id.
+// A table of trainable vectors that are looked up by id.
 
 import { type Device, embedding, type Tensor } from '@shardweave/tensor-core';
 import {
@@ -17,7 +17,7 @@ import { setValues } from '../set-values.js';
 export interface EmbeddingOptions {
   readonly numEmbeddings: number;
   readonly dim: number;
-  /** Standard deviation of the initial table. Default 1. */
+  /** The standard deviation of the initial table. Default 1. */
   readonly std?: number;
   readonly init?: ParameterInit;
 }
@@ -29,9 +29,12 @@ const RULES: OptionRules<EmbeddingOptions> = {
   init: INIT,
 };
 
-/** ids [...] (i32, u32) to rows of the table, [..., dim]. An id outside the table gives zeros. */
+/**
+ * Looks up ids [...] (i32 or u32) in its table and gives their rows, [..., dim]. An id outside the
+ * table gives zeros and gets no gradient.
+ */
 export class Embedding extends Module<[ids: Tensor], Tensor> {
-  /** [numEmbeddings, dim] */
+  /** Shape [numEmbeddings, dim]. */
   readonly weight: Tensor;
   readonly #std: number;
 

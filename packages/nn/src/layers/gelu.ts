@@ -4,7 +4,10 @@ import { type Device, gelu, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, oneOf, optional } from '../check-options.js';
 import { Module } from '../module.js';
 
-/** GELU of each element: 'none' by erf (default), 'tanh' by GPT-2's approximation. */
+/**
+ * Applies GELU to each element: exactly, by erf, with 'none' (default), or by the approximation
+ * that GPT-2 uses with 'tanh'.
+ */
 export class Gelu extends Module<[x: Tensor], Tensor> {
   readonly approximate: 'none' | 'tanh';
 

@@ -15,11 +15,14 @@ import { setValues } from '../set-values.js';
 
 /** Options of LayerNorm. */
 export interface LayerNormOptions {
-  /** Length of the last axis. */
+  /** The length of the last axis. */
   readonly dim: number;
-  /** Default 1e-5. */
+  /** Added to the variance before its root is taken. Default 1e-5. */
   readonly eps?: number;
-  /** Only says whether values are deferred; they are ones and zeros. */
+  /**
+   * Decides only whether the parameters are made now or deferred. They begin with ones and zeros
+   * either way.
+   */
   readonly init?: ParameterInit;
 }
 
@@ -29,11 +32,14 @@ export const LAYER_NORM_RULES: OptionRules<LayerNormOptions> = {
   init: INIT,
 };
 
-/** Normalizes each row of x [..., dim], then scales by weight (ones) and adds bias (zeros). */
+/**
+ * Normalizes each row of x [..., dim] to mean 0 and variance 1, multiplies it by weight (initially
+ * ones) and adds bias (initially zeros). The result has x's shape.
+ */
 export class LayerNorm extends Module<[x: Tensor], Tensor> {
-  /** [dim] */
+  /** Shape [dim]. */
   readonly weight: Tensor;
-  /** [dim] */
+  /** Shape [dim]. */
   readonly bias: Tensor;
   readonly eps: number;
 

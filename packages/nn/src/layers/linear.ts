@@ -1,4 +1,4 @@
-// An affine map with PyTorch's weight order, [out, in].
+// A linear layer that stores its weight as PyTorch does, [out, in].
 
 import {
   type Device,
@@ -24,11 +24,11 @@ import { setValues } from '../set-values.js';
 export interface LinearOptions {
   readonly inFeatures: number;
   readonly outFeatures: number;
-  /** Default true. */
+  /** Whether the layer has a bias. Default true. */
   readonly bias?: boolean;
   /**
-   * Standard deviation of a normal initial weight, beside which the bias is zero. Default: both are
-   * uniform in +-1/sqrt(inFeatures).
+   * The standard deviation of a normally distributed initial weight, with a bias of zeros. By
+   * default weight and bias are both uniform in +-1/sqrt(inFeatures), as in PyTorch.
    */
   readonly std?: number;
   readonly init?: ParameterInit;
@@ -43,13 +43,13 @@ const RULES: OptionRules<LinearOptions> = {
 };
 
 /**
- * x [..., inFeatures] to x weight^T + bias, [..., outFeatures], and what the call says that it ends
- * with.
+ * A linear layer: x [..., inFeatures] to x weight^T + bias, [..., outFeatures]. A call may end with
+ * an activation or with the sum with a residual.
  */
 export class Linear extends Module<[x: Tensor, ending?: LinearEnding], Tensor> {
-  /** [outFeatures, inFeatures] */
+  /** Shape [outFeatures, inFeatures]. */
   readonly weight: Tensor;
-  /** [outFeatures] */
+  /** Shape [outFeatures]. */
   readonly bias: Tensor | undefined;
   readonly #std: number | undefined;
 

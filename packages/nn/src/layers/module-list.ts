@@ -1,10 +1,11 @@
-// Modules in a list, named '0', '1' and so on, that the module around it calls as it likes.
+// A list of modules named '0', '1' and so on, which the module that owns the list calls as it
+// likes.
 
 import type { Device } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { checkModules, Module } from '../module.js';
 
-/** Holds modules; it has no forward of its own, so there is nothing to wrap it for. */
+/** Holds modules in a list. It has no forward of its own, and calling it throws. */
 export class ModuleList extends Module<[], never> {
   constructor(device: Device, modules: readonly Module[]) {
     super(device);
@@ -19,8 +20,8 @@ export class ModuleList extends Module<[], never> {
   }
 
   /**
-   * The module at an index, counted from the end where negative; wrappers in the place of what they
-   * wrap.
+   * The module at an index; a negative index counts from the end. Where a module has been wrapped
+   * (sharded, say), it is the wrapper.
    */
   at(index: number): Module | undefined {
     return [...this.children().values()].at(index);

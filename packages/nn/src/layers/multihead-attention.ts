@@ -1,4 +1,5 @@
-// Causal self-attention with packed projections, in GPT-2's layout and names.
+// Causal self-attention as in GPT-2: one layer projects to queries, keys and values together, and
+// parameters have GPT-2's names.
 
 import {
   causalSelfAttention,
@@ -27,15 +28,15 @@ import { Dropout } from './dropout.js';
 /** Options of MultiheadAttention, the causal self-attention of GPT-2. */
 export interface MultiheadAttentionOptions {
   readonly dim: number;
-  /** Divides dim; dim / numHeads is even. */
+  /** The number of heads. It divides dim, and dim / numHeads is even. */
   readonly numHeads: number;
-  /** Probability of dropping an attention weight. Default 0. */
+  /** The probability of dropping an attention weight in training. Default 0. */
   readonly attnDropout?: number;
-  /** Probability of dropping an element of the result. Default 0. */
+  /** The probability of dropping an element of the result in training. Default 0. */
   readonly residDropout?: number;
-  /** Standard deviation of cAttn's initial weight. Default 0.02. */
+  /** The standard deviation of cAttn's initial weight. Default 0.02. */
   readonly std?: number;
-  /** Standard deviation of cProj's initial weight. Default `std`. */
+  /** The standard deviation of cProj's initial weight. Default `std`. */
   readonly projStd?: number;
   readonly init?: ParameterInit;
 }
@@ -51,26 +52,32 @@ const RULES: OptionRules<MultiheadAttentionOptions> = {
 };
 
 /**
- * Where the tokens of a call stand: in which document of a packed row, and behind which cached
- * ones.
+ * Where the tokens of a call stand: which document of a packed row each belongs to, and which
+ * cached tokens come before them.
  */
 export interface MultiheadAttentionPlaces {
-  /** [batch, seq] (u32): a position sees those of its own number alone. */
+  /**
+   * Numbers of documents, u32 [batch, seq]. A token attends only to tokens with its own number. Two
+   * documents in a row of five tokens are 0, 0, 0, 1, 1.
+   */
   readonly segments?: Tensor | undefined;
-  /** Keys and values of positions before these, in one row. */
+  /** Keys and values of the tokens before these. A call with a cache has one row. */
   readonly cache?: LayerCache | undefined;
 }
 
-/** x [batch, seq, dim] to [batch, seq, dim]; position t sees positions up to t. */
+/**
+ * Causal self-attention, x [batch, seq, dim] to [batch, seq, dim]: position t attends to positions
+ * up to t.
+ */
 export class MultiheadAttention extends Module<
   [x: Tensor, places?: MultiheadAttentionPlaces],
   Tensor
 > {
   readonly numHeads: number;
   readonly attnDropout: number;
-  /** Queries, keys and values: [dim, 3 * dim]. */
+  /** Projects to queries, keys and values at once; its weight is [dim, 3 * dim]. */
   readonly cAttn: Conv1D;
-  /** [dim, dim] */
+  /** Projects the heads' results; its weight is [dim, dim]. */
   readonly cProj: Conv1D;
   readonly residDropout: Dropout;
 

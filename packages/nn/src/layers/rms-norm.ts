@@ -16,16 +16,19 @@ import { setValues } from '../set-values.js';
 
 /** Options of the layer RmsNorm. */
 export interface RmsNormLayerOptions {
-  /** Length of the last axis. */
+  /** The length of the last axis. */
   readonly dim: number;
-  /** Default 1e-6. */
+  /** Added to the mean square before its root is taken. Default 1e-6. */
   readonly eps?: number;
   /**
-   * The weight is stored as its distance from one, as Gemma's is, and begins with zeros. Default
-   * false.
+   * Whether the weight is stored as its difference from one and begins with zeros, as Gemma's is.
+   * Default false.
    */
   readonly isOffset?: boolean;
-  /** Only says whether values are deferred; they are ones or zeros. */
+  /**
+   * Decides only whether the weight is made now or deferred. It begins with ones, or with zeros
+   * where isOffset is set.
+   */
   readonly init?: ParameterInit;
 }
 
@@ -36,9 +39,12 @@ const RULES: OptionRules<RmsNormLayerOptions> = {
   init: INIT,
 };
 
-/** Divides each row of x [..., dim] by its root mean square, then scales by weight (ones). */
+/**
+ * Divides each row of x [..., dim] by its root mean square, then multiplies it by weight (initially
+ * ones). The result has x's shape.
+ */
 export class RmsNorm extends Module<[x: Tensor], Tensor> {
-  /** [dim] */
+  /** Shape [dim]. */
   readonly weight: Tensor;
   readonly eps: number;
   readonly isOffset: boolean;

@@ -1,12 +1,13 @@
-// Modules one after another, named '0', '1' and so on.
+// A chain of modules named '0', '1' and so on, each called with what the one before returned.
 
 import { type Device, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 import { checkModules, Module } from '../module.js';
 
 /**
- * Calls each layer with what the one before returned; the first gets all arguments. A subclass may
- * hand them to more: see argumentsOf. A layer's result is freed once the next layer has run, unless
- * that saved or returned it.
+ * Calls its layers one after another. The first layer gets all arguments of the call, and each
+ * other layer gets what the one before returned; a subclass may pass more by overriding
+ * argumentsOf. A layer's result is freed once the next layer has run, unless that layer saved it
+ * for backward or returned it.
  */
 // biome-ignore lint/suspicious/noExplicitAny: layers of any signature, as Module has it
 export class Sequential<Args extends readonly any[] = any, Output = Tensor> extends Module<
@@ -21,16 +22,16 @@ export class Sequential<Args extends readonly any[] = any, Output = Tensor> exte
     });
   }
 
-  /** The layers in order, wrappers in the place of what they wrap. */
+  /** The layers in order. A layer that has been wrapped (sharded, say) appears as its wrapper. */
   layers(): Module[] {
     return [...this.children().values()];
   }
 
   /**
-   * What the index-th layer is called with: the call's own arguments for the first, what the layer
-   * before returned for the others. Wrappers that run the layers themselves (OffloadModel) ask it
-   * too.
-   * @param previous what the layer before returned; for the first, the call's first argument
+   * The arguments that the index-th layer is called with: the call's own for the first layer, and
+   * the result of the layer before for the others. Wrappers that run the layers themselves, such as
+   * OffloadModel, use it too.
+   * @param previous what the layer before returned; for the first layer, the call's first argument
    */
   argumentsOf(index: number, previous: unknown, args: Args): readonly unknown[] {
     return index === 0 ? args : [previous];
@@ -49,7 +50,10 @@ export class Sequential<Args extends readonly any[] = any, Output = Tensor> exte
   }
 }
 
-/** Ends the current scope's hold on tensors that only it needs. */
+/**
+ * Ends the current scope's hold on tensors whose storage is not in `kept`. What a graph saved
+ * stays.
+ */
 function releaseExcept(values: unknown, kept: ReadonlySet<Tensor['storage']>): void {
   const seen = new Set(kept);
   for (const tensor of tensorsIn(values)) {

@@ -1,5 +1,5 @@
-// Batch normalization over the rows of all ranks. This package knows no process groups: it takes
-// what it needs of one.
+// Batch normalization over the rows of all ranks. This package does not depend on process groups,
+// so an interface names the little that is needed of one.
 
 import { cat, type Device, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, having, type OptionRules } from '../check-options.js';
@@ -7,13 +7,16 @@ import { BATCH_NORM_RULES, BatchNorm1d, type BatchNormOptions } from './batch-no
 import type { BatchMoments, GradientSums } from './batch-normalize.js';
 
 /**
- * Ranks that make their statistics together; a ProcessGroup of @shardweave/collectives is one. Use
- * a sequence of its own (`await group.split(0)`): what shards parameters over the same one starts
- * its gathers at other times on each rank.
+ * The ranks that compute statistics together. A ProcessGroup of @shardweave/collectives is one.
+ * Give it a group of its own (`await group.split(0)`), not the one that shards the parameters: that
+ * one starts its gathers at different moments on each rank, and collectives of one group must start
+ * in the same order on all ranks.
  */
 export interface StatisticsGroup {
   readonly worldSize: number;
-  /** `output` gets each rank's `input`, in rank order. Inputs are equally long. */
+  /**
+   * Gathers `input` of every rank into `output`, in rank order. All inputs have the same length.
+   */
   allGather(input: Uint8Array, output: Uint8Array): Promise<void>;
 }
 
@@ -28,10 +31,11 @@ const RULES: OptionRules<SyncBatchNormOptions> = {
 };
 
 /**
- * BatchNorm1d whose batch is that of all ranks, which may have different numbers of rows, even
- * none. A training forward waits for one all-gather of two numbers a channel, and so does its
- * backward; evaluation needs none. Weight and bias get the gradients of this rank's rows alone,
- * which whoever averages gradients over ranks joins. Call it alike on all ranks.
+ * BatchNorm1d over the rows of all ranks as one batch. Ranks may have different numbers of rows,
+ * even none. In training, forward waits for one all-gather of two numbers per channel, and backward
+ * for another where x needs a gradient; evaluation needs none. Weight and bias get the gradients of
+ * this rank's rows only, so that the usual averaging of gradients over ranks completes them. Every
+ * rank must call it in the same order.
  */
 export class SyncBatchNorm extends BatchNorm1d {
   readonly #group: StatisticsGroup;
@@ -57,7 +61,7 @@ export class SyncBatchNorm extends BatchNorm1d {
         mean[c]! += (rank.count / count) * rank.first[c]!;
       }
     }
-    // The spread within ranks and that between them (Chan, Golub and LeVeque, 1979).
+    // The variance of all rows is that within ranks plus that between them (Chan et al., 1979).
     for (const rank of ranks) {
       for (let c = 0; c < numFeatures; c++) {
         const apart = rank.first[c]! - mean[c]!;
@@ -90,7 +94,7 @@ export class SyncBatchNorm extends BatchNorm1d {
     };
   }
 
-  /** Every rank's count and two f32 [numFeatures], in rank order. */
+  /** Gathers a count and two f32 [numFeatures] from every rank, in rank order. */
   async #gather(
     count: number,
     first: Tensor,
@@ -103,7 +107,7 @@ export class SyncBatchNorm extends BatchNorm1d {
     const values = await this.device.scope(() => cat([first, second], { axis: 0 }).toArray());
     const length = 1 + 2 * numFeatures;
     const own = new Float32Array(length);
-    new Uint32Array(own.buffer)[0] = count; // as an integer, exact beyond 2^24
+    new Uint32Array(own.buffer)[0] = count; // as an integer, which is exact beyond 2^24 too
     own.set(values, 1);
     const all = new Float32Array(length * worldSize);
     await this.#group.allGather(new Uint8Array(own.buffer), new Uint8Array(all.buffer));

@@ -1,4 +1,4 @@
-// Puts adapters beside the linear layers of a plain model, and freezes all else.
+// Replaces the linear layers of a plain model by adapted ones, and freezes all other parameters.
 
 import { castInPlace } from '../cast-in-place.js';
 import {
@@ -20,39 +20,43 @@ import { type AdaptableLinear, LoraLinear } from './lora-linear.js';
 
 /** Options of applyLora: the width of the adapters (Hu et al., 2021), and which layers get one. */
 export interface LoraOptions {
-  /** Columns of the narrow products. */
+  /** The rank of the adapters: rows of lora_A, columns of lora_B. */
   readonly rank: number;
-  /** The narrow products are multiplied by alpha / rank. Default twice the rank. */
+  /** The adapters' product is multiplied by alpha / rank. Default twice the rank. */
   readonly alpha?: number;
-  /** Default 0. */
+  /** The probability of dropping an element of an adapter's input in training. Default 0. */
   readonly dropout?: number;
   /**
-   * 'all-linear' (default): every linear layer, which a language model's token table and head are
-   * not. Or names: the last parts of the layers' paths ('q_proj', 'attn.c_attn'), of which each
-   * must be found.
+   * Which layers get adapters. 'all-linear' (default) means every Linear and Conv1D layer; a
+   * language model's token table and head are neither. A list has ends of the layers' paths, such
+   * as 'q_proj' or 'attn.c_attn'; each of them must match a layer.
    */
   readonly targets?: 'all-linear' | readonly string[];
-  /** What the frozen parameters become; deferred ones are then made so. Default as they are. */
+  /**
+   * The dtype that all frozen parameters are converted to; deferred ones are later made in it. By
+   * default they keep theirs.
+   */
   readonly baseDType?: 'f32' | 'f16' | 'bf16';
-  /** Seed of the initial adapters; equal on all ranks. Default 0. */
+  /** The seed of the initial adapters, equal on all ranks. Default 0. */
   readonly seed?: number;
 }
 
-/** What a model was given, with the default values filled in. */
+/** The adapters that a model has, with all default values filled in. */
 export interface LoraConfig {
   readonly rank: number;
   readonly alpha: number;
   readonly dropout: number;
-  /** The paths of the layers that have adapters, in the model's order. */
+  /** The paths of the adapted layers, in the model's order. */
   readonly layers: readonly string[];
 }
 
 /**
- * Gives linear layers of a plain model adapters, its only trained parameters from then on. Call it
- * before the model is packed, sharded or offloaded; adapters of deferred layers are deferred too.
- * @throws {NnConfigError} for a target that no layer has, a model that has adapters already, and
- * parameters
- *   that are sharded or packed; nothing is changed then
+ * Puts adapters beside linear layers of a plain model and freezes its other parameters, so that
+ * only the adapters are trained. Call it before the model is packed, sharded or offloaded. Adapters
+ * of deferred layers are deferred too.
+ * @throws {NnConfigError} for options out of range, a target that matches no layer, a model without
+ * linear layers, one that has adapters already, and parameters that are packed, sharded or
+ * offloaded. Nothing has changed then.
  */
 export function applyLora(model: Module, options: LoraOptions): LoraConfig {
   checkOptions<LoraOptions>('applyLora', options, {
@@ -99,7 +103,7 @@ export function applyLora(model: Module, options: LoraOptions): LoraConfig {
   return { rank, alpha, dropout, layers: chosen.map(({ path }) => path) };
 }
 
-/** The adapted layers below a model, by path. */
+/** The adapted layers of a model, by path. */
 export function loraLayers(model: Module): Map<string, LoraLinear> {
   return new Map(
     model.namedModules().filter((entry): entry is [string, LoraLinear] => {

@@ -1,5 +1,5 @@
-// A frozen linear layer with a trained product of two narrow matrices beside it (Hu et al., "LoRA",
-// 2021).
+// A frozen linear layer and, beside it, the trained product of two narrow matrices (Hu et al.,
+// "LoRA", 2021).
 
 import {
   activate,
@@ -17,31 +17,32 @@ import { Module } from '../module.js';
 import type { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
 
-/** Layers that can be adapted: weights [out, in], and [in, out]. */
+/**
+ * The layers that can be adapted: Linear, whose weight is [out, in], and Conv1D, whose weight is
+ * [in, out].
+ */
 export type AdaptableLinear = Linear | Conv1D;
 
-/**
- * How wide the two narrow matrices of an adapter are, and how much their product counts: its factor
- * is alpha / rank.
- */
+/** The rank of an adapter, and the factor of its product, which is alpha / rank. */
 export interface LoraScale {
-  /** Columns of the narrow product. */
+  /** Rows of lora_A, columns of lora_B. */
   readonly rank: number;
-  /** What the narrow product is multiplied by, over the rank. */
+  /** The product of the two matrices is multiplied by alpha / rank. */
   readonly alpha: number;
 }
 
 /** Options of LoraLinear. */
 export interface LoraLinearOptions extends LoraScale {
-  /** Probability of dropping an element of what goes into the narrow product. */
+  /** The probability of dropping an element of the adapter's input in training. */
   readonly dropout: number;
   readonly init: ParameterInit;
 }
 
 /**
- * base(x) + alpha / rank * dropout(x) A^T B^T, x [..., in]. The base keeps its name; beside it are
- * lora_A.weight [rank, in], uniform in +-1/sqrt(in) (Kaiming's, a = sqrt 5), and lora_B.weight
- * [out, rank], zero, so that training begins with what the base computes.
+ * Computes base(x) + (alpha / rank) dropout(x) A^T B^T for x [..., in]; the result is [..., out]. A
+ * is lora_A.weight [rank, in], initially uniform in +-1/sqrt(in), as PEFT has it. B is
+ * lora_B.weight [out, rank], initially zero, so that the layer first computes what its base does.
+ * The base's parameters keep their paths.
  */
 export class LoraLinear extends Module<[x: Tensor, ending?: LinearEnding], Tensor> {
   readonly base: AdaptableLinear;
@@ -80,12 +81,12 @@ export class LoraLinear extends Module<[x: Tensor, ending?: LinearEnding], Tenso
   }
 }
 
-/** x [..., in] times weight^T, [..., out], and what is added to it. */
+/** Computes x weight^T, [..., in] to [..., out], and adds a residual where the call has one. */
 export class LoraFactor extends Module<
   [x: Tensor, added?: { readonly residual?: Tensor }],
   Tensor
 > {
-  /** [out, in] */
+  /** Shape [out, in]. */
   readonly weight: Tensor;
   readonly #isZero: boolean;
 
@@ -118,7 +119,7 @@ export class LoraFactor extends Module<
   }
 }
 
-/** The sizes of a layer's input and output. */
+/** The lengths of the last axes of a layer's input and output. */
 export function featuresOf(base: AdaptableLinear): {
   readonly inFeatures: number;
   readonly outFeatures: number;

@@ -1,4 +1,4 @@
-// Adapters added into the weights that they stand beside: the model is a plain one afterwards.
+// Adds adapters into the weights of the layers that they adapt, which makes the model a plain one.
 
 import {
   add,
@@ -16,23 +16,26 @@ import { peftLayers } from './peft-files.js';
 
 /** Options of merging adapters into the weights of their base model. */
 export interface MergeOptions {
-  /** What computes the sums, one weight at a time. */
+  /** The device that computes the sums, one weight at a time. */
   readonly device: Device;
-  /** What the adapters' product is multiplied by. */
+  /** The factor of the adapters' product, which is alpha / rank. */
   readonly scale: number;
   /**
-   * Whether adapted weights are stored [in, out], as GPT-2's are: a square one doesn't tell.
-   * Default false.
+   * Whether adapted weights are stored [in, out], as GPT-2's are. It cannot be read off a square
+   * weight. Default false.
    */
   readonly fanInFanOut?: boolean;
 }
 
 /**
- * A model's state with W + scale * B A in the place of each adapted W, rounded once to the dtype of
- * W; the rest as it is. Each sum is made when it is read, so one weight is in memory at a time.
+ * A model's state in which each adapted weight W is W + scale * B A, rounded once to the dtype of
+ * W. All other tensors are those of the base. Each sum is computed when its tensor is read, so one
+ * weight at a time is in memory.
  * @param base a model's tensors under the Hub's names
- * @param adapters `X.lora_A.weight` [rank, in] and `X.lora_B.weight` [out, rank]
- * @throws {StateDictError} for adapters of layers that the base has not, or of other shapes
+ * @param adapters both factors of each adapted layer, `X.lora_A.weight` [rank, in] and
+ * `X.lora_B.weight` [out, rank]
+ * @throws {StateDictError} for adapters of a layer that the base does not have, for shapes that do
+ * not fit, and for a weight that is not f32, f16 or bf16
  */
 export function mergeAdapters(
   base: ReadonlyMap<string, LazyTensor>,
@@ -62,7 +65,7 @@ export function mergeAdapters(
 }
 
 interface Factors {
-  /** A and B. */
+  /** The two factors, A and B. */
   readonly factors: readonly (HostTensor | LazyTensor)[];
   readonly fanInFanOut: boolean;
 }

@@ -1,5 +1,5 @@
-// Adapters as PEFT's directory has them: adapter_config.json, and adapter_model.safetensors with
-// PEFT's prefix before the Hub's names. Reading and writing the files themselves is the caller's.
+// Adapters in the files of Hugging Face PEFT: adapter_config.json, and adapter_model.safetensors,
+// whose tensors have PEFT's prefix before the Hub's names. The caller reads and writes the files.
 
 import { FormatError } from '../errors.js';
 import type { HostTensor, LazyTensor } from '../host-tensor.js';
@@ -9,19 +9,20 @@ const PREFIX = 'base_model.model.';
 const FACTOR = /^(.+)\.(lora_[AB])\.weight$/;
 
 /**
- * What adapter_config.json says of the adapters; the layers that have them are those with weights.
+ * What adapter_config.json says about the adapters. It does not say which layers have one: those
+ * are the layers that adapter_model.safetensors has weights for.
  */
 export interface PeftConfig {
   readonly rank: number;
   readonly alpha: number;
   readonly dropout: number;
-  /** Last parts of the layers' paths. */
+  /** The ends of the adapted layers' paths, as the file lists them; empty where it has no list. */
   readonly targets: readonly string[];
-  /** Where the base model was, as whoever trained the adapters called it. */
+  /** The base model's name or directory, as the file has it. */
   readonly base: string | undefined;
 }
 
-/** Fields that would change the computation, with the values that do not. */
+/** Fields that would change the computation, each with the values under which it does not. */
 const FIXED: Readonly<Record<string, readonly unknown[]>> = {
   peft_type: ['LORA'],
   bias: ['none'],
@@ -40,10 +41,13 @@ const FIXED: Readonly<Record<string, readonly unknown[]>> = {
   corda_config: [null],
   eva_config: [null],
   alora_invocation_tokens: [null],
-  // PiSSA, OLoRA, CorDA and LoftQ change the base weights too, and their adapters fit those alone.
+  // PiSSA, OLoRA, CorDA and LoftQ change the base weights as well, so their adapters fit only those
+  // changed weights. They are refused.
   init_lora_weights: [true, false, 'gaussian', 'eva', 'orthogonal'],
 };
-/** Fields that change nothing once adapters have their values, or that stand in `PeftConfig`. */
+/**
+ * Fields that change nothing once the adapters have their values, and those that PeftConfig holds.
+ */
 const HARMLESS: ReadonlySet<string> = new Set([
   ...['r', 'lora_alpha', 'lora_dropout', 'target_modules', 'base_model_name_or_path'],
   ...['task_type', 'inference_mode', 'revision', 'auto_mapping'],
@@ -52,9 +56,10 @@ const HARMLESS: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Reads adapter_config.json.
- * @throws {FormatError} naming a field that asks for what is not computed here, or that nobody
- * knows
+ * Reads the text of adapter_config.json. A field that is null or an empty object or list is passed
+ * over.
+ * @throws {FormatError} for text that is not a JSON object, for a rank, alpha or dropout out of
+ * range, and for a field that is unknown or asks for a computation that LoraLinear does not do
  */
 export function parsePeftConfig(text: string): PeftConfig {
   const fields = parseObject(text);
@@ -95,11 +100,14 @@ export function parsePeftConfig(text: string): PeftConfig {
   };
 }
 
-/** The text of adapter_config.json. */
+/**
+ * The text of an adapter_config.json that PEFT reads. Its target_modules are the last parts of the
+ * adapted layers' paths.
+ */
 export function peftConfigText(
   config: LoraConfig,
   options: {
-    /** The base model's directory or name. */
+    /** The base model's directory or name on the Hub. */
     readonly base?: string;
     /** Whether the layers store their weights [in, out], as GPT-2's do. Default false. */
     readonly fanInFanOut?: boolean;
@@ -129,7 +137,10 @@ export function peftConfigText(
   return `${JSON.stringify(fields, undefined, 2)}\n`;
 }
 
-/** The adapters of a model's state, under PEFT's names: what adapter_model.safetensors holds. */
+/**
+ * The adapters among a model's tensors, under PEFT's names: the content of
+ * adapter_model.safetensors.
+ */
 export function peftState<T extends HostTensor | LazyTensor>(
   state: ReadonlyMap<string, T>,
 ): Map<string, T> {
@@ -138,8 +149,9 @@ export function peftState<T extends HostTensor | LazyTensor>(
 }
 
 /**
- * The tensors of adapter_model.safetensors under the model's names.
- * @throws {FormatError} for a tensor that is no adapter, and for half an adapter
+ * The tensors of adapter_model.safetensors under the model's own names.
+ * @throws {FormatError} for a tensor that is not a factor of an adapter, and for a factor without
+ * its partner
  */
 export function readPeftState<T extends HostTensor | LazyTensor>(
   tensors: ReadonlyMap<string, T>,
@@ -166,7 +178,7 @@ export function readPeftState<T extends HostTensor | LazyTensor>(
   return state;
 }
 
-/** The paths of the layers that a state has adapters of. */
+/** The paths of the layers that a state has adapters for. */
 export function peftLayers(state: ReadonlyMap<string, unknown>): string[] {
   return [...new Set([...state.keys()].flatMap((name) => FACTOR.exec(name)?.[1] ?? []))];
 }

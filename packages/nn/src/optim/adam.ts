@@ -20,11 +20,14 @@ import { type OptimizerGroup, PARAMETERS, type ParamGroup } from './param-groups
 export interface AdamOptions {
   /** Learning rate. Default 1e-3. */
   readonly lr: number;
-  /** Decay rates of the two averages. Default [0.9, 0.999]. */
+  /**
+   * Decay rates of the two moving averages: of the gradient, and of its square. Default [0.9,
+   * 0.999].
+   */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second average, after its bias correction. Default 1e-8. */
+  /** Added to the root of the second average after its bias correction. Default 1e-8. */
   readonly eps: number;
-  /** Default 0 for Adam, 0.01 for AdamW. */
+  /** The rate at which parameters decay towards zero. Default 0 for Adam, 0.01 for AdamW. */
   readonly weightDecay: number;
 }
 
@@ -39,7 +42,7 @@ const RULES: OptionRules<AdamOptions> = {
 };
 
 abstract class AdamBase extends Optimizer<AdamOptions> {
-  /** Whether weight decay stays apart from the gradient. */
+  /** Whether weight decay shrinks the parameter directly instead of being added to its gradient. */
   protected abstract get isDecoupled(): boolean;
 
   constructor(
@@ -91,7 +94,7 @@ abstract class AdamBase extends Optimizer<AdamOptions> {
   }
 }
 
-/** Adam; weight decay is added to the gradient. */
+/** Adam (Kingma and Ba, 2015). Weight decay is added to the gradient, as in PyTorch's Adam. */
 export class Adam extends AdamBase {
   protected get isDecoupled(): boolean {
     return false;
@@ -106,7 +109,8 @@ export class Adam extends AdamBase {
 }
 
 /**
- * Adam with weight decay apart from the gradient: parameters shrink by lr * weightDecay first.
+ * AdamW (Loshchilov and Hutter, 2019): Adam whose weight decay does not touch the gradient. Each
+ * step first multiplies the parameters by 1 - lr * weightDecay.
  * @example
  * ```ts
  * import { AdamW, Gpt2 } from '@shardweave/nn';

@@ -1,5 +1,6 @@
-// The norm of all gradients and the factor that bounds it, both left on the device as data: nothing
-// waits. The optimizer applies the factor as its gradScale, so gradients are not touched.
+// The norm of all gradients and the factor that clips it. Both stay on the device, so nothing
+// waits. The optimizer takes the factor as its gradScale, and the gradients themselves stay as they
+// are.
 
 import { isTensor, Tensor } from '@shardweave/tensor-core';
 import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
@@ -10,34 +11,44 @@ import { isSharded } from '../parameter-place.js';
 import { flatsOf, nameOf, placesByFlat } from './flat-plan.js';
 import { encodeNodes, normParameters, planNodes } from './grad-nodes.js';
 
-/** PyTorch's guard against a division by zero, as f32 has it. */
+/** What PyTorch adds to the norm against a division by zero, rounded to f32. */
 const NORM_EPSILON = Math.fround(1e-6);
-/** Below it devices may flush, so a bound or factor there is 0 on all of them. */
+/**
+ * The smallest normal f32. Some devices flush smaller numbers to zero, so a smaller bound or factor
+ * counts as 0 everywhere.
+ */
 const SMALLEST_NORMAL = 2 ** -126;
 
-/** Handles that are read lazily; they belong to the scope around the call, or to the caller. */
+/**
+ * Norm and factor as tensors that are read only on demand. The scope around the call owns them or,
+ * without one, the caller.
+ */
 export interface GradNorm {
-  /** f32 [1]: the 2-norm of all gradients, unscaled, before clipping. */
+  /** The 2-norm of all gradients before clipping, without the loss scale; f32 [1]. */
   readonly norm: Tensor;
-  /** f32 [1]: what gradients are to be multiplied by; pass it to the optimizer as gradScale. */
+  /** The factor for the gradients, f32 [1]. Pass it to the optimizer as gradScale. */
   readonly scale: Tensor;
 }
 
 /** Options of clipGradNorm. */
 export interface GradNormOptions {
-  /** Factor that undoes a loss scale (LossScaler.unscale). Part of norm and scale. Default 1. */
+  /**
+   * The factor that undoes a loss scale (LossScaler.unscale). Both norm and scale contain it.
+   * Default 1.
+   */
   readonly unscale?: number;
 }
 
 const RULES: OptionRules<GradNormOptions> = { unscale: optional(atLeast(0)) };
 
 /**
- * The norm over all parameters' gradients, tied ones once, and the factor min(1, maxNorm / (norm +
- * 1e-6)). Without gradients the norm is 0. Its last bits depend on the order of the parameters:
- * module.parameters() is the one that fsdp and offload have too.
- * @param maxNorm 0 or Infinity: no clipping
- * @throws {NnConfigError} for sharded parameters, whose norm is that of all ranks, and for
- * gradients that rest off the device
+ * Computes the 2-norm of all gradients and the factor min(1, maxNorm / (norm + 1e-6)) that clips
+ * it. A tied parameter counts once, and the norm is 0 where there are no gradients. The last bits
+ * of the norm depend on the order of the parameters; in the order of module.parameters() they are
+ * those that fsdp and offload get.
+ * @param maxNorm the largest norm that is left alone; 0 or Infinity turns clipping off
+ * @throws {NnConfigError} for no parameters, for a negative maxNorm, for sharded parameters, whose
+ * norm needs all ranks, and for gradients that rest off the device
  */
 export function clipGradNorm(
   parameters: Iterable<Tensor>,
@@ -64,8 +75,8 @@ export function clipGradNorm(
 }
 
 /**
- * As clipGradNorm, but multiplies the gradients themselves by the factor.
- * @returns the norm, before clipping
+ * Computes the same as clipGradNorm, and multiplies the gradients themselves by the factor.
+ * @returns the norm before clipping, f32 [1]
  */
 export function clipGradNormInPlace(
   parameters: Iterable<Tensor>,
@@ -82,9 +93,9 @@ export function clipGradNormInPlace(
 }
 
 /**
- * The factor of clipGradNorm on the host, for a norm that it knows: min(1, maxNorm / (norm +
- * 1e-6)), the same f32.
- * @param maxNorm 0 or Infinity: no clipping
+ * Computes the factor of clipGradNorm on the host from a norm that the host knows: min(1, maxNorm /
+ * (norm + 1e-6)). It is the same f32 as the device's.
+ * @param maxNorm the largest norm that is left alone; 0 or Infinity turns clipping off
  */
 export function clipCoefficient(norm: number, maxNorm: number): number {
   requireBound(maxNorm);
@@ -97,9 +108,9 @@ export function clipCoefficient(norm: number, maxNorm: number): number {
 }
 
 /**
- * Multiplies the gradients of these parameters, tied ones once, by `factor`, f32 [1]; others that
- * share a flat with them stay as they are. Of sharded ones it scales this rank's part, so the
- * factor is to be equal on all ranks.
+ * Multiplies the gradients of these parameters by `factor`, f32 [1]; that of a tied parameter only
+ * once. Other parameters that share a flat with them keep their gradients. Of a sharded parameter
+ * it scales this rank's part, so the factor must be equal on all ranks.
  */
 export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): void {
   const list = listOf(parameters);
@@ -111,7 +122,10 @@ export function scaleGradients(parameters: Iterable<Tensor>, factor: Tensor): vo
   }
 }
 
-/** The sum of all gradients' squares, f32 [1], in the order of Note [order of a norm]. */
+/**
+ * The sum of the squares of all gradients, f32 [1], added up in the order of Note [order of a
+ * norm].
+ */
 function squaredGradNorm(list: readonly Tensor[]): Tensor {
   const { device } = list[0]!;
   const parameters = normParameters(list);
@@ -142,7 +156,7 @@ function requireBound(maxNorm: number): void {
   }
 }
 
-/** @throws {NnConfigError} for what is not a list of tensors */
+/** @throws {NnConfigError} where `parameters` is not an iterable of tensors */
 export function listOf(parameters: Iterable<Tensor>): Tensor[] {
   const isIterable = typeof Object(parameters)[Symbol.iterator] === 'function';
   const list = isIterable ? [...parameters] : undefined;
@@ -154,7 +168,7 @@ export function listOf(parameters: Iterable<Tensor>): Tensor[] {
   );
 }
 
-/** @throws {NnConfigError} where another rank has part of a parameter */
+/** @throws {NnConfigError} where other ranks have parts of a parameter */
 export function requireWhole(parameters: readonly Tensor[]): void {
   const part = parameters.find(isSharded);
   if (part === undefined) {
@@ -173,10 +187,10 @@ function requireResident(parameters: readonly Tensor[]): void {
   }
 }
 
-/** x *= factor [1] in some places, in runs that the device can bind. */
+/** Multiplies x by factor [1] in some places, in runs that are small enough for one binding. */
 export function multiplyInPlace(x: Tensor, factor: Tensor, places: readonly FlatPlace[]): void {
   const { backend } = x.device;
-  const run = Math.floor(backend.info.limits.maxViewBytes / 1024) * 256; // 256-byte steps, any dtype
+  const run = Math.floor(backend.info.limits.maxViewBytes / 1024) * 256; // whole 256 bytes, any dtype
   for (const { start: first, length } of places) {
     for (let start = first; start < first + length; start += run) {
       const size = Math.min(run, first + length - start);
@@ -194,7 +208,7 @@ export function multiplyInPlace(x: Tensor, factor: Tensor, places: readonly Flat
   }
 }
 
-/** The first of some parameters. */
+/** The first parameter of a list that must not be empty. */
 function requireSome(parameters: readonly Tensor[]): Tensor {
   const [first] = parameters;
   if (first === undefined) {

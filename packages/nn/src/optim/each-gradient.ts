@@ -1,14 +1,17 @@
-// A pass over gradients wherever they rest: one flat at a time comes to the device, so what is
-// computed there is computed by the kernels that resident ones use.
+// A pass over gradients wherever they rest. They come to the device one flat at a time, so that the
+// same kernels handle them as handle gradients that live there.
 
 import type { Tensor } from '@shardweave/tensor-core';
 import { type FlatTurn, flatHomeOf, occupyHomes, visitFlats } from '../flat/homes/flat-home.js';
 import { flatsOf } from './flat-plan.js';
 
-/** Flats that come while another one is in use. */
+/** How many flats may be on their way to the device while another one is in use. */
 const AHEAD = 1;
 
-/** Calls `use` with the gradient of every flat that has one. */
+/**
+ * Calls `use` with the gradient of each flat that has one. `isChanging` says that `use` changes the
+ * gradient, which is then written back to where it rests.
+ */
 export async function eachGradient(
   parameters: readonly Tensor[],
   { use, isChanging }: { use(gradient: Tensor, flat: Tensor): void; readonly isChanging: boolean },

@@ -1,42 +1,49 @@
 // Which flat tensors an optimizer steps, and which of their elements belong to which parameter
-// group. A plain parameter is a flat of its own; parameters sharded or packed into one flat share
-// one kernel call.
+// group. A plain parameter is a flat of its own. Parameters that are sharded or packed into one
+// flat are stepped by one kernel call.
 
 import { isFloat, type Segment, type ShardPiece, type Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
 import { alignElements, type FlatPlace } from '../flat/flat-layout.js';
 
-/** One parameter's part of a flat. */
+/** The part of a flat that is one parameter's. */
 export interface FlatMember {
   readonly param: Tensor;
   readonly start: number;
   readonly length: number;
-  /** Index of the parameter group. */
+  /** The index of its parameter group. */
   readonly group: number;
 }
 
 export interface FlatPlan {
   readonly flat: Tensor;
-  /** Ascending by start. */
+  /** Its members, in ascending order of start. */
   readonly members: readonly FlatMember[];
-  /** The last few choices of members, by their text. */
+  /**
+   * Remembered results of chooseMembers. The key is the text of its argument, such as '0,0,,1' for
+   * four members of which the third stays.
+   */
   readonly choices: Map<string, StepChoice>;
 }
 
-/** Members that a step moves, as the kernels take them. Keeps its identity, as do its cuts. */
+/**
+ * The elements that a step moves, in the form that kernels take. The arrays are made once, so
+ * kernels can recognize them by identity.
+ */
 export interface StepChoice {
-  /** Neighbors of one group merged; a `group` is a number that the step gave. */
+  /** Runs of elements with the number of their step group. Neighbors of one group are merged. */
   readonly segments: readonly Segment[];
-  /** Those of parts that were asked for, by first element and length. */
+  /** Segments of parts of the flat that were asked for before. The key is `${start}:${length}`. */
   readonly cuts: Map<string, readonly Segment[]>;
 }
 
-/** Choices that a plan remembers: models that take turns among branches have a few. */
+/** How many choices a plan remembers. A model whose forwards take different branches has a few. */
 const MAX_CHOICES = 16;
 
 /**
- * Groups parameters by flat, in order of first appearance.
- * @throws {OptimizerError} for a parameter given twice, or one that is not a float
+ * Groups parameters by flat, in the order in which flats first appear.
+ * @throws {OptimizerError} for a parameter that is given twice, and for one whose dtype is not a
+ * float
  */
 export function planFlats(groups: readonly { readonly params: readonly Tensor[] }[]): FlatPlan[] {
   const members = new Map<Tensor, FlatMember[]>();
@@ -71,8 +78,8 @@ export function planFlats(groups: readonly { readonly params: readonly Tensor[] 
 }
 
 /**
- * The segments of the members that a step moves.
- * @param groups of each member the number that kernels know its options by; undefined: it stays
+ * The segments of those members that a step moves.
+ * @param groups for each member the number of its step group, or undefined where it stays
  */
 export function chooseMembers(
   { members, choices }: FlatPlan,
@@ -90,7 +97,10 @@ export function chooseMembers(
   return choice;
 }
 
-/** Segments in a part of their flat, as places in the part. They keep their identity. */
+/**
+ * The segments within a part of the flat, with starts counted from the part's. Equal parts give the
+ * same array.
+ */
 export function segmentsIn(
   { segments, cuts }: StepChoice,
   { start, length }: { readonly start: number; readonly length: number },
@@ -108,12 +118,15 @@ export function segmentsIn(
   return cut;
 }
 
-/** Where the optimizer finds a parameter. */
+/**
+ * Where an optimizer finds a parameter: in the flat that it was packed or sharded into, or else as
+ * a flat of its own.
+ */
 export function pieceOf(param: Tensor): ShardPiece {
   return param.piece ?? { flat: param, start: 0, length: param.size };
 }
 
-/** The distinct flats of parameters, in order. */
+/** The distinct flats of these parameters, in order. */
 export function flatsOf(parameters: Iterable<Tensor>): Tensor[] {
   const flats = new Set<Tensor>();
   for (const parameter of parameters) {
@@ -140,8 +153,8 @@ function merge(members: readonly FlatMember[], groups: readonly (number | undefi
 }
 
 /**
- * Where the elements of parameters lie, by flat; those with nothing but padding between them as
- * one.
+ * The places of these parameters' elements in each flat. Neighbors with nothing but padding between
+ * them are one place.
  */
 export function placesByFlat(parameters: Iterable<Tensor>): Map<Tensor, FlatPlace[]> {
   const flats = new Map<Tensor, FlatPlace[]>();
@@ -161,7 +174,7 @@ export function placesByFlat(parameters: Iterable<Tensor>): Map<Tensor, FlatPlac
   return flats;
 }
 
-/** How an error calls a parameter. */
+/** How error messages refer to a parameter. */
 export function nameOf(param: Tensor): string {
   return param.name === '' ? `a parameter [${param.shape.join(', ')}]` : `'${param.name}'`;
 }

@@ -57,7 +57,7 @@ export class FlatState {
     return this.#progress.get(param) ?? UNSTEPPED;
   }
 
-  /** Parameters have come further. */
+  /** Records that these parameters have been stepped. */
   advance(progress: Iterable<readonly [Tensor, Progress]>): void {
     for (const [param, each] of progress) {
       this.#progress.set(param, each);
@@ -78,7 +78,7 @@ export class FlatState {
     }
   }
 
-  /** What `runs` will be when some parameters have come further. */
+  /** What `runs` will be once these parameters have been stepped. */
   runsAfter(progress: ReadonlyMap<Tensor, Progress>): StateRun[] {
     const members = this.#members.map(({ param, start, length }) => {
       const { step, names } = progress.get(param) ?? this.progressOf(param);
@@ -94,7 +94,10 @@ export class FlatState {
   }
 }
 
-/** Members of a flat, ascending, as runs; step 0 is that of one that was never stepped. */
+/**
+ * Joins members of a flat, in ascending order, into runs. A member at step 0 was never stepped and
+ * is in no run.
+ */
 export function joinRuns(
   members: readonly (Omit<StateRun, 'names'> & { readonly names: Iterable<string> })[],
 ): StateRun[] {
@@ -118,7 +121,7 @@ export function joinRuns(
   return runs;
 }
 
-/** The run that has an element. */
+/** The run that contains an element. */
 export function runAt(runs: readonly StateRun[], element: number): StateRun | undefined {
   return runs.find(({ start, length }) => start <= element && element < start + length);
 }

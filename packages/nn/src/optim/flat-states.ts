@@ -1,5 +1,6 @@
-// The state that one optimizer keeps of all its flats: made when it is first needed, on the device
-// or in a flat's home; read, replaced, and moved along where parameters come to lie in other flats.
+// The state that one optimizer keeps for all its flats, on the device or in a flat's home. This
+// file makes it when it is first needed, reads and replaces it, and moves it along where parameters
+// come to lie in other flats.
 
 import { slice, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
@@ -10,13 +11,13 @@ import type { FlatMember, FlatPlan } from './flat-plan.js';
 import { FlatState, type FlatStateBytes, type StateRun } from './flat-state.js';
 
 export interface FlatStatesOptions {
-  /** Whose they are. */
+  /** The optimizer. A home uses it to tell the state of one optimizer from that of another. */
   readonly owner: object;
-  /** What its class is called where state rests. */
+  /** The optimizer's class name, which a store keeps with the state. */
   kind(): string;
-  /** Undefined for a flat that the owner does not step. */
+  /** The plan of a flat; undefined where the optimizer does not step it. */
   planOf(flat: Tensor): FlatPlan | undefined;
-  /** State tensors that a flat needs at present. */
+  /** The names of the state tensors that a flat needs at present. */
   namesFor(plan: FlatPlan): readonly string[];
 }
 
@@ -28,12 +29,15 @@ export class FlatStates {
     this.#options = options;
   }
 
-  /** What is known of a flat; undefined before its first use. */
+  /** The state of a flat; undefined before its first use. */
   get(flat: Tensor): FlatState | undefined {
     return this.#states.get(flat);
   }
 
-  /** The same with all tensors that the flat needs; those that are made hold zeros. */
+  /**
+   * The state of a flat with all the tensors that it needs at present. Missing ones are made and
+   * hold zeros.
+   */
   ensure(flat: Tensor): FlatState {
     const plan = this.#options.planOf(flat)!;
     const resting = this.restingOf(flat);
@@ -50,7 +54,7 @@ export class FlatStates {
     return state;
   }
 
-  /** What there is of a flat's state, wherever it rests; nothing before its first step. */
+  /** The runs of a flat's state, wherever it rests; empty before its first step. */
   async runs(flat: Tensor): Promise<readonly StateRun[]> {
     if (this.#options.planOf(flat) === undefined) {
       return [];
@@ -59,7 +63,7 @@ export class FlatStates {
     return this.get(flat)?.runs ?? this.restingOf(flat)?.runs ?? [];
   }
 
-  /** The state of a flat, wherever it rests; undefined before its first step. */
+  /** The bytes of a flat's state, wherever it rests; undefined before its first step. */
   async read(flat: Tensor): Promise<FlatStateBytes | undefined> {
     if ((await this.runs(flat)).length === 0) {
       return undefined;
@@ -72,7 +76,11 @@ export class FlatStates {
     return { runs, tensors: new Map(await Promise.all(reads)) };
   }
 
-  /** The same of one that rests in a store: by name what is not zeros, each as it is now. */
+  /**
+   * Pins the state of a flat that rests in a store. The result has the bytes by name as they are
+   * now, without the tensors that are all zeros; undefined stands for one that the store cannot
+   * pin.
+   */
   async pin(flat: Tensor): Promise<ReadonlyMap<string, PinnedBytes | undefined>> {
     const hasRuns = (await this.runs(flat)).length > 0;
     const resting = this.restingOf(flat);
@@ -83,7 +91,7 @@ export class FlatStates {
     );
   }
 
-  /** Replaces the state of a flat. The arrays are the caller's again when it resolves. */
+  /** Replaces the state of a flat. The arrays are the caller's again when the promise resolves. */
   async write(flat: Tensor, { runs, tensors }: FlatStateBytes): Promise<void> {
     await atRest(flat);
     const state = this.ensure(flat);
@@ -108,20 +116,24 @@ export class FlatStates {
     }
   }
 
-  /** This optimizer's state of a flat that rests off the device; undefined where state does not. */
+  /**
+   * This optimizer's state of a flat whose home holds it; undefined where the state lives on the
+   * device.
+   */
   restingOf(flat: Tensor): RestingState | undefined {
     const home = stateHomeOf(flat);
     return home?.stateOf(this.#options.owner, this.#signatureOf(flat));
   }
 
-  /** Gets a home ready to have its state read or written. */
+  /** Waits until a flat's home can have its state read or written. */
   async ready(flat: Tensor): Promise<void> {
     await stateHomeOf(flat)?.ready();
   }
 
   /**
-   * Carries state over to new flats: packing after some steps.
-   * @throws {OptimizerError} where it would go to a store or to other ranks
+   * Moves state to the new flats of parameters that were wrapped after some steps. Packing can do
+   * this.
+   * @throws {OptimizerError} where the state would have to move to a store or to other ranks
    */
   move(before: readonly FlatPlan[], after: readonly FlatPlan[]): void {
     const sources = new Map<Tensor, Source>();
@@ -161,7 +173,7 @@ export class FlatStates {
     }
   }
 
-  /** Frees what is on the device. */
+  /** Frees the part of a flat's state that is on the device. */
   drop(flat: Tensor): void {
     this.#states.get(flat)?.dispose();
     this.#states.delete(flat);
@@ -193,13 +205,13 @@ interface Source {
   readonly state: FlatState | undefined;
 }
 
-/** Where the state of a flat rests, if not on the device. */
+/** The home that holds a flat's state, if it is not on the device. */
 function stateHomeOf(flat: Tensor): FlatHome | undefined {
   const home = flatHomeOf(flat);
   return home?.holdsState ? home : undefined;
 }
 
-/** Waits for steps over the flat's store. */
+/** Waits for steps over the flat's store to end. */
 async function atRest(flat: Tensor): Promise<void> {
   const home = stateHomeOf(flat);
   await home?.ready();
@@ -213,7 +225,9 @@ function tensorOf(flat: Tensor, isResting: boolean): Tensor {
     : device.zeros([size], { tag: 'optimizer' }).keep();
 }
 
-/** Copies a member's part of one flat's state into another's. */
+/**
+ * Copies one member's part of a flat's state, and its count of steps, into another flat's state.
+ */
 function copyState({ member, state }: Source, target: FlatMember, into: FlatState): void {
   into.advance([[target.param, state!.progressOf(member.param)]]);
   if (target.length === 0) {

@@ -1,11 +1,12 @@
-// One optimizer's step of one flat: which of its parameters move, and by what; and the kernel call
-// for it, of the whole or of a run of its elements.
+// One optimizer's step of one flat: which of its parameters move and by which options, and the
+// kernel call for the whole flat or a run of its elements.
 //
 // Note [parameters of one flat]
-// A parameter without a gradient is passed over, as PyTorch does where `grad` is None: no decay, no
-// momentum, no count. So parameters of one flat may differ in their counts of steps, and so in
-// their bias corrections. Each distinct pair of a parameter group and a count is a group of its own
-// to the kernel, which is still called once.
+// A parameter without a gradient is skipped, as PyTorch does where `grad` is None: it gets no
+// decay, no momentum and no step on its count. So parameters of one flat can differ in their
+// counts, and therefore in their bias corrections. The kernel is still called once: each distinct
+// pair of a parameter group and a count becomes a step group of its own. If parameters a and b are
+// at step 10 and c is at step 9, the step groups are {a, b} and {c}.
 
 import type { Segment, Tensor, View } from '@shardweave/tensor-core';
 import type { FlatPart } from '../flat/homes/flat-home.js';
@@ -13,44 +14,47 @@ import { chooseMembers, type FlatPlan, type StepChoice, segmentsIn } from './fla
 import type { FlatState, Progress } from './flat-state.js';
 import type { OptimizerGroup } from './param-groups.js';
 
-/** What some parameters of a flat have in common in a step. */
+/** What the parameters of one step group have in common. */
 export interface StepGroup<Options> {
   readonly options: OptimizerGroup<Options>;
-  /** Their steps, this one included. */
+  /** Their count of steps, this one included. */
   readonly step: number;
-  /** Whether a state tensor is used for the first time, and holds zeros. */
+  /** Whether this step is the first that uses a state tensor, which still holds zeros. */
   isNew(name: string): boolean;
 }
 
-/** One flat's step, or that of a run of its elements: all views are of equal size. */
+/** The step of a flat or of a run of its elements. All views have the same size. */
 export interface FlatStep<Options> {
-  /** f32, changed in place. */
+  /** The parameters, f32. The step changes them in place. */
   readonly param: View;
   readonly grad: View;
-  /** State tensors by name, f32, changed in place. */
+  /** State tensors by name, f32. The step changes them in place. */
   readonly state: ReadonlyMap<string, View>;
-  /** What belongs to which of `groups`; the rest is left alone. Keeps its identity. */
+  /**
+   * Which elements belong to which of `groups`; the step leaves all others alone. Equal steps pass
+   * the same array, so kernels can recognize it by identity.
+   */
   readonly segments: readonly Segment[];
   readonly groups: readonly StepGroup<Options>[];
   readonly gradScale: View | undefined;
 }
 
-/** A step of a flat, made before it is taken. */
+/** A step of a flat that has been planned and not yet taken. */
 export interface PlannedStep<Options> {
   readonly plan: FlatPlan;
   readonly choice: StepChoice;
   readonly groups: readonly StepGroup<Options>[];
   readonly state: FlatState;
-  /** How far its parameters are afterwards. */
+  /** The progress of its parameters after the step. */
   readonly progress: ReadonlyMap<Tensor, Progress>;
 }
 
 export interface PlanStepOptions<Options> {
   readonly state: FlatState;
   readonly groups: readonly OptimizerGroup<Options>[];
-  /** Those of its parameters that have elements here, and a gradient. */
+  /** The parameters of the flat that have a gradient, and elements on this device. */
   readonly moving: ReadonlySet<Tensor>;
-  /** State tensors that a group uses. */
+  /** The names of the state tensors that a group uses. */
   namesOf(group: OptimizerGroup<Options>): readonly string[];
 }
 
@@ -81,8 +85,8 @@ export function planStep<Options>(
 }
 
 /**
- * Encodes a part by `encode`. Kernels step f32: 16-bit parameters are stepped in a copy, rounded
- * once.
+ * Encodes the step of a part of the flat by calling `encode`. Kernels step f32 only, so 16-bit
+ * parameters are stepped in an f32 copy and rounded once.
  */
 export function stepPart<Options>(
   { plan, choice, groups, state }: PlannedStep<Options>,

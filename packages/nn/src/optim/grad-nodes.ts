@@ -1,5 +1,6 @@
-// The part of a norm that this device's gradients give: nodes of each parameter's tree, see
-// Note [order of a norm]. A kernel reads each flat's gradient once, whatever parameters share it.
+// The part of a norm that the gradients on this device contribute: nodes of each parameter's tree,
+// see Note [order of a norm]. A kernel reads each flat's gradient once, however many parameters
+// share it.
 
 import { type Device, NORM_BLOCK_ELEMENTS, type Span, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
@@ -7,17 +8,20 @@ import { eachGradient } from './each-gradient.js';
 import { pieceOf } from './flat-plan.js';
 import { blockRange, DEVICE_LEVEL, type NormNode, type NormValue, normCover } from './norm-tree.js';
 
-/** Where the results of a kernel for all trained parameters go. */
+/**
+ * Where kernels write the nodes of all trained parameters: into one tensor with a slot for each.
+ */
 export interface NodePlan {
   readonly slotCount: number;
-  /** By parameter, in the order of the list. */
+  /** The first slot and the nodes of each parameter, in the order of the list. */
   readonly parts: readonly { readonly slot: number; readonly nodes: readonly NormNode[] }[];
   readonly flats: ReadonlyMap<Tensor, { readonly slot: number; readonly spans: readonly Span[] }>;
 }
 
 /**
- * What a norm counts: each parameter once that is trained, or has a gradient from when it was. One
- * without a gradient counts as zeros, so that the order is the same where only some ranks have one.
+ * The parameters that a norm counts, each once: those that are trained, and those that still have a
+ * gradient from when they were. One without a gradient counts as zeros, so that the order of
+ * additions is the same on ranks that have one.
  */
 export function normParameters(parameters: Iterable<Tensor>): Tensor[] {
   return [...new Set(parameters)].filter(
@@ -25,7 +29,7 @@ export function normParameters(parameters: Iterable<Tensor>): Tensor[] {
   );
 }
 
-/** Places for the nodes of normParameters. */
+/** Gives each node of these parameters a slot. */
 export function planNodes(parameters: readonly Tensor[]): NodePlan {
   const parts: { slot: number; nodes: readonly NormNode[] }[] = [];
   const byFlat = new Map<Tensor, { index: number; start: number; length: number }[]>();
@@ -56,7 +60,10 @@ export function planNodes(parameters: readonly Tensor[]): NodePlan {
   return { slotCount, parts, flats };
 }
 
-/** The nodes of one piece as spans of its flat; nodes of the device's own size share one. */
+/**
+ * The nodes of one parameter's piece as spans of its flat. Neighboring nodes of DEVICE_LEVEL share
+ * one span, because the kernel cuts a span into such nodes itself.
+ */
 function spansOf(nodes: readonly NormNode[], start: number, length: number): Span[] {
   const spans: { start: number; length: number; isOpen: boolean }[] = [];
   let at = 0;
@@ -74,7 +81,7 @@ function spansOf(nodes: readonly NormNode[], start: number, length: number): Spa
 }
 
 interface NodeTargets {
-  /** The whole flat's. */
+  /** The gradient of the whole flat. */
   readonly gradient: Tensor;
   readonly slots: Tensor;
   readonly power: number;
@@ -96,10 +103,12 @@ export function encodeNodes(
 }
 
 /**
- * The sums of magnitudes to the power normType of all gradients, or the largest where it is
- * Infinity, as nodes of each trained parameter: those that are here, of sharded ones this rank's.
- * Zeros where a parameter has no gradient. Wherever gradients rest; waits for the device.
- * @returns by parameter, in the order of the list without what it has twice or does not train
+ * Computes nodes of each trained parameter: sums of the magnitudes of its gradient to the power
+ * normType, or their maximum for Infinity. Of a sharded parameter they cover this rank's part. A
+ * parameter without a gradient gives zeros. It works wherever gradients rest, and waits for the
+ * device.
+ * @returns the nodes of each parameter, in the order of the list, without duplicates and without
+ * parameters that are not trained
  * @throws {NnConfigError} for a normType that is not above 0
  */
 export async function gradNodes(

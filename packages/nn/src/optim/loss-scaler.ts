@@ -1,6 +1,6 @@
-// Dynamic loss scaling for f16 (Micikevicius et al., 2018) with the rules of PyTorch's GradScaler:
-// the loss is multiplied so that small gradients do not vanish, and the factor halves when large
-// ones overflow.
+// Dynamic loss scaling for f16 (Micikevicius et al., 2018) by the rules of PyTorch's GradScaler.
+// The loss is multiplied by a factor so that small gradients do not vanish, and the factor halves
+// when large ones overflow.
 
 import { mul, type Tensor } from '@shardweave/tensor-core';
 import {
@@ -17,22 +17,25 @@ import {
  * the defaults are those of PyTorch's GradScaler.
  */
 export interface LossScalerOptions {
-  /** First factor. Default 65536. */
+  /** The initial factor. Default 65536. */
   readonly initScale?: number;
-  /** Multiplies the factor after growthInterval steps without overflow. Default 2. */
+  /** What the factor is multiplied by after growthInterval steps without an overflow. Default 2. */
   readonly growthFactor?: number;
-  /** Multiplies the factor after an overflow. Default 0.5. */
+  /** What the factor is multiplied by after an overflow. Default 0.5. */
   readonly backoffFactor?: number;
-  /** Default 2000. */
+  /** How many steps without an overflow the factor waits before it grows. Default 2000. */
   readonly growthInterval?: number;
-  /** Agrees over ranks: whether any of them overflowed. Default: this rank alone. */
+  /**
+   * Tells whether any rank has overflowed, given whether this one has. By default only this rank
+   * counts.
+   */
   readonly reduceFoundInf?: (found: boolean) => Promise<boolean>;
 }
 
-/** What a resumed run needs. */
+/** What a resumed run needs of a LossScaler. */
 export interface LossScalerState {
   readonly scale: number;
-  /** Steps since the last change or overflow. */
+  /** Steps since the factor last changed. */
   readonly growthTracker: number;
 }
 
@@ -49,8 +52,9 @@ const RULES: OptionRules<LossScalerOptions> = {
 const STATE_RULES: OptionRules<LossScalerState> = { scale: above(0), growthTracker: whole(0) };
 
 /**
- * One step: backward of scale(loss), clipGradNorm with `unscale`, foundInf(norm), the optimizer's
- * step unless it was found, update(found).
+ * Scales losses by a factor that adapts itself. One training step calls, in this order: backward of
+ * scale(loss); clipGradNorm with `unscale`; foundInf(norm); the optimizer's step, unless an
+ * overflow was found; and update(found).
  */
 export class LossScaler {
   readonly #growthFactor: number;
@@ -69,24 +73,24 @@ export class LossScaler {
     this.#reduceFoundInf = options.reduceFoundInf ?? (async (found) => found);
   }
 
-  /** What losses are multiplied by at present. */
+  /** The factor that losses are multiplied by at present. */
   get factor(): number {
     return this.#factor;
   }
 
-  /** What gradients are multiplied by to undo it. */
+  /** The factor that undoes the scaling of gradients, 1 / factor. */
   get unscale(): number {
     return 1 / this.#factor;
   }
 
-  /** loss times the factor; differentiable. */
+  /** The loss times the factor. Gradients flow through it. */
   scale(loss: Tensor): Tensor {
     return mul(loss, this.#factor);
   }
 
   /**
-   * Whether a gradient overflowed on any rank, from their norm: it is finite only if all are. Waits
-   * for the device, once, and for the other ranks.
+   * Whether a gradient overflowed on any rank, which their norm shows: it is finite only if all of
+   * them are. It waits once for the device, and for the other ranks.
    * @param norm one element, scaled or not
    */
   async foundInf(norm: Tensor): Promise<boolean> {
@@ -115,7 +119,10 @@ export class LossScaler {
     return { scale: this.#factor, growthTracker: this.#growthTracker };
   }
 
-  /** @throws {NnConfigError} for what stateDict never gave; nothing is taken of it */
+  /**
+   * @throws {NnConfigError} for values that stateDict cannot have returned; nothing has changed
+   * then
+   */
   loadStateDict(state: LossScalerState): void {
     checkOptions('LossScaler.loadStateDict', state, STATE_RULES);
     this.#factor = state.scale;

@@ -1,17 +1,19 @@
-// The order in which a norm adds up, whoever has the gradients. Pure arithmetic on the host.
+// The order in which a norm adds up, which is the same wherever gradients are. Pure arithmetic on
+// the host.
 //
 // Note [order of a norm]
-// A parameter's gradient is cut into blocks of 128 elements, the last one shorter. Node k of level
-// l of its tree covers blocks [k * 2^l, (k + 1) * 2^l), as far as there are any, and is the f32 sum
-// of its two halves; a half without blocks adds nothing. The roots of all trained parameters, in
-// the order of module.parameters(), are the blocks of one more tree of that kind. So a range of
-// blocks is a few nodes, wherever ranks, stores or visits cut it, and all of them come to the same
-// bits. Numbers: 5 blocks are ((0 + 1) + (2 + 3)) + 4, and blocks 3 to 5 of 8 are node 3, then node
-// (4 + 5).
+// The gradient of a parameter is cut into blocks of 128 elements; the last block may be shorter. A
+// binary tree stands over the blocks. Node k of level l covers blocks [k * 2^l, (k + 1) * 2^l), as
+// far as they exist, and its value is the f32 sum of its two halves; a half without blocks adds
+// nothing. The roots of all trained parameters, in the order of module.parameters(), are then the
+// blocks of one more such tree.
+// Every range of blocks is made of a few nodes. So ranks, stores and visits may cut a gradient
+// between any two blocks, and the result still has the same bits. For example, five blocks add up
+// as ((0 + 1) + (2 + 3)) + 4, and blocks 3 to 5 of eight are two nodes: block 3 alone, and (4 + 5).
 
 import { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from '@shardweave/tensor-core';
 
-/** Blocks [start, end) of a parameter that has `total`. */
+/** The blocks [start, end) of a parameter that has `total` blocks. */
 export interface BlockRange {
   readonly start: number;
   readonly end: number;
@@ -19,24 +21,25 @@ export interface BlockRange {
 }
 
 /**
- * Place of a node in the tree of Note [order of a norm]: it covers blocks [index * 2^level, (index
- * + 1) * 2^level).
+ * The place of a node in the tree of Note [order of a norm]. It covers blocks [index * 2^level,
+ * (index + 1) * 2^level).
  */
 export interface NormNode {
   readonly level: number;
   readonly index: number;
 }
 
-/** A node with the sum that it stands for. */
+/** A node and its value. */
 export interface NormValue extends NormNode {
   readonly value: number;
 }
 
-/** Level of the nodes that the device's kernel gives. */
+/** The level of the largest nodes that the device's kernel computes. */
 export const DEVICE_LEVEL = Math.log2(NORM_NODE_ELEMENTS / NORM_BLOCK_ELEMENTS);
 
 /**
- * The blocks of a parameter of `size` elements of which elements [start, start + length) are here.
+ * The blocks of elements [start, start + length) of a parameter of `size` elements. `start` is a
+ * multiple of the block size.
  */
 export function blockRange(size: number, start: number, length: number): BlockRange {
   const blocksTo = (element: number) => Math.ceil(element / NORM_BLOCK_ELEMENTS);
@@ -48,10 +51,12 @@ export function blockRange(size: number, start: number, length: number): BlockRa
   };
 }
 
-/** The largest nodes that make up a range, ascending; none above `maxLevel`. */
+/**
+ * The fewest nodes that make up a range of blocks, in ascending order and none above `maxLevel`.
+ */
 export function normCover({ start, end, total }: BlockRange, maxLevel = 32): NormNode[] {
   const nodes: NormNode[] = [];
-  // A last node may reach beyond the last block.
+  // The last node may reach beyond the last block, since halves without blocks add nothing.
   const limit = end === total ? 2 ** Math.ceil(Math.log2(total)) : end;
   for (let at = start; at < end; ) {
     let level = Math.min(maxLevel, Math.floor(Math.log2(limit - at)));
@@ -65,7 +70,8 @@ export function normCover({ start, end, total }: BlockRange, maxLevel = 32): Nor
 }
 
 /**
- * The value of the node, or whole tree, that `nodes` make up without gaps, ascending. 0 for none.
+ * The value of the node, or of the whole tree, that these nodes make up. They are in ascending
+ * order and without gaps. Without nodes it is 0.
  */
 export function joinNormValues(
   nodes: readonly Pick<NormValue, 'level' | 'value'>[],
@@ -76,15 +82,16 @@ export function joinNormValues(
   const open: { level: number; value: number }[] = [];
   for (const node of nodes) {
     let { level, value } = node;
-    // Without gaps from the left edge on, two of one level that follow each other are halves of
-    // one.
+    // The nodes begin at a left edge and have no gaps, so two neighbors of one level are the halves
+    // of one node.
     while (open.at(-1)?.level === level) {
       value = join(open.pop()!.value, value);
       level += 1;
     }
     open.push({ level, value });
   }
-  // What is left ends where the parameter does: it has no right neighbor and goes up as it is.
+  // A node that is left over ends where the parameter does. It has no right neighbor, so its value
+  // passes to its parent unchanged.
   let total = open.pop()?.value ?? 0;
   while (open.length > 0) {
     total = join(open.pop()!.value, total);
@@ -93,8 +100,8 @@ export function joinNormValues(
 }
 
 /**
- * The norm from the root of every trained parameter, in the order of module.parameters(). The
- * 2-norm is an f32.
+ * The norm from the roots of all trained parameters, in the order of module.parameters(). The
+ * 2-norm is rounded to f32.
  */
 export function normOfRoots(roots: readonly number[], normType: number): number {
   const values = roots.map((value) => ({ level: 0, value }));

@@ -1,4 +1,4 @@
-// The state of an optimizer by parameter name: what dicts hold, and whether one fits.
+// An optimizer's state by parameter name: the form of a state dict, and the check whether one fits.
 
 import type { Tensor } from '@shardweave/tensor-core';
 import { OptimizerError, StateDictError } from '../errors.js';
@@ -7,25 +7,26 @@ import { isSharded } from '../parameter-place.js';
 import type { FlatMember } from './flat-plan.js';
 import { type FlatStateBytes, joinRuns, runAt } from './flat-state.js';
 
-/** State of one parameter on the host, tensors in the parameter's shape. */
+/** The state of one parameter on the host. Its tensors have the parameter's shape. */
 export interface ParameterState {
   readonly step: number;
   readonly tensors: ReadonlyMap<string, HostTensor<'f32'>>;
 }
 
 /**
- * An optimizer's state and options by parameter name, on the host, as PyTorch's state dicts have
- * them by index.
+ * An optimizer's options and state on the host, by parameter name. PyTorch's state dicts have the
+ * same by index.
  */
 export interface OptimizerStateDict<Options> {
-  /** By parameter name; parameters that were never stepped are absent. */
+  /** The state by parameter name. Parameters that were never stepped are absent. */
   readonly state: ReadonlyMap<string, ParameterState>;
   readonly paramGroups: readonly (Options & { readonly params: readonly string[] })[];
 }
 
 /**
  * The names of an optimizer's parameters.
- * @throws {OptimizerError} for one that is unnamed, or lies here only in part (sharded)
+ * @throws {OptimizerError} for a parameter without a name, and for one of which this rank has only
+ * a part (sharded)
  */
 export function namesOf(
   parameters: readonly Tensor[],
@@ -47,7 +48,7 @@ export function namesOf(
   return names;
 }
 
-/** A member's part of the state of its flat; undefined where it was never stepped. */
+/** One member's part of the state of its flat; undefined where it was never stepped. */
 export function memberState(
   { param, start, length }: FlatMember,
   { runs, tensors }: FlatStateBytes,
@@ -65,8 +66,8 @@ export function memberState(
 }
 
 /**
- * The state of a flat's members put together: of each, elements [first, first + length) of its
- * entry.
+ * Joins the state of a flat's members. Each contributes elements [first, first + length) of its
+ * entry, which are placed at `start`.
  */
 export function joinMembers(
   members: readonly {
@@ -97,8 +98,10 @@ export function joinMembers(
 }
 
 /**
- * Whether a dict fits an optimizer of `plans`.
- * @throws {StateDictError} where names, shapes or groups do not fit
+ * Checks whether a dict fits an optimizer with these parameters. Of a state tensor it compares the
+ * number of elements and not the shape.
+ * @throws {StateDictError} for a name that no parameter has, for a state tensor of another size,
+ * and for another number of groups
  */
 export function checkStateDict<Options>(
   dict: OptimizerStateDict<Options>,

@@ -1,5 +1,5 @@
-// Moves a module's parameters into one flat storage, so that a step, zeroing and the norm are one
-// dispatch each. What sharding does over ranks, on one device.
+// Moves a module's parameters into one flat storage, so that a step, clearing the gradients and
+// their norm take one dispatch each. It does on one device what sharding does over ranks.
 
 import { type Storage, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
@@ -8,17 +8,21 @@ import { flatLayout } from '../flat/flat-layout.js';
 import { FlatParameter } from '../flat/flat-parameter.js';
 import type { Module } from '../module.js';
 
-/** The owner of packed parameters: dispose it after the module. */
+/** The owner of packed parameters. Dispose it after the module. */
 export interface PackedParameters extends Disposable {
-  /** [elements], f32, padding included; `grad` holds all gradients, zeros in the padding. */
+  /**
+   * All packed parameters in one tensor, f32 [elements], with padding between them. Its `grad`
+   * holds all gradients, and zeros in the padding.
+   */
   readonly flat: Tensor;
   dispose(): void;
 }
 
 /**
- * Packs all trainable parameters of a plain module; paths, shapes and values stay. Their gradients
- * arrive in `flat.grad`, no longer in each parameter's.
- * @throws {NnConfigError} where a parameter is not f32, has a gradient, or is sharded or packed
+ * Packs all trainable parameters of a plain module into one flat tensor. Their paths, shapes and
+ * values stay. Their gradients then arrive in `flat.grad` instead of each parameter's `grad`.
+ * @throws {NnConfigError} for a parameter that is not f32, has a gradient, or is already sharded or
+ * packed
  */
 export function packParameters(module: Module): PackedParameters {
   const parameters = module
@@ -51,7 +55,10 @@ export function packParameters(module: Module): PackedParameters {
   return { flat, dispose, [Symbol.dispose]: dispose };
 }
 
-/** Makes a backward's sum the flat's gradient, which it is already where it went on with that. */
+/**
+ * Makes the sum of a backward the flat's gradient. Where backward continued the gradient that the
+ * flat had, the sum is that gradient already.
+ */
 function hold(flat: Tensor, whole: Storage | undefined): void {
   if (whole !== undefined && flat.grad === undefined) {
     flat.grad = new Tensor(whole, [flat.size]).markKept();

@@ -4,24 +4,26 @@ import { isTensor, type Tensor } from '@shardweave/tensor-core';
 import { type OptionRule, shown } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
 
-/** Parameters that share options; options left out are the optimizer's defaults. */
+/** Parameters that share options. Options that are left out are the optimizer's defaults. */
 export type ParamGroup<Options> = { readonly params: readonly Tensor[] } & Partial<Options>;
 
-/** A group as the optimizer keeps it. Its options may be changed between steps (schedules). */
+/**
+ * A group as the optimizer keeps it. A learning-rate schedule may change its options between steps.
+ */
 export type OptimizerGroup<Options> = { readonly params: readonly Tensor[] } & {
   -readonly [Name in keyof Options]: Options[Name];
 };
 
-/** What a group's `params` may be. */
+/** The rule for a group's `params`. */
 export const PARAMETERS: OptionRule = {
   expected: 'an array of tensors',
   holds: (value) => Array.isArray(value) && value.every(isTensor),
 };
 
 /**
- * The groups of an optimizer, with its defaults for what they leave out; parameters alone are one
- * group.
- * @throws {NnConfigError} for what is neither
+ * The groups of an optimizer, with its defaults for options that they leave out. A plain list of
+ * parameters makes one group.
+ * @throws {NnConfigError} for anything else
  */
 export function groupsOf<Options extends object>(
   params: readonly Tensor[] | readonly ParamGroup<Options>[],

@@ -1,5 +1,5 @@
-// Learning rates by step: a linear warm-up, then a constant, a half cosine or a line down to 0, or
-// a constant that a line ends.
+// Learning rates by step. Each schedule begins with a linear warm-up. Then the rate stays constant,
+// falls to 0 along half a cosine or a line, or stays constant until a final line to 0.
 
 import {
   atLeast,
@@ -11,7 +11,7 @@ import {
   whole,
 } from '../check-options.js';
 
-/** `wsd`: warm-up, stable, decay. */
+/** The shape of the schedule after its warm-up. 'wsd' stands for warm-up, stable, decay. */
 export type ScheduleKind = 'constant' | 'cosine' | 'linear' | 'wsd';
 
 /** Options of a learning-rate schedule: its kind, its highest rate, and its lengths in steps. */
@@ -19,11 +19,11 @@ export interface ScheduleOptions {
   readonly kind: ScheduleKind;
   /** The highest rate. */
   readonly lr: number;
-  /** Steps of warm-up, W. Default 0. */
+  /** Steps of warm-up, W below. Default 0. */
   readonly warmupSteps?: number;
-  /** Steps of the whole run, S; not needed by 'constant'. */
+  /** Steps of the whole run, S below. 'constant' does not need it. */
   readonly totalSteps?: number;
-  /** Steps of decay that `wsd` ends with, D; needed by it alone. */
+  /** Steps of the final decay of 'wsd', D below. Only 'wsd' needs it. */
   readonly decaySteps?: number;
 }
 
@@ -36,12 +36,16 @@ const RULES: OptionRules<ScheduleOptions> = {
 };
 
 /**
- * The rate of step s, counted from 0: lr (s + 1) / W below W; from there on, with the share f = (s
- * - W) / (S - W) of the rest, lr, lr / 2 (1 + cos(pi f)) (Loshchilov and Hutter, 2017) or lr (1 -
- * f). `wsd` has lr up to S - D, and from there lr (S - s) / D (Hu et al., MiniCPM, 2024). 0 from S
- * on for all but the first.
- * @throws {NnConfigError} where totalSteps or decaySteps is needed and missing, and for another
- * kind, rate or count
+ * The learning rate of step s, counted from 0. In the warm-up, s < W, it is lr (s + 1) / W. After
+ * that, with f = (s - W) / (S - W), it is
+ * - 'constant': lr
+ * - 'cosine': lr / 2 (1 + cos(pi f)) (Loshchilov and Hutter, 2017)
+ * - 'linear': lr (1 - f)
+ * - 'wsd': lr up to step S - D, and from there lr (S - s) / D (Hu et al., MiniCPM, 2024)
+ *
+ * From step S on it is 0, except for 'constant'.
+ * @throws {NnConfigError} where totalSteps or decaySteps is needed and missing, and for a kind,
+ * rate or count out of range
  * @example
  * ```ts
  * import { learningRateAt } from '@shardweave/nn';

@@ -18,13 +18,13 @@ import { type OptimizerGroup, PARAMETERS, type ParamGroup } from './param-groups
 export interface SgdOptions {
   /** Learning rate. Default 1e-3. */
   readonly lr: number;
-  /** Default 0. */
+  /** The factor of the old momentum in the new one. Default 0, which keeps no momentum. */
   readonly momentum: number;
-  /** Share of the gradient that the momentum leaves out. Default 0. */
+  /** The share of the gradient that does not enter the momentum. Default 0. */
   readonly dampening: number;
-  /** Added to the gradient, times the parameter. Default 0. */
+  /** This factor times the parameter is added to the gradient. Default 0. */
   readonly weightDecay: number;
-  /** Needs momentum and no dampening. Default false. */
+  /** Whether to use Nesterov's momentum, which needs momentum and no dampening. Default false. */
   readonly nesterov: boolean;
 }
 
@@ -44,7 +44,10 @@ const RULES: OptionRules<SgdOptions> = {
   nesterov: optional(FLAG),
 };
 
-/** SGD; the first step sets the momentum to the gradient, undampened. */
+/**
+ * Stochastic gradient descent, with PyTorch's semantics. The first step sets the momentum to the
+ * whole gradient, without dampening.
+ */
 export class Sgd extends Optimizer<SgdOptions> {
   constructor(
     params: readonly Tensor[] | readonly ParamGroup<SgdOptions>[],

@@ -1,5 +1,6 @@
-// The part of an optimizer's step over flats that rest off the device: all of them, and the commits
-// at its end. Where one fails it can be finished later. See Note [steps over a store].
+// The part of an optimizer's step that concerns flats off the device: the step of each of them, and
+// the commits at the end. If one fails, the step can be finished later. See Note [steps over a
+// store].
 
 import {
   type FlatHome,
@@ -10,9 +11,15 @@ import {
 } from '../flat/homes/flat-home.js';
 
 export interface StoredStepOptions {
-  /** How many flats come while another one is stepped, and how many leave. */
+  /**
+   * How many flats may be on their way to the device while another one is stepped, and how many on
+   * their way back.
+   */
   readonly flatsAhead: number;
-  /** Called once, when all is at rest and committed, or it could not even begin. */
+  /**
+   * Called once: with true when every flat is stepped and committed, with false when the step could
+   * not begin at all.
+   */
   ended(isWhole: boolean): void;
 }
 
@@ -25,8 +32,8 @@ export class StoredStep implements UnfinishedStep {
   #hasBegun = false;
 
   /**
-   * @param homes those with a gradient
-   * @param turns of those among them that have something to step
+   * @param homes the homes of all flats with a gradient
+   * @param turns the turns of those flats among them that have something to step
    */
   constructor(
     homes: readonly FlatHome[],
@@ -51,7 +58,7 @@ export class StoredStep implements UnfinishedStep {
     this.#releases = homes.map((home) => home.holdGradient());
   }
 
-  /** Steps what is left, and commits. Where it rejects it may be called again. */
+  /** Steps the flats that are left, and commits. If it rejects, it may be called again. */
   async finish(): Promise<void> {
     const steps = [...new Set(this.#homes.map((home) => home.steps))];
     try {
@@ -60,7 +67,7 @@ export class StoredStep implements UnfinishedStep {
       }
     } catch (error) {
       if (!this.#hasBegun) {
-        this.#end(false); // as if it had never been asked for
+        this.#end(false); // the step counts as never called
       }
       throw error;
     }

@@ -1,4 +1,4 @@
-// Norm and scaling of gradients that may rest off the device (FlatHome).
+// The norm and the scaling of gradients that may rest off the device, in a FlatHome.
 
 import type { Tensor } from '@shardweave/tensor-core';
 import { listOf, multiplyInPlace, requireWhole } from './clip-grad-norm.js';
@@ -8,9 +8,10 @@ import { gradNodes } from './grad-nodes.js';
 import { joinNormValues, normOfRoots } from './norm-tree.js';
 
 /**
- * The norm over all gradients wherever they rest: the bits of clipGradNorm's norm. normType is 2,
- * Infinity for the largest magnitude, or another power above 0. Waits for the device. 0 without
- * gradients, not finite where one is not.
+ * Computes the norm of all gradients wherever they rest, and waits for the device. For normType 2
+ * it has the same bits as the norm of clipGradNorm. It is 0 without gradients, and not finite where
+ * a gradient is not.
+ * @param normType 2, Infinity for the largest magnitude, or another power above 0
  * @throws {NnConfigError} for sharded parameters, and for a normType that is not above 0
  */
 export async function streamedGradNorm(
@@ -24,7 +25,10 @@ export async function streamedGradNorm(
   return normOfRoots(roots, normType);
 }
 
-/** As scaleGradients, wherever gradients rest. */
+/**
+ * Does the same as scaleGradients for gradients wherever they rest, and waits for those off the
+ * device.
+ */
 export async function streamedScaleGradients(
   parameters: Iterable<Tensor>,
   factor: Tensor,
