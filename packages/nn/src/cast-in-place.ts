@@ -1,9 +1,12 @@
-// Changes the dtype of a parameter or buffer under its identity.
+// Changes the dtype of a parameter or buffer while the tensor stays the same object.
 
 import { type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { castDeferred, recipeOf } from './flat/deferred-parameter.js';
 
-/** Points a float leaf that owns its storage at a copy in `dtype`; integers stay as they are. */
+/**
+ * Replaces the storage of a float leaf by a copy in `dtype`. The leaf must own its storage.
+ * Integers stay as they are.
+ */
 export function castInPlace(tensor: Tensor, dtype: DType): void {
   if (!isFloat(tensor.dtype) || tensor.dtype === dtype) {
     return;

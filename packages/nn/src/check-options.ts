@@ -1,4 +1,4 @@
-// The checks of this package's own options, and the rules that only it has.
+// The checks of this package's options, and the rules that only this package needs.
 
 import { having, type OptionRule, optional, optionChecks } from '@shardweave/tensor-core/options';
 import { NnConfigError } from './errors.js';
@@ -21,7 +21,7 @@ export {
 
 export const { checkOptions, checkValue } = optionChecks(NnConfigError);
 
-/** A share that may be 0 and never 1. */
+/** A probability that can be 0 but not 1. */
 export const PROBABILITY: OptionRule = {
   expected: 'a number in [0, 1)',
   holds: isProbability,
@@ -31,5 +31,5 @@ export function isProbability(value: unknown): boolean {
   return typeof value === 'number' && value >= 0 && value < 1;
 }
 
-/** Where a layer's initial values come from; it may be left out. */
+/** Where a layer gets its initial values; may be left out. */
 export const INIT = optional(having('a ParameterInit', 'normal', 'uniform', 'zeros', 'ones'));

@@ -1,5 +1,5 @@
-// Activation checkpointing (Chen et al., 2016): a forward that keeps only its inputs, and runs
-// again in backward. The wrapper leaves no trace in parameter paths.
+// Activation checkpointing (Chen et al., 2016): forward keeps only its inputs, and backward runs it
+// again. The paths of parameters do not show the wrapper.
 
 import { add, type Device, type RandomState, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, optional, shown } from './check-options.js';
@@ -7,20 +7,21 @@ import { ActivationCheckpointError, NnConfigError } from './errors.js';
 import { listTensors, mapTensors } from './map-tensors.js';
 import { isModule, Module } from './module.js';
 
-/** Options of checkpoint, the activation checkpointing of a module. */
+/** Options of `checkpoint`. */
 export interface CheckpointOptions {
   /**
-   * Keep the inputs on the host between forward and backward, so that a segment holds nothing on
-   * the device. Default false.
+   * Whether the inputs are kept on the host between forward and backward, so that the segment keeps
+   * nothing on the device. Default false.
    */
   readonly offloadToCpu?: boolean;
 }
 
 /**
- * Runs `module` so that its activations are freed after forward and made again in backward. Loss
- * and gradients are bit for bit those without it, dropout included: the random state is put back
- * for the second run. Arguments and results may be tensors, in containers too; what is no tensor
- * passes through. The module's hooks run again with the second run.
+ * Wraps `module` so that its activations are freed after forward and computed again in backward.
+ * Loss and gradients are bit for bit those without the wrapper, dropout included, because the
+ * random state is restored for the second run. Arguments and results may be tensors or containers
+ * of them; other values pass through. The module's hooks run in the second run too.
+ * @throws {NnConfigError} where `module` is not a module
  */
 export function checkpoint<Args extends readonly unknown[], Output>(
   module: Module<Args, Output>,
@@ -29,7 +30,7 @@ export function checkpoint<Args extends readonly unknown[], Output>(
   return new Checkpoint(module, options);
 }
 
-/** What `checkpoint` returns. */
+/** The module that `checkpoint` returns. Its forward computes what the module inside computes. */
 export class Checkpoint<Args extends readonly unknown[], Output> extends Module<Args, Output> {
   readonly #isOffloading: boolean;
 
@@ -64,7 +65,8 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     const needsGrad = inputs.map((input) => input.requiresGrad);
     const state = device.random.state();
     const result = await device.noGrad(() => module.call(...args));
-    // Recording marks outputs as results: what is somebody else's needs a tensor of its own.
+    // Recording turns these outputs into results of this node, so a tensor that belongs to somebody
+    // else is replaced by a tensor of its own on the same storage.
     const output = mapTensors(result, (tensor) =>
       tensor.requiresGrad || inputs.includes(tensor) ? tensor.detach() : tensor,
     );
@@ -80,11 +82,14 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     return output;
   }
 
-  /** The second run and its backward, inside the outer one; returns the inputs' gradients. */
+  /**
+   * Runs the module again and goes backward through that run, inside the outer backward. Returns
+   * the inputs' gradients.
+   */
   async #backward(run: {
     readonly args: Args;
     readonly needsGrad: readonly boolean[];
-    /** The inputs' bytes, where the device doesn't keep them. */
+    /** The bytes of the inputs, where they were moved to the host. */
     readonly kept: ReadonlyMap<Tensor, Promise<Uint8Array>> | undefined;
     readonly state: RandomState;
     readonly gradients: readonly (Tensor | undefined)[];
@@ -110,7 +115,7 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
       return leaves.map((leaf) => leaf.take());
     } finally {
       for (const leaf of leaves) {
-        leaf.take(); // after a failure
+        leaf.take(); // frees what a failure has left
       }
       device.random.restore(after);
     }
@@ -118,7 +123,7 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
 }
 
 /**
- * An input of the second run, cut off from the outer graph, and the gradient that arrives at it.
+ * An input of the second run, detached from the outer graph, with the gradient that arrives at it.
  */
 class InputLeaf {
   readonly tensor: Tensor;
@@ -133,7 +138,7 @@ class InputLeaf {
     };
   }
 
-  /** Hands the gradient to the current scope. */
+  /** Returns the gradient and gives it to the current scope. */
   take(): Tensor | undefined {
     const gradient = this.#gradient;
     if (gradient === undefined) {
@@ -154,14 +159,14 @@ class InputLeaf {
   }
 }
 
-/** Queues a read-back, which takes what the tensor holds now. */
+/** Queues a read-back, which reads what the tensor holds at this moment. */
 function startRead(tensor: Tensor): Promise<Uint8Array> {
   const bytes = tensor.toBytes();
-  bytes.catch(() => undefined); // seen by the backward that awaits it
+  bytes.catch(() => undefined); // handled by the backward that awaits it
   return bytes;
 }
 
-/** Backward from several tensors at once: through a node that hands each its gradient. */
+/** Goes backward from several tensors at once, through a node that passes each its gradient. */
 async function backwardFrom(
   device: Device,
   outputs: readonly Tensor[],
@@ -188,7 +193,7 @@ async function backwardFrom(
   await device.backward(root, { gradient: root });
 }
 
-/** The tensors that gradients can flow through. */
+/** The tensors in a value that gradients can flow through. */
 function floatsIn(value: unknown): Tensor[] {
   return listTensors(value).filter(({ dtype }) => dtype !== 'i32' && dtype !== 'u32');
 }

@@ -1,13 +1,16 @@
-// Typed errors of nn. `code` is stable and is what callers branch on; messages read
-// `op: expected X, got Y (context). Hint.`. The codes are a table in the package's README.
+// The errors of nn. Callers branch on `code`, which is stable. Messages read `op: expected X, got Y
+// (context). Hint.`. The package's README has a table of the codes.
 
-/** What saves throw for a state of another model is what state dicts throw for it. */
+/** Saves and state dicts throw the same error for the state of another model. */
 export { StateDictError } from '@shardweave/checkpoint';
 
-/** The stable codes of this package's errors, one a class; callers branch on them. */
+/**
+ * The codes of this package's errors, one for each class. They are stable, and callers branch on
+ * them.
+ */
 export type NnErrorCode = 'CONFIG' | 'FORMAT' | 'OPTIMIZER' | 'ACTIVATION_CHECKPOINT';
 
-/** Base of all errors that nn throws or rejects with on purpose. */
+/** The base of all errors that nn throws or rejects with on purpose. */
 export abstract class NnError extends Error {
   abstract readonly code: NnErrorCode;
 
@@ -17,22 +20,22 @@ export abstract class NnError extends Error {
   }
 }
 
-/** Options of a layer, model or optimizer that cannot work: the caller's mistake. */
+/** Options of a layer, model or optimizer that cannot work. The caller has made a mistake. */
 export class NnConfigError extends NnError {
   readonly code = 'CONFIG';
 }
 
-/** A file that is malformed, truncated, or of a kind this package does not read. */
+/** A file that is malformed, cut off, or of a kind that this package does not read. */
 export class FormatError extends NnError {
   readonly code = 'FORMAT';
 }
 
-/** An optimizer used with parameters it cannot step. */
+/** An optimizer was used with parameters that it cannot step. */
 export class OptimizerError extends NnError {
   readonly code = 'OPTIMIZER';
 }
 
-/** A checkpointed module that cannot be run backward. */
+/** Backward cannot run through a checkpointed module. */
 export class ActivationCheckpointError extends NnError {
   readonly code = 'ACTIVATION_CHECKPOINT';
 }

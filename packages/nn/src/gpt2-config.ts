@@ -1,4 +1,4 @@
-// The options of a GPT-2, with the names of Hugging Face's config.json.
+// The options of a GPT-2, under the names of the Hub's config.json.
 
 import {
   above,
@@ -12,32 +12,38 @@ import {
 } from './check-options.js';
 import { NnConfigError } from './errors.js';
 
-/** GPT-2's configuration, all fields resolved, under the names that config.json of the Hub has. */
+/** GPT-2's configuration with every field resolved, under the names of the Hub's config.json. */
 export interface Gpt2Config {
   readonly model_type: 'gpt2';
   readonly vocab_size: number;
-  /** Longest sequence. */
+  /** The most tokens that a sequence can have. */
   readonly n_positions: number;
-  /** Width. */
+  /** The width of the model. */
   readonly n_embd: number;
   readonly n_layer: number;
   readonly n_head: number;
-  /** Width of the feed-forward layer; null: 4 * n_embd. */
+  /** The width of the feed-forward layer; null stands for 4 * n_embd. */
   readonly n_inner: number | null;
   readonly layer_norm_epsilon: number;
-  /** Dropout on the sum of the embeddings. */
+  /** The probability of dropping an element of the embeddings' sum in training. */
   readonly embd_pdrop: number;
-  /** Dropout on the attention weights. */
+  /** The probability of dropping an attention weight in training. */
   readonly attn_pdrop: number;
-  /** Dropout on what each branch adds to the residual stream. */
+  /**
+   * The probability of dropping an element of a layer's result in training, before it is added to
+   * the residual.
+   */
   readonly resid_pdrop: number;
-  /** 'gelu_new' is the approximation by tanh, 'gelu' the exact one. */
+  /** GELU by the approximation with tanh ('gelu_new') or exactly ('gelu'). */
   readonly activation_function: 'gelu_new' | 'gelu';
-  /** Standard deviation of the initial weights. */
+  /** The standard deviation of the initial weights. */
   readonly initializer_range: number;
 }
 
-/** What config.json leaves out: the values of the smallest published GPT-2. */
+/**
+ * The values of fields that config.json leaves out, which are those of the smallest published
+ * GPT-2.
+ */
 export const GPT2_DEFAULTS: Gpt2Config = {
   model_type: 'gpt2',
   vocab_size: 50257,
@@ -80,8 +86,8 @@ const GIVEN_RULES = Object.fromEntries(
 ) as unknown as OptionRules<Gpt2Config>;
 
 /**
- * Fills in defaults and checks each value.
- * @throws {NnConfigError} naming the field
+ * Checks a configuration and fills in its defaults.
+ * @throws {NnConfigError} naming the field that cannot work
  */
 export function resolveGpt2Config(options: Partial<Gpt2Config>): Gpt2Config {
   checkOptions('gpt2', options, GIVEN_RULES);
@@ -95,7 +101,7 @@ export function resolveGpt2Config(options: Partial<Gpt2Config>): Gpt2Config {
   return config;
 }
 
-/** Trainable numbers of a model, the tied head once. */
+/** The number of trainable values of a model. The tied head counts once. */
 export function gpt2ParameterCount(config: Gpt2Config): number {
   const { vocab_size: vocab, n_positions: positions, n_layer: layers, n_embd: width } = config;
   const inner = config.n_inner ?? 4 * width;

@@ -1,4 +1,4 @@
-// GPT-2 (Radford et al., 2019) under the Hub's names.
+// GPT-2 (Radford et al., 2019), with the Hub's names.
 
 import {
   type Activation,
@@ -21,12 +21,12 @@ import type { ParameterInit } from './parameter-init.js';
 import type { EmbeddingPlaces, RowPlaces } from './token-options.js';
 
 /**
- * GPT-2 (Radford et al., 2019): ids [batch, seq] to logits [batch, seq, vocab_size], or to losses
- * where targets are given. The head is tied to the token table; parameters have the Hub's names and
- * shapes.
+ * GPT-2 (Radford et al., 2019). A call maps ids [batch, seq] to logits [batch, seq, vocab_size] or,
+ * where targets are given, to the loss of each token, f32 [batch, seq]. The head is tied to the
+ * token table. Parameters have the Hub's names and shapes.
  */
 export class Gpt2 extends LanguageModel<Gpt2Config> {
-  /** @throws {NnConfigError} naming a field that cannot work */
+  /** @throws {NnConfigError} naming the field that cannot work */
   constructor(
     device: Device,
     options: Partial<Gpt2Config> = {},
@@ -53,11 +53,14 @@ export class Gpt2 extends LanguageModel<Gpt2Config> {
   }
 }
 
-/** The sum of token and position embeddings: ids [batch, seq] to [batch, seq, n_embd]. */
+/**
+ * The sum of token and position embeddings: ids [batch, seq] to [batch, seq, n_embd]. A row has at
+ * most n_positions tokens, also where positions are given.
+ */
 export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlaces], Tensor> {
-  /** [vocab_size, n_embd] */
+  /** Its weight is [vocab_size, n_embd]. */
   readonly wte: Embedding;
-  /** [n_positions, n_embd] */
+  /** Its weight is [n_positions, n_embd]. */
   readonly wpe: Embedding;
   readonly drop: Dropout;
   readonly #positions: number;
@@ -73,7 +76,7 @@ export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlace
     this.#positions = config.n_positions;
   }
 
-  /** [vocab_size, n_embd], which is the head's weight, too. */
+  /** The token table, [vocab_size, n_embd], which is the head's weight too. */
   get table(): Tensor {
     return this.wte.weight;
   }
@@ -88,13 +91,14 @@ export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlace
     const places =
       positions ?? this.device.tensor(Int32Array.from({ length: seq }, (_, i) => offset + i));
     const tokens = await this.wte.call(ids); // [batch, seq, n_embd]
-    const added = await this.wpe.call(places); // [seq, n_embd], or one a token
+    const added = await this.wpe.call(places); // [seq, n_embd], with positions [batch, seq, n_embd]
     return this.drop.call(add(tokens, added));
   }
 }
 
 /**
- * Attention and a feed-forward layer, each normalized before and added to x [batch, seq, n_embd].
+ * A transformer block, x [batch, seq, n_embd] to the same shape: attention and a feed-forward
+ * layer. Each works on the normalized sum of what came before, and its result is added to that sum.
  */
 export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   readonly ln1: AddLayerNorm;
@@ -130,12 +134,14 @@ export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   }
 }
 
-/** The feed-forward layer of x, and the residual: both [..., n_embd], as their sum. */
+/**
+ * The feed-forward layer of x plus the residual, both [..., n_embd]; the result has their shape.
+ */
 export class Gpt2Mlp extends Module<[x: Tensor, residual: Tensor], Tensor> {
-  /** [n_embd, n_inner] */
+  /** Its weight is [n_embd, n_inner]. */
   readonly cFc: Conv1D;
   readonly activation: Activation;
-  /** [n_inner, n_embd] */
+  /** Its weight is [n_inner, n_embd]. */
   readonly cProj: Conv1D;
   readonly dropout: Dropout;
 
@@ -162,7 +168,10 @@ export class Gpt2Mlp extends Module<[x: Tensor, residual: Tensor], Tensor> {
   }
 }
 
-/** Two branches a block add to the residual stream; their sum keeps its size. */
+/**
+ * The standard deviation of a block's two output projections. Each block adds two results to the
+ * residual, so 1 / sqrt(2 * n_layer) keeps the size of their sum independent of the depth.
+ */
 function residualStd(config: Gpt2Config): number {
   return config.initializer_range / Math.sqrt(2 * config.n_layer);
 }

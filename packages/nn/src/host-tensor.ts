@@ -1,8 +1,8 @@
-// A tensor's values on the host, as state dicts and files hold them.
+// The values of a tensor on the host, as state dicts and files hold them.
 
 import type { DType, Shape } from '@shardweave/tensor-core';
 
-/** Element types of files that devices have no tensors for. */
+/** The element types that files can have, including some that no device has tensors of. */
 export type FileDType =
   | DType
   | 'f64'
@@ -16,23 +16,28 @@ export type FileDType =
   | 'f8_e4m3'
   | 'f8_e5m2';
 
-/** Row-major, little endian. */
+/** A tensor's values in host memory, row-major and little endian. */
 export interface HostTensor<D extends FileDType = FileDType> {
   readonly dtype: D;
   readonly shape: Shape;
-  /** Exactly the elements' bytes; may be a view of a whole file. */
+  /**
+   * Exactly the bytes of the elements. It may be a view of a larger array, such as a whole file.
+   */
   readonly data: Uint8Array;
 }
 
-/** A tensor whose bytes are read when asked for: of a large model one is in memory at a time. */
+/**
+ * A tensor whose bytes are read when they are asked for, so that one tensor of a large model at a
+ * time is in memory.
+ */
 export interface LazyTensor<D extends FileDType = FileDType> {
   readonly dtype: D;
   readonly shape: Shape;
-  /** Exactly the elements' bytes, as a HostTensor has them. */
+  /** Reads exactly the bytes of the elements, in the form that HostTensor has. */
   read(): Promise<Uint8Array>;
   /**
-   * The bytes of some elements alone, where a part costs less than the whole. A rank loads the part
-   * that it has a shard of; a file is written a part at a time.
+   * Reads the bytes of some elements. It exists where reading a part costs less than reading the
+   * whole. A rank loads only the part that its shard needs, and files are written part by part.
    */
   readPart?(part: ElementRange): Promise<Uint8Array>;
 }
@@ -45,7 +50,7 @@ export interface ElementRange {
 
 const DEVICE_DTYPES: ReadonlySet<FileDType> = new Set(['f32', 'f16', 'bf16', 'i32', 'u32']);
 
-/** Whether a device can hold the elements. */
+/** Whether devices have tensors of this element type. */
 export function isDeviceDType(dtype: FileDType): dtype is DType {
   return DEVICE_DTYPES.has(dtype);
 }

@@ -1,4 +1,5 @@
-// The end of a language model: its last norm, and the product with a row for each word.
+// The end of a language model: its last norm, and the product with one row for each token of the
+// vocabulary.
 
 import { type Device, linear, linearCrossEntropy, type Tensor } from '@shardweave/tensor-core';
 import { Module } from './module.js';
@@ -7,21 +8,21 @@ import { setValues } from './set-values.js';
 import { type HeadOptions, headRows } from './token-options.js';
 
 /**
- * What a LanguageHead is made of: the last norm under its path, and the weight of the product,
- * which is either the token table (tied) or its own.
+ * Options of LanguageHead: the last norm with its path, and the weight of the product, which is
+ * either the token table (tied) or the head's own.
  */
 export interface LanguageHeadOptions {
   readonly norm: readonly [name: string, norm: Module<[x: Tensor], Tensor>];
   readonly weight: TiedWeight | OwnWeight;
 }
 
-/** The token table under its path. */
+/** The token table, which the embeddings own, with the weight's path in the head. */
 export interface TiedWeight {
   readonly name: string;
   readonly table: Tensor;
 }
 
-/** A weight of the head's own, [words, width], drawn around zero with `std`. */
+/** A weight of the head's own, [words, width], normally distributed around zero with `std`. */
 export interface OwnWeight {
   readonly name: string;
   readonly shape: readonly [words: number, width: number];
@@ -29,10 +30,13 @@ export interface OwnWeight {
   readonly init: ParameterInit;
 }
 
-/** x [batch, seq, width] to logits, or to each target's loss. */
+/**
+ * The head of a language model: x [batch, seq, width] to logits [batch, seq, words] or, where
+ * targets are given, to the loss of each token, f32 [batch, seq].
+ */
 export class LanguageHead extends Module<[x: Tensor, options?: HeadOptions], Tensor> {
   readonly norm: Module<[x: Tensor], Tensor>;
-  /** [words, width] */
+  /** Shape [words, width]. */
   readonly weight: Tensor;
   readonly #own: Pick<OwnWeight, 'name' | 'std'> | undefined;
 

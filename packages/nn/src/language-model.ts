@@ -1,5 +1,5 @@
-// A model that is called with token ids, as a Sequential: embeddings, blocks, head. Families differ
-// in these layers and in the paths of the Hub's files.
+// A model that is called with token ids: a Sequential of embeddings, blocks and a head. Families of
+// models differ in these layers and in the paths that the Hub's files use.
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { checkOptions, FLAG, optional, SEED } from './check-options.js';
@@ -9,19 +9,23 @@ import { joinPath, type Module } from './module.js';
 import { ParameterInit } from './parameter-init.js';
 import { type TokenArgs, tokenArguments } from './token-options.js';
 
-/** How a language model gets its initial weights; its configuration says what it is. */
+/** Options of a language model: how it gets its initial weights. */
 export interface LanguageModelOptions {
-  /** Seed of the initial weights; equal on all ranks. Default 0. */
+  /** The seed of the initial weights, equal on all ranks. Default 0. */
   readonly seed?: number;
-  /** Weights get no memory until they are sharded, materialized or loaded. Default false. */
+  /**
+   * Whether weights get no memory until they are sharded, materialized or loaded. Default false.
+   */
   readonly deferInit?: boolean;
 }
 
-/** What a family's model is made of. */
+/** The parts of which a family builds its model. */
 export interface LanguageModelParts<Config extends ModelConfig> {
   readonly config: Config;
   readonly numBlocks: number;
-  /** Paths of parameters begin with these; a block's number follows that of blocks. */
+  /**
+   * How the paths of parameters begin. A block's number follows `blocks`, as in 'transformer.h.0'.
+   */
   readonly paths: { readonly embeddings: string; readonly blocks: string; readonly head: string };
   embeddings(init: ParameterInit): Module & { readonly table: Tensor };
   block(init: ParameterInit): Module;
@@ -29,9 +33,9 @@ export interface LanguageModelParts<Config extends ModelConfig> {
 }
 
 /**
- * ids [batch, seq] (i32, u32) to logits [batch, seq, vocab_size], or with targets to the loss of
- * each, [batch, seq] in f32: see TokenOptions. Where the head is tied, first and last layer share
- * one table, so sharding keeps both in one unit.
+ * Maps ids [batch, seq] (i32 or u32) to logits [batch, seq, vocab_size] or, where targets are
+ * given, to the loss of each token, f32 [batch, seq]; see TokenOptions. Where the head is tied, the
+ * first and the last layer share a table, so sharding keeps both in one unit.
  */
 export class LanguageModel<Config extends ModelConfig = ModelConfig> extends Sequential<
   TokenArgs,
@@ -63,7 +67,7 @@ export class LanguageModel<Config extends ModelConfig = ModelConfig> extends Seq
     }
   }
 
-  /** The layers' names are the Hub's. */
+  /** Layers have the Hub's names in paths. */
   override childPrefix(name: string): string {
     return this.#paths[Number(name)]!;
   }

@@ -1,4 +1,4 @@
-// Every model that is called with token ids, by its configuration.
+// Makes any model that is called with token ids from its configuration.
 
 import type { Device } from '@shardweave/tensor-core';
 import { Decoder } from './decoder/decoder.js';
@@ -8,7 +8,10 @@ import { gpt2ParameterCount } from './gpt2-config.js';
 import type { ModelConfig } from './hf/model-config.js';
 import type { LanguageModel, LanguageModelOptions } from './language-model.js';
 
-/** The model that a configuration describes, its weights drawn. */
+/**
+ * Makes the model that a configuration describes, with random initial weights.
+ * @throws {NnConfigError} naming the field of the configuration that cannot work
+ */
 export function makeModel(
   device: Device,
   config: ModelConfig,
@@ -19,12 +22,12 @@ export function makeModel(
     : new Decoder(device, config, options);
 }
 
-/** Trainable numbers of a model, a tied head once. */
+/** The number of trainable values of a model. A tied head counts once. */
 export function parameterCount(config: ModelConfig): number {
   return config.model_type === 'gpt2' ? gpt2ParameterCount(config) : decoderParameterCount(config);
 }
 
-/** Most tokens of a row, where their positions are not given. */
+/** The most tokens that a row can have where positions are not given. */
 export function longestRow(config: ModelConfig): number {
   return config.model_type === 'gpt2' ? config.n_positions : config.max_position_embeddings;
 }

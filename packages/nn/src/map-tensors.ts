@@ -1,17 +1,18 @@
-// Applies a function to every tensor in a value and keeps the containers, subclasses too: arrays,
-// maps, sets, plain objects and instances of classes (their public fields). What holds no tensor
-// passes as it is.
+// Applies a function to every tensor in a value and keeps the containers: arrays, maps, sets, plain
+// objects and instances of classes (their public fields), subclasses included. A value without
+// tensors passes through unchanged.
 
 import { isTensor, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 
 /**
- * `value` with each tensor replaced by what `map` gives for it, once each, in order of appearance.
+ * Copies `value` with each tensor replaced by what `map` returns for it. `map` is called once for
+ * each distinct tensor, in order of appearance.
  */
 export function mapTensors<T>(value: T, map: (tensor: Tensor) => Tensor): T {
   return mapValue(value, map, new Map()) as T;
 }
 
-/** The distinct tensors that mapTensors visits, in its order. */
+/** The distinct tensors in a value, in the order in which mapTensors visits them. */
 export function listTensors(value: unknown): Tensor[] {
   const found: Tensor[] = [];
   mapTensors(value, (tensor) => {
@@ -21,7 +22,10 @@ export function listTensors(value: unknown): Tensor[] {
   return found;
 }
 
-/** `done` has what came out for each tensor and container, so that shared ones stay shared. */
+/**
+ * `done` holds the result for each tensor and container, so that what is shared in the value is
+ * shared in the copy.
+ */
 function mapValue(
   value: unknown,
   map: (tensor: Tensor) => Tensor,
@@ -44,8 +48,8 @@ function mapValue(
   if (tensorsIn(value).length === 0) {
     return put(value);
   }
-  // A container is noted before its items, one of which may lead back to it. A subclass's
-  // constructor isn't run: it may want arguments that nobody knows.
+  // A container is recorded before its items, since one of them may lead back to it. The
+  // constructor of a subclass is not run, because it may need arguments that are not known here.
   const copy: object = put(emptyLike(value));
   if (value instanceof Map) {
     for (const [key, item] of value) {
@@ -62,7 +66,7 @@ function mapValue(
   return copy;
 }
 
-/** An empty container with the value's prototype, and the inner slots of its kind. */
+/** An empty container with the value's prototype and the internal slots of its kind. */
 function emptyLike(value: object): object {
   for (const kind of [Array, Map, Set]) {
     if (value instanceof kind) {

@@ -1,5 +1,5 @@
-// A module: named parameters, buffers and children, and a forward. Wrappers (sharding, offload,
-// checkpointing) hook into `call`, never into `forward`.
+// A module has named parameters, buffers and children, and a forward. Wrappers for sharding,
+// offload and checkpointing hook into `call`, never into `forward`.
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { castInPlace } from './cast-in-place.js';
@@ -9,28 +9,31 @@ import { clearGradients } from './flat/clear-gradients.js';
 import type { ParameterInit } from './parameter-init.js';
 
 /**
- * Awaited before a module's forward with its arguments; may wait, for instance for its parameters
- * to be gathered.
+ * A hook that is awaited before a module's forward, with its arguments. It may wait for the
+ * parameters to be gathered, for instance.
  */
 export type BeforeForward = (args: readonly unknown[]) => void | Promise<void>;
-/** Awaited after a module's forward with what it returned, before the module's scope ends. */
+/**
+ * A hook that is awaited after a module's forward, with its result, before the module's scope ends.
+ */
 export type AfterForward = (output: unknown) => void | Promise<void>;
 /**
- * Awaited when the module's scope has ended: of what its forward made, only what it returned or
- * saved for backward is left. Not called where forward or a hook threw.
+ * A hook that is awaited after the module's scope has ended. Of the tensors that forward made, only
+ * those that it returned or saved for backward are left then. It is not called where forward or
+ * another hook threw.
  */
 export type AfterScope = (output: unknown) => void | Promise<void>;
 
 const BRAND = Symbol.for('@shardweave/nn/Module');
 
-/** Whether `value` is a module, of this copy of the package or of another. */
+/** Whether `value` is a module, no matter which copy of this package made it. */
 export function isModule(value: unknown): value is Module {
   return typeof value === 'object' && value !== null && BRAND in value;
 }
 
 const DEVICE = having('a Device', 'scope', 'backward');
 
-/** @throws {NnConfigError} naming what is no module */
+/** @throws {NnConfigError} naming the value that is not a module */
 export function checkModules(owner: string, modules: unknown): void {
   if (!Array.isArray(modules)) {
     throw new NnConfigError(`${owner}: expected an array of modules, got ${shown(modules)}.`);
@@ -44,8 +47,9 @@ export function checkModules(owner: string, modules: unknown): void {
 }
 
 /**
- * Subclasses register what they own in their constructor (`this.weight = this.parameter('weight',
- * tensor)`) and implement forward. Users run `await module.call(x)`.
+ * The base of all layers and models. A subclass registers what it owns in its constructor
+ * (`this.weight = this.parameter('weight', tensor)`) and implements forward. Users run `await
+ * module.call(x)`.
  */
 // biome-ignore lint/suspicious/noExplicitAny: a plain `Module` stands for one of any signature
 export abstract class Module<Args extends readonly any[] = any, Output = any> {
@@ -68,18 +72,20 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     this.device = device;
   }
 
-  /** The computation. Call it through `call`, which runs hooks and frees temporaries. */
+  /**
+   * The computation. Run it through `call`, which also runs the hooks and frees temporary tensors.
+   */
   abstract forward(...args: Args): Output | Promise<Output>;
 
   /**
-   * Sets its own parameters, not its children's, to new initial values; those that share a table
-   * with another module leave it to the owner. Layers with parameters have it.
+   * Sets the module's own parameters to new initial values; those of its children are not touched.
+   * A shared parameter is set by the module that owns it. Layers with parameters implement this.
    */
   resetOwnParameters?(init: ParameterInit): void;
 
   /**
-   * Runs forward in a scope of its own: what it made and neither returned nor saved for backward
-   * is freed at its end.
+   * Runs forward in a scope of its own. Tensors that forward made and neither returned nor saved
+   * for backward are freed when the scope ends.
    */
   async call(...args: Args): Promise<Output> {
     const output = await this.device.scope(async () => {
@@ -98,7 +104,10 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     return output;
   }
 
-  /** Adds hooks around forward; those of one kind run in the order added. Returns their removal. */
+  /**
+   * Adds hooks around forward. Hooks of one kind run in the order in which they were added. Returns
+   * a function that removes them.
+   */
   aroundForward(hooks: {
     readonly before?: BeforeForward;
     readonly after?: AfterForward;
@@ -122,7 +131,9 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   // ---- what it owns --------------------------------------------------------------------------
 
-  /** Registers a leaf as a trainable parameter; the module owns it, beyond any scope. */
+  /**
+   * Registers a leaf as a trainable parameter. The module owns it from now on, beyond any scope.
+   */
   protected parameter(name: string, tensor: Tensor): Tensor {
     tensor.keep();
     tensor.storage.tag = 'parameter';
@@ -131,13 +142,16 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     return tensor;
   }
 
-  /** Registers a parameter that another module of the same tree owns (weight tying). */
+  /** Registers a parameter that another module of the same tree owns, such as a tied weight. */
   protected sharedParameter(name: string, tensor: Tensor): Tensor {
     this.#parameters.set(name, tensor);
     return tensor;
   }
 
-  /** Registers state that is saved but not trained; the module owns it, beyond any scope. */
+  /**
+   * Registers a tensor that is saved but not trained. The module owns it from now on, beyond any
+   * scope.
+   */
   protected buffer(name: string, tensor: Tensor): Tensor {
     tensor.keep();
     tensor.storage.tag = 'parameter';
@@ -151,8 +165,9 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   }
 
   /**
-   * Puts another module in a child's place (wrapping), also in the properties that hold the child.
-   * The name must exist.
+   * Replaces a child by another module, such as a wrapper around it. Properties of this module that
+   * hold the child then hold the replacement.
+   * @throws {RangeError} where no child has this name
    */
   replaceChild(name: string, module: Module): void {
     const child = this.#children.get(name);
@@ -168,12 +183,12 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     }
   }
 
-  /** The module's own children by name, in order. */
+  /** The module's own children by name, in the order in which they were registered. */
   children(): ReadonlyMap<string, Module> {
     return this.#children;
   }
 
-  /** The module's own parameters by name, not its children's. */
+  /** The module's own parameters by name, without those of its children. */
   ownParameters(): ReadonlyMap<string, Tensor> {
     return this.#parameters;
   }
@@ -182,7 +197,7 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     return this.#buffers;
   }
 
-  /** This module and all below, outer first, with their paths ('' for this one); each once. */
+  /** This module ('') and all modules below it with their paths, outer modules first, each once. */
   namedModules(prefix = ''): [string, Module][] {
     const found: [string, Module][] = [];
     const seen = new Set<Module>();
@@ -200,12 +215,17 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     return found;
   }
 
-  /** How a child's name shows in paths; wrappers return '' so that they leave no trace. */
+  /**
+   * The part of a path that stands for a child. Wrappers return '' so that paths do not show them.
+   */
   childPrefix(name: string): string {
     return name;
   }
 
-  /** All parameters with their paths, in module order; a shared one once, under its first path. */
+  /**
+   * All parameters with their paths, in module order. A shared one appears once, under its first
+   * path.
+   */
   namedParameters(): [string, Tensor][] {
     return this.#named((module) => module.ownParameters());
   }
@@ -239,7 +259,9 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     return this.#isTraining;
   }
 
-  /** Switches this module and all below to training (default) or evaluation. Returns itself. */
+  /**
+   * Switches this module and all below it to training (default) or evaluation. Returns the module.
+   */
   train(isTraining = true): this {
     for (const [, module] of this.namedModules()) {
       module.#isTraining = isTraining;
@@ -252,9 +274,9 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   }
 
   /**
-   * Casts float parameters and buffers to `dtype`, in place. Returns itself.
-   * @throws {NnConfigError} for parameters with a gradient, and sharded or packed ones; nothing is
-   * cast
+   * Casts all float parameters and buffers to `dtype`, in place. Returns the module.
+   * @throws {NnConfigError} where a parameter has a gradient, or is sharded or packed; nothing is
+   * cast then
    */
   to(dtype: 'f32' | 'f16' | 'bf16'): this {
     const named = [...this.namedParameters(), ...this.namedBuffers()];
@@ -273,15 +295,15 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     return this;
   }
 
-  /** Frees all parameters' gradients. */
+  /** Frees the gradients of all parameters. */
   zeroGrad(): void {
     clearGradients(this.parameters());
   }
 
-  /** Frees parameters, gradients and buffers. The module is unusable afterwards. */
+  /** Frees parameters, gradients and buffers. The module cannot be used afterwards. */
   dispose(): void {
     this.zeroGrad();
-    // Packed and sharded parameters belong to who packed or sharded them.
+    // Packed and sharded parameters belong to whatever packed or sharded them.
     for (const tensor of this.parameters()) {
       if (tensor.piece === undefined) {
         tensor.dispose();
@@ -296,8 +318,8 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   }
 
   /**
-   * Frees what a wrapper owns beyond parameters and buffers, such as shards: called by dispose of
-   * the module itself and of any around it, maybe again.
+   * Frees what a wrapper owns besides parameters and buffers, such as shards. It is called when
+   * this module or one around it is disposed, possibly more than once.
    */
   protected releaseOwned(): void {}
 
@@ -306,7 +328,7 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   }
 }
 
-/** Joins two parts of a path with a dot; an empty part leaves no dot. */
+/** Joins two parts of a path with a dot. An empty part adds no dot. */
 export function joinPath(prefix: string, name: string): string {
   if (prefix === '') {
     return name;

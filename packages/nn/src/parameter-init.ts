@@ -1,5 +1,5 @@
-// Where initial values come from: a seed and a parameter's path. Each parameter has a random stream
-// of its own, so values depend neither on the order of construction nor on wrapping, and all ranks
+// Initial values follow from a seed and a parameter's path. Each parameter has a random stream of
+// its own, so its values depend neither on the order of construction nor on wrapping, and all ranks
 // of a job draw the same.
 
 import { FNV_BASIS, fnv1a } from '@shardweave/dtypes';
@@ -15,19 +15,22 @@ import { checkOptions, FLAG, type OptionRules, optional, SEED } from './check-op
 import { deferredParameter, type ParameterRecipe } from './flat/deferred-parameter.js';
 import { joinPath } from './module.js';
 
-/** Makes 64 bits of two 32-bit hashes. */
+/** A second basis for FNV-1a, so that two 32-bit hashes make a key of 64 bits. */
 const SECOND_BASIS = 0x1b873593;
 
 /**
- * What initial values depend on: the seed and a parameter's path. Equal ones give equal values,
- * whatever else is made before.
+ * Options of ParameterInit. Initial values depend only on the seed and a parameter's path, whatever
+ * else was made before.
  */
 export interface ParameterInitOptions {
-  /** Any safe integer; equal on all ranks. */
+  /** Any safe integer, equal on all ranks. */
   readonly seed: number;
-  /** The module's path; parameters' names are joined to it. Default ''. */
+  /** The module's path, which precedes the names of its parameters. Default ''. */
   readonly path?: string;
-  /** Parameters get no memory, only a recipe of their values: see materialize. Default false. */
+  /**
+   * Whether parameters get no memory yet, only a recipe for their values; see materialize. Default
+   * false.
+   */
   readonly isDeferred?: boolean;
 }
 
@@ -37,7 +40,10 @@ const RULES: OptionRules<ParameterInitOptions> = {
   isDeferred: optional(FLAG),
 };
 
-/** Makes the initial values of one module's parameters, in f32: equal to the bit on all devices. */
+/**
+ * Makes the initial values of one module's parameters, in f32. They are bit for bit equal on all
+ * devices.
+ */
 export class ParameterInit {
   readonly device: Device;
   readonly seed: number;
@@ -53,21 +59,23 @@ export class ParameterInit {
   }
 
   /**
-   * The source for a layer that was given none: seeded by the device's next random key, so that
-   * layers differ and a program with the same seed makes the same ones.
+   * The source for a layer that was given none. Its seed is the device's next random key, so layers
+   * differ from each other, and a program with the same device seed makes the same layers.
    */
   static next(device: Device): ParameterInit {
     const { key0, key1 } = device.random.nextKey();
     return new ParameterInit(device, { seed: key0 + (key1 >>> 11) * 2 ** 32 });
   }
 
-  /** The source for a child. */
+  /** The source for the parameters of a child. */
   at(name: string): ParameterInit {
     const { device, seed, isDeferred } = this;
     return new ParameterInit(device, { seed, isDeferred, path: joinPath(this.path, name) });
   }
 
-  /** Normally distributed values. Mean 0 and std 1 unless given. */
+  /**
+   * A parameter with normally distributed values, by default of mean 0 and standard deviation 1.
+   */
   normal(
     name: string,
     shape: Shape,
@@ -79,7 +87,7 @@ export class ParameterInit {
     });
   }
 
-  /** Values evenly distributed from low to high. */
+  /** A parameter with values uniformly distributed from low to high. */
   uniform(
     name: string,
     shape: Shape,

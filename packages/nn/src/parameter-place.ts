@@ -1,20 +1,21 @@
-// What a parameter's piece tells of where its values and gradient are: here and whole, here in
-// part, or here as a copy of what rests elsewhere.
+// What a parameter's piece says about the place of its values and its gradient: here and whole,
+// here in part, or here as a copy of what rests elsewhere.
 
 import type { Tensor } from '@shardweave/tensor-core';
 import { flatHomeOf } from './flat/homes/flat-home.js';
 
 /**
- * Whether other devices have parts of the flat parameter that it belongs to. Its own elements may
- * all be here: what is computed from them is still one rank's alone.
+ * Whether other devices hold parts of the flat that a parameter belongs to. It is true even where
+ * all elements of this parameter are here, since what is computed from them is still a result of
+ * this rank alone.
  */
 export function isSharded({ piece, size }: Tensor): boolean {
   return piece !== undefined && ((piece.numShards ?? 1) > 1 || piece.length !== size);
 }
 
 /**
- * Whether backward has left it a gradient: its own, or in its flat, on the device or in the flat's
- * home.
+ * Whether backward has left a gradient for a parameter: its own or in its flat, on the device or in
+ * the flat's home.
  */
 export function hasGradient(parameter: Tensor): boolean {
   const { gradSink, piece } = parameter;
@@ -24,14 +25,15 @@ export function hasGradient(parameter: Tensor): boolean {
   return hasFlatGradient(piece?.flat ?? parameter);
 }
 
-/** The same of a whole flat, whoever's part of it. */
+/** Whether a flat has a gradient, no matter which of its parameters it is for. */
 export function hasFlatGradient(flat: Tensor): boolean {
   return flat.grad !== undefined || flatHomeOf(flat)?.hasGradient === true;
 }
 
 /**
- * Whether its storage holds a copy, filled around its use, of values that rest in a shard or a
- * store. A packed parameter is a view of its flat, and so is one that a single rank shards in f32.
+ * Whether a parameter's storage holds a copy of values that rest in a shard or a store. Such a copy
+ * is filled around each use. A packed parameter is no copy but a view of its flat, and so is one
+ * that a single rank shards in f32.
  */
 export function isCopy({ piece, storage }: Tensor): boolean {
   return piece !== undefined && storage !== piece.flat.storage;

@@ -1,4 +1,4 @@
-// Initial values anew, in the parameters that are there: optimizers and wrappers keep theirs.
+// Gives parameters new initial values. The tensors stay, so optimizers and wrappers keep theirs.
 
 import { checkOptions, FLAG, optional, SEED } from './check-options.js';
 import { NnConfigError } from './errors.js';
@@ -7,12 +7,13 @@ import { ParameterInit } from './parameter-init.js';
 import { isCopy } from './parameter-place.js';
 
 /**
- * Sets the parameters of all layers below a module to new initial values, which follow from the
- * seed and each layer's path. Parameters that no layer knows how to make keep their values.
- * @param options.seed equal on all ranks. Default: the device's next random key.
- * @param options.writesBack for wrappers: parameters may be gathered copies, which the caller
- * writes back to where they rest. Default false.
- * @throws {NnConfigError} for parameters whose values rest in shards or a store: nothing is set
+ * Sets the parameters of all layers of a module to new initial values, which follow from the seed
+ * and each layer's path. Parameters whose layer has no resetOwnParameters keep their values.
+ * @param options.seed equal on all ranks; default: the device's next random key
+ * @param options.writesBack for wrappers: allows parameters that are gathered copies, which the
+ * caller then writes back to where they rest; default false
+ * @throws {NnConfigError} for parameters that are copies of values in shards or a store; nothing is
+ * set then
  */
 export function resetParameters(
   module: Module,

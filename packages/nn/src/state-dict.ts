@@ -1,5 +1,5 @@
-// A plain module's parameters and buffers as values on the host, by path, and back. Sharded modules
-// have their own, which gathers first.
+// The parameters and buffers of a plain module as values on the host, by path, and back. Sharded
+// modules have functions of their own, which gather first.
 
 import { byteSize, type DType, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from './errors.js';
@@ -9,8 +9,9 @@ import type { Module } from './module.js';
 import { isCopy, isSharded } from './parameter-place.js';
 
 /**
- * All parameters and buffers by path, a shared one once under its first path. Waits for the device.
- * @throws {NnConfigError} for a parameter that is sharded, or a copy of what rests in a store
+ * Reads all parameters and buffers by path, and waits for the device. A shared one appears once,
+ * under its first path.
+ * @throws {NnConfigError} for a parameter that is sharded or is a copy of values in a store
  */
 export async function stateDict(module: Module): Promise<Map<string, HostTensor<DType>>> {
   const reads = namedTensors(module, 'stateDict').map(async ([name, tensor]) => {
@@ -21,9 +22,9 @@ export async function stateDict(module: Module): Promise<Map<string, HostTensor<
 }
 
 /**
- * As stateDict, but each tensor is read when it is asked for, as it is then: a model passes through
- * the host one tensor at a time, or not at all.
- * @throws {NnConfigError} as stateDict
+ * Gives all parameters and buffers by path without reading them. Each is read when it is asked for,
+ * with the values that it has then, so that a model passes through the host one tensor at a time.
+ * @throws {NnConfigError} as stateDict does
  */
 export function lazyStateDict(module: Module): Map<string, LazyTensor<DType>> {
   const entries = namedTensors(module, 'lazyStateDict').map(([name, tensor]) => {
@@ -36,9 +37,9 @@ export function lazyStateDict(module: Module): Map<string, LazyTensor<DType>> {
 /**
  * Writes values into a module, converted to each parameter's dtype. Nothing is written when it
  * throws.
- * @param options.strict whether names missing on either side are an error. Default true.
- * @throws {StateDictError} listing missing, unexpected and mismatched names
- * @throws {NnConfigError} as stateDict
+ * @param options.strict whether names that are missing on either side are an error; default true
+ * @throws {StateDictError} listing the missing, unexpected and mismatched names
+ * @throws {NnConfigError} as stateDict does
  */
 export function loadStateDict(
   module: Module,
@@ -51,11 +52,12 @@ export function loadStateDict(
 }
 
 /**
- * As loadStateDict, with tensors that are read one after the other, from a large file for instance:
- * names, shapes and dtypes are checked before the first is. Resolves when all are written.
- * @throws {StateDictError} as loadStateDict, and for a tensor that gave another number of bytes
- * than its shape has, which leaves those before it written; so does an error of a tensor's read,
- * passed on
+ * Does the same as loadStateDict with tensors that are read one after the other, for instance from
+ * a large file. Names, shapes and dtypes of all are checked before the first is read. The promise
+ * resolves when all are written.
+ * @throws {StateDictError} as loadStateDict does, and for a tensor that gives another number of
+ * bytes than its shape has. In the latter case, and where a read fails, the tensors before it stay
+ * written.
  */
 export async function streamStateDict(
   module: Module,
@@ -83,7 +85,7 @@ interface Load<T> {
   readonly values: T;
 }
 
-/** What goes where; checks all of it. */
+/** Checks the whole state, and pairs each tensor with its values. */
 function plan<T extends HostTensor | LazyTensor>(
   module: Module,
   state: ReadonlyMap<string, T>,
@@ -128,7 +130,7 @@ function namedTensors(module: Module, op: string): [string, Tensor][] {
 }
 
 /**
- * @throws {NnConfigError} for a tensor whose values rest on other ranks or elsewhere than its
+ * @throws {NnConfigError} for a tensor whose values rest on other ranks, or elsewhere than in its
  * storage
  */
 export function requireHere(named: readonly (readonly [string, Tensor])[], op: string): void {

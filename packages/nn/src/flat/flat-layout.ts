@@ -1,23 +1,26 @@
-// Where parameters lie inside a flat one. Pure arithmetic.
+// Where parameters lie inside a flat parameter. Pure arithmetic.
 
 /**
- * Every parameter starts at a multiple of this many elements, and a flat parameter ends at one. In
- * 16 bits they are 256 bytes, the alignment of WebGPU's storage bindings. The number is the same on
- * every device and in every dtype, so that ranks on CPU and GPU, and files, share one layout, and
- * no run of 128 elements of a parameter is cut by a border between ranks.
+ * Every parameter of a flat starts at a multiple of this many elements, and the flat ends at one.
+ * In 16 bits they are 256 bytes, the alignment of WebGPU's storage bindings. The number is the same
+ * on every device and in every dtype, so that ranks on CPUs and GPUs and files share one layout,
+ * and so that no border between ranks cuts a run of 128 elements of a parameter.
  */
 export const FLAT_ALIGN_ELEMENTS = 128;
 
-/** A flat parameter's map, in elements. */
+/**
+ * Where parameters lie in a flat one, counted in elements. Parameters of 200 and 5 elements have
+ * the offsets 0 and 256 and the elementCount 384.
+ */
 export interface FlatLayout {
-  /** First element of each parameter, in order. */
+  /** The first element of each parameter, in order. */
   readonly offsets: readonly number[];
   readonly sizes: readonly number[];
-  /** The parameters, and the pads behind them. */
+  /** The elements of all parameters and of the padding after each. */
   readonly elementCount: number;
 }
 
-/** Lays out parameters of the given sizes one behind the other. */
+/** Lays out parameters of these sizes one after the other. */
 export function flatLayout(sizes: readonly number[]): FlatLayout {
   const offsets: number[] = [];
   let end = 0;
@@ -28,7 +31,7 @@ export function flatLayout(sizes: readonly number[]): FlatLayout {
   return { offsets, sizes, elementCount: end };
 }
 
-/** The least multiple of the alignment that holds so many elements. */
+/** The smallest multiple of the alignment that is at least this number of elements. */
 export function alignElements(elements: number): number {
   return Math.ceil(elements / FLAT_ALIGN_ELEMENTS) * FLAT_ALIGN_ELEMENTS;
 }
@@ -40,13 +43,15 @@ export interface FlatPlace {
   readonly length: number;
 }
 
-/** What a run of the whole has of one parameter; `start` counts from the run's. */
+/**
+ * What a run of the whole contains of one parameter; `start` counts from the beginning of the run.
+ */
 export interface ParameterPiece extends FlatPlace {
-  /** Element of the parameter that lies at `start`. */
+  /** The element of the parameter that lies at `start`. */
   readonly first: number;
 }
 
-/** The part of parameter `index` inside a run of the whole. */
+/** The part of parameter `index` that lies in a run of the whole. */
 export function pieceIn(layout: FlatLayout, index: number, run: FlatPlace): ParameterPiece {
   const offset = layout.offsets[index]!;
   const clamp = (element: number) => Math.min(Math.max(element - run.start, 0), run.length);

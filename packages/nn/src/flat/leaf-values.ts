@@ -1,14 +1,17 @@
-// The values of parameters on their way into the flat that takes them over.
+// Moves the values of parameters into the flat that takes them over.
 
 import { byteSize, Tensor } from '@shardweave/tensor-core';
 import { drawInto, recipeOf } from './deferred-parameter.js';
 import { encodingOf, readEncoded } from './encoded-parameter.js';
 import { type FlatLayout, type FlatPlace, pieceIn } from './flat-layout.js';
 
-/** Bytes of values that are on the host at once while a flat is filled. Not measured. */
+/**
+ * The most bytes of values that are on the host at once while a flat is filled. The number is not
+ * measured.
+ */
 const PART_BYTES = 4 * 2 ** 20;
 
-/** A flat, cut so that the host has little of it at once. */
+/** Cuts a flat into parts that are small enough for the host. */
 export function* partsOf({ size, dtype }: Tensor): Generator<FlatPlace> {
   const most = PART_BYTES / byteSize(dtype);
   for (let start = 0; start < size; start += most) {
@@ -16,15 +19,15 @@ export function* partsOf({ size, dtype }: Tensor): Generator<FlatPlace> {
   }
 }
 
-/** A run of the whole that a layout makes of leaves. */
+/** A run of the whole that these leaves make in this layout. */
 export interface LeafRun extends FlatPlace {
   readonly leaves: readonly Tensor[];
   readonly layout: FlatLayout;
 }
 
 /**
- * Queues what fills `into` with a run of leaves of its dtype, zeros in pads. What is deferred is
- * drawn there.
+ * Queues kernels that fill `into` with a run of the leaves, in the dtype of `into`, and the pads
+ * with zeros. Deferred leaves are drawn right there.
  */
 export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): void {
   const { device } = into;
@@ -36,8 +39,8 @@ export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): v
   let end = 0;
   for (const { start, length } of [...pieces, { start: into.size, length: 0 }]) {
     if (start > end) {
-      // From a whole word on: a leaf of an odd number of 16-bit elements comes after, and keeps the
-      // other half.
+      // The fill begins at a whole word and so may cover the last element of an odd number of
+      // 16-bit ones. That leaf is written afterwards and gets it back.
       const from = end - (end % 2);
       device.run('fill', { out: part(from, start - from).view(), value: 0 });
     }
@@ -56,8 +59,9 @@ export function drawLeaves(into: Tensor, { leaves, layout, ...run }: LeafRun): v
 }
 
 /**
- * Fills `into` with the bytes of a run of leaves as they rest, zeros in pads. Values come through
- * scratch on the device, as much of it as there are bytes; encoded ones from where they were made.
+ * Fills `into` with the bytes of a run of the leaves as they rest, and the pads with zeros. Values
+ * pass through as many bytes of temporary memory on the device. Encoded ones are read from their
+ * source.
  */
 export async function readLeaves(into: Uint8Array, run: LeafRun): Promise<void> {
   const { leaves, layout, length } = run;
@@ -80,7 +84,7 @@ export async function readLeaves(into: Uint8Array, run: LeafRun): Promise<void> 
   try {
     storage.fill();
     drawLeaves(new Tensor(storage, [length]), run);
-    // A reader takes them from where they were drawn: nothing else writes there.
+    // A reader reads them in place. Nothing else writes to this storage.
     const reader = storage.openReader();
     await reader.read(0, into.byteLength, into).finally(() => reader.close());
   } finally {

@@ -1,85 +1,96 @@
-// Decides when the parameters of each stage (a sharded instance, a slice of layers) are made
-// present and dropped: sharding gathers them, offload loads them. Starts follow the order in which
-// stages are entered, recorded from the step before, so they are the same on all ranks; promises
-// never decide.
+// Decides when the parameters of each stage are made present and when they are dropped. A stage is
+// a sharded instance or a slice of layers; sharding makes it present by gathering, offload by
+// loading. Stages are started in the order in which they were entered in the step before. That
+// order is the same on all ranks, whereas the moment at which a promise settles is not, so promises
+// never decide anything here.
 //
 // Note [prefetch order]
-// Entering the k-th stage of a forward starts it, then what followed it in the last forward that
-// began with the same stage, as long as the bytes started but not yet used stay under the cap. A
-// stage that comes out of order is started when it is entered, and the rest of that forward runs
-// without prediction. In backward stages come in the reverse of the order in which their modules
-// returned, without the uses that no gradient reaches. A demanded stage may pass the cap, so
-// nothing waits for room: no deadlock.
+// Entering the k-th stage of a forward starts that stage, and then the stages that followed it in
+// the last forward that began with the same stage, as long as the bytes that are started and not
+// yet used stay under the cap. If stages were entered as a, b, c, d, then entering b starts b, c
+// and d, as far as the cap allows. A stage that comes out of order is started when it is entered,
+// and the rest of that forward is not predicted. Backward is expected to enter stages in the
+// reverse of the order in which their modules returned, without the uses that no gradient reaches.
+// A stage that is entered may exceed the cap, so nothing ever waits for room, and there is no
+// deadlock.
 //
 // Note [uses without a graph]
-// Where a module ran without recording, inside a forward that records, backward may need the stage
-// again (a checkpoint runs it a second time) or not (a frozen teacher). What the last backward did
-// decides.
+// A module may run without recording inside a forward that records. Backward needs its stage again
+// if a checkpoint ran it, since that runs it a second time, and does not need it if it is a frozen
+// teacher. The scheduler expects what the last backward did.
 
-/** How a stage gets its values. All calls come from one strand, in program order. */
+/**
+ * How a stage gets its values. The scheduler makes all calls one after another, in program order.
+ */
 export interface UnitLoader<Stage, Ticket> {
-  /** Bytes that a start puts in flight. */
+  /** The bytes that a start puts in flight. */
   bytes(stage: Stage): number;
   /** Whether the stage's parameters are present and current. */
   isPresent(stage: Stage): boolean;
-  /** Begins to make it present; never waits. Equal order on all ranks. */
+  /**
+   * Begins to make the stage present, without waiting. The order of starts is the same on all
+   * ranks.
+   */
   start(stage: Stage): Ticket;
-  /** Waits for a start and makes the parameters present. */
+  /** Waits for a start and makes the stage's parameters present. */
   finish(stage: Stage, ticket: Ticket): Promise<void>;
-  /** Frees the stage's full parameters; nothing when they are absent. */
+  /** Frees the stage's full parameters. Where they are absent it does nothing. */
   drop(stage: Stage): void;
 }
 
 /** The half of a step in which a stage is used. */
 export type StagePhase = 'forward' | 'backward';
 
-/** How a module has run, for the order of backward. */
+/** How a module has run, which tells whether backward will need its stage. */
 export type UseKind =
   | 'recorded' // gradients may reach it
   | 'unreached' // recorded, but none can
   | 'unrecorded'; // see Note [uses without a graph]
 
 /**
- * Uses kept for a backward that may still come; more are forwards that none followed. A model of
- * 1000 stages, some forwards long.
+ * How many uses are kept for a backward that may still come. Beyond it the older half is dropped,
+ * since it belongs to forwards that no backward followed. The number is enough for several forwards
+ * of a model with 1000 stages.
  */
 const MAX_USES = 8192;
 
-/** One for a tree of stages, driven by its root. */
+/** The scheduler of a tree of stages. The root of the tree drives it. */
 export class StageScheduler<Stage, Ticket> {
   readonly #loader: UnitLoader<Stage, Ticket>;
   readonly #capBytes: number;
   readonly #inFlight = new Map<Stage, Ticket>();
   #inFlightBytes = 0;
-  /** Orders of forwards by the stage they began with. */
+  /** The orders of earlier forwards. The key is the stage with which a forward began. */
   readonly #orders = new Map<Stage, readonly Stage[]>();
   #forward: Stage[] = [];
   #isPredicted = true;
-  /** Uses since the last backward, as their modules returned. */
+  /** The uses since the last backward, in the order in which their modules returned. */
   #uses: { readonly stage: Stage; readonly kind: UseKind }[] = [];
   #hasEnded = false;
   #isRecording = false;
-  /** What backward is expected to enter, in order, and how far it has come. */
+  /**
+   * The stages that backward is expected to enter, in order. `#position` is how far it has come.
+   */
   #backward: readonly Stage[] = [];
   #position = 0;
   #isExact = false;
   #enteredInBackward = new Set<Stage>();
   #enteredBefore: ReadonlySet<Stage> = new Set();
 
-  /** @param options.capBytes most bytes in flight ahead of use; Infinity for no limit */
+  /** @param options.capBytes the most bytes in flight ahead of use; Infinity for no limit */
   constructor(loader: UnitLoader<Stage, Ticket>, options: { readonly capBytes: number }) {
     this.#loader = loader;
     this.#capBytes = options.capBytes;
   }
 
-  /** Bytes started and not yet used. */
+  /** The bytes that are started and not yet used. */
   get inFlightBytes(): number {
     return this.#inFlightBytes;
   }
 
   /**
-   * A forward begins that is in no other.
-   * @param options.isRecording whether a backward may follow. Default true.
+   * Begins a forward that is not part of another one.
+   * @param options.isRecording whether a backward may follow; default true
    */
   beginForward(options: { readonly isRecording?: boolean } = {}): void {
     const [first] = this.#forward;
@@ -91,13 +102,13 @@ export class StageScheduler<Stage, Ticket> {
     this.#isRecording = options.isRecording ?? true;
   }
 
-  /** The stage's module has run in forward. */
+  /** Records that the stage's module has returned from its forward. */
   leave(stage: Stage, kind: UseKind): void {
     if (!this.#isRecording) {
       return;
     }
     if (this.#hasEnded) {
-      this.#uses = []; // those before the backward that has ended
+      this.#uses = []; // these belong to the backward that has ended
     }
     this.#hasEnded = false;
     if (this.#uses.length >= MAX_USES) {
@@ -106,7 +117,7 @@ export class StageScheduler<Stage, Ticket> {
     this.#uses.push({ stage, kind });
   }
 
-  /** A backward through what has run since the last one begins. */
+  /** Begins a backward through what has run since the last one. */
   beginBackward(): void {
     const before = this.#enteredInBackward;
     if (before.size > 0) {
@@ -120,20 +131,26 @@ export class StageScheduler<Stage, Ticket> {
   }
 
   /**
-   * Has this backward start every use that `isNeeded`, in the expected order, whether it is entered
-   * here or not: ranks whose gradients take different ways start the same. Before the first enter.
+   * Makes this backward start each use for which `isNeeded` is true, in the expected order, even if
+   * this rank never enters it. So ranks whose gradients take different ways still start the same
+   * stages. Call it before the first enter.
    */
   requireInBackward(isNeeded: (stage: Stage, kind: UseKind) => boolean): void {
     this.#isExact = true;
     this.#expect(({ stage, kind }) => isNeeded(stage, kind));
   }
 
-  /** Whether requireInBackward has this backward make the stage present for a use still to come. */
+  /**
+   * Whether requireInBackward makes this backward start the stage for a use that is still to come.
+   */
   isRequired(stage: Stage): boolean {
     return this.#isExact && this.#backward.includes(stage, this.#position);
   }
 
-  /** The backward's nodes have all run: starts what is required of it and was not entered. */
+  /**
+   * Ends a backward whose nodes have all run. Stages that it requires and has not entered are
+   * started now.
+   */
   endBackward(): void {
     if (this.#isExact) {
       for (const stage of this.#backward.slice(this.#position)) {
@@ -141,14 +158,14 @@ export class StageScheduler<Stage, Ticket> {
       }
     }
     this.#isExact = false;
-    this.#hasEnded = true; // there may be more backwards through these uses
+    this.#hasEnded = true; // further backwards may go through the same uses
   }
 
-  /** Makes the stage present, having started what probably follows. */
+  /** Makes the stage present. Before it waits, it starts the stages that probably follow. */
   async enter(stage: Stage, phase: StagePhase): Promise<void> {
     const following = phase === 'forward' ? this.#noteForward(stage) : this.#noteBackward(stage);
     this.#start(stage);
-    const ticket = this.#take(stage); // in use from here on, no longer ahead of it
+    const ticket = this.#take(stage); // from here on it is in use, and no longer ahead of it
     for (const next of following) {
       if (next === stage || this.#inFlight.has(next) || this.#loader.isPresent(next)) {
         continue;
@@ -163,7 +180,9 @@ export class StageScheduler<Stage, Ticket> {
     }
   }
 
-  /** Ends a forward or a step: what was started and never used is waited for and dropped. */
+  /**
+   * Ends a forward or a step. Stages that were started and never used are waited for and dropped.
+   */
   async settle(): Promise<void> {
     for (const stage of [...this.#inFlight.keys()]) {
       await this.#loader.finish(stage, this.#take(stage)!);
@@ -171,7 +190,7 @@ export class StageScheduler<Stage, Ticket> {
     }
   }
 
-  /** Forgets what is in flight and what has run, after a failure. */
+  /** After a failure, forgets what is in flight and what has run. */
   reset(): void {
     this.#inFlight.clear();
     this.#inFlightBytes = 0;
@@ -215,7 +234,7 @@ export class StageScheduler<Stage, Ticket> {
 
   #noteBackward(stage: Stage): readonly Stage[] {
     this.#enteredInBackward.add(stage);
-    // A module with several outputs is entered for each: the same use again.
+    // A module with several outputs is entered once for each of them, which is the same use again.
     const isAgain = this.#backward[this.#position - 1] === stage;
     const index = isAgain ? -1 : this.#backward.indexOf(stage, this.#position);
     if (index >= 0) {

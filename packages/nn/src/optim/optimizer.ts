@@ -349,7 +349,8 @@ export abstract class Optimizer<Options extends object> {
    * Takes over the options and the state of `dict`. Nothing changes where they do not fit.
    * @throws {OptimizerError} where a flat that rests off the device is in a forward, backward or
    * step that has not ended
-   * @throws {StateDictError} where names, shapes or groups do not fit
+   * @throws {StateDictError} where names, groups or the sizes of state tensors do not fit; shapes
+   * are not compared
    */
   async loadStateDict(
     dict: OptimizerStateDict<Options>,

@@ -10,9 +10,9 @@ import { HeldModule } from './held-module.js';
 
 /** Options of saving a module: what else goes into the save. */
 export interface SaveCheckpointOptions {
-  /** The optimizer whose state is saved, too. Default none. */
+  /** The optimizer whose state is saved too. Default none. */
   readonly optimizer?: AnyOptimizer;
-  /** Anything else to be found in the save again, such as the step: plain JSON. */
+  /** Anything else to find in the save again, such as the step. It must be plain JSON. */
   readonly extra?: Readonly<Record<string, unknown>>;
   /**
    * Leaves frozen parameters out of the save, such as the base model beside which adapters are
@@ -25,9 +25,12 @@ export interface SaveCheckpointOptions {
 export interface LoadCheckpointOptions {
   /** The optimizer that gets the saved state and the saved options of its groups. */
   readonly optimizer?: AnyOptimizer;
-  /** Refuse missing and unexpected names. Default true. */
+  /** Whether missing and unexpected names are an error. Default true. */
   readonly strict?: boolean;
-  /** Frozen parameters keep their values, and the save has none of them. Default false. */
+  /**
+   * Whether frozen parameters keep their values, for a save that was made without them. Default
+   * false.
+   */
   readonly onlyTrained?: boolean;
 }
 
@@ -57,10 +60,10 @@ export async function saveCheckpoint(
 }
 
 /**
- * What saveCheckpoint would write, for writePart. Forwards, backwards and steps may follow at once
- * and are not in the save: values stay on the device until they are written, and a step of the
- * optimizer waits for the flats that were not read yet. Nothing else may change parameters or state
- * before. Release it after writePart.
+ * Captures what saveCheckpoint would write, for writePart to write. Forwards, backwards and steps
+ * may follow at once and do not change what is saved: values stay on the device until they are
+ * written, and a step of the optimizer waits for the flats that have not been read yet. Nothing
+ * else may change parameters or state before that. Release the result after writePart.
  * @throws {NnConfigError} for a parameter that is sharded or rests in a store
  */
 export async function captureCheckpoint(
@@ -71,11 +74,11 @@ export async function captureCheckpoint(
 }
 
 /**
- * Loads what any strategy saved at any world size; floats are converted to what parameters have
- * here. All pieces are checked before the first is written.
- * @returns extra, as it was saved
- * @throws {CheckpointError} for no save, a damaged one, or another model's: nothing
- * is loaded
+ * Loads a save of any strategy and any world size. Floats are converted to the dtypes that the
+ * parameters have here. All pieces are checked before the first is written.
+ * @returns `extra` as it was saved
+ * @throws {CheckpointError} where there is no save, or one that is damaged or of another model;
+ * nothing is loaded then
  */
 export async function loadCheckpoint(
   module: Module,

@@ -1,20 +1,30 @@
-// Sums of reduced gradients on the host, with the bits that the device's kernels give.
+// Adds up reduced gradients on the host, with the same bits as the device's kernels.
 
 import { viewAs, yieldToEventLoop } from '@shardweave/dtypes';
 
-/** Elements between looks at the clock: well below a millisecond. */
+/**
+ * How many elements are added between two looks at the clock. They take well below a millisecond.
+ */
 const SLICE_ELEMENTS = 64 * 1024;
-/** As dtypes' Reducer: sockets and timers get a turn. */
+/**
+ * After this time sockets and timers get a turn. The Reducer of @shardweave/dtypes uses the same.
+ */
 const TURN_MS = 8;
 
 export interface AddOptions {
-  /** A product rounded to f32, with positive zeros; 'none': the values as they are. */
+  /**
+   * The factor of the values. Each product is rounded to f32, and negative zeros become positive
+   * ones. 'none' adds the values as they are.
+   */
   readonly scale: number | 'none';
-  /** `total` holds nothing yet. */
+  /** Whether `total` holds nothing yet, so that the values replace it. */
   readonly isFirst: boolean;
 }
 
-/** total (+)= values * scale; f32 bytes of equal length. */
+/**
+ * Computes total += values * scale, or total = values * scale where it is the first. Both are f32
+ * bytes of equal length.
+ */
 export async function addScaled(
   total: Uint8Array,
   values: Uint8Array,

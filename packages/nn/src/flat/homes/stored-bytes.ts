@@ -1,4 +1,5 @@
-// One value in a store, and what the store could not take: a full disk loses nothing.
+// One value in a store. A value that the store could not take is kept in host memory, so that a
+// full disk loses nothing.
 
 import type { ByteStore, PinnedBytes } from './byte-store.js';
 
@@ -6,16 +7,22 @@ export class StoredBytes {
   readonly #store: ByteStore;
   readonly #key: string;
   readonly byteLength: number;
-  /** Newer than what the store has, after a write that failed. */
+  /** A value that is newer than the store's, after a write that failed. */
   #unsaved: Uint8Array | undefined;
-  /** Whether there is a value: written in this life, or taken over. */
+  /**
+   * Whether there is a value: one that was written since, or one that was taken over from an
+   * earlier process.
+   */
   #exists: boolean;
-  /** Ranges that are zeros until the next write, whatever the store has there. */
+  /** Ranges that read as zeros until the next write, whatever the store has there. */
   #zeroed: { readonly from: number; readonly to: number }[] = [];
-  /** Reads see the write before them, also one that fails. */
+  /**
+   * The last operation that changes the value. Reads wait for it and see what it wrote, even if the
+   * store failed to take it.
+   */
   #lastWrite: Promise<unknown> = Promise.resolve();
 
-  /** @param options.resume take over the value that the store has */
+  /** @param options.resume takes over the value that the store has, if its length fits */
   constructor(
     store: ByteStore,
     key: string,
@@ -27,7 +34,7 @@ export class StoredBytes {
     this.#exists = options.resume && store.byteLength(key) === options.byteLength;
   }
 
-  /** Whether there is a value, in the store or waiting for it. */
+  /** Whether there is a value, in the store or still waiting to get there. */
   get exists(): boolean {
     return this.#exists;
   }
@@ -37,7 +44,7 @@ export class StoredBytes {
     return this.#unsaved !== undefined;
   }
 
-  /** Fills `into` from byte `offset` on. */
+  /** Fills `into` with the value's bytes from `offset` on. */
   async read(into: Uint8Array, offset = 0): Promise<void> {
     await this.#lastWrite;
     const unsaved = this.#unsaved;
@@ -51,7 +58,10 @@ export class StoredBytes {
     }
   }
 
-  /** Keeps the value as it is now; undefined where the store can't, or has not taken it. */
+  /**
+   * Pins the value as it is now. The result is undefined where the store cannot pin, has not taken
+   * the value, or lacks zeros that `zero` has asked for since.
+   */
   async pin(): Promise<PinnedBytes | undefined> {
     await this.#lastWrite;
     const isStored = this.#unsaved === undefined && this.#zeroed.length === 0;
@@ -59,7 +69,7 @@ export class StoredBytes {
   }
 
   /**
-   * Has reads find zeros from byte `from` to byte `to`, after the writes before and until the next
+   * Makes bytes `from` to `to` read as zeros, after the writes before this call and until the next
    * one.
    */
   zero(from: number, to: number): void {
@@ -67,8 +77,9 @@ export class StoredBytes {
   }
 
   /**
-   * The array is the caller's again when it settles, if it is not given away; where it rejects, it
-   * or a copy waits here.
+   * Writes a new value. The array is the caller's again when the promise settles, unless it was
+   * given away by `isGiven`. If the store fails, the promise rejects, and the array (or a copy, if
+   * it was not given) waits here until it can be written.
    */
   write(bytes: Uint8Array, options: { readonly isGiven?: boolean } = {}): Promise<void> {
     const written = this.#lastWrite.then(() => this.#write(bytes, options));
@@ -76,7 +87,10 @@ export class StoredBytes {
     return written;
   }
 
-  /** Gives up on what waits, when the writes before have settled: the value before it counts. */
+  /**
+   * Drops a value that waits after a failed write, so that the one before it counts again. It takes
+   * effect after the operations before it.
+   */
   withdraw(): Promise<void> {
     const withdrawn = this.#lastWrite.then(async () => {
       if (this.#unsaved === undefined) {
@@ -89,7 +103,7 @@ export class StoredBytes {
     return withdrawn;
   }
 
-  /** Forgets the value, in the store too. */
+  /** Removes the value, in the store too. */
   remove(): Promise<void> {
     const removed = this.#lastWrite.then(async () => {
       this.#unsaved = undefined;
@@ -100,7 +114,7 @@ export class StoredBytes {
     return removed;
   }
 
-  /** Writes what waits. */
+  /** Writes a value that waits after a failed write. */
   async flush(): Promise<void> {
     await this.#lastWrite;
     if (this.#unsaved !== undefined) {

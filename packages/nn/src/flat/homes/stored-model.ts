@@ -1,5 +1,6 @@
-// What a store has of a model beside its flats: what it is made of, its buffers, and the device's
-// random state. It is written with every commit, so all of it belongs to the same step.
+// What a store holds of a model besides its flats: a description of its parts, its buffers, and the
+// random state of the device. Every commit writes all of it, so it belongs to the same step as the
+// flats.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Device, RandomState, Tensor } from '@shardweave/tensor-core';
@@ -7,22 +8,26 @@ import { OptimizerError } from '../../errors.js';
 import type { StoreUse } from './store-use.js';
 
 /**
- * What a StoredModel is made of: the model's name and parts, and whether it goes on from what the
- * store has.
+ * Options of StoredModel: where the model is stored, its parts, and whether it continues from what
+ * the store has.
  */
 export interface StoredModelOptions {
   readonly use: StoreUse;
   readonly name: string;
   readonly device: Device;
   /**
-   * Goes on from what the store has. False: begins anew, whatever is there. Undefined: begins anew,
-   * unless there is a model that has been trained.
+   * Whether to continue from what the store has. True: continue, and fail if there is nothing.
+   * False: begin anew, whatever is there. Undefined: begin anew, and fail if there is a model that
+   * has been trained.
    */
   readonly resume: boolean | undefined;
-  /** Its parts in words, one a line: a model of other lines is another one. */
+  /**
+   * A description of the model's parts, one per line. A stored model with other lines is another
+   * model.
+   */
   lines(): readonly string[];
   buffers(): readonly (readonly [name: string, buffer: Tensor])[];
-  /** Steps that its parameters at rest have seen. */
+  /** The number of steps that the stored parameters have seen. */
   numSteps(): number;
 }
 
@@ -33,8 +38,8 @@ interface Head {
 }
 
 /**
- * What a store has of a model beside its flats: what the model is made of, its buffers, and the
- * random state of the device, all of the same step.
+ * What a store holds of a model besides its flats: a description of its parts, its buffers, and the
+ * random state of the device, all as of the same step.
  */
 export class StoredModel {
   readonly #options: StoredModelOptions;
@@ -47,10 +52,11 @@ export class StoredModel {
   }
 
   /**
-   * Takes its place in the store, before any of its flats does. Once; where it rejects, the store
-   * has what it had.
-   * @throws {OptimizerError} where there is nothing to go on from, or another model; or one that
-   * would be lost
+   * Claims the model's place in the store, before any of its flats does, and reads what is there or
+   * clears it. Later calls return the first one's promise; after a failure the next call tries
+   * again.
+   * @throws {OptimizerError} for `resume: true` where the store has no model or another one, and
+   * without `resume` where it has a trained one, which would be lost
    */
   open(): Promise<void> {
     this.#opening ??= this.#open().catch((error: unknown) => {
@@ -60,7 +66,7 @@ export class StoredModel {
     return this.#opening;
   }
 
-  /** Gives up its place in the store; what is there stays. */
+  /** Releases the place in the store. What is stored there stays. */
   close(): void {
     this.#leave();
     if (this.#name !== undefined) {
@@ -147,5 +153,8 @@ export class StoredModel {
   }
 }
 
-/** For names and numbers of up to 16 digits, so that a later step needs no more room. */
+/**
+ * Room for names and for numbers of up to 16 digits. The head is padded by it, so that it keeps its
+ * length in later steps.
+ */
 const ROOM_BYTES = 192;
