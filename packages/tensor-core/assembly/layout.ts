@@ -14,13 +14,14 @@ export const SCRATCH_BASE = 593920; // RING_BASE + SLOT_BYTES * RING_SLOTS
  * What one thread needs: four blocks of f32, the packed panels of a product and its output tile.
  */
 export const SCRATCH_BYTES = 2637824;
-/** The part of it that packed panels of b take, and the most columns they have. */
+/** The part of the scratch that the packed panels of b take. */
 export const MATMUL_PANEL_BYTES = 2162688;
+/** The most columns of b that are packed at once, for f32 results. */
 export const MATMUL_COLUMNS = 1024;
+/** The same for 16-bit results, whose f32 sums wait in the scratch too until they are rounded. */
+export const MATMUL_NARROW_COLUMNS = 512;
 /** Terms of a result that are added up before they join the others. */
 export const MATMUL_DEPTH = 256;
-/** The same for results of 16 bits, whose partial sums stand apart. */
-export const MATMUL_NARROW_COLUMNS = 512;
 
 // ---- control words, byte offsets from CONTROL_BASE (apart by a cache line) --------------------
 /** Commands published by the host. */

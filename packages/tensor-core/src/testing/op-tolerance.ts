@@ -1,5 +1,6 @@
-// How far an op may be from its float64 twin, whose inputs are the stored ones:
-// |got - want| <= absolute + relative * |want|. Values in the cases are about 1.
+// How far an op and its gradient may be from their float64 twin, whose inputs are the stored ones:
+// |got - want| <= absolute + relative * |want|. Values in the cases are about 1. Single kernels are
+// held to the reference device by tolerance.ts.
 
 import type { Tolerance } from './tolerance.js';
 

@@ -1,5 +1,6 @@
-// How far a backend may be from the float64 reference: |got - want| <= absolute + relative *
-// |want|.
+// How far a kernel of a backend may be from the same kernel of the reference device:
+// |got - want| <= absolute + relative * |want|. Whole ops, whose gradients chain several kernels,
+// are held to their twins by op-tolerance.ts.
 
 import type { DType } from '@shardweave/dtypes';
 

@@ -23,7 +23,7 @@ export function specialRowCases(): ConformanceCase[] {
   ];
 }
 
-/** Rows with one value replaced by each of the special ones, the last without. */
+/** A row for each special value, which replaces one of its own, and a last row without one. */
 function rowsOf(
   calls: CallRecorder,
   cols: number,
@@ -60,7 +60,7 @@ function softmaxCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Column j of row r is special; a row that cannot see it is as without. */
+/** Column 5 is special in each row; rows 0 to 4 do not see it, and must not depend on it. */
 function causalCase(dtype: DType): ConformanceCase {
   return recordedCase(`softmax ${dtype} hides NaN behind its mask`, 'transcendental', (calls) => {
     const cols = 9;
@@ -77,7 +77,7 @@ function causalCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Probabilities of e^-80 by their ratio. */
+/** Probabilities as small as e^-80 under a relative tolerance. */
 function tailCase(): ConformanceCase {
   return recordedCase('softmax and cross-entropy of small probabilities', 'tail', (calls) => {
     const scores = [0, -5, -20, -40, -60, -80, -85];
@@ -134,7 +134,7 @@ function layerNormCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** In the rows, in the weight, in the gradients. */
+/** A norm with special values in its rows, its residual, its weight or its gradients. */
 function rmsNormCase(dtype: DType): ConformanceCase {
   return recordedCase(`rmsNorm ${dtype} of NaN and infinities, and backward`, 'sum', (calls) => {
     for (const cols of [7, 65]) {
@@ -200,7 +200,10 @@ function crossEntropyCase(dtype: DType): ConformanceCase {
   );
 }
 
-/** In a, in b, in the bias, in what is added to; past a block of k; and under an output of NaN. */
+/**
+ * Products with special values in a, in b, in the bias or in the output that is added to, some of
+ * them in the last of several blocks of k; and one that overwrites an output of NaN.
+ */
 function matmulCase(dtype: DType): ConformanceCase {
   return recordedCase(`matmul ${dtype} of NaN and infinities`, 'sum', (calls) => {
     for (const [m, n, k] of [
