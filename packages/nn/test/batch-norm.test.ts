@@ -1,4 +1,5 @@
-// Batch normalization against PyTorch's in float64 (tooling/reference), and under checkpointing.
+// Batch normalization against float64 values of PyTorch (tooling/reference), and under
+// checkpointing.
 
 import { readFileSync } from 'node:fs';
 import {
@@ -53,7 +54,7 @@ const EXPECTED = JSON.parse(
   { options: Record<string, unknown>; train: ReferenceStep[]; eval: ReferenceStep }
 >;
 
-/** The inputs of the reference, by its own formula. */
+/** The inputs of the reference, computed by the same formula as there. */
 function inputs(shape: readonly number[], seed: number): Float32Array {
   return Float32Array.from(
     { length: shape.reduce((a, b) => a * b) },
@@ -151,7 +152,7 @@ describe('BatchNorm1d', () => {
   it('keeps statistics of 16-bit inputs in f32, and gives outputs and gradients in 16 bits', async () => {
     const device = makeDevice();
     const norm = new BatchNorm1d(device, { numFeatures: 2 });
-    // The squares of such values overflow f16.
+    // In f16 the squares of these values would overflow.
     const rows = Float32Array.from([400, -300, 500, 100, 0, 200]);
     const x = device.tensor(rows, [3, 2], { requiresGrad: true });
     const narrow = cast(x, 'f16');
@@ -198,7 +199,8 @@ describe('BatchNorm1d', () => {
       const x = device.zeros([100, 4], { requiresGrad: true });
       const before = device.memory().live.activation;
       await norm.call(x);
-      // The output, the mean, 1 / the deviation; and the variance until the scope's end.
+      // What stays is the output, the mean and the reciprocal deviation. The variance was freed at
+      // the end of the call's scope.
       const held = device.memory().live.activation - before;
       expect(held).toBe((400 + 4 + 4) * 4);
     });
@@ -256,7 +258,7 @@ describe('checkpoint around BatchNorm1d', () => {
           x.grad!.dispose();
         });
       }
-      // A forward without a backward counts, too.
+      // A forward without a backward counts as a batch too.
       await device.noGrad(() => module.call(device.tensor(values(6, 9), [2, 3])));
       expect(await read(norm.numBatchesTracked!)).toEqual([4]);
       const gradients = await Promise.all(norm.parameters().map(({ grad }) => read(grad!)));

@@ -1,5 +1,6 @@
-// A save that is written while steps go on is that of the moment of its capture, holds little of it
-// on the host, and keeps a step waiting for no more than what that step would change.
+// A save may be written while steps go on. It then holds the values of the moment of its capture,
+// keeps few of them on the host at once, and delays a step only where the step would change values
+// that are not read yet.
 
 import {
   beginSave,
@@ -45,7 +46,7 @@ function open(device: Device, { inner = 3, outer = 2 }: Sizes = {}) {
   return { model, optimizer: new AdamW(model.parameters(), { lr: 0.1 }) };
 }
 
-/** Gives gradients and begins a step. */
+/** Gives every parameter a gradient and begins a step. */
 function step({ device }: Sequential, optimizer: Optimizer<object>): Promise<void> {
   for (const parameter of optimizer.parameters()) {
     const flat = parameter.piece?.flat ?? parameter;
@@ -59,10 +60,10 @@ async function textOf(model: Sequential): Promise<Map<string, string>> {
   return new Map([...state].map(([name, { data }]) => [name, Buffer.from(data).toString('hex')]));
 }
 
-/** Lets whatever can go on without I/O do so. */
+/** Lets everything run that does not wait for I/O. */
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 
-/** A place whose writes wait, each until it is allowed. */
+/** A place for saves in which each write waits until it is allowed. */
 function slowPlace(onWrite: (byteLength: number) => Promise<void>): PieceStore {
   const place = piecesIn(createHostStore());
   return {
@@ -92,7 +93,7 @@ async function save(store: PieceStore, captured: CapturedModule): Promise<void> 
   await session.publish([part], { optimizer: captured.optimizer });
 }
 
-/** Pieces whose reads wait, each until it is allowed. */
+/** Pieces of which each read waits until it is allowed. */
 async function* slowly(
   pieces: AsyncIterable<HeldPiece>,
   onRead: () => Promise<void>,
@@ -106,7 +107,7 @@ async function* slowly(
   }
 }
 
-/** A device that counts what comes from it. */
+/** A device that counts the bytes that are read from it. */
 function counting(inner: Backend): { readonly backend: Backend; bytes: number } {
   const own: Partial<Backend> = {
     read: (...call) => {
@@ -143,8 +144,8 @@ it('holds two blocks on the host at most', async () => {
   await save(store, await captureCheckpoint(model, { optimizer }));
   expect(written).toBe(3 * 4 * (5 * 1024 + 1024 + 1024 * 1024 + 1024));
   expect(most).toBeGreaterThan(4 * MIB);
-  expect(most).toBeLessThanOrEqual(8 * MIB + 2 * 4096); // less than a page moves on with the next
-  await loadCheckpoint(model, store, { optimizer }); // checks that what was read was written
+  expect(most).toBeLessThanOrEqual(8 * MIB + 2 * 4096); // part of a page is left for the next
+  await loadCheckpoint(model, store, { optimizer }); // checks that the save has what was read
   await count.backend.dispose();
 });
 
@@ -163,7 +164,8 @@ it('a step changes each flat when it is read, and the save has none of it', asyn
   const stepping = step(model, optimizer).then(() => {
     isStepped = true;
   });
-  // A parameter and its two moments are three reads, and a fourth is begun when they are behind.
+  // A parameter and its two moments take three reads, and a fourth read has begun when they are
+  // done.
   const stepped: string[][] = [];
   for (let numRead = 0; allowed.length > 0 || numRead < 12; numRead++) {
     await turn();
@@ -218,7 +220,7 @@ it('what changes by other means is refused, before it is read or in the save', a
   const captured = await captureCheckpoint(model);
   const { storage } = model.parameters()[0]!;
   expect(() => storage.write(new Uint8Array(4))).toThrow(StateError);
-  storage.markWritten(); // as whoever runs a kernel over it does
+  storage.markWritten(); // as after a kernel that wrote to it
   await expect(save(piecesIn(createHostStore()), captured)).rejects.toThrow(NnConfigError);
 });
 

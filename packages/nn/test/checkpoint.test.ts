@@ -42,7 +42,10 @@ function wrapBlocks(model: Gpt2): void {
   }
 }
 
-/** Loss, gradients by name and what the forward left alive, of one step of a small GPT-2. */
+/**
+ * Runs one step of a small GPT-2. Returns its loss, its gradients by name, and the bytes that
+ * forward left alive.
+ */
 async function step(options: { isCheckpointed: boolean; isPacked?: boolean }) {
   const device = makeDevice({ seed: 11 });
   const model = new Gpt2(device, CONFIG, { seed: 2 });
@@ -87,7 +90,7 @@ describe('checkpoint', () => {
     const wrapped = await step({ isCheckpointed: true });
     expect(wrapped.loss).toBe(plain.loss);
     expect(wrapped.gradients).toEqual(plain.gradients);
-    // A block keeps about 18 times its input (attention weights not counted).
+    // Without checkpointing a block keeps about 18 times its input, attention weights not counted.
     expect(wrapped.liveBytes).toBeLessThan(plain.liveBytes / 4);
   });
 
@@ -174,7 +177,8 @@ describe('checkpoint', () => {
       });
       return device.ledger.peak().activation / (ROWS * DIM * 4);
     };
-    // In units of one activation: each segment keeps four, and checkpointed its input alone.
+    // Peaks are in units of one activation. A plain segment keeps four, and a checkpointed one
+    // keeps its input only.
     const [plain, wrapped] = [await peak(false), await peak(true)];
     expect(plain).toBeGreaterThan(4 * NUM_SEGMENTS);
     expect(wrapped).toBeLessThan(NUM_SEGMENTS + 2 * 4 + 2);
@@ -209,7 +213,8 @@ describe('checkpoint', () => {
       await run({ offloadToCpu: true }),
     ];
     expect(offloaded.gradients).toEqual(kept.gradients);
-    // The output alone; and the inputs of the second and third segment.
+    // With offloading only the output is held; without it also the inputs of the second and the
+    // third segment.
     expect([offloaded.held, kept.held]).toEqual([120, 3 * 120]);
   });
 
@@ -327,7 +332,7 @@ class Pair extends Module {
   }
 }
 
-/** Four activations of its own. */
+/** A segment of a model that keeps four activations for backward. */
 class Segment extends Module<[Tensor], Tensor> {
   readonly linear: Linear;
 
@@ -355,7 +360,7 @@ class Held {
   declare readonly y: Tensor;
 }
 
-/** A linear map of each tensor in a container, which it gives again. */
+/** Applies a linear map to each tensor in a container, and returns such a container. */
 class Through extends Module<[object], object> {
   readonly linear: Linear;
   readonly #hold: (x: Tensor, y: Tensor) => object;

@@ -1,4 +1,5 @@
-// A decoder's files: config.json of every family field by field, weights in one file and in shards.
+// A decoder's files: the config.json of each family field by field, and weights in one file and in
+// several.
 
 import {
   type ByteSource,
@@ -19,7 +20,7 @@ import {
 import { describe, expect, it } from 'vitest';
 import { makeDevice } from './support/support.js';
 
-/** SmolLM2-135M's, as the Hub has it. */
+/** The config.json of SmolLM2-135M, as the Hub has it. */
 const SMOL = {
   architectures: ['LlamaForCausalLM'],
   attention_bias: false,

@@ -1,5 +1,6 @@
-// The decoder's families against PyTorch (tooling/reference/decoders.py): logits, every gradient,
-// and the losses of twenty steps. Grouped heads, odd numbers of heads, tied and untied heads.
+// Each family of decoders against PyTorch (tooling/reference/decoders.py): logits, every gradient,
+// and the losses of twenty steps. The cases have grouped heads, odd numbers of heads, and tied and
+// untied heads.
 
 import { readFileSync } from 'node:fs';
 import {
@@ -20,7 +21,7 @@ const expected = JSON.parse(readFileSync(new URL('expected.json', DATA), 'utf8')
   readonly rowLosses: Readonly<Record<string, number>>;
 };
 
-/** Rounding in f32 alone is an eighth of the first and a fiftieth of the second. */
+/** Rounding in f32 alone reaches an eighth of the first bound and a fiftieth of the second. */
 const LOGITS = 1e-5;
 const GRADIENT = 1e-4;
 

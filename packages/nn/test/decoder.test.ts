@@ -1,5 +1,5 @@
-// The decoder by itself: packed rows, kernel calls, refusals, initial values and memory. What it
-// computes is held to PyTorch in decoder-reference.test.ts.
+// The decoder by itself: packed rows, kernel calls, refusals, initial values and memory.
+// decoder-reference.test.ts compares what it computes with PyTorch.
 
 import { Decoder, type DecoderOptions, NnConfigError, parameterCount } from '@shardweave/nn';
 import { Device, mean, ShapeError, sum, type Tensor } from '@shardweave/tensor-core';
@@ -23,14 +23,14 @@ const QWEN2: DecoderOptions = { ...LLAMA, model_type: 'qwen2', tie_word_embeddin
 const QWEN3: DecoderOptions = { ...LLAMA, model_type: 'qwen3', head_dim: 6 };
 const FAMILIES = [LLAMA, QWEN2, QWEN3].map((config) => [config.model_type, config] as const);
 /**
- * A block takes 39 calls forward and backward as Llama's, a few more with biases or norms; plain
- * ops take three times as many.
+ * Forward and backward of a Llama block take 39 kernel calls, and a few more with biases or norms.
+ * Composed of plain ops they would take three times as many.
  */
 const MOST_CALLS = 45;
 
 /**
- * Sums of keys' gradients cancel, so that rounding is up to 1.4e-6 of them; a leak between
- * documents is a tenth.
+ * The sums of keys' gradients cancel, so that rounding reaches 1.4e-6 of their size. A leak between
+ * documents would be a tenth of it.
  */
 const GRADIENTS = 1e-5;
 
@@ -129,7 +129,8 @@ describe.each(FAMILIES)('%s', (_, config) => {
     const changed = await logits([1, 2, 9, 4]);
     expect(changed.slice(0, 2 * VOCAB)).toEqual(first.slice(0, 2 * VOCAB));
     expect(changed.slice(3 * VOCAB)).not.toEqual(first.slice(3 * VOCAB));
-    // Attention sees distances: all places moved alike change nothing.
+    // Attention depends on distances only, so shifting all positions by the same number changes
+    // nothing.
     const moved = await logits([1, 2, 3, 4], [7, 8, 9, 10]);
     moved.forEach((value, i) => {
       expect(Math.abs(value - first[i]!)).toBeLessThan(1e-5);
@@ -186,7 +187,10 @@ describe.each(FAMILIES)('%s', (_, config) => {
   });
 });
 
-/** Sizes of config.json, and the number of parameters that each model is published with. */
+/**
+ * The sizes in published files config.json, with the number of parameters that each model is
+ * published with.
+ */
 const PUBLISHED = [
   ['llama', 'Llama-2-7b', [32000, 4096, 11008, 32, 32, 32, 128], false, 6_738_415_616],
   ['llama', 'TinyLlama-1.1B', [32000, 2048, 5632, 22, 32, 4, 64], false, 1_100_048_384],

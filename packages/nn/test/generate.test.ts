@@ -1,5 +1,5 @@
-// Text from a model: with its cache as without, what a further token costs, and what the cache
-// refuses.
+// Text from a model: it is the same with a cache as without one, each further token costs little,
+// and the cache refuses what it cannot do.
 
 import {
   type DecoderOptions,
@@ -48,7 +48,7 @@ const FAMILIES: readonly (readonly [string, ModelConfig])[] = [
 ];
 const PROMPT = [7, 3, 19, 4, 11];
 const NUM_TOKENS = 40;
-/** How far two computations of equal logits may be apart in f32. */
+/** Two computations of the same logits may differ by this much in f32. */
 const TOLERANCE = 1e-5;
 
 const backend = await createCpuBackend({ threads: 1 });
@@ -118,7 +118,7 @@ describe.each(FAMILIES)('%s', (_, config) => {
     const most = (await behind(8)).bytes;
     expect(parts.bytes).toBeLessThan(most);
     expect(most).toBeLessThan(whole.bytes);
-    // The head alone runs more often: for the last row of each of five parts.
+    // Only the head runs more often: for the last row of each of the five parts.
     expect(parts.products - whole.products).toBe(4 * VOCAB * 12);
   });
 
@@ -142,7 +142,7 @@ describe.each(FAMILIES)('%s', (_, config) => {
       expect(costs.map(({ attended }) => attended)).toEqual(
         [6, 7, 8, 9, 10, 11, 12, 13].map((keys) => 2 * keys),
       );
-      // The head multiplies one row of the prompt, too.
+      // For the prompt, too, the head multiplies only one row.
       const head = VOCAB * 12;
       expect(prompt.products).toBe(PROMPT.length * (costs[0]!.products - head) + head);
     },
@@ -283,12 +283,12 @@ describe('KeyValueCache', () => {
   });
 });
 
-/** Numbers of a token's keys in one block. */
+/** How many numbers the keys of one token have in one block. */
 function kvWidthOf({ model_type: family }: ModelConfig): number {
   return family === 'gpt2' ? 12 : family === 'qwen3' ? 6 : 4;
 }
 
-/** Counts kernel calls, multiplications of matrix products, and keys that attention looks at. */
+/** Counts kernel calls, multiplications in matrix products, and the keys that attention reads. */
 function countCalls(on: Backend) {
   const run = on.run.bind(on);
   let counts = { calls: 0, products: 0, attended: 0 };

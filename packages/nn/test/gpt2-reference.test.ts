@@ -1,4 +1,5 @@
-// The first 20 losses and gradient norms of a tiny GPT-2 against PyTorch's (tooling/reference).
+// The first 20 losses and gradient norms of a tiny GPT-2 against those of PyTorch
+// (tooling/reference).
 
 import { readFileSync } from 'node:fs';
 import {
@@ -29,7 +30,10 @@ beforeAll(async () => {
 });
 afterAll(() => backend.dispose());
 
-/** Trains as the case's flags say, taking its learning rates; returns losses and norms by step. */
+/**
+ * Trains as the case's flags say, with the case's learning rates. Returns the loss and the norm of
+ * each step.
+ */
 async function train(name: string, options: { isWrapped: boolean }) {
   const { flags, lrs } = cases.find((item) => item.name === name)!;
   const flag = (key: string) => Number(flags[flags.indexOf(`--${key}`) + 1]);

@@ -24,7 +24,7 @@ async function valuesOf(model: Gpt2): Promise<number[][]> {
   return Promise.all(model.parameters().map(read));
 }
 
-/** model.safetensors of a model. */
+/** The bytes of a model's model.safetensors. */
 async function fileOf(model: Gpt2): Promise<Uint8Array> {
   const [file] = modelFiles(model.config, await stateDict(model));
   const pieces: Uint8Array[] = [];
@@ -43,7 +43,7 @@ async function load(model: Gpt2, file: Uint8Array): Promise<void> {
   await streamStateDict(model, await openModelState({ open }, model.config));
 }
 
-/** The file of a model with its entries changed. */
+/** The bytes of a model's file after `change` has replaced its tensors. */
 async function changedFile(
   model: Gpt2,
   change: (name: string, tensor: HostTensor) => [string, HostTensor][],
@@ -168,7 +168,7 @@ describe('model.safetensors', () => {
   });
 });
 
-/** What published GPT-2s have beside their sizes, the oldest fields among them. */
+/** What config.json files of published GPT-2s have besides sizes, the oldest fields among them. */
 const PUBLISHED = {
   model_type: 'gpt2',
   architectures: ['GPT2LMHeadModel'],

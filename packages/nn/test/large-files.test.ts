@@ -1,6 +1,6 @@
-// Model files that no array holds: written in pieces, read by ranges, one tensor in memory at a
-// time. Their bytes are zeros of one shared array, so that offsets go beyond 2^32 and memory does
-// not.
+// Model files that are too large for one array. They are written in pieces and read by ranges, with
+// one tensor in memory at a time. All their bytes come from one shared array of zeros, so that
+// offsets exceed 2^32 and memory does not.
 
 import { constants } from 'node:buffer';
 import { toF32Array } from '@shardweave/dtypes';
@@ -31,7 +31,9 @@ import { makeDevice } from './support/support.js';
 const CHUNK_BYTES = 2 ** 28;
 const ZEROS = new Uint8Array(CHUNK_BYTES);
 
-/** A file with holes: takes pieces in order, keeps those that are no zeros of the shared array. */
+/**
+ * A file that takes pieces in order and stores only those that are not part of the shared zeros.
+ */
 class SparseFile implements ByteSource {
   byteLength = 0;
   bytesRead = 0;
@@ -147,7 +149,8 @@ describe('a file of more than 4 GiB', () => {
     expect(file.bytesRead - before).toBeLessThan(10_000);
   });
 
-  // Where an engine has larger arrays, making one would take that much memory.
+  // Engines with larger arrays are skipped, since the test would need as much memory as such an
+  // array has.
   it.skipIf(constants.MAX_LENGTH > 2 ** 33)('as one array is a typed error', () => {
     const data = ZEROS;
     const count = constants.MAX_LENGTH / CHUNK_BYTES + 1;
@@ -233,7 +236,7 @@ describe('openModelState', () => {
 describe('streamStateDict', () => {
   const CONFIG = { vocab_size: 9, n_positions: 4, n_embd: 8, n_layer: 1, n_head: 2 };
 
-  /** A model's state as lazy tensors, and how many were read. */
+  /** A model's state as lazy tensors, which counts how many of them were read. */
   async function lazyState(seed: number) {
     const model = new Gpt2(makeDevice(), CONFIG, { seed });
     const whole = await stateDict(model);

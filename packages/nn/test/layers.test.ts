@@ -293,7 +293,7 @@ describe('Sequential', () => {
     const x = device.zeros([1000]);
     device.ledger.resetPeak();
     const out = await model.call(x);
-    expect(device.ledger.peak().activation).toBe(3 * 4000); // the input, one result, the next
+    expect(device.ledger.peak().activation).toBe(3 * 4000); // the input, one result and the next
     expect(device.ledger.live().activation).toBe(2 * 4000);
     out.dispose();
     expect(await read(x)).toHaveLength(1000);

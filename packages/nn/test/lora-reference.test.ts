@@ -1,6 +1,6 @@
-// Gradients of adapters against PyTorch's in float64 (tooling/reference/lora.py): every linear
-// layer of a Llama, a Qwen 2 with biases and a Qwen 3, second factors away from zero, beside a base
-// that is frozen.
+// Gradients of adapters against PyTorch's in float64 (tooling/reference/lora.py). Every linear
+// layer of a Llama, of a Qwen 2 with biases and of a Qwen 3 has an adapter. The second factors are
+// not zero, and the base is frozen.
 
 import { readFileSync } from 'node:fs';
 import {
@@ -26,7 +26,7 @@ const { firstRow } = JSON.parse(file('decoders/expected.json').toString()) as {
   readonly firstRow: readonly number[];
 };
 
-/** Rounding in f32 alone is a fiftieth of it. */
+/** Rounding in f32 alone reaches a fiftieth of this bound. */
 const GRADIENT = 1e-4;
 
 const norm = (values: readonly number[]) =>

@@ -63,7 +63,7 @@ const ids = (device: Device, shift = 0): Tensor =>
 const lossOf = async (model: Module): Promise<Tensor> =>
   mean(await model.call(ids(model.device), { targets: ids(model.device, 3) }));
 
-/** Adapters away from their first values, under which they change nothing. */
+/** Moves adapters away from their initial values, under which they change nothing. */
 function spread(model: Module): void {
   for (const [i, { loraB }] of [...loraLayers(model).values()].entries()) {
     const numbers = Float32Array.from(values(loraB.weight.size, i + 1), (x) => x * 0.3);

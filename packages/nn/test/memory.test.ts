@@ -71,8 +71,8 @@ describe('a training step', () => {
   });
 });
 
-// 1.99 GB are parameters, gradients and AdamW's state; nearly all else is what backward needs of
-// the blocks.
+// In these peaks 1.99 GB are parameters, gradients and the state of AdamW. Nearly all of the rest
+// is what backward needs of the blocks.
 it.each([
   [8, 1024, 6_714_027_520],
   [1, 8192, 6_780_116_480],

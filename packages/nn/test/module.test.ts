@@ -123,7 +123,7 @@ describe('Module', () => {
     });
     await device.noGrad(() => net.call(x));
     expect(given).toEqual([x]);
-    // The first layer's output goes with the scope; two f32 are left.
+    // The first layer's output is freed with the scope, which leaves two f32.
     expect(seen).toEqual([
       ['after', 16],
       ['scope ended, 1,2', 8],
@@ -145,7 +145,7 @@ describe('to', () => {
     expect(net.first.weight).toBe(weight);
     const rounded = await device.tensor(before, [2, 2], { dtype: 'f16' }).toArray();
     expect(await weight.toArray()).toEqual(rounded);
-    // The buffer's single element takes a whole word in either dtype.
+    // The buffer has a single element, which takes a whole word in either dtype.
     expect(device.memory().live.parameter).toBe((parameter - 4) / 2 + 4);
   });
 

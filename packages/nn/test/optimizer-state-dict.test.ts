@@ -1,4 +1,4 @@
-// An optimizer's state, saved and loaded.
+// An optimizer's state dict: saving it and loading it.
 
 import { AdamW, type Optimizer, Sgd, StateDictError } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';

@@ -191,8 +191,8 @@ describe('sharded pieces', () => {
       { params: params.slice(0, 1), weightDecay: 0.5 },
       { params: params.slice(1), weightDecay: 0 },
     ]);
-    // This rank holds the last 2 of the first, all of the second, nothing of the third, and 3 of
-    // padding.
+    // This rank's flat holds the last 2 elements of the first parameter, all of the second, none of
+    // the third, and 3 elements of padding.
     const flat = device.tensor([...starts[0]!.slice(4), ...starts[1]!, 7, 7, 7], [8], {
       requiresGrad: true,
     });

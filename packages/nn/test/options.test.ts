@@ -1,5 +1,5 @@
-// Options in plain JavaScript, where no type stands guard: each mistake is an error at the call,
-// which names the class, the option, what was expected and what came.
+// Options in plain JavaScript, where no types prevent mistakes. Each mistake throws at the call,
+// and the message names the class, the option, what was expected and what came.
 
 import {
   Adam,
@@ -36,7 +36,7 @@ import { makeDevice } from './support/support.js';
 const device = makeDevice();
 afterAll(() => device.dispose());
 
-/** Calls as plain JavaScript does. */
+/** Calls a function as plain JavaScript would. */
 // biome-ignore lint/suspicious/noExplicitAny: what the types forbid
 type Loose = new (...args: any[]) => unknown;
 const make =
@@ -55,7 +55,7 @@ function leaf(): Tensor {
 
 const GROUP = { worldSize: 1, allGather: async () => {} };
 
-/** Options that work, and which of them are needed. */
+/** Options of each class that work, and which of them it needs. */
 const CLASSES = [
   [LayerNorm, 'LayerNorm', { dim: 4, eps: 1e-5 }, ['dim']],
   [RmsNorm, 'RmsNorm', { dim: 4, eps: 1e-5, isOffset: true }, ['dim']],

@@ -1,4 +1,4 @@
-// Norms of gradients other than the 2-norm, on every device, against float64 loops.
+// Norms of gradients other than the 2-norm, on every device, against loops in float64.
 
 import { NnConfigError, streamedGradNorm } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';

@@ -1,4 +1,4 @@
-// The README's first example, run as it stands.
+// Runs the first example of the README as it is printed there.
 
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';

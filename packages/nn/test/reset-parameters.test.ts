@@ -1,4 +1,4 @@
-// New initial values in parameters that stay.
+// Existing parameters get new initial values.
 
 import {
   BatchNorm1d,
@@ -16,7 +16,7 @@ import { makeDevice, read, values } from './support/support.js';
 
 const CONFIG = { vocab_size: 11, n_positions: 4, n_embd: 8, n_layer: 2, n_head: 2 };
 
-/** Biases, norms on heads, a head of its own. */
+/** A decoder with biases, with norms on heads, and with a head of its own. */
 const DECODER: DecoderOptions = {
   ...{ model_type: 'qwen3', vocab_size: 11, hidden_size: 8, intermediate_size: 12, head_dim: 4 },
   ...{ num_hidden_layers: 2, num_attention_heads: 2, max_position_embeddings: 4 },

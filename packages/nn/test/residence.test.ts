@@ -1,5 +1,5 @@
-// Flats that rest off the device: the bits of what is computed on the way, against kernels of the
-// device.
+// Flats that rest off the device: what the host computes on the way has the same bits as the
+// kernels of the device.
 
 import {
   AdamW,
@@ -44,7 +44,7 @@ describe.each(BACKENDS)('on the %s backend', (_, openBackend) => {
       for (let step = 0; step < 3; step++) {
         for (const [index, flat] of flats.entries()) {
           if (step === 1 && index === 1) {
-            continue; // has no gradient, stays as it is
+            continue; // without a gradient it stays as it is
           }
           for (let part = 0; part < 2; part++) {
             const gradient = values(flat.size, 10 * step + index + part);
@@ -109,7 +109,8 @@ describe.each([
       const backend = await openBackend();
       const device = new Device(backend);
       const bits = new Uint32Array(2 ** 17);
-      // Every sign, exponent and leading mantissa, exactly and around where rounding decides.
+      // The bits cover every sign, every exponent and the leading bits of the mantissa, exactly and
+      // close to where rounding decides.
       const ends = [0, 1, 0xfff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001];
       for (let i = 0; i < bits.length; i++) {
         bits[i] = ((i & 0xffff) << 16) | ends[(i * 7 + (i >> 16)) % ends.length]!;
@@ -151,7 +152,7 @@ describe.each([
           } else {
             device.addInPlace(total, scaled);
           }
-          // Both ways: from the device, and from the wire.
+          // The first part comes in as wire bytes, the second from the device.
           if (part === 1) {
             await home.addStorage(storage, scale);
           } else {
@@ -208,7 +209,7 @@ describe('a flat at home', () => {
     const before = store.values.get('one/parameter');
     await expect(home.readParameter(0, 32)).rejects.toThrow(/failed half-way. Finish it first/);
     store.failing = () => false;
-    const state = await optimizer.readFlatState(flat); // finishes the step, and is told of it whole
+    const state = await optimizer.readFlatState(flat); // finishes the step and sees all of it
     expect(state!.runs[0]!.step).toBe(1);
     expect(home.hasUnsaved).toBe(false);
     expect(await home.readParameter(0, 32)).not.toEqual(before);
@@ -258,7 +259,7 @@ describe('a flat at home', () => {
   }
 });
 
-/** A trainable leaf of one dimension that owns its storage. */
+/** A trainable one-dimensional leaf that owns its storage. */
 function leaf(device: Device, data: ArrayLike<number>, dtype: DType = 'f32'): Tensor {
   const storage = storageOf(device, data, dtype);
   storage.tag = 'parameter';
@@ -286,9 +287,9 @@ describe('one owner at a time', () => {
       taken.forEach((bytes) => void buffers.give(bytes));
     };
     const step = () => {
-      round(800, 400); // a shard and its half, on their way to the device
+      round(800, 400); // a shard and its half on their way to the device
       round(200, 200, 100, 200); // gradients of smaller layers
-      round(800, 800, 800, 800); // what a step brings
+      round(800, 800, 800, 800); // the four parts that a step brings
     };
     step();
     const { numMade } = buffers;
@@ -376,7 +377,7 @@ describe('one owner at a time', () => {
     await expect(streamedGradNorm([flat])).rejects.toThrow(/got optimizer.step under way/);
     await stepping;
     expect(optimizer.stateOf(flat)?.runs[0]?.step).toBe(1);
-    await optimizer.step(); // it ended
+    await optimizer.step(); // the first step has ended, so another may begin
     expect(optimizer.stateOf(flat)?.runs[0]?.step).toBe(2);
   });
 
@@ -411,7 +412,7 @@ async function bytesOf(tensor: Tensor): Promise<Uint8Array> {
   return tensor.storage.read();
 }
 
-/** Gives a flat its home and moves its values there. */
+/** Gives a flat a home and moves its values there. */
 async function moveHome(
   flat: Tensor,
   store: MapStore,
@@ -431,7 +432,7 @@ async function moveHome(
   return home;
 }
 
-/** Adds a gradient where the flat keeps it. */
+/** Adds a gradient to the one that the flat's home keeps. */
 async function addGradient(
   flat: Tensor,
   home: StoredFlat | undefined,

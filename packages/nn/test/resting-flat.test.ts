@@ -1,4 +1,5 @@
-// A flat at rest over several processes and of more elements than the host adds at once.
+// A flat at rest over several processes, and one with more elements than the host adds without a
+// pause.
 
 import { AdamW } from '@shardweave/nn';
 import { HostBuffers, StoredFlat, setFlatHome, storeUseOf } from '@shardweave/nn/flat';
@@ -8,7 +9,7 @@ import { expect, it } from 'vitest';
 import { MapStore } from './support/map-store.js';
 import { values } from './support/support.js';
 
-/** A flat in `store`, with new values or those that are there. */
+/** A flat in `store`, with new values or with those that the store has. */
 async function restingFlat(store: MapStore, size: number, resume: boolean) {
   const device = new Device(createReferenceBackend());
   const flat = new Tensor(device.storage(size, 'f32', 'parameter'), [size], 0, true);

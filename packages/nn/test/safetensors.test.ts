@@ -1,7 +1,7 @@
 import { FormatError, type HostTensor, readSafetensors, writeSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 
-/** A file from a header and data, as the format has it. */
+/** Builds a file of the safetensors format from a header and data. */
 function fileOf(header: unknown, data: number[] | Uint8Array = []): Uint8Array {
   const text = typeof header === 'string' ? header : JSON.stringify(header);
   const bytes = new TextEncoder().encode(text);

@@ -1,15 +1,15 @@
-// Each rule of sampling against probabilities worked out by hand.
+// Each rule of sampling against probabilities that were computed by hand.
 
 import { drawToken, NnConfigError, type SamplingOptions } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 
-/** Probabilities 0.1, 0.4, 0.2 and 0.3 at temperature 1. */
+/** Logits with the probabilities 0.1, 0.4, 0.2 and 0.3 at temperature 1. */
 const LOGITS = Float32Array.from([0.1, 0.4, 0.2, 0.3], Math.log);
 const DRAWS = 1000;
 
 /**
- * How often each token is drawn in a thousand evenly spaced draws, which is to within one draw
- * each.
+ * How often each token is drawn in a thousand draws with evenly spaced random numbers. The counts
+ * are exact to one draw.
  */
 function counts(options: SamplingOptions, logits = LOGITS): number[] {
   const found = Array.from(logits, () => 0);
@@ -42,9 +42,9 @@ describe('drawToken', () => {
     ['those at least half as probable as the likeliest', { minP: 0.4999 }, [0, 0.4, 0.2, 0.3]],
     ['but not those below', { minP: 0.51 }, [0, 0.4, 0, 0.3]],
     ['the likeliest alone where minP is 1', { minP: 1 }, [0, 1, 0, 0]],
-    // The likeliest of the two that topK leaves has 0.4 / 0.7 = 0.57.
+    // After topK has left two tokens, the likelier one has the probability 0.4 / 0.7 = 0.57.
     ['topP of what topK left', { topK: 2, topP: 0.56 }, [0, 1, 0, 0]],
-    // At temperature 0.5 the two likeliest have 0.25 of 0.3, which is 0.83.
+    // At temperature 0.5 the two likeliest tokens have 0.25 of a total of 0.3, which is 0.83.
     ['topP after the temperature', { temperature: 0.5, topP: 0.82 }, [0, 0.16, 0, 0.09]],
     ['minP after the temperature', { temperature: 0.5, minP: 0.3 }, [0, 0.16, 0, 0.09]],
   ])('draws %s', (_, options, weights) => {
@@ -52,7 +52,7 @@ describe('drawToken', () => {
   });
 
   it('takes as few tokens as reach topP exactly', () => {
-    // Weights of 1 each are exact, so that two of four are half of them to the bit.
+    // The weights are all 1 and add up exactly, so two of four tokens reach exactly one half.
     const even = new Float32Array(4);
     expect(counts({ topP: 0.5 }, even)).toEqual([500, 500, 0, 0]);
     expect(counts({ topP: 0.75 }, even)).toEqual([333, 334, 333, 0]);

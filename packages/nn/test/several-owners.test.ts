@@ -1,5 +1,5 @@
-// Several owners of packed parameters: optimizers and modules that each think a part of the flat is
-// theirs alone. Held against the same program without packing.
+// Several optimizers and modules share packed parameters, and each handles its part of the flat as
+// its own. Results are compared with those of the same program without packing.
 
 import { AdamW, Linear, Module, type Optimizer, packParameters, Sgd } from '@shardweave/nn';
 import { type Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
@@ -23,7 +23,7 @@ class Net extends Module<[x: Tensor], Tensor> {
 
 interface Owners {
   readonly net: Net;
-  /** Forward and backward of one step. */
+  /** Runs forward and backward of one step. */
   backward(step: number): Promise<void>;
 }
 
@@ -135,6 +135,6 @@ it('AdamW leaves what a used flat has without a gradient, frozen or not', async 
     await net.device.scope(async () => mean(square(await first.call(x))).backward());
     await optimizer.step();
     expect(optimizer.stateOf(first.weight.piece?.flat ?? first.weight)!.runs).toHaveLength(1);
-    await optimizer.step(); // with the gradients of before
+    await optimizer.step(); // steps again with the same gradients
   });
 });

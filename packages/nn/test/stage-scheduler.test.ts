@@ -1,9 +1,13 @@
-// The order in which units are started and dropped, without any device: what sharding relies on.
+// The order in which stages are started and dropped, which sharding relies on. No device takes
+// part.
 
 import { StageScheduler, type UseKind } from '@shardweave/nn/flat';
 import { expect, it } from 'vitest';
 
-/** Units are letters of one byte each; `log` has starts as letters and drops as '-letter'. */
+/**
+ * A scheduler of units that are letters of one byte each. `log` records a start as its letter and a
+ * drop as '-' and its letter.
+ */
 function scheduled(capBytes: number) {
   const log: string[] = [];
   const present = new Set<string>();
@@ -27,7 +31,7 @@ function scheduled(capBytes: number) {
     },
     { capBytes },
   );
-  /** Units as letters; `kinds` says which are not recorded. */
+  /** Runs a forward through these units. `kinds` says which of them do not record. */
   const forward = async (
     units: string,
     { isRecording = true, ...kinds }: { isRecording?: boolean } & Record<string, unknown> = {},
@@ -50,7 +54,7 @@ function scheduled(capBytes: number) {
       scheduler.endBackward();
     }
   };
-  /** The log since the last call. */
+  /** The log since the last call, as one string. */
   const taken = () => log.splice(0).join('');
   return { scheduler, present, forward, backward, taken };
 }
@@ -61,7 +65,7 @@ it('starts each unit on demand in the first forward, ahead by the cap afterwards
   expect(taken()).toBe('abcd');
   scheduler.beginForward();
   await scheduler.enter('a', 'forward');
-  expect(taken()).toBe('abc'); // a on demand, two ahead of use
+  expect(taken()).toBe('abc'); // a because it is entered, two ahead of use
   expect(scheduler.inFlightBytes).toBe(2);
   await scheduler.enter('b', 'forward');
   expect(taken()).toBe('d');
@@ -130,7 +134,7 @@ it('expects of backward the module that returned last, though it was entered bef
     await scheduler.enter(unit, 'forward');
   }
   for (const unit of 'absr') {
-    scheduler.leave(unit, 'recorded'); // r holds s, which holds a and b
+    scheduler.leave(unit, 'recorded'); // r contains s, and s contains a and b
   }
   present.clear();
   taken();
@@ -148,7 +152,7 @@ it('starts a unit ahead again for an earlier use, once it was dropped after the 
   await forward('xyx');
   taken();
   await backward('xy');
-  expect(taken()).toBe('xyx'); // ahead of its earlier use
+  expect(taken()).toBe('xyx'); // the last x is started ahead of its use
 });
 
 it('takes a module with several outputs for one use', async () => {
@@ -157,7 +161,7 @@ it('takes a module with several outputs for one use', async () => {
   taken();
   scheduler.beginBackward();
   await scheduler.enter('b', 'backward');
-  await scheduler.enter('b', 'backward'); // its other output
+  await scheduler.enter('b', 'backward'); // for the module's other output
   present.delete('b');
   await scheduler.enter('c', 'backward');
   expect(taken()).toBe('bcb');
@@ -181,7 +185,7 @@ it('goes backward through several forwards, the last one first, and through an e
   await backward('dcba');
   expect(taken()).toBe('dcba');
   await backward('d');
-  expect(taken()).toBe('dc'); // a second backward before the next forward
+  expect(taken()).toBe('dc'); // this backward is the second one before the next forward
   await scheduler.settle();
   await forward('ab');
   taken();
@@ -201,7 +205,7 @@ it('knows the order of forwards by the unit that they begin with', async () => {
 
 it('starts ahead in backward what ran unrecorded only where the last backward entered it', async () => {
   const { forward, backward, taken } = scheduled(Infinity);
-  const kinds = { c: 'unrecorded', t: 'unrecorded' }; // a checkpoint, a teacher
+  const kinds = { c: 'unrecorded', t: 'unrecorded' }; // a checkpoint c, a frozen teacher t
   await forward('actb', kinds);
   taken();
   await backward('bca');

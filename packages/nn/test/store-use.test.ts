@@ -1,4 +1,4 @@
-// What a commit of a store waits for.
+// A commit of a store waits for the work that was registered to be done before it.
 
 import { storeUseOf } from '@shardweave/nn/flat';
 import { createHostStore } from '@shardweave/shard-store';

@@ -1,5 +1,6 @@
 // Steps of flats that rest in stores: in parts, by several optimizers, over several processes, and
-// when a store fails in the middle of them. Held against the same steps of flats on the device.
+// with a store that fails in the middle. They are compared with the same steps of flats on the
+// device.
 
 import { AdamW, type Optimizer, Sgd } from '@shardweave/nn';
 import {
@@ -19,9 +20,9 @@ const SIZE = 256;
 
 interface Flat {
   readonly flat: Tensor;
-  /** Two parameters of half of it each. */
+  /** Two parameters, each of which has one half of the flat. */
   readonly halves: readonly Tensor[];
-  /** Undefined on the device. */
+  /** The flat's home; undefined where it rests on the device. */
   readonly home: StoredFlat | undefined;
   addGradient(seed: number): Promise<void>;
   read(): Promise<Uint8Array>;
@@ -35,7 +36,7 @@ interface FlatOptions {
   readonly buffers?: HostBuffers;
 }
 
-/** One flat, in `store` or on the device. */
+/** A flat at home in `store` or on the device. */
 async function makeFlat(
   device: Device,
   store: MapStore | undefined,
@@ -105,7 +106,7 @@ const hex = (bytes: Uint8Array) => Buffer.from(bytes).toString('hex');
 
 type Step = (count: number) => Promise<void>;
 
-/** What a program makes of a flat on the device, and of one in a store. */
+/** Runs a program with a flat on the device and with one in a store, and returns both results. */
 async function both(
   program: (one: Flat, step: (...optimizers: Optimizer<object>[]) => Step) => Promise<void>,
   options?: FlatOptions,
@@ -134,7 +135,7 @@ async function both(
 }
 
 describe('in parts', () => {
-  // Parts of 64 KiB of each tensor, the least, which cut 40,002 elements twice.
+  // Parts have 64 KiB of each tensor, the least there is, which cuts 40,002 elements into three.
   it.each(['f32', 'f16', 'bf16'] as const)('a flat in %s takes the same bits', async (dtype) => {
     for (const make of [
       (params: readonly Tensor[]) => new AdamW(params, { lr: 0.1 }),
@@ -201,7 +202,7 @@ describe('several optimizers of one flat', () => {
 });
 
 describe('the next process', () => {
-  /** Steps, and what another process makes of the store. */
+  /** Takes steps, and lets another process continue from the store. */
   async function left() {
     const store = new MapStore();
     const one = await makeFlat(newDevice(), store);
@@ -257,7 +258,7 @@ describe('the next process', () => {
     const one = await makeFlat(newDevice(), store);
     for (const seed of [3, 4]) {
       await one.addGradient(seed);
-      await new AdamW([one.flat], { lr: 0.1 }).step(); // the first is not disposed
+      await new AdamW([one.flat], { lr: 0.1 }).step(); // while the first optimizer is not disposed
       one.home!.clearGradient();
     }
     one.home!.close();
@@ -270,12 +271,12 @@ describe('the next process', () => {
 });
 
 describe('a step that fails half-way', () => {
-  /** Two flats in two stores, the second of which fails to read at will. */
+  /** Two flats in two stores. The second store fails to read when a test wants it to. */
   async function twoStores() {
     const device = newDevice();
     const stores = [new MapStore(), new MapStore()];
     const flats = [await makeFlat(device, stores[0]), await makeFlat(device, stores[1])];
-    const other = await makeFlat(device, stores[1], { name: 'other' }); // of another optimizer
+    const other = await makeFlat(device, stores[1], { name: 'other' }); // has another optimizer
     const optimizer = new AdamW(
       flats.map(({ flat }) => flat),
       { lr: 0.1 },
@@ -293,7 +294,7 @@ describe('a step that fails half-way', () => {
 
   type Two = Awaited<ReturnType<typeof twoStores>>;
 
-  /** Values after two steps of which nothing fails. */
+  /** The values after two steps without any failure. */
   async function expected(options?: object): Promise<string[]> {
     const { optimizer, addGradients, read } = await twoStores();
     Object.assign(optimizer.groups[0]!, options);
@@ -305,7 +306,7 @@ describe('a step that fails half-way', () => {
     return read();
   }
 
-  /** One step, and a second that fails. */
+  /** Two stores after one step, and a second step that failed. */
   async function failed(failing: (call: string) => boolean): Promise<Two> {
     const two = await twoStores();
     const { stores, optimizer, addGradients } = two;
@@ -328,7 +329,7 @@ describe('a step that fails half-way', () => {
     optimizer.zeroGrad();
     await addGradients(4);
     device.pool.trim();
-    device.pool.limitBytes = 3 * SIZE * 4; // one tensor less than a flat's step needs
+    device.pool.limitBytes = 3 * SIZE * 4; // a step of a flat needs one tensor more than this
     await expect(optimizer.step()).rejects.toThrow(/under the limit of 3072/);
     expect(device.memory().live.total).toBe(0);
     await expect(flats[0]!.home!.readParameter(0, 4)).rejects.toThrow(/half-way/);
@@ -358,7 +359,7 @@ describe('a step that fails half-way', () => {
     await optimizer.step();
     expect(await read()).toEqual(await expected());
     expect(commits().map((count) => count)).toEqual(
-      failing('commit') ? [2, 3] : [2, 2], // the commit that failed is a call as well
+      failing('commit') ? [2, 3] : [2, 2], // the failed commit counts as a call as well
     );
   });
 
@@ -366,9 +367,9 @@ describe('a step that fails half-way', () => {
     const { flats, optimizer, read } = await failed(onRead);
     await flats[0]!.home!.steps.commit();
     expect(await read()).toEqual(await expected());
-    await optimizer.step(); // what a caller does that saw the first one fail
+    await optimizer.step(); // a caller that saw the first step fail repeats it
     expect(await read()).toEqual(await expected());
-    await optimizer.step(); // another one over the same gradients, as it may be meant
+    await optimizer.step(); // a second step with the same gradients may be intended
     expect(await read()).not.toEqual(await expected());
   });
 
@@ -432,7 +433,7 @@ describe('a step that fails half-way', () => {
     expect(stores[1]!.values.get('other/parameter')).toEqual(before);
     expect(commits()).toEqual([1, 1]);
     sgd.zeroGrad();
-    expect(other.home!.hasGradient).toBe(false); // it holds on to nothing
+    expect(other.home!.hasGradient).toBe(false); // the step has released the gradient
   });
 });
 
@@ -466,7 +467,7 @@ it('brings a part of a flat when the one before it has come back', async () => {
     numReads += 1;
     most = Math.max(most, now);
     const bytes = await read(buffer, byteOffset, byteLength, into);
-    await new Promise((resolve) => setImmediate(resolve)); // a device is later than its host
+    await new Promise((resolve) => setImmediate(resolve)); // a device is slower than its host
     now -= byteLength;
     return bytes;
   };

@@ -1,11 +1,11 @@
-// Batch normalization over ranks against one batch of all rows.
+// Batch normalization over ranks against BatchNorm1d over all rows as one batch.
 
 import { BatchNorm1d, type StatisticsGroup, SyncBatchNorm } from '@shardweave/nn';
 import { mul, ShapeError, square, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { expectClose, makeDevice, read, values } from './support/support.js';
 
-/** All that SyncBatchNorm asks of a process group, between ranks of one process. */
+/** A group of ranks in one process, with only what SyncBatchNorm needs of a process group. */
 function statisticsGroups(worldSize: number): (StatisticsGroup & { numCalls: number })[] {
   let waiting: { input: Uint8Array; output: Uint8Array; resolve: () => void }[] = [];
   const arrived: typeof waiting = [];
@@ -42,9 +42,9 @@ describe('SyncBatchNorm', () => {
     { name: 'one rank', rows: [5] },
   ])('equals BatchNorm1d over the whole batch: $name', async ({ rows }) => {
     const total = rows.reduce((a, b) => a + b);
-    const shape = [3, 2]; // of a row: channels, length
+    const shape = [3, 2]; // channels and length of a row
     const size = 6;
-    // A large common part: its square must not swallow the variance.
+    // The values share a large mean. Its square must not swallow the variance.
     const x = values(total * size, 5).map((value, i) => value + 30 * (1 + (Math.floor(i / 2) % 3)));
     const w = values(total * size, 6);
     const step = async (norm: BatchNorm1d, first: number, count: number) => {
@@ -74,7 +74,7 @@ describe('SyncBatchNorm', () => {
         );
       }),
     );
-    // f32 x near 90 has values 8e-6 apart.
+    // In f32, neighboring values near 90 are 8e-6 apart.
     expectClose(
       parts.flatMap(({ y }) => y),
       whole.y,

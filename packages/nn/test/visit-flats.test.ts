@@ -1,13 +1,16 @@
-// The pipeline in which flats that rest off the device are visited.
+// The order in which flats that rest off the device are fetched, used and stored.
 
 import { type FlatPart, visitFlats } from '@shardweave/nn/flat';
 import { describe, expect, it } from 'vitest';
 
 describe('visitFlats', () => {
-  /** Turns that note what is called, each promise settling when it is released. */
+  /**
+   * Turns that record each call. The promise of a call settles one or more turns of the event loop
+   * later.
+   */
   function watchedTurns(count: number, failing: readonly string[] = [], storeTurns = 1) {
     const events: string[] = [];
-    const part = undefined as unknown as FlatPart; // nobody looks at it here
+    const part = undefined as unknown as FlatPart; // never read here
     const note = async (event: string) => {
       events.push(event);
       for (let turn = event.startsWith('store') ? storeTurns : 1; turn > 0; turn--) {

@@ -1,13 +1,13 @@
-// The smallest store that a flat can be at home in, whose calls a test sees and can make fail.
+// The smallest store in which a flat can be at home. A test sees its calls and can make them fail.
 
 import type { ByteStore } from '@shardweave/nn/flat';
 
 export class MapStore implements ByteStore {
   readonly locals = new Map<symbol, unknown>();
   readonly values = new Map<string, Uint8Array>();
-  /** `write key`, `read key`, in order; `commit`. */
+  /** The calls in order: 'write key', 'read key' and 'commit'. */
   readonly calls: string[] = [];
-  /** Calls that reject. */
+  /** Whether a call is to reject. */
   failing: (call: string) => boolean = () => false;
 
   keys(): readonly string[] {

@@ -1,5 +1,5 @@
-// What the tests of nn share: a device on the float64 reference backend, reading values, and
-// gradients by central differences.
+// What the tests of nn share: devices on the float64 reference backend, functions that read values,
+// and gradients by central differences.
 
 import { Device, type DeviceOptions, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -9,7 +9,7 @@ export function makeDevice(options: DeviceOptions = {}): Device {
   return new Device(createReferenceBackend(), options);
 }
 
-/** Deterministic values in (-1, 1). */
+/** Values in (-1, 1) that depend on nothing but the seed. */
 export function values(count: number, seed = 1): number[] {
   let state = seed >>> 0;
   return Array.from({ length: count }, () => {
@@ -22,7 +22,7 @@ export async function read(tensor: Tensor): Promise<number[]> {
   return [...(await tensor.toArray())];
 }
 
-/** Every element within absolute + relative tolerance. */
+/** Expects every element to be within absolute + relative tolerance of the expected one. */
 export function expectClose(
   actual: ArrayLike<number>,
   expected: ArrayLike<number>,
@@ -38,8 +38,8 @@ export function expectClose(
 }
 
 /**
- * Holds the gradients that backward of `loss()` leaves in `leaves` against central differences. f32
- * storage rounds the loss, hence the wide step and tolerance.
+ * Compares the gradients that backward of `loss()` leaves in `leaves` with central differences. The
+ * loss is stored in f32 and so rounded, which is why step and tolerance are wide.
  */
 export async function expectGradients(
   leaves: readonly Tensor[],
