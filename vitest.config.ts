@@ -33,7 +33,7 @@ export default defineConfig({
   ssr: { resolve: { conditions: ['@shardweave/source'] } },
   test: {
     exclude: [...configDefaults.exclude, ...(isLong ? [] : ['**/*.long.test.ts'])],
-    globalSetup: ['tooling/vitest/temporary-root.ts'],
+    globalSetup: ['tooling/vitest/temporary-root.ts', 'tooling/vitest/generate-kernels.ts'],
     setupFiles: ['tooling/vitest/no-console.ts', 'tooling/vitest/token-cache.ts'],
     reporters: ['default', new PlainReporter()],
     pool: 'forks',
