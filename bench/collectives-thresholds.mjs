@@ -1,5 +1,5 @@
-// Sweeps the constants of the collectives package that are chosen by measurement, all values of one
-// in turns within one run. See bench/collectives/thresholds.mjs.
+// Measures the constants of the collectives package that are chosen by measurement. All values of
+// one constant are measured in turns within one run. See bench/collectives/thresholds.mjs.
 
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -76,7 +76,7 @@ async function sweep({ constant, file, values, transports, ...cells }) {
   }));
 }
 
-/** A row a transport, world size, operation and size; a column a value. */
+/** One row for each transport, world size, operation and size, and one column for each value. */
 function tableOf({ constant, values }, cells) {
   const labels = Object.keys(values);
   const placeOf = ({ transport, worldSize, operation, size }) =>

@@ -1,5 +1,5 @@
-// Bus bandwidth of the process groups, each transport, against Gloo, Open MPI and plain sockets in
-// one interleaved run: a table, a plot and JSON. The whole run takes some minutes.
+// Bus bandwidth of the process groups over each transport, beside Gloo, Open MPI and plain sockets,
+// in one interleaved run. It gives a table, a plot and JSON, and takes some minutes.
 
 import { randomBytes } from 'node:crypto';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -14,7 +14,7 @@ import { publish } from './figures/publish.mjs';
 import { endRecord, startRecord } from './figures/record.mjs';
 
 const KIB = 1024;
-const POWERS_OF_4 = Array.from({ length: 10 }, (_, i) => KIB * 4 ** i); // to 256 MiB
+const POWERS_OF_4 = Array.from({ length: 10 }, (_, i) => KIB * 4 ** i); // up to 256 MiB
 const FULL = { sizes: [4, ...POWERS_OF_4], rounds: 7 };
 const QUICK = { sizes: [4, 64 * KIB, 1024 * KIB, 16 * 1024 * KIB], rounds: 5 };
 const UNITS = { '': 1, B: 1, KiB: KIB, MiB: KIB ** 2 };
@@ -71,12 +71,14 @@ try {
   rmSync(folder, { recursive: true, force: true });
 }
 
-/** The path of the plot that lies beside the report, if there is anything to draw. */
+/**
+ * Draws the plot beside the report and returns its path; undefined where there is nothing to draw.
+ */
 async function plotOf(run, path) {
   if (!run.cells.some(({ size, error }) => size > 4 && error === undefined)) {
     return undefined;
   }
-  const { drawPlot } = await import('./collectives/plot.mjs'); // its library takes a second
+  const { drawPlot } = await import('./collectives/plot.mjs'); // loading takes a second
   const plot = path.replace(/(\.md)?$/, '.svg');
   mkdirSync(dirname(path), { recursive: true });
   writeFileSync(plot, await drawPlot(run));

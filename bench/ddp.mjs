@@ -1,7 +1,7 @@
-// Bucketed gradients against an all-reduce for each parameter, and against PyTorch's
-// DistributedDataParallel over Gloo on the same bytes, in one interleaved run.
-// Usage: node bench/ddp.mjs [--ranks 2] [--rounds 5] [--steps 8] [--transports ws,shm] [--report
-// FILE]
+// Bucketed gradients beside one all-reduce per parameter, and beside PyTorch's
+// DistributedDataParallel over Gloo with the same bytes, in one interleaved run.
+// Usage: node bench/ddp.mjs [--ranks 2] [--rounds 5] [--steps 8] [--transports ws,shm]
+//   [--report FILE]
 
 import { spawn, spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -16,10 +16,11 @@ import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
-const PYTHON = '/usr/bin/python3'; // Debian's, which sees Debian's packages
+const PYTHON = '/usr/bin/python3'; // Debian's Python, which finds Debian's packages
 const MIB = 2 ** 20;
 /**
- * 76 parameters, 21 MiB of gradients: several buckets of PyTorch's usual shape, at a smaller cap.
+ * A GPT of 76 parameters with 21 MiB of gradients. That makes several buckets of the shape that
+ * PyTorch's usually have, at a smaller cap.
  */
 const GPT = { vocab_size: 2048, n_positions: 64, n_embd: 256, n_layer: 6, n_head: 4 };
 const SIZES = { firstBucketBytes: MIB, bucketCapBytes: 4 * MIB };
@@ -77,7 +78,8 @@ Object.assign(record, {
   numBuckets: shape.numBuckets,
   bytes: shape.bytes,
   torchVersion,
-  // Communication alone, and steps of a GPT, in ms: by transport, then by mode.
+  // Times in ms, of communication alone and of steps of a GPT. The first key is the transport, the
+  // second the mode.
   alone: byTransport('shapes', 'communicationMs', ['naive', 'bucketed']),
   step: byTransport('gpt', 'stepMs', ['local', 'naive', 'bucketed']),
   torch:
@@ -86,7 +88,8 @@ Object.assign(record, {
 publish(flags.report, reportText(), record);
 
 /**
- * The rank's script with the packages' sources in one file, where Node finds what is not bundled.
+ * Bundles the rank's script with the packages' sources into one file, placed where Node finds what
+ * is not bundled.
  */
 async function bundle() {
   const outfile = fileURLToPath(new URL('.shardweave/ddp-rank.mjs', import.meta.url));
@@ -126,7 +129,7 @@ async function torch(shapes, round) {
   return firstLine(specs.map((spec) => [PYTHON, [script, spec]]));
 }
 
-/** Runs all processes to their ends; what the first one printed. */
+/** Runs all processes to their ends, and returns what the first one printed. */
 async function firstLine(commands) {
   const runs = commands.map(
     ([file, args]) =>
@@ -159,7 +162,7 @@ function freePort() {
   });
 }
 
-/** The shapes of GPT-2's parameters, tied head. */
+/** The shapes of GPT-2's parameters, with a tied head. */
 function shapesOf({ vocab_size: V, n_positions: T, n_embd: C, n_layer: L }) {
   const block = [[C], [C], [C, 3 * C], [3 * C], [C, C], [C]];
   const mlp = [[C], [C], [C, 4 * C], [4 * C], [4 * C, C], [C]];

@@ -1,6 +1,7 @@
-// Rank-order sums of @shardweave/dtypes: in WebAssembly over copies, in place in a memory of
-// threads, and a loop over Float32Arrays. One process, contenders in turn; bests and medians. Needs
-// the built packages. Usage: node bench/dtypes.mjs [--rounds 20] [--report FILE]
+// Sums over ranks by @shardweave/dtypes: in WebAssembly over copies, in place in a memory that
+// threads share, and by a loop over Float32Arrays. It runs in one process with contenders in turn,
+// and reports best and median. It needs the built packages.
+// Usage: node bench/dtypes.mjs [--rounds 20] [--report FILE]
 
 import { parseArgs } from 'node:util';
 import { byteSize, IN_PLACE_SCRATCH_BYTES, Reducer } from '../packages/dtypes/dist/index.js';
@@ -12,7 +13,7 @@ const MIB = 2 ** 20;
 const NUM_PARTS = 2;
 const PART_BYTES = 4 * MIB;
 const DTYPES = ['f32', 'bf16', 'f16'];
-const WARM_UP_ROUNDS = 3; // code is compiled
+const WARM_UP_ROUNDS = 3; // until the code is compiled
 const PAGE_BYTES = 64 * 1024;
 
 const { values: flags } = parseArgs({
@@ -60,7 +61,7 @@ Object.assign(record, {
 });
 publish(flags.report, report(), record);
 
-/** Interleaved: each round runs every contender once. */
+/** Measures in turns: each round runs every contender once. */
 async function measure(dtype) {
   fill(dtype);
   const samples = Object.fromEntries(Object.keys(contenders).map((name) => [name, []]));
@@ -86,7 +87,7 @@ function addInLoop(a, b, sum) {
   }
 }
 
-/** Ones, so that nothing overflows and no value is slow to add. */
+/** Fills buffers with ones, so that nothing overflows and no value is slow to add. */
 function fill(dtype) {
   const bits = { f32: 0x3f800000, bf16: 0x3f80, f16: 0x3c00 }[dtype];
   const Words = byteSize(dtype) === 4 ? Uint32Array : Uint16Array;

@@ -1,4 +1,4 @@
-// Renders the figures of all READMEs from the newest reports; every bench with --report into
+// Renders the figures of all READMEs from the newest reports. Every bench whose --report is in
 // bench/reports does the same. Usage: node bench/figures.mjs
 import { renderReadmes } from './figures/readmes.mjs';
 

@@ -1,6 +1,6 @@
 // What each rank of a sharded GPT holds, by tag and phase: the ledger of real training steps over 1
-// to 8 ranks of one process, beside the formulas of docs/memory-model.md. Ends with code 1 where a
-// byte differs. Needs the built packages.
+// to 8 ranks in one process, beside the formulas of docs/memory-model.md. It ends with code 1 where
+// a byte differs. It needs the built packages.
 // Usage: node bench/fsdp-memory.mjs [--ranks 1,2,4,8] [--report FILE]
 
 import './relaxed-simd.mjs';
@@ -14,7 +14,7 @@ import { memoryBlock } from './figures/memory-block.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
 
-const ROWS = 2; // a rank
+const ROWS = 2; // for each rank
 const SHAPE = { vocab: 256, seq: 32, width: 64, layers: 4, heads: 4 };
 const TAGS = ['parameter', 'optimizer', 'gathered', 'gradient', 'activation', 'staging'];
 const PHASES = ['idle', 'afterForward', 'peak', 'afterStep'];
@@ -58,7 +58,7 @@ publish(flags.report, `${title}\n\n${memoryBlock(record)}`, record);
 
 // ---- measured ----------------------------------------------------------------------------------
 
-/** Bytes by phase and tag, for each rank. */
+/** The bytes by phase and tag of each rank. */
 function measure(worldSize, precision, isResharding) {
   const groups = createMemoryGroup(worldSize);
   return Promise.all(
@@ -70,7 +70,7 @@ function measure(worldSize, precision, isResharding) {
         ...precision.options,
       });
       const optimizer = new AdamW(model.parameters(), { lr: 1e-3 });
-      await step(model, optimizer); // optimizer state comes with the first step
+      await step(model, optimizer); // the first step makes the optimizer's state
       const phases = { idle: device.ledger.live() };
       device.ledger.resetPeak();
       await step(model, optimizer, () => {
@@ -108,7 +108,7 @@ async function step(model, optimizer, afterForward = () => {}) {
   const ids = Int32Array.from({ length: ROWS * seq }, (_, i) => (i * 7) % vocab);
   await device.scope(async () => {
     const [x, y] = [device.tensor(ids, [ROWS, seq]), device.tensor(ids, [ROWS, seq])];
-    // A scope of its own, so that the graph alone holds the logits.
+    // The forward has a scope of its own, so that only the graph holds the logits.
     const loss = await device.scope(async () => mean(await model.call(x, { targets: y })));
     afterForward();
     await loss.backward();
@@ -162,7 +162,7 @@ function activations(e) {
   const block = attention + e * n * 10 * C + 8 * n;
   const head = e * n * 2 * C + 4 * n * V + 8 * n + 4 * n;
   const inputs = 8 * n + 4 + 4 * T;
-  const running = inputs + 4; // and what backward starts from
+  const running = inputs + 4; // and the gradient that backward starts from
   const below = running + (L - 1) * block;
   return {
     afterForward: inputs + L * block + head,

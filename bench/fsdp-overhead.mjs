@@ -1,6 +1,7 @@
-// What FullyShardedDataParallel costs where there is nothing to share: a training step of a GPT
-// wrapped at world size 1 over the same step plain, and plain with packed parameters. One process,
-// steps of all three in turn; bests and medians. Needs the built packages.
+// What FullyShardedDataParallel costs where there is nothing to share. A training step of a GPT
+// that is wrapped at world size 1 is compared with the same step without a wrapper, and with packed
+// parameters. All three take turns in one process; it reports best and median. It needs the built
+// packages.
 // Usage: node bench/fsdp-overhead.mjs [--rounds 30] [--threads 1] [--report FILE]
 
 import './relaxed-simd.mjs';
@@ -15,13 +16,13 @@ import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 import { GPT } from './gpt-shape.mjs';
 
-// The small shape's kernels cost next to nothing: what is left is the host's work.
+// The kernels of the small shape cost next to nothing, so its time is the host's work.
 const SHAPES = {
   small: { vocab: 32, seq: 8, width: 16, layers: 8, heads: 2, batch: 1 },
   bench: GPT,
 };
 const KINDS = ['plain', 'packed', 'wrapped'];
-const WARM_UP_STEPS = 5; // pools fill, code is compiled
+const WARM_UP_STEPS = 5; // until pools are full and the code is compiled
 
 const { values: flags } = parseArgs({
   options: {
@@ -42,7 +43,9 @@ await endRecord(record);
 Object.assign(record, { rounds, rows });
 publish(flags.report, report(), record);
 
-/** Interleaved: each round runs one step of every kind, in an order that turns. */
+/**
+ * Measures in turns: each round runs one step of every kind, beginning with another one each time.
+ */
 async function measure(name, shape) {
   const runs = KINDS.map((kind) => ({ ...training(shape, kind), samples: [] }));
   for (let i = 0; i < WARM_UP_STEPS; i++) {
@@ -103,7 +106,7 @@ function training(shape, kind) {
       await loss.backward();
       await optimizer.step();
       optimizer.zeroGrad();
-      await loss.item(); // waits for all of it
+      await loss.item(); // waits for the whole step
     });
   const dispose = async () => {
     device.dispose();

@@ -1,9 +1,8 @@
-// What a cache of keys and values saves: a text of so many tokens from a random Llama, each token
-// with what the cache holds and with everything run anew. In f32 both say the same. Fails where the
-// cache makes it less than five times as fast. Needs the built packages.
+// What a cache of keys and values saves. A random Llama writes a text of some length, once with a
+// cache and once running everything anew for each token. In f32 both texts are the same. It fails
+// where the cache makes it less than five times as fast. It needs the built packages.
 // Usage: node bench/generate.mjs [--tokens 256] [--dtypes f32,bf16] [--rounds 3] [--width 256]
-// [--layers 6]
-//   [--vocab 4096] [--threads 1] [--report FILE]
+//   [--layers 6] [--vocab 4096] [--threads 1] [--report FILE]
 
 import './relaxed-simd.mjs';
 import { parseArgs } from 'node:util';
@@ -15,7 +14,7 @@ import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
 const PROMPT = [1, 2, 3, 4, 5, 6, 7, 8];
-const WARM_UP_TOKENS = 4; // pools fill, code is compiled
+const WARM_UP_TOKENS = 4; // until pools are full and the code is compiled
 const LEAST_RATIO = 5;
 
 const { values: flags } = parseArgs({
@@ -50,8 +49,8 @@ const rows = [];
 for (const dtype of flags.dtypes.split(',')) {
   model.to(dtype);
   const [held, anew] = [await measure(true), await measure(false)];
-  // 16 bits round what one row and many rows are summed to in other orders, and a text may part
-  // there.
+  // In 16 bits, one row and many rows add up in different orders and round differently, so the
+  // texts may diverge.
   if (dtype === 'f32' && held.text !== anew.text) {
     throw new Error('The text with a cache is not the one without.');
   }
@@ -69,7 +68,7 @@ if (times.some(({ ratio }) => ratio < LEAST_RATIO)) {
   process.exitCode = 1;
 }
 
-/** A text and its times, in ms: all of it, and its last token alone. */
+/** A text and its times in ms: of the whole text, and of its last token. */
 async function measure(isHeld) {
   await say(isHeld, WARM_UP_TOKENS);
   const rounds = [];

@@ -1,5 +1,5 @@
-// The GPTs that every engine trains: GPT-2's blocks, f32, AdamW. BENCH_MODEL in the environment
-// picks one, which run.mjs sets for all engines.
+// The GPTs that every engine trains: blocks as in GPT-2, f32, AdamW. BENCH_MODEL in the environment
+// chooses one; run.mjs sets it for all engines.
 
 export const MODELS = {
   small: { vocab: 256, seq: 128, width: 128, layers: 4, heads: 4, batch: 8, lr: 1e-3 },
@@ -10,7 +10,7 @@ export const MODELS = {
 export const GPT = MODELS[process.env.BENCH_MODEL ?? 'small'];
 export const TOKENS = GPT.batch * GPT.seq;
 
-/** Token ids and targets of one step, the same for every engine. */
+/** The token ids and targets of a step, which are the same for every engine. */
 export function tokens() {
   const at = (i) => (i * 7 + 3 * (i >> 4)) % GPT.vocab;
   return {
@@ -19,7 +19,10 @@ export function tokens() {
   };
 }
 
-/** Name, shape and initial values of each parameter, by a linear congruence; tied head. */
+/**
+ * Name, shape and initial values of each parameter. Values come from a linear congruence, and the
+ * head is tied.
+ */
 export function parameters() {
   const { width: C, vocab, seq, layers } = GPT;
   let state = 1;
@@ -55,7 +58,7 @@ export function parameters() {
   return found;
 }
 
-/** Parameters of a model; its head is its table of tokens. */
+/** The number of parameters of a model whose head is its token table. */
 export function parameterCount({ vocab, seq, width, layers }) {
   return (vocab + seq) * width + layers * (12 * width * width + 13 * width) + 2 * width;
 }

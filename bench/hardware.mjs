@@ -1,8 +1,8 @@
-// A GPU beside PyTorch on it: products, attention, copies and whole training steps, every engine a
-// process, timed in turn. tooling/gpu carries it to a machine with a GPU; `--scale tiny` tries it
-// on any, PyTorch on the CPU. Usage: node bench/hardware.mjs [--scale full|tiny] [--parts
-// copy,products,attention,steps] [--rounds N]
-//   [--python PYTHON] [--peak TFLOPS] [--report FILE]
+// A GPU beside PyTorch on it: matrix products, attention, copies and whole training steps. Every
+// engine is a process, and they are timed in turn. tooling/gpu carries this bench to a machine with
+// a GPU. `--scale tiny` tries it on any machine, with PyTorch on the CPU.
+// Usage: node bench/hardware.mjs [--scale full|tiny] [--parts copy,products,attention,steps]
+//   [--rounds N] [--python PYTHON] [--peak TFLOPS] [--report FILE]
 
 import { readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
@@ -18,7 +18,7 @@ const { values: flags } = parseArgs({
     parts: { type: 'string', default: 'copy,products,attention,steps' },
     rounds: { type: 'string', default: '5' },
     python: { type: 'string', default: 'python3' },
-    // The f32 rate of an H100 SXM without matrix units.
+    // The f32 rate of an H100 SXM without its matrix units.
     peak: { type: 'string', default: '67' },
     report: { type: 'string' },
   },
@@ -77,7 +77,10 @@ Object.assign(record, { engines: engines.map(({ key, name }) => ({ key, name }))
 publish(flags.report, report(), record);
 process.exitCode = rows.some(({ times }) => times[OURS] === undefined) ? 1 : 0;
 
-/** What a part measures. `perStep` is how often a step of GPT-2 has a product, where it has it. */
+/**
+ * The tasks of a part. `perStep` is how often a step of GPT-2 has this product; other tasks lack
+ * it.
+ */
 function tasksOf(part) {
   switch (part) {
     case 'copy': {
@@ -154,7 +157,8 @@ function attentions() {
       [false, true].map((isBackward) => ({
         task: 'attention',
         name: `attention of ${label}${isBackward ? ', and backward' : ''}, ${precision}`,
-        // Half of the scores are seen; backward makes them again and has four products more.
+        // A causal mask leaves half of the scores. Backward computes them again and has four more
+        // products.
         flop: (isBackward ? 3.5 : 1) * 2 * BATCH * shape.heads * SEQ * SEQ * shape.dim,
         ...shape,
         batch: BATCH,
@@ -195,7 +199,7 @@ function rateOf({ flop, bytes }, ms) {
   return flop === undefined ? '' : `${(flop / ms / 1e9).toFixed(2)} TFLOP/s`;
 }
 
-/** All products of a step of GPT-2 together, of the chip's f32 rate. */
+/** The rate of all products of a step of GPT-2 together, and its share of the chip's f32 rate. */
 function overall() {
   return ['fp32', 'fp16'].flatMap((precision) => {
     const all = rows.filter(

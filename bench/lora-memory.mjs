@@ -1,8 +1,9 @@
-// What a process of a LoRA run takes: the command trains adapters beside a base in bf16, random
-// values of a shape of bench/shapes, sharded over 1 and 2 processes over ws. Most resident bytes of
-// each process (VmHWM, so on Linux alone) beside its ledger and the formulas of
-// docs/memory-model.md. Needs the built packages. Usage: node bench/lora-memory.mjs [--shape
-// smollm2-135m] [--ranks 1,2] [--steps 3] [--precision bf16] [--report FILE]
+// What a process of a LoRA run takes. The command trains adapters beside a base in bf16, which has
+// random values in a shape of bench/shapes and is sharded over 1 and 2 processes over ws. It
+// compares the most resident bytes of each process (VmHWM, so on Linux only) with the process's
+// ledger and with the formulas of docs/memory-model.md. It needs the built packages.
+// Usage: node bench/lora-memory.mjs [--shape smollm2-135m] [--ranks 1,2] [--steps 3]
+//   [--precision bf16] [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
@@ -46,7 +47,7 @@ await endRecord(record);
 Object.assign(record, { flags, rows });
 publish(flags.report, report(), record);
 
-/** What each rank reports, and the most that its process held. */
+/** What each rank reports, and the most bytes that its process held. */
 async function measure(ranks) {
   const out = mkdtempSync(join(tmpdir(), 'lora-memory-'));
   const args = [
@@ -79,7 +80,7 @@ async function measure(ranks) {
   }
   const summary = JSON.parse(readFileSync(join(out, 'run', 'summary.json'), 'utf8'));
   rmSync(out, { recursive: true });
-  // Processes are started in rank order, and their ids grow.
+  // Processes are started in rank order, so their ids grow with the rank.
   const processes = [...most].sort(([a], [b]) => a - b).map(([, bytes]) => bytes);
   return summary.ranks.map(({ rank, peakBytes }) => ({
     rank,
@@ -88,7 +89,10 @@ async function measure(ranks) {
   }));
 }
 
-/** Bytes at rest of base and adapters, and what is gathered at most: the root and one block. */
+/**
+ * The bytes at rest of base and adapters, and the most that is gathered at once: the root and one
+ * block.
+ */
 async function predict(ranks) {
   const backend = await createCpuBackend({ threads: 1 });
   const device = new Device(backend);
@@ -131,7 +135,7 @@ function statusOf(pid) {
   try {
     return readFileSync(`/proc/${pid}/status`, 'utf8');
   } catch {
-    return ''; // it ended meanwhile
+    return ''; // the process has ended
   }
 }
 

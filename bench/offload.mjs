@@ -1,12 +1,14 @@
-// What resting off the device costs: a training step of a GPT under OffloadModel, on the host and
-// the disk tier, over the same step resident, by batch size; how much of a delay in every read is
-// hidden; the disk tier over plain files that are written, synced and read in the same order; a
-// model whose state is ten times the device's budget; and the optimizer's step streamed through a
-// WebGPU device over the same step by cpu kernels on the host, where the state rests. One process,
-// contenders in turn; bests and medians. Needs the built packages.
-// Usage: node bench/offload.mjs [--only cost,hidden,tight,disk,optimizer] [--rounds 10] [--threads
-// 2]
-//   [--delay 20] [--report FILE]
+// What it costs to rest off the device. The parts are:
+// - cost: a training step of a GPT under OffloadModel, on the host and the disk tier, beside the
+//   same step resident, by batch size
+// - hidden: how much of a delay in every read is hidden
+// - tight: a model whose state is ten times the device's budget
+// - disk: the disk tier beside plain files that are written, synced and read in the same order
+// - optimizer: the optimizer's step streamed through a WebGPU device, beside the same step by cpu
+//   kernels on the host, where the state rests
+// Contenders take turns in one process; it reports best and median. It needs the built packages.
+// Usage: node bench/offload.mjs [--only cost,hidden,tight,disk,optimizer] [--rounds 10]
+//   [--threads 2] [--delay 20] [--report FILE]
 
 import './relaxed-simd.mjs';
 import { constants, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
@@ -37,10 +39,10 @@ const CONFIG = {
 };
 const BATCHES = [1, 4, 16];
 const KINDS = ['resident', 'host', 'disk'];
-const WARM_UP_STEPS = 3; // the order of slices is learnt, pools and buffers fill
+const WARM_UP_STEPS = 3; // until the order of slices is learned and pools are full
 const DISK_KEYS = 8;
 const DISK_KEY_BYTES = 4 * 2 ** 20;
-const AT_ONCE = 4; // the store's default
+const AT_ONCE = 4; // what the store does by default
 
 const { values: flags } = parseArgs({
   options: {
@@ -55,7 +57,7 @@ const rounds = Number(flags.rounds);
 const delayMs = Number(flags.delay);
 const parts = flags.only.split(',');
 const record = await startRecord('bench/offload.mjs');
-// Not the system's folder for temporary files, which may lie in memory.
+// The system's folder for temporary files may be in memory, so this one is used.
 const scratch = join(import.meta.dirname, '.shardweave');
 mkdirSync(scratch, { recursive: true });
 const folder = mkdtempSync(join(scratch, 'offload-'));
@@ -113,7 +115,7 @@ async function cost(batch) {
 }
 
 /**
- * The peak of a device that may hold a tenth of the model's state, and whether losses stay the
+ * The peak of a device whose limit is a tenth of the model's state, and whether losses stay the
  * same.
  */
 async function tenthOfItsState() {
@@ -157,7 +159,7 @@ async function tenthOfItsState() {
   return { stateBytes, budget, runs };
 }
 
-/** Every read of a parameter takes delayMs longer, which costs no core. */
+/** Makes every read of a parameter take delayMs longer, which occupies no core. */
 async function hiddenDelay(batch) {
   let isDelayed = false;
   let reads = 0;
@@ -187,8 +189,8 @@ async function hiddenDelay(batch) {
 }
 
 /**
- * Milliseconds of an optimizer's step with all state in host memory, by the device that computes
- * it.
+ * The milliseconds of an optimizer's step with all state in host memory, for each device that
+ * computes it.
  */
 async function optimizerSteps() {
   const adapter = await openNodeGpu().requestAdapter();
@@ -206,7 +208,7 @@ async function optimizerSteps() {
       await pass();
       const ms = await timed(stepOptimizer);
       if (round > 0) {
-        samples.push(ms); // the first compiles and fills pools
+        samples.push(ms); // the first step compiles and fills pools
       }
     }
   }
@@ -262,10 +264,10 @@ async function training(kind, batch, given, kernels = backend) {
 }
 
 /**
- * Milliseconds to write and to read the same bytes: the store, and plain files in the store's
- * order, which is the older of two files of each key written over in place, four at once, and at
- * the end, where asked for, all of them and their folder synced. What is left of the difference are
- * checksums, pieces and the list of a commit.
+ * The milliseconds to write and to read the same bytes by the store and by plain files. The plain
+ * files follow the order of the store: the older of two files of each key is overwritten in place,
+ * four at once, and at the end all of them and their folder are synced where that is asked for. The
+ * rest of the difference is due to checksums, pieces and the list that a commit writes.
  */
 async function diskRates() {
   const values = Array.from({ length: DISK_KEYS }, (_, i) =>
@@ -296,7 +298,7 @@ async function diskRates() {
       for (const [name, body] of Object.entries(bodies)) {
         const ms = await timed(body);
         if (round >= 0) {
-          samples[name].push(ms); // before, the files come to be
+          samples[name].push(ms); // earlier rounds create the files
         }
       }
     }
@@ -319,7 +321,7 @@ async function writePlain(pathOf, values, { directory, fsync }) {
   await handle.close();
 }
 
-/** All files, AT_ONCE of them at a time. */
+/** Opens all files, AT_ONCE of them at a time. */
 async function eachFile(pathOf, mode, use) {
   let next = 0;
   const lane = async () => {

@@ -1,8 +1,8 @@
-// How much of a delay injected into every collective the schedule hides, apart from what cores are
-// busy with: a device that sleeps through its matrix products stands for computation, so neither it
-// nor the delay costs a core. Two ranks of one process, a GPT of six blocks. Needs the built
-// packages. Usage: node bench/overlap-schedule.mjs [--delay 60] [--product 20] [--rounds 3]
-// [--report FILE]
+// How much of a delay in every collective the schedule hides, apart from what the cores are busy
+// with. A device that sleeps through its matrix products stands in for computation, so neither
+// computation nor the delay occupies a core. There are two ranks in one process with a GPT of six
+// blocks. It needs the built packages.
+// Usage: node bench/overlap-schedule.mjs [--delay 60] [--product 20] [--rounds 3] [--report FILE]
 
 import { parseArgs } from 'node:util';
 import { createMemoryGroup, withDelay } from '../packages/collectives/dist/index.js';
@@ -15,7 +15,7 @@ import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
 const SHAPE = { vocab_size: 37, n_positions: 8, n_embd: 12, n_layer: 6, n_head: 2 };
-const WARM_UP_STEPS = 2; // the first learns the order of units
+const WARM_UP_STEPS = 2; // the first step learns the order of units
 const STEPS = 4;
 const CASES = [
   { name: 'each unit reduced alone', options: { bucketCapMb: 0 } },
@@ -49,8 +49,8 @@ for (const { name, options } of CASES) {
   const [t0, t1] = [timesOf(plain).median, timesOf(delayed).median];
   const exposed = t1 - t0;
   const total = last.calls * delayMs;
-  // The first gather and the last reduction: nothing of the step is before the one or after the
-  // other.
+  // Nothing can hide the first gather and the last reduction: the step has nothing before the one
+  // and nothing after the other.
   const bare = 2 * delayMs;
   rows.push([
     name,
@@ -82,7 +82,7 @@ const text = [
 ].join('\n\n');
 publish(flags.report, text, record);
 
-/** Steps of rank 0, and its gathers and reductions in each. */
+/** The steps of rank 0, and the gathers and reductions in each. */
 async function run(delay, options) {
   const backend = createReferenceBackend();
   const groups = createMemoryGroup(2);
@@ -138,8 +138,8 @@ function count(groups) {
 }
 
 /**
- * `inner` behind a queue, on which matrix products sleep: each to the end that it would have on a
- * device of its own, so that timers that are late don't add up.
+ * Puts a queue before `inner` in which matrix products sleep. Each one sleeps until the time at
+ * which it would end on a device of its own, so that late timers do not add up.
  */
 function sleeping(inner) {
   let tail = Promise.resolve();

@@ -1,8 +1,8 @@
-// How much of a delay injected into every collective a training step hides. Runs the built trainer
-// with and without it in turn; hidden = 1 - (T_delay - T_0) / sum of delays, of all collectives and
-// of those that computation can cover.
-// Usage: node bench/overlap.mjs [--delay 100] [--rounds 3] [--steps 8] [--report FILE] [-- trainer
-// flags]
+// How much of a delay in every collective a training step hides. It runs the built trainer with and
+// without the delay in turn. The hidden share is 1 - (T_delay - T_0) / sum of delays, once over all
+// collectives and once over those that computation can cover.
+// Usage: node bench/overlap.mjs [--delay 100] [--rounds 3] [--steps 8] [--report FILE]
+//   [-- trainer flags]
 
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -17,10 +17,10 @@ import { table } from './figures/table.mjs';
 const TRAINER = fileURLToPath(new URL('../apps/trainer/dist/main.js', import.meta.url));
 // The first steps learn the order of units, fill pools and compile.
 const WARM_UP_STEPS = 3;
-// Collectives of a step that nothing can hide: the first gather, before which there is only the
-// optimizer's step; the last unit's reduction, after which there is nothing of backward; the norm's
-// sum, which waits for that, and for which the optimizer waits; the loss's sum at the end.
-// overlap.test.ts of fsdp has the schedule.
+// Four collectives of a step cannot be hidden. Before the first gather there is only the
+// optimizer's step. After the last unit's reduction nothing of backward is left. The sum of the
+// norm waits for that reduction, and the optimizer waits for the sum. The sum of the loss comes at
+// the end. The schedule is in overlap.test.ts of fsdp.
 const NUM_BARE = 4;
 
 const { values: flags, positionals } = parseArgs({

@@ -1,8 +1,9 @@
-// What `plan` says a step takes beside what it takes: runs of some kinds with --check, which times
-// the kernels of the dry step and the link when the run is over, in rounds one after the other.
-// Fails where the median of a run's steps is more than a quarter off. Needs the built packages.
-// Usage: node bench/plan-time.mjs [--rounds 2] [--steps 8] [--only NAME] [--script FILE] [--report
-// FILE]
+// What `plan` predicts for the time of a step, beside the time that it takes. The bench runs some
+// commands with --check, which times the kernels of the dry step and the link once the run is over,
+// in several rounds. It fails where the prediction differs from the median of a run's steps by more
+// than a quarter. It needs the built packages.
+// Usage: node bench/plan-time.mjs [--rounds 2] [--steps 8] [--only NAME] [--script FILE]
+//   [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -14,12 +15,12 @@ import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
 const MOST_PERCENT = 25;
-/** The first steps fill pools and compile. */
+/** The first steps fill pools and compile, so they are not timed. */
 const UNTIMED_STEPS = 2;
 const ROOT = join(import.meta.dirname, '..');
 const TEXT = join(ROOT, 'tooling/reference/data/tiny/text.txt');
 
-/** 29 M and 27 M parameters, of the shape of their families. */
+/** Models of 29 M and 27 M parameters in the shapes of their families. */
 const MODELS = {
   gpt2: {
     ...{ model_type: 'gpt2', vocab_size: 8192, n_positions: 256 },
@@ -85,7 +86,7 @@ if (runs.some(({ percent }) => Math.abs(percent) > MOST_PERCENT)) {
   process.exitCode = 1;
 }
 
-/** Runs the command: milliseconds of a step, as planned and as taken. */
+/** Runs the command, and returns the milliseconds of a step as planned and as taken. */
 async function train(line) {
   const out = join(folder, 'run');
   const model = /--model (llama)/.test(line)

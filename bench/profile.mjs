@@ -1,8 +1,8 @@
-// Where a training step's time goes on the CPU device: by kernel and by shape of product, beside
-// what this machine's products and copies reach by themselves. Every step issues the same kernels,
-// and each is given the least time that it took in any of them, so that a loaded machine's profile
-// still says something. Usage: node bench/profile.mjs [--model small|26m|124m] [--threads 2]
-// [--steps 5] [--plain]
+// How the time of a training step on the CPU device divides among kernels and shapes of products,
+// beside the rates that products and copies reach on this machine by themselves. Every step issues
+// the same kernels. Each kernel counts with the least time that it took in any step, so that a
+// profile from a loaded machine is still useful.
+// Usage: node bench/profile.mjs [--model small|26m|124m] [--threads 2] [--steps 5] [--plain]
 
 import './relaxed-simd.mjs';
 import { parseArgs } from 'node:util';
@@ -27,7 +27,7 @@ const backend = await createCpuBackend({
 });
 const device = new Device(backend);
 
-/** What ran in the step: of each product its shape, of every other kernel a name. */
+/** What ran in the step: a product with its shape, any other kernel with its name. */
 const events = [];
 const products = [];
 const run = backend.run.bind(backend);
@@ -95,7 +95,7 @@ async function prepareStep() {
     });
 }
 
-/** GFLOP/s of a product of 1,024, best of some. */
+/** The best rate of some products of size 1,024, in GFLOP/s. */
 async function productRate() {
   const size = 1024;
   const [a, b, out] = [0, 1, 2].map(() => view(size * size));
@@ -114,7 +114,7 @@ async function productRate() {
   return (2 * size ** 3) / ms / 1e6;
 }
 
-/** GB/s read and written by copies beyond the caches. */
+/** The rate at which copies larger than the caches read and write, in GB/s. */
 async function copyRate() {
   const size = 1 << 25;
   const [from, to] = [view(size), view(size)];
@@ -184,7 +184,7 @@ function flopOf({ m, n, k, batch }) {
   return 2 * m * n * k * batch[0] * batch[1];
 }
 
-/** Calls and time by key, the longest first. */
+/** Calls and time of each key, beginning with the longest time. */
 function tally(list, keyOf) {
   const found = new Map();
   for (const event of list) {

@@ -1,5 +1,5 @@
-// Imported by whoever measures the CPU device: Node 20 has relaxed SIMD behind a flag of V8, and
-// the command of apps/trainer sets it too.
+// Whatever measures the CPU device imports this. Node 20 has relaxed SIMD behind a flag of V8,
+// which the command of apps/trainer sets too.
 
 import { setFlagsFromString } from 'node:v8';
 

@@ -1,11 +1,10 @@
-// Measures matrix products and a small GPT's training step against the field, in one run: every
-// engine is a process of its own, all of them kept open, timed in turn. Best and median times, and
-// ratios. The task lora takes a shape of bench/shapes with adapters on all linear layers, for
-// engines that have it:
+// Measures matrix products and the training step of a small GPT beside other engines in one run.
+// Every engine is a process; all of them stay open and are timed in turn. It reports best and
+// median times, and ratios. The task lora takes a shape of bench/shapes with adapters on all linear
+// layers, for engines that can do that:
 //   node bench/run.mjs --tasks lora --shape smollm2-135m --engines shardweave-cpu,torch
 // Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--shape NAME]
-// [--engines a,b]
-//   [--rounds N] [--report FILE]
+//   [--engines a,b] [--rounds N] [--report FILE]
 
 import { existsSync, readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
@@ -17,20 +16,24 @@ import { table } from './figures/table.mjs';
 import { MODELS, parameterCount } from './gpt-shape.mjs';
 
 const SIZES = [256, 512, 1024];
-/** Adapters on all linear layers: their rank, rows and tokens of a step, learning rate. */
+/**
+ * Adapters on all linear layers: their rank, the rows and tokens of a step, and the learning rate.
+ */
 const LORA = { rank: 16, shape: [2, 256], lr: 1e-4 };
 const LAYOUTS = ['NN', 'NT', 'TN'];
-/** An engine whose samples of a product took this long has no further one, after three of them. */
+/**
+ * An engine whose samples of a product have taken this long gets no further one after its third.
+ */
 const MAX_TASK_MS = 8000;
 
-/** Debian's, which its python3-torch is for. */
+/** Debian's Python, for which its python3-torch is made. */
 const PYTHON = '/usr/bin/python3';
 const ENGINES = {
   'shardweave-cpu': ['node', 'engines/shardweave.mjs', 'cpu', '2'],
   'shardweave-cpu-1': ['node', 'engines/shardweave.mjs', 'cpu', '1'],
   'jax-wasm': ['node', 'engines/jax.mjs', 'wasm'],
   'tfjs-wasm': ['node', 'engines/tfjs.mjs', 'wasm'],
-  // Which of the two is the faster differs from machine to machine.
+  // Either of the next two may be the faster one, depending on the machine.
   torch: [PYTHON, 'engines/pytorch.py', '2'],
   'torch-1': [PYTHON, 'engines/pytorch.py', '1'],
   'shardweave-webgpu': ['node', 'engines/shardweave.mjs', 'webgpu'],
@@ -92,11 +95,11 @@ function shapeConfig() {
   return JSON.parse(readFileSync(file, 'utf8'));
 }
 
-/** Bytes of the CPU device's kernels, which a page loads with the package. */
+/** The bytes of the CPU device's kernels, which a page loads with the package. */
 function kernelBytes() {
   const file = new URL('../packages/tensor-core/src/generated/cpu-plain.ts', import.meta.url);
   if (!existsSync(file)) {
-    return undefined; // a pack for another machine has builds alone
+    return undefined; // a pack for another machine has only builds
   }
   const [, base64] = /['"`]([A-Za-z0-9+/=]{1000,})['"`]/.exec(readFileSync(file, 'utf8'));
   return Buffer.from(base64, 'base64').byteLength;

@@ -1,9 +1,9 @@
-// What saves cost: a run of GPT-2 124M that is saved every ten steps over the same run without
-// saves, in turn, from the end of one step to the end of another with two saves between; and the
-// rate of the disk under them. Fails where saves make a run more than five per cent longer. Needs
-// the built packages. Usage: node bench/saves.mjs [--model gpt2] [--batch 4] [--seq 128] [--rounds
-// 2] [--strategy single]
-//   [--ranks 1] [--report FILE]
+// What saves cost. A run of GPT-2 124M that is saved every ten steps is compared with the same run
+// without saves, in turn, over a span of steps that contains two saves. It also measures the rate
+// of the disk. It fails where saves make a run more than five percent longer. It needs the built
+// packages.
+// Usage: node bench/saves.mjs [--model gpt2] [--batch 4] [--seq 128] [--rounds 2]
+//   [--strategy single] [--ranks 1] [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -17,7 +17,7 @@ import { table } from './figures/table.mjs';
 
 const EVERY = 10;
 /**
- * Steps that are timed: from the fifth on, when pools are full, until two saves have been written.
+ * The steps that are timed: from the fifth on, when pools are full, until two saves are written.
  */
 const [FIRST, LAST] = [5, 25];
 const MOST_PERCENT = 5;
@@ -37,7 +37,7 @@ const { values: flags } = parseArgs({
   },
 });
 const record = await startRecord('bench/saves.mjs');
-// Not the system's folder for temporary files, which may lie in memory.
+// The system's folder for temporary files may be in memory, so this one is used.
 const scratch = join(import.meta.dirname, '.shardweave');
 mkdirSync(scratch, { recursive: true });
 const folder = mkdtempSync(join(scratch, 'saves-'));
@@ -65,7 +65,10 @@ if (percent > MOST_PERCENT) {
   process.exitCode = 1;
 }
 
-/** Runs the command; the seconds between two steps, and what it told of its saves between them. */
+/**
+ * Runs the command. Returns the seconds between two steps, and what it reported about its saves
+ * between them.
+ */
 async function train(name, more) {
   const out = join(folder, name);
   const { model, batch, seq, strategy, ranks } = flags;
@@ -94,7 +97,7 @@ async function train(name, more) {
   return { seconds: (at(LAST) - at(FIRST)) / 1000, saves: own };
 }
 
-/** Plain writes of a mebibyte, and a sync behind them all. */
+/** The rate of plain writes of one mebibyte each, with one sync after all of them. */
 async function diskMibPerSecond() {
   const path = join(folder, 'rate');
   const bytes = new Uint8Array(MIB).fill(7);

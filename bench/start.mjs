@@ -1,8 +1,8 @@
-// What a run takes before its first step ends, and what its processes hold: the time to the header
-// and to the first step's line with the processor time of all processes, and the most resident
-// bytes of each (VmHWM, so on Linux alone), to the end of the run with its saves and its sample.
-// Needs the built packages. Usage: node bench/start.mjs [--case single,fsdp,offload,medium]
-// [--report FILE]
+// What a run takes until its first step ends, and what its processes hold. It measures the time to
+// the header and to the line of the first step, the processor time of all processes, and the most
+// resident bytes of each process (VmHWM, so on Linux only) until the run ends with its saves and
+// its sample. It needs the built packages.
+// Usage: node bench/start.mjs [--case single,fsdp,offload,medium] [--report FILE]
 
 import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
@@ -14,12 +14,15 @@ import { table } from './figures/table.mjs';
 
 const ROOT = join(import.meta.dirname, '..');
 const POLL_MS = 50;
-/** Clock ticks of Linux, which /proc counts processor time in. */
+/** Linux counts processor time in /proc in clock ticks, of which a second has this many. */
 const TICKS_PER_SECOND = 100;
-/** More than the first step itself that a start may take. */
+/** How many seconds a start may take besides its first step. */
 const MOST_START_SECONDS = 5;
 const MEDIUM_BUDGET = 1_200_000_000;
-/** 16 bytes an element of gpt2-medium's largest layer and of two blocks, and Node with its code. */
+/**
+ * The budget, 16 bytes per element of gpt2-medium's largest layer and of two blocks, and Node with
+ * its code.
+ */
 const MEDIUM_RESIDENT = MEDIUM_BUDGET + 1_240_000_000 + 300_000_000;
 const SMALL = ['--model', 'gpt2', '--batch', '2', '--seq', '64', '--steps', '2'];
 
@@ -51,7 +54,7 @@ const { values: flags } = parseArgs({
   },
 });
 const record = await startRecord('bench/start.mjs');
-// Not the system's folder for temporary files, which may lie in memory.
+// The system's folder for temporary files may be in memory, so this one is used.
 const scratch = join(import.meta.dirname, '.shardweave');
 mkdirSync(scratch, { recursive: true });
 const folder = mkdtempSync(join(scratch, 'start-'));
@@ -85,7 +88,7 @@ if (large.length > 0) {
   process.exitCode = 1;
 }
 
-/** Runs the command once; `cold`: without tokens from before. */
+/** Runs the command once. With the cache 'cold', tokens of earlier runs are deleted first. */
 async function run(name, cache) {
   if (cache === 'cold') {
     rmSync(join(folder, 'cache'), { recursive: true, force: true });
@@ -158,7 +161,7 @@ function read(pid, file) {
   try {
     return readFileSync(`/proc/${pid}/${file}`, 'utf8');
   } catch {
-    return ''; // it ended meanwhile
+    return ''; // the process has ended
   }
 }
 

@@ -1,8 +1,8 @@
-// Whether many steps stay as fast and as small as the first: a thousand of a small Llama with
-// adapters, the processor time of each hundred, and what the process, its heap and the device hold
-// behind it. Needs the built packages.
+// Whether many steps stay as fast and as small as the first. It runs a thousand steps of a small
+// Llama with adapters, and reports the processor time of each hundred, and what the process, its
+// heap and the device hold after them. It needs the built packages.
 // Usage: node bench/steady-steps.mjs [--steps 1000] [--width 96] [--layers 4] [--threads 1]
-// [--report FILE]
+//   [--report FILE]
 
 import './relaxed-simd.mjs';
 import { parseArgs } from 'node:util';
@@ -21,9 +21,9 @@ import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
-const SHAPE = [4, 64]; // rows, tokens
+const SHAPE = [4, 64]; // rows and tokens
 const VOCABULARY = 512;
-const WARM_UP_STEPS = 100; // code is compiled, pools fill
+const WARM_UP_STEPS = 100; // until the code is compiled and pools are full
 const PARTS = 10;
 
 const { values: flags } = parseArgs({

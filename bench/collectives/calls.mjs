@@ -1,4 +1,4 @@
-// One operation of one rank: its buffers, the call, and what must come out.
+// One operation of one rank: its buffers, the call, and the result that it must have.
 import { expectValues, fill, givenBy, sumOf, toleranceOf } from './pattern.mjs';
 
 /**

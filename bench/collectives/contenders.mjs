@@ -1,6 +1,7 @@
-// Who takes part. `ranksAre` says how a contender's ranks live; ours name an adapter (adapters/),
-// rivals a script (rivals/). `engine` goes to the adapter's engine: call options, memory; `connect`
-// to what joins the ranks. What `isExtra` runs only where it is asked for.
+// Who takes part. `ranksAre` says what the ranks of a contender are. Ours name an adapter
+// (adapters/), and rivals name a script (rivals/). `engine` has options for the adapter's engine,
+// and `connect` has options for joining the ranks. A contender with `isExtra` runs only where it is
+// asked for.
 
 export const CONTENDERS = {
   memory: { adapter: 'memory', ranksAre: 'one process', says: 'ranks in one process' },
@@ -49,8 +50,8 @@ export const CONTENDERS = {
 };
 
 /**
- * By names, rivals too, and each transport of ours again for each wire format. Throws where a name
- * is unknown.
+ * The contenders with these names, rivals included. Each of our transports appears again for each
+ * wire format. Throws where a name is unknown.
  */
 export function chooseContenders(names, wires) {
   const chosen = names.map((name) => {
@@ -67,7 +68,7 @@ export function chooseContenders(names, wires) {
   return [...chosen, ...compressed];
 }
 
-/** Only sums and all-gathers of f32 can be compressed. */
+/** The contender with compressed transfers. Only sums and all-gathers of f32 can be compressed. */
 function withWire({ name, says, engine, ...contender }, wire) {
   return {
     ...contender,

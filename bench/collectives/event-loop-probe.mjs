@@ -1,20 +1,22 @@
-// The longest that an event loop was held: gaps of a chain of setImmediate, of which the time that
-// the thread waited for a core (Linux counts it) is taken off, for that is the scheduler's.
+// Measures the longest time for which an event loop was held up. The probe is a chain of
+// setImmediate, and what counts is the gap between two turns less the time for which the thread
+// waited for a core. Linux counts that time; it is due to the scheduler and not to the program.
 import { closeSync, existsSync, openSync, readSync } from 'node:fs';
 
 const SCHEDSTAT = '/proc/thread-self/schedstat';
 
 /**
- * `heldMs`: as above; `coreMs`: the longest that the thread was on a core between two turns, which
- * a busy machine doesn't change, but which leaves out waiting inside a callback; `gapMs`: all of
- * it.
+ * Watches the event loop until `stop`. All three results are maxima over the gaps between two
+ * turns: `gapMs` is the gap itself, `heldMs` is the gap less the time of waiting for a core, and
+ * `coreMs` is the time on a core. A busy machine does not change `coreMs`, but it leaves out
+ * waiting inside a callback.
  * @returns {{ stop(): { heldMs: number, coreMs: number, gapMs: number, isExact: boolean } }}
  */
 export function watchEventLoop() {
   const isExact = existsSync(SCHEDSTAT);
   const file = isExact ? openSync(SCHEDSTAT) : undefined;
   const bytes = Buffer.alloc(64);
-  // Fields: nanoseconds on a core, nanoseconds of waiting for one, time slices.
+  // The file has three fields: nanoseconds on a core, nanoseconds of waiting for one, time slices.
   const schedule = () => {
     if (file === undefined) {
       return { coreMs: 0, waitMs: 0 };

@@ -1,5 +1,5 @@
-// One contender with its ranks, wherever they live: starts them, passes on what they exchange while
-// they join, asks all of them at once, and ends what it started.
+// One contender with its ranks, wherever they run. It starts them, passes on what they exchange
+// while they join, sends each request to all of them at once, and ends what it started.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import net from 'node:net';
@@ -8,12 +8,16 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
 const HERE = fileURLToPath(new URL('.', import.meta.url));
-const PYTHON = '/usr/bin/python3'; // Debian's, which sees Debian's packages
-/** A rank that is not there by then, or is silent for longer in a call, won't come. */
+const PYTHON = '/usr/bin/python3'; // Debian's Python, which finds Debian's packages
+/**
+ * A rank that has not joined by then will not come, and one that is silent for longer in a call
+ * will not answer.
+ */
 const JOIN_MS = 40_000;
 const CALL_MS = 60_000;
 
-// As root (in a container) mpirun wants to be told; more ranks than cores it must be allowed.
+// mpirun refuses to run as root (in a container) and with more ranks than cores unless it is told
+// to.
 const MPIRUN = ['--allow-run-as-root', '--oversubscribe', '--bind-to', 'none'];
 
 export class Job {
@@ -30,7 +34,7 @@ export class Job {
   #failed;
   #server;
 
-  /** Starts a contender; throws an Error with half a sentence where it can't run here. */
+  /** Starts a contender. Throws an Error with half a sentence where it cannot run here. */
   static async start(contender, worldSize, job) {
     const started = new Job(contender, worldSize);
     try {
@@ -55,7 +59,10 @@ export class Job {
     return this.#contender.name;
   }
 
-  /** All ranks' answers, in rank order. Throws where one fails; after a silence the job is over. */
+  /**
+   * Asks all ranks and returns their answers in rank order. Throws where one fails; after a silence
+   * the job is over.
+   */
   async ask(request, limitMs = CALL_MS) {
     const id = ++this.#lastId;
     const answers = this.#answers(id);
@@ -144,7 +151,7 @@ export class Job {
 
   #onSocket(socket) {
     const lines = createInterface({ input: socket });
-    lines.on('error', () => {}); // a rank that ends without a word is noticed as a process
+    lines.on('error', () => {}); // the end of its process is noticed anyway
     lines.on('line', (line) => {
       const message = JSON.parse(line);
       if (message.hello) {
@@ -205,8 +212,8 @@ export class Job {
   #end() {
     this.#isClosing = true;
     this.#server.close();
-    // mpirun ends its ranks when it is told to; others, and what is left, end with their control
-    // socket.
+    // mpirun ends its ranks when it is told to end. Other ranks end when their control socket
+    // closes.
     const signal = this.#contender.ranksAre === 'mpirun' ? 'SIGTERM' : 'SIGKILL';
     for (const child of this.#children) {
       child.kill(signal);

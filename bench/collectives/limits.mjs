@@ -1,9 +1,9 @@
-// What the project asks of its transports, as conditions on the cells of one run.
+// The limits that the project sets for its transports, as conditions on the cells of one run.
 
 const MIB = 2 ** 20;
 const HELD_MS = 20;
 /**
- * MiB that the memory outside the heap may differ: what Node itself keeps varies by more than a
+ * How many MiB the memory outside the heap may grow. What Node itself keeps varies by more than a
  * page.
  */
 const GROWTH_MIB = 1;
@@ -21,7 +21,8 @@ export function limitsOf(run) {
         cell.error === undefined,
     );
   /**
-   * Cells of `ours` that have a partner of `theirs`: the ratio of bandwidths must reach `atLeast`.
+   * Pairs the cells of `ours` with those of `theirs` and asks that the ratio of bandwidths is at
+   * least `atLeast`.
    */
   const compare = (asked, ours, theirs, atLeast, isMeant) => {
     const pairs = cells
@@ -113,12 +114,12 @@ export function limitsOf(run) {
   return limits.filter(({ of }) => of > 0);
 }
 
-/** Ours, but no transport. */
+/** Whether a contender is ours but no transport. */
 function isYardstick(contender) {
   return contender === 'net' || contender === 'atomics';
 }
 
-/** `scoreOf`: the lowest is the worst. */
+/** Summarizes one limit. The worst item is the one with the lowest `scoreOf`. */
 function summary(asked, list, isHeld, scoreOf, describe) {
   const worst = list.reduce((a, b) => (a && scoreOf(a) <= scoreOf(b) ? a : b), undefined);
   return {

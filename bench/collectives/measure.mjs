@@ -1,5 +1,5 @@
-// The measuring: per world size all contenders are kept open, and each cell's rounds go through
-// them in turn, so that a busy moment of the machine hits all alike.
+// The measurement. For each world size all contenders stay open, and each cell's rounds go through
+// them in turn, so that a busy moment of the machine affects all alike.
 import { freemem } from 'node:os';
 import { Job } from './job.mjs';
 import { bufferBytes, busBandwidth, ELEMENT_BYTES } from './operations.mjs';
@@ -7,34 +7,41 @@ import { bufferBytes, busBandwidth, ELEMENT_BYTES } from './operations.mjs';
 const MIB = 2 ** 20;
 
 /**
- * A round repeats short calls for so long: a tick of the clock and one wake-up don't show, and what
- * a sample finds cold (code, caches, the scheduler's choice of cores) is a small part of it.
+ * Short calls are repeated for this long in each round. Then a clock tick and one wake-up do not
+ * show, and what a sample finds cold (code, caches, the scheduler's choice of cores) is a small
+ * part of it.
  */
 export const SAMPLE_MS = 30;
 
-/** A cell whose rounds have taken this long has no further one: the whole run shall end, too. */
+/**
+ * A cell whose rounds have taken this long gets no further round, so that the whole run ends in
+ * time.
+ */
 const MAX_CELL_MS = 10_000;
 
 /**
- * JavaScript is compiled as it gets hot: before anything is timed, every operation runs for so long
- * at each of these sizes.
+ * JavaScript is compiled while it is hot. So before anything is timed, every operation runs for
+ * this long at each of these sizes.
  */
 const WARM_UP_MS = 400;
 const WARM_UP_SIZES = [4 * 1024, 256 * 1024];
 
 /**
- * As nccl-tests does, a sample begins with some calls that don't count: while the other contenders
+ * As in nccl-tests, a sample begins with some calls that do not count. While the other contenders
  * had their turns, this one's code and data left the caches.
  */
 const WARM_UP_CALLS = 5;
 
-/** The probe of the event loop and of memory: the limit is for a collective of 64 MiB. */
+/**
+ * The size for the probes of the event loop and of memory. The limit is set for a collective of 64
+ * MiB.
+ */
 const PROBE_BYTES = 64 * MIB;
 const PROBE_REPETITIONS = 3;
 const MEMORY_REPETITIONS = 12;
 
 /**
- * @param options what collectives.mjs makes of its flags
+ * @param options the flags of collectives.mjs
  * @returns {{ cells: object[], probes: object[], contenders: object[], leftOut: string[] }}
  */
 export async function measureAll(options) {
@@ -87,7 +94,7 @@ async function warmUp(job, worldSize, { operations, sizes }) {
   for (const operation of operations.filter((name) => !job.contender.lacks.includes(name))) {
     for (const size of WARM_UP_SIZES.filter((bytes) => bytes <= largest)) {
       const { whole, beside } = bufferBytes(operation, size, worldSize);
-      // What fails here fails again in a cell, and is told there.
+      // What fails here fails again in a cell, and is reported there.
       await attempt({}, async () => {
         await job.ask({ do: 'prepare', operation, whole, beside });
         const end = performance.now() + WARM_UP_MS;
@@ -113,14 +120,14 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
     await attempt(entrant, async () => {
       await job.ask({ do: 'prepare', operation, whole, beside });
       await job.ask({ do: 'check' });
-      // A first call maps memory and fills pools; the pace comes from later ones.
+      // The first call maps memory and fills pools. The pace is that of later calls.
       const pace = await timeOnce(job, 1);
       const { sampleMs } = options;
       if (pace.ms < sampleMs) {
         const { ms } = await timeOnce(job, Math.min(100, Math.ceil(sampleMs / pace.ms)));
         entrant.repetitions = Math.max(1, Math.ceil(sampleMs / ms));
       } else {
-        entrant.samples.push(pace); // a long call is a sample at once
+        entrant.samples.push(pace); // one long call is a whole sample
       }
     });
   }
@@ -129,7 +136,7 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
     if (round > 0 && performance.now() > end) {
       break;
     }
-    // Each round begins with another contender, so that nobody always follows the same.
+    // Each round begins with another contender, so that none always follows the same one.
     for (let i = 0; i < entrants.length; i++) {
       const entrant = entrants[(i + round) % entrants.length];
       await attempt(entrant, async () => {
@@ -159,7 +166,7 @@ async function measureCell(jobs, { operation, size, worldSize }, options, { left
   return rows;
 }
 
-/** Large cells repeat less: a call lasts longer than what disturbs it. */
+/** Large cells have fewer rounds, since one call lasts longer than most disturbances. */
 function roundsOf(size, rounds) {
   if (size >= 256 * MIB) {
     return Math.min(rounds, 2);
@@ -178,7 +185,7 @@ async function attempt(entrant, work) {
   }
 }
 
-/** The times of the rank that took longest. */
+/** The times of the slowest rank. */
 async function timeOnce(job, repetitions) {
   const warmUps = Math.min(WARM_UP_CALLS, repetitions - 1);
   const answers = await job.ask({ do: 'time', repetitions, warmUps });

@@ -1,5 +1,5 @@
-// Memory outside the JavaScript heap while a call is repeated: what stays after a collection, and
-// the peak between. The first third warms up.
+// Measures memory outside the JavaScript heap while a call is repeated: what is left after a
+// collection, and the peak in between. The first third of the repetitions warms up.
 
 const collect = () => globalThis.gc?.();
 const MIB = 2 ** 20;
@@ -22,7 +22,7 @@ export async function measureMemory(repetitions, run, barrier) {
   return { beforeMiB: before / MIB, afterMiB: after / MIB, peakMiB: peak / MIB };
 }
 
-/** Bytes after what is free has been freed: buffers go with the turn after their collection. */
+/** The external bytes after a collection. Buffers are freed one turn after they are collected. */
 async function settled() {
   for (let i = 0; i < 3; i++) {
     collect();

@@ -1,12 +1,13 @@
-// The operations, as nccl-tests sizes and rates them. A size S is what one rank's larger buffer
-// holds; bus bandwidth is S / time times the share of it that has to cross a link.
+// The operations, with sizes and rates as in nccl-tests. A size S is the number of bytes in the
+// larger buffer of one rank. Bus bandwidth is S / time, multiplied by the share of S that has to
+// cross a link.
 
-/** f32 throughout. */
+/** All values are f32. */
 export const ELEMENT_BYTES = 4;
 
 /**
- * `parts`: the buffer beside the one of S bytes; 'part' is S / n, 'whole' S, 'none' in place.
- * `busFactor`: bus over algorithm bandwidth, for n ranks.
+ * `beside` is the size of the other buffer: 'part' for S / n, 'whole' for S, and 'none' where the
+ * operation works in place. `busFactor` is bus bandwidth over algorithm bandwidth, for n ranks.
  */
 export const OPERATIONS = {
   'all-gather': { title: 'All-gather', beside: 'part', busFactor: (n) => (n - 1) / n },
@@ -16,7 +17,7 @@ export const OPERATIONS = {
   'send-recv': { title: 'Send and receive, in a ring', beside: 'whole', busFactor: () => 1 },
 };
 
-/** Bytes of both buffers of a rank: S, rounded to whole parts, and the one beside it. */
+/** The bytes of both buffers of a rank: S rounded to whole parts, and the other one. */
 export function bufferBytes(operation, size, worldSize) {
   const { beside } = OPERATIONS[operation];
   if (beside === 'part') {
@@ -26,7 +27,7 @@ export function bufferBytes(operation, size, worldSize) {
   return { whole: size, beside: beside === 'whole' ? size : 0 };
 }
 
-/** Bus bandwidth in bytes a second. */
+/** The bus bandwidth in bytes per second. */
 export function busBandwidth(operation, whole, worldSize, ms) {
   return (whole / ms) * 1000 * OPERATIONS[operation].busFactor(worldSize);
 }

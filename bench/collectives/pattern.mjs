@@ -1,24 +1,25 @@
-// What the buffers hold, and whether the results are right. Values are small integers of a prime
-// period, so sums are exact in any order, and a part that lands in a wrong place is noticed.
+// The contents of the buffers, and the check of results. Values are small integers with a prime
+// period, so that sums are exact in any order, and a part in a wrong place is noticed.
 
 const PERIOD = 251;
-/** Elements compared at a time, whole periods. */
+/** How many elements are compared at a time, in whole periods. */
 const TILE = PERIOD * 256;
 
-/** Element i of what a rank gives. */
+/** Element i of the values that a rank contributes. */
 export function givenBy(rank, i) {
   return ((i * 31 + rank * 17) % PERIOD) - 125;
 }
 
 /**
- * How far a result may be off. Of values up to 125, f16 keeps sums of 16 ranks exactly, bf16 rounds
- * the sum, and int8 is off by half for each rank's block and by as much again for the sum's.
+ * By how much a result may be wrong. With values up to 125, f16 keeps sums of 16 ranks exactly and
+ * bf16 rounds the sum. int8 is wrong by one half for each rank's block, and by one half again for
+ * the block of the sum.
  */
 export function toleranceOf(wire, worldSize) {
   return wire === 'int8' || wire === 'bf16' ? worldSize : 0;
 }
 
-/** Element i of the sum over ranks. */
+/** Element i of the sum over all ranks. */
 export function sumOf(worldSize, i) {
   let sum = 0;
   for (let rank = 0; rank < worldSize; rank++) {
@@ -27,7 +28,7 @@ export function sumOf(worldSize, i) {
   return sum;
 }
 
-/** Fills bytes with f32 values of period 251: `value(i)`. */
+/** Fills bytes with the f32 values `value(i)`, which have a period of 251. */
 export function fill(bytes, value) {
   const tile = tileOf(value);
   for (let at = 0; at < bytes.byteLength; at += tile.byteLength) {
@@ -36,7 +37,7 @@ export function fill(bytes, value) {
   }
 }
 
-/** Throws where bytes are not `value(i)`, or differ from it by more than the tolerance. */
+/** Throws where the bytes differ from the f32 values `value(i)` by more than the tolerance. */
 export function expectValues(bytes, value, what, tolerance = 0) {
   if (tolerance > 0) {
     expectNear(bytes, value, what, tolerance);

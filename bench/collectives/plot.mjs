@@ -1,10 +1,10 @@
-// The plot of a run: bus bandwidth over size, a panel for each operation and number of ranks.
+// Plots a run: bus bandwidth over size, in one panel for each operation and number of ranks.
 import { parse, View } from 'vega';
 import { compile } from 'vega-lite';
 import { OPERATIONS } from './operations.mjs';
 import { ranksLabel } from './report.mjs';
 
-/** Ours in strong colors, rivals dashed and gray to brown. */
+/** Ours have strong colors. Rivals are dashed, in gray to brown. */
 const COLORS = {
   memory: '#7c3aed',
   shm: '#86efac',
@@ -25,9 +25,7 @@ const DASHES = [
   [8, 2, 2, 2],
 ];
 
-/**
- * @returns {Promise<string>} an SVG that stands by itself; there must be a size above one element
- */
+/** @returns {Promise<string>} a self-contained SVG. The run must have a size above one element. */
 export async function drawPlot(run) {
   const names = run.contenders.map(({ name }) => name);
   const rivals = run.contenders.filter(({ isRival }) => isRival).map(({ name }) => name);

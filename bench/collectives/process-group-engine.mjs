@@ -1,4 +1,4 @@
-// A ProcessGroup as an engine of the bench.
+// Makes a ProcessGroup an engine of the bench.
 
 /**
  * @param {{ name: string, group: object, wire?: string, allocate?: object, release?: object }}

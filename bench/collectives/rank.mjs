@@ -1,10 +1,11 @@
-// One rank of ours (or of plain sockets): joins by an adapter, then does what the coordinator asks,
-// one JSON line each: prepare, check, time, probe, memory. Started as a process, or in a worker.
+// One rank of ours, or of plain sockets. It joins by an adapter and then does what the coordinator
+// asks, with one line of JSON for each request: prepare, check, time, probe, memory. It runs as a
+// process or in a worker.
 //
-// An adapter (adapters/*.mjs) exports `open({ rank, worldSize, exchange, job })`, which resolves
-// with an engine: { name, rank, worldSize, allocate(byteLength), release(bytes), barrier(),
-// allGather(input, output), reduceScatter(input, output), allReduce(bytes), broadcast(bytes),
-// sendRecv(out, in), close() }. `exchange(value)` resolves with the values of all ranks.
+// An adapter (adapters/*.mjs) exports `open({ rank, worldSize, exchange, job })`. It resolves to an
+// engine { name, rank, worldSize, allocate(byteLength), release(bytes), barrier(), allGather(input,
+// output), reduceScatter(input, output), allReduce(bytes), broadcast(bytes), sendRecv(out, in),
+// close() }. `exchange(value)` resolves to the values of all ranks.
 import { once } from 'node:events';
 import net from 'node:net';
 import { createInterface } from 'node:readline';
@@ -43,7 +44,7 @@ export async function serveRank({ rank, worldSize, control, adapter, job }) {
   served = new Served(engine, job.maxBytes);
   say({ rank, ready: engine.name });
   await once(socket, 'close');
-  process.exit(1); // the coordinator is gone
+  process.exit(1); // the coordinator has ended
 }
 
 class Served {
@@ -68,7 +69,7 @@ class Served {
     return {};
   }
 
-  /** One call on fresh values, and whether its result is right. */
+  /** Makes one call on fresh values, and checks its result. */
   async check() {
     this.call.fill();
     await this.engine.barrier();
@@ -77,7 +78,10 @@ class Served {
     return {};
   }
 
-  /** Whether the last timed call's result is right; a sum in place has grown meanwhile. */
+  /**
+   * Checks the result of the last timed call. Where the operation works in place, repeated calls
+   * have changed its input, so it is called once more on fresh values.
+   */
   async recheck() {
     if (this.call.isInPlace) {
       return this.check();
@@ -86,7 +90,7 @@ class Served {
     return {};
   }
 
-  /** Milliseconds a call, on the clock and on the cores (of the whole process). */
+  /** Milliseconds per call, by the clock and by processor time (of the whole process). */
   async time({ repetitions, warmUps }) {
     for (let i = 0; i < warmUps; i++) {
       await this.call.run();
@@ -102,7 +106,9 @@ class Served {
     return { ms, cpuMs: (user + system) / 1000 / repetitions };
   }
 
-  /** The longest that this rank's event loop was held, apart from the timed runs. */
+  /**
+   * The longest time for which this rank's event loop was held up, measured apart from timed runs.
+   */
   async probe({ repetitions }) {
     await this.engine.barrier();
     const watch = watchEventLoop();

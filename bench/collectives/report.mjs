@@ -1,4 +1,4 @@
-// A run as Markdown: what was asked of it and whether it holds, then a table an operation.
+// A run as Markdown: the limits and whether they hold, then one table for each operation.
 import { basename } from 'node:path';
 import { headOf } from '../figures/record.mjs';
 import { table } from '../figures/table.mjs';
@@ -34,7 +34,7 @@ export function ranksLabel(run, worldSize) {
     : `${worldSize} ranks`;
 }
 
-/** Sizes of one element, where bandwidth says nothing. */
+/** The times for one element, where bandwidth says nothing. */
 function latencies(run, names) {
   const small = run.cells.filter(({ size }) => size <= 4);
   if (small.length === 0) {
@@ -65,7 +65,7 @@ function bandwidths(run, names) {
   });
 }
 
-/** One cell a contender. */
+/** One column for each contender. */
 function columnsOf(cells, names, format) {
   return names.map((name) => {
     const cell = cells.find(({ contender }) => contender === name);
@@ -129,12 +129,12 @@ export function formatBytes(bytes) {
   return bytes >= 1024 ? `${bytes / 1024} KiB` : `${bytes} B`;
 }
 
-/** Microseconds of a cell, best / median. */
+/** The time of a cell in microseconds, best / median. */
 export function latencyOf({ minMs, ms }) {
   return `${(minMs * 1000).toFixed(0)} / ${(ms * 1000).toFixed(0)}`;
 }
 
-/** Bus bandwidth of a cell in GiB/s, best / median. */
+/** The bus bandwidth of a cell in GiB/s, best / median. */
 export function rateOf({ minMs, ms, busGiBps }) {
   return `${formatRate((busGiBps * ms) / minMs)} / ${formatRate(busGiBps)}`;
 }

@@ -1,9 +1,9 @@
-// A process of the bench: `node start-ranks.mjs SPEC` with the ranks that live in it, in this
-// thread or in workers of their own.
+// A process of the bench, `node start-ranks.mjs SPEC`. Its ranks live in this thread or in one
+// worker each.
 import { isMainThread, Worker, workerData } from 'node:worker_threads';
 
 const spec = isMainThread ? JSON.parse(process.argv[2]) : workerData.spec;
-// Under mpirun all processes are started alike.
+// mpirun starts all processes with the same arguments, and tells each its rank in the environment.
 const ranks = spec.ranks ?? [Number(process.env.OMPI_COMM_WORLD_RANK)];
 
 if (isMainThread && spec.ranksAre === 'threads') {

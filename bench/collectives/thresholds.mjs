@@ -1,12 +1,12 @@
-// The constants that are chosen by measurement: their values to compare, and where each shows.
+// The constants that are chosen by measurement, with the values to compare and where to measure.
 
 const KIB = 1024;
 const MIB = KIB ** 2;
 const NEVER = '2 ** 40';
 
 /**
- * `values`: expressions, by the names that the report gives them. `transports`: contenders' names.
- * `cells`: operations and sizes.
+ * `values` are expressions under the names that the report uses. `transports` are names of
+ * contenders. `cells` are operations and sizes.
  */
 export const THRESHOLDS = [
   {

@@ -1,5 +1,5 @@
-// The collectives package with other constants: bundled from source once for each value, so that
-// the bench's ranks can be started with either in one run.
+// The collectives package with a changed constant. It is bundled from source once for each value,
+// so that ranks with any of them can run side by side.
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ const ENTRIES = { memory: 'index.ts', shm: 'shm.ts', ws: 'ws.ts' };
 /**
  * @param {{ folder: string, file: string, constant: string, value: string, transport: string }}
  * variant
- *   `value`: an expression in place of the constant's own
+ *   `value` is an expression that replaces the constant's own
  * @returns {Promise<string>} the URL of a module with the transport's exports
  */
 export async function bundleVariant({ folder, file, constant, value, transport }) {
@@ -32,7 +32,7 @@ export async function bundleVariant({ folder, file, constant, value, transport }
     format: 'esm',
     conditions: ['@shardweave/source'],
     external: ['koffi', 'bufferutil', 'utf-8-validate'],
-    // The ws library asks for Node's modules by require.
+    // The ws library loads Node's modules by `require`.
     banner: {
       js: "import { createRequire as r } from 'node:module'; const require = r(import.meta.url);",
     },

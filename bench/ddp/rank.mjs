@@ -1,5 +1,5 @@
-// One rank of bench/ddp.mjs, by turns without communication, with an all-reduce for each parameter,
-// and with buckets. Rank 0 prints a line of JSON.
+// One rank of bench/ddp.mjs. It takes turns between no communication, one all-reduce per parameter,
+// and buckets. Rank 0 prints one line of JSON.
 
 import '../relaxed-simd.mjs';
 import { isMainThread, Worker, workerData } from 'node:worker_threads';
@@ -10,11 +10,12 @@ import { Gpt2, Module } from '@shardweave/nn';
 import { add, crossEntropy, Device, sum } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 
-const WARM_UP_STEPS = 3; // buckets are learned, pools filled
+const WARM_UP_STEPS = 3; // until buckets are learned and pools are full
 const MODES = ['local', 'naive', 'bucketed'];
 
 /**
- * The parameters of a GPT, each with a constant gradient: all communication, next to no compute.
+ * The parameters of a GPT, each with a constant gradient, so that a step is nearly all
+ * communication.
  */
 class Shapes extends Module {
   constructor(device, gpt) {
@@ -32,7 +33,8 @@ class Shapes extends Module {
 }
 
 /**
- * Starts all buckets together when every rank has its last one, so that nothing computes beside.
+ * Holds back all buckets until every rank has its last one, so that nothing is computed while they
+ * are reduced.
  */
 class AloneHook {
   name = 'alone';
@@ -49,7 +51,7 @@ class AloneHook {
       this.#startMs = performance.now();
       resolve();
     }
-    await promise; // those that wait go on in the order in which they came
+    await promise; // buckets go on in the order in which they came
     await allReduceHook.reduce(bucket);
     this.lastMs = performance.now() - this.#startMs;
   }
@@ -109,7 +111,7 @@ async function serve(group) {
   await backend.dispose();
 }
 
-/** One forward and backward with its reduction, until the gradients are there. */
+/** Runs forward and backward with the reduction, until the gradients are there. */
 async function measure({ device, model, group, mode, alone }) {
   const startMs = performance.now();
   const run = () => device.scope(async () => (await lossOf(device, model)).backward());

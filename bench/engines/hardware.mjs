@@ -1,4 +1,4 @@
-// Ours for bench/hardware.mjs: node hardware.mjs. One WebGPU device, the built packages.
+// Our engine for bench/hardware.mjs: one WebGPU device with the built packages.
 
 import { createMemoryGroup } from '../../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel } from '../../packages/fsdp/dist/index.js';
@@ -95,7 +95,7 @@ function packed(model) {
   return model;
 }
 
-/** Mixed precision on one device is a sharding over one rank. */
+/** Wraps a model for mixed precision, which on one device is sharding over one rank. */
 function sharded(model, computeDType) {
   const [processGroup] = createMemoryGroup(1);
   const options = { processGroup, mixedPrecision: true, computeDType, bucketCapMb: 0 };
@@ -108,7 +108,7 @@ function sharded(model, computeDType) {
   return new FullyShardedDataParallel(model, { ...options, name: 'root' });
 }
 
-/** Random values that stay until the next task. */
+/** Makes random values that stay until the next task. */
 function hold(shape, precision) {
   const tensor = device.scope(() => cast(randomNormal(device, shape), DTYPES[precision]));
   held.push(tensor);

@@ -1,18 +1,18 @@
-// Engines timed in turn, so that what else the machine does falls on all of them.
+// Times engines in turn, so that whatever else the machine does affects all of them.
 
 import { timesOf } from '../figures/record.mjs';
 
-/** Long enough that a clock tick and one wake-up don't show. */
+/** A sample takes at least this long, so that a clock tick and one wake-up do not show. */
 const MIN_SAMPLE_MS = 80;
 const LEAST_ROUNDS = 3;
 
 /**
- * Times of one task: each round times every engine once.
+ * Measures the times of one task. Each round times every engine once.
  *
- * @param {readonly object[]} engines of openEngine
+ * @param {readonly object[]} engines made by openEngine
  * @param {object} task what an engine prepares
- * @param {{ rounds: number, mostMs?: number }} options an engine that took `mostMs` has no further
- * round, after three
+ * @param {{ rounds: number, mostMs?: number }} options an engine that has taken `mostMs` gets no
+ * further round after its third
  */
 export async function interleave(engines, task, { rounds, mostMs = Number.POSITIVE_INFINITY }) {
   const samples = new Map();

@@ -1,4 +1,4 @@
-// @jax-js/jax on WebGPU or wasm: node jax.mjs webgpu|wasm
+// The engine @jax-js/jax on WebGPU or wasm. Usage: node jax.mjs webgpu|wasm
 
 import { readFileSync } from 'node:fs';
 import { GPT, parameters, TOKENS, tokens } from '../gpt-shape.mjs';
@@ -31,7 +31,7 @@ serve(`jax-js ${version} ${device}`, {
       np.matmul(layout === 'TN' ? np.transpose(x) : x, layout === 'NT' ? np.transpose(y) : y),
     );
     return async (repetitions) => {
-      // Arrays are lazy: one that is dropped before it is waited for is never computed.
+      // Arrays are lazy. One that is dropped before anybody waits for it is never computed.
       const products = Array.from({ length: repetitions }, () => multiply(a.ref, b.ref));
       for (const product of products) {
         await product.blockUntilReady();
@@ -42,7 +42,7 @@ serve(`jax-js ${version} ${device}`, {
 
   async step() {
     const { ids, targets } = tokens();
-    // Gradients of indexing fail under jit; one-hot rows are the way round.
+    // Gradients of indexing fail under jit, so rows are picked by a product with one-hot rows.
     const oneHot = (values) => {
       const rows = new Float32Array(TOKENS * GPT.vocab);
       values.forEach((value, i) => {
@@ -129,7 +129,7 @@ function adamw(params, grads, m, v) {
   return [nextP, nextM, nextV];
 }
 
-/** jax-js uses map and filter of iterators, which Node 20 lacks. */
+/** Adds map and filter to iterators. jax-js uses them, and Node 20 lacks them. */
 function addIteratorHelpers() {
   const prototype = Object.getPrototypeOf(Object.getPrototypeOf([][Symbol.iterator]()));
   prototype.map ??= function* map(f) {

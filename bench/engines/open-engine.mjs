@@ -1,4 +1,5 @@
-// A process of its own for each engine, asked by messages: Node's by IPC, Python's by JSON lines.
+// Starts a process for each engine and exchanges messages with it: by IPC with Node, by lines of
+// JSON with Python.
 
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
@@ -7,12 +8,12 @@ import { fileURLToPath } from 'node:url';
 const BENCH = fileURLToPath(new URL('..', import.meta.url));
 
 /**
- * Starts an engine; undefined, with a line on stderr, where this machine lacks what it needs.
+ * Starts an engine. Where this machine lacks what the engine needs, it prints a line to stderr and
+ * returns undefined.
  *
- * @param {string} key what it is called in reports
+ * @param {string} key the engine's name in reports
  * @param {{ command: readonly string[], env?: Record<string, string> }} options the command is
- * `node` or a
- *   Python, a file of this folder, and arguments
+ * `node` or a Python, then a file of this folder, then arguments
  */
 export async function openEngine(key, { command, env }) {
   const [runtime, file, ...args] = command;

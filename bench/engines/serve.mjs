@@ -1,10 +1,10 @@
-// An engine's side of the bench: prepares a task when told, then times repetitions of it.
+// An engine's side of the bench: it prepares a task when asked, then times repetitions of it.
 
 /**
- * @param {string} name with its version
+ * @param {string} name the engine's name with its version
  * @param {{ matmul(layout: 'NN' | 'NT' | 'TN', n: number): Promise<Run>, step(): Promise<Run>,
  * lora?(task: object): Promise<Run> }} tasks
- *   each prepared task runs `repetitions` times and resolves when the device has done them
+ *   a prepared task runs `repetitions` times and resolves when the device has finished
  * @typedef {(repetitions: number) => Promise<void>} Run
  */
 export function serve(name, tasks) {

@@ -1,4 +1,4 @@
-// Ours: node shardweave.mjs cpu|webgpu. Runs the built packages.
+// Our engine, which runs the built packages. Usage: node shardweave.mjs cpu|webgpu
 
 import '../relaxed-simd.mjs';
 import {

@@ -1,4 +1,4 @@
-// TensorFlow.js on WebGPU or wasm: node tfjs.mjs webgpu|wasm
+// The engine TensorFlow.js on WebGPU or wasm. Usage: node tfjs.mjs webgpu|wasm
 
 import { GPT, parameters, TOKENS, tokens } from '../gpt-shape.mjs';
 import { serve } from './serve.mjs';
@@ -28,7 +28,7 @@ serve(`tfjs ${tf.version.tfjs} ${device}`, {
         last?.dispose();
         last = tf.matMul(a, b, layout === 'TN', layout === 'NT');
       }
-      // One element waits for the queue without reading the whole product back.
+      // Reading one element waits for the queue without reading back the whole product.
       await tf.tidy(() => tf.slice(last, [0, 0], [1, 1])).data();
       last.dispose();
     };
@@ -40,7 +40,8 @@ serve(`tfjs ${tf.version.tfjs} ${device}`, {
     for (const { name, shape, values } of parameters()) {
       p[name] = tf.variable(tf.tensor(values, shape), true, name);
     }
-    // The wasm backend lacks the gradient of gathering; one-hot rows are the way round.
+    // The wasm backend lacks the gradient of gathering, so rows are picked by a product with
+    // one-hot rows.
     const x = tf.oneHot(tf.tensor1d(ids, 'int32'), GPT.vocab).toFloat();
     const y = tf.oneHot(tf.tensor1d(targets, 'int32'), GPT.vocab).toFloat();
     const state = Object.keys(p).map((name) => [

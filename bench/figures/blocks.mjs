@@ -1,4 +1,4 @@
-// The blocks of figures that READMEs may hold: the report that each is rendered from, and how.
+// The blocks of figures that READMEs may contain, each with its report and its renderer.
 import { collectivesBlock, tlsBlock } from './collectives-block.mjs';
 import { matmulBlock, overlapBlock, stepBlock } from './engine-blocks.mjs';
 import { memoryBlock } from './memory-block.mjs';
@@ -8,7 +8,7 @@ const CPU = 'shardweave-cpu,shardweave-cpu-1,torch,torch-1,jax-wasm,tfjs-wasm';
 const WEBGPU = 'shardweave-webgpu,jax-webgpu,tfjs-webgpu';
 
 /**
- * `report` is the name of a file in bench/reports without its date, `command` what measures it.
+ * `report` is the name of a file in bench/reports without its date, and `command` measures it.
  * @type {Readonly<Record<string, { report: string, command: string, render: (run: any, link:
  * string) => string }>>}
  */

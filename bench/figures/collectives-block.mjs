@@ -21,7 +21,11 @@ export function collectivesBlock(run, link) {
   ].join('\n\n');
 }
 
-/** What TLS costs, in the same turns. @param run as above @param {string} link to its Markdown */
+/**
+ * What TLS costs, measured in the same turns.
+ * @param run as above
+ * @param {string} link to its Markdown
+ */
 export function tlsBlock(run, link) {
   const rows = run.cells
     .filter(({ contender }) => contender === 'ws')

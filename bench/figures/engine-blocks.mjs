@@ -1,4 +1,4 @@
-// What the root README says of speed beside other engines.
+// What the root README says about speed beside other engines.
 import { loadOf } from './record.mjs';
 import { table } from './table.mjs';
 
@@ -82,7 +82,7 @@ export function overlapBlock(run, link) {
   return `With ${delayMs} ms injected into each of ${calls} collectives of a step of ${plain.median.toFixed(0)} ms, ${hidden('best', 0)} of the delay is hidden behind computation by the best steps and ${hidden('median', 0)} by the medians; of the delay that anything can hide, which is all but that of ${bareCalls} collectives, ${hidden('best', bareCalls)} and ${hidden('median', bareCalls)}. ${plain.rounds} steps of each, in turns of runs. ${machineOf(run, link)}`;
 }
 
-/** The entry with the best time among those whose key is meant. */
+/** The entry with the best time among those whose key passes `isMeant`. */
 function fastest(times, isMeant) {
   const entries = Object.entries(times).filter(([key]) => isMeant(key));
   return entries.sort(([, a], [, b]) => a.best - b.best)[0] ?? [];

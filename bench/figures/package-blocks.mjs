@@ -1,4 +1,4 @@
-// What the READMEs of single packages say of their speed.
+// What the READMEs of single packages say about their speed.
 import { loadOf } from './record.mjs';
 import { table } from './table.mjs';
 

@@ -1,12 +1,12 @@
-// A report is a Markdown file for people, and JSON beside it, which the READMEs quote.
+// Publishes a report: a Markdown file for people, and a JSON file beside it that the READMEs quote.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
 import { REPORTS, renderReadmes } from './readmes.mjs';
 
 /**
- * Prints the report, writes it with its JSON where a path was given, and renders what READMEs quote
- * of it where that path is in bench/reports.
- * @param {string | undefined} path of the Markdown file
+ * Prints the report. With a path it also writes the report and its JSON. Where the path is in
+ * bench/reports, it renders the blocks in READMEs that quote it.
+ * @param {string | undefined} path path of the Markdown file
  */
 export function publish(path, text, record) {
   console.log(text);

@@ -1,6 +1,6 @@
-// The figures in READMEs and documents: what lies between `<!-- figures: NAME -->` and `<!--
-// /figures -->` is rendered from the newest report of that block, never written by hand. A check in
-// tooling/ holds it to that.
+// The figures in READMEs and documents. What lies between `<!-- figures: NAME -->` and `<!--
+// /figures -->` is rendered from the newest report of that block and never written by hand. A check
+// in tooling/ compares the two.
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, posix } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -10,7 +10,7 @@ const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 export const REPORTS = fileURLToPath(new URL('../reports', import.meta.url));
 const BLOCK = /^<!-- figures: (\S+) -->\n[\s\S]*?<!-- \/figures -->/gm;
 
-/** Where figures may stand: relative to the root. */
+/** The files that may contain figures, relative to the root. */
 export function readmePaths() {
   const inside = (folder) => readdirSync(join(ROOT, folder));
   return [
@@ -31,12 +31,12 @@ export function withoutFigures(text) {
   return text.replaceAll(BLOCK, '');
 }
 
-/** The names of its blocks. */
+/** The names of the blocks in a text. */
 export function blocksIn(text) {
   return [...text.matchAll(BLOCK)].map(([, name]) => name);
 }
 
-/** `text` of the file `path` with every block as its newest report has it. */
+/** The text of the file `path` in which every block shows its newest report. */
 export function rendered(path, text) {
   return text.replaceAll(
     BLOCK,
@@ -44,7 +44,7 @@ export function rendered(path, text) {
   );
 }
 
-/** Text of one block; what would measure it, where nothing has. */
+/** The content of one block. Where nothing has been measured yet, it says what would measure it. */
 function render(path, name) {
   const block = BLOCKS[name];
   if (block === undefined) {
@@ -59,12 +59,12 @@ function render(path, name) {
   return block.render(run, posix.relative(posix.dirname(path), page)).trim();
 }
 
-/** What writes the report of a block. */
+/** The command that writes the report of a block. */
 function commandOf({ command, report }) {
   return `node ${command} --report bench/reports/DATE-${report}.md`;
 }
 
-/** The file of the last day's report of a name. */
+/** The newest file of the report with this name. */
 function newestReport(name) {
   const pattern = new RegExp(`^\\d{4}-\\d\\d-\\d\\d-${name}\\.json$`);
   return readdirSync(REPORTS)
@@ -73,7 +73,7 @@ function newestReport(name) {
     .at(-1);
 }
 
-/** Renders all of them; gives the files that changed. */
+/** Renders the blocks in all files, and returns the files that changed. */
 export function renderReadmes() {
   return readmePaths().filter((path) => {
     const file = join(ROOT, path);

@@ -1,16 +1,17 @@
-// What every report says of the run behind it: the command, the machine, and what else ran there.
+// What every report says about its run: the command, the machine, and what else ran on it.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import os from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const GIB = 2 ** 30;
-/** Ticks of the kernel's clock are 10 ms: at this length a tenth of a core is five of them. */
+/** The kernel's clock ticks every 10 ms, so a tenth of a core shows as five ticks in this time. */
 const BUSY_SAMPLE_MS = 500;
 const BUSY_SHARE = 0.1;
 const TICK_MS = 10;
 
 /**
- * Call it before anything is started, so that what is found busy is somebody else's.
+ * Begins the record of a run. Call it before anything is started, so that whatever is found busy
+ * does not belong to the bench.
  * @param {string} script such as `bench/ddp.mjs`
  */
 export async function startRecord(script) {
@@ -25,7 +26,7 @@ export async function startRecord(script) {
   };
 }
 
-/** Call it after everything has ended. */
+/** Completes the record. Call it after everything has ended. */
 export async function endRecord(record) {
   const { load, busy } = await conditions();
   record.load.end = load;
@@ -33,7 +34,7 @@ export async function endRecord(record) {
   return record;
 }
 
-/** Best and median of samples, and how many there are. */
+/** The best and the median of samples, and their number. */
 export function timesOf(samples) {
   const sorted = [...samples].sort((a, b) => a - b);
   const middle = sorted.length >> 1;
@@ -42,7 +43,7 @@ export function timesOf(samples) {
   return { best: sorted[0], median, rounds: sorted.length };
 }
 
-/** The lines that stand at the head of every report. */
+/** The lines at the head of every report. */
 export function headOf(title, record) {
   return [
     `# ${title}, ${record.date}`,
@@ -51,7 +52,7 @@ export function headOf(title, record) {
   ].join('\n\n');
 }
 
-/** A sentence or two on what else the machine did. */
+/** A sentence or two about what else the machine did. */
 export function loadOf({ load, busy }) {
   const loads = ['start', 'end'].map((when) => load[when].map((x) => x.toFixed(2)).join(' '));
   const others = ['start', 'end'].flatMap((when) =>
@@ -90,7 +91,7 @@ async function conditions() {
   return { load, busy: busy.slice(0, 5) };
 }
 
-/** Name and CPU time of every process that Linux tells of. */
+/** The name and the processor time of every process that Linux lists. */
 function cpuMsByProcess() {
   const found = new Map();
   for (const pid of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
@@ -101,7 +102,7 @@ function cpuMsByProcess() {
       const [userTicks, systemTicks] = [Number(fields[11]), Number(fields[12])];
       found.set(Number(pid), { name, ms: (userTicks + systemTicks) * TICK_MS });
     } catch {
-      // It ended meanwhile.
+      // The process has ended meanwhile.
     }
   }
   return found;

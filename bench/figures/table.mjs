@@ -1,4 +1,4 @@
-// Rows as a Markdown table.
+// Formats rows as a Markdown table.
 
 /** @param {readonly unknown[]} head @param {readonly (readonly unknown[])[]} rows */
 export function table(head, rows) {

@@ -1,5 +1,5 @@
-// Compiles kernels on the driver that the environment names and computes nothing. The driver prints
-// on native stderr; a line `@@@ index` stands before what it says of each.
+// Compiles kernels on the driver that the environment names, and computes nothing. The driver
+// prints to native stderr. A line `@@@ index` precedes what it says about each kernel.
 //   node compile.mjs KERNELS.json
 import { readFileSync, writeSync } from 'node:fs';
 import { create } from 'webgpu';
@@ -40,4 +40,4 @@ for (const [index, { label, wgsl }] of JSON.parse(
 }
 writeSync(STDERR, '\n@@@ end\n');
 await new Promise((resolve) => setTimeout(resolve, 50)); // errors arrive in a later turn
-process.exit(0); // nothing was submitted, and the driver cannot wind down
+process.exit(0); // nothing was submitted, and the driver cannot shut down

@@ -1,8 +1,8 @@
-// What a training step of GPT-2 asks of the queue: dispatches by kernel, submits and new bind
-// groups of the second step. Runs on Dawn's null driver, which computes nothing, so any machine
-// counts the same. The driver holds no more than a gigabyte, so layers are as many as in GPT-2 124M
-// and as narrow as one row of heads of eight, over 1,024 tokens: weight gradients are cut in parts
-// as they are at full size. Needs the built packages.
+// What a training step of GPT-2 asks of the queue: the dispatches of each kernel, the submits and
+// the new bind groups of the second step. It runs on Dawn's null driver, which computes nothing, so
+// every machine counts the same. That driver holds no more than a gigabyte. So the model has as
+// many layers as GPT-2 124M, each only as wide as one row of heads of eight, over 1,024 tokens;
+// weight gradients are then cut into parts as they are at full size. It needs the built packages.
 // Usage: node bench/kernels/dispatches.mjs [--layers 12] [--report FILE]
 
 import '../relaxed-simd.mjs';
@@ -19,7 +19,10 @@ const VOCAB = 1024;
 const WIDTH = 96;
 const SEQ = 1024;
 const LISTED = 24;
-/** The engine compiles what a step runs some fifty steps long. */
+/**
+ * How many steps are timed. The engine needs some fifty steps to compile all the code that a step
+ * runs.
+ */
 const TIMED_STEPS = 200;
 
 const { values: flags } = parseArgs({
@@ -88,7 +91,7 @@ async function step() {
   });
 }
 
-/** By the label of the pipeline that is set. */
+/** Counts dispatches by the label of the pipeline that is set. */
 function countDispatches(device) {
   const createEncoder = device.createCommandEncoder.bind(device);
   device.createCommandEncoder = (descriptor) => {

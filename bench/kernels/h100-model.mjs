@@ -1,9 +1,9 @@
-// What a training step of GPT-2 124M computes and moves, dispatch by dispatch, and what a model of
-// the H100 makes of it in ms. The step is a dry run over the kernels for hardware, so any machine
-// counts the same; the rates below are published peaks times shares that nobody has measured here.
-// A prediction stands beside what is measured where --measured names the ms of a step on such a
-// chip. Needs the built packages. Usage: node bench/kernels/h100-model.mjs [--batch 8] [--seq 1024]
-// [--measured MS] [--report FILE]
+// What a training step of GPT-2 124M computes and moves, dispatch by dispatch, and how many ms a
+// model of the H100 predicts for it. The step is a dry run over the kernels for hardware, so every
+// machine counts the same. The rates below are published peaks times shares that nobody has
+// measured here. With --measured, the ms of a step on such a chip, the report shows the prediction
+// beside it. It needs the built packages.
+// Usage: node bench/kernels/h100-model.mjs [--batch 8] [--seq 1024] [--measured MS] [--report FILE]
 
 import '../relaxed-simd.mjs';
 import { parseArgs } from 'node:util';
@@ -15,21 +15,21 @@ import { publish } from '../figures/publish.mjs';
 import { endRecord, headOf, startRecord } from '../figures/record.mjs';
 import { table } from '../figures/table.mjs';
 
-/** NVIDIA's data sheet of the H100 SXM: f32 without matrix units, memory, processors. */
+/** From NVIDIA's data sheet of the H100 SXM: f32 without matrix units, memory, processors. */
 const PEAK_FLOPS = 66.9e12;
 const PEAK_BYTES = 3.35e12;
 const PROCESSORS = 132;
-/** What a full tile of a product, and a tile of attention, is taken to reach of the peak. */
+/** The assumed shares of the peak that a full tile of a product and a tile of attention reach. */
 const PRODUCT_SHARE = 0.55;
 const ATTENTION_SHARE = 0.35;
-/** What streaming kernels reach of the memory's peak on earlier chips. */
+/** The share of the memory's peak that streaming kernels reach on earlier chips. */
 const MEMORY_SHARE = 0.8;
-/** An invocation has a vector of 16 bytes under way for as long as a load takes. */
+/** Each invocation has one vector of 16 bytes under way, for as long as a load takes. */
 const BYTES_IN_FLIGHT = 16;
 const LOAD_SECONDS = 600e-9;
-/** A dispatch behind another that it depends on. */
+/** The time of a dispatch that depends on the one before it, besides its own work. */
 const DISPATCH_SECONDS = 3e-6;
-/** Shares of smaller tiles, as matmul-hardware.ts estimates them. */
+/** The shares that smaller tiles reach, as matmul-hardware.ts estimates them. */
 const TILE_SHARES = [
   [/128x128x/, 1],
   [/128x64x/, 0.95],
@@ -37,9 +37,9 @@ const TILE_SHARES = [
   [/64x64x16/, 0.6],
   [/32x32x/, 0.45],
 ];
-/** Outputs that are read before they are written. */
+/** Kernels that read their output before they write it. */
 const READS_OUTPUT = /accumulate|=out|adam/;
-/** ms that the issue of these kernels predicted, before any of it was done, of 330 in all. */
+/** The ms that were predicted for each part before the kernels were improved, of 330 in all. */
 const PREDICTED = {
   'weight gradients': 89,
   'head, with cross-entropy': 62,
@@ -48,7 +48,9 @@ const PREDICTED = {
   'bias sums': 12,
 };
 const GOALS = { dispatches: 330, gigabytes: 45 };
-/** The head is what runs between the last forward dispatch and the first of backward. */
+/**
+ * The head consists of the kernels around the cross-entropy: from its logits to its two gradients.
+ */
 const HEAD = /crossEntropy/;
 
 const { values: flags } = parseArgs({
@@ -91,11 +93,12 @@ record.kernels = [...kernels].sort(([, a], [, b]) => b - a);
 publish(flags.report, report(), record);
 process.exit(0);
 
-/** The dispatches of one step of f32 AdamW over packed parameters. */
+/** The dispatches of one step with f32 AdamW over packed parameters. */
 async function countStep() {
   const adapter = await openNodeGpu({ flags: ['backend=null'] }).requestAdapter();
   const gpu = await adapter.requestDevice();
-  // Nothing is allocated, so the null driver may claim what Dawn offers on NVIDIA's.
+  // Nothing is allocated, so the null driver may claim the limits that Dawn offers on NVIDIA's
+  // driver.
   const limits = { maxBufferSize: 2 ** 36, maxStorageBufferBindingSize: 2 ** 32 - 4 };
   const own = gpu.limits;
   Object.defineProperty(gpu, 'limits', {
@@ -125,7 +128,7 @@ async function countStep() {
   await backend.dispose();
   const first = found.findIndex(({ kernel }) => HEAD.test(kernel));
   const last = found.findLastIndex(({ kernel }) => HEAD.test(kernel));
-  // The products beside the loss: logits before it, two gradients after it.
+  // The head's products are next to the loss: the logits before it, two gradients after it.
   const isProduct = ({ kernel }) => /^(matmul|fill|cast|binary)/.test(kernel);
   let [from, to] = [first, last];
   while (
@@ -166,7 +169,10 @@ function familyOf({ kernel, isHead }) {
   return 'embedding, optimizer and the rest';
 }
 
-/** Each operand once, as from memory; and as tiles ask the caches for them. */
+/**
+ * The bytes of a dispatch twice: each operand once, as memory sees it, and as the tiles of a
+ * product request them from the caches.
+ */
 function bytesOf({ kernel, bytesRead, bytesWritten, flops }) {
   const bytes = bytesRead + bytesWritten * (READS_OUTPUT.test(kernel) ? 2 : 1);
   const tile = /shared (\d+)x(\d+)x/.exec(kernel);
@@ -177,12 +183,12 @@ function bytesOf({ kernel, bytesRead, bytesWritten, flops }) {
   return { bytes, tileBytes: bytesWritten + (flops / 2) * 4 * (1 / m + 1 / n) };
 }
 
-/** The longer of computing and moving, and the dispatch itself. */
+/** The longer one of computing and moving, plus the dispatch itself. */
 function secondsOf(dispatch) {
   const { kernel, workgroups, invocations, flops = 0 } = dispatch;
   const share = /^attention/.test(kernel) ? ATTENTION_SHARE : PRODUCT_SHARE;
   const tile = TILE_SHARES.find(([name]) => name.test(kernel))?.[1] ?? 1;
-  // The last round of workgroups runs on what processors it has.
+  // The last round of workgroups may occupy only some of the processors.
   const full = workgroups / (PROCESSORS * Math.ceil(workgroups / PROCESSORS));
   const computing = flops / (PEAK_FLOPS * share * tile * full);
   const rate = Math.min(PEAK_BYTES * MEMORY_SHARE, (invocations * BYTES_IN_FLIGHT) / LOAD_SECONDS);

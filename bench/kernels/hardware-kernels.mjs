@@ -1,6 +1,6 @@
-// The text of every kernel for hardware: those that the conformance cases reach on Dawn's null
-// driver, which computes nothing, and the products of every tile, whose choice depends on size.
-// Needs the built packages.
+// The text of every kernel for hardware. These are the kernels that the conformance cases reach on
+// Dawn's null driver, which computes nothing, and the products with each tile, since the choice of
+// a tile depends on sizes. It needs the built packages.
 import { kernelCases } from '../../packages/tensor-core/dist/testing.js';
 import { createWebGpuBackend } from '../../packages/tensor-core/dist/webgpu.js';
 import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
@@ -12,7 +12,7 @@ export const TILES = [
   'shared 64x64x16/4',
   'shared 32x32x16/4',
 ];
-/** For f16 alone, of what navi31 offers. */
+/** Tiles of matrix units. navi31 offers them for f16 only. */
 const MATRIX_TILES = [
   'matrix 128x128x32/16x16x16',
   'matrix 128x64x32/16x16x16',
@@ -32,7 +32,10 @@ const FEATURES = [
   'chromium-experimental-subgroup-matrix',
 ];
 const LIMITS = { maxComputeWorkgroupStorageSize: 32768, maxComputeInvocationsPerWorkgroup: 1024 };
-/** The null driver has less than the chip, and need not compile what it is not to run. */
+/**
+ * Replaces the text that the null driver would compile. That driver offers less than the chip, and
+ * nothing runs there.
+ */
 const NOTHING = '@compute @workgroup_size(1) fn main() {}';
 const DTYPES = ['f32', 'f16', 'bf16'];
 const LAYOUTS = [
@@ -40,7 +43,9 @@ const LAYOUTS = [
   [false, true],
   [true, false],
 ];
-/** Rows that start at multiples of four elements, and rows that do not. */
+/**
+ * Extents with rows that start at multiples of four elements, and extents with rows that do not.
+ */
 const EXTENTS = [
   { m: 128, n: 128, k: 64 },
   { m: 126, n: 126, k: 62 },
@@ -48,7 +53,8 @@ const EXTENTS = [
 const SIZES = ['flat', 'small', 'medium', 'large', 'huge'];
 
 /**
- * @returns {Promise<{label: string, wgsl: string}[]>} without repeats, in the order they are met
+ * @returns {Promise<{label: string, wgsl: string}[]>} without repeats, in the order in which they
+ * are met
  */
 export async function hardwareKernels() {
   const gpu = openNodeGpu({ flags: ['backend=null'] });
@@ -73,7 +79,7 @@ export async function hardwareKernels() {
   const backend = await createWebGpuBackend(options);
   products(backend);
   for (const { run } of kernelCases()) {
-    await run(backend).catch(() => {}); // the values are wrong
+    await run(backend).catch(() => {}); // the computed values are wrong
   }
   await backend.sync();
   await backend.dispose();
@@ -126,7 +132,7 @@ function products(backend) {
             ...beside,
           });
         run(view(2, m * n));
-        // What the layers of a model ask for beside.
+        // These are the epilogues that the layers of models use.
         for (const own of transposeA ? [] : new Set([view, f32])) {
           for (const epilogue of epiloguesOf({ like: own(3, m * n), rows: f32(3, m) })) {
             run(own(2, m * n), { epilogue });

@@ -1,8 +1,8 @@
-// What a real GPU compiler makes of every kernel for hardware, on a machine without a GPU: Mesa's
-// RADV compiles for an RDNA 3 chip (navi31) on its null window system and executes nothing. Prints
-// registers, spills, shared memory, waves a SIMD and instructions, and ends with 1 where a gate
-// fails. Skipped by name where the driver is not the one that the gates were checked on, or no C
-// compiler is there. Needs the built packages.
+// What a real GPU compiler makes of every kernel for hardware, on a machine without a GPU. Mesa's
+// RADV compiles for an RDNA 3 chip (navi31) on its null window system and executes nothing. It
+// prints registers, spills, shared memory, waves per SIMD and instructions, and ends with 1 where a
+// gate fails. It says that it skips where there is no C compiler, or where the driver is not the
+// one that the gates were checked with. It needs the built packages.
 // Usage: node bench/kernels/isa.mjs [--only TEXT] [--report FILE]
 
 import { parseArgs } from 'node:util';
@@ -37,7 +37,7 @@ if (rows === undefined) {
 await endRecord(record);
 Object.assign(record, {
   ...{ driver, chip: 'navi31' },
-  // Enough to compare two reports by; the whole of a kernel's figures is printed with --only.
+  // These figures suffice to compare two reports. With --only all figures of a kernel are printed.
   kernels: rows.map(({ label, vgprs, waves, codeBytes, failures }) =>
     [label, vgprs, waves, codeBytes, failures.join(', ')].join(' | '),
   ),
@@ -87,7 +87,10 @@ function cells(row) {
   ];
 }
 
-/** By the first word of their labels: for each column the largest, of waves the smallest. */
+/**
+ * Groups kernels by the first word of their labels. Each column has the largest value of the group,
+ * and that of waves the smallest.
+ */
 function families() {
   const byName = new Map();
   for (const row of rows.filter((one) => !isListed(one))) {

@@ -1,5 +1,5 @@
-// Kernels through Mesa's RADV on its null window system, as for an RDNA 3 chip (navi31), and the
-// gates that they are held to. Executes nothing.
+// Compiles kernels by Mesa's RADV on its null window system, as for an RDNA 3 chip (navi31), and
+// checks them against gates. It executes nothing.
 
 import { execFileSync, spawnSync } from 'node:child_process';
 import {
@@ -15,30 +15,36 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { shaderStats } from './shader-stats.mjs';
 
-/** The driver's other releases count registers and schedule otherwise. */
+/**
+ * The release that the gates were checked with. Others count registers and schedule differently.
+ */
 export const CHECKED_DRIVER = 'radv: Mesa 25.0.7';
 const ICD_FILE = '/usr/share/vulkan/icd.d/radeon_icd.json';
 const COMPILE_LIMIT_MS = 600_000;
 
-/** At fewer waves loads are not hidden behind arithmetic. */
+/** With fewer waves, arithmetic does not hide the latency of loads. */
 export const LEAST_WAVES = 8;
-/** Vector instructions beside multiply-adds, for each of them, in loops that multiply. */
+/** How many other vector instructions there may be per multiply-add, in loops that multiply. */
 export const MOST_OTHER = 0.25;
-/** What is made of products; other kernels wait for memory. */
+/** Kernels that consist of products. All others wait for memory. */
 export const MULTIPLIES = /^(matmul|attention)/;
-/** A busiest loop with fewer multiply-adds is not the product's. */
+/**
+ * A kernel whose busiest loop has fewer multiply-adds is not judged, since that loop is not the one
+ * of the product.
+ */
 const LOOP_MULTIPLY_ADDS = 8;
 /**
- * Other loops with more are judged, too. Attention's loop over a block in which NaN or infinities
- * stand behind hidden keys has as many and is rare.
+ * Other loops are judged too, if they have more multiply-adds than this. Attention has a loop with
+ * exactly this many for blocks in which NaN or infinities are behind hidden keys. It runs rarely
+ * and is not judged.
  */
 const RARE_MULTIPLY_ADDS = 64;
 
 const FEW_ROWS = /^attention .* (8|16|32)x\d+x\d$/;
 
 /**
- * Why nothing can be compiled here; undefined where it can, unless the driver is of another
- * release.
+ * Why nothing can be compiled here; undefined where it can. The release of the driver is known only
+ * after it has compiled, so compileKernels checks that.
  */
 export function whyNoCompiler() {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
@@ -51,8 +57,8 @@ export function whyNoCompiler() {
 }
 
 /**
- * Figures of each kernel, with the gates that it fails; none where the gates were checked on
- * another driver.
+ * The figures of each kernel and the gates that it fails. Where the driver is of another release
+ * than the gates were checked with, there are none.
  * @param {readonly {label: string, wgsl: string}[]} list
  */
 export function compileKernels(list) {
@@ -76,9 +82,9 @@ function compile(list) {
     const input = join(folder, 'kernels.json');
     writeFileSync(input, JSON.stringify(list));
     const script = join(import.meta.dirname, 'compile.mjs');
-    const output = join(folder, 'printed.txt'); // a pipe as full as this would lose lines
+    const output = join(folder, 'printed.txt'); // a pipe that fills up would lose lines
     const printedTo = openSync(output, 'w');
-    // V8's own handler of faults would come before the preloaded one.
+    // V8's own handler of faults would run before the preloaded one.
     const child = spawnSync(process.execPath, ['--disable-wasm-trap-handler', script, input], {
       env: {
         ...process.env,
@@ -115,7 +121,7 @@ function failuresOf(label, stats) {
   if (stats.waves < LEAST_WAVES) {
     failures.push(`${stats.waves} waves`);
   }
-  // A vector of four 16-bit elements has 64 bits. Rows that no vector fits are printed and not
+  // Four 16-bit elements are a vector of 64 bits. Rows that no vector fits are printed but not
   // judged.
   const { loop } = stats;
   const isProduct = /^matmul [NT]/.test(label);
@@ -126,8 +132,8 @@ function failuresOf(label, stats) {
   if (isProduct && isWide && loop.load128 + loop.load64 < loop.loads) {
     failures.push('narrow loads');
   }
-  // In a loop of matrix instructions the multiply-adds are an operand's sums. Few rows of
-  // attention, as of a token that is generated, wait for memory.
+  // In a loop of matrix instructions the multiply-adds only sum an operand. Attention of few rows,
+  // such as those of one generated token, waits for memory.
   const isJudged = MULTIPLIES.test(label) && isWide && loop.matrix === 0;
   if (isJudged && !FEW_ROWS.test(label)) {
     const judged = stats.loops.filter(({ multiplyAdds }, i) =>

@@ -1,5 +1,5 @@
-// Reads what RADV prints of a shader with RADV_DEBUG=shaderstats,asm: its resources, its
-// instructions by class, and the same of each loop.
+// Reads what RADV prints about a shader with RADV_DEBUG=shaderstats,asm: its resources, its
+// instructions by class, and the instructions of each loop.
 
 const FIELDS = {
   vgprs: 'VGPRs',
@@ -11,13 +11,13 @@ const FIELDS = {
   waves: 'Subgroups per SIMD',
   codeBytes: 'Code size',
 };
-/** Multiply-adds that one lane makes by an instruction. */
+/** How many multiply-adds an instruction does in one lane. */
 const MULTIPLY_ADDS = [
   [/^v_(dual_)?(fma|fmac|fmaak|fmamk|fma_mix|fma_mixlo|fma_mixhi)_f(32|16|64)/, 1],
   [/^v_(pk_fma|pk_fmac|dot2c?|dot2acc)_/, 2],
 ];
 
-/** @param {string} text what stands between two `@@@` lines */
+/** @param {string} text the text between two `@@@` lines */
 export function shaderStats(text) {
   const stats = {};
   for (const [key, name] of Object.entries(FIELDS)) {
@@ -33,7 +33,7 @@ export function shaderStats(text) {
   return { ...stats, ...whole, loops, loop: loops[0] };
 }
 
-/** Instructions in order; a paired one (VOPD) has two names. */
+/** The instructions in order. A paired instruction (VOPD) has two names. */
 function instructionsOf(text) {
   const lines = [];
   let block = -1;
@@ -88,8 +88,8 @@ function countsOf(instructions) {
 }
 
 /**
- * Loops, the one that multiplies most first. A branch to an earlier block closes a loop; an
- * instruction belongs to the smallest loop around it.
+ * The loops, beginning with the one that multiplies most. A branch to an earlier block closes a
+ * loop, and an instruction belongs to the smallest loop around it.
  */
 function loopsOf(lines) {
   const loops = [];

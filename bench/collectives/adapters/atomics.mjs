@@ -1,12 +1,12 @@
-// The yardstick of shm: threads that wait for each other by Atomics.waitAsync, as anybody must
-// whose event loop goes on, and copy from each other's memory: no calls, checks or failures in
-// between.
+// The yardstick for shm: threads that copy from each other's memory and wait for each other by
+// Atomics.waitAsync, as a program must whose event loop goes on. There are no framing, checks or
+// failures in between.
 
 const WORD_BYTES = 64;
 
-/** In the thread that starts the ranks: what each is handed. */
+/** Runs in the thread that starts the ranks, and returns what each rank is given. */
 export function shareAmong(worldSize, { maxBytes }) {
-  // Each rank's two buffers are at the same place of its own part.
+  // The two buffers of a rank are at the same places within its own part of the memory.
   const partBytes = 2 * maxBytes;
   const memory = new SharedArrayBuffer(2 * WORD_BYTES + worldSize * partBytes);
   return () => ({ data: { memory, partBytes }, transferList: [] });
@@ -30,7 +30,10 @@ class AtomicsEngine {
     this.#partBytes = partBytes;
   }
 
-  /** The first one, and one beside it at a time. */
+  /**
+   * The first call gets the first half of the rank's part. Later calls share the second half, so
+   * only one of these buffers can be in use.
+   */
   allocate(byteLength) {
     const offset = this.#hasFirst ? this.#partBytes / 2 : 0;
     this.#hasFirst = true;
@@ -39,7 +42,7 @@ class AtomicsEngine {
 
   release() {}
 
-  /** Who comes last wakes all others at once. */
+  /** The rank that comes last wakes all others at once. */
   async barrier() {
     const arrived = new Int32Array(this.#memory, 0, 1);
     const released = new Int32Array(this.#memory, WORD_BYTES, 1);
@@ -93,7 +96,7 @@ class AtomicsEngine {
     return 2 * WORD_BYTES + rank * this.#partBytes;
   }
 
-  /** What lies there in the peer's part. */
+  /** The peer's buffer that is at the same place of its part as `bytes` is of this rank's. */
   #twin(bytes, peer) {
     const offset = bytes.byteOffset - this.#startOf(this.rank) + this.#startOf(peer);
     return new Uint8Array(this.#memory, offset, bytes.byteLength);

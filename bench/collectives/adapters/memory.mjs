@@ -1,4 +1,4 @@
-// All ranks in one process, by createMemoryGroup.
+// Ranks in one process, which createMemoryGroup joins.
 import { processGroupEngine } from '../process-group-engine.mjs';
 
 let groups;

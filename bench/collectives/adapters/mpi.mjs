@@ -1,4 +1,4 @@
-// Processes under mpirun, by connectMpi: Open MPI moves the bytes.
+// Ranks as processes under mpirun, which connectMpi joins. Open MPI moves the bytes.
 import { connectMpi } from '../../../packages/collectives/dist/mpi.js';
 import { processGroupEngine } from '../process-group-engine.mjs';
 

@@ -1,5 +1,6 @@
-// The yardstick: what plain TCP sockets of node:net carry in our pattern (direct reduce-scatter and
-// all-gather, sums by the wasm reducer), with no framing, checks or failures in between.
+// The yardstick for ws: what plain TCP sockets of node:net carry in the same pattern (direct
+// reduce-scatter and all-gather, sums by the wasm reducer), without framing, checks or failures in
+// between.
 import { once } from 'node:events';
 import net from 'node:net';
 import { Reducer } from '../../../packages/dtypes/dist/index.js';
@@ -35,11 +36,13 @@ async function connectAll(rank, worldSize, exchange) {
   }
   await accepted;
   server.close();
-  await exchange(); // so that nobody's first bytes meet a rank that hasn't read the hello
+  await exchange(); // no bytes may come before the hello is read
   return links;
 }
 
-/** Both sides know what comes: bytes fill the buffers that were posted, in order. */
+/**
+ * A connection to one peer. Both sides know what comes, so bytes fill the posted buffers in order.
+ */
 class Link {
   #socket;
   #posted = [];

@@ -1,10 +1,10 @@
-// Worker threads over shared memory, by createShmJob and connectShm; registered buffers come from
-// the group.
+// Ranks as worker threads over shared memory, which createShmJob and connectShm join. Registered
+// buffers come from the group.
 import { processGroupEngine } from '../process-group-engine.mjs';
 
 const DIST = '../../../packages/collectives/dist/shm.js';
 
-/** In the thread that starts the ranks: what each is handed. */
+/** Runs in the thread that starts the ranks, and returns what each rank is given. */
 export async function shareAmong(worldSize, job) {
   const { createShmJob } = await import(job.bundle ?? DIST);
   const handles = createShmJob(worldSize);

@@ -1,4 +1,4 @@
-// Processes over WebSockets, by connectWs.
+// Ranks as processes over WebSockets, which connectWs joins.
 import { processGroupEngine } from '../process-group-engine.mjs';
 
 export async function open({ rank, worldSize, exchange, job }) {
