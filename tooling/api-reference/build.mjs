@@ -1,5 +1,6 @@
-// `npm run docs`: the API reference of all packages as pages, from the docstrings in the sources. A
-// package's README is its front page. A warning, such as a link to nothing, is an error.
+// `npm run docs` makes the API reference of all packages as pages, from the docstrings in the
+// sources. The README of a package is its front page. A warning, such as one about a broken link,
+// is an error.
 import { mkdirSync, rmSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -10,7 +11,10 @@ const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 const OUTPUT = join(ROOT, '.shardweave/docs');
 const PARTS = join(ROOT, '.shardweave/docs-parts');
 
-/** Options of every application. Sources are not linked: forks have no address in common. */
+/**
+ * Options of every application. The pages do not link to sources, since forks have no common
+ * address.
+ */
 const COMMON = {
   tsconfig: join(ROOT, 'tsconfig.base.json'),
   disableSources: true,
@@ -21,7 +25,10 @@ const COMMON = {
   treatWarningsAsErrors: true,
 };
 
-/** Typedoc makes pages of several packages from a file of JSON for each. */
+/**
+ * Converts each package to a file of JSON. Typedoc makes pages of several packages out of such
+ * files.
+ */
 async function convertPackages() {
   const entries = publicEntries(ROOT);
   const all = await Application.bootstrap({

@@ -1,5 +1,5 @@
-// The entries of the packages' `exports`, as the sources behind them. A condition may hold others:
-// what a page imports by `./ws` is another file than what Node does.
+// The entries of the packages' `exports`, as the source files behind them. An entry may have
+// another file under a condition: a page that imports `./ws` gets another one than Node.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -25,7 +25,7 @@ export function publicEntries(root) {
   });
 }
 
-/** The sources of one entry: its own, and those of the conditions in it. */
+/** The source of one entry, and the sources of its other conditions. */
 function sourcesOf(target, condition) {
   if (typeof target === 'string') {
     return [];

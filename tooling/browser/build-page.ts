@@ -1,4 +1,4 @@
-// The test page of the devices and of training, from the built packages.
+// Builds the test page for devices and training from the built packages.
 import { fileURLToPath } from 'node:url';
 import { bundlePage } from './bundle-page.ts';
 

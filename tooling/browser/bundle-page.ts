@@ -1,13 +1,13 @@
-// Bundles a page for headless Chromium, the way a user's bundler would: nothing external, each
-// entry a file of its own beside the page, which runs the first.
+// Bundles a page for headless Chromium as a user's bundler would. Nothing is external. Each entry
+// becomes a file of its own beside the page, and the page runs the first one.
 import { build } from 'esbuild';
 
 export interface BundlePageOptions {
-  /** Export conditions; by default those of a user. */
+  /** Export conditions; default: those that a user's bundler has. */
   readonly conditions?: string[];
 }
 
-/** The page's files by their path on the server. `entries`: scripts by their names there. */
+/** The page's files by their path on the server. `entries` maps their names there to scripts. */
 export async function bundlePage(
   entries: Readonly<Record<string, string>>,
   { conditions = [] }: BundlePageOptions = {},

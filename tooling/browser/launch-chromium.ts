@@ -1,9 +1,9 @@
-// Headless Chromium for the page tests, with WebGPU on its own software driver. It opens no
-// connection but to loopback: its background services are off.
+// Headless Chromium for the page tests, with WebGPU on Chromium's own software driver. It connects
+// only to loopback, since its background services are off.
 import { type Browser, chromium, type Page } from 'playwright-core';
 
 const FLAGS = [
-  // Software WebGPU is behind these two; --disable-gpu would take WebGPU away altogether.
+  // Software WebGPU is behind these two flags. --disable-gpu would remove WebGPU altogether.
   '--enable-unsafe-webgpu',
   '--use-webgpu-adapter=swiftshader',
   '--disable-background-networking',
@@ -14,11 +14,15 @@ const FLAGS = [
 ];
 
 /**
- * For what never comes: half a minute, the default, is what a loaded machine may take for a page.
+ * The limit for what never comes. A loaded machine may need the default, half a minute, for a page
+ * that does come.
  */
 const LIMIT_MS = 240_000;
 
-/** The browser's path, or why there is none; set by set-up (`tooling/setup/chromium.mjs`). */
+/**
+ * The path of the browser, or the reason why there is none. Set-up determines both
+ * (`tooling/setup/chromium.mjs`).
+ */
 export async function chromiumPath(): Promise<{ path?: string; reason: string }> {
   const { findChromium } = await import('../setup/chromium.mjs');
   const path = findChromium();
@@ -29,13 +33,13 @@ export async function chromiumPath(): Promise<{ path?: string; reason: string }>
 }
 
 export async function launchChromium(executablePath: string): Promise<Browser> {
-  // Root has no sandbox to enter; anybody else keeps theirs.
+  // Chromium's sandbox does not work for root. Other users keep theirs.
   const isRoot = process.getuid?.() === 0;
   const timeout = LIMIT_MS;
   return chromium.launch({ executablePath, args: FLAGS, chromiumSandbox: !isRoot, timeout });
 }
 
-/** A page that is waited for as long as the browser. */
+/** Opens a page with the same limit as the browser. */
 export async function newPage(browser: Browser): Promise<Page> {
   const page = await browser.newPage();
   page.setDefaultTimeout(LIMIT_MS);

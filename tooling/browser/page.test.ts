@@ -1,6 +1,6 @@
-// The packages in a real browser: headless Chromium runs the conformance suite on every device of a
+// The packages in a real browser. Headless Chromium runs the conformance suite on every device of a
 // page, with and without SharedArrayBuffer, and trains a few steps. WebGPU runs it with the
-// specification's limits and no feature: neither 16-bit floats nor timestamps nor subgroups.
+// specification's limits and without features: no 16-bit floats, no timestamps, no subgroups.
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { buildPage } from './build-page.ts';
@@ -10,22 +10,22 @@ import { type StaticServer, serveFiles } from './static-server.ts';
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /**
- * A page's software driver compiles for a tenth of a second a kernel. It gets the texts that Dawn
- * gets in Node, where webgpu-backend.test.ts runs all cases: of 16 bits it has casts, copies and
- * plain products here.
+ * Names of cases that are left out. The software driver of a page needs a tenth of a second to
+ * compile a kernel, and webgpu-backend.test.ts runs all cases in Node with the same kernel texts.
+ * In 16 bits only casts, copies and plain products remain.
  */
 const MOST = '^(?!cast|copy|matmul b?f\\d\\d by).*\\bb?f16\\b';
 /**
- * Workers from a file run the source of those that travel with the package: the queue, and long
- * products.
+ * Names of cases that are left out for workers from a file. Only those of the queue and products
+ * remain, since such workers run the same source as those that travel with the package.
  */
 const LIKE_THE_OTHERS = '^(?!queue|matmul)';
 /**
- * Limits of a WebGPU device that nobody asked more of; a view may begin between two bindings'
- * alignments.
+ * The limits of a WebGPU device where no larger ones were requested. Views have one alignment less,
+ * since a view may begin between the alignments of two bindings.
  */
 const SPECIFIED_LIMITS = { maxBufferBytes: 2 ** 28, maxViewBytes: 2 ** 27 - 256 };
-const SUITE_MS = 240_000; // the slowest device alone took under 60 s on two cores
+const SUITE_MS = 240_000; // the slowest device took under 60 s on two idle cores
 
 const { path, reason } = await chromiumPath();
 
@@ -107,7 +107,7 @@ type Case = [device: PageDevice, where: string, opened: () => Opened, leftOut?: 
 type Opened = {
   readonly page: Page;
   readonly server: StaticServer;
-  /** Errors that reached no test: thrown in the page, or printed by it. */
+  /** Errors that reached no test, because the page threw or printed them. */
   readonly problems: readonly string[];
 };
 

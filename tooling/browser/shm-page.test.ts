@@ -1,5 +1,5 @@
 // The shm transport between web workers of a real page: the conformance suite, a worker that is
-// ended, what a page is told that is not cross-origin isolated, and the example of a page.
+// ended, what a page that is not cross-origin isolated is told, and the example for pages.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
@@ -10,7 +10,7 @@ import { bundlePage } from './bundle-page.ts';
 import { chromiumPath, launchChromium, newPage } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
-const SUITE_MS = 120_000; // 5 s alone on two cores
+const SUITE_MS = 120_000; // 5 s on two idle cores
 
 const { path, reason } = await chromiumPath();
 

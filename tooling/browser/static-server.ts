@@ -1,5 +1,5 @@
-// Serves a handful of files from memory on loopback, with the headers that make a page
-// cross-origin isolated or without them: only the former has SharedArrayBuffer.
+// Serves a few files from memory on loopback, with or without the headers that make a page
+// cross-origin isolated. Only an isolated page has SharedArrayBuffer.
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { extname } from 'node:path';
@@ -22,7 +22,7 @@ export type StaticServer = {
 
 /**
  * @param files contents by path, such as `/page.js`; `/` is `/index.html`
- * @returns once it listens, on a port that was free
+ * @returns a server that listens on a free port
  */
 export async function serveFiles(
   files: ReadonlyMap<string, string | Uint8Array>,

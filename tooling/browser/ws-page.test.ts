@@ -1,5 +1,5 @@
-// Pages as ranks: the conformance suite between pages that a Node process joins, between pages and
-// a Node rank, a page that is closed or stopped, and pages that nobody invited.
+// Pages as ranks: the conformance suite between pages and a Node rank, a page that is closed, one
+// that is stopped, and pages that were not invited.
 
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,13 +16,14 @@ import { bundlePage } from './bundle-page.ts';
 import { chromiumPath, launchChromium, newPage } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';
 
-const SUITE_MS = 240_000; // about 20 s alone on two cores
-/** Heartbeats say so long before links do, which may be silent for a minute. */
+const SUITE_MS = 240_000; // about 20 s on two idle cores
+/** Heartbeats report silence long before links do, which may be silent for a minute. */
 const SILENT = expect.stringMatching(/silent for 4000 ms/);
 const SECRET = 'made by the test of pages';
 /**
- * Pages can't stop themselves: that is a test of its own below. A large buffer takes four fifths of
- * the suite's time, and its chunks are those of the 16 MiB that a hidden page sends.
+ * Whether the suite includes a large buffer. It takes four fifths of the suite's time, and its
+ * chunks are like those of the 16 MiB that a hidden page sends. The case of a stopped rank is left
+ * out always: pages cannot stop themselves, so a test of its own below stops one.
  */
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 const leftOut = [STOP_CASE, ...(isLong ? [] : ['a buffer above 128 MiB'])];
@@ -35,7 +36,7 @@ describe.skipIf(path === undefined)(
     let browser: Browser;
     let server: StaticServer;
     let pages: Page[];
-    /** Port of each job's rendezvous, made by whoever the test says. */
+    /** The port of each job's rendezvous, made by the process that the test names. */
     const ports = new Map<string, Promise<number>>();
     let makePort: (job: string, worldSize: number) => Promise<number>;
     const closers: (() => void)[] = [];
@@ -77,7 +78,7 @@ describe.skipIf(path === undefined)(
       return rendezvous.port;
     }
 
-    /** One of three ranks that add up until something ends it. */
+    /** Runs one of three ranks that add up until something ends it. */
     const sum = (page: Page, id: string, rank: number) =>
       page.evaluate((place) => window.wsPage.sumUntilEnd(place), {
         id,
@@ -86,7 +87,10 @@ describe.skipIf(path === undefined)(
         secret: SECRET,
       });
 
-    /** Resolves when all ranks of the job have added up several times: it is in full swing. */
+    /**
+     * Resolves when all ranks of the job have added up several times, so that the job is well under
+     * way.
+     */
     const swing = (page: Page, id: string) =>
       page.waitForFunction((job) => (window.wsPage.numSums[job] ?? 0) >= 20, id);
 
@@ -168,14 +172,15 @@ describe.skipIf(path === undefined)(
       timeout: SUITE_MS,
     }, async () => {
       makePort = standalone;
-      // Browsers let timers of hidden pages fire once a minute, these here never; those of workers
-      // go on.
+      // Browsers run the timers of hidden pages once a minute. Here those of pages never run, while
+      // those of workers do.
       const hide = () => {
         window.setTimeout = (() => 0) as unknown as typeof setTimeout;
         window.setInterval = (() => 0) as unknown as typeof setInterval;
       };
       const hidden = await Promise.all([openPage(hide), openPage(hide)]);
-      // One has its worker from the text that the package carries, one from a file of the server.
+      // One rank makes its worker from the text in the package, the other from a file of the
+      // server.
       const workers = [{}, { heartbeatWorker: '/heartbeat-worker.js' }];
       const gathers = hidden.map((page, rank) =>
         page.evaluate((args) => window.wsPage.gather(...args), [
@@ -208,7 +213,7 @@ describe.skipIf(path === undefined)(
       const stopped = await openPage();
       const pid = await rendererOf(browser, stopped);
       const endings = [pages[0]!, pages[1]!].map((page, rank) => sum(page, 'stopped', rank));
-      sum(stopped, 'stopped', 2).catch(() => {}); // it never hears of its end
+      sum(stopped, 'stopped', 2).catch(() => {}); // it never learns that the job has ended
       await swing(pages[0]!, 'stopped');
       process.kill(pid, 'SIGSTOP');
       try {
@@ -269,7 +274,8 @@ describe.skipIf(path === undefined)(
           joinTimeoutMs,
         ] as const);
       };
-      // It is refused again and again until its own limit ends it; a slow machine needs another go.
+      // The page is refused again and again until its own limit ends it. A slow machine may need
+      // another attempt.
       let stranger = await join('stranger', SECRET, 500);
       while (refusals.length === 0) {
         stranger = await join('stranger', SECRET, 500);
@@ -284,9 +290,10 @@ describe.skipIf(path === undefined)(
 );
 
 /**
- * The process that runs the page: the one that computes when the page does. No other page may. On a
- * machine that does other things a while of computing is little of it, so it goes on until one
- * stands out, twice in a row: pages that were just opened compute for a moment, too.
+ * Finds the process that runs a page: the one that computes while the page does, and no other page
+ * does. On a busy machine a short computation does not stand out, so it is repeated until one
+ * process stands out twice in a row. One time is not enough, since pages that were just opened
+ * compute for a moment too.
  */
 async function rendererOf(browser: Browser, page: Page): Promise<number> {
   const session = await browser.newBrowserCDPSession();

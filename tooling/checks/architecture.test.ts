@@ -1,4 +1,4 @@
-// The arrows between packages: who may import whom, and that each import is declared.
+// The arrows between packages say who may import whom. Each import must also be declared.
 import { readFileSync } from 'node:fs';
 import { join, posix } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -16,12 +16,15 @@ import {
 
 const SCOPE = '@shardweave/';
 
-/** Two copies of these would be two worlds of tensors. */
+/**
+ * Packages that a program must have once. Two copies would have tensors that do not know each
+ * other.
+ */
 const ONE_COPY = ['tensor-core', 'nn', 'collectives'].map((name) => SCOPE + name);
 
 /**
- * A tensor knows its device, which makes tensors; a module its deferred parameters; a call its
- * arrivals.
+ * Packages that may have circles of imports of types. A tensor knows its device, which makes
+ * tensors; a module knows its deferred parameters; a call knows its arrivals.
  */
 const HAVE_CIRCLES_OF_TYPES = ['tensor-core', 'nn', 'collectives'];
 
@@ -124,7 +127,7 @@ describe('fsdp', () => {
 });
 
 /**
- * What each room of collectives may import of the others; its files at the root are everybody's.
+ * What each folder of collectives may import of the others. All may import the files at the root.
  */
 const ROOMS: Readonly<Record<string, readonly string[]>> = {
   // A call knows the plan of hosts that its algorithm follows.

@@ -1,6 +1,6 @@
-// The arrows between packages, which the checks hold and docs/architecture.md draws.
+// The arrows between packages. Checks enforce them, and docs/architecture.md draws them.
 
-/** What each package may import of this workspace; a new package states its arrows here. */
+/** What each package may import from this workspace. A new package states its arrows here. */
 export const ARROWS: Readonly<Record<string, readonly string[]>> = {
   dtypes: [],
   collectives: ['dtypes'],
@@ -27,7 +27,7 @@ export const ARROWS: Readonly<Record<string, readonly string[]>> = {
   ],
 };
 
-/** The arrows as a Mermaid chart. An arrow that follows from two others is left out. */
+/** Draws the arrows as a Mermaid chart, without those that follow from two others. */
 export function drawArrows(): string {
   const lines = Object.entries(ARROWS).flatMap(([name, targets]) => {
     const direct = targets.filter(

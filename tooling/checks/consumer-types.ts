@@ -1,11 +1,11 @@
-// The packages' declarations as a user's TypeScript reads them: every declaration file checked, in
-// a project of ES2022 that brings the types of its environment and nothing else.
+// The packages' declarations as a user's TypeScript reads them. Every declaration file is checked,
+// in an ES2022 project with the types of its environment and nothing else.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import ts from 'typescript';
 import { ROOT } from './workspace.ts';
 
-/** What a project for pages and one for Node bring: neither has the other's types. */
+/** The types that a project for pages and one for Node bring. Neither has those of the other. */
 const ENVIRONMENTS = {
   browser: {
     lib: ['lib.es2022.d.ts', 'lib.dom.d.ts'],
@@ -26,14 +26,15 @@ const ENVIRONMENTS = {
 export type Environment = keyof typeof ENVIRONMENTS;
 
 /**
- * What this clone brings to a program, TypeScript's files and Node's types: parsed once, not
- * checked.
+ * What this clone contributes to a program: TypeScript's own files and Node's types. They are
+ * parsed once and not checked.
  */
 const ours = new Map<string, ts.SourceFile | undefined>();
 const isOurs = (path: string) => path.startsWith(`${ROOT.replaceAll('\\', '/')}/`);
 
 /**
- * The type errors of a file in `project` that imports all of `specifiers`, and of what it imports.
+ * The type errors of a file in `project` that imports all `specifiers`, and of the files that it
+ * imports.
  */
 export function typeErrors(
   project: string,

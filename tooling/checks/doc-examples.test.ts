@@ -1,5 +1,6 @@
-// The examples in docstrings run, and log what their comments say: `// logs 3`. One without such a
-// comment needs more than it has itself, so only its types are checked (public-api.test.ts).
+// Runs the examples in docstrings and compares what they log with what their comments say: `// logs
+// 3`. An example without such a comment needs more than it contains, so only its types are checked
+// (public-api.test.ts).
 import { format } from 'node:util';
 import { afterAll, expect, it, vi } from 'vitest';
 import { DocExamples } from './doc-examples.ts';

@@ -1,23 +1,26 @@
-// The examples in the packages' docstrings, as files.
+// Writes the examples of the packages' docstrings to files.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { libraries, ROOT, sourceFiles } from './workspace.ts';
 
-/** One `@example`. */
+/** The code of one `@example`. */
 export type DocExample = {
   /** The package's folder, such as `packages/fsdp`. */
   readonly folder: string;
-  /** `path:line` of the tag. */
+  /** The place of the tag, as `path:line`. */
   readonly place: string;
   readonly code: string;
-  /** The absolute path of the file that has the code. */
+  /** The absolute path of the file that contains the code. */
   readonly path: string;
 };
 
 const DOCSTRING = /^[ \t]*\/\*\*[\s\S]*?\*\//gm;
 const EXAMPLE = /@example\n```ts\n([\s\S]*?)```/g;
 
-/** Each example lies in a folder of its package, so that imports resolve as a user's. */
+/**
+ * Examples as files. Each one lies in a folder of its package, so that imports resolve as a user's
+ * do.
+ */
 export class DocExamples {
   readonly all: readonly DocExample[];
   readonly #folders: readonly string[];

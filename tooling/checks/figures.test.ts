@@ -1,5 +1,5 @@
-// Figures of speed and memory in READMEs and documents: rendered from reports, never written by
-// hand.
+// Figures of speed and memory in READMEs and documents are rendered from reports and never written
+// by hand.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -7,7 +7,10 @@ import { BLOCKS } from '../../bench/figures/blocks.mjs';
 import { blocksIn, readmePaths, rendered, withoutFigures } from '../../bench/figures/readmes.mjs';
 import { ROOT } from './workspace.ts';
 
-/** Claims of a measurement. Settings (a time-out, a share of a limit) are other words. */
+/**
+ * Patterns that find claims of a measurement. Settings, such as a time-out or a share of a limit,
+ * are worded differently.
+ */
 const CLAIMS = [
   /\d[\d.,]* ?(?:[GT]FLOPS?(?:\/s| a second| per)|[KMG]i?B\/s|[KMG]i?B a second|tok\/s|tokens a second)/,
   /\d[\d.,]* ?(?:times|x) (?:as )?(?:fast|slow|quick|less time|the time|that of)/,

@@ -1,5 +1,5 @@
-// What every published package looks like: its six files, and the fields of package.json that users
-// and bundlers depend on.
+// The form of every published package: its six files, and the fields of package.json that users and
+// bundlers depend on.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -44,7 +44,8 @@ describe.each(libraries().map((one) => [one.shortName, one] as const))('%s', (_,
         const order = Object.keys(each);
         expect([order[0], order[1]], name).toEqual(['@shardweave/source', 'types']);
       }
-      // Conditions are tried in their order: behind `@shardweave/source` none would ever be.
+      // Conditions are tried in their order, so a `browser` condition after `@shardweave/source`
+      // would never be used here.
       expect(Object.keys(conditions as object).indexOf('browser'), name).toBeLessThan(1);
     }
   });

@@ -1,15 +1,15 @@
-// The links of documents and READMEs inside the tree: the file is there, and so is the heading.
+// Links inside the tree, in documents and READMEs, lead to files and headings that exist.
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { expect, it } from 'vitest';
 import { ROOT, trackedFiles } from './workspace.ts';
 
-/** A document's text without its blocks of code, whose brackets are no links. */
+/** A document's text without its blocks of code, whose brackets are not links. */
 function textOf(path: string): string {
   return readFileSync(path, 'utf8').replace(/```.*?```/gs, '');
 }
 
-/** A document's anchors, as GitHub makes them from headings. */
+/** The anchors that GitHub makes from a document's headings. */
 function anchorsOf(path: string): readonly string[] {
   return [...textOf(path).matchAll(/^#+\s+(.*)$/gm)].map(([, heading = '']) =>
     heading

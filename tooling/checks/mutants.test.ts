@@ -1,4 +1,4 @@
-// The lists of mutants still fit the tree; `npm run mutants` runs them.
+// The lists of mutants fit the tree. `npm run mutants` runs the mutants.
 import { expect, it } from 'vitest';
 import { faultsOf, readMutants } from '../mutants/read-lists.mjs';
 

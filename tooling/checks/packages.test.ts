@@ -1,6 +1,7 @@
-// Each published package as its users meet it: well formed, typed for every resolver of ES modules
-// and for projects that bring little, its README's first example runs where only its tarball is
-// installed, and what claims to run in browsers bundles for them with nothing of Node in it.
+// Each published package as its users meet it. It is well formed. Its types work with every
+// resolver of ES modules and in projects with few types of their own. The first example of its
+// README runs where only its tarball is installed. And whatever is meant for browsers bundles for
+// them without anything of Node.
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -12,7 +13,7 @@ import { firstExample, installAll, packAll, projectWith, run } from './packed-pa
 import { libraries, publishedPackages, ROOT } from './workspace.ts';
 import { wrongTypes } from './wrong-types.ts';
 
-const LIMIT_MS = 180_000; // the slowest, an install with an empty npm cache, took 15 s alone
+const LIMIT_MS = 180_000; // the slowest, an install with an empty npm cache, takes 15 s
 const BROWSER_PACKAGES = [
   'dtypes',
   'tensor-core',
@@ -26,7 +27,7 @@ const BROWSER_PACKAGES = [
   'memory-tracker',
   'gguf',
 ];
-/** Entries that are for Node: Dawn, sockets that accept connections, files. */
+/** Entries that are for Node only: Dawn, sockets that accept connections, files. */
 const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './node', './testing-node'];
 
 const packages = publishedPackages();
@@ -61,7 +62,8 @@ describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name,
   const project = join(folder, name);
 
   it('passes attw --profile esm-only', { timeout: LIMIT_MS }, async () => {
-    // On the tarball that pnpm packed: npm's own packing leaves `workspace:` in it.
+    // The tarball that is checked was packed by pnpm, since npm's own packing leaves `workspace:`
+    // in it.
     expect(await wrongTypes(new Uint8Array(bytesOf(one)))).toEqual([]);
   });
 
@@ -121,7 +123,10 @@ describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name,
   );
 });
 
-/** Ranks 0 and 1 listen and 2 doesn't, so workers open connections and listen for them. */
+/**
+ * A program of three ranks. Ranks 0 and 1 listen and rank 2 does not, so workers both open
+ * connections and accept them.
+ */
 const THREE_RANKS = `
 import { connectWs } from '@shardweave/collectives/ws';
 const url = import.meta.resolve('@shardweave/collectives/heartbeat-worker');
@@ -168,7 +173,7 @@ describe('npx shardweave', () => {
   });
 });
 
-/** Its tarball. */
+/** The bytes of a package's tarball. */
 function bytesOf({ manifest }: (typeof packages)[number]): ArrayBuffer {
   return Uint8Array.from(readFileSync(tarballs.get(manifest.name)!)).buffer;
 }

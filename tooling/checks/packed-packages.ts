@@ -8,11 +8,12 @@ import { publishedPackages, ROOT, type WorkspacePackage } from './workspace.ts';
 const isWindows = process.platform === 'win32';
 
 /**
- * Dependencies from outside that a project links from this clone instead of fetching: it is big.
+ * The one dependency from outside that projects link from this clone instead of fetching it,
+ * because it is big.
  */
 const LINKED = 'webgpu';
 
-/** Packs every published package into `folder`; gives the tarball of each by package name. */
+/** Packs every published package into `folder`. Returns each package's tarball by name. */
 export async function packAll(folder: string): Promise<ReadonlyMap<string, string>> {
   const { packageManager } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   const filters = publishedPackages().flatMap(({ manifest }) => ['--filter', manifest.name]);
@@ -28,7 +29,7 @@ export async function packAll(folder: string): Promise<ReadonlyMap<string, strin
 
 /**
  * Makes `folder` a project in which npm has installed all published packages from their tarballs,
- * without what they can do without.
+ * without their optional parts.
  */
 export async function installAll(
   tarballs: ReadonlyMap<string, string>,
@@ -51,9 +52,9 @@ export async function installAll(
 }
 
 /**
- * Makes `folder` a project that has one package and what the packed manifests of it and of those
- * below it ask for, out of what `installAll` has made: copies of ours, so that none finds more
- * beside it. Peers that are optional are there only if asked for.
+ * Makes `folder` a project with one package and what the packed manifests ask for, its own and
+ * those of the packages below it. Our packages are copied from what `installAll` has made, so that
+ * none of them finds anything else beside it. Optional peers are there only if asked for.
  */
 export function projectWith(
   name: string,
@@ -100,7 +101,10 @@ interface PackedManifest {
   readonly peerDependenciesMeta?: Readonly<Record<string, { readonly optional?: boolean }>>;
 }
 
-/** The first `js` or `ts` example of a package's README, with the language; or `undefined`. */
+/**
+ * The first `js` or `ts` example of a package's README with its language; undefined where there is
+ * none.
+ */
 export function firstExample(
   one: WorkspacePackage,
 ): { language: string; code: string } | undefined {
@@ -109,9 +113,9 @@ export function firstExample(
   return match ? { language: match[1]!.startsWith('j') ? 'js' : 'ts', code: match[2]! } : undefined;
 }
 
-/** Runs a command; resolves with its output, rejects with it where the exit code is not 0. */
+/** Runs a command. Resolves to its output, and rejects with it where the exit code is not 0. */
 export function run(file: string, args: readonly string[], cwd: string): Promise<string> {
-  // Variables of the npm that started the tests (its local prefix, say) are not a user's.
+  // A user does not have the variables of the npm that started the tests, such as its local prefix.
   const clean = Object.entries(process.env).filter(
     ([name]) => !/^(npm_(?!config_(registry|cache|userconfig))|VITEST|NODE_ENV$)/i.test(name),
   );

@@ -1,4 +1,4 @@
-// docs/parity.md names tests by file and title, so that what it says of them can't go stale.
+// docs/parity.md names tests by file and title. This check keeps those names true.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
@@ -6,7 +6,7 @@ import { ROOT, trackedFiles } from './workspace.ts';
 
 const NAMED = /\[[\w./-]+\]\(\.\.\/([\w./-]+\.test\.ts)\): ((?:"[^"]+"(?:, )?)+)/g;
 const TITLE = /(?:\b(?:it|describe)(?:\.\w+)?|\))\(\s*(['"`])(.*?)\1,/gs;
-/** Numbers of a list that is not in the tree, such as F20, A1 or 2.5.7. */
+/** Finds numbers of items in a list that is not in the tree, such as F20, A1 or 2.5.7. */
 const NUMBERED = /^(?:[FAO]\d+|\d\.\d+(?:\.\d+)?)\b[: ]?(?!\s*(?:GB|MB|billion))/;
 
 it('docs/parity.md names tests that are there', () => {

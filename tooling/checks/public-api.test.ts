@@ -1,5 +1,5 @@
 // What an API reference shows of the packages: each export has a docstring of its own, and the
-// examples in docstrings type-check. doc-examples.test.ts runs them.
+// examples in docstrings have the right types. doc-examples.test.ts runs the examples.
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { DocExamples } from './doc-examples.ts';
 import { PublicApi } from './public-api.ts';

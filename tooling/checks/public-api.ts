@@ -1,4 +1,4 @@
-// What the packages export, as their users meet it: every entry of each `exports`, read with
+// What the packages export, as their users see it: every entry of each `exports`, read by
 // TypeScript.
 import { join, relative } from 'node:path';
 import ts from 'typescript';
@@ -10,7 +10,7 @@ export type PublicExport = {
   readonly isDocumented: boolean;
 };
 
-/** The packages' entries and further files, as one program. */
+/** The packages' entries and some further files, as one TypeScript program. */
 export class PublicApi {
   readonly #program: ts.Program;
 
@@ -21,7 +21,7 @@ export class PublicApi {
     this.#program = ts.createProgram([...entries, ...further], options);
   }
 
-  /** The exports of a package's entries, each once. */
+  /** The exports of all entries of a package, each once. */
   exportsOf(folder: string): readonly PublicExport[] {
     const checker = this.#program.getTypeChecker();
     const entries = publicEntries(ROOT).filter((entry) => entry.folder === folder);
@@ -39,7 +39,7 @@ export class PublicApi {
     }));
   }
 
-  /** The type errors of a file, as messages with their lines. */
+  /** The type errors of a file, as messages with their line numbers. */
   typeErrors(path: string): readonly string[] {
     const file = this.#program.getSourceFile(path)!;
     const diagnostics = [
@@ -53,7 +53,7 @@ export class PublicApi {
   }
 }
 
-/** `path:line name` of the declaration. */
+/** The place of a declaration, as `path:line name`. */
 function placeOf(symbol: ts.Symbol): string {
   const declaration = symbol.declarations![0]!;
   const file = declaration.getSourceFile();

@@ -1,5 +1,5 @@
-// What must hold for the files under version control: formatted, linted, typed, and bound to no
-// registry and no machine.
+// What must hold for the files under version control: they are formatted, linted and typed, and
+// name no registry and no machine.
 import { execFile, execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -7,9 +7,9 @@ import { describe, expect, it } from 'vitest';
 import { ROOT, trackedFiles } from './workspace.ts';
 
 const BINARY = /\.(png|jpg|gif|ico|bin|safetensors|wasm|woff2?)$/;
-const LONGEST_CHECK_MS = 240_000; // over everything it takes 8 s alone on two cores
+const LONGEST_CHECK_MS = 240_000; // over everything it takes 8 s on an idle machine
 
-/** Put together here, so that this file holds none of them. */
+/** The names are put together here, so that this file itself contains none of them. */
 const REGISTRIES = [
   ['registry', 'npmjs', 'org'],
   ['registry', 'yarnpkg', 'com'],
@@ -41,20 +41,20 @@ describe('the tree', () => {
   });
 
   it('names the class in every @throws', () => {
-    // Where a function passes on what a caller's own function threw, there is no class to name.
+    // Where a function passes on what a function of the caller threw, there is no class to name.
     expect(linesWhere((line) => /[*/] @throws (?!\{\w+\}|what )/.test(line))).toEqual([]);
   });
 
   it('has no type errors in any package, app or tool', { timeout: LONGEST_CHECK_MS }, async () => {
-    // TypeScript 7 checks in a quarter of the time of 5.9, which stays for the interface that tsup
-    // reads declarations through.
+    // TypeScript 7 takes a quarter of the time of 5.9. The older one stays because tsup reads
+    // declarations through its interface.
     const tsc = join(ROOT, 'node_modules/typescript-7/bin/tsc');
     const { code, output } = await runNode([tsc, '--noEmit', '--project', ROOT]);
     expect(code, output).toBe(0);
   });
 });
 
-/** `path:line` of the tracked text lines that a predicate holds for. */
+/** The lines of tracked text files for which a predicate is true, as `path:line`. */
 function linesWhere(predicate: (line: string) => boolean): readonly string[] {
   return trackedFiles()
     .filter((path) => !BINARY.test(path))
@@ -65,7 +65,9 @@ function linesWhere(predicate: (line: string) => boolean): readonly string[] {
     );
 }
 
-/** The hosts this machine is set up with: a mirror's name must not slip in either. */
+/**
+ * The hosts that this machine is set up with, since the name of a mirror must not slip in either.
+ */
 function configuredHosts(): readonly string[] {
   const isWindows = process.platform === 'win32';
   const npm = execFileSync('npm', ['config', 'get', 'registry'], {
@@ -78,7 +80,8 @@ function configuredHosts(): readonly string[] {
     ? readdirSync(sources).map((name) => readFileSync(join(sources, name), 'utf8'))
     : [];
   return [npm, ...apt].flatMap((text) =>
-    // A name ends in letters: addresses in digits, such as loopback's, belong to everybody.
+    // Only names that end in letters count. Addresses in digits, such as loopback's, are the same
+    // everywhere.
     [...text.matchAll(/https?:\/\/(?:[^/@\s]*@)?([\w.-]+\.[a-z]+)\b/g)].map((match) => match[1]!),
   );
 }

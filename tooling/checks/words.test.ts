@@ -1,5 +1,5 @@
-// How comments read, as far as a check can tell: no bare "Of" begins one, and no line is wider than
-// 100.
+// How comments read, as far as a check can tell: none begins with a bare "Of", and no line is wider
+// than 100.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';

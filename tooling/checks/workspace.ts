@@ -19,9 +19,9 @@ export type Manifest = {
 };
 
 export type WorkspacePackage = {
-  /** Relative to the root, such as `packages/dtypes`. */
+  /** Its folder relative to the root, such as `packages/dtypes`. */
   readonly folder: string;
-  /** The last part of it, such as `dtypes`. */
+  /** The last part of that path, such as `dtypes`. */
   readonly shortName: string;
   readonly manifest: Manifest;
 };
@@ -39,24 +39,24 @@ export function workspacePackages(): readonly WorkspacePackage[] {
   );
 }
 
-/** Those that go to the registry. */
+/** The packages that are published. */
 export function publishedPackages(): readonly WorkspacePackage[] {
   return workspacePackages().filter(({ manifest }) => manifest.private !== true);
 }
 
-/** Those that code imports; the others are for the command line. */
+/** The published packages that code imports. The others are for the command line. */
 export function libraries(): readonly WorkspacePackage[] {
   return publishedPackages().filter(({ manifest }) => manifest.bin === undefined);
 }
 
-/** TypeScript files of a package's `src`, relative to the root, generated ones left out. */
+/** The TypeScript files of a package's `src`, relative to the root and without generated ones. */
 export function sourceFiles({ folder }: WorkspacePackage): readonly string[] {
   return readdirSync(join(ROOT, folder, 'src'), { recursive: true, encoding: 'utf8' })
     .map((name) => `${folder}/src/${name.replaceAll('\\', '/')}`)
     .filter((path) => path.endsWith('.ts') && !path.includes('/generated/'));
 }
 
-/** The module names that a file imports or re-exports, statically or with `import()`. */
+/** The modules that a file imports or re-exports, statically or by `import()`. */
 export function importsOf(path: string): readonly string[] {
   const code = readFileSync(join(ROOT, path), 'utf8').replaceAll(/^\s*(\/\/|\*).*$/gm, '');
   const pattern = /\b(?:from|import)\s*\(?\s*(['"])([^'"\n]+)\1/g;
@@ -64,8 +64,7 @@ export function importsOf(path: string): readonly string[] {
 }
 
 /**
- * Whether an import or re-export of a file is of types alone, so that nothing of it is left at run
- * time.
+ * Whether an import or re-export concerns types only, so that nothing of it is left at run time.
  */
 function isOfTypes(clause: string): boolean {
   const names = clause.replaceAll(/[{}\s]+/g, ' ').trim();
@@ -75,8 +74,8 @@ function isOfTypes(clause: string): boolean {
 }
 
 /**
- * The files of the workspace that a file imports by path, statically; those that it takes only
- * types of, too, if `types`.
+ * The files of the workspace that a file imports statically by path. Where `types` is true, imports
+ * of types count too.
  */
 export function neighboursOf(path: string, options: { readonly types: boolean }): string[] {
   const code = readFileSync(join(ROOT, path), 'utf8').replaceAll(/^\s*(\/\/|\*).*$/gm, '');
@@ -88,7 +87,7 @@ export function neighboursOf(path: string, options: { readonly types: boolean })
   );
 }
 
-/** Circles of imports: each as the files that all reach one another, sorted. */
+/** The circles of imports, each as the sorted list of files that all reach one another. */
 export function circlesAmong(
   paths: readonly string[],
   neighbours: (path: string) => readonly string[],
@@ -113,7 +112,7 @@ function reachedFrom(path: string, neighbours: (path: string) => readonly string
   return seen;
 }
 
-/** `@scope/name` or `name` of an import, without what follows it. */
+/** The package of an import, `@scope/name` or `name`, without the path after it. */
 export function packageOf(specifier: string): string {
   return specifier
     .split('/')
@@ -121,7 +120,7 @@ export function packageOf(specifier: string): string {
     .join('/');
 }
 
-/** Files under version control that are there, relative to the root. */
+/** The files under version control that exist, relative to the root. */
 export function trackedFiles(): readonly string[] {
   return execFileSync('git', ['ls-files', '-z'], { cwd: ROOT, encoding: 'utf8' })
     .split('\0')

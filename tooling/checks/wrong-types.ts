@@ -1,9 +1,9 @@
-// What the command attw finds wrong with a package's types, in this process: a command for each
-// package would load a TypeScript of its own each time.
+// Finds what the command attw finds wrong with a package's types, but in this process. The command
+// would load a TypeScript of its own for each package.
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
-/** What its profile `esm-only` does not look at. */
+/** The resolutions that attw's profile `esm-only` ignores. */
 const LEFT_OUT: readonly unknown[] = ['node10', 'node16-cjs'];
 
 interface Problem {
@@ -11,7 +11,7 @@ interface Problem {
   readonly resolutionKind?: string;
 }
 
-/** The part of attw's library that the command uses. */
+/** The part of attw's library that its command uses. */
 interface Core {
   createPackageFromTarballData(tarball: Uint8Array): unknown;
   checkPackage(made: unknown): Promise<{
@@ -20,7 +20,7 @@ interface Core {
   }>;
 }
 
-/** The problems of a packed package for ES modules. */
+/** The problems that a packed package has for users of ES modules. */
 export async function wrongTypes(tarball: Uint8Array): Promise<readonly Problem[]> {
   const { createPackageFromTarballData, checkPackage } = await core();
   const { types, problems = [] } = await checkPackage(createPackageFromTarballData(tarball));
@@ -30,7 +30,7 @@ export async function wrongTypes(tarball: Uint8Array): Promise<readonly Problem[
   return problems.filter(({ resolutionKind }) => !LEFT_OUT.includes(resolutionKind));
 }
 
-/** The library lies beside the command, which is what the workspace depends on. */
+/** Loads the library, which lies beside the command that the workspace depends on. */
 function core(): Promise<Core> {
   const command = createRequire(import.meta.url).resolve('@arethetypeswrong/cli/package.json');
   const path = createRequire(command).resolve('@arethetypeswrong/core');

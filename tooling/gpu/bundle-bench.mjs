@@ -1,14 +1,15 @@
-// Puts the bench into the pack: ours as it is, over the pack's own packages; the libraries it
-// compares with as one file each, for as packages they are larger than the whole pack may be.
+// Puts the bench into the pack. Our part is copied as it is and uses the pack's own packages. The
+// libraries that it is compared with become one file each, because as packages they would be larger
+// than the whole pack may be.
 import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { build } from 'esbuild';
 import { ROOT } from '../setup/root.mjs';
 
-/** What is large and of no use there. */
+/** Folders that are large and not needed there. */
 const LEFT_OUT = ['node_modules', 'reports', '.shardweave'];
 const RIVALS = ['jax', 'tfjs'];
-/** Read for its version at run time. */
+/** The bench reads the library's version from this file at run time. */
 const MANIFEST = '@jax-js/jax/package.json';
 
 /** @param {string} app the pack's folder of programs; the bench goes to `bench` in it */
@@ -17,7 +18,7 @@ export async function bundleBench(app) {
   const to = join(app, 'bench');
   const isTaken = (path) => !LEFT_OUT.some((name) => path === join(from, name));
   cpSync(from, to, { recursive: true, filter: isTaken });
-  // The bench finds the packages where they lie in the repository.
+  // The bench finds the packages at the same relative paths as in the repository.
   mkdirSync(join(app, 'packages'));
   for (const name of readdirSync(join(app, 'node_modules/@shardweave'))) {
     symlinkSync(`../node_modules/@shardweave/${name}`, join(app, 'packages', name));
@@ -44,7 +45,7 @@ async function bundle(from, to, path) {
     target: 'node20',
     minify: true,
     external: ['webgpu', './serve.mjs', './webgpu-globals.mjs', '../gpt-shape.mjs'],
-    // CommonJS parts of the rivals ask for Node's modules by require.
+    // CommonJS parts of the rivals load Node's modules by `require`.
     banner: {
       js: "import { createRequire as packRequire } from 'node:module'; const require = packRequire(import.meta.url);",
     },

@@ -1,20 +1,20 @@
-// Which Vulkan driver description (ICD file) gives Dawn a hardware adapter on this machine.
-// NVIDIA's drivers lie in different places on hosts, in containers and on lent machines, and some
-// containers carry the library without its description.
+// Finds the Vulkan driver description (ICD file) with which Dawn has a hardware adapter on this
+// machine. NVIDIA's drivers are in different places on hosts, in containers and on lent machines,
+// and some containers have the library without its description.
 import { spawnSync } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const PROBE = fileURLToPath(new URL('webgpu-probe.mjs', import.meta.url));
-const PROBE_TIMEOUT_MS = 60_000; // a driver's first start on a cold machine takes seconds
+const PROBE_TIMEOUT_MS = 60_000; // the first start of a driver on a cold machine takes seconds
 
 const PLACES = [
   '/usr/share/vulkan/icd.d/nvidia_icd.json',
   '/etc/vulkan/icd.d/nvidia_icd.json',
   '/usr/local/nvidia/share/vulkan/icd.d/nvidia_icd.json',
 ];
-/** NVIDIA's Vulkan entry points live in both; the second needs no X libraries. */
+/** Both libraries have NVIDIA's Vulkan entry points. The second one needs no X libraries. */
 const LIBRARIES = ['libGLX_nvidia.so.0', 'libEGL_nvidia.so.0'];
 
 /**

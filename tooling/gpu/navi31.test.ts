@@ -1,6 +1,6 @@
-// A kernel of each family through a real GPU compiler, where one is that the gates were checked on:
-// no spill, enough waves, wide loads, few instructions beside the multiply-adds. All kernels:
-// bench/kernels/isa.mjs.
+// Compiles a kernel of each family by a real GPU compiler, on machines that have the driver that
+// the gates were checked with. The kernel must have no spills, enough waves, wide loads, and few
+// instructions besides multiply-adds. bench/kernels/isa.mjs does this with all kernels.
 
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -9,11 +9,11 @@ import { expect, it } from 'vitest';
 import { CHECKED_DRIVER, compileKernels, whyNoCompiler } from '../../bench/kernels/navi31.mjs';
 
 /**
- * By dtype: twice as deep a block of 16 bits does not fit the specification's workgroup memory at
- * 128 x 128.
+ * A tile for each dtype. In 16 bits a block that is twice as deep does not fit the specification's
+ * workgroup memory at 128 x 128.
  */
 const TILES = { f32: 'shared 128x128x8/8', f16: 'shared 128x64x8/8' };
-/** Cases that run the kernels below, and a few others. */
+/** Conformance cases that run the kernels below, and a few others. */
 const CASES = [
   'matmul f32 of all shapes in aligned rows',
   'matmul f16 of all shapes in aligned rows',
@@ -24,7 +24,7 @@ const CASES = [
   'adam with f32 gradients',
   'attention f32 [1, 2/1, 70/70, 64] isCausal true, isAligned true',
 ];
-/** The first of each is compiled. */
+/** Patterns of labels. The first kernel that fits each one is compiled. */
 const FAMILIES = [
   /^matmul NN f32 f32 to f32 wide a b .*128x128/,
   /^matmul NT f32 f32 to f32 wide a b .*128x128/,
@@ -69,7 +69,7 @@ it.skipIf(missing !== undefined)(
     const cases = kernelCases().filter(({ name }) => CASES.includes(name));
     expect(cases.map(({ name }) => name).sort()).toEqual(CASES.toSorted());
     for (const { run } of cases) {
-      await run(backend).catch(() => {}); // the values are wrong
+      await run(backend).catch(() => {}); // the computed values are wrong
     }
     await backend.dispose();
     device.destroy();

@@ -1,5 +1,5 @@
-// Packs what a bare x86-64 Linux machine with nothing but a GPU driver needs to test, measure and
-// train: Node, the built packages with their production dependencies, Dawn and the Vulkan loader.
+// Packs what a bare x86-64 Linux machine with only a GPU driver needs to test, measure and train:
+// Node, the built packages with their production dependencies, Dawn and the Vulkan loader.
 //
 //   node tooling/gpu/pack.mjs [FILE]     default: .shardweave/gpu-pack.tar.gz, at most 60 MiB
 //
@@ -65,7 +65,7 @@ writeFileSync(join(folder, 'commit'), git(['rev-parse', 'HEAD']));
 copyFileSync(join(HERE, 'run.sh'), join(folder, 'run.sh'));
 chmodSync(join(folder, 'run.sh'), 0o755);
 
-// gzip, since a bare machine may have no xz.
+// The format is gzip, since a bare machine may have no xz.
 mkdirSync(dirname(file), { recursive: true });
 const compress = ['--use-compress-program', 'gzip -9'];
 execFileSync('tar', ['-cf', file, ...compress, '-C', dirname(folder), 'shardweave-gpu']);
@@ -86,7 +86,7 @@ function removeFromStore(path) {
   }
 }
 
-/** This system's loader: the driver there brings everything but that. */
+/** The Vulkan loader of this system. The driver on the other machine brings everything else. */
 function vulkanLoader() {
   const names = ['/usr/lib/x86_64-linux-gnu', '/usr/lib64', '/usr/lib'].map((path) =>
     join(path, 'libvulkan.so.1'),

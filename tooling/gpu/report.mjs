@@ -1,4 +1,4 @@
-// The report of a run on a GPU machine, as Markdown. Its data, complete, is report.json.
+// Formats the report of a run on a GPU machine as Markdown. Its complete data is in report.json.
 
 export function renderReport(report) {
   const lines = [
@@ -57,7 +57,7 @@ function partLines({ name, isOk, results, tail }) {
       lines.push(`- rank ${rank.rank} on ${rank.device}: peak ${rank.peakBytes?.total} bytes`);
     }
   }
-  // A bench's own report, its headings two levels down.
+  // The bench's own report is included with its headings two levels lower.
   if (name.startsWith('bench') && results) {
     lines.push(results.replaceAll(/^#/gm, '###').trimEnd());
   }

@@ -1,5 +1,5 @@
-// What run.sh starts: chooses a driver, then runs each part as a process of its own, so that one
-// that crashes leaves the others their turn, and writes report.md and report.json.
+// What run.sh starts. It chooses a driver, runs each part in a process of its own, so that a crash
+// does not stop the other parts, and writes report.md and report.json.
 import { spawn } from 'node:child_process';
 import {
   createWriteStream,
@@ -17,9 +17,12 @@ import { renderReport } from './report.mjs';
 
 const APP = dirname(fileURLToPath(import.meta.url));
 const OUT = resolve(process.argv[2] ?? 'report');
-/** A lent GPU is lent for minutes; a software driver compiles the op tests' shaders for minutes. */
+/**
+ * The limit of one part. GPUs are lent for minutes only, while a software driver needs minutes to
+ * compile the shaders of the op tests.
+ */
 const PART_LIMIT_MS = { hardware: 240_000, software: 600_000 };
-/** Steps are few: the report is of speed, and that the loss falls. */
+/** A few steps suffice: the report shows the speed, and that the loss falls. */
 const STEPS = '20';
 
 mkdirSync(OUT, { recursive: true });
@@ -44,7 +47,7 @@ for (const signal of ['SIGINT', 'SIGTERM']) {
 }
 for (const part of parts()) {
   report.parts.push(await runPart(part));
-  // After every part: whatever ends this run, what was measured is kept.
+  // It is written after every part, so that whatever was measured is kept if this run is ended.
   writeFileSync(join(OUT, 'report.json'), `${JSON.stringify(report, null, 2)}\n`);
   writeFileSync(join(OUT, 'report.md'), renderReport(report));
 }
@@ -127,7 +130,7 @@ async function runPart({ name, args, results, out }) {
   return { name, isOk, ended, seconds, results: found, tail };
 }
 
-/** JSON, or text as it is; a training's summary with its steps beside it. */
+/** Reads JSON, or any other text as it is. The summary of a training comes with its steps. */
 function readResults(path) {
   const text = readFileSync(path, 'utf8');
   if (!path.endsWith('.json')) {

@@ -1,5 +1,5 @@
-// A copy of the tree in which mutants live, one at a time. Dependencies are linked, not copied;
-// what packages import of each other resolves inside the copy.
+// A copy of the tree into which mutants are put, one at a time. Dependencies are linked and not
+// copied. What packages import from each other is found inside the copy.
 import { execFileSync, spawn } from 'node:child_process';
 import {
   cpSync,
@@ -14,12 +14,15 @@ import { dirname, join } from 'node:path';
 import { packageFolders } from '../setup/hash-files.mjs';
 import { ROOT } from '../setup/root.mjs';
 
-/** A test run that takes longer has hung: the slowest named test takes under a minute when idle. */
+/**
+ * A test run that takes longer has hung. On an idle machine the slowest of the named tests takes
+ * less than a minute.
+ */
 const LONGEST_RUN_MS = 300_000;
 
 export class MutantTree {
   #root;
-  /** Whether a test passes without any mutant, by its file and name. */
+  /** Whether a test passes without any mutant. The key is its file and name. */
   #sound = new Map();
 
   constructor(root) {
@@ -29,7 +32,7 @@ export class MutantTree {
     const files = execFileSync('git', listed, { cwd: ROOT, encoding: 'utf8' }).split('\0');
     for (const file of files) {
       if (file === '' || !existsSync(join(ROOT, file))) {
-        continue; // deleted, not yet committed
+        continue; // deleted, but not yet committed
       }
       mkdirSync(dirname(join(root, file)), { recursive: true });
       cpSync(join(ROOT, file), join(root, file));
@@ -77,8 +80,8 @@ export class MutantTree {
   }
 
   /**
-   * Kernels in AssemblyScript are run as the WebAssembly that the package generates from them, and
-   * heartbeat workers as a text.
+   * Compiles what tests run instead of the source itself: kernels in AssemblyScript as the
+   * generated WebAssembly, and heartbeat workers as text.
    */
   #compile(file) {
     const isKernel = file.includes('/assembly/') || file.endsWith('.as.ts');
@@ -91,7 +94,7 @@ export class MutantTree {
     execFileSync(process.execPath, [script], { cwd: folder, stdio: 'ignore' });
   }
 
-  /** Runs the test named by a mutant in the tree as it stands. */
+  /** Runs the test that a mutant names, in the tree as it is now. */
   async #test({ test, name }) {
     const report = join(this.#root, 'report.json');
     rmSync(report, { force: true });
@@ -110,10 +113,10 @@ export class MutantTree {
     return { numPassed: numPassedTests, numFailed: numFailedTests, isStuck, message };
   }
 
-  /** Whether the run had to be ended. */
+  /** Runs vitest. The result says whether the run had to be ended. */
   #vitest(args) {
     const binary = join(this.#root, 'node_modules/vitest/vitest.mjs');
-    // A group of its own, so that whatever the tests started ends with them.
+    // It has a process group of its own, so that whatever the tests start ends with them.
     const child = spawn(process.execPath, [binary, ...args], {
       cwd: this.#root,
       stdio: 'ignore',
@@ -142,7 +145,7 @@ function describe({ numPassed, numFailed, isStuck, message }) {
   return numFailed + numPassed === 0 ? `${counts}: ${message.split('\n')[0]}` : counts;
 }
 
-/** `-t` takes a regular expression. */
+/** Escapes a name for `-t`, which takes a regular expression. */
 function escapePattern(text) {
   return text.replaceAll(/[\\^$.*+?()[\]{}|]/g, '\\$&');
 }

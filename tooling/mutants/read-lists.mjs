@@ -1,4 +1,4 @@
-// The lists of mutants as data, checked: each text is found once, each test exists.
+// Reads the lists of mutants and checks them: each text occurs exactly once, and each test exists.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -25,7 +25,10 @@ export function readMutants() {
     });
 }
 
-/** What is wrong with one mutant's entry, a sentence each; empty where nothing is. */
+/**
+ * What is wrong with the entry of one mutant, in one sentence for each fault; empty where nothing
+ * is.
+ */
 export function faultsOf(mutant) {
   const faults = [];
   for (const field of REQUIRED) {

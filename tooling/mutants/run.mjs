@@ -1,4 +1,5 @@
-// Runs the mutants: each alone in a copy of the tree, with the test that should fail because of it.
+// Runs the mutants. Each one is alone in a copy of the tree, with the test that should fail because
+// of it.
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -34,7 +35,7 @@ await Promise.all(Array.from({ length: numJobs }, (_, index) => work(index)));
 console.log(`${count.killed} killed, ${count.survived} survived, ${count.broken} broken`);
 process.exitCode = count.survived + count.broken === 0 ? 0 : 1;
 
-/** One copy of the tree, and mutants until none is left. */
+/** Works in one copy of the tree until no mutant is left. */
 async function work(index) {
   const tree = new MutantTree(join(STATE, 'mutants', String(index)));
   for (let mutant = left.shift(); mutant; mutant = left.shift()) {

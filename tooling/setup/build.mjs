@@ -1,7 +1,7 @@
-// Step `build`: the wasm kernels and every package's dist, by turbo, which rebuilds what changed.
-// Starting turbo costs seconds, so the hash of all sources is compared here first. Declarations
-// take half of the time and no run reads them: a build without them serves training, and neither
-// the tests nor what is packed.
+// Step `build` makes the wasm kernels and every package's dist by turbo, which rebuilds what has
+// changed. Starting turbo takes seconds, so the hash of all sources is compared here first.
+// Declarations take half of the time. Runs do not read them, so a build without them suffices for
+// training, but neither for tests nor for packing.
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { hashFiles, packageFolders } from './hash-files.mjs';
@@ -32,7 +32,7 @@ export async function buildAll({ needsTypes = true } = {}) {
       folders.every(
         (folder) => isBuilt(folder) && (!needsTypes || missingFiles(folder).length === 0),
       ),
-    // What follows -- goes to each package's tsup, and into turbo's cache key.
+    // What follows -- goes to the tsup of each package and into turbo's cache key.
     work: () =>
       runPnpm('build', [
         ...['exec', 'turbo', 'run', 'build', '--output-logs=errors-only'],
@@ -41,21 +41,20 @@ export async function buildAll({ needsTypes = true } = {}) {
   });
 }
 
-/** What the stamp of a build of the sources as they are holds. */
+/** The content of the stamp that a build of the present sources leaves. */
 export function buildKey({ needsTypes }) {
   const inputs = [...SHARED_INPUTS, ...builtFolders()];
   const sources = hashFiles(inputs, (path) => !path.endsWith('.md'));
   return `${sources} ${needsTypes ? 'with' : 'without'} types`;
 }
 
-/** Whether the last build was one with declarations, of the sources as they are. */
+/** Whether the last build was one of the present sources, with declarations. */
 export function isBuiltWhole() {
   return readStamp('build') === buildKey({ needsTypes: true });
 }
 
 /**
- * The files that a package's `exports` and `bin` name and its folder lacks; sources are not among
- * them.
+ * The files that a package's `exports` and `bin` name and that its folder lacks, sources excepted.
  */
 export function missingFiles(folder) {
   const { exports = {}, bin = {} } = manifestOf(folder);

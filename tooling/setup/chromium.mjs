@@ -1,5 +1,6 @@
-// Step `chromium`: the browser of the page tests. A found one is used; Debian's is installed by apt
-// under the rules of system-packages.mjs; without one the page tests skip and name the reason.
+// Step `chromium` provides the browser for the page tests. It uses one that it finds, or installs
+// Debian's by apt under the rules of system-packages.mjs. Without a browser the page tests skip and
+// give the reason.
 import { existsSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import { announce } from './step.mjs';
@@ -16,7 +17,10 @@ const ELSEWHERE = {
     .map((folder) => join(folder, 'Google/Chrome/Application/chrome.exe')),
 };
 
-/** The browser's path: SHARDWEAVE_CHROMIUM if set, else a well-known one; or `undefined`. */
+/**
+ * The path of the browser: SHARDWEAVE_CHROMIUM if it is set, else a well-known path, else
+ * undefined.
+ */
 export function findChromium() {
   if (process.env.SHARDWEAVE_CHROMIUM) {
     return process.env.SHARDWEAVE_CHROMIUM;
@@ -26,7 +30,7 @@ export function findChromium() {
   return [...onPath, ...(ELSEWHERE[process.platform] ?? [])].find((path) => existsSync(path));
 }
 
-/** @returns {Promise<{environment: Record<string, string>}>} for the test process */
+/** @returns {Promise<{environment: Record<string, string>}>} variables for the test process */
 export async function chromiumForTests() {
   const found = findChromium();
   if (found) {
@@ -42,7 +46,7 @@ export async function chromiumForTests() {
 }
 
 function installChromium() {
-  // Ubuntu's package of that name only fetches a snap, which needs a running snapd.
+  // On Ubuntu the package of that name only fetches a snap, which needs a running snapd.
   if (linuxRelease()?.id !== 'debian') {
     return 'no Chromium or Chrome was found';
   }

@@ -1,5 +1,5 @@
-// What the bench of collectives measures against, from Debian's packages: Gloo in PyTorch, and Open
-// MPI. The bench leaves out what is missing, with a line, so a refusal here is no failure.
+// Provides what the bench of collectives is compared with, from Debian's packages: Gloo in PyTorch,
+// and Open MPI. The bench leaves out what is missing and says so, so a refusal here is no failure.
 import { spawnSync } from 'node:child_process';
 import { announce } from './step.mjs';
 import { installPackages } from './system-packages.mjs';
@@ -7,7 +7,7 @@ import { installPackages } from './system-packages.mjs';
 const STEP = 'collective-rivals';
 const PACKAGES = ['python3-torch', 'libopenblas0-pthread', 'openmpi-bin', 'python3-mpi4py'];
 
-/** Found without importing them, which takes seconds. */
+/** Looks for the Python modules without importing them, which would take seconds. */
 const LOOK = `
 import importlib.util, shutil, sys
 found = all(importlib.util.find_spec(name) for name in ("torch", "mpi4py"))

@@ -1,5 +1,5 @@
-// `npm run doctor`: what this machine offers to training and to the tests, what is missing, and the
-// one command that mends each thing. It changes nothing and always exits with 0.
+// `npm run doctor` shows what this machine offers to training and to the tests, what is missing,
+// and the command that mends each thing. It changes nothing and always exits with 0.
 import { existsSync } from 'node:fs';
 import { availableParallelism, totalmem } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { swiftShaderEnvironment } from './swiftshader.mjs';
 import { aptRefusal, linuxRelease } from './system-packages.mjs';
 import { probeAdapters, runtimeDirectory } from './webgpu-driver.mjs';
 
-/** An empty module with one v128.const: validates only where wasm has SIMD. */
+/** An empty module with one v128.const. It is valid only where wasm has SIMD. */
 const SIMD_MODULE = new Uint8Array([
   ...[0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0],
   ...[10, 23, 1, 21, 0, 253, 12, ...new Array(16).fill(0), 26, 11],
@@ -132,7 +132,7 @@ function webgpuMends(adapters, unpacked) {
   return mends.filter(Boolean);
 }
 
-/** Only where a GPU is there whose driver is not. */
+/** Advice for a machine that has a GPU without a driver. */
 function hardwareMend() {
   if (process.platform === 'linux') {
     const isNvidia = existsSync('/proc/driver/nvidia/version');
@@ -147,7 +147,7 @@ function hardwareMend() {
       return undefined;
     }
     const what = 'A Vulkan driver for the GPU under /dev/dri';
-    // The tests' set-up knows which of Debian's suites holds a driver that Dawn accepts.
+    // Set-up knows which of Debian's suites has a driver that Dawn accepts.
     if (!aptRefusal()) {
       return { what, command: 'npm test' };
     }

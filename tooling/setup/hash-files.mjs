@@ -1,10 +1,10 @@
-// The key of a set-up step: a hash over the names and contents of the files it reads.
+// The key of a set-up step: a hash over the names and contents of the files that it reads.
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT } from './root.mjs';
 
-/** What no step reads: results, dependencies, tests and what those leave. */
+/** What no step reads: results, dependencies, tests and what tests leave behind. */
 const SKIPPED = new Set([
   'node_modules',
   'dist',
@@ -21,7 +21,8 @@ const SKIPPED = new Set([
  * @param {(path: string) => boolean} [isWanted] which files of a folder count
  */
 export function hashFiles(paths, isWanted = () => true) {
-  // The platform is part of the key: a tree shared by two machines holds native parts of one.
+  // The platform is part of the key, since a tree that two machines share holds native parts of
+  // only one of them.
   const hash = createHash('sha256').update(
     `${process.platform} ${process.arch} ${process.versions.modules}\0`,
   );
@@ -35,7 +36,8 @@ export function hashFiles(paths, isWanted = () => true) {
 }
 
 /**
- * The workspace's package folders, relative to the root; bench is apart, with its own lock file.
+ * The workspace's package folders, relative to the root. The bench is not among them, as it has a
+ * lock file of its own.
  */
 export function packageFolders() {
   const inside = (folder) => readdirSync(join(ROOT, folder)).map((name) => `${folder}/${name}`);

@@ -1,5 +1,5 @@
-// Step `install`: the workspace's dependencies, by the pnpm that package.json pins, started through
-// npm, which comes with Node.
+// Step `install` installs the workspace's dependencies by the pnpm that package.json pins. npm,
+// which comes with Node, starts that pnpm.
 import { spawn } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -8,8 +8,8 @@ import { ROOT } from './root.mjs';
 import { SetupError } from './setup-error.mjs';
 import { step } from './step.mjs';
 
-// Without a network npm's own pauses between tries (10 s, then 60 s) keep a person waiting for the
-// sentence that says so.
+// Without a network a person waits for an error as long as npm pauses between attempts, which by
+// default is 10 s and then 60 s.
 const QUICK_RETRIES = {
   npm_config_fetch_retry_mintimeout: '1000',
   npm_config_fetch_retry_maxtimeout: '5000',
@@ -25,13 +25,17 @@ export async function installDependencies() {
     says: `dependencies from the npm registry, with ${pnpm} and the frozen lock file`,
     key: hashFiles([...INPUTS, ...packageFolders().map((folder) => `${folder}/package.json`)]),
     isThere: () => existsSync(join(ROOT, 'node_modules/.modules.yaml')),
-    // Without the last option pnpm asks before it replaces another machine's node_modules.
+    // Without the last option pnpm asks before it replaces a node_modules that another machine
+    // made.
     work: () =>
       runPnpm('install', ['install', '--frozen-lockfile', '--config.confirm-modules-purge=false']),
   });
 }
 
-/** The rivals that bench/ measures against: large, so apart from the workspace. */
+/**
+ * Installs the rivals that bench/ compares with. They are large, so they are not part of the
+ * workspace.
+ */
 export async function installRivals() {
   await step({
     name: 'install-rivals',
@@ -49,12 +53,12 @@ export async function installRivals() {
   });
 }
 
-/** Runs the pinned pnpm for a step; resolves with its output, or throws a SetupError. */
+/** Runs the pinned pnpm for a step. Resolves to its output, or throws a SetupError. */
 export async function runPnpm(stepName, args) {
   return runNpm(stepName, ['exec', '--yes', '--package', pinnedPnpm(), '--', 'pnpm', ...args]);
 }
 
-/** Runs npm for a step, as `runPnpm` does. */
+/** Runs npm for a step, with the same results as `runPnpm`. */
 export async function runNpm(stepName, args, cwd = ROOT) {
   const { file, before, shell } = npmCommand();
   const { code, output } = await capture(file, [...before, ...args], { cwd, shell });
@@ -68,7 +72,9 @@ function pinnedPnpm() {
   return JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')).packageManager;
 }
 
-/** The npm that started this command; else the one on the PATH, which Windows starts by a shell. */
+/**
+ * The npm that started this command, or else the one on the PATH, which Windows starts by a shell.
+ */
 function npmCommand() {
   const script = process.env.npm_execpath;
   if (script && /npm-cli\.js$/.test(script)) {

@@ -1,14 +1,17 @@
-// Step `nodes`: the later Node versions that the packages are for, out of the npm package `node`.
+// Step `nodes` provides later versions of Node that the packages are meant for, from the npm
+// package `node`.
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { runNpm } from './install.mjs';
 import { STATE } from './root.mjs';
 import { step } from './step.mjs';
 
-/** The newest of each line that `engines` allows beside the one that runs all tests. */
+/**
+ * The newest version of each line that `engines` allows, besides the version that runs all tests.
+ */
 export const NODES = ['22.23.3', '24.21.0'];
 
-/** Where the binary of a version is. */
+/** The path of a version's binary. */
 export function nodeOf(version) {
   const file = process.platform === 'win32' ? 'node.exe' : 'node';
   return join(folderOf(version), 'node_modules/node/bin', file);

@@ -1,18 +1,18 @@
-// Step `mpi`: an mpirun for the tests of the mpi transport. A found one is used; Debian's and
-// Ubuntu's Open MPI is installed by apt under the rules of system-packages.mjs; without one those
-// tests skip and name the reason.
+// Step `mpi` provides an mpirun for the tests of the mpi transport. It uses one that it finds, or
+// installs the Open MPI of Debian or Ubuntu by apt under the rules of system-packages.mjs. Without
+// one those tests skip and give the reason.
 import { existsSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import { announce } from './step.mjs';
 import { installPackages } from './system-packages.mjs';
 
-/** The path of `mpirun`, or `undefined`. */
+/** The path of `mpirun`; undefined where there is none. */
 export function findMpirun() {
   const folders = (process.env.PATH ?? '').split(delimiter).filter(Boolean);
   return folders.map((folder) => join(folder, 'mpirun')).find((path) => existsSync(path));
 }
 
-/** @returns {{environment: Record<string, string>}} for the test process */
+/** @returns {{environment: Record<string, string>}} variables for the test process */
 export function mpiForTests() {
   if (findMpirun()) {
     return { environment: {} };

@@ -1,6 +1,7 @@
-// The `prepack` script of every published package: npm, pnpm and changesets run it before they
-// pack. It refuses what would reach users broken. It builds nothing, for several packages are
-// packed at a time, and a build beneath one that is being read would tear its tarball.
+// The `prepack` script of every published package, which npm, pnpm and changesets run before they
+// pack. It refuses a package that would be broken for its users. It builds nothing: several
+// packages are packed at the same time, and a build would change files while another one is reading
+// them.
 import { readFileSync } from 'node:fs';
 import { relative } from 'node:path';
 import { isBuiltWhole, missingFiles } from './build.mjs';

@@ -1,5 +1,5 @@
-// What `prepack` lets through, with npm's own `pack`, in a copy of a built package outside the
-// repository.
+// What `prepack` accepts and refuses. npm's own `pack` runs in a copy of a built package outside
+// the repository.
 import { execFile } from 'node:child_process';
 import {
   cpSync,
@@ -29,7 +29,7 @@ beforeEach(() => {
   }
   cpSync(HERE, join(root, 'tooling/setup'), { recursive: true });
   cpSync(PACKAGE, folder, { recursive: true, filter: (path) => !path.endsWith('node_modules') });
-  // Whatever the last build of the repository was, the copy's is whole.
+  // Whatever the last build of the repository was, the copy has a whole one.
   mkdirSync(join(folder, 'dist'), { recursive: true });
   for (const name of ['index.js', 'index.d.ts']) {
     writeFileSync(join(folder, 'dist', name), '');
@@ -38,7 +38,7 @@ beforeEach(() => {
 
 afterEach(() => rmSync(root, { recursive: true }));
 
-/** What set-up leaves behind a build of the sources as they are. */
+/** Writes the stamp that set-up leaves after a build of the present sources. */
 async function stamp({ needsTypes }: { needsTypes: boolean }) {
   const { buildKey } = await import(pathToFileURL(join(root, 'tooling/setup/build.mjs')).href);
   mkdirSync(join(root, '.shardweave/stamps'), { recursive: true });

@@ -1,5 +1,5 @@
-// The root commands: each does its own set-up, then the work. Plain JavaScript without
-// dependencies, since it runs before anything is installed.
+// The root commands. Each one does its own set-up and then its work. This is plain JavaScript
+// without dependencies, since it runs before anything is installed.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,8 +14,8 @@ import { SetupError } from './setup-error.mjs';
 const VITEST = join(ROOT, 'node_modules/vitest/vitest.mjs');
 
 /**
- * What differs between versions of Node: sockets, threads, private fields of its own; arguments of
- * vitest.
+ * Arguments of vitest for the tests of what differs between versions of Node: sockets, threads, and
+ * private fields.
  */
 const CORE = [
   [
@@ -25,7 +25,7 @@ const CORE = [
     'packages/tensor-core/test/cpu-backend.test.ts',
     'packages/tensor-core/test/cpu-threads.test.ts',
   ],
-  // A run of the trainer over each transport.
+  // This is one run of the trainer over each transport.
   [
     'apps/trainer/test/command.test.ts',
     'apps/trainer/test/mpi.test.ts',
@@ -34,7 +34,10 @@ const CORE = [
   ],
 ];
 
-/** Commands of apps/trainer's binary; its own `doctor` is not the one of this clone. */
+/**
+ * Commands of apps/trainer's binary. Its `doctor` is not among them, since that name is the clone's
+ * own.
+ */
 const SHARDWEAVE = [
   'train',
   'generate',
@@ -59,7 +62,9 @@ const COMMANDS = {
   doctor,
 };
 
-/** Runs one root command; sets the exit code, and turns a failed set-up step into a sentence. */
+/**
+ * Runs one root command and sets the exit code. A failed set-up step is reported in one sentence.
+ */
 export async function run([name, ...args]) {
   const command = COMMANDS[name];
   if (!command) {
@@ -78,7 +83,7 @@ export async function run([name, ...args]) {
   }
 }
 
-/** All packages with their declarations, as they are published. */
+/** Builds all packages with their declarations, as they are published. */
 async function build() {
   await installDependencies();
   await buildAll();
@@ -88,10 +93,11 @@ async function build() {
 async function shardweave(args) {
   await installDependencies();
   await buildAll({ needsTypes: false });
-  // In this process, not a child: a signal to the command then reaches the launcher of the ranks
-  // itself, and killing it leaves no parent behind.
+  // It runs in this process and not in a child. So a signal to the command reaches the launcher of
+  // the ranks itself, and killing the command leaves no parent behind.
   const main = join(ROOT, 'apps/trainer/dist/main.js');
-  // npm starts scripts in the project's folder; paths in flags are meant from where it was called.
+  // npm starts scripts in the project's folder. Paths in flags are relative to where the user
+  // called it.
   if (process.env.INIT_CWD !== undefined) {
     process.chdir(process.env.INIT_CWD);
   }
@@ -101,12 +107,12 @@ async function shardweave(args) {
 
 async function test(args, environment) {
   await installDependencies();
-  // The build computes in processes of its own, while apt downloads.
+  // The build computes in processes of its own while apt downloads.
   const [{ driver, browser, mpi }] = await Promise.all([systemParts(), buildAll()]);
   process.exitCode = await runChild(process.execPath, [VITEST, 'run', ...args], {
     ...process.env,
     ...driver.environment,
-    // The adapter was seen: from here on, a test that finds none must fail and not skip.
+    // An adapter was found, so from here on a test that finds none must fail instead of skipping.
     SHARDWEAVE_REQUIRE_WEBGPU: '1',
     ...browser.environment,
     ...mpi.environment,
@@ -114,7 +120,7 @@ async function test(args, environment) {
   });
 }
 
-/** What tests need of the machine: a WebGPU driver, a browser, an mpirun. */
+/** Provides what tests need of the machine: a WebGPU driver, a browser, an mpirun. */
 async function systemParts() {
   const { webgpuDriver } = await import('./webgpu-driver.mjs');
   const { chromiumForTests } = await import('./chromium.mjs');
@@ -124,7 +130,7 @@ async function systemParts() {
   return { driver, browser, mpi: mpiForTests() };
 }
 
-/** The core of the tests under each of the other Node versions. */
+/** Runs the core of the tests with each of the other versions of Node. */
 async function testNodes() {
   await installDependencies();
   await buildAll();
@@ -141,7 +147,7 @@ async function testNodes() {
   }
 }
 
-/** `bench NAME ...` runs bench/NAME.mjs, `bench ...` bench/run.mjs. */
+/** `bench NAME ...` runs bench/NAME.mjs, and `bench ...` without a name runs bench/run.mjs. */
 async function bench(args) {
   const isNamed = existsSync(join(ROOT, 'bench', `${args[0]}.mjs`));
   const [name, ...rest] = isNamed ? args : ['run', ...args];
@@ -180,10 +186,10 @@ async function mutants(args) {
   );
 }
 
-/** The API reference, as pages in `.shardweave/docs`. */
+/** Makes the API reference, as pages in `.shardweave/docs`. */
 async function docs() {
   await installDependencies();
-  await buildAll({ needsTypes: false }); // parts of the sources are generated
+  await buildAll({ needsTypes: false }); // some sources are generated by the build
   const script = join(ROOT, 'tooling/api-reference/build.mjs');
   process.exitCode = await runChild(process.execPath, [script], process.env);
 }
@@ -193,10 +199,12 @@ async function doctor() {
   await report();
 }
 
-/** Waits for a child that has this terminal; a signal to this process is passed on to it. */
+/**
+ * Waits for a child that uses this terminal. A signal to this process is passed on to the child.
+ */
 async function runChild(file, args, env) {
   const child = spawn(file, args, { cwd: ROOT, stdio: 'inherit', env });
-  // A terminal's Ctrl-C reaches the child by itself: here it only must not end the wait for it.
+  // A terminal sends Ctrl-C to the child as well. Here it must only not end the wait for the child.
   process.on('SIGINT', () => {});
   process.on('SIGTERM', () => child.kill('SIGTERM'));
   return new Promise((resolve, reject) => {

@@ -1,4 +1,4 @@
-// A set-up step that could not be done: its message names the step and what it needs.
+// The error of a set-up step that could not be done. Its message names the step and what it needs.
 export class SetupError extends Error {
   name = 'SetupError';
 

@@ -1,4 +1,4 @@
-// The root commands' set-up, run for real in a copy of its folder outside the repository.
+// The set-up of the root commands, run for real in a copy of its folder outside the repository.
 import { execFile } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -22,7 +22,7 @@ beforeEach(() => {
 
 afterEach(() => rmSync(root, { recursive: true }));
 
-/** Imports a module of the copy: what it calls the root is the temporary folder. */
+/** Imports a module of the copy, for which the root is the temporary folder. */
 const load = (name: string) => import(pathToFileURL(join(root, 'tooling/setup', name)).href);
 
 describe('a step', () => {
@@ -40,7 +40,7 @@ describe('a step', () => {
     readonly fails?: boolean;
   }
 
-  /** Runs the step once; tells whether it did its work. */
+  /** Runs the step once, and tells whether it did its work. */
   async function didWork(options: StepOptions = {}) {
     const { step } = await load('step.mjs');
     let worked = false;
@@ -117,7 +117,7 @@ describe('a root command', () => {
     const entry = join(root, 'tooling/setup/run.cjs');
     const code = readFileSync(entry, 'utf8');
     await expect(transform(code, { target: 'es5' })).resolves.toBeDefined();
-    expect(code).not.toMatch(/,\s*\)/); // Node 6 stumbles over it, and esbuild takes it away
+    expect(code).not.toMatch(/,\s*\)/); // a syntax error in Node 6, which esbuild would remove
     const fake = join(root, 'fake.cjs');
     writeFileSync(
       fake,
@@ -130,7 +130,7 @@ describe('a root command', () => {
 
   it('without a network names the step and what it needs', async () => {
     const { code, stderr } = await runNode([join(root, 'tooling/setup/run.cjs'), 'train'], {
-      npm_config_registry: 'http://127.0.0.1:9/', // the discard port: nobody listens
+      npm_config_registry: 'http://127.0.0.1:9/', // the discard port, where nobody listens
       npm_config_cache: join(root, 'cache'),
       npm_config_fetch_retries: '0',
     });

@@ -1,13 +1,13 @@
-// One set-up step: announced in a line, skipped when a stamp says that it was done for the same
-// inputs. The stamp goes before the work starts and comes back after it succeeded, so a step that
-// was interrupted is done again.
+// Runs one set-up step, announced in one line. It is skipped when a stamp says that it was done for
+// the same inputs. The stamp is removed before the work and written after it has succeeded, so an
+// interrupted step is done again.
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { STATE } from './root.mjs';
 
 /**
- * Does `work` unless the stamp `name` holds `key`, or one of `alsoDone` (keys of work that includes
- * this), and `isThere()` finds the results in place.
+ * Does `work`, unless `isThere()` finds the results and the stamp `name` holds `key` or one of
+ * `alsoDone`, which are keys of work that includes this one.
  * @param {{name: string, says: string, key: string, alsoDone?: string[], isThere: () => boolean,
  * work: () => unknown}} step
  */
@@ -25,12 +25,12 @@ export async function step({ name, says, key, alsoDone = [], isThere, work }) {
   announce(name, `done in ${((performance.now() - started) / 1000).toFixed(1)} s`);
 }
 
-/** On stderr: a command's own output stays clean on stdout. */
+/** Prints to stderr, so that stdout has only the output of the command itself. */
 export function announce(name, text) {
   process.stderr.write(`set-up: ${name}: ${text}\n`);
 }
 
-/** The key that a step was last done for, or `undefined`. */
+/** The key for which a step was last done; undefined where it never was. */
 export function readStamp(name) {
   try {
     return readFileSync(stampOf(name), 'utf8');

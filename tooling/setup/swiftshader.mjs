@@ -1,5 +1,5 @@
-// SwiftShader, a software Vulkan driver, without root and without apt: an npm package that carries
-// a headless Chromium holds it as an archive of its own. x86-64 Linux only.
+// SwiftShader, a software Vulkan driver, without root and without apt. An npm package that carries
+// a headless Chromium has it in an archive of its own, for x86-64 Linux only.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,7 +14,7 @@ const VERSION = '153.0.0'; // the version whose archive was seen to open in Dawn
 const FOLDER = join(STATE, `swiftshader-${VERSION}`);
 const ICD = join(FOLDER, 'vk_swiftshader_icd.json');
 
-/** What a process must be started with to see the unpacked driver; `undefined` before unpacking. */
+/** The variables with which a process sees the unpacked driver; undefined before it is unpacked. */
 export function swiftShaderEnvironment() {
   if (!existsSync(ICD)) {
     return undefined;
@@ -23,7 +23,7 @@ export function swiftShaderEnvironment() {
   return { LD_LIBRARY_PATH: before ? `${FOLDER}:${before}` : FOLDER, VK_ICD_FILENAMES: ICD };
 }
 
-/** Fetches and unpacks the driver; resolves with its environment. */
+/** Fetches and unpacks the driver. Resolves to the variables for it. */
 export async function installSwiftShader() {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new SetupError(
@@ -36,7 +36,8 @@ export async function installSwiftShader() {
   const fetched = join(STATE, 'fetch-swiftshader');
   rmSync(fetched, { recursive: true, force: true });
   mkdirSync(fetched, { recursive: true });
-  // A package of its own, so that npm installs here and not in the repository around it.
+  // The folder gets a package.json of its own, so that npm installs here and not in the repository
+  // around it.
   writeFileSync(join(fetched, 'package.json'), '{ "private": true }\n');
   const options = ['--ignore-scripts', '--no-audit', '--no-fund', '--no-package-lock'];
   await runNpm('webgpu', ['install', ...options, `${PACKAGE}@${VERSION}`], fetched);

@@ -1,5 +1,5 @@
-// Debian's and Ubuntu's packages for the tests, by apt, where that is allowed: as root or with
-// password-less sudo, and not with SHARDWEAVE_NO_APT=1. Never used by `npm run train`.
+// Installs packages of Debian and Ubuntu for the tests by apt where that is allowed: as root or
+// with password-less sudo, and not with SHARDWEAVE_NO_APT=1. `npm run train` never uses it.
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,7 +10,7 @@ const SOURCES = '/etc/apt/sources.list.d';
 const BACKPORTS = `${SOURCES}/shardweave-backports.sources`;
 const LOCK_WAIT_S = 120; // another apt, such as a machine's first unattended upgrade, may hold the lock
 
-/** What /etc/os-release says; `undefined` where there is none. */
+/** The content of /etc/os-release; undefined where there is none. */
 export function linuxRelease() {
   if (process.platform !== 'linux' || !existsSync('/etc/os-release')) {
     return undefined;
@@ -26,7 +26,7 @@ export function linuxRelease() {
   };
 }
 
-/** Why apt may not or cannot be used here, as half a sentence; `undefined` where it can. */
+/** Why apt may not or cannot be used here, as half a sentence; undefined where it can. */
 export function aptRefusal() {
   if (!linuxRelease()?.hasApt) {
     return 'this is not Debian or Ubuntu';
@@ -43,9 +43,10 @@ export function aptRefusal() {
 
 /**
  * Installs packages for a step, and says so.
- * @param {{step: string, packages: string[], suite?: string}} options suite: a backports suite to
- *   take them from, added as a source of its own with the address and key of the machine's own
- * @returns {string | undefined} why it failed, or `undefined` when it is done
+ * @param {{step: string, packages: string[], suite?: string}} options `suite` is a backports suite
+ * to take the packages from; it is added as a source of its own, with the address and key of the
+ * machine's own source
+ * @returns {string | undefined} why it failed; undefined when it is done
  */
 export function installPackages({ step, packages, suite }) {
   const refusal = aptRefusal();
@@ -77,7 +78,7 @@ export function installPackages({ step, packages, suite }) {
   );
 }
 
-/** The first stanza of the machine's own Debian source, with its suite replaced. */
+/** The first stanza of the machine's own Debian source, with another suite. */
 function backportsSource(suite) {
   const release = suite.replace(/-backports$/, '');
   const stanzas = readdirSync(SOURCES)

@@ -1,6 +1,6 @@
-// Step `webgpu`: finds or makes a WebGPU adapter for the tests, and the environment it needs. In
-// this order: what the machine has; SwiftShader where an earlier run unpacked it; Mesa's lavapipe
-// by apt; SwiftShader out of an npm package. The answer is kept until the machine's drivers change.
+// Step `webgpu` provides a WebGPU adapter for the tests, and the variables that it needs. It tries
+// in this order: what the machine has; SwiftShader, if an earlier run unpacked it; Mesa's lavapipe
+// by apt; SwiftShader from an npm package. The answer is kept until the machine's drivers change.
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir, userInfo } from 'node:os';
@@ -17,7 +17,7 @@ const PROBE = fileURLToPath(new URL('webgpu-probe.mjs', import.meta.url));
 const PROBE_TIMEOUT_MS = 60_000; // a cold software driver on a loaded machine took 4 s
 const ANSWER = join(STATE, 'webgpu.json');
 
-/** @returns {Promise<{environment: Record<string, string>}>} to start the test process with */
+/** @returns {Promise<{environment: Record<string, string>}>} variables for the test process */
 export async function webgpuDriver() {
   const base = runtimeDirectory();
   const known = readAnswer();
@@ -25,13 +25,13 @@ export async function webgpuDriver() {
     return { environment: { ...base, ...known } };
   }
   const environment = await findDriver(base);
-  // The key is taken again: apt may just have added a driver.
+  // The key is computed again, because apt may have added a driver.
   mkdirSync(STATE, { recursive: true });
   writeFileSync(ANSWER, JSON.stringify({ key: driversKey(), environment }));
   return { environment: { ...base, ...environment } };
 }
 
-/** The adapters Dawn offers in a process with this environment added; empty where it crashes. */
+/** The adapters that Dawn offers in a process with these variables; none where it crashes. */
 export function probeAdapters(environment) {
   const result = spawnSync(process.execPath, [PROBE], {
     env: { ...process.env, ...environment },
@@ -42,7 +42,10 @@ export function probeAdapters(environment) {
   return { adapters: line ? JSON.parse(line[1]) : [], stderr: result.stderr ?? '' };
 }
 
-/** XDG_RUNTIME_DIR for drivers that warn without one: private to this user, under the temp dir. */
+/**
+ * XDG_RUNTIME_DIR, for drivers that warn without one. It is private to this user, in the folder for
+ * temporary files.
+ */
 export function runtimeDirectory() {
   if (process.env.XDG_RUNTIME_DIR || process.platform !== 'linux') {
     return {};
@@ -50,7 +53,7 @@ export function runtimeDirectory() {
   const path = join(tmpdir(), `shardweave-runtime-${userInfo().uid}`);
   mkdirSync(path, { recursive: true, mode: 0o700 });
   const { uid, mode } = statSync(path);
-  // Made by somebody else beforehand: better the driver's warning than their folder.
+  // Somebody else may have made the folder. Then the driver's warning is better than using theirs.
   return uid === process.getuid() && (mode & 0o077) === 0 ? { XDG_RUNTIME_DIR: path } : {};
 }
 
@@ -81,7 +84,7 @@ async function findDriver(base) {
 
 function installLavapipe() {
   const release = linuxRelease();
-  // Dawn refuses the Mesa of Debian 12 itself (22.3); that of its backports works.
+  // Dawn refuses the Mesa of Debian 12 itself (22.3), but that of its backports works.
   const suite =
     release?.id === 'debian' && release.version === '12' ? 'bookworm-backports' : undefined;
   const packages = ['mesa-vulkan-drivers', 'libvulkan1'];
@@ -98,7 +101,9 @@ function readAnswer() {
   }
 }
 
-/** Changes whenever a driver, a GPU, the loader's environment or Dawn's version does. */
+/**
+ * A key that changes whenever a driver, a GPU, the loader's environment or Dawn's version changes.
+ */
 function driversKey() {
   const folders = ['/usr/share/vulkan/icd.d', '/etc/vulkan/icd.d', '/dev/dri'];
   const names = folders.flatMap((folder) => list(folder).map((name) => `${folder}/${name}`));

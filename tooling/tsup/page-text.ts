@@ -1,6 +1,5 @@
-// Builds a page to one text that stands by itself, for whoever imports it: `index.html` beside
-// `page.ts` and `page.css`. Script and style are inside, and the page's own policy lets it run
-// these and nothing else.
+// Builds a page as one self-contained text: `index.html` with `page.ts` and `page.css`. Script and
+// style are inside, and the page's own policy lets it run these and nothing else.
 
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -9,7 +8,7 @@ import { build, type Plugin } from 'esbuild';
 
 const PAGE = /\/page\/index\.html$/;
 
-/** For esbuild, and tsup on it. */
+/** The plugin for esbuild, which tsup uses. */
 export const pageText: Plugin = {
   name: 'page-text',
   setup({ onResolve, onLoad }) {
@@ -24,7 +23,7 @@ export const pageText: Plugin = {
   },
 };
 
-/** The module that `import { PAGE_HTML } from '.../page/index.html'` gets. */
+/** The module that `import { PAGE_HTML } from '.../page/index.html'` loads. */
 async function pageModule(path: string): Promise<string> {
   return `export const PAGE_HTML = ${JSON.stringify(await pageOf(path))};`;
 }
@@ -45,7 +44,8 @@ async function pageOf(path: string): Promise<string> {
     logLevel: 'silent',
   });
   const textOf = (ending: string) => outputFiles.find((file) => file.path.endsWith(ending))!.text;
-  // A string in the script that looks like the end of its element would be one.
+  // The browser would take a string that looks like the end tag of a script for the end of the
+  // script.
   const script = textOf('.js').replaceAll('</script', '<\\/script');
   const style = textOf('.css');
   const policy = [
@@ -71,7 +71,7 @@ function hashOf(text: string): string {
   return `sha256-${createHash('sha256').update(text).digest('base64')}`;
 }
 
-/** The same for Vite, whose tests run on sources. */
+/** The same plugin for Vite, which runs tests on the sources. */
 export const pageTextForVite = {
   name: 'page-text',
   enforce: 'pre' as const,

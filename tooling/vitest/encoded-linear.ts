@@ -1,5 +1,5 @@
-// A trained layer beside a frozen weight that rests encoded, and the same with the values that its
-// decoder gives: the specification of the first.
+// A trained layer with a frozen weight that rests encoded, and the same layer with the weight's
+// decoded values, which is its specification.
 
 import { encodedByteLength, f16ToF32, f32ToF16, WireCodec } from '@shardweave/dtypes';
 import { Linear, Module } from '@shardweave/nn';
@@ -13,13 +13,13 @@ import {
   type View,
 } from '@shardweave/tensor-core';
 
-export const WIDTH = 7; // 49 values: half a word is left over in 16 bits
+export const WIDTH = 7; // 49 values leave half a word over in 16 bits
 const SIZE = WIDTH * WIDTH;
 
 export interface Encoded {
   readonly encoding: ParameterEncoding;
   readonly bytes: Uint8Array;
-  /** What it decodes to. */
+  /** The values that it decodes to. */
   readonly values: Float32Array;
 }
 
@@ -27,7 +27,10 @@ function original(seed: number): Float32Array {
   return Float32Array.from({ length: SIZE }, (_, i) => Math.sin(i * 1.7 + seed) / 3);
 }
 
-/** int8 with a scale a block of 256, decoded on the host: devices have no bytes. */
+/**
+ * A weight in int8 with one scale per block of 256. It is decoded on the host, since devices have
+ * no 8-bit types.
+ */
 export async function int8Weight(seed: number): Promise<Encoded> {
   const codec = await WireCodec.create();
   const bytes = new Uint8Array(encodedByteLength('int8', SIZE));
@@ -46,7 +49,7 @@ export async function int8Weight(seed: number): Promise<Encoded> {
   return { encoding, bytes, values };
 }
 
-/** f16 behind an f32 scale, decoded on the device by a product with it. */
+/** A weight in f16 with an f32 scale. The device decodes it by a product with the scale. */
 export async function scaledF16Weight(seed: number): Promise<Encoded> {
   const scale = 3;
   const halves = Uint16Array.from(original(seed), (value) => f32ToF16(value / scale));
@@ -77,7 +80,7 @@ export async function scaledF16Weight(seed: number): Promise<Encoded> {
 }
 
 export interface EncodedLinearOptions {
-  /** Undefined: the values themselves, in a plain parameter. */
+  /** False puts the decoded values into a plain parameter. */
   readonly isEncoded: boolean;
   readonly dtype?: DType;
 }

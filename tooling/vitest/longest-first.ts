@@ -1,8 +1,9 @@
-// The files that take longest begin first. On a machine that has not run the tests yet vitest goes
-// by the files' sizes, and these are short: begun last, each would keep one core busy alone.
+// Starts the files that take longest first. On a machine that has not run the tests yet vitest goes
+// by the size of the files, and these files are short. Each of them would keep one core busy alone
+// if it began last.
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
-/** In a run of all on two cores, 60 to 10 seconds. */
+/** These take 60 to 10 seconds in a run of all tests on two cores. */
 const LONGEST = [
   'apps/trainer/test/reference-losses.test.ts',
   'apps/trainer/test/webgpu-losses.test.ts',

@@ -1,4 +1,4 @@
-// The guard against printing tests, on itself: in this file the guard is the thing under test.
+// Tests the guard against tests that print. In this file the guard itself is under test.
 import { expect, it, vi } from 'vitest';
 
 it.fails('fails a test that prints', () => {

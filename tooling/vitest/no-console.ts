@@ -1,5 +1,5 @@
-// Fails a test that prints by console.*: libraries never do, and what a test expects to be printed
-// it catches itself with a spy. Loaded before every test file.
+// Fails a test that prints by console.*, which libraries never do. A test that expects output
+// catches it with a spy. This is loaded before every test file.
 import { afterEach, beforeEach, expect } from 'vitest';
 
 const METHODS = ['debug', 'error', 'info', 'log', 'warn'] as const;

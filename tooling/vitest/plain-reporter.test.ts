@@ -1,4 +1,4 @@
-// The closing line of a real vitest process, for runs that end in different ways.
+// The last line that a real vitest process prints, for runs that end in different ways.
 import { execFile } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,7 +12,8 @@ const folder = mkdtempSync(join(tmpdir(), 'shardweave-reporter-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 /**
- * Runs one test file in a process of its own; gives the last line of its output and its exit code.
+ * Runs one test file in a process of its own. Returns the last line of its output and its exit
+ * code.
  */
 async function runFile(name: string, body: string) {
   const project = mkdtempSync(join(folder, 'run-'));
@@ -33,7 +34,8 @@ async function runFile(name: string, body: string) {
 
 describe('the closing line', () => {
   it('counts passed, failed and skipped tests, and the exit code is a failure', async () => {
-    // The skip and the todo are what is counted: this is the text of a file that the test runs.
+    // The skip and the todo are there to be counted. This is the text of the file that the test
+    // runs.
     const body = `
       it('a', () => {}); it('b', () => {}); it.skip('c', () => {}); it.todo('d');
       it('e', () => { throw new Error('on purpose'); });`;

@@ -1,9 +1,10 @@
-// Vitest's own output stays as it is; this adds `N passed, N failed, N skipped`, alone on the very
-// last line, which is the form that continuous integration counts.
+// Adds `N passed, N failed, N skipped` to vitest's own output, alone on the very last line.
+// Continuous integration counts tests in this form.
 import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
 
 /**
- * Counts tests; a file or suite that failed outside its tests, and a stray error, count as failed.
+ * Counts tests. A file or suite that fails outside its tests counts as failed, and so does a stray
+ * error.
  */
 export class PlainReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandled: readonly SerializedError[]): void {
@@ -17,9 +18,11 @@ export class PlainReporter implements Reporter {
         count[stateOf(test)] += 1;
       }
     }
-    // At exit, for vitest's summary and whatever its workers leave behind come after this call.
+    // This happens at exit, because vitest's summary and the output of its workers come after this
+    // call.
     process.on('exit', (code) => {
-      // A run that failed for another reason (no test files, a coverage threshold) says so too.
+      // A run that failed for another reason (no test files, a coverage threshold) has to show that
+      // too.
       if (code !== 0 && count.failed === 0) {
         count.failed = 1;
       }

@@ -4,15 +4,15 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { vi } from 'vitest';
 
 export interface ReadmeExampleOptions {
-  /** Default: js. */
+  /** The extension of the file that the example is run as. Default: js. */
   readonly extension?: 'js' | 'mjs' | 'ts';
-  /** Which of the README's. Default: the first. */
+  /** The index of the example among the README's `js` blocks. Default: the first. */
   readonly index?: number;
-  /** What a reader doesn't have to write, such as types where the tests are typed. */
+  /** Adds what a reader need not write, such as types where tests are typed. */
   readonly change?: (example: string) => string;
 }
 
-/** What the example logs. `folder` is the package's, with a slash at its end. */
+/** Runs an example and returns what it logs. `folder` is the package's, with a slash at its end. */
 export async function runReadmeExample(
   folder: string,
   { extension = 'js', index = 0, change = (example) => example }: ReadmeExampleOptions = {},

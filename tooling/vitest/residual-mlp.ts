@@ -1,5 +1,5 @@
-// A small residual network with batch normalization, after He et al. (2016) with affine layers in
-// the place of convolutions: for tests of what batch statistics need.
+// A small residual network with batch normalization, after He et al. (2016) but with affine layers
+// in place of convolutions. It serves tests of batch statistics.
 
 import { BatchNorm1d, Linear, Module, ParameterInit, Sequential } from '@shardweave/nn';
 import { add, type Device, relu, type Tensor } from '@shardweave/tensor-core';
@@ -12,9 +12,9 @@ export interface ResidualMlpOptions {
   readonly width: number;
   readonly numBlocks: number;
   readonly numClasses: number;
-  /** Makes each normalization, a SyncBatchNorm for instance. Default BatchNorm1d. */
+  /** Makes each normalization, for instance a SyncBatchNorm. Default: BatchNorm1d. */
   readonly norm?: MakeNorm;
-  /** Seed of the initial weights; equal on all ranks. Default 0. */
+  /** The seed of the initial weights, equal on all ranks. Default 0. */
   readonly seed?: number;
 }
 
@@ -39,7 +39,7 @@ export class ResidualMlp extends Sequential<[x: Tensor], Tensor> {
   }
 }
 
-/** [n, inFeatures] to [n, width], all at least 0. */
+/** The first layer: [n, inFeatures] to [n, width], with no element below 0. */
 export class ResidualStem extends Module<[x: Tensor], Tensor> {
   readonly linear: Linear;
   readonly norm: Module<[x: Tensor], Tensor>;
@@ -64,7 +64,9 @@ export class ResidualStem extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** x [n, width] plus two normalized affine maps of it, at least 0. */
+/**
+ * A residual block: x [n, width] plus two normalized affine maps of it, with no element below 0.
+ */
 export class ResidualBlock extends Module<[x: Tensor], Tensor> {
   readonly linear1: Linear;
   readonly norm1: Module<[x: Tensor], Tensor>;
@@ -89,7 +91,7 @@ export class ResidualBlock extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Without a bias, which the normalization after it would take away. */
+/** An affine map without a bias, since the normalization after it would remove the bias. */
 function normedLinear(
   device: Device,
   inFeatures: number,

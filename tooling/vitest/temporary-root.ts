@@ -1,12 +1,13 @@
-// One folder for all that tests write, removed when the run has ended: test processes are ended by
-// signals, and a helper that many files share has no last test behind which it could tidy up.
+// Makes one folder for everything that tests write, and removes it at the end of the run. Tests
+// cannot tidy up themselves: their processes are ended by signals, and a helper that many files
+// share does not know which test is the last.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 const PREFIX = join(tmpdir(), 'shardweave-tests-');
 
-/** Vitest calls it once a project; the first one's folder serves all. */
+/** Vitest calls it once for each project. The folder of the first call serves all of them. */
 export function setup(): (() => void) | undefined {
   if (process.env.TMPDIR?.includes('shardweave-tests-') === true) {
     return undefined;

@@ -1,5 +1,5 @@
-// Ranks that train a small GPT-2 in one process: each rank its own Device over one backend, and its
-// own end of an in-process group. What the tests of fsdp and of ddp-buckets share.
+// Ranks that train a small GPT-2 in one process. Each rank has its own Device over one shared
+// backend, and its own end of an in-process group. The tests of fsdp and of ddp-buckets share this.
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import type { Gpt2Config, Module } from '@shardweave/nn';
@@ -24,8 +24,8 @@ export interface Rank {
   readonly device: Device;
 }
 
-// One backend for all runs of a process: a small model trains in less time than it takes to make
-// one.
+// One backend serves all runs of a process, since training a small model takes less time than
+// making a backend.
 let shared: Promise<Backend> | undefined;
 
 export function sharedBackend(): Promise<Backend> {
@@ -33,7 +33,7 @@ export function sharedBackend(): Promise<Backend> {
   return shared;
 }
 
-/** Runs `body` on every rank at once and returns what each gave. */
+/** Runs `body` on every rank at once, and returns the results in rank order. */
 export async function onRanks<T>(
   worldSize: number,
   body: (rank: Rank) => Promise<T>,
@@ -66,7 +66,10 @@ export async function onRanks<T>(
   }
 }
 
-/** Token ids of a global batch, each row counting up by 5 from its own start: learnable. */
+/**
+ * Token ids of a global batch. Each row counts up by 5 from its own start, so that a model can
+ * learn it.
+ */
 export function tokens(step: number, batch: number, seq: number, vocab: number) {
   const cut = (shift: number) =>
     Int32Array.from({ length: batch * seq }, (_, i) => {
@@ -76,7 +79,10 @@ export function tokens(step: number, batch: number, seq: number, vocab: number) 
   return { ids: cut(0), targets: cut(1) };
 }
 
-/** Rows [first, first + rows) of a global batch's loss, mean over tokens; runs backward. */
+/**
+ * Runs forward and backward of rows [first, first + rows) of a global batch. The loss is the mean
+ * over tokens.
+ */
 export async function forwardBackward(
   device: Device,
   model: Module,
@@ -98,7 +104,9 @@ export async function forwardBackward(
   });
 }
 
-/** Decay on tensors of two or more dimensions only. */
+/**
+ * Two parameter groups, of which only that of tensors with two or more dimensions has weight decay.
+ */
 export function optimizerGroups(model: Module) {
   const parameters = model.parameters();
   return [

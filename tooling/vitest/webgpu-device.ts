@@ -1,4 +1,4 @@
-// The WebGPU device where this machine has an adapter, or the reason why tests on it skip. With
+// The WebGPU device, if this machine has an adapter, or else the reason why tests on it skip. With
 // SHARDWEAVE_REQUIRE_WEBGPU=1 their files fail instead.
 
 import type { Backend } from '@shardweave/tensor-core';
@@ -6,7 +6,7 @@ import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 
 const gpu = await openGpu();
 
-/** Why there is none; undefined where there is one. */
+/** Why there is no device; undefined where there is one. */
 export const noWebGpu = typeof gpu === 'string' ? gpu : undefined;
 if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && noWebGpu !== undefined) {
   throw new Error(`SHARDWEAVE_REQUIRE_WEBGPU=1, but there is no WebGPU here: ${noWebGpu}`);

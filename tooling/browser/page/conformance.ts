@@ -1,4 +1,4 @@
-// Runs the kernel cases of the backend seam in the page, on one device.
+// Runs the kernel cases of the backend seam on one device of the page.
 import type { Backend, BackendInfo } from '@shardweave/tensor-core';
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { openBackend, type PageDevice } from './open-backend.ts';
@@ -7,13 +7,13 @@ export type ConformanceResult = {
   readonly description: string;
   readonly limits: BackendInfo['limits'];
   readonly passed: number;
-  /** Name and message of each case that failed. */
+  /** The name and the message of each case that failed. */
   readonly failed: readonly string[];
 };
 
 const CASES = kernelCases();
 
-/** @param leftOut a pattern for the names of cases that are not run */
+/** @param leftOut a pattern for the names of cases that are skipped */
 export async function runConformance(
   device: PageDevice,
   leftOut?: string,

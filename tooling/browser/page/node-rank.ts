@@ -1,4 +1,4 @@
-// Rank 0 of three as a process that can be stopped, for ws-page.test.ts: adds up with two pages.
+// Rank 0 of three for ws-page.test.ts, as a process that can be stopped. It adds up with two pages.
 
 import { connectWs } from '@shardweave/collectives/ws';
 

@@ -14,11 +14,11 @@ declare global {
 const shmPage = { runConformance, endOne, whyNot };
 window.shmPage = shmPage;
 
-/** The suite with a web worker a rank; says which cases failed, and how. */
+/** Runs the suite with one web worker for each rank. Returns which cases failed, and how. */
 async function runConformance(worldSize: number) {
   const workers = startWorkers(worldSize);
   const cases = conformanceCases.filter(
-    // Workers are stopped with their whole page.
+    // Workers are stopped together with their page, so this case is not for pages.
     ({ name, worldSizes }) => worldSizes.includes(worldSize) && name !== STOP_CASE,
   );
   const failed: string[] = [];
@@ -37,8 +37,8 @@ async function runConformance(worldSize: number) {
 }
 
 /**
- * Ends the last of three workers in the middle of its work; what the others say, and after what
- * time.
+ * Ends the last of three workers in the middle of its work. Returns what the others report, and
+ * after how much time.
  */
 async function endOne() {
   const workers = startWorkers(3);
@@ -62,7 +62,7 @@ async function endOne() {
   return endings;
 }
 
-/** What a page is told that can't share memory. */
+/** What a page that cannot share memory is told. */
 function whyNot(): { code: string; message: string } | undefined {
   try {
     createShmJob(2);
@@ -77,7 +77,7 @@ function startWorkers(count: number): Worker[] {
   return Array.from({ length: count }, () => new Worker('/shm-worker.js', { type: 'module' }));
 }
 
-/** Gives all workers an order; each that asks for a handle gets one of the same job. */
+/** Sends an order to all workers. Each one that asks for a handle gets one of the same job. */
 function runAll(workers: readonly Worker[], order: Order): Promise<Reply[]> {
   const handles = createShmJob(workers.length);
   return Promise.all(

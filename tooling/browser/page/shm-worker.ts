@@ -1,5 +1,5 @@
-// A rank as a web worker of the page: asks the page for a handle of each job, and runs what it is
-// told.
+// A rank as a web worker of the page. It asks the page for a handle of each job, and runs what it
+// is told to.
 
 import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
 import { connectShm, connectShmEndpoint, type ShmRankHandle } from '@shardweave/collectives/shm';
@@ -7,7 +7,7 @@ import { conformanceCases, type TransportHarness } from '@shardweave/collectives
 
 export type Order =
   | { readonly type: 'case'; readonly name: string; readonly worldSize: number }
-  /** Gathers until something goes wrong, and says what. */
+  /** Gathers again and again until something goes wrong, and reports that. */
   | { readonly type: 'gather' };
 
 export type Reply =

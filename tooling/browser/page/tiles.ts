@@ -1,7 +1,9 @@
-// Measured tiles in the page's database.
+// Keeps measured tiles in the page's database.
 import { indexedDbTuningStore, type MatmulChoiceTable } from '@shardweave/tensor-core/webgpu';
 
-/** What two stores read of what each other wrote, and of what nobody did. */
+/**
+ * What each of two stores reads of what the other wrote, and of something that was never written.
+ */
 export async function keepTiles(
   table: MatmulChoiceTable,
 ): Promise<readonly (MatmulChoiceTable | undefined)[]> {

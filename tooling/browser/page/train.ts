@@ -1,5 +1,5 @@
-// Trains a small GPT in the page with FSDP: two ranks that share one device, as a test of a process
-// does. The text is a fixed pattern, so that a few steps show the loss falling.
+// Trains a small GPT in the page with FSDP. Two ranks share one device, as in the tests of one
+// process. The text is a fixed pattern, so that a few steps show the loss falling.
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { clipGradNorm, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, Gpt2 } from '@shardweave/nn';
@@ -8,14 +8,14 @@ import { openBackend, type PageDevice } from './open-backend.ts';
 
 const NUM_RANKS = 2;
 const NUM_STEPS = 5;
-const BATCH = 2; // rows of a rank
+const BATCH = 2; // rows of each rank
 const SEQ = 32;
 const SHAPE = { vocab_size: 256, n_positions: SEQ, n_embd: 32, n_layer: 2, n_head: 2 };
 
 export type TrainResult = {
-  /** The mean over the ranks, a step each. */
+  /** The mean loss over the ranks, for each step. */
   readonly losses: readonly number[];
-  /** All-gathers of rank 0: none would mean that nothing was sharded. */
+  /** The number of all-gathers of rank 0. With none nothing would have been sharded. */
   readonly numAllGathers: number;
 };
 

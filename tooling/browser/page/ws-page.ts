@@ -2,32 +2,33 @@
 
 import { CollectiveError } from '@shardweave/collectives';
 import { conformanceCases, type TransportHarness } from '@shardweave/collectives/testing';
-// The `browser` side of the entry; its types here are those of Node's, which has more options.
+// This is the `browser` side of the entry. The types are those of the side for Node, which has more
+// options.
 import { connectWs, connectWsEndpoint } from '@shardweave/collectives/ws';
 
 declare global {
   interface Window {
     wsPage: typeof wsPage;
-    /** The test gives the port of a job's rendezvous, made when a rank first asks for it. */
+    /** Asks the test for the port of a job's rendezvous, which is made when the first rank asks. */
     portOf(job: string, worldSize: number): Promise<number>;
   }
 }
 
 export interface PageRank {
-  /** Names the case's run; its jobs are `id/0`, `id/1`, .... */
+  /** The name of this run of a case. Its jobs are `id/0`, `id/1` and so on. */
   readonly id: string;
   readonly rank: number;
   readonly worldSize: number;
   readonly secret: string;
 }
 
-/** Sums that a job has had so far: each is one in which every rank took part. */
+/** How many sums each job has done so far. Every rank takes part in each of them. */
 const numSums: Record<string, number> = {};
 
 const wsPage = { runCase, sumUntilEnd, numSums, tryToJoin, gather };
 window.wsPage = wsPage;
 
-/** Runs one case of the conformance suite as one rank; resolves with how it failed, if it did. */
+/** Runs one case of the conformance suite as one rank. Resolves to the failure, if there is one. */
 async function runCase(name: string, place: PageRank): Promise<string | undefined> {
   const { id, rank, worldSize, secret } = place;
   let numJobs = 0;
@@ -37,7 +38,7 @@ async function runCase(name: string, place: PageRank): Promise<string | undefine
     create: async (size, options = {}) => {
       const port = size === 1 ? 1 : await window.portOf(`${id}/${numJobs++}`, size);
       const job = { rank, worldSize: size, port, secret };
-      // A worker a job would take much of the suite's time.
+      // One worker for each job would take much of the suite's time.
       const joined = await connectWsEndpoint({ ...options, ...job, heartbeat: 'link' });
       return [{ group: joined.group, kill: () => joined.endpoint.terminate() }];
     },
@@ -50,7 +51,7 @@ async function runCase(name: string, place: PageRank): Promise<string | undefine
   }
 }
 
-/** Adds up without end; resolves with the error that ends it. */
+/** Adds up without end. Resolves to the error that ends it. */
 async function sumUntilEnd(place: PageRank) {
   const { id, rank, worldSize, secret } = place;
   const port = await window.portOf(id, worldSize);
@@ -67,7 +68,7 @@ async function sumUntilEnd(place: PageRank) {
   }
 }
 
-/** Gathers so many bytes of each rank and leaves; resolves with the first byte of each part. */
+/** Gathers some bytes from each rank and leaves. Resolves to the first byte of each part. */
 async function gather(
   place: PageRank,
   byteLength: number,
@@ -82,7 +83,7 @@ async function gather(
   return Array.from({ length: worldSize }, (_, part) => output[part * byteLength]!);
 }
 
-/** How joining fails. */
+/** Resolves to the error with which joining fails. */
 async function tryToJoin(place: PageRank, joinTimeoutMs: number) {
   const { id, rank, worldSize, secret } = place;
   const port = await window.portOf(id, worldSize);
