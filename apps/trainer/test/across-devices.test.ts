@@ -1,5 +1,5 @@
-// A save knows no device: a run that is resumed on the other kind of device has the losses of the
-// run that stayed, as far as two devices agree.
+// A save is independent of devices. A run that is resumed on the other kind of device has the
+// losses of the run that stayed, as closely as two devices agree.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -36,7 +36,7 @@ describe.skipIf(reason !== undefined)(`a save${reason === undefined ? '' : ` (${
     expect(moved.resumed?.step).toBe(NUM_BEFORE);
     const rest = lossesOf(stayed).slice(NUM_BEFORE);
     expect(worstRatio(lossesOf(moved), rest)).toBeLessThan(TOLERANCE);
-    // Losses of another state, one step behind, are further away than that.
+    // The losses of another state, that of one step before, are further away than that.
     expect(worstRatio(lossesOf(moved), lossesOf(stayed).slice(NUM_BEFORE - 1, -1))).toBeGreaterThan(
       10 * TOLERANCE,
     );

@@ -1,4 +1,5 @@
-// --check compares what plan predicts of a run with what the run took, printed and in summary.json.
+// --check compares what plan predicts for a run with what the run took, on the screen and in
+// summary.json.
 
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -22,7 +23,7 @@ class Sink extends Writable {
   }
 }
 
-/** What a run prints behind its last step, and its summary's. */
+/** What a run prints after its last step, and what its summary says. */
 async function checked(flags: string) {
   const root = mkdtempSync(join(tmpdir(), 'trainer-check-'));
   const line = `${tinyFlags(root)} --steps 3 --check --out ${root}/run ${flags.replace('DIR', `${root}/rest`)}`;

@@ -1,5 +1,5 @@
-// Whatever strategy made a save, any other loads it and trains on: the next ten steps are those of
-// a run that was never interrupted.
+// Any strategy loads the save of any other and trains on. The next ten steps are those of a run
+// that was never interrupted.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -16,7 +16,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
 
-const ROWS = 24; // divides by every number of ranks below
+const ROWS = 24; // a multiple of every number of ranks below
 const NUM_BEFORE = 3;
 const NUM_AFTER = 10;
 const TOLERANCE = 2e-6;
@@ -24,7 +24,7 @@ const TOLERANCE = 2e-6;
 interface Run {
   readonly model: nn.Module<[x: Tensor], Tensor>;
   readonly optimizer: nn.AdamW;
-  /** Each rank calls it. */
+  /** Every rank calls it. */
   save(store: PieceStore): Promise<void>;
   load(store: PieceStore): Promise<unknown>;
 }
@@ -59,7 +59,9 @@ function sequence(device: Device): nn.Sequential<[x: Tensor], Tensor> {
   ]);
 }
 
-/** Decayed and not, as trainers have them: groups that lie mixed in every flat. */
+/**
+ * AdamW with two groups, decayed and not, as trainers have them. Both groups occur in every flat.
+ */
 function adamW(parameters: readonly Tensor[]): nn.AdamW {
   const isMatrix = ({ shape }: Tensor) => shape.length > 1;
   return new nn.AdamW(
@@ -150,7 +152,7 @@ const STRATEGIES: readonly Strategy[] = [
   },
 ];
 
-/** The global batch's mean loss of each step, on every rank. */
+/** The mean loss of the global batch for each step, as every rank computes it. */
 async function train(rank: Rank, { model, optimizer }: Run, steps: readonly number[]) {
   const { device, group } = rank;
   const count = ROWS / rank.worldSize;
@@ -180,7 +182,10 @@ async function train(rank: Rank, { model, optimizer }: Run, steps: readonly numb
 const range = (start: number, end: number) =>
   Array.from({ length: end - start }, (_, i) => start + i);
 
-/** Opens a strategy on all its ranks over kernels that sum in f64; every rank gives the same. */
+/**
+ * Opens a strategy on all its ranks with kernels that sum in f64, and runs `body`. Every rank
+ * returns the same.
+ */
 async function on<T>(strategy: Strategy, body: (rank: Rank, run: Run) => Promise<T>): Promise<T> {
   const [result] = await onRanks(
     strategy.numRanks,
@@ -210,7 +215,7 @@ beforeAll(async () => {
 describe.each(STRATEGIES.map((each) => [each.name, each] as const))('%s', (_, strategy) => {
   it.each(STRATEGIES.map(({ name }) => name))('trains on from what %s saved', async (name) => {
     const losses = await on(strategy, async (rank, run) => {
-      // State of its own, which the load has to replace.
+      // This gives the run a state of its own, which the load has to replace.
       await train(rank, run, [20]);
       run.optimizer.groups[0]!.lr = 0.5;
       expect(await run.load(saves.get(name)!)).toEqual({ step: NUM_BEFORE });

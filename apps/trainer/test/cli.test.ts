@@ -7,7 +7,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { COMMANDS } from '../src/commands/command-table.js';
 import { runCli } from './support/run-cli.js';
 
-/** Where examples are run. */
+/** The folder in which examples are run. */
 const folder = mkdtempSync(join(tmpdir(), 'cli-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 mkdirSync(join(folder, 'runs/first'), { recursive: true });
@@ -59,7 +59,7 @@ describe.each(COMMANDS.map((entry) => [entry.name, entry] as const))('%s', (name
   });
 });
 
-/** As a shell splits a line without escapes, with runs in the folder of this test. */
+/** Splits a line as a shell does that has no escapes. Runs go to the folder of this test. */
 function wordsOf(line: string): string[] {
   return [...line.replaceAll('runs/', `${folder}/runs/`).matchAll(/'([^']*)'|(\S+)/g)].map(
     ([, quoted, word]) => quoted ?? word!,

@@ -1,4 +1,5 @@
-// The command as a user runs it: exit codes, processes, signals. Real processes, sockets and kills.
+// The command as a user runs it: exit codes, processes and signals, with real processes and
+// sockets.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -26,7 +27,10 @@ beforeAll(async () => {
   script = await buildCommand('command-test');
 });
 
-/** What is waited for comes within a second or two; where it never does, a test ends by this. */
+/**
+ * What a test waits for comes within a second or two. Where it never comes, the test ends after
+ * this time.
+ */
 const LIMIT_MS = 50_000;
 const TEXT = `${ROOT}tooling/reference/data/tiny/text.txt`;
 const QUICK = [
@@ -54,13 +58,13 @@ class Running {
     this.child.stderr!.on('data', (chunk: Buffer) => (this.err += chunk.toString()));
   }
 
-  /** Pids of the rank processes, by their ranks. */
+  /** The process ids of the ranks, in rank order. */
   ranks(): number[] {
     const pids: number[] = [];
     try {
       const listed = execFileSync('ps', ['-o', 'pid=', '--ppid', String(this.child.pid)]);
       for (const pid of listed.toString().trim().split(/\s+/).map(Number)) {
-        // What was forked and runs nothing yet has no such variable.
+        // A process that was forked and has not started a program has no such variable.
         const environment = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0');
         const place = environment.find((entry) => entry.startsWith(`${RANK_PROCESS_VARIABLE}=`));
         if (place !== undefined) {
@@ -85,7 +89,7 @@ class Running {
   }
 }
 
-/** A zombie that nobody reaps is gone, too. */
+/** Whether a process lives. A zombie that nobody reaps counts as dead. */
 function isAlive(pid: number): boolean {
   try {
     return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'));
@@ -128,7 +132,8 @@ describe('exit codes', () => {
   });
 
   it('2 before the first step where --out or --trace cannot be written', async () => {
-    // A file's child on any system; /proc made Node's recursive mkdir spin.
+    // A folder cannot be made inside a file on any system. With a path in /proc Node's recursive
+    // mkdir never returned.
     const path = join(script, 'sub');
     for (const flag of ['--out', '--trace', ...(existsSync('/proc') ? ['/proc'] : [])]) {
       const where = flag === '/proc' ? ['--out', '/proc/nowhere'] : [flag, path];
@@ -251,7 +256,7 @@ describe('ranks as processes and as threads', () => {
   });
 
   it('killing a rank before the first step does, too', async () => {
-    // Nobody gets beyond weights that have no end yet.
+    // No rank gets past weights that have no end.
     const model = lettersDirectory({ isBare: true });
     const weights = join(model, 'model.safetensors');
     execFileSync('mkfifo', [weights]);
@@ -261,8 +266,8 @@ describe('ranks as processes and as threads', () => {
     const pids = run.ranks();
     process.kill(pids[1]!, 'SIGKILL');
     await expect.poll(() => isAlive(pids[1]!), { timeout: LIMIT_MS, interval: 5 }).toBe(false);
-    // Opened to read and to write it waits for neither; closed, it ends the weights of those that
-    // read.
+    // Opened for reading and writing, the pipe blocks on neither. Closing it ends the weights for
+    // those who read.
     closeSync(openSync(weights, constants.O_RDWR));
     const code = await run.exit();
     expect(run.err).toMatch(/^error: rank 1 of 3 was killed by SIGKILL before the first step/);
@@ -310,7 +315,7 @@ describe('documents', () => {
       validLoss,
     });
     expect(existsSync(join(out, 'model', 'tokenizer.json'))).toBe(true);
-    // The tokens are there: ranks in this process find them, and train on them alike.
+    // The tokens exist now. Ranks in this process find them and train on them alike.
     const here = await runFlags([...flags.split(' '), '--ranks', '2']);
     expect(here.steps.map((step) => step.loss).at(-1)).toBe(loss);
     expect(readdirSync(join(cache, 'tokens'))).toHaveLength(1);
@@ -350,7 +355,7 @@ describe('Ctrl-C', () => {
       await run.until(/^step +3\//m);
       const pids = transport === 'ws' ? run.ranks() : [];
       expect(pids).toHaveLength(transport === 'ws' ? 2 : 0);
-      // As a terminal does: to every process of the foreground group.
+      // A terminal sends the signal to every process of the foreground group.
       for (const pid of [run.child.pid!, ...pids]) {
         process.kill(pid, 'SIGINT');
       }

@@ -1,4 +1,5 @@
-// A run's config file: the same flags in YAML or JSON, checked alike, and written by each run.
+// A run's config file has the same flags in YAML or JSON, is checked alike, and is written by each
+// run.
 
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -69,7 +70,7 @@ describe('a config file', () => {
     expect(err).toContain(expected);
   });
 
-  // `npx vitest run apps/trainer/test/config-file.test.ts -u` writes it anew.
+  // `npx vitest run apps/trainer/test/config-file.test.ts -u` rewrites it.
   it('has a published schema that says what the flags say', async () => {
     const text = `${JSON.stringify(configSchema(), null, 2)}\n`;
     await expect(text).toMatchFileSnapshot('../config.schema.json');

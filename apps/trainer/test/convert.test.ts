@@ -1,5 +1,5 @@
-// A save as a model directory: its weights equal those that the run itself writes, bit for bit,
-// whichever ranks wrote the save.
+// A save becomes a model directory. Its weights equal those that the run itself writes, bit for
+// bit, whichever ranks wrote the save.
 
 import {
   cpSync,
@@ -159,7 +159,7 @@ describe('convert', () => {
     cpSync(sharded, damaged, { recursive: true });
     const newest = saveOf(damaged, 3);
     const piece = readdirSync(newest).find((name) => name.endsWith('.pieces'))!;
-    // Behind the weights is the optimizer's state, which no model has.
+    // After the weights comes the optimizer's state, which a model does not have.
     writeFileSync(join(newest, piece), fileOf(newest, piece).subarray(0, -1));
     expectSame(await convert(newest), join(sharded, 'model'));
     writeFileSync(join(newest, piece), fileOf(newest, piece).subarray(0, 100));
@@ -259,7 +259,7 @@ describe('convert --to save', () => {
 
   it('reads a tensor of more than a block where each piece of it is', async () => {
     const config = parseModelConfig(String(fileOf(model(), 'config.json')));
-    const vocabulary = 140_000; // of width 8: 4.3 MiB of f32, and a save reads 4 at once
+    const vocabulary = 140_000; // width 8 makes 4.3 MiB of f32; a save reads 4 at once
     const tall = { ...config, vocab_size: vocabulary };
     const values = Float32Array.from({ length: vocabulary * 8 }, (_, i) => i);
     const store = pieceDirectory(newPath());
@@ -298,8 +298,8 @@ describe('convert --to save', () => {
 });
 
 /**
- * The number of so many binary digits next to `value`, of two the even one; subnormals of f16 are
- * coarser.
+ * Rounds `value` to this many binary digits; of two equally near numbers the even one is taken.
+ * Subnormals of f16 are coarser.
  */
 function rounded(value: number, digits: number, dtype: 'bf16' | 'f16'): number {
   const exponent = Math.max(Math.floor(Math.log2(Math.abs(value))), dtype === 'f16' ? -14 : -126);

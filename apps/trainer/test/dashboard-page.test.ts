@@ -1,5 +1,5 @@
-// The page in headless Chromium, of a running command and of a report from disk. All tests share
-// one browser and one page.
+// The dashboard page in headless Chromium, from a running command and from a report on disk. All
+// tests share one browser and one page.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -33,7 +33,7 @@ describe.skipIf(chromium === undefined)(
   () => {
     let browser: Browser;
     let page: Page;
-    /** What the page printed or threw, and what it asked for beyond its own address. */
+    /** What the page printed or threw, and what it requested from other addresses than its own. */
     const problems: string[] = [];
     const asked: string[] = [];
 
@@ -50,8 +50,8 @@ describe.skipIf(chromium === undefined)(
     });
 
     /**
-     * Cells of a card's table, the newest row first: its numbers as they are, not as they are
-     * written.
+     * The cells of a card's table, beginning with the newest row. Numbers are the exact ones, not
+     * the formatted ones.
      */
     async function rowsOf(id: string): Promise<(number | string)[][]> {
       await page.locator(`#${id} details`).evaluate((details) => {
@@ -68,10 +68,11 @@ describe.skipIf(chromium === undefined)(
       );
     }
 
-    /** axe's rules that the page breaks, by element. */
+    /** The rules of axe that the page breaks, with the elements that break them. */
     async function violations(): Promise<string[]> {
       const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
-      // Through the protocol, which the page's policy for scripts is not asked about.
+      // The script goes in by the debugging protocol, which the page's policy for scripts does not
+      // apply to.
       await page.evaluate(readFileSync(axe, 'utf8'));
       return page.evaluate(async () => {
         const { axe: checker } = window as unknown as {
@@ -149,7 +150,7 @@ describe.skipIf(chromium === undefined)(
         );
         await closed;
 
-        // All there was before the reload, and after it; to the last digit.
+        // The page shows all losses from before and after the reload, to the last digit.
         const lines = linesSoFar();
         const shown = await rowsOf('loss');
         const expected = lines
@@ -376,12 +377,12 @@ describe.skipIf(chromium === undefined)(
           [origin, TOKEN] as const,
         );
         expect(answers).toEqual(['refused', 'refused', 'refused']);
-        problems.length = 0; // the browser says there that it was refused
+        problems.length = 0; // the browser reports the refusal there
         await page.goto(`${origin}/`);
         await page.locator('.message', { hasText: 'does not know this page' }).waitFor();
         expect(await page.content()).not.toContain('the secret of the run');
         problems.length = 0;
-        await page.goto(dashboard.url); // the page itself reloads where its fragment changes
+        await page.goto(dashboard.url); // a change of its fragment makes the page reload itself
         await page.locator('#warnings', { hasText: 'the secret of the run' }).waitFor();
         await page.goto('about:blank');
         await dashboard.close();

@@ -1,4 +1,4 @@
-// The dashboard's server: who gets which data, live and late, and what Prometheus reads.
+// The dashboard's server: who gets which data during and after a run, and what Prometheus reads.
 
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
@@ -65,7 +65,7 @@ interface Answer {
   readonly headers: NodeJS.Dict<string | string[]>;
 }
 
-/** `enough`: ends an answer that would go on. */
+/** Requests a path. `enough` ends an answer that would otherwise go on. */
 function ask(
   url: URL,
   path: string,
@@ -235,7 +235,7 @@ describe('the flag --dashboard', () => {
 describe('what Prometheus reads', () => {
   const LINE = /^(shardweave_[a-z_]+)(\{(?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)*\})? (\S+)$/;
 
-  /** The text format as its specification has it: strict, so that any scraper takes it. */
+  /** Parses the text format strictly by its specification, so that any scraper can read it. */
   function parse(text: string): Map<string, number> {
     expect(text.endsWith('\n')).toBe(true);
     const values = new Map<string, number>();
@@ -333,7 +333,7 @@ describe('a report', () => {
     const { runs } = dataOf(html);
     expect(runs).toEqual([{ name: 'run', records: packSteps([step(1), step(2), run, evil]) }]);
     expect(html).not.toContain('alert(1)</script>');
-    // Nothing that a browser would fetch.
+    // The page has nothing that a browser would fetch.
     expect(html).not.toMatch(/(src|href)="(?!data:)/);
     expect(html).not.toMatch(/@import|url\(/);
   });

@@ -48,7 +48,8 @@ describe('tokenizers', () => {
 
   it("gpt2 is OpenAI's encoding", async () => {
     const gpt2 = await loadTokenizer('gpt2');
-    // Values of OpenAI's own encoder, as in the documentation of Hugging Face's tokenizer.
+    // The ids come from OpenAI's own encoder, as the documentation of Hugging Face's tokenizer
+    // shows them.
     expect([...gpt2.encode('Hello world')]).toEqual([15496, 995]);
     expect([...gpt2.encode(' Hello world')]).toEqual([18435, 995]);
     expect([...gpt2.encode('<|endoftext|>')]).toEqual([50256]);
@@ -121,7 +122,7 @@ describe('row order', () => {
   });
 
   it('shuffled row starts are uniform', () => {
-    // Where row 0 of 10 lands over 2000 seeds: 200 each, and 4.5 sigma is 60.
+    // Over 2000 seeds row 0 of 10 lands in each place 200 times on average. 60 is 4.5 sigma.
     const counts = new Array<number>(10).fill(0);
     for (let seed = 0; seed < 2000; seed++) {
       const order = rowOrder('shuffle', { tokenCount: 81, batch: 10, seq: 8, seed });

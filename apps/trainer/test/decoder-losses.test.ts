@@ -1,5 +1,5 @@
-// The decoder's families in the trainer: their first 20 losses against PyTorch's
-// (tooling/reference), alone and in every strategy, on the cpu device over memory.
+// The families of decoders in the trainer, on the cpu device over memory. Their first 20 losses are
+// compared with PyTorch's (tooling/reference), for one process and in every strategy.
 
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,7 +11,7 @@ import { jsonlFile } from './support/jsonl-data.js';
 import { LETTERS } from './support/letters-tokenizer.js';
 import { ROOT, type RunRecord, referenceCase, runFlags, worstRatio } from './support/run-flags.js';
 
-/** Sharded and single differ by the order of sums alone. */
+/** Sharded and single runs differ only by the order of sums. */
 const SHARDED_TOLERANCE = 2e-6;
 const FAMILIES = ['llama', 'biased', 'qwen2', 'qwen3'] as const;
 
@@ -38,7 +38,10 @@ describe('one rank has the losses of PyTorch', () => {
   );
 });
 
-/** Llama in each strategy; each of the others in two, and each strategy with one of them. */
+/**
+ * Llama runs in each strategy. Each other family runs in two, such that each strategy has one of
+ * them.
+ */
 const CELLS = [
   ['llama', '--ranks 1'],
   ['llama', '--ranks 2'],

@@ -1,5 +1,5 @@
-// The device of a run: the tiles of a GPU's products come from the cache, and the run's record
-// tells them.
+// The device of a run. The tiles of a GPU's matrix products come from the cache, and the run's
+// record names them.
 
 import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// Documents of JSONL data: what counts in their losses, and the errors for those that can't be
-// used.
+// Documents of JSONL data: which tokens count in their losses, and the errors for those that cannot
+// be used.
 
 import { createHash } from 'node:crypto';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -16,7 +16,7 @@ import { LETTERS, type LettersOptions, lettersDirectory } from './support/letter
 
 const { begin, end, other } = LETTERS;
 
-/** A document's tokens as text, those that count in brackets. */
+/** A document's tokens as text, with those that count in brackets. */
 async function marked(line: object, options: LettersOptions = {}): Promise<string> {
   const tokenizer = await loadTokenizer('model', lettersDirectory(options));
   const texts = [...encodeDocument(JSON.stringify(line), tokenizer)].map((token) => {
@@ -72,7 +72,7 @@ describe('a document', () => {
     const template =
       '{{ bos_token }}{% for m in messages %}{{ m.role + m.content + eos_token }}{% endfor %}';
     const messages = [{ role: 'assistant', content: 'b' }];
-    // What a template writes is all there is of a conversation.
+    // A conversation consists of what the template writes and nothing else.
     expect(await marked({ messages }, { ...adds, template })).toBe('<begin>[assistantb<end>]');
     expect(await marked({ messages }, adds)).toBe('a:[b<end>]');
   });
@@ -273,7 +273,7 @@ describe('the cache of tokens', () => {
     }
     expect(told).toHaveLength(3);
     expect(readdirSync(join(cache, 'tokens'))).toHaveLength(3);
-    // What belongs to no tokenizer, such as a width, makes no other tokens.
+    // Fields that do not concern the tokenizer, such as a width, do not change the tokens.
     const wide = lettersDirectory({ config: { n_embd: 32 } });
     expect((await prepare(flags(`--model ${wide} --data ${file}`), told)).train).toBe(first.train);
   });

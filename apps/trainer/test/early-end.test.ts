@@ -13,11 +13,11 @@ afterAll(() => rmSync(folder, { recursive: true }));
 const QUICK = `train --model nano --data ${ROOT}tooling/reference/data/tiny/text.txt --device cpu --seq 16 --batch 4 --steps 100000`;
 
 it.each([
-  // The clock has run past it behind the first step, whatever the machine.
+  // After the first step the clock has exceeded it on any machine.
   ['time', '--time-limit 0.001s --ranks 2', 1, '--time-limit is over'],
   [
     'patience',
-    // Without any rate no evaluation is below the first.
+    // At a learning rate of 0 no evaluation improves on the first.
     '--patience 2 --eval-every 1 --valid-fraction 0.1 --lr 0 --strategy single --save-every 100',
     3,
     '2 evaluations in a row had no lower loss (--patience)',

@@ -1,4 +1,4 @@
-// The command `eval` against PyTorch's perplexity (tooling/reference), and against sums by hand.
+// The command `eval` compared with PyTorch's perplexity (tooling/reference) and with sums by hand.
 
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -60,7 +60,7 @@ describe('eval', () => {
     const found = await evaluated(
       `--model ${DATA}/${name} --tokenizer byte --data ${TEXT} --seq ${expected.seq}`,
     );
-    // The last row is shorter, and only the first byte is nothing that could be foretold.
+    // The last row is shorter. Only the first byte is not predicted.
     expect(found).toMatchObject({ targets, tokens: targets + 1, bytes: targets, documents: 0 });
     expect(Math.abs(found.perplexity / perplexity - 1)).toBeLessThan(1e-4);
     expect(Math.abs((found.loss * targets) / summedLoss - 1)).toBeLessThan(1e-5);
@@ -122,7 +122,10 @@ describe('documents', () => {
     rmSync(model, { recursive: true });
   });
 
-  /** Each document alone: -log of the probability of each target that counts, added up. */
+  /**
+   * The sum of -log of the probability of each target that counts, with each document computed
+   * alone.
+   */
   async function byHand(of: LanguageModel, countsPrompts: boolean): Promise<[number, number]> {
     let [sum, number] = [0, 0];
     for (const { prompt, completion } of LINES) {
@@ -151,7 +154,7 @@ describe('documents', () => {
     const found = await evaluated(`--model ${model} --data ${file} --batch 2${flag}`);
     expect(found).toMatchObject({ targets, documents: 3 });
     expect(Math.abs(found.loss / (sum / targets) - 1)).toBeLessThan(1e-5);
-    // An end token counts, and has no bytes.
+    // An end token counts as a target and has no bytes.
     expect(Object.keys(found)).not.toContain('bitsPerByte');
     const { out } = await run(`--model ${model} --data ${file}${flag}`);
     expect(out).toContain('perplexity');

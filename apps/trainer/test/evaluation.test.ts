@@ -1,5 +1,5 @@
-// The loss on held-out data: one mean over its targets for every way to shard, without any effect
-// on training.
+// The loss on held-out data is one mean over its targets, however a run is sharded, and does not
+// affect training.
 
 import { readFileSync } from 'node:fs';
 import { makeModel } from '@shardweave/nn';
@@ -31,14 +31,14 @@ describe('evaluation', () => {
   it('is the mean over all targets that count, by hand', async () => {
     const flags = `${RUN} --strategy single --lr 0`;
     const [, found] = valids(await run(flags));
-    expect(valids(await run(`${flags} --dropout 0.3`))[1]).toBe(found); // it is off
+    expect(valids(await run(`${flags} --dropout 0.3`))[1]).toBe(found); // evaluation has no dropout
     await using data = await openFlags(flags);
     const config = await configOf(flags);
     const device = new Device(createReferenceBackend());
     const gpt = makeModel(device, config.modelConfig, { seed: config.seed });
     let sum = 0;
     let number = 0;
-    // All steps are counted; the last of them is not full.
+    // All steps count, the last of which is not full.
     const steps = data.valid!;
     expect(steps.numSteps).toBe(3);
     for (let step = 0; step < steps.numSteps; step++) {
@@ -93,7 +93,7 @@ describe('evaluation', () => {
       );
       expect(losses(watched)).toEqual(losses(alone));
       expect(valids(alone).filter((loss) => loss !== undefined)).toEqual([]);
-      // Its messages are left out of the counts; what it has gathered last, training need not
+      // Messages of the evaluation are not in the counts. What it gathered last, training need not
       // gather again.
       for (const [rank, { bytesSent, allReduces }] of watched.reports.entries()) {
         expect(allReduces).toBe(alone.reports[rank]!.allReduces);
@@ -117,7 +117,7 @@ describe('evaluation', () => {
       expect(batch.rows).toBe([3, 3, 3, 1][step]);
       const counted = [...batch.targets].filter((target) => target !== NO_TARGET);
       expect(await apart.numTargets(step)).toBe(counted.length);
-      expect(batch.targets.length).toBe(batch.rows * 64); // the last row is filled up
+      expect(batch.targets.length).toBe(batch.rows * 64); // the last row is padded
       tokens.push(...batch.tokens.subarray(0, counted.length));
       targets.push(...counted);
     }
@@ -128,7 +128,7 @@ describe('evaluation', () => {
 });
 
 it('the text in the end stops where the model ends one', async () => {
-  // All that is ever learnt: an 'a' and the end.
+  // There is nothing to learn but an 'a' and the end.
   const ends = jsonlFile([{ prompt: '\n', completion: 'a' }, { text: '\na' }]);
   const flags = `--device cpu --model ${ends.model} --data ${ends.file} --strategy single --seq 16 --batch 2 --steps 40 --lr 0.05 --schedule constant`;
   const { text } = await runFlags(flags.split(' '), { isQuiet: false });

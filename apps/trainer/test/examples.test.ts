@@ -1,5 +1,5 @@
-// The examples of --help one after the other, as a user would type them, with small models and few
-// steps except where they plan GPT-2.
+// Runs the examples of --help one after the other as a user would type them, with small models and
+// few steps, except where they plan GPT-2.
 
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,14 +25,14 @@ const LLAMA = {
   tie_word_embeddings: true,
 };
 const SMALL = '--steps 2 --batch 4 --seq 16 --device cpu --threads 1';
-/** What makes a command's example small; later flags count before earlier ones. */
+/** Flags that make a command's example small. A later flag overrides an earlier one. */
 const MORE: Readonly<Record<string, string>> = {
   train: `${SMALL} --transport memory --quiet`,
   generate: '--max-tokens 4 --device cpu --threads 1',
   eval: '--seq 16 --device cpu --threads 1',
 };
 
-/** What an example names, in the folder of this test. */
+/** The words of an example, with its paths moved to the folder of this test. */
 function small(line: string): string[] {
   const words = [...line.matchAll(/'([^']*)'|(\S+)/g)].map(([, quoted, word]) => quoted ?? word!);
   const placed = words.map((word) =>
@@ -41,7 +41,7 @@ function small(line: string): string[] {
   const [name] = words;
   const model = name === 'train' && !/--(model|config) /.test(line) ? ['--model', path('DIR')] : [];
   const data = name === 'train' && !/--(data|config) /.test(line) ? ['--data', path('my.txt')] : [];
-  // The save that examples look at.
+  // Later examples look at this save.
   const saves = line.includes('--out runs/first') ? ['--save-every', '1'] : [];
   return [
     ...placed,

@@ -1,5 +1,5 @@
-// The whole way: a model trained on chats, fine-tuned by adapters on two ranks over sockets,
-// merged, written as GGUF, and answering in llama.cpp in the format that the adapters learnt.
+// The whole way: a model is trained on chats, fine-tuned by adapters on two ranks over sockets,
+// merged and written as GGUF. In llama.cpp it then answers in the format that the adapters learned.
 
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -30,7 +30,7 @@ const chats = (answer: Answer) =>
     QUESTIONS.map((question) => [question(animal), answer(animal, sound)] as const),
   );
 
-/** What a base model has seen of the other format: it is asked for in so many words. */
+/** What the base model has seen of the other format: it is asked for it explicitly. */
 const repeats = Object.entries(SOUNDS).map(([animal, sound]) => {
   return [`Say ${TAGGED(animal, sound)}`, TAGGED(animal, sound)] as const;
 });
@@ -53,7 +53,7 @@ async function train(flags: string, entry = ''): Promise<number[]> {
   return steps.map(({ loss }) => loss);
 }
 
-/** Answers of a model directory, by llama.cpp. */
+/** The answers of a model directory, given by llama.cpp. */
 async function answersOf(directory: string): Promise<Record<string, string>> {
   const path = `${directory}.gguf`;
   const args = ['gguf', '--model', directory, '--out', path, '--type', 'f16', '--quiet'];

@@ -1,6 +1,6 @@
-// docs/fine-tuning.md says which model fits where. Its formula for the bytes between steps equals
-// what two steps of a dry run leave in the ledger, byte by byte: for SmolLM2-135M's shape, in full
-// and with adapters, alone and sharded.
+// docs/fine-tuning.md says which model fits where. Its formula for the bytes between steps gives,
+// byte by byte, what two steps of a dry run leave in the ledger. This is checked for the shape of
+// SmolLM2-135M, in full and with adapters, alone and sharded.
 
 import { readFileSync } from 'node:fs';
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
@@ -21,11 +21,11 @@ afterAll(() => backend.dispose());
 
 interface Found {
   readonly expected: number;
-  /** Between steps. */
+  /** The bytes between steps. */
   readonly rest: MemoryBytes;
 }
 
-/** Two steps of one of `worldSize` ranks, which all run dry. */
+/** Two steps of one of `worldSize` ranks, all of them dry. */
 async function dryRank(processGroup: ProcessGroup, isLora: boolean): Promise<Found> {
   const device = new Device(backend);
   let found: Found | undefined;

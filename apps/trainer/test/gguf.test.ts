@@ -1,5 +1,5 @@
-// The command `gguf`: it makes a file from a model directory, whole or not at all, and explains
-// what it can't do.
+// The command `gguf` makes a file from a model directory. The file is whole or does not exist, and
+// what the command cannot do it explains.
 
 import {
   copyFileSync,
@@ -39,7 +39,7 @@ beforeAll(async () => {
     tie_word_embeddings: true,
   });
   mkdirSync(model);
-  // In shards, which an index names.
+  // These weights are in several files, which an index lists.
   const files = modelFiles(decoder.config, await stateDict(decoder), { maxFileBytes: 50_000 });
   for (const { name, pieces } of files) {
     const all: Uint8Array[] = [];
@@ -72,7 +72,7 @@ describe('shardweave gguf', () => {
     const names = 'general.name\u0008\0\0\0\u000b\0\0\0\0\0\0\0small-llama';
     expect(readFileSync(path).includes(names)).toBe(true);
     const weights = 26_720 * 2 * half;
-    const texts = 30_000; // of the vocabulary, at most
+    const texts = 30_000; // the most that texts of the vocabulary take
     expect(statSync(path).size).toBeGreaterThan(weights);
     expect(statSync(path).size).toBeLessThan(weights + texts);
   });
@@ -91,7 +91,7 @@ describe('shardweave gguf', () => {
     for (const name of readdirSync(model)) {
       copyFileSync(join(model, name), join(broken, name));
     }
-    // Beyond f16, which is seen only when the table is written.
+    // The value is too large for f16, which is noticed only when the table is written.
     const shard = readdirSync(broken).find((name) => name.endsWith('.safetensors'))!;
     const bytes = readFileSync(join(broken, shard));
     bytes.writeFloatLE(1e6, bytes.byteLength - 4);

@@ -1,4 +1,4 @@
-// What `inspect` says of directories that runs leave, compared with the files themselves.
+// What `inspect` says about directories that runs leave, compared with the files themselves.
 
 import {
   cpSync,
@@ -125,7 +125,7 @@ describe('inspect', () => {
       expect(code).toBe(1);
       expect(err).toMatch(new RegExp(`^error: .*'${name}' in .*flipped`));
     }
-    // The same in one save of a run.
+    // Damage in one of two saves of a run is found as well.
     rmSync(join(root, 'twice'), { recursive: true, force: true });
     cpSync(out, join(root, 'twice'), { recursive: true });
     const [name] = readdirSync(saveOf(out, 2)).filter((each) => each.endsWith('.pieces'));

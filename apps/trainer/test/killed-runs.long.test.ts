@@ -1,4 +1,4 @@
-// Fifty kills at moments drawn from a seed, half of them while a save is being written.
+// Fifty runs are killed at moments drawn from a seed, half of them while a save is being written.
 
 import { beforeAll, describe, it } from 'vitest';
 import { splitMix32 } from '../src/seeded-random.js';
@@ -19,8 +19,8 @@ describe('a run that is killed goes on bit for bit', () => {
     const below = (end: number) => random() % end;
     const count = Math.ceil((NUM_KILLS - i) / WAYS.length);
     const moments = Array.from({ length: count }, (_, kill): Moment => {
-      const step = 3 + below(7); // behind it the first save is whole
-      // A rank's pieces and the index: all that is there of each way.
+      const step = 3 + below(7); // by then the first save is whole
+      // The files of a save are the pieces of each rank and the index.
       return kill % 2 === 0 ? { step } : { savingFrom: step, numFiles: below(3) };
     });
     await expectExactResume(script, way, moments);

@@ -1,5 +1,5 @@
-// Commands that end early: killed without notice, asked to stop, or left by a rank. Real processes
-// and kills.
+// Commands that end early: killed without notice, asked to stop, or abandoned by a rank. Processes
+// and kills are real.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -11,7 +11,7 @@ import { buildCommand } from './support/build-command.js';
 import { expectExactResume, WAYS } from './support/expect-exact-resume.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
-// Each starts processes, one after the other.
+// Each test starts several processes, one after the other.
 vi.setConfig({ testTimeout: 120_000 });
 
 let script: string;
@@ -30,14 +30,14 @@ describe('a run that is killed goes on bit for bit', () => {
   });
 });
 
-/** Resolves to the exit code and all that was printed. */
+/** Resolves to the exit code and everything that was printed. */
 async function command(
   flags: string,
   onOutput: (said: string, pid: number) => void = () => {},
 ): Promise<{ readonly code: number | null; readonly said: string }> {
   const child = spawn(process.execPath, [script, 'train', ...flags.split(' ')], {
     stdio: ['ignore', 'pipe', 'pipe'],
-    detached: true, // a group of its own, as from a terminal
+    detached: true, // a process group of its own, as from a terminal
   });
   let said = '';
   for (const stream of [child.stdout, child.stderr]) {
@@ -76,7 +76,7 @@ describe('a run that is asked to stop', () => {
     async (signal, transport, exit, by) => {
       const out = join(root, transport);
       const flags = `${tinyFlags(root)} --ranks 2 --transport ${transport} --out ${out} --save-every 1000 --steps`;
-      // As a terminal and a supervisor do: to every process of the group.
+      // A terminal and a supervisor signal every process of the group.
       const stop = onceSaid(/^step +3\//m, (pid) => process.kill(-pid, signal));
       const { code, said } = await command(`${flags} 100000`, stop);
       const [, step, save] = new RegExp(
@@ -88,7 +88,7 @@ describe('a run that is asked to stop', () => {
       expect(said).toMatch(
         new RegExp(`^Go on with: (npx )?shardweave train ${flags} 100000 --resume auto\\n$`, 'm'),
       );
-      // Two more steps, with the rates of all of them: as many as the run was to have.
+      // The resumed run takes two more steps.
       const more = Number(step) + 2;
       const again = await command(`${flags} ${more} --resume auto`);
       expect(again.said).toMatch(

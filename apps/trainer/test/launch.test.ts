@@ -32,7 +32,7 @@ afterEach(() => {
   delete process.env.FAKE_GATE;
 });
 
-/** A zombie that nobody reaps is gone, too. */
+/** Whether a process lives. A zombie that nobody reaps counts as dead. */
 function isAlive(pid: number): boolean {
   try {
     return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'));
@@ -41,7 +41,7 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/** Runs ranks that behave as told; `onStep` may end them. */
+/** Runs ranks that behave as told. `onStep` may end them. */
 async function run(
   behaviors: readonly string[],
   steps: number,
@@ -86,7 +86,7 @@ describe('runProcesses', () => {
         return;
       }
       killed = true;
-      writeFileSync(gate, ''); // the other's report comes first or second
+      writeFileSync(gate, ''); // the other rank's report may come first or second
       process.kill(running[1], 'SIGKILL');
     });
     expect(error).toBeInstanceOf(RankFailedError);
@@ -105,7 +105,8 @@ describe('runProcesses', () => {
       }
       isOpen = true;
       writeFileSync(gate, '');
-      // Beyond what reports are gathered for; this timer and the command's are of one event loop.
+      // This is later than the time for which reports are gathered. This timer and the command's
+      // belong to one event loop.
       setTimeout(() => process.kill(running[1]!, 'SIGKILL'), 1500);
     });
     expect((error as Error).message).toMatch(/^rank 1 of 3 was killed by SIGKILL after step \d+/);
@@ -130,7 +131,7 @@ describe('runProcesses', () => {
     const gate = join(mkdtempSync(join(directory, 'gate-')), 'open');
     process.env.FAKE_GATE = gate;
     const { error, pids } = await run(['', 'spin'], 100_000, (_, running, stop) => {
-      // However long the other takes to start: it is stuck by now.
+      // By now the rank is stuck, however long the other one takes to start.
       if (running[1] !== undefined && existsSync(gate)) {
         stop.abort(new InterruptedError());
       }

@@ -1,12 +1,12 @@
-// Twenty steps of adapters beside PyTorch's (tooling/reference/lora.py): the command reads the base
-// and a PEFT directory whose second factors are zero, and has the same losses and norms in every
-// strategy.
+// Twenty steps with adapters beside PyTorch's (tooling/reference/lora.py). The command reads the
+// base and a PEFT directory whose second factors are zero. It has the same losses and norms in
+// every strategy.
 
 import { describe, expect, it } from 'vitest';
 import { expectReference, losses } from './support/expect-reference.js';
 import { referenceCase, runFlags, worstRatio } from './support/run-flags.js';
 
-/** Sharded and single differ by the order of sums alone. */
+/** Sharded and single runs differ only by the order of sums. */
 const SHARDED_TOLERANCE = 2e-6;
 
 const run = (name: string, flags: string) =>
@@ -31,7 +31,7 @@ describe('adapters have the losses of PyTorch', () => {
     expectReference(await run(name, flags), name);
   });
 
-  // The frozen base is rounded once; adapters are f32 and rounded for each product.
+  // The frozen base is rounded once. Adapters are f32 and are rounded for each product.
   it.each([
     ['lora.llama-bf16', '--strategy single'],
     ['lora.llama-bf16', '--ranks 2'],

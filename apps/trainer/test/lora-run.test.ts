@@ -1,5 +1,5 @@
-// LoRA by the command: a base model, adapters out in PEFT's files, and training that goes on from
-// them.
+// LoRA by the command: a base model goes in, adapters come out in PEFT's files, and training
+// continues from them.
 
 import { cpSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -35,7 +35,7 @@ describe('adapters', () => {
     );
     expect(config).toEqual({ rank: 4, alpha: 8, dropout: 0, layers });
     expect(peftLayers(adaptersIn(out))).toEqual(layers);
-    // The same rows again, with what was learnt of them.
+    // The same rows again, now with the adapters that were trained on them.
     const again = await lossesOf(`--strategy single --ranks 1 --adapter ${out}/adapter --steps 1`);
     expect(again[0]!).toBeLessThan(losses[0]! - 0.05);
   });
@@ -66,7 +66,7 @@ describe('adapters', () => {
     const five = await lossesOf(`${lora} --strategy single --steps 5`);
     const [resumed] = await lossesOf(flags);
     expect(Math.abs(resumed! - five[4]!) / five[4]!).toBeLessThan(2e-6);
-    // Adapters of rank 4 beside another model of the same shape.
+    // These are adapters of rank 4 beside another model of the same shape.
     const other = newDirectory();
     cpSync(`${ROOT}${BASE}/config.json`, join(other, 'config.json'));
     const wrong = runFlags(`--model ${other} ${DATA} ${flags}`.split(' '));
@@ -124,7 +124,7 @@ describe('merge', () => {
     const signal = AbortSignal.abort(new InterruptedError());
     expect((await runCli(ended, { signal })).code).toBe(130);
     expect(readdirSync(out).filter((name) => name.startsWith('ended'))).toEqual([]);
-    // Two at once into one directory, whose adapters are named by their run.
+    // Two runs write into one directory at once. Their adapters are named after the run.
     const both = ['--model', `${ROOT}${BASE}`, '--adapter', out, '--out', join(out, 'both')];
     const [first, second] = await Promise.all([merge(...both), merge(...both)]);
     expect([first.code, second.code].sort()).toEqual([0, 2]);

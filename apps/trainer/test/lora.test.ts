@@ -1,5 +1,5 @@
-// Adapters with every strategy: a frozen base in 16 bits, which is gathered and never reduced, and
-// trained parts in f32. A formula gives exactly what each rank holds.
+// Adapters with every strategy. A frozen base in 16 bits is gathered and never reduced, and the
+// trained parts are f32. A formula gives exactly what each rank holds.
 
 import { openSave, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -43,7 +43,7 @@ const CONFIG = {
   initializer_range: 0.1,
 } as const;
 const RANK = 2;
-const ROWS = 12; // of all ranks
+const ROWS = 12; // of all ranks together
 const SEQ = 6;
 const STEPS = 4;
 
@@ -53,7 +53,7 @@ interface Options {
 }
 
 /**
- * A decoder with adapters whose second factors are not zero, so that both of them have gradients.
+ * A decoder with adapters whose second factors are not zero, so that both factors have gradients.
  */
 function adapted(device: Device, { baseDType = 'f32' }: Options = {}): Decoder {
   const model = new Decoder(device, CONFIG, { seed: 5 });
@@ -76,7 +76,7 @@ function sharded(
   const fsdp = {
     processGroup: group,
     bucketCapMb: 0, // each flat is reduced by itself
-    processGroupReduceScatter: 'default' as const, // one group shows all calls
+    processGroupReduceScatter: 'default' as const, // all calls go through one group
     ...(options.isMixed === true ? { mixedPrecision: true, computeDType: 'bf16' as const } : {}),
   };
   for (const [i, block] of model.layers().slice(1, -1).entries()) {
@@ -87,7 +87,9 @@ function sharded(
   return new FullyShardedDataParallel(model, { ...fsdp, name: 'root' });
 }
 
-/** Losses of a few steps on this rank's rows; gradients are those of the mean over all rows. */
+/**
+ * The losses of a few steps with this rank's rows. Gradients are those of the mean over all rows.
+ */
 async function train({ device, rank, worldSize }: Rank, model: Module): Promise<number[]> {
   const optimizer = new AdamW(
     model.parameters().filter(({ requiresGrad }) => requiresGrad),
@@ -106,7 +108,7 @@ async function train({ device, rank, worldSize }: Rank, model: Module): Promise<
           [rows, SEQ],
         );
       const each = await model.call(tokens(0), { targets: tokens(1) });
-      // Wrappers average over ranks, each of which has the mean over its rows.
+      // Each rank takes the mean over its rows, and wrappers take the mean over ranks.
       await mean(each).backward();
       losses.push((await sum(each).item()) / ROWS / SEQ);
     });
@@ -143,7 +145,8 @@ it.each(['f32', 'bf16'] as const)(
   async (baseDType) => {
     const { losses, base } = await alone({ baseDType });
     expect(losses.at(-1)!).toBeLessThan(losses[0]! - 0.02);
-    // Beside a base in 16 bits activations have 16 bits too, and carry the order of sums on.
+    // Beside a base in 16 bits activations have 16 bits too, so the order of sums has a lasting
+    // effect.
     const most = (baseDType === 'f32' ? 2e-6 : 5e-3) * losses[0]!;
     for (const worldSize of [1, 2, 3, 4]) {
       const isCheckpointing = worldSize === 3;

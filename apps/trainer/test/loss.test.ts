@@ -1,6 +1,6 @@
-// The loss of a step is one sum over the targets of its global batch, however its rows are divided:
-// uneven rows, ranks without any, targets that don't count or count for more, micro-steps, all four
-// strategies.
+// The loss of a step is one sum over the targets of its global batch, however its rows are divided.
+// The tests have uneven rows, ranks without rows, targets that do not count or count for more,
+// micro-steps, and all four strategies.
 
 import { makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
@@ -17,15 +17,15 @@ import { type TrainedOn, trainOn } from './support/train-on.js';
 const TEXT = `${ROOT}tooling/reference/data/tiny/text.txt`;
 const SEQ = 8;
 const RUN = `--device cpu --model nano --data ${TEXT} --seq ${SEQ} --lr 0.01`;
-/** In which no target counts. */
+/** The step in which no target counts. */
 const EMPTY_STEP = 2;
 
-/** Whether the target at `position` of a step's row counts; row 1 never does. */
+/** Whether the target at `position` of a row counts in a step. Row 1 never has any that do. */
 const counts = (step: number, row: number, position: number) =>
   step !== EMPTY_STEP && row !== 1 && (step + 5 * row + 3 * position) % 4 !== 0;
 const weightOf = (row: number, position: number) => 0.5 + 0.75 * ((row + position) % 3);
 
-/** The text, with targets that don't count and weights. */
+/** The text, in which some targets do not count and others have weights. */
 function masked(text: Dataset, { batch }: RunConfig): Dataset {
   const numRows = (step: number, row: number) =>
     Array.from({ length: SEQ }, (_, t) => counts(step, row, t)).filter(Boolean).length;
@@ -103,8 +103,8 @@ describe('the loss of a step', () => {
     ]) {
       const cut = await run(flags);
       expect(worstRatio(losses(cut), losses(single)), flags).toBeLessThan(2e-6);
-      // A norm is no loss: a gradient that counted twice, or not at all, would pass the first
-      // step's.
+      // Norms are compared too, since a gradient that counted twice or not at all would not change
+      // the first step's loss.
       expect(worstRatio(norms(cut), norms(single)), flags).toBeLessThan(1e-5);
       for (const outcomes of cut.outcomes) {
         expect(outcomes).toEqual(cut.outcomes[0]);

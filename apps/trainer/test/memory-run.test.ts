@@ -15,7 +15,7 @@ import { Terminal } from '../src/output/terminal.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { ROOT, runFlags, worstRatio } from './support/run-flags.js';
 
-/** A nano model on the reference text: fractions of a second. */
+/** A nano model on the reference text, which takes fractions of a second. */
 const QUICK = `--device cpu --model nano --data ${ROOT}tooling/reference/data/tiny/text.txt --seq 16 --steps 4`;
 const quick = (flags: string) => runFlags(`${QUICK} ${flags}`.split(' ').filter(Boolean));
 const losses = async (flags: string) => (await quick(flags)).steps.map((step) => step.loss);
@@ -107,7 +107,8 @@ describe('what is trained', () => {
     expect([...tensors.keys()]).not.toContain('lm_head.weight');
     expect([...tensors.values()].every(({ dtype }) => dtype === 'f32')).toBe(true);
 
-    // At rate 0 the first step's loss is the written model's own, below the untrained one's.
+    // At a rate of 0 the first step's loss is that of the written model, which is below that of an
+    // untrained one.
     const again = await losses(`--model ${out}/model --lr 0`);
     const fresh = await losses('--lr 0');
     expect(again[0]).toBeLessThan(fresh[0]! - 0.05);

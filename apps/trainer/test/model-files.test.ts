@@ -1,5 +1,5 @@
-// Models on disk of any size: read by ranges, written in pieces, and under offload never on the
-// device whole.
+// Models of any size on disk are read by ranges and written in pieces, and under offload are never
+// whole on the device.
 
 import { mkdtemp, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -33,7 +33,10 @@ import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { ROOT, runFlags } from './support/run-flags.js';
 
-/** GPT-2 xl: 6.2 GB of weights, beyond what Node reads at once and what one of its arrays holds. */
+/**
+ * GPT-2 xl has 6.2 GB of weights, more than Node reads at once and more than one of its arrays
+ * holds.
+ */
 const XL = resolveGpt2Config({ n_embd: 1600, n_layer: 48, n_head: 25 });
 const SMALL = resolveGpt2Config({
   vocab_size: 256,
@@ -49,7 +52,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(directory, { recursive: true }));
 
-/** A model directory whose weights are holes, but for the last tensor's. */
+/** Writes a model directory whose weights are holes in the file, except for the last tensor. */
 async function writeHoles(config: Gpt2Config, last: Uint8Array): Promise<void> {
   const device = new Device(createReferenceBackend());
   const named = new Gpt2(device, config, { deferInit: true }).namedParameters();
@@ -157,7 +160,8 @@ describe('a model directory', () => {
       'model-00002-of-00002.safetensors',
     ]);
     await expectTable(2);
-    // A write that fails behind its first shard leaves no index that would join it with old ones.
+    // A write that fails after its first file leaves no index that would combine that file with
+    // older ones.
     const { state } = await model(3);
     const [last, { dtype, shape }] = [...state].at(-1)!;
     const failing: LazyTensor = { dtype, shape, read: () => Promise.reject(new Error('EIO')) };
@@ -211,7 +215,7 @@ describe('a model directory', () => {
 
 const TEXT = `--device cpu --data ${ROOT}tooling/reference/data/tiny/text.txt --batch 2 --steps 1`;
 
-/** Compares at once: vitest goes byte by byte. */
+/** Compares all bytes at once, because vitest compares them one by one. */
 function expectBytes(actual: Uint8Array, expected: Uint8Array): void {
   expect(Buffer.from(actual).equals(expected)).toBe(true);
 }
@@ -244,8 +248,8 @@ describe('sharded and offloaded', () => {
     device.ledger.resetPeak();
     const groups = { gather: group!, reduce: group! };
     const strategy = await openStrategy({ device, config: run, groups });
-    // What deferred parameters would have begun with is drawn in parts: here a block, of four
-    // beside the tables.
+    // The initial values of deferred parameters are drawn in parts. Here a part is a block, and the
+    // model has four blocks besides the tables.
     const whole = [...written.values()].reduce((sum, bytes) => sum + bytes.byteLength, 0);
     expect(device.ledger.peak().total).toBeLessThan(whole / 4);
     expect(device.memory().live.total).toBe(0);

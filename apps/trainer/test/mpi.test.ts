@@ -1,5 +1,4 @@
-// Ranks under mpirun: the same numbers as ranks in one process, and a single report where they
-// fail.
+// Ranks under mpirun have the same numbers as ranks in one process, and report a failure once.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync } from 'node:fs';
@@ -25,7 +24,7 @@ describe.skipIf(problem !== undefined)(
     async function run(flags: readonly string[]) {
       const child = spawn(process.execPath, [script, 'train', ...flags, '--transport', 'mpi'], {
         stdio: ['ignore', 'pipe', 'pipe'],
-        // The bundle lies outside of the package whose dependency koffi is.
+        // koffi is a dependency of a package in which the bundle does not lie.
         env: { ...process.env, NODE_PATH: `${ROOT}packages/collectives/node_modules` },
       });
       let output = '';

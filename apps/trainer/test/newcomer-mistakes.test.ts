@@ -1,5 +1,5 @@
-// Mistakes that people make with the commands, in one table: each ends with a sentence that says
-// what to do, an exit code that is not 0, and leaves nothing behind.
+// Mistakes that people make with the commands, in one table. Each one ends with a sentence that
+// says what to do and with an exit code that is not 0, and leaves nothing behind.
 
 import {
   cpSync,
@@ -20,10 +20,10 @@ import { ROOT } from './support/run-flags.js';
 
 interface Mistake {
   readonly mistake: string;
-  /** What is typed behind `shardweave`; `@` is the folder of `FILES`. */
+  /** What is typed after `shardweave`. `@` stands for the folder of `FILES`. */
   readonly typed: string;
   readonly says: RegExp;
-  /** Default 2: the caller's. */
+  /** The exit code. Default 2, which is a mistake of the caller. */
   readonly code?: number;
 }
 
@@ -250,7 +250,7 @@ const MISTAKES: readonly Mistake[] = [
     says: /not a number at step \d: the run diverged\. Use a smaller --lr/,
     code: 1,
   },
-  // What comes after
+  // What is done with results
   {
     mistake: 'no model to write with',
     typed: 'generate --prompt Hi',
@@ -355,7 +355,7 @@ describe('a newcomer', () => {
     const result = await runCli(typed.split(' ').map((word) => word.replace(/^@/, folder)));
     expect(result.err).toMatch(says);
     expect(result.code).toBe(code);
-    // One sentence or two, and no stack.
+    // The message is one sentence or two, without a stack.
     expect(result.err).toMatch(/^error: [^\n]+[.)]\n$/);
     expect(left()).toEqual(before);
   });

@@ -29,7 +29,7 @@ const METRICS: StepMetrics = {
 };
 const RESOURCES = { peakBytes: 412 * 2 ** 20, wireBytes: 38.4 * 2 ** 20 };
 
-/** What a line begins with while a bar is there. */
+/** How a line begins while a progress bar is shown. */
 const CLEAR_LINE = '\r\u001b[2K';
 
 class Sink extends Writable {
@@ -158,7 +158,7 @@ describe('Terminal', () => {
     const colored = terminal(true);
     expect(colored.out).toContain(ESCAPE);
     expect(colored.err).toMatch(/120\/1000|0\/1000/);
-    // Going back to where the bar began would overwrite the lines printed since.
+    // Returning to where the bar began would overwrite lines that were printed since.
     for (const code of '78') {
       expect(colored.err).not.toContain(`${ESCAPE}${code}`);
     }
@@ -174,7 +174,7 @@ describe('Terminal', () => {
       expect(err.text).toMatch(isTTY ? /%.*left \| tokens of a\.jsonl/ : /^$/);
       made.progress('tokens of a.jsonl', 10, 10);
       made.note('on goes the run');
-      // Whole: a line is cleared of a bar only while there is one.
+      // The text is whole, because a line is only cleared of a bar while there is one.
       expect(out.text).toBe('on goes the run\n');
       expect(err.text.endsWith(CLEAR_LINE)).toBe(false);
     }
@@ -307,7 +307,7 @@ describe('RunDirectory', () => {
     ]);
     expect(JSON.parse(readFileSync(join(path, 'summary.json'), 'utf8'))).toEqual({
       params: 5,
-      finalLoss: 2, // the last step that had targets
+      finalLoss: 2, // that of the last step with targets
       validLoss: 2.5,
       skippedSteps: { overflow: 1, noTargets: 2 },
       device: 'cpu (wasm)',

@@ -1,5 +1,5 @@
-// Packed rows of documents compared with a plain way to make them, and what a model computes from
-// them.
+// Packed rows of documents, compared with a simple way to pack them, and what a model computes from
+// such rows.
 
 import { makeModel } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
@@ -23,10 +23,10 @@ interface Pair {
   readonly completion: string;
 }
 
-/** One place of a row. */
+/** One token of a row. */
 type Place = readonly [token: number, target: number, segment: number, position: number];
 
-/** All that a document teaches, a place a token. */
+/** Everything that a document teaches, with one entry for each token. */
 function placesOf({ prompt, completion }: Pair, trainOnPrompt: boolean) {
   const tokens = [...bytes(prompt + completion), END];
   return tokens.slice(0, -1).map((token, i) => {
@@ -35,7 +35,7 @@ function placesOf({ prompt, completion }: Pair, trainOnPrompt: boolean) {
   });
 }
 
-/** Next fit, in the words of the README. */
+/** Next-fit packing, written as the README describes it. */
 function plainRows(
   pairs: readonly Pair[],
   { seq, trainOnPrompt = false }: { readonly seq: number; readonly trainOnPrompt?: boolean },
@@ -99,10 +99,10 @@ describe('rows of documents', () => {
     await using data = await openFlags(
       `--model ${model} --data ${file} --order sequential --seq 6 --batch 4`,
     );
-    const batch = await data.train.microBatch(0, 0, 0); // of two ranks: the first two rows
+    const batch = await data.train.microBatch(0, 0, 0); // rank 0 of two has two rows
     expect(batch.rows).toBe(2);
     expect([...batch.tokens]).toEqual([...bytes('abc'), 0, 0, 0, ...bytes('defg'), 0, 0]);
-    const [c] = bytes('c'); // b is what is asked
+    const [c] = bytes('c'); // b belongs to the prompt
     expect([...batch.targets]).toEqual([NO, c, END, NO, NO, NO, ...bytes('efg'), END, NO, NO]);
     expect([...batch.segments!]).toEqual([0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1]);
     expect([...batch.positions!]).toEqual([0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 0, 1]);
@@ -181,7 +181,7 @@ describe('rows of documents', () => {
     };
     const [one, two] = [await letters(1), await letters(2)];
     expect(one.valid).toEqual(two.valid);
-    expect([...one.valid].sort((a, b) => a - b)).toEqual(one.valid); // as they stand in the file
+    expect([...one.valid].sort((a, b) => a - b)).toEqual(one.valid); // in the order of the file
     expect(one.train).not.toEqual(two.train);
     const all = new Set([...one.train.subarray(0, 48), ...one.valid]);
     expect(all).toEqual(new Set(bytes('abcdefghijklmnopqrst')));
@@ -197,7 +197,7 @@ const PAIRS: readonly Pair[] = [
 ];
 const SEQ = 24;
 
-/** The pieces that a model is to see apart: [ids, targets], cut at SEQ. */
+/** The pieces that a model must see separately, as [ids, targets] cut at SEQ. */
 const PIECES = PAIRS.flatMap((pair) => {
   const places = placesOf(pair, false);
   return Array.from({ length: Math.ceil(places.length / SEQ) }, (_, i) =>
@@ -242,7 +242,7 @@ describe('the losses of packed rows', () => {
       const own = await losses(apart, [1, piece.length]);
       expected.push(...own.filter((_, i) => piece[i]!.target !== NO));
     }
-    // Rows beyond the first epoch begin the second one: the batch is longer than that.
+    // The batch is longer than the first epoch, so its last rows begin the second one.
     expect(found.length).toBeGreaterThan(expected.length);
     for (const [i, loss] of expected.entries()) {
       expect(Math.abs(found[i]! / loss - 1)).toBeLessThan(1e-6);

@@ -1,5 +1,5 @@
-// What a dry run finds is what the run takes, to the byte: 30 random configurations, compared with
-// the ledgers and counters of runs over memory.
+// A dry run finds to the byte what the run takes. 30 random configurations are compared with the
+// ledgers and counters of runs over memory.
 
 import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -14,7 +14,7 @@ import { splitMix32 } from '../src/seeded-random.js';
 import { ROOT, referenceCase, runFlags } from './support/run-flags.js';
 
 const STEPS = 3;
-/** Stands for a directory of its own. */
+/** Stands for a directory that each run has for itself. */
 const DISK = 'DIR';
 const FAMILIES = ['tiny', 'llama'] as const;
 const MODELS = {
@@ -26,7 +26,7 @@ function flagOf(flags: readonly string[], name: string): string[] {
   return flags.slice(flags.indexOf(name), flags.indexOf(name) + 2);
 }
 
-/** One of the 30: every strategy in turn, and of all else what the seed says. */
+/** One of the 30 configurations. Strategies take turns, and the seed decides everything else. */
 function draw(index: number): string[] {
   const next = splitMix32(16, index);
   const pick = <T>(...of: readonly T[]): T => of[Math.floor((next() / 2 ** 32) * of.length)]!;
@@ -76,7 +76,7 @@ async function expectEqual(flags: readonly string[], reports: readonly RankRepor
   }
 }
 
-/** Bytes of all values in the files below a directory. */
+/** The bytes of all values in the files of a directory and of those below it. */
 function valueBytes(directory: string): number {
   const files = readdirSync(directory, { recursive: true, withFileTypes: true });
   return files

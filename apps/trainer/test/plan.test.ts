@@ -1,4 +1,4 @@
-// The command `plan`: a row for each strategy, with what a run takes and whether it fits.
+// The command `plan` prints a row for each strategy, with what a run takes and whether it fits.
 
 import { cpuInfo, type KernelCalls, type View } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
@@ -40,7 +40,7 @@ describe('plan', () => {
     expect(fsdp!.restBytes.parameter * 2).toBeLessThan(single!.restBytes.parameter);
     expect(ddp!.laterStep.bytesSent).toBeGreaterThan(0);
     expect(offload!.restBytes.total).toBe(0);
-    // A parameter, its gradient and two moments, f32.
+    // Each parameter has its value, its gradient and two moments, all f32.
     expect(offload!.hostBytes).toBeGreaterThan(16 * 102_592 * 0.95);
     expect(rows[0]!.stepMs).toBe(single!.laterStep.kernels);
     expect(rows[1]!.stepMs).toBe(3 * fsdp!.laterStep.kernels);

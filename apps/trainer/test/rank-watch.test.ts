@@ -1,5 +1,5 @@
-// What a rank records of its steps: memory by phase, and what its collectives cost beside its
-// device's work.
+// What a rank records about its steps: memory by phase, and the time of its collectives beside that
+// of its device.
 
 import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -31,7 +31,7 @@ async function statusOf(flags: string): Promise<RankStatus[]> {
 }
 
 describe('a device', () => {
-  /** Work takes until `finish` is called; the clock is the test's. */
+  /** A device whose work takes until `finish` is called, and whose clock belongs to the test. */
   function device() {
     const made = {
       dispatches: 0,
@@ -49,7 +49,7 @@ describe('a device', () => {
     const backend = device();
     const watch = new CommWatch(backend, () => backend.now);
     watch.begin();
-    backend.dispatches = 3; // given at 0, done at 40
+    backend.dispatches = 3; // issued at 0, finished at 40
     await nextTurn();
     backend.now = 40;
     backend.finish();
@@ -58,7 +58,8 @@ describe('a device', () => {
     backend.now = 100;
     watch.onCall({ startMs: 10, endMs: 100 });
     expect(watch.take()).toEqual({ collectiveMs: 90, exposedMs: 60 });
-    // The end of the collective lets the host give it more, which a second one hides behind.
+    // The end of the collective lets the host issue another dispatch, behind which a second
+    // collective is hidden.
     backend.dispatches = 4;
     await nextTurn();
     backend.now = 130;
@@ -116,7 +117,7 @@ describe('a run that is kept', () => {
       expect(bytesSent).toBeGreaterThan(0);
       expect(exposedMs).toBeLessThanOrEqual(collectiveMs);
     }
-    // Parameters are gathered while they are used, and moments are there from the first update on.
+    // Parameters are gathered only while they are used, and moments exist from the first update on.
     const [first, , third] = found.filter(({ rank }) => rank === 0);
     const [forward, backward, , update] = third!.phases.map(({ bytes }) => bytes);
     expect(forward!.gathered).toBeGreaterThan(0);
@@ -158,7 +159,7 @@ describe('events.jsonl', () => {
       .split('\n')
       .map((line) => JSON.parse(line));
 
-  /** Runs as the command does; `onEvent` may end it. */
+  /** Runs as the command does. `onEvent` may end the run. */
   async function record(
     flags: string,
     onEvent: (event: RankEvent) => void = () => {},
@@ -185,7 +186,7 @@ describe('events.jsonl', () => {
   it('holds the run in order, with what ranks said where steps double and in the end', async () => {
     const { events, held } = await record('--ranks 2');
     const names = events
-      .filter(({ type }) => type !== 'rankEnd') // a rank may be done before rank 0 has made its text
+      .filter(({ type }) => type !== 'rankEnd') // a rank may end before rank 0 has made its text
       .map((event) => (event.type === 'rank' ? `rank ${event.step}` : event.type));
     expect(names).toEqual([
       'run',
@@ -197,7 +198,7 @@ describe('events.jsonl', () => {
     expect(ended.sort()).toEqual([0, 1]);
     expect(events[0]).toMatchObject({ title: 'nano, fsdp on 2 ranks, fp32', steps: 3, ranks: 2 });
     expect(events.at(-1)).toMatchObject({ type: 'runEnd', end: 'done' });
-    // Whoever comes late is told the same, of each rank its last word alone.
+    // Whoever joins late is told the same, but only the last event of each rank.
     const last = held.flatMap((event) => (event.type === 'rank' ? [event.step] : []));
     expect(last).toEqual([3, 3]);
     expect(held.filter(({ type }) => type === 'step')).toHaveLength(3);
@@ -222,7 +223,7 @@ describe('events.jsonl', () => {
   it('of a run that goes on loses what is behind the save, and no counter has a step twice', async () => {
     const { out } = await record('--ranks 1 --save-every 2 --keep 9');
     rmSync(join(out, 'saves', 'step-000003'), { recursive: true });
-    appendFileSync(join(out, 'events.jsonl'), '{"type":"warn'); // killed while it wrote
+    appendFileSync(join(out, 'events.jsonl'), '{"type":"warn'); // as if killed while writing
     const earlier: RunRecord[] = [];
     const counters = new PrometheusText();
     const { events, held } = await record('--ranks 1 --save-every 2 --resume auto', undefined, {

@@ -1,5 +1,5 @@
-// The first 20 losses against PyTorch's (tooling/reference), on the cpu device over memory: every
-// pair of ranks, resharding, checkpointing and precision, and with SHARDWEAVE_LONG=1 every
+// The first 20 losses beside PyTorch's (tooling/reference), on the cpu device over memory. It runs
+// every pair of ranks, resharding, checkpointing and precision, and with SHARDWEAVE_LONG=1 every
 // combination.
 
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -9,15 +9,15 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { expectReference, losses } from './support/expect-reference.js';
 import { type RunRecord, referenceCase, runFlags, worstRatio } from './support/run-flags.js';
 
-/** Sharded and single differ by the order of sums alone. */
+/** Sharded and single runs differ only by the order of sums. */
 const SHARDED_TOLERANCE = 2e-6;
 const PRECISIONS = ['fp32', 'bf16', 'fp16'] as const;
 const RESHARDING = ['--reshard', '--no-reshard'] as const;
 const CHECKPOINTING = ['', '--checkpoint-activations'] as const;
 
 /**
- * Nine of the combinations hold every pair of values: for each precision and 2, 3 and 4 ranks,
- * which of RESHARDING and which of CHECKPOINTING.
+ * Nine combinations contain every pair of values. For each precision, and for 2, 3 and 4 ranks, an
+ * entry says which of RESHARDING and which of CHECKPOINTING.
  */
 const PAIRS: Readonly<Record<(typeof PRECISIONS)[number], readonly (readonly [number, number])[]>> =
   {
@@ -86,7 +86,7 @@ describe('ddp', () => {
     const once = await ddp('accum-fp32', '--ranks 3 --no-sync');
     expectReference(each, 'accum-fp32');
     expectReference(once, 'accum-fp32');
-    const buckets = (record: RunRecord) => record.reports[0]!.allReduces - 20; // losses
+    const buckets = (record: RunRecord) => record.reports[0]!.allReduces - 20; // less losses
     expect(buckets(each)).toBe(2 * buckets(once));
   });
 
@@ -192,7 +192,7 @@ describe('fsdp', () => {
     rmSync(directory, { recursive: true });
   });
 
-  // bf16 is held to PyTorch in micro-steps on WebGPU, in webgpu-losses.test.ts.
+  // webgpu-losses.test.ts compares bf16 in micro-steps with PyTorch on WebGPU.
   it.each(isLong ? PRECISIONS : [])('%s with two micro-steps, reduced each', async (precision) => {
     const name = `accum-${precision}`;
     expectReference(await run(name, ['--ranks', '3']), name);
@@ -241,14 +241,14 @@ describe('fsdp', () => {
     const full = (await run('plain-fp32', ['--ranks', '2'])).reports[0]!;
     const half = (await run('plain-bf16', ['--ranks', '2'])).reports[0]!;
     expect(half.peakBytes.gathered * 2).toBe(full.peakBytes.gathered);
-    // Logits and their gradient are f32 in both; beside them losses, norms' statistics and token
-    // ids.
+    // Logits and their gradient are f32 in both. So are losses, statistics of norms and token ids.
     const logits = 2 * 6 * 32 * 256 * 4;
     const ratio = (half.peakBytes.activation - logits) / (full.peakBytes.activation - logits);
     expect(ratio).toBeLessThan(0.52);
     expect(half.peakBytes.parameter).toBe(full.peakBytes.parameter);
-    // Loss and norm are f32 in both: in each step the other rank gets a number for the one, and for
-    // the other one of each of 28 parameters and 24 more where the border cuts one of them.
+    // Loss and norm are f32 in both. In each step the other rank gets one number for the loss. For
+    // the norm it gets one for each of 28 parameters, and 24 more where the border between ranks
+    // cuts one.
     const scalars = 20 * 4 * (1 + 28 + 24);
     expect((half.bytesSent - scalars) * 2).toBe(full.bytesSent - scalars);
   });

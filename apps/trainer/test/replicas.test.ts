@@ -1,5 +1,5 @@
-// Whole models on all ranks (ddp) stay equal: in 16 bits, where one rank overflows, and on devices
-// that round differently.
+// With ddp all ranks have whole models, which stay equal: in 16 bits, where one rank overflows, and
+// on devices that round differently.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -31,7 +31,9 @@ async function weightsOf({ module }: Strategy): Promise<string> {
   return Buffer.concat(all).toString('base64');
 }
 
-/** Two ranks of ddp: what each step came to and the weights at the end, by rank. */
+/**
+ * Trains with two ranks of ddp. Returns the outcome of each step and the final weights, by rank.
+ */
 async function trained(
   flags: string,
   options: {
@@ -78,7 +80,8 @@ describe('ranks on two devices that round differently', () => {
 
 describe('in f16', () => {
   /**
-   * The losses of one rank in one step count so much that its gradients overflow, and no other's.
+   * In one step the losses of one rank count so much that its gradients overflow. Those of the
+   * other rank do not.
    */
   const overflowing = (text: Dataset): Dataset => ({
     ...text,

@@ -61,7 +61,7 @@ describe('--offload-dir', () => {
       };
       await endAt('ready');
       await endAt('step');
-      // That one was trained by a step.
+      // The run there has taken one step.
       await expect(losses(flags)).rejects.toThrow(/--fresh/);
     },
   );

@@ -1,5 +1,5 @@
-// A run of any strategy on any number of ranks resumes from the save of any other: all 81 pairs in
-// f32, and some in 16 bits.
+// A run of any strategy on any number of ranks resumes from a save of any other. All 81 pairs are
+// tested in f32, and some in 16 bits.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -44,7 +44,10 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(root, { recursive: true }));
 
-/** The next losses from each save in turn, of the first rank of one run that loads them all. */
+/**
+ * The next losses from each save in turn. One run loads them all, and the losses are those of its
+ * first rank.
+ */
 async function goOn(flags: string, saves: readonly FoundSave[]): Promise<number[][]> {
   const asked = await resolveConfig(parseFlags(flags.split(' '), () => {}));
   const config: PreparedRun = { ...asked, tokens: await prepareTokens(asked, { entry: '' }) };
@@ -103,8 +106,7 @@ describe.each(CASES)('in $precision', ({ precision, ways, tolerance }) => {
     for (const [i, losses] of found.entries()) {
       expect(worstRatio(losses, unbroken), `from ${ways[i]}`).toBeLessThan(tolerance);
     }
-    // A state of its own would be found: the same steps without the moments that were saved differ
-    // more.
+    // A wrong state would be noticed: without the saved moments the same steps differ by more.
     expect(new Set(unbroken).size).toBe(NUM_AFTER);
   });
 });

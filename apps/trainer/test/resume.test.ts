@@ -1,5 +1,5 @@
-// Runs that end and are resumed: a save holds all that a run needs, so that losses and weights are
-// those of a run that never stopped.
+// Runs that end and are resumed. A save holds all that a run needs, so losses and weights are those
+// of a run that never stopped.
 
 import {
   cpSync,
@@ -58,7 +58,7 @@ describe('a run that ended goes on bit for bit', () => {
     expect(told(first)).toEqual(told(unbroken).slice(0, 5));
     const again = await run(`${flags} --out ${broken} --resume auto --save-every 2`);
     const from = again.resumed!.step;
-    expect([2, 4]).toContain(from); // the second may have been on its way
+    expect([2, 4]).toContain(from); // the second save may have been under way
     expect(again.resumed!.notes).toEqual([]);
     expect(told(again)).toEqual(told(unbroken).slice(from));
     expect(savesIn(broken)).toEqual(['step-000004', 'step-000006']);
@@ -94,7 +94,7 @@ describe('a run that ended goes on bit for bit', () => {
           .map((name) => ({ name, ...statSync(join(path, name)) }));
       };
       for (const { name, size, nlink } of filesOf(6)) {
-        // What is written anew of such a model is nothing.
+        // A save writes nothing of such a model again. It links the files in which the state rests.
         expect([name, size > 0, nlink]).toEqual([name, name.includes('-file-'), size > 0 ? 2 : 1]);
       }
       const inodes = [1, 2, 3, 4, 5, 6].flatMap((step) => filesOf(step).map(({ ino }) => ino));
@@ -129,7 +129,7 @@ describe('a save', () => {
     out = join(root, 'saved');
     unbroken = await run(`${FLAGS} --out ${out} --save-every 2 --keep 3`);
   });
-  /** A copy that a test may spoil. */
+  /** Makes a copy that a test may damage. */
   const copy = () => {
     const path = join(directory, 'run');
     cpSync(out, path, { recursive: true });
@@ -148,7 +148,7 @@ describe('a save', () => {
     const { extra, optimizer } = await openSave(pieceDirectory(path));
     expect(extra.run).toMatchObject({ step: 6, updates: 6, config: { batch: 12, ranks: 2 } });
     expect(new Set(Object.values(optimizer!.steps))).toEqual(new Set([6]));
-    expect(readdirSync(path)).toHaveLength(3); // a file a rank, and the index
+    expect(readdirSync(path)).toHaveLength(3); // one file for each rank, and the index
   });
 
   it.each<[string, (path: string) => void]>([
@@ -276,7 +276,7 @@ describe('a run that is asked to stop', () => {
   );
 });
 
-/** A run that is asked to stop while step `last` is told of. */
+/** Runs until the event of step `last` and then asks the run to stop. */
 function stoppedAfter(last: number, flags: string) {
   const wrapUp = new AbortController();
   return run(flags, {

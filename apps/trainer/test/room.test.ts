@@ -1,5 +1,5 @@
-// A run that can't fit is refused before anything is made. At the limit, a run that is allowed
-// works and one that is refused would fail.
+// A run that cannot fit is refused before anything is made. Close to the limit, a run that is
+// allowed works, and one that is refused would fail.
 
 import { mkdtempSync, rmSync, statfsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -26,14 +26,14 @@ const configOf = (flags: string) =>
   resolveConfig(parseFlags(`--device cpu ${flags}`.split(' '), () => {}));
 const roomOf = (deviceBytes: number): Room => ({ deviceBytes, hostBytes: 1e12, ranksHere: 1 });
 
-/** The message of a refusal. */
+/** The message with which a run is refused. */
 async function refusal(flags: string, room: Room): Promise<string> {
   const error: unknown = await requireRoom(await configOf(flags), room).catch((thrown) => thrown);
   expect(error).toBeInstanceOf(UsageError);
   return (error as Error).message;
 }
 
-/** Two steps of one rank on a real device whose pool ends at `limitBytes`. */
+/** Takes two steps with one rank on a real device whose pool is limited to `limitBytes`. */
 async function runUnder(limitBytes: number, config: RunConfig): Promise<void> {
   const backend = await createCpuBackend({ threads: 0 });
   const device = new Device(backend);
@@ -119,7 +119,7 @@ describe('a run that does not fit', () => {
     expect(free.diskBytes! / (bavail * bsize)).toBeCloseTo(1, 1);
     const { reports } = await runFlags(`--device cpu --quiet ${flags}`.split(' '));
     const [{ diskBytes }] = reports as [RankReport];
-    // What this run has left is deleted by the next.
+    // The next run deletes what this one leaves.
     expect(roomHere(config, 'cpu').diskBytes! / (bavail * bsize + diskBytes)).toBeCloseTo(1, 1);
     const two = { ...roomOf(4096 * MIB), ranksHere: 2 };
     await requireRoom(config, { ...two, diskBytes: 2 * diskBytes });

@@ -1,4 +1,4 @@
-// The sample text at the end of a run: its length depends on the model alone.
+// The length of the sample text at the end of a run depends only on the model.
 
 import { expect, it } from 'vitest';
 import { PRESETS } from '../src/model/presets.js';
@@ -6,6 +6,7 @@ import { sampleLength } from '../src/rank/sample-text.js';
 
 it('is shorter of a larger model, and never nothing', () => {
   const lengths = Object.values(PRESETS).map(({ config }) => sampleLength(config));
-  // nano to gpt2-xl, of 0.1 to 1,558 million parameters: 16e9 of them are read in all.
+  // The models are nano to gpt2-xl, with 0.1 to 1,558 million parameters. In all, 16e9 parameters
+  // are read.
   expect(lengths).toEqual([240, 240, 240, 128, 45, 20, 16]);
 });

@@ -1,4 +1,4 @@
-// A failing save leaves the earlier saves as they were, and its error says which failure it was.
+// A save that fails leaves the earlier saves as they were, and its error says how it failed.
 
 import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -31,7 +31,7 @@ beforeEach(() => {
 });
 afterAll(() => rmSync(root, { recursive: true }));
 
-/** Half of a tensor of 40 elements. */
+/** Half of a tensor with 40 elements. */
 function captured(rank: number): CapturedModule {
   const values = Float32Array.from({ length: 40 }, (_, i) => i);
   const read = async (start: number, end: number) =>
@@ -44,7 +44,7 @@ function captured(rank: number): CapturedModule {
   return { pieces: pieces(), optimizer, waitMs: 0, release: async () => {} };
 }
 
-/** A save of two ranks; `files` of the second. */
+/** A save of two ranks. `files` is the file layer of the second one. */
 function save(step: number, files?: FileLayer) {
   return Promise.all(
     createMemoryGroup(2).map((group, rank) =>
@@ -113,7 +113,7 @@ describe('a run', () => {
     const { steps, saves, warnings } = await runLine(flags, {
       onEvent: (event) => {
         if (event.type === 'save') {
-          // No directory can be made below a file.
+          // No directory can be made inside a file.
           rmSync(join(out, 'saves'), { recursive: true });
           writeFileSync(join(out, 'saves'), '');
         }

@@ -1,6 +1,6 @@
-// The work of a start before the first step, counted so that timing doesn't matter: each weight is
-// drawn once, into the place where it rests, and passes to the host only where it rests there or
-// goes to other ranks.
+// The work of a start before the first step, in counts that do not depend on timing. Each weight is
+// drawn once, directly where it rests. It passes through the host only if it rests there or goes to
+// other ranks.
 
 import { createDryGroup } from '@shardweave/collectives';
 import { parameterCount } from '@shardweave/nn';
@@ -12,8 +12,8 @@ import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strate
 import { resolveConfig } from '../src/resolve-config.js';
 
 /**
- * Elements that rank 0's kernels write by name, and bytes between host and device, before the first
- * step.
+ * How many elements the kernels of rank 0 write, by kernel, and how many bytes pass between host
+ * and device, all before the first step.
  */
 async function startOf(flags: readonly string[]) {
   const config = await resolveConfig(parseFlags([...flags], () => {}));
@@ -42,7 +42,7 @@ async function startOf(flags: readonly string[]) {
   return { written, copiedBytes, elements: parameterCount(config.modelConfig) };
 }
 
-/** What ranks tell each other of their models before they begin. */
+/** The most bytes that ranks exchange to describe their models before they begin. */
 const WORDS_BYTES = 1024;
 
 it.each([
@@ -55,7 +55,7 @@ it.each([
 ])('$flags: draws each weight of GPT-2 124M once', async ({ flags, ofRank, onHost }) => {
   const start = await startOf(`--model gpt2 --device cpu ${flags}`.split(' '));
   const { random = 0, fill = 0, ...others } = start.written;
-  // A rank's part of a unit is rounded up, and the last one ends in pads.
+  // A rank's part of a unit is rounded up, and the last one ends with padding.
   expect(random + fill).toBeGreaterThan(0.999 * ofRank * start.elements);
   expect(random + fill).toBeLessThan(1.001 * ofRank * start.elements);
   expect(Object.values(others).reduce((sum, size) => sum + size, 0)).toBeLessThan(WORDS_BYTES);

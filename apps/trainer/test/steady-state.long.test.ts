@@ -1,5 +1,5 @@
-// A thousand steps of adapters hold memory flat: live bytes, peak, pool and buffers after each of
-// them.
+// A thousand steps with adapters keep memory flat: live bytes, peak, pool and buffers are checked
+// after each step.
 
 import { it } from 'vitest';
 import { expectSteady } from './support/expect-steady.js';

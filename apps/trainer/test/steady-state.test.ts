@@ -1,13 +1,13 @@
-// Many steps of ranks in one process hold memory flat, and leave none when disposed. A thousand
-// steps are in steady-state.long.test.ts.
+// Many steps of ranks in one process keep memory flat, and dispose leaves none.
+// steady-state.long.test.ts takes a thousand steps.
 
 import { describe, it } from 'vitest';
 import { expectSteady } from './support/expect-steady.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 /**
- * A software driver takes a tenth of a second a step: what grows with steps has grown after these,
- * too.
+ * How many steps are taken. What grows with steps has grown by then. A software driver needs a
+ * tenth of a second for each.
  */
 const STEPS = { cpu: 100, webgpu: 30 };
 const RANKS = 2;

@@ -1,5 +1,6 @@
-// The kernels of a GPT step for each way of training, counted in forward and backward and with the
-// optimizer's, so that added ones are noticed. A comment beside each number says which kernels the
+// The kernels of a GPT's step for each way of training, counted in forward, backward and the
+// optimizer's step, so that additional ones are noticed. A comment beside each number says which
+// kernels that way adds to those of the bare module.
 // way adds to the bare module's.
 
 import { createMemoryGroup } from '@shardweave/collectives';
@@ -44,7 +45,8 @@ function wrapped(way: Way, gpt: Gpt2): Module<TokenArgs, Tensor> {
 }
 
 /**
- * Kernels of forward, backward and the optimizer's step, once buckets are learned and states made.
+ * Counts the kernels of forward and backward and of the optimizer's step, after buckets are learned
+ * and states exist.
  */
 async function kernels(
   way: Way,
@@ -85,12 +87,13 @@ it('writes each gradient where it is added up, in one kernel by every way of tra
   const [forward, backward] = bare;
   const numParameters = 12 * NUM_LAYERS + 4;
   expect(bare[2]).toBe(numParameters);
-  // A layer: two norms, four products and attention, GELU and the second sum in its products.
-  // Backward: two kernels of each product, and one of each norm and of attention. The rest is
-  // embeddings, the last norm, the head and the mean.
+  // In forward a layer has two norms, four products and attention; GELU and the second sum are part
+  // of products. In backward it has two kernels for each product, and one for each norm and for
+  // attention. The other kernels belong to the embeddings, the last norm, the head and the mean.
   expect([forward, backward]).toEqual([7 * NUM_LAYERS + 7, 11 * NUM_LAYERS + 11]);
-  // One fill of the pads for each flat; the first layer's table is the last one's too, a flat of
-  // its own by offload. DDP hands each parameter its own mean, and the optimizer steps each.
+  // Each flat has one fill for its padding. The first layer's table is the last layer's too; with
+  // offload it is a flat of its own. DDP gives each parameter its mean separately, and the
+  // optimizer steps each separately.
   const expected: Record<Exclude<Way, 'bare'>, readonly [added: number, update: number]> = {
     packed: [1, 1],
     fsdp: [NUM_LAYERS + 1, NUM_LAYERS + 1],
@@ -106,6 +109,6 @@ it('adds up over backwards with one kernel more a parameter', async () => {
   const numParameters = 12 * NUM_LAYERS + 4;
   const [, once] = await kernels('packed');
   const [, twice] = await kernels('packed', { numBackwards: 2 });
-  // The table, which has two gradients in each, is in the first one's count once.
+  // The table has two gradients in each backward, whose sum one backward counts already.
   expect(twice).toBe(2 * once - 1 + numParameters);
 });

@@ -1,4 +1,4 @@
-// Text as it comes: whole characters, and nothing of a stop text.
+// Text is streamed in whole characters, and without any part of a stop text.
 
 import { expect, it } from 'vitest';
 import { loadTokenizer } from '../src/data/tokenizer.js';
@@ -6,7 +6,9 @@ import { TextStream } from '../src/generate/text-stream.js';
 
 const bytes = await loadTokenizer('byte');
 
-/** What each byte of a text, or each token, makes the stream sure of; the end's last. */
+/**
+ * What the stream emits after each byte of a text or each token. The last part comes at the end.
+ */
 function parts(tokens: Iterable<number>, stop: readonly string[] = [], prompt = ''): string[] {
   const stream = new TextStream((ids) => bytes.decode(ids), {
     prompt: [...bytes.encode(prompt)],
@@ -35,7 +37,7 @@ it('gives what is no character when the next one comes, or none', () => {
 });
 
 it('writes a first word as it stands behind the prompt', () => {
-  // Tokens are words; as SentencePiece does, the space before the first one is left out.
+  // Tokens are words. As in SentencePiece, the space before the first one is left out.
   const decode = (ids: Iterable<number>) =>
     [...ids]
       .map((id) => ` w${id}`)

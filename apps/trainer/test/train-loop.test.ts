@@ -63,7 +63,7 @@ describe('trainLoop', () => {
     const ended = await run((step) => (step === 2 ? nan : FINE));
     expect(ended.error).toBeInstanceOf(TrainerError);
     expect(ended.error).toHaveProperty('message', expect.stringContaining('at step 3'));
-    expect(ended.log).toHaveLength(3); // the step that diverged is told of
+    expect(ended.log).toHaveLength(3); // the step that diverged is reported
     const skipped = await run((step) => (step === 2 ? { ...nan, isSkipped: true } : FINE));
     expect(skipped.error).toBeUndefined();
     expect(skipped.log).toHaveLength(CONFIG.steps);
@@ -81,7 +81,7 @@ describe('trainLoop', () => {
     expect(error).toHaveProperty('message', 'enough');
   });
 
-  /** Evaluates every two steps of forty, to these losses. */
+  /** Evaluates after every two of forty steps, with these losses. */
   async function evaluated(
     losses: readonly number[],
     options: Partial<Parameters<typeof trainLoop>[0]> & {

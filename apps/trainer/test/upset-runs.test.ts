@@ -1,4 +1,4 @@
-// What people do to a run that is over or at work, and what the run says then.
+// What people do to a run that has ended or is at work, and what the run then says.
 
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

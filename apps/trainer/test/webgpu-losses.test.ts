@@ -1,5 +1,5 @@
-// The first losses against PyTorch's on WebGPU: chosen cells, in one process and in several, and
-// jobs whose ranks run on both devices.
+// The first losses beside PyTorch's on WebGPU: chosen cells in one process and in several, and jobs
+// whose ranks run on both kinds of device.
 
 import { beforeAll, describe, expect, it } from 'vitest';
 import { buildCommand } from './support/build-command.js';
@@ -28,15 +28,15 @@ const CELLS = [
 
 const isLong = process.env.SHARDWEAVE_LONG === '1';
 /**
- * A software driver takes a fifth of a second a step. One rank has all losses of PyTorch; what
- * ranks do to them shows in the first: gathers, reductions, clipping, the optimizer's state and the
- * schedule.
+ * A software driver needs a fifth of a second for each step. One rank takes all steps that PyTorch
+ * took. What several ranks change shows in the first steps: gathers, reductions, clipping, the
+ * optimizer's state and the schedule.
  */
 const FEW_STEPS = isLong ? 20 : 8;
 
-/** Sharded and single on one device differ by the order of sums alone. */
+/** On one device, sharded and single runs differ only by the order of sums. */
 const SHARDED_TOLERANCE = 2e-6;
-/** A driver that has compiled nothing yet takes a quarter of a second a pipeline. */
+/** A driver that has compiled nothing yet needs a quarter of a second for each pipeline. */
 const COLD_MS = 480_000;
 
 const reason = await whyNoWebGpu();
