@@ -1,6 +1,6 @@
-"""One rank of PyTorch's DistributedDataParallel over Gloo, on gradients of given shapes.
+"""One rank of PyTorch's DistributedDataParallel over Gloo, with gradients of given shapes.
 
-All buckets start together when the last one is there; communication time is until all have ended.
+All buckets start together when the last one is ready. The time of communication ends when all of them have ended.
 """
 
 import json
@@ -70,7 +70,7 @@ def main(spec):
     if spec["rank"] == 0:
         print(json.dumps({"version": torch.__version__, "times": times}), flush=True)
     dist.barrier()
-    os._exit(0)  # Gloo's threads now and then abort a process that takes itself apart
+    os._exit(0)  # Gloo's threads sometimes abort a process that exits normally
 
 
 main(json.loads(sys.argv[1]))

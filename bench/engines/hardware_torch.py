@@ -1,7 +1,7 @@
-"""PyTorch for bench/hardware.mjs, `hardware_torch.py cuda|cpu [compiled]`: JSON requests and answers, a line each.
+"""PyTorch for bench/hardware.mjs, `hardware_torch.py cuda|cpu [compiled]`. Requests and answers are lines of JSON.
 
-f32 is without TF32. GPT-2 and Llama are written as people write them today, with scaled_dot_product_attention where
-this PyTorch has it.
+f32 does not use TF32. GPT-2 and Llama are written as people write them today, with scaled_dot_product_attention if
+this version of PyTorch has it.
 """
 
 import json
@@ -32,7 +32,7 @@ def compiled(function):
 
 
 def attend(q, k, v):
-    """[batch, heads, seq, dim], causal; keys and values may have fewer heads."""
+    """Causal attention over [batch, heads, seq, dim]. Keys and values may have fewer heads."""
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)

@@ -1,4 +1,4 @@
-"""PyTorch on the CPU, `pytorch.py THREADS`: one JSON request a line on stdin, one answer a line on stdout."""
+"""PyTorch on the CPU, `pytorch.py THREADS`: with a line of JSON per request on stdin and per answer on stdout."""
 
 import json
 import math

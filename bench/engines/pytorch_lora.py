@@ -1,4 +1,4 @@
-"""A Llama whose linear layers have adapters, frozen but for them: what PyTorch 1.13 has for such a step."""
+"""A frozen Llama with adapters on its linear layers, written with what PyTorch 1.13 has for such a step."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 
 class Lora(torch.nn.Module):
-    """W x + 2 B A x: alpha is twice the rank."""
+    """Computes W x + 2 B A x, since alpha is twice the rank."""
 
     def __init__(self, cols, rows, rank):
         super().__init__()

@@ -1,5 +1,5 @@
-// Lets Dawn open Mesa's RADV without a GPU. The driver's null window system leaves one function pointer
-// empty that Dawn's queue calls: a call of address 0 returns 0 here, every other fault stays what it is.
+// Lets Dawn open Mesa's RADV without a GPU. The driver's null window system leaves a function pointer
+// empty that Dawn's queue calls. With this, a call of address 0 returns 0; other faults are unchanged.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <ucontext.h>

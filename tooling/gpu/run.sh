@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the op tests, the bench and the trainer of this pack on this machine, and writes a report.
 #   ./run.sh [OUT]     OUT: folder for report.md, report.json and the logs; default ./report
-# Uses only what lies beside it, and the GPU driver of the machine.
+# It uses only the files beside it and the GPU driver of the machine.
 set -u
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"

@@ -1,8 +1,8 @@
 """Makes the reference values of batch normalization.
 
 Run:  OMP_WAIT_POLICY=PASSIVE /usr/bin/python3 tooling/reference/batch-norm.py
-Needs Debian's python3-torch (1.13) and nothing else; takes a second. Writes data/batch-norm/expected.json.
-An independent computation in float64: PyTorch's layer and autograd; nothing of this project runs here.
+It needs Debian's python3-torch (1.13) and nothing else, takes a second, and writes data/batch-norm/expected.json.
+The values are computed independently in float64 by PyTorch's layer and autograd. Nothing of this project runs here.
 """
 
 import json
@@ -14,7 +14,8 @@ import torch
 OUT = pathlib.Path(__file__).resolve().parent / "data" / "batch-norm" / "expected.json"
 STEPS = 3
 
-# [n, c] and [n, c, l] of each training step (batches differ in length), then of the evaluation.
+# Shapes [n, c] and [n, c, l] of each training step, whose batches differ in length, and then of
+# the evaluation.
 FLAT = [[5, 3], [2, 3], [7, 3], [4, 3]]
 LONG = [[2, 3, 4], [1, 3, 2], [3, 3, 5], [2, 3, 1]]
 CASES = {
@@ -28,7 +29,7 @@ CASES = {
 
 
 def values(shape, seed):
-    """f32 values that both sides can make: neither centered nor of equal spread over channels."""
+    """f32 values that both sides can compute. They are not centered, and channels differ in their spread."""
     flat = [(1 + i % 3) * math.sin(1.7 * i + seed) + 0.5 * (i % 3) for i in range(math.prod(shape))]
     return torch.tensor(flat, dtype=torch.float32).reshape(shape).double()
 

@@ -1,11 +1,11 @@
-"""Makes the reference values that the decoder's families are held against.
+"""Makes the reference values for the families of decoders.
 
 Run:  OMP_WAIT_POLICY=PASSIVE /usr/bin/python3 tooling/reference/decoders.py
-Needs Debian's python3-torch (1.13) and nothing else; takes about a minute.
-Reads data/tiny/text.txt; writes data/decoders/expected.json and, per model, config.json,
-model.safetensors (its weights) and expected.safetensors (logits of a row, and every gradient of the mean
+It needs Debian's python3-torch (1.13) and nothing else, and takes about a minute.
+It reads data/tiny/text.txt and writes data/decoders/expected.json. For each model it writes config.json,
+model.safetensors (its weights) and expected.safetensors (the logits of a row, and every gradient of the mean
 loss of that row, computed in float64).
-Written from the papers (RMSNorm, RoPE, SwiGLU, grouped-query attention), the published reference code of
+It was written from the papers (RMSNorm, RoPE, SwiGLU, grouped-query attention), the published reference code of
 Llama 3.1's frequency scaling, and the configurations of the Hub. Nothing of this project runs here.
 """
 
@@ -32,9 +32,11 @@ COMMON = {
     "eos_token_id": 2,
 }
 
-# Odd numbers of heads, groups of one, two and three, heads narrower and wider together than the model.
+# The models have odd numbers of heads, groups of one, two and three, and heads that together are
+# narrower or wider than the model.
 MODELS = {
-    # 128 original positions put the second of four frequencies (a turn in 63 tokens) between the bands.
+    # With 128 original positions the second of four frequencies (a turn in 63 tokens) is between
+    # the two bands.
     "llama": {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -108,7 +110,7 @@ def head_dim_of(config):
 
 
 def make_weights(config, seed):
-    """Spread wide enough that losses move in 20 steps, and no bias or gain is left at its default."""
+    """Draws weights that are spread widely enough for losses to move in 20 steps. No bias or gain has its default."""
     gen = torch.Generator().manual_seed(seed)
     d, inner, dim = config["hidden_size"], config["intermediate_size"], head_dim_of(config)
     q, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
@@ -152,7 +154,7 @@ def rms_norm(x, weight, eps):
 
 
 def frequencies_of(config):
-    """Radians a position by pair of columns, in float64; long wavelengths stretched as Llama 3.1 has it."""
+    """Radians per position for each pair of columns, in float64, with long wavelengths stretched as in Llama 3.1."""
     dim = head_dim_of(config)
     plain = [config["rope_theta"] ** (-2 * j / dim) for j in range(dim // 2)]
     scaling = config.get("rope_scaling")
@@ -174,7 +176,7 @@ def frequencies_of(config):
 
 
 def turn(x, frequencies):
-    """x [batch, heads, seq, dim]: column j and column j + dim / 2 are a point that turns by position."""
+    """Turns x [batch, heads, seq, dim] by position. Columns j and j + dim / 2 are the coordinates of a point."""
     angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * torch.tensor(frequencies, dtype=torch.float64)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     a, b = x.chunk(2, dim=-1)
@@ -182,7 +184,7 @@ def turn(x, frequencies):
 
 
 def attend(q, k, v):
-    """Heads of queries share keys and values in groups of neighbors."""
+    """Causal attention in which neighboring heads of queries share keys and values."""
     groups = q.shape[1] // k.shape[1]
     k, v = (each.repeat_interleave(groups, dim=1) for each in (k, v))
     seq = q.shape[2]
@@ -224,7 +226,7 @@ def rows_of(config, ar, p, tokens, beside=None):
             q, k = norm(q, at + "self_attn.q_norm"), norm(k, at + "self_attn.k_norm")
         mixed = ar.op(attend, turned(q), turned(k), v.transpose(1, 2))
         mixed = mixed.transpose(1, 2).reshape(batch, seq, -1)
-        # Sum and norm are one op, whose sum goes on unrounded into the norm.
+        # Sum and norm are one op: the norm gets the sum before it is rounded.
         branch = linear(mixed, at + "self_attn.o_proj")
         gain = p[at + "post_attention_layernorm.weight"]
         hidden = ar.op(lambda a, b, w: rms_norm(a + b, w, eps), x, branch, gain)
@@ -241,7 +243,7 @@ def head_of(config, p):
 
 def loss_of_model(config, beside=None):
     def loss_of(ar, p, tokens, targets):
-        """Head and loss are one op: logits are never rounded."""
+        """Head and loss are one op, so logits are never rounded."""
         rows = rows_of(config, ar, p, tokens, beside)
 
         def of_rows(rows, head):
@@ -259,7 +261,7 @@ def loss_of_model(config, beside=None):
 
 
 class Exact:
-    """generate.py's Arithmetic without any rounding."""
+    """The Arithmetic of generate.py without any rounding."""
 
     storage = None
 

@@ -1,9 +1,9 @@
-"""Makes the reference values of the tiny GPT-2 that the trainer is held against.
+"""Makes the reference values of the tiny GPT-2, which the trainer's tests compare runs with.
 
 Run:  OMP_WAIT_POLICY=PASSIVE /usr/bin/python3 tooling/reference/generate.py
-Needs Debian's python3-torch (1.13) and nothing else; takes about ten seconds.
-Reads data/tiny/text.txt; writes letter.txt, config.json, model.safetensors and expected.json beside.
-An independent computation: PyTorch's ops, autograd and AdamW; nothing of this project runs here.
+It needs Debian's python3-torch (1.13) and nothing else, and takes about ten seconds.
+It reads data/tiny/text.txt and writes letter.txt, config.json, model.safetensors and expected.json beside it.
+The values are computed independently by PyTorch's ops, autograd and AdamW. Nothing of this project runs here.
 """
 
 import json
@@ -36,17 +36,18 @@ CONFIG = {
     "tie_word_embeddings": True,
 }
 
-# One entry a command line. B is a multiple of ranks * K for 1, 2, 3 and 4 ranks. "plain" has
-# neither clipping nor a schedule; "cosine" has all of them, and a gradient norm on both sides of
-# the clip, so that each is exercised.
+# Each entry is a command line. The batch is a multiple of ranks * accum for 1, 2, 3 and 4 ranks.
+# "plain" has neither clipping nor a schedule. "cosine" has both, with gradient norms below and
+# above the clip, so that each case occurs.
 PLAIN = dict(batch=12, accum=1, lr=1e-3, weight_decay=0.1, clip=0.0, schedule="constant", warmup=0)
 COSINE = dict(batch=12, accum=1, lr=3e-3, weight_decay=0.1, clip=1.0, schedule="cosine", warmup=4)
 ACCUM = dict(COSINE, batch=24, accum=2)
 TEXT = "text.txt"
-# One letter alone: all rows push the same way, and the gradients of the table overflow in f16 at the
-# first two loss scales. They come in two parts, from the lookup and from the logits; with "t" each part
-# alone overflows by 1.28 at the second scale, and both together reach 0.76 of the largest f16 at the
-# third, so that an engine that adds the parts in f32 skips the same steps.
+# A text of one letter, in which all rows push the same way, so that the gradients of the table
+# overflow in f16 at the first two loss scales. They come in two parts, from the lookup and from the
+# logits. With "t" each part alone exceeds the largest f16 by a factor of 1.28 at the second scale,
+# and both together reach 0.76 of it at the third. So an engine that adds the parts in f32 skips the
+# same steps.
 LETTER, LETTERS = "letter.txt", b"t" * 300
 CASES = [
     (f"{name}-{precision}", precision, case, TEXT)
@@ -55,17 +56,17 @@ CASES = [
 ] + [(f"overflow-{precision}", precision, dict(PLAIN, warmup=4), LETTER) for precision in ("fp32", "fp16")]
 BETA1, BETA2, EPS = 0.9, 0.95, 1e-8
 STORAGE = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Dynamic loss scaling as PyTorch's GradScaler.
+# Dynamic loss scaling as in PyTorch's GradScaler.
 INITIAL_SCALE, GROWTH_INTERVAL = 65536.0, 2000
 
 
 # ---- rounding where a 16-bit engine rounds ----------------------------------------------------
-# Each op computes in f32 on 16-bit values and rounds its output once. Backward, likewise: the
-# gradient that leaves an op is rounded, and the sum of several consumers' is rounded again.
+# Each op computes in f32 on 16-bit values and rounds its output once. Backward does likewise: the
+# gradient that leaves an op is rounded, and so is the sum of the gradients of several consumers.
 
 
 def rounder(dtype, forward, backward):
-    """A function that rounds values forward, gradients backward, or both, through `dtype`."""
+    """A function that rounds to `dtype`: values in forward, gradients in backward, or both."""
 
     class Round(torch.autograd.Function):
         @staticmethod
@@ -80,7 +81,7 @@ def rounder(dtype, forward, backward):
 
 
 class Arithmetic:
-    """Ops at one precision: `op(f, *args)` is f with its borders rounded."""
+    """Ops at one precision: `op(f, *args)` computes f and rounds its inputs' gradients and its output."""
 
     def __init__(self, storage):
         self.storage = storage
@@ -97,7 +98,7 @@ class Arithmetic:
         return p if self.storage is None else self.both(p)
 
     def into_f32(self, f, *args):
-        """An op with an f32 result and 16-bit operands: head and loss, whose logits are never stored."""
+        """An op with 16-bit operands and an f32 result, such as head and loss, whose logits are never stored."""
         return f(*args) if self.storage is None else f(*[self.grad_only(a) for a in args])
 
 
@@ -105,7 +106,7 @@ class Arithmetic:
 
 
 def make_weights():
-    """Spread wide enough that losses move in 20 steps, and no bias or gain is left at its default."""
+    """Draws weights that are spread widely enough for losses to move in 20 steps. No bias or gain has its default."""
     gen = torch.Generator().manual_seed(20261121)
     v, t, d, layers = (CONFIG[k] for k in ("vocab_size", "n_positions", "n_embd", "n_layer"))
 
@@ -139,7 +140,7 @@ def gelu_new(x):
 
 
 def loss_of(ar, p, tokens, targets):
-    """The mean loss of targets [batch, seq] after tokens [batch, seq]; p: parameters at compute precision."""
+    """The mean loss of targets [batch, seq] after tokens [batch, seq]. p has the parameters at compute precision."""
     batch, seq = tokens.shape
     d, heads = CONFIG["n_embd"], CONFIG["n_head"]
     mask = torch.full((seq, seq), float("-inf")).triu(1)
@@ -177,7 +178,7 @@ def loss_of(ar, p, tokens, targets):
 
 
 def rows_at(data, step, batch):
-    """The issue's formula for --order sequential: inputs and targets, [batch, seq] each."""
+    """Inputs and targets of a step with --order sequential, [batch, seq] each."""
     starts = [((step * batch + i) * SEQ) % (len(data) - SEQ - 1) for i in range(batch)]
     return (
         torch.stack([data[s : s + SEQ] for s in starts]),
@@ -195,7 +196,7 @@ def lr_at(case, s):
 
 
 def run(case, precision, weights, data, ranks=1, dtype=torch.float32, loss_of=loss_of):
-    """Trains STEPS steps. `ranks` splits the rows as ranks do, each with own 16-bit gradients."""
+    """Trains STEPS steps. `ranks` divides the rows as ranks do, each of which has 16-bit gradients of its own."""
     params = {k: v.clone().to(dtype).requires_grad_() for k, v in weights.items()}
     ar = Arithmetic(STORAGE[precision])
     groups = [
@@ -245,7 +246,7 @@ def run(case, precision, weights, data, ranks=1, dtype=torch.float32, loss_of=lo
 
 
 def write_safetensors(path, weights):
-    """Header length (u64), JSON header padded with spaces to 8 bytes, then the tensors' bytes."""
+    """Writes the header's length (u64), the JSON header padded with spaces to 8 bytes, and the tensors' bytes."""
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, w in weights.items():
         end = offset + w.numel() * 4
@@ -290,7 +291,7 @@ def relative(a, b):
 
 
 def case_of(name, precision, case, weights, data, flags, by_name, loss_of=loss_of):
-    """One entry of expected.json; says on stderr how far rounding alone carries its losses."""
+    """One entry of expected.json. Prints to stderr how much rounding alone changes its losses."""
     log = by_name[name] = run(case, precision, weights, data, loss_of=loss_of)
     entry = {"name": name, "precision": precision, "flags": flags}
     entry.update({k: rounded(v) for k, v in log.items()})

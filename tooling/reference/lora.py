@@ -1,12 +1,12 @@
-"""Makes the reference values that adapters beside a frozen decoder are held against.
+"""Makes the reference values for adapters beside a frozen decoder.
 
 Run:  OMP_WAIT_POLICY=PASSIVE /usr/bin/python3 tooling/reference/lora.py
-Needs Debian's python3-torch (1.13) and nothing else; takes about a minute.
-Reads data/tiny/text.txt; draws the models of decoders.py anew, of which data/decoders has the files. Writes
-data/lora/expected.json and, per model, the adapters that training begins with, as PEFT's directory has them
-(adapter_config.json, adapter_model.safetensors), and expected.safetensors: other adapters, away from zero, with
-the gradient of each of the mean loss of a row, computed in float64.
-Written from the paper (Hu et al., "LoRA", 2021): y = W x + b + alpha / r * B (A x). Nothing of this project runs here.
+It needs Debian's python3-torch (1.13) and nothing else, and takes about a minute.
+It reads data/tiny/text.txt and draws the models of decoders.py again, whose files are in data/decoders. It writes
+data/lora/expected.json. For each model it writes the adapters with which training begins, as PEFT's directory has
+them (adapter_config.json, adapter_model.safetensors), and expected.safetensors: other adapters, which are not zero,
+with each one's gradient of the mean loss of a row, computed in float64.
+It was written from the paper (Hu et al., "LoRA", 2021): y = W x + b + alpha / r * B (A x). Nothing of this project runs here.
 """
 
 import json
@@ -18,14 +18,15 @@ from decoders import COMMON, MODELS, Exact, loss_of_model, make_weights
 from generate import COSINE, HERE, TEXT, case_of, flags_of, one_list_a_line, rows_at, write_safetensors
 
 OUT = HERE.parent / "lora"
-# Odd, and alpha over rank is no power of two: a scale that is left out, turned or squared shows.
+# The rank is odd and alpha / rank is no power of two, so a scale that is omitted, inverted or
+# squared shows.
 RANK, ALPHA = 3, 7.0
 CASE = dict(COSINE, lr=1e-2)
 PRECISIONS = {"llama": ("fp32", "bf16"), "qwen2": ("fp32",), "qwen3": ("fp32", "bf16")}
 
 
 def make_adapters(weights, seed, is_zero):
-    """A beside every linear layer, uniform in +-1/sqrt(in), and B, zero or small."""
+    """Draws the adapters of every linear layer: A uniform in +-1/sqrt(in), and B zero or small."""
     gen = torch.Generator().manual_seed(seed)
     adapters = {}
     for name, weight in weights.items():
@@ -40,7 +41,7 @@ def make_adapters(weights, seed, is_zero):
 
 
 def beside(ar, p, x, name, y):
-    """Each product, the scale and the sum are ops of their own, whose results are rounded in 16 bits."""
+    """Computes an adapted layer. Each product, the scale and the sum are ops, whose results are rounded in 16 bits."""
     narrow = ar.op(lambda x, a: x @ a.t(), x, p[name + ".lora_A.weight"])
     scaled = ar.op(lambda narrow: narrow * (ALPHA / RANK), narrow)
     wide = ar.op(lambda scaled, b: scaled @ b.t(), scaled, p[name + ".lora_B.weight"])
@@ -48,7 +49,7 @@ def beside(ar, p, x, name, y):
 
 
 def loss_beside(config, weights):
-    """A loss of the adapters alone; the base is a constant, at compute precision as they are."""
+    """A loss as a function of the adapters. The base is a constant at the same compute precision."""
     of_all = loss_of_model(config, beside)
 
     def loss_of(ar, adapters, tokens, targets):

@@ -1,10 +1,10 @@
-"""Makes the reference values that the command `eval` is held against.
+"""Makes the reference values for the command `eval`.
 
 Run:  OMP_WAIT_POLICY=PASSIVE /usr/bin/python3 tooling/reference/perplexity.py
-Needs Debian's python3-torch (1.13) and nothing else; takes seconds.
-Reads data/tiny/text.txt; draws the models of generate.py and decoders.py anew, of which data has the files. Writes
-data/perplexity/expected.json: the summed loss of every byte of the text but the first, in rows of SEQ that
-follow each other, the last one shorter, computed in float64. Nothing of this project runs here.
+It needs Debian's python3-torch (1.13) and nothing else, and takes seconds.
+It reads data/tiny/text.txt and draws the models of generate.py and decoders.py again, whose files are in data. It
+writes data/perplexity/expected.json: the summed loss of every byte of the text except the first, in consecutive rows
+of SEQ, the last of which is shorter, computed in float64. Nothing of this project runs here.
 """
 
 import json

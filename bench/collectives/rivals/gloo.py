@@ -1,4 +1,4 @@
-"""Gloo, by torch.distributed: the calls that a PyTorch user makes. It has no reduce-scatter."""
+"""Gloo by torch.distributed, with the calls that a PyTorch user makes. Gloo has no reduce-scatter."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Open MPI as it comes, by mpi4py, on numpy's memory (no copies, no pickling)."""
+"""Open MPI with its default settings, by mpi4py on numpy's memory, without copies or pickling."""
 
 import json
 import os

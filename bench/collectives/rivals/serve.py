@@ -1,6 +1,6 @@
-"""A rival's rank: does what the coordinator asks over its control socket, one JSON line each.
+"""One rank of a rival. It does what the coordinator asks over the control socket, with one line of JSON per request.
 
-The same requests, values and checks as rank.mjs.
+Requests, values and checks are those of rank.mjs.
 """
 
 import json
@@ -14,7 +14,7 @@ PERIOD = 251
 
 
 def period_of(rank, shift=0):
-    """One period of what a rank gives, from element `shift` on."""
+    """One period of the values that a rank contributes, from element `shift` on."""
     i = np.arange(shift, shift + PERIOD, dtype=np.int64)
     return ((i * 31 + rank * 17) % PERIOD - 125).astype(np.float32)
 
@@ -38,7 +38,7 @@ def expect(array, period, what):
 
 
 class Rank:
-    """`engine`: name, prepare(operation, whole, beside) -> run, barrier(); arrays are numpy's."""
+    """A rank over an `engine`, which has name, prepare(operation, whole, beside) -> run, and barrier(). Arrays are numpy's."""
 
     def __init__(self, engine, rank, world_size, max_bytes):
         self.engine, self.rank, self.world_size = engine, rank, world_size
@@ -102,7 +102,7 @@ class Rank:
 
 
 def serve(spec, rank, connect):
-    """`connect(rank, world_size, spec)` makes the engine."""
+    """Runs one rank. `connect(rank, world_size, spec)` makes its engine."""
     control = socket.socket(socket.AF_UNIX)
     control.connect(spec["control"])
     lines = control.makefile("r")
@@ -122,10 +122,10 @@ def serve(spec, rank, connect):
             break
         try:
             say(id=number, **getattr(served, what)(**request))
-        except Exception as error:  # told to the coordinator, which leaves the cell out
+        except Exception as error:  # sent to the coordinator, which leaves this cell out
             say(id=number, error=str(error).split("\n")[0])
     else:
-        os._exit(1)  # the coordinator is gone
+        os._exit(1)  # the coordinator has ended
     if hasattr(engine, "close"):
         engine.close()
     os._exit(0)
