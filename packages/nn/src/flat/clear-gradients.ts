@@ -1,4 +1,4 @@
-// Zeroing gradients, of parameters by themselves and of those that share a flat.
+// Clears gradients: those of single parameters, and those of parameters that share a flat.
 
 import type { GradSink, Tensor } from '@shardweave/tensor-core';
 import { flatHomeOf } from './homes/flat-home.js';
@@ -14,7 +14,7 @@ export function clearGradients(parameters: readonly Tensor[]): void {
       continue;
     }
     if (parameter.grad !== undefined) {
-      dropGradient(parameter); // from before it was packed or sharded
+      dropGradient(parameter); // left from before it was packed or sharded
     }
     if (bySink.has(gradSink)) {
       bySink.get(gradSink)!.push(parameter);

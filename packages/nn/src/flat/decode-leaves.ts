@@ -6,12 +6,12 @@ import { type DeviceEncoding, encodingOf, type HostEncoding } from './encoded-pa
 import type { FlatLayout } from './flat-layout.js';
 
 export interface DecodeOptions {
-  /** The words of all leaves on the device, read where host bytes are not given. */
+  /** The words of all leaves on the device. Decoders read them where no host bytes are given. */
   readonly flat: Storage;
   /** The same words on the host. */
   readonly bytes: Uint8Array | undefined;
   readonly words: FlatLayout;
-  /** Where the values are written, each leaf's at its place. */
+  /** Where the values are written; each leaf's go to its place in the layout. */
   readonly full: Storage;
   readonly values: FlatLayout;
 }
@@ -36,7 +36,7 @@ export async function decodeLeaves(
     }
   } finally {
     if (onDevice !== options.flat) {
-      onDevice?.release(); // the kernels that read it are queued
+      onDevice?.release(); // all kernels that read it are queued
     }
   }
 }
@@ -66,7 +66,7 @@ async function decodeOnHost(
   const decoded = new Float32Array(leaf.size);
   await encoding.decode(whole.subarray(0, encoding.byteLength), decoded);
   const bytes = fromF32Array(decoded, full.dtype);
-  // A half word at its end is followed by padding.
+  // If the values end with half a word, padding follows it.
   const padded = new Uint8Array(Math.ceil(bytes.byteLength / 4) * 4);
   padded.set(bytes);
   full.write(padded, values.offsets[index]! * byteSize(full.dtype));

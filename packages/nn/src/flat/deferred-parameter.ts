@@ -1,25 +1,26 @@
-// Parameters that have a shape and a recipe of their values, but no memory yet: for a model that no
-// device holds whole. Sharding draws each rank's part; `materialize` fills a plain module.
+// Parameters that have a shape and a recipe for their values, but no memory yet. They serve models
+// that no single device can hold. Sharding draws only each rank's part, and `materialize` fills a
+// plain module.
 
 import { type Device, type DType, isTensor, type Shape, Tensor } from '@shardweave/tensor-core';
 import type { Module } from '../module.js';
 
-/** Makes a parameter's values part by part, in any order. */
+/** The recipe for a parameter's values, which makes them part by part and in any order. */
 export interface ParameterRecipe {
   /**
-   * Queues what writes elements [start, start + into.size) of the parameter, row-major, into an f32
-   * tensor of any shape: the parameter itself, a part of a flat, or scratch on its way to the host.
-   * Equal in every call.
+   * Queues kernels that write elements [start, start + into.size) of the parameter, in row-major
+   * order, into an f32 tensor of any shape. That may be the parameter itself, a part of a flat, or
+   * temporary memory on the way to the host. Every call gives the same values.
    */
   draw(into: Tensor, start: number): void;
 }
 
-/** Elements that a recipe of the host makes at once: 4 MiB. */
+/** How many elements a host recipe makes at once: 4 MiB of them. */
 const HOST_ELEMENTS = 2 ** 20;
 
 /**
- * A recipe of values that a function makes on the host: it fills `values` with elements from
- * `start` on, in as many calls as it takes to have at most 4 MiB there at once.
+ * A recipe for values that a function makes on the host. The function fills `values` with elements
+ * from `start` on. It is called as often as needed to have at most 4 MiB of them there at once.
  */
 export function hostRecipe(write: (values: Float32Array, start: number) => void): ParameterRecipe {
   return {
@@ -36,30 +37,31 @@ export function hostRecipe(write: (values: Float32Array, start: number) => void)
 const HINT =
   'Its module was made with deferred initial values: call materialize(module), load a state dict into it, or wrap it with sharding, which makes each part where it belongs.';
 
-/** A parameter that brings its recipe until its values exist. */
+/** A parameter that has its recipe until its values exist. */
 class DeferredParameter extends Tensor {
   recipe: ParameterRecipe | undefined = undefined;
 }
 
-/** An f32 leaf without memory; using its values throws a StateError that says what to do. */
+/** An f32 leaf without memory. Using its values throws a StateError that says what to do. */
 export function deferredParameter(device: Device, shape: Shape, recipe: ParameterRecipe): Tensor {
   const elementCount = shape.reduce((product, dim) => product * dim, 1);
   const storage = device.storage(elementCount, 'f32', 'parameter');
   storage.absentHint = HINT;
   const tensor = new DeferredParameter(storage, shape);
   tensor.recipe = recipe;
-  device.track(tensor); // its scope, or itself, is the holder from here on
+  device.track(tensor); // held by its scope or by itself from here on
   storage.release();
   return tensor;
 }
 
-/** The recipe of a parameter whose values were not made yet. */
+/** The recipe of a parameter whose values have not been made yet; undefined for others. */
 export function recipeOf(parameter: Tensor): ParameterRecipe | undefined {
   return parameter instanceof DeferredParameter ? parameter.recipe : undefined;
 }
 
 /**
- * Marks a parameter's values as made, wherever they are. Whoever made or replaced them calls it.
+ * Marks a parameter's values as made. Whatever made or replaced them, wherever they are, calls
+ * this.
  */
 export function dropRecipe(parameter: Tensor): void {
   if (parameter instanceof DeferredParameter && parameter.recipe !== undefined) {
@@ -69,8 +71,8 @@ export function dropRecipe(parameter: Tensor): void {
 }
 
 /**
- * Has a deferred parameter take `dtype` when its values are made, rounded from what its recipe
- * draws in f32.
+ * Gives a deferred parameter another dtype. When its values are made, the recipe draws them in f32
+ * and they are rounded.
  */
 export function castDeferred(parameter: Tensor, dtype: DType): void {
   const before = parameter.storage;
@@ -80,13 +82,10 @@ export function castDeferred(parameter: Tensor, dtype: DType): void {
   before.release();
 }
 
-/** Elements of f32 scratch on the way into 16 bits: 4 MiB. */
+/** How many f32 elements are drawn at once before they are rounded to 16 bits: 4 MiB of them. */
 const SCRATCH_ELEMENTS = 2 ** 20;
 
-/**
- * Queues what writes a recipe's elements from `start` on into all of `into`, a tensor of any float
- * dtype.
- */
+/** Fills `into`, a tensor of any float dtype, with a recipe's elements from `start` on. */
 export function drawInto(recipe: ParameterRecipe, into: Tensor, start: number): void {
   const { device } = into;
   if (into.dtype === 'f32') {
@@ -105,8 +104,8 @@ export function drawInto(recipe: ParameterRecipe, into: Tensor, start: number): 
 }
 
 /**
- * Makes the values of one deferred parameter, or of all of a module's; nothing for others, and for
- * those that sharding has taken over.
+ * Makes the values of a deferred parameter, or of all deferred parameters of a module. Parameters
+ * that have values and those that sharding has taken over stay as they are.
  */
 export function materialize(target: Module | Tensor): void {
   const parameters = isTensor(target) ? [target] : target.parameters();
@@ -123,7 +122,9 @@ export function materialize(target: Module | Tensor): void {
   }
 }
 
-/** Gives a deferred parameter memory without drawing values: the caller writes all of them. */
+/**
+ * Gives a deferred parameter memory without drawing values. The caller has to write all of them.
+ */
 export function fillDeferred(parameter: Tensor): void {
   if (recipeOf(parameter) === undefined || parameter.piece !== undefined) {
     return;

@@ -1,30 +1,34 @@
-// Frozen parameters whose values rest as bytes of another form, such as int8 with scales. A wrapper
-// of their module keeps, gathers and loads these bytes as they are, and decodes them for the time
-// of their use.
+// Frozen parameters whose values rest in another form, such as int8 with scales. A wrapper of their
+// module keeps, gathers and loads these bytes as they are, and decodes them only while they are
+// used.
 //
 // Note [encoded parameters]
-// No device has tensors of bytes: at rest they are u32 words, which devices copy without a look at
-// them. A decoder says where it runs. On the host it needs no kernels, and the decoded values go to
-// the device; on the device it gets the words there, and encodes kernels.
+// Devices have no tensors of bytes, so the bytes rest as u32 words, which devices copy without
+// interpreting them. A decoder says where it runs. On the host it needs no kernels, and the decoded
+// values go to the device. On the device it gets the words there and encodes kernels.
 
 import { type Device, type DType, type Shape, Tensor, type View } from '@shardweave/tensor-core';
 
 interface EncodingForm {
   /**
-   * The encoding in words, with all that a decoder must know: ranks and stores compare the text.
+   * The name of the encoding with everything that a decoder must know. Ranks and stores compare
+   * this text.
    */
   readonly format: string;
-  /** Bytes of the whole parameter. */
+  /** The bytes of the whole parameter. */
   readonly byteLength: number;
 }
 
-/** Makes f32 values from a parameter's bytes, which the caller keeps. */
+/** Makes f32 values from a parameter's bytes. The bytes remain the caller's. */
 export interface HostEncoding extends EncodingForm {
   readonly decodesOn: 'host';
   decode(bytes: Uint8Array, into: Float32Array): void | Promise<void>;
 }
 
-/** Encodes kernels that write a parameter's values, in `into`'s dtype, from its u32 words. */
+/**
+ * Encodes kernels that write a parameter's values into `into`, in the dtype of `into`, from its u32
+ * words.
+ */
 export interface DeviceEncoding extends EncodingForm {
   readonly decodesOn: 'device';
   decode(words: View, into: Tensor): void;
@@ -32,21 +36,21 @@ export interface DeviceEncoding extends EncodingForm {
 
 /**
  * How the bytes of a parameter become values: by a decoder on the host, or by one that encodes
- * kernels of the device (see Note [encoded parameters]).
+ * kernels on the device. See Note [encoded parameters].
  */
 export type ParameterEncoding = HostEncoding | DeviceEncoding;
 
-/**
- * What an encoded parameter is made of: how its bytes become values, and where the bytes come from.
- */
+/** Options of an encoded parameter: how its bytes become values, and where the bytes come from. */
 export interface EncodedParameterOptions {
   readonly encoding: ParameterEncoding;
   /**
-   * The dtype that wrappers take the values for: with f32 they compute in the dtype of the wrapper.
-   * Default f32.
+   * The dtype that the values count as. A wrapper treats f32 as it treats f32 parameters, and
+   * computes in its own dtype. Default f32.
    */
   readonly dtype?: DType;
-  /** Its bytes [start, start + length), asked for until a wrapper has them. */
+  /**
+   * Reads bytes [start, start + length) of the parameter. It is called until a wrapper has them.
+   */
   read(start: number, length: number): Uint8Array | Promise<Uint8Array>;
 }
 
@@ -56,7 +60,7 @@ class EncodedParameter extends Tensor {
 }
 
 /**
- * A frozen leaf without memory; using its values outside of a wrapper throws a StateError that says
+ * A frozen leaf without memory. Using its values outside of a wrapper throws a StateError that says
  * so.
  */
 export function encodedParameter(
@@ -70,30 +74,34 @@ export function encodedParameter(
   const tensor = new EncodedParameter(storage, shape);
   tensor.encoding = encoding;
   tensor.read = read;
-  device.track(tensor); // its scope, or itself, is the holder from here on
+  device.track(tensor); // held by its scope or by itself from here on
   storage.release();
   return tensor;
 }
 
-/** The encoding of a parameter; undefined where its values themselves rest. */
+/** The encoding of a parameter; undefined for one whose values themselves rest. */
 export function encodingOf(parameter: Tensor): ParameterEncoding | undefined {
   return parameter instanceof EncodedParameter ? parameter.encoding : undefined;
 }
 
 /**
- * The shape in which a parameter rests and is saved: its own, or that of an encoded one's words.
+ * The shape in which a parameter rests and is saved: that of its words if it is encoded, otherwise
+ * its own.
  */
 export function restShape(parameter: Tensor): Shape {
   const encoding = encodingOf(parameter);
   return encoding === undefined ? parameter.shape : [Math.ceil(encoding.byteLength / 4)];
 }
 
-/** How many elements of a parameter rest, which is what layouts are made of: words, or values. */
+/**
+ * The number of elements in which a parameter rests: words if it is encoded, otherwise values.
+ * Layouts count these.
+ */
 export function restSize(parameter: Tensor): number {
   return restShape(parameter).reduce((product, dim) => product * dim, 1);
 }
 
-/** Bytes of words [start, start + length) of an encoded parameter, from where it was made. */
+/** The bytes of words [start, start + length) of an encoded parameter, read from its source. */
 export async function readEncoded(
   parameter: Tensor,
   { start, length }: { readonly start: number; readonly length: number },
@@ -105,7 +113,7 @@ export async function readEncoded(
   return words;
 }
 
-/** Lets go of a parameter's own bytes: from here on a wrapper has them. */
+/** Releases a parameter's source of bytes. From here on a wrapper has them. */
 export function dropEncoded(parameter: Tensor): void {
   if (parameter instanceof EncodedParameter) {
     parameter.read = undefined;

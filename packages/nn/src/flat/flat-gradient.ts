@@ -1,11 +1,13 @@
-// The gradients of several leaves, added up in one storage during backward. The owner takes the
-// whole when it is complete. Where it goes then (to other ranks, a store, the optimizer) is not
+// Adds up the gradients of several leaves in one storage during backward. The owner takes the whole
+// when it is complete. Where the gradient then goes (to other ranks, a store, the optimizer) is not
 // known here.
 //
 // Note [a flat gradient's storage]
-// It comes into being with the first contribution of a backward. A first contribution is cast into
-// its place, or written there by the op itself; later ones are added. Pads hold zeros, for whole
-// flats are reduced and are in norms. With pads all is zeroed at the beginning; without, what no
+// The storage is made at the first contribution of a backward. A leaf's first contribution is cast
+// into the leaf's place, or the op itself has written it there; later contributions are added.
+// Padding holds zeros, because whole flats are reduced and whole flats enter norms. If the layout
+// has padding, the whole storage is zeroed at the beginning. If it has none, only the places of
+// leaves without a contribution are zeroed when the whole is taken, and mostly there are none.
 // leaf has contributed to is zeroed when the whole is taken, which mostly is nothing.
 
 import {
@@ -25,19 +27,19 @@ import type { FlatLayout } from './flat-layout.js';
 import { flatHomeOf } from './homes/flat-home.js';
 
 /**
- * What a FlatGradient is made of: the leaves with their places in the whole, and what its owner is
- * told while a backward runs.
+ * Options of a FlatGradient: the leaves with their places in the whole, and what its owner is told
+ * during backward.
  */
 export interface FlatGradientOptions {
   readonly device: Device;
   readonly layout: FlatLayout;
-  /** In the layout's order. */
+  /** The leaves, in the order of the layout. */
   readonly leaves: readonly Tensor[];
   /** The owner of its leaves, for code that finds the leaves in a module. */
   readonly owner?: object;
   /**
-   * In what dtype contributions add up, asked for the first one; undefined: no op may write one
-   * itself.
+   * The dtype in which contributions add up, asked for at the first one. With undefined no op may
+   * write a contribution itself.
    */
   dtype(): DType | undefined;
   /** The whole sum of earlier backwards, to which contributions are added. */
@@ -58,15 +60,17 @@ export class FlatGradient implements GradSink {
   readonly #options: FlatGradientOptions;
   readonly #offsetOf: ReadonlyMap<Tensor, number>;
   readonly #contributed = new Set<Tensor>();
-  /** Leaves whose place has values or will have them, those of #contributed included. */
+  /**
+   * Leaves whose place has values or is about to get them. Those of #contributed are among them.
+   */
   readonly #written = new Set<Tensor>();
-  /** Leaves whose gradient was taken, is part of their flat's, and was not cleared since. */
+  /** Leaves whose gradient was taken into their flat's gradient and has not been cleared since. */
   readonly #resting = new Set<Tensor>();
   readonly #hasPads: boolean;
   #whole: Storage | undefined;
   #pass: Pass | undefined;
   #expected = 0;
-  /** Whether places in the whole that nobody has written are zeros. */
+  /** Whether places in the whole that have not been written are zeros. */
   #isZeroed = false;
 
   constructor(options: FlatGradientOptions) {
@@ -84,8 +88,8 @@ export class FlatGradient implements GradSink {
   // ---- in backward -----------------------------------------------------------------------------
 
   /**
-   * Notes how many leaves will get a gradient in `pass`. Called once for it, at the latest by the
-   * first contribution.
+   * Counts how many leaves will get a gradient in `pass`. It is called once for each pass, at the
+   * latest by the first contribution.
    */
   beginPass(pass: Pass): void {
     if (this.#pass === pass) {
@@ -97,12 +101,14 @@ export class FlatGradient implements GradSink {
     this.#options.onPass?.(pass);
   }
 
-  /** Where an op may write a leaf's first contribution itself; undefined where it is converted. */
+  /**
+   * Where an op may write a leaf's first contribution itself; undefined where it must be converted.
+   */
   target(leaf: Tensor): Tensor | undefined {
     requireFloat(leaf);
     this.#resume();
     const dtype = this.#whole?.dtype ?? this.#options.dtype();
-    // Kernels write whole words: half of the last one may be a pad, which stays zero.
+    // Kernels write whole words, and half of the last word may be padding, which must stay zero.
     const isWhole = leaf.size > 0 && (leaf.size * byteSize(leaf.dtype)) % 4 === 0;
     if (dtype !== leaf.dtype || !isWhole || this.#written.has(leaf)) {
       return undefined;
@@ -118,7 +124,9 @@ export class FlatGradient implements GradSink {
     this.add(leaf, gradient);
   }
 
-  /** Adds one contribution of any float dtype: copied, unless an op has written it in place. */
+  /**
+   * Adds one contribution of any float dtype. It is copied, unless an op has written it in place.
+   */
   add(leaf: Tensor, gradient: Tensor): void {
     requireFloat(leaf);
     this.#resume();
@@ -147,22 +155,29 @@ export class FlatGradient implements GradSink {
     }
   }
 
-  /** Whether it holds a gradient of the leaf that nobody has taken yet. */
+  /** Whether there is a gradient of the leaf that has not been taken yet. */
   hasContributed(leaf: Tensor): boolean {
     return this.#contributed.has(leaf);
   }
 
-  /** Whether the flat's gradient includes one of this leaf; places of other leaves are zeros. */
+  /**
+   * Whether the flat's gradient includes one of this leaf. The places of other leaves are zeros.
+   */
   hasGradient(leaf: Tensor): boolean {
     return hasFlatGradient(flatOf(leaf)) && this.#restingLeaves().has(leaf);
   }
 
-  /** A gradient that somebody assigned to the flat, without a backward, counts for all leaves. */
+  /**
+   * If a flat has got a gradient by assignment and not by a backward, it counts as one of all
+   * leaves.
+   */
   #restingLeaves(): ReadonlySet<Tensor> {
     return this.#resting.size > 0 ? this.#resting : new Set(this.#options.leaves);
   }
 
-  /** A flat's gradient may be dropped by others than by `clear`, such as a failure. */
+  /**
+   * Forgets gradients of a flat that something other than `clear` has dropped, such as a failure.
+   */
   #forgetDropped(): void {
     const [first] = this.#resting;
     if (first !== undefined && !hasFlatGradient(flatOf(first))) {
@@ -173,10 +188,10 @@ export class FlatGradient implements GradSink {
   // ---- the whole -------------------------------------------------------------------------------
 
   /**
-   * Hands the whole over, complete: the caller releases it. Undefined where nothing was
+   * Returns the completed whole, which the caller has to release; undefined where nothing was
    * contributed.
-   * @param options.leaves those that have a gradient, zeros where nothing was contributed here.
-   * Default: those that were contributed to
+   * @param options.leaves the leaves that have a gradient, which is zeros where nothing was
+   * contributed here; default: those with a contribution
    */
   take(options: { readonly leaves?: Iterable<Tensor> } = {}): Storage | undefined {
     const whole = options.leaves === undefined ? this.#whole : this.#wholeOrBegin();
@@ -197,7 +212,10 @@ export class FlatGradient implements GradSink {
     return whole;
   }
 
-  /** Forgets leaves' gradients, those that nobody has taken and those in their flat's. */
+  /**
+   * Forgets the gradients of some leaves: those that have not been taken yet, and those in their
+   * flat's gradient.
+   */
   clear(leaves: readonly Tensor[]): void {
     this.#clearWhole(leaves.filter((leaf) => this.#contributed.delete(leaf)));
     const cleared = leaves.filter((leaf) => this.#resting.delete(leaf));
@@ -231,7 +249,7 @@ export class FlatGradient implements GradSink {
     }
   }
 
-  /** Drops what is not complete, after a failed backward. */
+  /** Drops an incomplete sum after a failed backward. */
   reset(): void {
     this.#whole?.release();
     this.#forget();
@@ -245,8 +263,8 @@ export class FlatGradient implements GradSink {
   }
 
   /**
-   * Goes on with what earlier backwards have left: the places of leaves without a gradient are
-   * zeros.
+   * Continues the sum that earlier backwards have left. In it the places of leaves without a
+   * gradient are zeros.
    */
   #resume(): void {
     const earlier = this.#whole === undefined ? this.#options.earlier?.() : undefined;
@@ -287,7 +305,7 @@ export class FlatGradient implements GradSink {
   }
 }
 
-/** @throws {StateError} for one whose values are not what rests */
+/** @throws {StateError} for a leaf whose values rest encoded */
 function requireFloat(leaf: Tensor): void {
   const encoding = encodingOf(leaf);
   if (encoding !== undefined) {

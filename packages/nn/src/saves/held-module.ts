@@ -59,7 +59,7 @@ function sourceInOrder(flat: Tensor): FlatSource {
 
 /** What a load accepts that does not match the module exactly. */
 export interface LoadOptions {
-  /** Refuse missing and unexpected names. Default true. */
+  /** Whether missing and unexpected names are an error. Default true. */
   readonly strict?: boolean | undefined;
   /** Whether a saved parameter or buffer belongs to another module. Default: none does. */
   isForeign?(name: string): boolean;

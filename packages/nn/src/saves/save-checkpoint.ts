@@ -1,5 +1,5 @@
-// A plain module, with its optimizer, into a save and back. What a wrapper has sharded or put into
-// a store is saved by that wrapper's own package, and loads here.
+// Saves a plain module with its optimizer, and loads it again. What a wrapper has sharded or put
+// into a store is saved by that wrapper's own package, but such saves load here too.
 
 import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
 import type { Module } from '../module.js';

@@ -1,5 +1,6 @@
 // Where a flat rests between steps when it is not on the device: in host memory, or on a disk. This
-// is the seam and the pipeline over it; StoredFlat implements the seam for fsdp and offload.
+// file has the seam and the pipeline that visits flats. StoredFlat implements the seam for fsdp and
+// offload.
 
 import type { Tensor, View } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
@@ -24,63 +25,64 @@ import type { RestingState, StateSignature } from './resting-state.js';
  * them, and visits see them.
  */
 export interface FlatHome {
-  /** Whether parameter and state rest there too, or the gradient alone. */
+  /** Whether parameter and state rest there too. Otherwise only the gradient does. */
   readonly holdsState: boolean;
   /** Whether a gradient waits for a step. */
   readonly hasGradient: boolean;
-  /** Changes with every addition to the gradient and every clearing. */
+  /**
+   * A number that changes whenever something is added to the gradient and whenever it is cleared.
+   */
   readonly gradientVersion: number;
-  /** Forgets the gradient; with `places` it is zeros there, and stays elsewhere. */
+  /** Forgets the gradient. With `places` it becomes zeros there and stays elsewhere. */
   clearGradient(places?: readonly FlatPlace[]): void;
   /**
-   * Clearings take effect only when the returned function is called: a step still needs the
+   * Delays clearings until the returned function is called, because a step still needs the
    * gradient.
    */
   holdGradient(): () => void;
   /**
-   * Resolves when it has its place in the store: awaited before state is read or written.
+   * Resolves when the flat has its place in the store. Await it before state is read or written.
    * @throws {OptimizerError} where only a call of the module can give it one
    */
   ready(): Promise<void>;
   /**
-   * The state that an optimizer keeps there: its own, or one at rest from an earlier process that
-   * nobody has taken over yet; a new one where there is none.
-   * @throws {OptimizerError} where the only ones at rest are those of other optimizers
+   * The state that an optimizer keeps there. It is the optimizer's own, or else one that an earlier
+   * process left and that no optimizer has taken over yet, or else a new one.
+   * @throws {OptimizerError} where all states at rest belong to other optimizers
    */
   stateOf(owner: object, signature: StateSignature): RestingState;
   /**
-   * Its owner steps no more; the state stays for another process, or until another optimizer's
-   * takes its place.
+   * Tells that the owner takes no more steps. The state stays for a later process, until the state
+   * of another optimizer takes its place.
    */
   leaveState(owner: object): void;
   /** Begins a visit of parameter, gradient and, where it rests here, the state. */
   start(state: RestingState | undefined, step: VisitStep): FlatVisit;
-  /** Begins a visit of the gradient alone, whole. */
+  /** Begins a visit of the whole gradient only. */
   startGradient(): FlatVisit;
-  /** Writes what the store refused. */
+  /** Writes values that the store refused before. */
   flush(): Promise<void>;
-  /** Bytes of the parameter at rest; the caller's. */
+  /** Reads bytes of the parameter at rest. The array belongs to the caller. */
   readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array>;
-  /** Keeps the parameter at rest as it is now; undefined where its store can't. */
+  /** Pins the parameter at rest as it is now; undefined where its store can't. */
   pinParameter(): Promise<PinnedBytes | undefined>;
   /**
-   * Replaces a part of the parameter at rest. The whole is written, so parts are best joined
-   * before.
+   * Replaces a part of the parameter at rest. The whole is written each time, so join parts before.
    */
   writeParameter(bytes: Uint8Array, byteOffset: number): Promise<void>;
-  /** What is under way with the flat that nothing else may come between; undefined at rest. */
+  /** The work that has the flat for itself at present; undefined at rest. */
   readonly occupant: string | undefined;
-  /** Names what is under way; the returned function ends it. See occupyHomes. */
+  /** Gives the flat to the named work. The returned function ends that. See occupyHomes. */
   occupy(by: string): () => void;
-  /** Homes that share it make one generation of a step. */
+  /** The steps of the store. Homes that share it commit a step together. */
   readonly steps: HomeSteps;
 }
 
-/** What a visit does to the state at rest. */
+/** What a visit does with the state at rest. */
 export interface VisitStep {
-  /** The tensors that it brings. */
+  /** The names of the tensors that it brings to the device. */
   readonly names: readonly string[];
-  /** What the state has seen afterwards. */
+  /** The runs of the state after the visit. */
   readonly runs: readonly StateRun[];
 }
 
@@ -92,13 +94,15 @@ export interface UnfinishedStep {
 /** The steps over all homes of one store, one at a time. See Note [steps over a store]. */
 export interface HomeSteps {
   /**
-   * Resolves when no step is under way. Steps that were left half-way are finished first, all but
+   * Resolves when no step is under way. Steps that failed half-way are finished first, except
    * `step`.
    */
   rest(step?: UnfinishedStep): Promise<void>;
   /** Whether `step` may begin. */
   isFree(step: UnfinishedStep): boolean;
-  /** Begins a step. The returned function ends it: whole, or half-way where it failed. */
+  /**
+   * Begins a step. The returned function ends it, and says whether it is whole or failed half-way.
+   */
   begin(step: UnfinishedStep): (isWhole: boolean) => void;
   /**
    * Makes what is stored the generation that a later process finds.
@@ -110,19 +114,19 @@ export interface HomeSteps {
 /** A run of a flat's elements on the device. */
 export interface FlatPart extends FlatPlace {
   /**
-   * Values in the flat's dtype. Undefined in a visit of the gradient alone, and where the parameter
-   * rests on the device.
+   * The parameter in the flat's dtype. It is undefined in a visit of the gradient only, and where
+   * the parameter rests on the device.
    */
   readonly param: View | undefined;
-  /** f32. */
+  /** The gradient, f32. */
   readonly grad: Tensor;
-  /** Tensors of the optimizer's state by name, f32, without those that rest on the device. */
+  /** Tensors of the optimizer's state by name, f32. Those that rest on the device are missing. */
   readonly state: ReadonlyMap<string, View>;
 }
 
 /** One stay of a flat on its device. */
 export interface FlatVisit {
-  /** Resolves when the host has the bytes. */
+  /** Resolves when the host has all bytes. */
   load(): Promise<void>;
   /**
    * Brings one part after the other to the device, calls `use` with it and frees it. Where the
@@ -130,11 +134,11 @@ export interface FlatVisit {
    * back.
    */
   run(use: (part: FlatPart) => void, options: { readonly isChanging: boolean }): Promise<void>;
-  /** Resolves when what was changed is at rest. */
+  /** Resolves when the changed values are at rest. */
   store(): Promise<void>;
-  /** Whether the new values are those of the home from here on, even if the store lacks them. */
+  /** Whether the new values count as the home's from here on, even if the store lacks them. */
   readonly isKept: boolean;
-  /** Ends the visit without a change: what rests stays as it is. */
+  /** Ends the visit without a change. What rests stays as it is. */
   drop(): void;
 }
 
@@ -162,8 +166,8 @@ export function flatHomeOf(flat: Tensor): FlatHome | undefined {
 /**
  * Takes the homes of `flats` for one piece of work, such as a step. The returned function gives
  * them back.
- * @throws {OptimizerError} where another piece of work, or a backward, is not done; none is taken
- * then
+ * @throws {OptimizerError} where another piece of work or a backward has not ended; no home is
+ * taken then
  */
 export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
   const homes = new Set<FlatHome>();
@@ -190,9 +194,9 @@ export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
 }
 
 /**
- * Brings flats to the device one after the other. While one is in use, up to `ahead` later ones
- * begin to come and as many earlier ones leave. The first failure ends it; those that were used
- * before still leave. Rejects when all is at rest.
+ * Brings flats to the device one after the other. While one is in use, up to `ahead` later ones are
+ * on their way to the device, and as many earlier ones on their way back. The first failure stops
+ * this; flats that were used before it are still stored. It rejects when all flats are at rest.
  */
 export async function visitFlats(turns: readonly FlatTurn[], ahead: number): Promise<void> {
   const started: FlatVisit[] = [];

@@ -1,10 +1,10 @@
-// Host buffers for bytes on their way, used again so that a step allocates none. A buffer is a span
-// of a larger block, cut where it fits best and joined with its neighbors when it comes back, so
-// that sizes of backward and those of the optimizer's step share the same memory. Before a block is
-// made, unused ones give way until all of them are no more bytes than were taken at once; only
-// where spans in use keep gaps between them are they more.
+// Host buffers for bytes on their way, which are reused so that a step allocates none. A buffer is
+// a span of a larger block. It is cut from where it fits best, and joined with its neighbors when
+// it comes back, so that the sizes of backward and of the optimizer's step share the same memory.
+// Before a block is made, unused blocks are released until all blocks together are no larger than
+// what was taken at once. They exceed that only where spans in use leave gaps between them.
 
-/** Offsets and sizes are multiples: views of any element type begin there. */
+/** Offsets and sizes are multiples of this, so that views of any element type can begin there. */
 const STEP_BYTES = 8;
 
 interface Span {
@@ -16,7 +16,7 @@ interface Block {
   readonly bytes: Uint8Array;
   /** Free spans in ascending order, which never touch: neighbors are joined. */
   gaps: readonly Span[];
-  /** How many sweeps there had been when it last came out of use. */
+  /** The number of sweeps when it last came out of use. */
   numSweeps: number;
 }
 
@@ -34,14 +34,12 @@ export class HostBuffers {
   #peakTakenBytes = 0;
   #numSweeps = 0;
   /**
-   * What all buffers are where nothing is kept: an array for each would make the collector run all
-   * the time.
+   * The buffer for everything in a dry run, where nothing is kept. An array for each use would keep
+   * the garbage collector busy.
    */
   #nowhere: Block | undefined;
 
-  /**
-   * With `isDry` nobody reads what is written into a buffer, and all buffers are the same bytes.
-   */
+  /** With `isDry` nobody reads what is written into a buffer, so all buffers are the same bytes. */
   constructor({ isDry = false }: { readonly isDry?: boolean | undefined } = {}) {
     this.#nowhere = isDry ? this.#blockOf(0) : undefined;
   }
@@ -88,8 +86,8 @@ export class HostBuffers {
   }
 
   /**
-   * One that was taken, once: given twice, it would have two users.
-   * @throws {Error} for any other, which is a fault of this program
+   * Gives a buffer back. It must be given back only once, since otherwise it would get two users.
+   * @throws {Error} for a buffer that was not taken, which is a fault of this program
    */
   give(bytes: Uint8Array): void {
     const { byteLength, byteOffset } = bytes;
@@ -113,7 +111,7 @@ export class HostBuffers {
     }
   }
 
-  /** Lets go of blocks that have lain unused since the sweep before the last. */
+  /** Releases blocks that have been unused since the sweep before the last. */
   sweep(): void {
     for (const block of this.#blocks) {
       if (isFree(block) && block.numSweeps < this.#numSweeps - 1) {
@@ -123,7 +121,10 @@ export class HostBuffers {
     this.#numSweeps += 1;
   }
 
-  /** The smallest that has room; of equal ones that of the latest block, so that others can go. */
+  /**
+   * The smallest free span that has room. Of equal ones it is that of the latest block, so that
+   * others can be released.
+   */
   #bestGap(size: number): { readonly block: Block; readonly gap: Span } | undefined {
     let best: { readonly block: Block; readonly gap: Span } | undefined;
     for (const block of this.#blocks) {
