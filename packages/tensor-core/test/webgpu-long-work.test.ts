@@ -89,9 +89,11 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
   });
 
   test('attention over 32,768 tokens, and over many rows', async () => {
-    for (const [batch, tokens] of [
-      [1, 32768],
-      [64, 1024],
+    // A head of 32,768 tokens is cut by its tiles, as if all were as long as the longest. Heads
+    // that are not cut count as what they compute, a little more than half.
+    for (const [batch, tokens, share] of [
+      [1, 32768, 1],
+      [64, 1024, 0.5],
     ] as const) {
       submits.length = 0;
       const [numHeads, dim] = [12, 64];
@@ -124,7 +126,7 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
       } as unknown as KernelCalls['attention'];
       backend.run('attention', forward);
       await backend.sync();
-      const flops = 4 * batch * numHeads * tokens ** 2 * dim;
+      const flops = share * 4 * batch * numHeads * tokens ** 2 * dim;
       expect(submits.filter((each) => each.length > 0).length).toBeGreaterThanOrEqual(
         Math.ceil(flops / MAX_FLOPS),
       );

@@ -22,8 +22,8 @@ export interface PlannedDispatch {
    */
   readonly flops: number | undefined;
   /**
-   * Bytes of the operands bound, each once; `written` are those of outputs, which some kernels
-   * read, too.
+   * Bytes of the operands, each once; `written` are those of outputs, which some kernels read,
+   * too.
    */
   readonly bytesRead: number;
   readonly bytesWritten: number;
@@ -80,8 +80,9 @@ function planned(kernel: Kernel, call: Dispatch, maxFlops: number): PlannedDispa
     call.views.reduce((sum, { dtype, size }, i) => {
       return sum + (kernel.bindings[i]!.access === access ? size * byteSize(dtype) : 0);
     }, 0);
-  const [bytesRead, bytesWritten] = [bytesOf('read'), bytesOf('read_write')];
-  const { grid, flops } = call;
+  const { grid, flops, moved } = call;
+  const bytesRead = moved?.read ?? bytesOf('read');
+  const bytesWritten = moved?.written ?? bytesOf('read_write');
   const estimate = flops ?? FLOPS_PER_BYTE * (bytesRead + bytesWritten);
   const isCut = kernel.isCuttable && estimate > maxFlops;
   const parts = isCut ? cutGrid(grid, estimate, maxFlops) : [{ grid, flops: estimate }];

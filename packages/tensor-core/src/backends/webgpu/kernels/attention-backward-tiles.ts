@@ -68,6 +68,14 @@ fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(num_workgroups) cou
   return { key, rows, build };
 }
 
+/**
+ * Whether the queries' kernel makes the sums of dOut * out, too, and keeps them in stats. Beside
+ * segments it would bind nine buffers, and a device may allow eight.
+ */
+export function sumsDelta({ hasSegments }: AttentionSpec): boolean {
+  return !hasSegments;
+}
+
 /** Gradients of queries: rows are queries, columns keys. */
 export function queriesKernel(spec: AttentionSpec): { readonly key: string; build(): Kernel } {
   const key = keyOf('attention queries', spec);
@@ -78,10 +86,13 @@ function buildQueries(label: string, spec: AttentionSpec): Kernel {
   const slices = new Slices(spec, { scoreSlices: 2 });
   const { dtype, isWide, tile } = spec;
   const { rows, threads } = slices;
+  const [stats, ...others] = attentionInputs(spec, ['stats', 'q', 'k', 'v', 'd_out']);
   return defineKernel({
     label,
     bindings: [
-      ...attentionInputs(spec, ['q', 'k', 'v', 'd_out', 'stats']),
+      ...others,
+      ...(sumsDelta(spec) ? [{ name: 'out', type: dtype, access: 'read', isWide } as const] : []),
+      { ...stats!, access: sumsDelta(spec) ? 'read_write' : 'read' },
       { name: 'dq', type: dtype, access: 'read_write', isWide },
     ],
     params: PARAMS,
@@ -90,8 +101,10 @@ function buildQueries(label: string, spec: AttentionSpec): Kernel {
     body: `${pairHelpers(spec)}
 ${blockHelpers(spec, 'queries')}
 ${slices.declarations(['q', 'k', 'd_out', 'v'], ['k'])}
+${sumsDelta(spec) ? `var<workgroup> deltas: array<array<f32, ${rows}>, ${tile.across}>;` : ''}
 ${queriesHead(threads, { across: tile.across, rows })}
   let stats_base = ((batch + P.first_batch) * P.heads + head) * P.queries;
+  ${sumsDelta(spec) ? deltasOf(spec, slices) : ''}
   ${slices.zeros('o', tile.quads)}
   ${keyBlocks(spec, slices)}
     ${slices.scores('s', QUERY_ROWS.q, KEY_COLUMNS.k)}
@@ -116,6 +129,35 @@ ${queriesHead(threads, { across: tile.across, rows })}
   })}
 }`,
   });
+}
+
+/**
+ * Sums dOut * out of the tile's rows into stats: the invocations along a row's columns have parts
+ * of its dimensions, the first one adds them up. What a workgroup has written to stats it may read
+ * behind the barriers.
+ */
+function deltasOf({ isWide, tile }: AttentionSpec, { rows, threads }: Slices): string {
+  const added = isWide
+    ? 'sum += dot(load4_d_out(at + 4u * d), load4_out(at + 4u * d));'
+    : 'sum = fma(load_d_out(at + d), load_out(at + d), sum);';
+  return `for (var r = y; r < ${rows}u; r += ${tile.down}u) {
+    var sum = 0.0;
+    if (row0 + r < P.queries) {
+      let at = out_base + (row0 + r) * P.heads * P.dim;
+      for (var d = x; d < P.dim${isWide ? ' / 4u' : ''}; d += ${tile.across}u) { ${added} }
+    }
+    deltas[x][r] = sum;
+  }
+  workgroupBarrier();
+  for (var r = lane; r < ${rows}u; r += ${threads}u) {
+    if (row0 + r < P.queries) {
+      var sum = 0.0;
+      for (var i = 0u; i < ${tile.across}u; i++) { sum += deltas[i][r]; }
+      store_stats(P.num_rows + stats_base + row0 + r, sum);
+    }
+  }
+  storageBarrier();
+  workgroupBarrier();`;
 }
 
 /**

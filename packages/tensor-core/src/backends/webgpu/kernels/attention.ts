@@ -1,6 +1,8 @@
 // Attention forward and backward: which tile, and which batches where operands exceed a binding.
-// Backward is three kernels: the sums of dOut * out, the queries' gradients, the keys' and values'.
-// CPU drivers have ways of their own; see attention-chunks.ts.
+// Backward is two kernels: the queries' gradients, with the sums of dOut * out, and then those of
+// keys and values. Beside documents the sums have a kernel of their own, for the queries' would
+// bind more buffers than every device allows. CPU drivers have ways of their own; see
+// attention-chunks.ts.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -8,12 +10,14 @@ import type { AttentionOperands } from '../../../kernel-calls/products.js';
 import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { type Grid, type Kernel, linearGrid } from '../kernel.js';
-import { deltaKernel, keysKernel, queriesKernel } from './attention-backward-tiles.js';
+import { deltaKernel, keysKernel, queriesKernel, sumsDelta } from './attention-backward-tiles.js';
+import type { RowSide } from './attention-block.js';
 import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';
 import { forwardKernel } from './attention-forward-tiles.js';
 import { maskGradient } from './attention-mask.js';
 import { type AttentionPart, pairParams, pairSpecOf } from './attention-pairs.js';
 import { type AttentionSpec, attentionTile } from './attention-tile.js';
+import { allPairs, computedPairs, operandBytes } from './attention-work.js';
 
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
@@ -27,10 +31,11 @@ export function attention(ctx: KernelContext, call: KernelCalls['attention']): v
   eachBatches(ctx, call, (part) => {
     run(ctx, forwardKernel(spec), part, {
       views: [...inputs(part, ['q', 'k', 'v']), part.call.out, part.call.stats],
-      rows: call.numQueries,
-      heads: call.numHeads,
+      side: 'queries',
       spec,
       products: 2,
+      read: ['q', 'k', 'v'],
+      written: ['out'],
     });
   });
 }
@@ -40,8 +45,8 @@ export function attentionBackward(
   call: KernelCalls['attentionBackward'],
 ): void {
   eachBatches(ctx, call, (part) => {
-    deltas(ctx, part);
     if (ctx.profile.isSoftware) {
+      deltas(ctx, part);
       backwardChunks(ctx, part);
     } else {
       backwardTiles(ctx, part);
@@ -78,12 +83,21 @@ function deltas(ctx: KernelContext, { call, first, count, numRows }: AttentionPa
 
 function backwardTiles(ctx: KernelContext, part: AttentionPart): void {
   const { call } = part;
-  const { dq, dk, dv, numHeads: heads, numQueries: queries, dim } = call;
+  const { out, stats, dq, dk, dv, numQueries: queries, dim } = call;
   const isShared = dk.buffer === dv.buffer;
-  const read = inputs(part, ['q', 'k', 'v', 'dOut', 'stats']);
+  const read = inputs(part, ['q', 'k', 'v', 'dOut']);
   const ofQueries = specOf(call, attentionTile(dim, { rows: queries, mostQuads: 2 }));
+  const takesOut = sumsDelta(ofQueries);
+  if (!takesOut) {
+    deltas(ctx, part);
+  }
   run(ctx, queriesKernel(ofQueries), part, {
-    ...{ views: [...read, dq], rows: queries, heads, spec: ofQueries, products: 3 },
+    views: [...read, ...(takesOut ? [out] : []), stats, dq],
+    side: 'queries',
+    spec: ofQueries,
+    products: 3,
+    read: ['q', 'k', 'v', 'dOut', ...(takesOut ? (['out'] as const) : [])],
+    written: ['dq'],
   });
   const start = Math.min(dk.byteOffset, dv.byteOffset);
   const both = {
@@ -96,11 +110,12 @@ function backwardTiles(ctx: KernelContext, part: AttentionPart): void {
     isShared,
   };
   run(ctx, keysKernel(spec), part, {
-    views: [...read, ...(isShared ? [both] : [dk, dv])],
-    rows: call.numKeys,
-    heads: call.numKvHeads,
+    views: [...inputs(part, ['q', 'k', 'v', 'dOut', 'stats']), ...(isShared ? [both] : [dk, dv])],
+    side: 'keys',
     spec,
     products: 4,
+    read: ['q', 'k', 'v', 'dOut'],
+    written: ['dk', 'dv'],
     ...(isShared
       ? {
           first: {
@@ -204,17 +219,25 @@ function run(
   { call, first, count, numRows }: AttentionPart,
   options: {
     readonly views: readonly View[];
-    readonly rows: number;
-    readonly heads: number;
+    readonly side: RowSide;
     readonly spec: AttentionSpec;
     /** Products of all pairs and dimensions that the kernel makes. */
     readonly products: number;
+    readonly read: Parameters<typeof operandBytes>[2];
+    readonly written: Parameters<typeof operandBytes>[2];
     readonly first?: { readonly dk: number; readonly dv: number };
   },
 ): void {
-  const { qStrides: q, kStrides: k, vStrides: v } = call;
-  const rowsOfTile = 8 * options.spec.tile.down;
-  const grid: Grid = [Math.ceil(options.rows / rowsOfTile), options.heads, count];
+  const { qStrides: q, kStrides: k, vStrides: v, numHeads, dim } = call;
+  const { side, spec, read, written } = options;
+  const [length, heads] =
+    side === 'queries' ? [call.numQueries, numHeads] : [call.numKeys, call.numKvHeads];
+  const tile = { rows: 8 * spec.tile.down, columns: 4 * spec.tile.across };
+  const grid: Grid = [Math.ceil(length / tile.rows), heads, count];
+  const flopsOf = (pairs: number) => 2 * options.products * count * numHeads * pairs * dim;
+  const flops = flopsOf(computedPairs(call, side, tile));
+  // A cut within a head takes its tiles for alike, and causal ones are not.
+  const isHeadCut = flops / (count * heads) > ctx.profile.maxFlops;
   ctx.dispatch(ctx.kernel(kernel.key, kernel.build), {
     params: {
       ...pairParams(call, { first, numRows }),
@@ -232,6 +255,10 @@ function run(
     },
     views: options.views,
     grid,
-    flops: 2 * options.products * count * call.numHeads * call.numQueries * call.numKeys * call.dim,
+    flops: isHeadCut ? flopsOf(allPairs(call, side, tile)) : flops,
+    moved: {
+      read: operandBytes(call, count, read),
+      written: operandBytes(call, count, written),
+    },
   });
 }
