@@ -80,7 +80,8 @@ function planned(kernel: Kernel, call: Dispatch, maxFlops: number): PlannedDispa
     call.views.reduce((sum, { dtype, size }, i) => {
       return sum + (kernel.bindings[i]!.access === access ? size * byteSize(dtype) : 0);
     }, 0);
-  const { grid, flops, moved } = call;
+  const { grid, flops } = call;
+  const moved = call.moved?.();
   const bytesRead = moved?.read ?? bytesOf('read');
   const bytesWritten = moved?.written ?? bytesOf('read_write');
   const estimate = flops ?? FLOPS_PER_BYTE * (bytesRead + bytesWritten);

@@ -27,7 +27,7 @@ export interface Dispatch {
    * The bytes that are read and written, each once, where views span others as well. Default: those
    * of the views. Only who counts asks for them.
    */
-  readonly moved?: { readonly read: number; readonly written: number };
+  moved?(): { readonly read: number; readonly written: number };
 }
 
 /** Dispatches a submit: 0.4 ms of encoding, so that the device starts while the host goes on. */

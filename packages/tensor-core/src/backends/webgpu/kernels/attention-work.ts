@@ -20,16 +20,16 @@ export function computedPairs(
   side: RowSide,
   { rows, columns }: TileSize,
 ): number {
-  const count = side === 'queries' ? call.numQueries : call.numKeys;
-  let pairs = 0;
+  const [count, most] =
+    side === 'queries' ? [call.numQueries, call.numKeys] : [call.numKeys, call.numQueries];
+  let blocks = 0;
   for (let first = 0; first < count; first += rows) {
-    const last = Math.min(first + rows, count) - 1;
-    const [start] = seenColumns(call, side, first);
-    const [, end] = seenColumns(call, side, last);
-    const from = Math.floor(start / columns) * columns;
-    pairs += rows * Math.ceil(Math.max(0, end - from) / columns) * columns;
+    const start = Math.min(Math.max(firstSeen(call, side, first), 0), most);
+    const behind = behindSeen(call, side, Math.min(first + rows, count) - 1);
+    const end = Math.min(Math.max(behind, 0), most);
+    blocks += Math.max(0, Math.ceil(end / columns) - Math.floor(start / columns));
   }
-  return pairs;
+  return blocks * rows * columns;
 }
 
 /** The pairs where every tile walks all blocks, which none takes more of. */
@@ -37,21 +37,30 @@ export function allPairs(call: AttentionOperands, side: RowSide, tile: TileSize)
   return computedPairs({ ...call, isCausal: false, window: 0 }, side, tile);
 }
 
-/** The columns [start, end) that positions let a row see; see pairHelpers. */
-function seenColumns(
-  { isCausal, window, queryOffset, numQueries, numKeys }: AttentionOperands,
+/** The first column that positions let a row see, which may be none of them; see pairHelpers. */
+function firstSeen(
+  { isCausal, window, queryOffset }: AttentionOperands,
   side: RowSide,
   row: number,
-): readonly [start: number, end: number] {
-  const isQuery = side === 'queries';
-  const at = isQuery ? row + queryOffset : row - queryOffset;
-  const count = isQuery ? numKeys : numQueries;
-  const before = window === 0 ? 0 : at - window + 1;
-  const behind = window === 0 ? count : at + window;
-  const start = isCausal && !isQuery ? at : before;
-  const end = isCausal && isQuery ? at + 1 : behind;
-  const clamp = (value: number) => Math.min(Math.max(value, 0), count);
-  return [clamp(start), clamp(end)];
+): number {
+  if (side === 'keys' && isCausal) {
+    return row - queryOffset;
+  }
+  const at = side === 'queries' ? row + queryOffset : row - queryOffset;
+  return window === 0 ? 0 : at - window + 1;
+}
+
+/** One more than the last column that positions let a row see. */
+function behindSeen(
+  { isCausal, window, queryOffset }: AttentionOperands,
+  side: RowSide,
+  row: number,
+): number {
+  if (side === 'queries' && isCausal) {
+    return row + queryOffset + 1;
+  }
+  const at = side === 'queries' ? row + queryOffset : row - queryOffset;
+  return window === 0 ? Number.POSITIVE_INFINITY : at + window;
 }
 
 type Operand = 'q' | 'k' | 'v' | 'out' | 'dOut' | 'dq' | 'dk' | 'dv';

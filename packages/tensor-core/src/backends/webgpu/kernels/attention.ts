@@ -256,9 +256,9 @@ function run(
     views: options.views,
     grid,
     flops: isHeadCut ? flopsOf(allPairs(call, side, tile)) : flops,
-    moved: {
+    moved: () => ({
       read: operandBytes(call, count, read),
       written: operandBytes(call, count, written),
-    },
+    }),
   });
 }
