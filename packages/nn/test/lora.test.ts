@@ -276,6 +276,12 @@ describe('what cannot be adapted', () => {
     const merge = (base: Map<string, ReturnType<typeof tensor>>) => () =>
       mergeAdapters(base, adapters, { device, scale: 1 });
     expect(merge(new Map())).toThrow(/expected a base model with 'x.weight'/);
+    const half = new Map([['x.lora_A.weight', tensor([2, 4])]]);
+    const base = new Map([['x.weight', tensor([3, 4])]]);
+    expect(() => mergeAdapters(base, half, { device, scale: 1 })).toThrow(StateDictError);
+    expect(() => mergeAdapters(base, half, { device, scale: 1 })).toThrow(
+      /expected both factors of 'x', got none named 'x.lora_B.weight'/,
+    );
     expect(merge(new Map([['x.weight', tensor([3, 5])]]))).toThrow(StateDictError);
     expect(merge(new Map([['x.weight', tensor([3, 4])]]))).not.toThrow();
     expect(merge(new Map([['x.weight', tensor([4, 3])]]))).toThrow(/\[3, 4\] in floats/);

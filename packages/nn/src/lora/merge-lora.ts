@@ -34,8 +34,8 @@ export interface MergeOptions {
  * @param base a model's tensors under the Hub's names
  * @param adapters both factors of each adapted layer, `X.lora_A.weight` [rank, in] and
  * `X.lora_B.weight` [out, rank]
- * @throws {StateDictError} for adapters of a layer that the base does not have, for shapes that do
- * not fit, and for a weight that is not f32, f16 or bf16
+ * @throws {StateDictError} for adapters of a layer that the base does not have, for one factor
+ * without the other, for shapes that do not fit, and for a weight that is not f32, f16 or bf16
  */
 export function mergeAdapters(
   base: ReadonlyMap<string, LazyTensor>,
@@ -53,7 +53,17 @@ export function mergeAdapters(
         { missing: [name] },
       );
     }
-    const factors = ['lora_A', 'lora_B'].map((factor) => adapters.get(`${path}.${factor}.weight`)!);
+    const factors = ['lora_A', 'lora_B'].map((factor) => {
+      const factorName = `${path}.${factor}.weight`;
+      const found = adapters.get(factorName);
+      if (found === undefined) {
+        throw new StateDictError(
+          `mergeAdapters: expected both factors of '${path}', got none named '${factorName}'. Is the adapters' file whole?`,
+          { missing: [factorName] },
+        );
+      }
+      return found;
+    });
     checkShapes(name, weight, { factors, fanInFanOut });
     merged.set(name, {
       dtype: weight.dtype,
