@@ -1,6 +1,7 @@
-// Walks the graph from a root by decreasing creation number, so that a node runs when all its
-// gradients are in. It knows beforehand how many gradients each leaf will get, and says when a
-// leaf's gradient is final: exactly once per backward.
+// The autograd engine. It walks the graph from a root in the order of decreasing creation numbers,
+// so that a node runs only after all nodes that use its outputs have delivered their gradients. It
+// counts beforehand how many gradients each leaf will get, and so can announce when a leaf's
+// gradient is final, exactly once per backward.
 
 import { isFloat } from '@shardweave/dtypes';
 import type { Device } from '../device.js';
@@ -13,16 +14,16 @@ import { type Edge, type GraphNode, releasedError } from './node.js';
 import { NodeQueue } from './node-queue.js';
 import { RunningPass, restoreAfter, settle, tellSinks } from './pass.js';
 
-/** The backward of one device. */
+/** Runs the backward passes of one device. */
 export class Engine {
   readonly #device: Device;
   #pass: RunningPass | undefined;
   /**
-   * Walks of nodes that are under way: one, and one more for each rule that runs a backward of its
-   * own.
+   * The number of walks under way: one for the backward itself, and one more for each rule that
+   * runs a backward of its own, as activation checkpointing does.
    */
   #numWalks = 0;
-  /** Nodes whose rules are under way, outermost first. */
+  /** The nodes whose rules are running, the outermost first. */
   readonly #rules: GraphNode[] = [];
 
   constructor(device: Device) {
@@ -70,7 +71,7 @@ export class Engine {
     } catch (error) {
       if (outer === undefined) {
         tellSinks(pass, error);
-        // What was started still ends before the error is seen.
+        // Hooks that have begun asynchronous work finish it before the caller sees the error.
         for (const promise of pass.promises) {
           await Promise.allSettled([promise]);
         }
@@ -98,7 +99,7 @@ export class Engine {
       countLeaves(root.node, pass);
       await this.#walkNodes(root, root.node, options, pass);
     } catch (error) {
-      // What was left of the graph can't be used again: some of it is gone.
+      // The nodes that ran have freed what they saved, so the rest of the graph is of no use.
       if (options.retainGraph !== true) {
         releaseGraph(root.node);
       }
@@ -106,7 +107,7 @@ export class Engine {
     }
   }
 
-  /** The gradient of the root, held once by the caller. */
+  /** The gradient that the walk starts from; the caller owns one hold on its storage. */
   #seed(root: Tensor, gradient: Tensor | undefined): Tensor {
     const { shape, dtype } = root;
     const seed =
@@ -143,7 +144,7 @@ export class Engine {
         }
       }
     } finally {
-      // Only after a failure is anything left.
+      // A walk that succeeds has consumed all gradients; one that failed may leave some.
       for (const slot of gradients.values()) {
         for (const left of slot) {
           left?.storage.release();
@@ -166,7 +167,10 @@ export class Engine {
     return results instanceof Promise ? results.finally(end) : results;
   }
 
-  /** One node in a scope of its own; what it hands on is retained by the slot it goes to. */
+  /**
+   * Runs one node in a scope of its own, which frees its temporary tensors. A gradient that it
+   * hands on outlives the scope because the slot that receives it retains its storage.
+   */
   async #runNode(
     node: GraphNode,
     incoming: readonly (Tensor | undefined)[],
@@ -191,7 +195,8 @@ export class Engine {
           slot[edge.index] = accumulate(slot[edge.index], gradient);
         }
       });
-      // Leaves last: one may adopt a gradient that no slot took.
+      // Leaves come last, because a leaf may adopt a gradient as its own only if no slot has
+      // retained it.
       node.edges.forEach((edge, i) => {
         if (edge?.leaf === undefined) {
           return;
@@ -245,7 +250,10 @@ function checkSeed(root: Tensor, gradient: Tensor | undefined): void {
   }
 }
 
-/** A rule's gradients have their inputs' shapes; kernels would read beyond their ends otherwise. */
+/**
+ * Throws unless each gradient that a rule returned has the shape of its input. A smaller one would
+ * make later kernels read beyond its end.
+ */
 function checkResults(node: GraphNode, results: readonly (Tensor | undefined)[]): void {
   node.edges.forEach((edge, i) => {
     const gradient = results[i];
@@ -281,7 +289,7 @@ function accumulate(sum: Tensor | undefined, gradient: Tensor): Tensor {
   return total;
 }
 
-/** Adds to the leaf's gradient, or hands it to the leaf's sink. */
+/** Adds a gradient to `leaf.grad`, or hands it to the leaf's sink where it has one. */
 function deliver(
   leaf: Tensor,
   gradient: Tensor,
@@ -298,7 +306,10 @@ function deliver(
   pass.arrived(leaf);
 }
 
-/** A gradient of the leaf's own: the tensor itself where nobody else has its bytes, else a copy. */
+/**
+ * Makes a gradient that belongs to the leaf: the tensor itself where nothing else uses its storage,
+ * else a copy.
+ */
 function adopt(leaf: Tensor, gradient: Tensor, options: { readonly isShared: boolean }): Tensor {
   const isOwn =
     !options.isShared && // a later input of the same node gets it too
@@ -313,7 +324,7 @@ function adopt(leaf: Tensor, gradient: Tensor, options: { readonly isShared: boo
   return own;
 }
 
-/** Frees what the nodes that `root` depends on have saved. */
+/** Releases `root` and all nodes that it depends on, which frees the tensors that they saved. */
 function releaseGraph(root: GraphNode): void {
   const seen = new Set<GraphNode>([root]);
   for (const node of seen) {

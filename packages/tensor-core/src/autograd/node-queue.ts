@@ -1,4 +1,4 @@
-// The order in which backward runs nodes: the latest made first.
+// The priority queue of backward: the node that was created last runs first.
 
 import type { GraphNode } from './node.js';
 

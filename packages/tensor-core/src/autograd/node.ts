@@ -1,4 +1,5 @@
-// One op in the graph: where its inputs came from, what it saved, and its backward rule.
+// A node of the autograd graph stands for one executed op: where its inputs came from, what it
+// saved, and its backward rule.
 
 import { GraphError } from '../errors.js';
 import type { Activation } from '../kernel-calls/products.js';
@@ -6,34 +7,35 @@ import type { Storage } from '../storage.js';
 import type { Shape, Tensor } from '../tensor.js';
 import type { Pass } from './pass.js';
 
-/** Where one input's gradient goes: an output of an earlier node, or a leaf. */
+/** Where the gradient of one input goes: to output `index` of an earlier node, or to a leaf. */
 export type Edge =
   | { readonly node: GraphNode; readonly index: number; readonly leaf?: undefined }
   | { readonly node?: undefined; readonly leaf: Tensor };
 
 /**
- * Gradients of the outputs (undefined where nothing used one) to gradients of the inputs (undefined
- * where `needs` is false or the gradient is zero). Runs without grad mode in a scope of its own.
+ * The backward rule of an op: it gets the gradients of the op's outputs (undefined for an output
+ * that nothing used) and returns those of its inputs, in order. An entry may be undefined where
+ * `needs` is false or the gradient is zero. The rule runs with grad mode off and in its own scope.
  */
 export type BackwardRule = (
   gradients: readonly (Tensor | undefined)[],
   needs: readonly boolean[],
 ) => readonly (Tensor | undefined)[] | Promise<readonly (Tensor | undefined)[]>;
 
-/** Awaited before the node's backward runs, once per firing. */
+/** A function that is called, and awaited, each time before the node's backward rule runs. */
 export type GradientHook = (pass: Pass) => void | Promise<void>;
 
 /**
- * Says that an op's first output is an activation of its input, such as y = gelu(x). Where one
- * product alone has y as its operand, its backward multiplies the gradient of y by gelu'(x) in the
- * kernel that makes it. That is the gradient of x already: the product hands it over as the
- * gradient of `through`, and the op passes it on.
+ * Marks a node whose first output is an activation of its input, such as y = gelu(x), so that
+ * backward can fuse the two. Where exactly one product uses y, the kernel that computes the
+ * gradient of y also multiplies it by gelu'(x). The result is already the gradient of x, so the
+ * product returns it as the gradient of `through`, and the activation's rule passes it on as it is.
  */
 export interface ActivationNote {
   readonly kind: Activation;
-  /** The op's second output, which is its input as it is. Holds nothing of the storage. */
+  /** The op's second output: its unchanged input, in the same storage, which it does not retain. */
   readonly through: Tensor;
-  /** How many products have y as their operand; if several, the op multiplies by the slope. */
+  /** How many products use y. Beyond one, the activation's own rule multiplies by the slope. */
   numProducts: number;
 }
 
@@ -90,7 +92,7 @@ export class GraphNode {
     return this.#rule === undefined;
   }
 
-  /** None once it is released: what it shows may be gone. */
+  /** Undefined once the node is released, since the storage it refers to may be gone. */
   get activation(): ActivationNote | undefined {
     return this.#activation;
   }

@@ -1,42 +1,53 @@
-// One backward: the leaves that it reaches, who takes their gradients, and what is to be done and
-// awaited at its end or after its failure.
+// The state of one backward pass: the leaves that it reaches, the sinks that take their gradients,
+// and the callbacks and promises that belong to its end or its failure.
 
 import type { Tensor } from '../tensor.js';
 
-/** One backward, inner ones of checkpointed segments included. */
+/** One backward pass, including the inner ones of checkpointed segments. */
 export interface Pass {
-  /** Leaves that get a gradient in this backward, known before its first kernel. */
+  /** The leaves that this backward reaches; they are known before its first kernel. */
   readonly reached: ReadonlySet<Tensor>;
-  /** Runs when all nodes and all promises handed to the engine are done, outermost pass only. */
+  /**
+   * Registers a callback for the end of the outermost backward, when all nodes have run and all
+   * promises handed to the engine are fulfilled. It is awaited.
+   */
   onEnd(callback: () => void | Promise<void>): void;
-  /** Runs instead when the backward fails, awaited before its error is seen; to restore states. */
+  /**
+   * Registers a callback that runs, to restore state, if the backward fails. It is awaited before
+   * the caller sees the error.
+   */
   onFailure(callback: (error: unknown) => void | Promise<void>): void;
 }
 
-/** Takes a leaf's gradients instead of `leaf.grad`: buckets, flat gradients. */
+/** Receives a leaf's gradients in place of `leaf.grad`; buckets and flat gradients are sinks. */
 export interface GradSink {
   /**
-   * Where an op may write a contribution, of the leaf's shape and dtype, in place of making a
-   * tensor: accept then gets this very tensor. Undefined where it has to be added to others, or
-   * converted.
+   * The tensor, of the leaf's shape and dtype, into which an op may write a contribution directly;
+   * `accept` then gets this very tensor. Undefined where a contribution has to be added to others
+   * or converted to another dtype.
    */
   target?(leaf: Tensor): Tensor | undefined;
-  /** A contribution. Valid until this returns; copy, or retain its storage. */
+  /**
+   * Takes one contribution. The gradient is valid only until this returns: the sink copies it, or
+   * retains its storage.
+   */
   accept(leaf: Tensor, gradient: Tensor, pass: Pass): void;
   /**
-   * The last contribution of this backward was accepted. A returned promise is awaited at the end.
+   * Called when the last contribution of this backward has arrived. A returned promise is awaited
+   * at the end of the backward.
    */
   final(leaf: Tensor, pass: Pass): void | Promise<void>;
   /**
-   * Gradients of some of its leaves are being zeroed: forgets what it holds of them, in their
-   * flat's `grad` too, where others' stay.
+   * Called when the gradients of some of its leaves are zeroed. The sink forgets what it holds for
+   * them, also within the flat gradient that they share with leaves whose gradients stay.
    */
   clear?(leaves: readonly Tensor[]): void;
-  /** Whether backward has left a leaf a gradient that its flat has and nobody has cleared. */
+  /** Whether the sink's flat holds a gradient of this leaf that nobody has cleared since. */
   hasGradient?(leaf: Tensor): boolean;
   /**
-   * A backward that reaches a leaf of this sink has failed, anywhere in its graph. Called once,
-   * before what is in flight is waited for, so that ranks that wait for this one can be told.
+   * Called once when a backward that reaches a leaf of this sink has failed, anywhere in its graph.
+   * The call comes before work in flight is awaited, so that the sink can tell ranks which wait for
+   * this one.
    */
   failed?(error: unknown, pass: Pass): void;
 }
@@ -63,7 +74,10 @@ export class RunningPass implements Pass {
     this.failureCallbacks.push(callback);
   }
 
-  /** Keeps a promise without leaving its rejection unobserved meanwhile. */
+  /**
+   * Keeps a promise to be awaited at the end. Its rejection is observed at once, since Node reports
+   * a rejection that nobody handles, and it stops the walk before the next node.
+   */
   hold(promise: Promise<void>): void {
     this.promises.push(promise);
     promise.catch((error: unknown) => {
@@ -76,7 +90,7 @@ export class RunningPass implements Pass {
     this.pending.set(leaf, (this.pending.get(leaf) ?? 0) + 1);
   }
 
-  /** One expected gradient of `leaf` has come. */
+  /** Counts one expected gradient of `leaf` as arrived, and announces the last one. */
   arrived(leaf: Tensor): void {
     const left = this.pending.get(leaf)! - 1;
     this.pending.set(leaf, left);
@@ -116,14 +130,14 @@ export function tellSinks(pass: RunningPass, error: unknown): void {
     try {
       sink?.failed?.(error, pass);
     } catch {
-      // The others must still be told.
+      // An error of one sink must not keep the others from being told.
     }
   }
 }
 
 /** Runs all failure callbacks; the backward's error is the one to see, not what they throw. */
 export async function restoreAfter(pass: RunningPass, error: unknown): Promise<void> {
-  // All begin before one is awaited, for one that waits for other ranks may wait for what another
-  // tells.
+  // All callbacks are started before any is awaited: one may wait for other ranks to answer what
+  // another callback sends.
   await Promise.allSettled(pass.failureCallbacks.map(async (callback) => callback(error)));
 }

@@ -1,4 +1,4 @@
-// Rows of a table by id.
+// The lookup of an embedding: rows of a table, chosen by integer ids.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import { ShapeError } from '../errors.js';
@@ -6,9 +6,11 @@ import type { Tensor } from '../tensor.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
 
 /**
- * table[ids]: ids of any shape (i32, u32), table [rows, cols] -> [...ids.shape, cols]. An id
- * outside the table gives zeros and no gradient. Tables larger than one binding are read by row
- * blocks.
+ * The rows of the table [rows, cols] that the ids (i32, u32, any shape) name, as a tensor
+ * [...ids.shape, cols]. An id outside the table gives a row of zeros and no gradient. A table may
+ * be larger than one binding of a GPU; it is then read in blocks of rows.
+ * @throws {ShapeError} when the table has not two axes
+ * @throws {DTypeError} when the table is no float tensor, or the ids are no integers
  */
 export function embedding(table: Tensor, ids: Tensor): Tensor {
   requireFloat('embedding', table);

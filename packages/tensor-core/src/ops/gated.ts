@@ -1,4 +1,5 @@
-// Gated linear units (Shazeer, 2020): an activation of one part times another part, as one kernel.
+// Gated linear units (Shazeer, 2020): the activation of a gate times a second operand, called up,
+// in one kernel.
 
 import { checkNames, checkOptions } from '../check-options.js';
 import { ShapeError } from '../errors.js';
@@ -10,19 +11,31 @@ import { isSameShape, requireFloat, requireSameDevice, shapeText } from './check
 
 /** Options of swiGlu and geGlu: where the second part comes from. */
 export interface GateOptions {
-  /** The second part, of the gate's shape. Absent: x [..., 2 * n] is both, the gate in front. */
+  /**
+   * The second operand, of the gate's shape. Where it is absent, x [..., 2 * n] holds both: the
+   * gate in the first half of the last axis, up in the second.
+   */
   readonly up?: Tensor;
 }
 
-/** silu(gate) * up, of two tensors or of the halves of one: [..., 2 * n] -> [..., n]. */
+/**
+ * silu(gate) * up. The gate is x, and up an option; or both are halves of x [..., 2 * n], and the
+ * result is [..., n].
+ * @throws {ShapeError} when the shapes of x and up differ, or the last axis of x alone is odd
+ * @throws {DTypeError} when an operand is no float tensor
+ */
 export function swiGlu(x: Tensor, options: GateOptions = {}): Tensor {
   checkNames('swiGlu', options, ['up']);
   return gate('swiGlu', x, { kind: 'silu', up: options.up });
 }
 
 /**
- * gelu(gate) * up, of two tensors or of the halves of one: [..., 2 * n] -> [..., n].
- * @param options.approximate 'none' (erf, the default) or 'tanh' (Gemma's)
+ * gelu(gate) * up. The gate is x, and up an option; or both are halves of x [..., 2 * n], and the
+ * result is [..., n].
+ * @param options.approximate 'none' for GELU by the error function (the default), or 'tanh' for its
+ * approximation by tanh, which Gemma uses
+ * @throws {ShapeError} when the shapes of x and up differ, or the last axis of x alone is odd
+ * @throws {DTypeError} when an operand is no float tensor
  */
 export function geGlu(
   x: Tensor,
@@ -83,11 +96,12 @@ function gate(
 }
 
 /**
- * The kernel's operands: views are made anew, for a storage may have been filled again meanwhile.
+ * The kernel's operands. Forward and backward each make the views for themselves, because a storage
+ * may have been freed and filled again in between, with another buffer.
  */
 function partsOf(x: Tensor, up: Tensor | undefined, cols: number) {
   if (up !== undefined) {
-    // The scalar's row is its one element.
+    // A tensor without axes counts as one row of one element.
     const rows = x.size / (x.rank === 0 ? 1 : cols);
     return { gate: x.view(), up: up.view(), rows, cols: x.rank === 0 ? 1 : cols, row: cols };
   }

@@ -1,8 +1,9 @@
-// Head and loss in one op: cross-entropy of x times weight^T, without the logits of all rows ever
-// lying in memory. Forward goes by chunks of rows, each with its whole row of logits. Backward
-// makes logits once more, by chunks of classes with all rows, so that a row of the weight's
-// gradient is one product, summed in f32 and stored once, whatever the chunks are. Beside a frozen
-// head there is no such row, and forward makes the input's gradient from the logits that it has.
+// The head of a language model and its loss as one op: the cross-entropy of x times weight^T,
+// computed in chunks so that the logits of all rows never lie in memory together. Forward takes
+// chunks of rows with all their classes. Backward computes the logits again in chunks of classes
+// with all their rows, because then each row of the weight's gradient comes from one product, is
+// summed in f32 and stored once, whatever the size of the chunks. A frozen weight has no gradient,
+// so forward computes the input's gradient at once, from the logits that it already holds.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkOptions, checkValue } from '../check-options.js';
@@ -21,56 +22,69 @@ import { type CrossEntropyOptions, reduceLosses, requireTargetWeights } from './
  * logits may exist at once.
  */
 export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
-  /** The head's, [classes, dim], as an embedding's table has it. */
+  /** The head's weight, [classes, dim]: the layout of an embedding's table. */
   readonly weight: Tensor;
   /**
-   * Most bytes of logits (f32) at once, but for one row of them in forward (64 rows where the
-   * weight is frozen) and 64 columns in backward, which there always are. Default 12 MiB, where the
-   * weight is frozen 48 MiB, on a GPU 256 MiB.
+   * The largest number of bytes that logits (f32) take at once. It is exceeded only where it does
+   * not suffice for the smallest chunk: one row in forward (64 rows where the weight is frozen),
+   * 64 classes of all rows in backward. The default is 256 MiB on a hardware GPU; elsewhere it is
+   * 12 MiB, or 48 MiB where the weight is frozen.
    */
   readonly chunkBytes?: number;
 }
 
 const TENSOR: OptionRule = { expected: 'a tensor', holds: isTensor };
-/** With an f32 sum and integers a row, still below 16 MiB for tens of thousands of rows. */
+/**
+ * The default where the weight is trained. Together with the loss, the log-sum-exp and the target
+ * of each row, all of the op's memory stays below 16 MiB for tens of thousands of rows.
+ */
 const CHUNK_BYTES = 12 * 2 ** 20;
 /**
- * A GPU reads x, and dx twice, again for each chunk: of 8,192 rows and GPT-2's classes, 7 times
- * rather than 158.
+ * The default on a hardware GPU. Backward reads x and dx as a whole for each chunk, so fewer and
+ * larger chunks save traffic: 8,192 rows and GPT-2's 50,257 classes are 7 chunks instead of 158.
  */
 const CHUNK_BYTES_GPU = 256 * 2 ** 20;
 /**
- * Beside a frozen head each chunk of rows has two products with the whole weight, which packs it
- * anew: of 49,152 classes 12 MiB are 64 rows, at two thirds of the rate of these 256.
+ * The default beside a frozen weight. Each chunk of rows needs two products with the whole weight,
+ * and each product packs the weight anew, which is worth it only for many rows: with 49,152
+ * classes, chunks of 12 MiB hold 64 rows and reach two thirds of the rate of these, which hold 256.
  */
 const CHUNK_BYTES_FROZEN = 48 * 2 ** 20;
 const F32_BYTES = 4;
-/** Classes of a chunk are a multiple, and never fewer: a tile of the products. */
+/** The number of classes in a chunk is a multiple of this, the width of a tile of the products. */
 const COLUMN_STEP = 64;
 /**
- * Rows of a chunk of them likewise. Beside a frozen head they are never fewer: a product of 20 rows
- * packs the whole weight at half the rate of one of 64.
+ * Where dx is summed by chunks of rows, their number is a multiple of this. Beside a frozen weight
+ * a chunk has at least so many rows: a product of 20 rows also packs the whole weight, and reaches
+ * half the rate of a product of 64.
  */
 const ROW_STEP = 64;
 /**
- * Rows of a large tile of a GPU's product. A longer chunk has whole ones: of 8,192 rows and GPT-2's
- * classes 1,280 where 1,335 fit, whose logits are two dispatches of 50 GFLOP instead of three.
+ * The rows of a large tile of a GPU's product. A chunk with more rows consists of whole tiles: of
+ * 8,192 rows with GPT-2's classes, 1,335 would fit and 1,280 are taken, so that their logits take
+ * two dispatches of 50 GFLOP instead of three.
  */
 const LARGE_TILE = 128;
 /**
- * Columns behind a chunk, of which nothing is read: rows of whole pages would share few lines of a
- * CPU's cache. Four keep rows at 16 bytes.
+ * Unused columns at the end of each row of a chunk. Without them a row could be a whole number of
+ * pages long, and a column's elements would compete for few lines of a CPU's cache. Four f32 keep
+ * the rows aligned to 16 bytes.
  */
 const SPARE_COLUMNS = 4;
 
 /**
- * crossEntropy of the logits x weight^T, in f32 whatever the dtypes are, x [..., dim], targets
- * [...] (i32, u32). An id that is no class is no target: it adds 0 to the sum and to the gradients.
- * Costs one more product than matmul and crossEntropy, where the weight's gradient is wanted and
- * the logits take more than half of chunkBytes, up to which they are kept for backward; in 16 bits,
- * dx is summed in an f32 tensor of its own, and where that would outweigh the logits by chunks of
- * rows, for another product. Where the weight is frozen it costs none, and an f32 dx lies in memory
- * from forward to backward.
+ * The cross-entropy of the logits x weight^T, with x [..., dim], targets [...] (i32, u32) and
+ * weight [classes, dim]. The logits are f32 whatever the dtypes of the operands are. A target that
+ * is not the id of a class is ignored: it adds 0 to the sum and to the gradients.
+ *
+ * Compared with matmul followed by crossEntropy, memory is saved for time. While the logits take at
+ * most half of chunkBytes, they are kept for backward and no product is added. Beyond that backward
+ * computes them again, which is one more product. Where x has 16 bits, its gradient is summed in a
+ * temporary f32 tensor; where that tensor would take more than two thirds of chunkBytes, the sum is
+ * made by chunks of rows, which is another product. Where the weight is frozen no product is added,
+ * but an f32 gradient of x lies in memory from forward to backward.
+ * @throws {ShapeError} when the shapes do not fit together
+ * @throws {DTypeError} when x or the weight is no float tensor, or the targets are no integers
  */
 export function linearCrossEntropy(
   x: Tensor,
@@ -118,7 +132,7 @@ interface Head {
   readonly x: Tensor;
   readonly weight: Tensor;
   readonly targets: Tensor;
-  /** The rows that are worked on: from `first` on. */
+  /** The range of rows to work on begins at row `first` and has `rows` rows. */
   readonly first: number;
   readonly rows: number;
   readonly classes: number;
@@ -165,9 +179,9 @@ function lossesOf(head: Head): Tensor {
 }
 
 /**
- * The losses where the weight is frozen. Each row of dx is made in forward as the gradient of a
- * loss that counts once, so backward has only to multiply it by what the loss counts. That number
- * may be a loss scale or a part of a mean, so dx waits in f32 whatever the dtype of x is.
+ * The losses where the weight is frozen. Forward computes each row of dx as if the gradient of its
+ * loss were 1, so backward has only to multiply the row by the actual gradient. That factor may be
+ * large (a loss scale) or small (one part of a mean), so dx is kept in f32 whatever the dtype of x.
  */
 function lossesBeforeFrozen(head: Head, { losses, lse }: Pick<LossesOfHead, 'losses' | 'lse'>) {
   const { x, rows, dim } = head;
@@ -201,7 +215,7 @@ function lossesBeforeFrozen(head: Head, { losses, lse }: Pick<LossesOfHead, 'los
   return losses;
 }
 
-/** Whether the logits and their gradient are small enough to lie in memory as a whole. */
+/** Whether all logits and their gradient fit into chunkBytes, so that backward can reuse them. */
 function keepsLogits({ x, rows, classes, chunkBytes }: Head): boolean {
   const isFit = 2 * F32_BYTES * rows * classes <= chunkBytes;
   return isFit && x.device.isGradEnabled;
@@ -210,9 +224,9 @@ function keepsLogits({ x, rows, classes, chunkBytes }: Head): boolean {
 interface LossesOfHead {
   readonly losses: Tensor;
   readonly lse: Tensor;
-  /** Gets all logits, [rows, classes]. */
+  /** Where present, receives all logits, [rows, classes]. */
   readonly kept: Tensor | undefined;
-  /** Gets the gradient of the sum of all losses, f32 [rows, dim]. */
+  /** Where present, receives the gradient of the sum of all losses, f32 [rows, dim]. */
   readonly dx?: Tensor | undefined;
 }
 
@@ -272,14 +286,14 @@ interface GradientsOfHead {
   readonly lse: Tensor;
   readonly kept: Tensor | undefined;
   readonly dLoss: Tensor;
-  /** f32, unless the classes are one chunk. */
+  /** f32 where several chunks of classes are added up in it, else of the dtype of x. */
   readonly dx: Tensor | undefined;
   readonly dWeight: Tensor | undefined;
 }
 
 /**
- * Whether the f32 sum of a 16-bit dx would weigh as much as the logits of a chunk. It is then made
- * by chunks of rows, apart from the weight's gradient, for one more product.
+ * Whether the temporary f32 sum of a 16-bit dx would take more than two thirds of chunkBytes. It is
+ * then made by chunks of rows, apart from the weight's gradient, which costs one more product.
  */
 function sumsApart({ x, rows, dim, chunkBytes, ...head }: Head): boolean {
   const isSummed =
@@ -287,7 +301,10 @@ function sumsApart({ x, rows, dim, chunkBytes, ...head }: Head): boolean {
   return isSummed && F32_BYTES * rows * dim > (chunkBytes / 3) * 2;
 }
 
-/** dx alone, by chunks of rows whose sums take a third of chunkBytes, and their logits the rest. */
+/**
+ * Computes dx alone, by chunks of rows: their f32 sums take a third of chunkBytes, their logits the
+ * rest.
+ */
 function fillByRows(head: Head, given: Omit<GradientsOfHead, 'dWeight'>): void {
   const { x, rows, dim, chunkBytes } = head;
   const { device } = x;
@@ -354,7 +371,7 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
   }
 }
 
-/** All of them, or a multiple of COLUMN_STEP that fits beside the spare ones. */
+/** The number of classes in a chunk: all that there are, or a multiple of COLUMN_STEP that fits. */
 function classesOfChunk({
   rows,
   classes,
@@ -379,7 +396,7 @@ interface Product {
   readonly transposeB?: boolean;
   readonly accumulate?: boolean;
   readonly epilogue?: Epilogue;
-  /** Default dense. */
+  /** Distance between rows of a, in elements; the default is that of dense rows of dim elements. */
   readonly aRow?: number;
   readonly outRow?: number;
 }

@@ -1,5 +1,5 @@
-// Matrix products: batched with broadcasting, operands read transposed without a copy, and the
-// affine map of a linear layer with its bias in the same kernel.
+// Matrix products: `matmul`, batched with broadcasting, and `linear`, whose bias, activation or
+// residual is part of the product's kernel. Operands can be read transposed without a copy.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkNames, checkValue } from '../check-options.js';
@@ -34,8 +34,11 @@ export interface MatmulOptions {
 }
 
 /**
- * a [..., m, k] times b [..., k, n] -> [..., m, n]; leading axes broadcast. f32 accumulation.
- * @throws {ShapeError} when the inner dimensions differ
+ * The matrix product of a [..., m, k] and b [..., k, n], which is [..., m, n]. Leading axes
+ * broadcast. Sums are made in f32; the result is f32 where the dtypes of a and b differ.
+ * @throws {ShapeError} when an operand has fewer than two axes, the inner dimensions differ, the
+ * leading axes do not broadcast, or the operands are of two devices
+ * @throws {DTypeError} when an operand is no float tensor
  * @example
  * ```ts
  * import { Device, matmul } from '@shardweave/tensor-core';
@@ -70,7 +73,7 @@ export function matmul(a: Tensor, b: Tensor, options: MatmulOptions = {}): Tenso
   const lead = broadcastShapes('matmul', a.shape.slice(0, -2), b.shape.slice(0, -2));
   const count = elementCountOf(lead);
   return a.device.scope(() => {
-    // Many rows times one matrix is one product.
+    // A batch of matrices times one shared matrix is a single product of all their rows.
     if (b.rank === 2 && a.rank > 2 && !transposeA) {
       const rows = count * m;
       const folded = product(reshape(a, [rows, ka]), b, {
@@ -100,11 +103,11 @@ const ABSENT: OptionRule = {
   holds: (value) => value === undefined,
 };
 
-/** What a linear map can end with, in the same kernel on a GPU: one of them. */
+/** What linear can apply to its result in the same kernel: an activation or a residual. */
 export interface LinearEnding {
-  /** A function of each element, last. */
+  /** A function that is applied to each element of x times weight plus bias. */
   readonly activation?: Activation | undefined;
-  /** Added last: of the result's shape, and of x's dtype. */
+  /** A tensor that is added to the result, of the result's shape and the dtype of x. */
   readonly residual?: Tensor | undefined;
 }
 
@@ -112,14 +115,18 @@ export interface LinearEnding {
 export interface LinearOptions extends LinearEnding {
   /** [in, out], or with transposeWeight [out, in] as PyTorch's Linear has it. */
   readonly weight: Tensor;
-  /** [out] */
+  /** A vector [out] that is added to each row. */
   readonly bias?: Tensor | undefined;
   readonly transposeWeight?: boolean;
 }
 
 /**
- * x [..., in] times weight plus bias -> [..., out]. Where x is an activation that this product
- * alone uses, its slope is part of the kernel that makes the gradient of x.
+ * The affine map of a linear layer: x [..., in] times weight plus bias, which is [..., out], in the
+ * dtype of x. Where x is the result of an activation and no other product uses it, the kernel that
+ * computes the gradient of x also multiplies it by the activation's derivative.
+ * @throws {ShapeError} when the shapes of x, weight, bias or residual do not fit together
+ * @throws {DTypeError} when an operand is no float tensor
+ * @throws {OptionError} for an unknown option, or an activation beside a residual
  */
 export function linear(x: Tensor, options: LinearOptions): Tensor {
   checkNames('linear', options, ['weight', 'bias', 'transposeWeight', 'activation', 'residual']);
@@ -169,7 +176,8 @@ export function linear(x: Tensor, options: LinearOptions): Tensor {
       ...(note === undefined ? [] : [note.through]),
     ],
     backward: ([dy], needs) => {
-      // Several products' gradients are added up before they are multiplied by the slope.
+      // Where several products use x, the sum of their gradients is multiplied by the activation's
+      // slope once, by the activation's own rule.
       const isSloped = note?.numProducts === 1;
       let dx: Tensor | undefined;
       if (needs[0]) {
@@ -184,7 +192,8 @@ export function linear(x: Tensor, options: LinearOptions): Tensor {
       }
       const dWeight = needs[1] ? gradientPlace(weight) : undefined;
       const dBias = bias !== undefined && needs[2] ? gradientPlace(bias) : undefined;
-      // The product with dy sums it, too, where there is one.
+      // The product that makes the weight's gradient reads all of dy, so it also sums the rows of
+      // dy for the bias. A kernel of its own sums them only where there is no such product.
       const isProduct = dWeight !== undefined && dWeight.size > 0 && m > 0;
       if (dBias !== undefined && !isProduct) {
         sumRowsInto(reshape(dy!, [m, n]), dBias);
@@ -229,7 +238,7 @@ interface Product {
   readonly transposeB: boolean;
 }
 
-/** Rank 2 x rank 2, or rank 3 x rank 3 of equal batch. */
+/** The recorded product of two matrices, or of two tensors [batch, ., .] of equal batch. */
 function product(a: Tensor, b: Tensor, spec: Product): Tensor {
   const { device } = a;
   const { transposeA, transposeB, m, n } = spec;
@@ -247,7 +256,7 @@ function product(a: Tensor, b: Tensor, spec: Product): Tensor {
       let da: Tensor | undefined;
       if (needs[0]) {
         da = device.empty(a.shape, { dtype: a.dtype });
-        // a = dy b^T, or stored transposed b dy^T.
+        // The gradient of a is dy b^T; where a is stored transposed, so is its gradient: b dy^T.
         if (!transposeA) {
           runMatmul(dy!, b, da, { m, n: k, k: n, transposeA: false, transposeB: !transposeB });
         } else {
@@ -269,7 +278,7 @@ function product(a: Tensor, b: Tensor, spec: Product): Tensor {
   return out;
 }
 
-/** Encodes one product; a, b and out are dense, with a batch axis in front or none. */
+/** Encodes one product; a, b and out are dense, each with one batch axis in front or none. */
 function runMatmul(
   a: Tensor,
   b: Tensor,

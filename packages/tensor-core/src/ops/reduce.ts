@@ -1,4 +1,4 @@
-// Sums, means and extrema over axes.
+// Sums, means, maxima and minima over axes. Each run of neighboring axes is one kernel.
 
 import type { DType } from '@shardweave/dtypes';
 import { checkNames } from '../check-options.js';
@@ -14,19 +14,36 @@ type ReduceKind = 'sum' | 'mean' | 'max' | 'min';
 
 /** Options of sum, mean, max and min: which axes are reduced, and whether they stay. */
 export interface ReduceOptions {
-  /** One axis or several, negative from the end. Default all. */
+  /** The axis or axes to reduce; negative ones count from the end. The default is all axes. */
   readonly axis?: number | readonly number[];
-  /** Keeps reduced axes with length 1. Default false. */
+  /** Whether reduced axes stay, with length 1, instead of being dropped. The default is false. */
   readonly keepDims?: boolean;
 }
 
-/** Sum over axes; f32 inside, in a fixed order. An empty sum is 0. */
+/**
+ * The sum over axes, of x's dtype. Floats are added in f32 and in a fixed order, so the same input
+ * gives the same bits; the result is rounded once. An empty sum is 0.
+ * @throws {DTypeError} when x is no float tensor
+ */
 export const sum = (x: Tensor, options?: ReduceOptions): Tensor => reduce('sum', x, options);
-/** Mean over axes. */
+/**
+ * The mean over axes, of x's dtype, computed in f32. An empty mean is NaN.
+ * @throws {DTypeError} when x is no float tensor
+ */
 export const mean = (x: Tensor, options?: ReduceOptions): Tensor => reduce('mean', x, options);
-/** Largest over axes; equal entries share the gradient. */
+/**
+ * The largest element over axes. Where several elements are equally large, each gets an equal part
+ * of the gradient.
+ * @throws {ShapeError} when a reduced axis is empty
+ * @throws {DTypeError} when x is no float tensor
+ */
 export const max = (x: Tensor, options?: ReduceOptions): Tensor => reduce('max', x, options);
-/** Smallest over axes; equal entries share the gradient. */
+/**
+ * The smallest element over axes. Where several elements are equally small, each gets an equal part
+ * of the gradient.
+ * @throws {ShapeError} when a reduced axis is empty
+ * @throws {DTypeError} when x is no float tensor
+ */
 export const min = (x: Tensor, options?: ReduceOptions): Tensor => reduce('min', x, options);
 
 function reduce(kind: ReduceKind, x: Tensor, options: ReduceOptions = {}): Tensor {
@@ -42,7 +59,8 @@ function reduce(kind: ReduceKind, x: Tensor, options: ReduceOptions = {}): Tenso
   const keptShape = x.shape.map((dim, i) => (axes.includes(i) ? 1 : dim));
   const outShape =
     options.keepDims === true ? keptShape : x.shape.filter((_, i) => !axes.includes(i));
-  // Runs of neighboring axes reduce in one kernel, the last run first; rounded once, at the end.
+  // Each run of neighboring axes takes one kernel, the last run first. Sums and means between the
+  // kernels stay in f32, so that only the final result is rounded to the dtype of x.
   return x.device.scope(() => {
     const reduced = runsOf(axes).reduceRight((input, run, i) => {
       const dtype = i === 0 || isExtremum ? x.dtype : 'f32';
@@ -52,7 +70,7 @@ function reduce(kind: ReduceKind, x: Tensor, options: ReduceOptions = {}): Tenso
   });
 }
 
-/** Reduces a run of axes to length 1 in one kernel. */
+/** Reduces a run of axes to length 1 by one kernel, and records its gradient. */
 function reduceRun(
   kind: ReduceKind,
   x: Tensor,

@@ -1,12 +1,21 @@
-// Softmax and its logarithm along the last axis.
+// Softmax and log-softmax along the last axis.
 
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
 import { requireFloat } from './checks.js';
 
-/** exp(x) over its sum along the last axis, stable for any finite x. */
+/**
+ * exp(x) divided by its sum along the last axis, of x's shape and dtype. Any finite x is safe: the
+ * exponentials do not overflow.
+ * @throws {ShapeError} when x has no axis
+ * @throws {DTypeError} when x is no float tensor
+ */
 export const softmax = (x: Tensor): Tensor => rowSoftmax(x, false);
-/** Logarithm of softmax along the last axis. */
+/**
+ * The logarithm of softmax along the last axis, of x's shape and dtype.
+ * @throws {ShapeError} when x has no axis
+ * @throws {DTypeError} when x is no float tensor
+ */
 export const logSoftmax = (x: Tensor): Tensor => rowSoftmax(x, true);
 
 function rowSoftmax(x: Tensor, isLog: boolean): Tensor {

@@ -1,13 +1,13 @@
-// The reduce kernel over axes, outside any graph, and the gradient of broadcasting, which is made
-// of it. Broadcasting and reducing are each other's gradients: what both need stands here, below
-// them.
+// Reduction over axes without a recorded gradient, and sumTo, the gradient of broadcasting. They
+// have a file of their own because broadcasting and reducing are each other's gradients: shape.ts
+// and reduce.ts both import this file, and neither needs the other for it.
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../kernel-calls/kernel-calls.js';
 import { elementCountOf, type Shape, type Tensor } from '../tensor.js';
 import { isSameShape } from './checks.js';
 
-/** Neighboring axes, both ends inclusive. */
+/** A run of neighboring axes, both ends inclusive: [1, 2] is the second and the third axis. */
 export type AxisRun = readonly [first: number, last: number];
 
 /**
@@ -31,13 +31,16 @@ export function sumTo(x: Tensor, shape: Shape): Tensor {
   );
 }
 
-/** A result of `x` reduced over `run`: those axes have length 1. */
+/** An empty tensor for `x` reduced over `run`: x's shape, with those axes of length 1. */
 export function emptyFor(x: Tensor, [first, last]: AxisRun, dtype: DType): Tensor {
   const shape = x.shape.map((size, i) => (i >= first && i <= last ? 1 : size));
   return x.device.empty(shape, { dtype });
 }
 
-/** The extents of x before a run of axes, of the run, and after it. */
+/**
+ * The element counts of the axes before a run, within it, and after it: for x of shape [2, 3, 4, 5]
+ * and the run [1, 2] they are 2, 12 and 5.
+ */
 export function extentsOf(x: Tensor, [first, last]: AxisRun) {
   return {
     outer: elementCountOf(x.shape.slice(0, first)),
@@ -63,7 +66,7 @@ export function runReduce(
   }
 }
 
-/** `[0, 1, 3]` as the runs `[0, 1]` and `[3, 3]`. */
+/** Groups ascending axes into runs of neighbors: `[0, 1, 3]` gives `[0, 1]` and `[3, 3]`. */
 export function runsOf(axes: readonly number[]): AxisRun[] {
   const runs: [number, number][] = [];
   for (const axis of axes) {
