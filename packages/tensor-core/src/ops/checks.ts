@@ -1,4 +1,5 @@
-// Checks that several op families share; each throws with the op's name and what came.
+// Checks of operands that several families of ops share, and the arithmetic of shapes and strides.
+// Each check throws an error that names the op and describes the operand that it got.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError, LimitError, ShapeError } from '../errors.js';
@@ -40,7 +41,10 @@ export function requireSameDevice(op: string, ...tensors: readonly Tensor[]): vo
   }
 }
 
-/** The rows that a norm takes: x [..., cols], and parameters [cols] of any float dtype. */
+/**
+ * Checks the operands of a norm, x [..., cols] and parameters [cols] of any float dtype, and
+ * returns how many rows and columns x has.
+ */
 export function requireNormRows(
   op: string,
   x: Tensor,
@@ -64,7 +68,7 @@ export function requireNormRows(
   return { rows: x.size / cols, cols };
 }
 
-/** Two tensors that a kernel adds as they lie. */
+/** Checks that a kernel can add two float tensors without broadcasting: one shape and one dtype. */
 export function requireSummands(op: string, x: Tensor, residual: Tensor): void {
   requireFloat(op, x, residual);
   requireSameDevice(op, x, residual);
@@ -80,7 +84,7 @@ export function requireSummands(op: string, x: Tensor, residual: Tensor): void {
   }
 }
 
-/** The dtype of what two operands make: theirs, or f32 of two floats. */
+/** The dtype of a binary op's result: that of both operands, or f32 for two different floats. */
 export function commonDType(op: string, a: Tensor, b: Tensor): DType {
   if (a.dtype === b.dtype) {
     if (!isFloat(a.dtype) && (op === 'div' || op === 'pow')) {
@@ -96,7 +100,7 @@ export function commonDType(op: string, a: Tensor, b: Tensor): DType {
   return 'f32';
 }
 
-/** For kernels that bind their operands whole. */
+/** Throws a LimitError for operands beyond one binding; for kernels that cannot split theirs. */
 export function requireBindable(op: string, ...tensors: readonly Tensor[]): void {
   for (const tensor of tensors) {
     const { maxViewBytes } = tensor.device.backend.info.limits;
@@ -111,7 +115,7 @@ export function requireBindable(op: string, ...tensors: readonly Tensor[]): void
   }
 }
 
-/** An axis counted from the front; negative ones count from the end. */
+/** Resolves an axis that may count from the end: axis -1 of a tensor with 3 axes is 2. */
 export function resolveAxis(op: string, axis: number, rank: number): number {
   const resolved = axis < 0 ? axis + rank : axis;
   if (!Number.isInteger(axis) || resolved < 0 || resolved >= rank) {
@@ -124,7 +128,7 @@ export function resolveAxis(op: string, axis: number, rank: number): number {
   return resolved;
 }
 
-/** Row-major strides of a dense shape, in elements. */
+/** Row-major strides of a dense shape, in elements: those of [2, 3, 4] are [12, 4, 1]. */
 export function denseStrides(shape: Shape): number[] {
   const strides = new Array<number>(shape.length);
   let stride = 1;
@@ -136,8 +140,8 @@ export function denseStrides(shape: Shape): number[] {
 }
 
 /**
- * The shape two shapes broadcast to, by NumPy's rules.
- * @throws {ShapeError} when they don't.
+ * The shape to which two shapes broadcast, by NumPy's rules: [2, 1] and [3] give [2, 3].
+ * @throws {ShapeError} when two lengths of an axis differ and neither is 1
  */
 export function broadcastShapes(op: string, a: Shape, b: Shape): number[] {
   const rank = Math.max(a.length, b.length);
@@ -155,12 +159,13 @@ export function broadcastShapes(op: string, a: Shape, b: Shape): number[] {
   return out;
 }
 
-/** Most axes a strided kernel walks; see backend.ts. */
+/** The largest number of axes that a strided kernel walks; the seam in backend.ts fixes it. */
 const MAX_WALK_RANK = 6;
 
 /**
- * The same walk over fewer axes: drops those of length 1 and merges neighbors that every operand
- * steps through evenly. At least one axis is left.
+ * Describes the same walk by fewer axes: axes of length 1 are dropped, and two neighbors are merged
+ * where every operand steps through both evenly. The dense shape [2, 3, 4] with strides [12, 4, 1]
+ * becomes [24] with [1]. At least one axis is left.
  */
 export function collapseAxes(
   shape: Shape,
@@ -187,7 +192,10 @@ export function collapseAxes(
   return walk.length > 0 ? [walk, steps] : [[1], strides.map(() => [0])];
 }
 
-/** @throws {ShapeError} for a walk over more axes than kernels take. */
+/**
+ * Checks that kernels can walk the collapsed shape `walk`; `shapes` are what the error names.
+ * @throws {ShapeError} for more than MAX_WALK_RANK axes
+ */
 export function requireWalkable(op: string, walk: Shape, ...shapes: readonly Shape[]): void {
   if (walk.length <= MAX_WALK_RANK) {
     return;
@@ -197,7 +205,7 @@ export function requireWalkable(op: string, walk: Shape, ...shapes: readonly Sha
   );
 }
 
-/** Strides that read `shape` as if it were `target`: 0 along broadcast axes. */
+/** Strides that read `shape` as if it were `target`, which are 0 along broadcast axes. */
 export function broadcastStrides(shape: Shape, target: Shape): number[] {
   const dense = denseStrides(shape);
   const lead = target.length - shape.length;

@@ -1,5 +1,5 @@
-// Comparisons, whose masks are u32 of ones and zeros (there is no one-byte dtype), and choosing by
-// one.
+// Comparisons, and `where`, which chooses elements by their result. A mask is a u32 tensor of ones
+// and zeros, because there is no dtype of one byte.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError } from '../errors.js';
@@ -18,23 +18,27 @@ import {
 } from './checks.js';
 import { sumTo } from './sum-to.js';
 
-/** 1 where a = b, as u32; broadcast. NaN equals nothing. */
+/**
+ * A u32 mask that is 1 where a = b, with broadcasting. NaN equals nothing, itself included.
+ * @throws {ShapeError} when the shapes do not broadcast
+ * @throws {DTypeError} for an integer tensor beside one of another dtype
+ */
 export const eq = (a: Tensor, b: Tensor | number): Tensor => compare('eq', a, b);
-/** 1 where a differs from b. */
+/** A u32 mask that is 1 where a differs from b, with operands as in `eq`. */
 export const ne = (a: Tensor, b: Tensor | number): Tensor => compare('ne', a, b);
-/** 1 where a < b. */
+/** A u32 mask that is 1 where a < b, with operands as in `eq`. */
 export const lt = (a: Tensor, b: Tensor | number): Tensor => compare('lt', a, b);
-/** 1 where a <= b. */
+/** A u32 mask that is 1 where a <= b, with operands as in `eq`. */
 export const le = (a: Tensor, b: Tensor | number): Tensor => compare('le', a, b);
-/** 1 where a > b. */
+/** A u32 mask that is 1 where a > b, with operands as in `eq`. */
 export const gt = (a: Tensor, b: Tensor | number): Tensor => compare('gt', a, b);
-/** 1 where a >= b. */
+/** A u32 mask that is 1 where a >= b, with operands as in `eq`. */
 export const ge = (a: Tensor, b: Tensor | number): Tensor => compare('ge', a, b);
 
 function compare(kind: CompareKind, a: Tensor, b: Tensor | number): Tensor {
   const { device } = a;
   return device.scope(() => {
-    // A number stays f32 beside 16 bits: rounded to them it would be another bound.
+    // A number stays f32 beside a 16-bit tensor, since rounding it would move the bound.
     const other =
       typeof b === 'number' ? scalar(kind, b, a, isFloat(a.dtype) ? 'f32' : a.dtype) : b;
     requireSameDevice(kind, a, other);
@@ -58,9 +62,9 @@ function compare(kind: CompareKind, a: Tensor, b: Tensor | number): Tensor {
 }
 
 /**
- * a where the condition is not 0, b elsewhere; all three broadcast. What is not chosen gets no
- * gradient, and a NaN in it does no harm.
- * @param condition i32 or u32, as comparisons give it
+ * The elements of a where the condition is not 0, those of b elsewhere; all three broadcast. An
+ * element that is not chosen gets no gradient, and it may be NaN without any effect.
+ * @param condition i32 or u32, such as the mask of a comparison
  */
 export function where(condition: Tensor, a: Tensor | number, b: Tensor | number): Tensor {
   requireInteger('where', condition);
@@ -96,7 +100,7 @@ export function where(condition: Tensor, a: Tensor | number, b: Tensor | number)
   });
 }
 
-/** dy where the operand was chosen, summed over the axes along which it was broadcast. */
+/** An operand's gradient: dy where it was chosen, summed over the axes that were broadcast. */
 function chosen(
   dy: Tensor,
   condition: Tensor,
@@ -124,7 +128,7 @@ function runWhere(condition: Tensor, a: Tensor, b: Tensor, out: Tensor): void {
   });
 }
 
-/** The shortest walk over `out` that reads the operands as broadcast. */
+/** The walk over `out` with the fewest axes that reads the operands as broadcast to its shape. */
 function walkOf(op: string, operands: readonly Tensor[], out: Tensor): [Shape, number[][]] {
   const strides = operands.map(({ shape }) => broadcastStrides(shape, out.shape));
   const walk = collapseAxes(out.shape, strides);

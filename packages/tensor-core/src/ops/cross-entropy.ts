@@ -1,4 +1,4 @@
-// Cross-entropy of logits against class ids, fused with its log-softmax.
+// Cross-entropy of logits against class ids, in one kernel with the log-softmax.
 
 import { checkOptions } from '../check-options.js';
 import { ShapeError } from '../errors.js';
@@ -19,19 +19,24 @@ import { mean, sum } from './reduce.js';
  * counts.
  */
 export interface CrossEntropyOptions {
-  /** 'mean' over all targets, 'sum', or 'none', which keeps the targets' shape. Default 'mean'. */
+  /**
+   * How losses are combined: 'mean' over all targets (the default; ignored ones count in the
+   * divisor, too), 'sum', or 'none', which returns one loss per target in the targets' shape.
+   */
   readonly reduction?: 'mean' | 'sum' | 'none';
   /**
-   * What each target's loss is multiplied by: floats of the targets' shape. A mean still divides by
-   * the number of targets. Default 1 for all.
+   * The factor of each target's loss, floats of the targets' shape. A mean still divides by the
+   * number of targets, not by the sum of the weights. By default every factor is 1.
    */
   readonly weights?: Tensor;
 }
 
 /**
- * -log softmax(logits)[target], always f32: logits [..., classes], targets [...] (i32, u32). An id
- * that is no class, such as -100, is no target: its loss and its gradients are 0 whatever its
- * logits are.
+ * The cross-entropy -log softmax(logits)[target] of logits [..., classes] and targets [...] (i32,
+ * u32), always f32. A target that is not the id of a class, such as -100, is ignored: its loss and
+ * its gradients are 0 whatever its logits are.
+ * @throws {ShapeError} unless there is one target per row of logits, and one weight per target
+ * @throws {DTypeError} when logits or weights are no floats, or targets are no integers
  */
 export function crossEntropy(
   logits: Tensor,
@@ -77,7 +82,7 @@ export function requireTargetWeights(
   }
 }
 
-/** Weighted and reduced, from one loss per target. */
+/** Multiplies one loss per target by its weight, and reduces the products. */
 export function reduceLosses(
   each: Tensor,
   options: {

@@ -1,12 +1,12 @@
-// Dropout by a counter-based generator: the mask is a function of the device's random key and the
-// element's place in the global batch. Nothing is saved for backward; the mask is made again.
+// Dropout by a counter-based random generator. The mask is a function of the device's random key
+// and of the element's place in the global batch, so backward computes it again and saves nothing.
 
 import { ShapeError } from '../errors.js';
 import type { RandomKey } from '../random.js';
 import type { Tensor } from '../tensor.js';
 import { requireFloat, shapeText } from './checks.js';
 
-/** Which elements a dropout keeps: a key, and the counter of the tensor's first element. */
+/** What determines a dropout's mask: p, a key, and the counter of the tensor's first element. */
 export interface DropoutMask {
   readonly p: number;
   readonly key: RandomKey;
@@ -14,8 +14,9 @@ export interface DropoutMask {
 }
 
 /**
- * Zeroes elements with probability p and scales the others by 1 / (1 - p). The first axis counts
- * rows of the batch: device.random.begin says which global row the first one is.
+ * Zeroes each element with probability p and scales the others by 1 / (1 - p). The first axis is
+ * the batch's; device.random.begin sets the global number of its first row, so that ranks which
+ * share a batch draw different parts of one mask. For p = 0 the result is x itself.
  * @throws {ShapeError} unless 0 <= p < 1
  */
 export function dropout(x: Tensor, p: number): Tensor {
@@ -43,7 +44,7 @@ export function nextMask(
   return { p, key: random.nextMaskKey(), counterOffset: random.rowOffset * rowElements };
 }
 
-/** x with the mask applied; differentiable. */
+/** Applies the mask to x, and records the gradient, which is the same mask applied to dy. */
 export function applyMask(x: Tensor, mask: DropoutMask): Tensor {
   const { device } = x;
   const out = device.empty(x.shape, { dtype: x.dtype });

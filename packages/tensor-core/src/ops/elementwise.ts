@@ -1,4 +1,4 @@
-// Functions of each element: one operand, two with broadcasting, or one and a number.
+// Elementwise functions: of one tensor, of two with broadcasting, or of a tensor and a number.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { checkOptions } from '../check-options.js';
@@ -18,7 +18,10 @@ import {
 } from './checks.js';
 import { sumTo } from './sum-to.js';
 
-/** -x. */
+/**
+ * -x, of floats.
+ * @throws {DTypeError} for integers
+ */
 export function neg(x: Tensor): Tensor {
   requireFloat('neg', x);
   const out = runUnary('neg', x);
@@ -31,28 +34,40 @@ export function neg(x: Tensor): Tensor {
   });
   return out;
 }
-/** |x|; its gradient at 0 is 0. */
+/**
+ * The absolute value, of floats; its gradient at 0 is 0.
+ * @throws {DTypeError} for integers
+ */
 export const abs = (x: Tensor): Tensor => unary('abs', x);
 /**
  * e^x, of floats; f32 overflows to infinity above about 88.7.
  * @throws {DTypeError} for integers
  */
 export const exp = (x: Tensor): Tensor => unary('exp', x);
-/** Natural logarithm. */
+/**
+ * The natural logarithm, of floats.
+ * @throws {DTypeError} for integers
+ */
 export const log = (x: Tensor): Tensor => unary('log', x);
 /**
  * The square root, of floats; NaN below 0.
  * @throws {DTypeError} for integers
  */
 export const sqrt = (x: Tensor): Tensor => unary('sqrt', x);
-/** 1 / sqrt(x). */
+/**
+ * 1 / sqrt(x), of floats.
+ * @throws {DTypeError} for integers
+ */
 export const rsqrt = (x: Tensor): Tensor => unary('rsqrt', x);
 /**
  * x * x, of floats.
  * @throws {DTypeError} for integers
  */
 export const square = (x: Tensor): Tensor => unary('square', x);
-/** 1 / x. */
+/**
+ * 1 / x, of floats.
+ * @throws {DTypeError} for integers
+ */
 export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
 /**
  * The hyperbolic tangent, of floats.
@@ -64,19 +79,34 @@ export const tanh = (x: Tensor): Tensor => unary('tanh', x);
  * @throws {DTypeError} for integers
  */
 export const sigmoid = (x: Tensor): Tensor => unary('sigmoid', x);
-/** The sine of x in radians, however large x is. */
+/**
+ * The sine of x in radians, of floats, however large x is.
+ * @throws {DTypeError} for integers
+ */
 export const sin = (x: Tensor): Tensor => unary('sin', x);
-/** The cosine of x in radians, however large x is. */
+/**
+ * The cosine of x in radians, of floats, however large x is.
+ * @throws {DTypeError} for integers
+ */
 export const cos = (x: Tensor): Tensor => unary('cos', x);
-/** max(x, 0); its gradient at 0 is 0. */
+/**
+ * max(x, 0), of floats; its gradient at 0 is 0.
+ * @throws {DTypeError} for integers
+ */
 export const relu = (x: Tensor): Tensor => unary('relu', x);
 
-/** x times sigmoid(x) (Hendrycks and Gimpel, 2016; also called swish). */
+/**
+ * x times sigmoid(x), of floats (Hendrycks and Gimpel, 2016; also called swish).
+ * @throws {DTypeError} for integers
+ */
 export const silu = (x: Tensor): Tensor => unary('silu', x);
 
 /**
- * x times the normal distribution's cumulative at x (Hendrycks and Gimpel, 2016).
- * @param options.approximate 'none' (erf, the default) or 'tanh' (GPT-2's).
+ * x times the cumulative distribution function of the standard normal distribution at x, of floats
+ * (Hendrycks and Gimpel, 2016).
+ * @param options.approximate 'none' for the error function (the default), or 'tanh' for the
+ * approximation by tanh, which GPT-2 uses
+ * @throws {DTypeError} for integers
  */
 export function gelu(x: Tensor, options: { readonly approximate?: 'none' | 'tanh' } = {}): Tensor {
   checkOptions<{ approximate: string }>('gelu', options, {
@@ -85,37 +115,49 @@ export function gelu(x: Tensor, options: { readonly approximate?: 'none' | 'tanh
   return unary(options.approximate === 'tanh' ? 'geluTanh' : 'gelu', x);
 }
 
-/** An activation by its name. */
+/** Applies the activation with the given name. */
 export const activate = (x: Tensor, kind: Activation): Tensor => unary(kind, x);
 
-/** a + b, broadcast. Mixed float dtypes give the wider: f32, or f32 for f16 with bf16. */
+/**
+ * a + b, with broadcasting. Two tensors are floats, or integers of one dtype; two different float
+ * dtypes give f32. Beside a number, a is a float tensor and keeps its dtype.
+ * @throws {ShapeError} when the shapes do not broadcast
+ * @throws {DTypeError} for other combinations of dtypes
+ */
 export const add = (a: Tensor, b: Tensor | number): Tensor =>
   typeof b === 'number' ? scaled('add', a, 1, b) : binary('add', a, b);
-/** a - b, broadcast. */
+/** a - b, with broadcasting and dtypes as in `add`. */
 export const sub = (a: Tensor, b: Tensor | number): Tensor =>
   typeof b === 'number' ? scaled('sub', a, 1, -b) : binary('sub', a, b);
-/** a * b, broadcast. */
+/** a * b, with broadcasting and dtypes as in `add`. */
 export const mul = (a: Tensor, b: Tensor | number): Tensor =>
   typeof b === 'number' ? scaled('mul', a, b, 0) : binary('mul', a, b);
-/** a / b, broadcast; floats. */
+/** a / b of floats, with broadcasting and dtypes as in `add`. */
 export const div = (a: Tensor, b: Tensor | number): Tensor =>
   typeof b === 'number' ? scaled('div', a, 1 / b, 0) : binary('div', a, b);
-/** The larger of each pair; where equal, the gradient is halved between them. */
+/** The larger of each pair, with broadcasting; equal operands get half of the gradient each. */
 export const maximum = (a: Tensor, b: Tensor): Tensor => binary('maximum', a, b);
-/** The smaller of each pair; where equal, the gradient is halved between them. */
+/** The smaller of each pair, with broadcasting; equal operands get half of the gradient each. */
 export const minimum = (a: Tensor, b: Tensor): Tensor => binary('minimum', a, b);
 
-/** a to the power b, broadcast; floats. The gradient to b needs a > 0. */
+/**
+ * a to the power b, of floats, with broadcasting. The gradient of b contains log(a), so it is
+ * finite only for a > 0.
+ * @throws {DTypeError} for integers
+ */
 export function pow(a: Tensor, b: Tensor | number): Tensor {
   if (typeof b !== 'number') {
     return binary('pow', a, b);
   }
   requireFloat('pow', a);
-  // The exponent stays f32: 1/3 rounded to 16 bits is another power.
+  // The exponent stays f32 beside a 16-bit a, since 1/3 rounded to 16 bits is another power.
   return a.device.scope(() => binary('pow', a, a.device.full([], b), a.dtype));
 }
 
-/** x * scale + shift, floats. */
+/**
+ * x * scale + shift, of floats, in x's dtype.
+ * @throws {DTypeError} for integers
+ */
 export function affine(x: Tensor, scale: number, shift: number): Tensor {
   return scaled('affine', x, scale, shift);
 }
@@ -141,7 +183,8 @@ function unary(kind: UnaryKind, x: Tensor): Tensor {
   requireFloat(kind, x);
   const out = runUnary(kind, x);
   if (isActivation(kind)) {
-    // A product that takes the result may multiply by the slope in its own backward kernel.
+    // The record tells a product that takes the result that it may multiply its gradient by the
+    // activation's slope in its own backward kernel.
     recordActivation(kind, x, out);
     return out;
   }
@@ -160,8 +203,8 @@ function isActivation(kind: UnaryKind): kind is Activation {
 }
 
 /**
- * Records that `out` is the activation of x, with a note from which a product that has `out` as its
- * operand learns it (ActivationNote in autograd/node.ts).
+ * Records that `out` is the activation of x. The node carries an ActivationNote (autograd/node.ts),
+ * by which a product that takes `out` as its operand can fuse the two gradients.
  */
 export function recordActivation(kind: Activation, x: Tensor, out: Tensor): void {
   const through = new Tensor(x.storage, x.shape, x.offset);
@@ -186,7 +229,7 @@ function runUnary(kind: UnaryKind, x: Tensor): Tensor {
   return out;
 }
 
-/** dy * f'(x) in x's dtype. */
+/** The gradient of a unary function f, dy * f'(x), in x's dtype. */
 function runUnaryBackward(kind: UnaryKind, x: Tensor, dy: Tensor): Tensor {
   const out = x.device.empty(x.shape, { dtype: x.dtype });
   if (out.size > 0) {
@@ -273,7 +316,7 @@ function gradientToSecond(kind: BinaryKind, a: Tensor, b: Tensor, dy: Tensor): T
     case 'mul':
       return mul(dy, a);
     case 'div':
-      // Divided twice: the square of a 16-bit b could overflow.
+      // The gradient is -dy * a / b^2; dividing twice avoids b^2, which could overflow in f16.
       return neg(div(div(mul(cast(dy, 'f32'), a), b), b));
     case 'pow':
       return mul(mul(cast(dy, 'f32'), pow(a, b)), log(cast(a, 'f32')));
@@ -283,14 +326,14 @@ function gradientToSecond(kind: BinaryKind, a: Tensor, b: Tensor, dy: Tensor): T
   }
 }
 
-/** dy where `chosen` wins against `other`, half of it where equal, 0 elsewhere. */
+/** The gradient of one operand of maximum or minimum: dy where it won, dy / 2 at ties, else 0. */
 function shareOf(kind: 'maximum' | 'minimum', chosen: Tensor, other: Tensor, dy: Tensor): Tensor {
   const lead = kind === 'maximum' ? sub(chosen, other) : sub(other, chosen);
   const half = affine(dy, 0.5, 0);
   return add(half, runUnaryBackward('abs', lead, half)); // |x|' is the sign, 0 at 0
 }
 
-/** The gradient of a broadcast operand: summed over the broadcast axes, in the operand's dtype. */
+/** Sums a gradient over the axes along which its operand was broadcast, in the operand's dtype. */
 function fold(gradient: Tensor, operand: Tensor): Tensor {
   return cast(sumTo(gradient, operand.shape), operand.dtype);
 }

@@ -1,4 +1,4 @@
-// Along an axis: elements by index, the largest with their indices, and running sums.
+// Ops along one axis: elements chosen by index, the largest with their indices, and running sums.
 
 import { isFloat } from '@shardweave/dtypes';
 import { checkNames } from '../check-options.js';
@@ -15,21 +15,22 @@ import {
 
 /** The one axis along which gather, argMax, topK and cumSum work. */
 export interface AxisOptions {
-  /** Negative from the end. Default -1. */
+  /** The axis; a negative one counts from the end. The default is -1, the last. */
   readonly axis?: number;
 }
 
-/** Values in descending order, and where they stand. */
+/** What topK returns: values in descending order, and their indices along the axis. */
 export interface TopK {
   readonly values: Tensor;
-  /** i32 */
+  /** The position of each value along the axis, i32. */
   readonly indices: Tensor;
 }
 
 /**
- * out[.., n, ..] = x[.., indices[.., n, ..], ..]: indices (i32, u32) have x's shape but along the
- * axis, where they may be of any number. An index outside the axis gives 0 and no gradient.
- * Gradients of one element are added in the order of the indices.
+ * Elements chosen by index along an axis: out[.., n, ..] = x[.., indices[.., n, ..], ..]. The
+ * indices (i32, u32) have the shape of x, except that the axis may have any length. An index
+ * outside the axis gives 0 and no gradient. Where an element is chosen several times, its gradients
+ * are added in the order of the indices.
  */
 export function gather(x: Tensor, indices: Tensor, options: AxisOptions = {}): Tensor {
   checkNames('gather', options, ['axis']);
@@ -74,7 +75,10 @@ export function gather(x: Tensor, indices: Tensor, options: AxisOptions = {}): T
   return out;
 }
 
-/** Index (i32) of the largest along an axis, the first of equal ones; NaN counts as the largest. */
+/**
+ * The index (i32) of the largest element along an axis, and of the first one where several are
+ * equal. NaN counts as larger than every number.
+ */
 export function argMax(
   x: Tensor,
   options: AxisOptions & { readonly keepDims?: boolean } = {},
@@ -90,8 +94,9 @@ export function argMax(
 }
 
 /**
- * The k largest along an axis, in descending order; of equal ones the first come first, and NaN
- * counts as the largest. Gradients flow through the values.
+ * The k largest elements along an axis, in descending order. Equal elements keep their order, and
+ * NaN counts as larger than every number. Gradients flow through the values.
+ * @throws {ShapeError} unless k is a whole number from 0 to the axis's length
  */
 export function topK(x: Tensor, k: number, options: AxisOptions = {}): TopK {
   checkNames('topK', options, ['axis']);
@@ -127,7 +132,10 @@ function largest(
   return out;
 }
 
-/** Sums of the elements up to and with each along an axis; f32 inside, integers wrap. */
+/**
+ * The running sum along an axis, inclusive: [1, 2, 3] gives [1, 3, 6]. Floats are added in f32;
+ * integers wrap around.
+ */
 export function cumSum(x: Tensor, options: AxisOptions = {}): Tensor {
   checkNames('cumSum', options, ['axis']);
   const axis = resolveAxis('cumSum', options.axis ?? -1, x.rank);

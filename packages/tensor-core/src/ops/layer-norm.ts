@@ -9,26 +9,31 @@ import { type Normalization, type NormedSum, normalizeRows } from './normed-rows
  * Options of layerNorm: the scale and shift of each column, and what keeps the root away from 0.
  */
 export interface LayerNormOpOptions {
-  /** [cols] */
+  /** The scale of each column, [cols]. Without it columns are not scaled. */
   readonly weight?: Tensor;
-  /** [cols] */
+  /** What is added to each column, [cols]. Without it nothing is. */
   readonly bias?: Tensor;
-  /** Default 1e-5. */
+  /** Added to the variance under the root. The default is 1e-5. */
   readonly eps?: number;
 }
 
 /**
- * (x - mean) / sqrt(variance + eps) * weight + bias along the last axis, biased variance, f32
- * inside.
+ * (x - mean) / sqrt(variance + eps) * weight + bias along the last axis of x [..., cols], of x's
+ * shape and dtype. The variance is the biased one; everything is computed in f32.
+ * @throws {ShapeError} when the last axis is empty or the parameters are not [cols]
+ * @throws {DTypeError} when an operand is no float tensor
  */
 export function layerNorm(x: Tensor, options: LayerNormOpOptions = {}): Tensor {
   return x.device.scope(() => normalize('layerNorm', x, options, {}).norm);
 }
 
 /**
- * x + residual, and its layerNorm, by one kernel forward and one for both inputs backward. Both
- * have one shape and dtype. Without a residual x and its layerNorm, whose gradients are one kernel
- * all the same.
+ * x + residual and the layerNorm of that sum, by one kernel in forward and one for all gradients in
+ * backward. x and residual have one shape and one dtype. Without a residual the sum is x itself;
+ * whatever else uses x should take it from the result, so that its gradient is added in the same
+ * backward kernel.
+ * @throws {ShapeError} when the shapes do not fit together
+ * @throws {DTypeError} when an operand is no float tensor, or x and residual differ in dtype
  */
 export function addLayerNorm(
   x: Tensor,

@@ -1,14 +1,17 @@
-// What normalizations over the last axis share: the sum with a residual, which values of a row
-// backward needs, and which gradients are wanted. Their kernels are their own.
+// What layerNorm and rmsNorm share: the sum with a residual, the statistics of each row that
+// backward needs, and the choice of gradients. Each brings kernels of its own.
 
 import { gradientPlace } from '../autograd/gradient-place.js';
 import type { Tensor } from '../tensor.js';
 import type { View } from '../view.js';
 import { requireNormRows } from './checks.js';
 
-/** A sum and its normalized rows. */
+/** What addLayerNorm and addRmsNorm return: a sum, and its normalized rows. */
 export interface NormedSum {
-  /** Without a residual x as it is: what else uses it adds its gradient in the norm's kernel. */
+  /**
+   * x + residual; without a residual the elements of x itself. What uses this tensor in place of x
+   * has its gradient added to x's by the norm's backward kernel.
+   */
   readonly sum: Tensor;
   readonly norm: Tensor;
 }
@@ -20,34 +23,34 @@ interface Rows {
 
 export interface Normalization {
   readonly parameters: readonly Tensor[];
-  /** Those of them that backward reads. */
+  /** Those of the parameters that backward reads. */
   readonly saved: readonly Tensor[];
-  /** f32 values of a row, such as its mean, that forward writes and backward reads. */
+  /** How many f32 values of each row, such as its mean, forward writes and backward reads. */
   readonly numStats: number;
   forward(
     call: Rows & {
       readonly x: View;
       readonly residual: View | undefined;
-      /** Where the sum goes, beside a residual. */
+      /** Where the sum is written; present together with the residual. */
       readonly sum: View | undefined;
       readonly out: View;
     },
     stats: readonly View[],
   ): void;
-  /** `dx` and each of `gradients` are there where wanted, one of them at least. */
+  /** Writes `dx` and `gradients`, of which those that nobody wants are undefined, but never all. */
   backward(
     call: Rows & { readonly x: View; readonly dy: View },
     wanted: {
       readonly stats: readonly View[];
       readonly dSum: View | undefined;
       readonly dx: View | undefined;
-      /** In the parameters' order. */
+      /** The parameters' gradients, in the order of `parameters`. */
       readonly gradients: readonly (View | undefined)[];
     },
   ): void;
 }
 
-/** Records the op; the scope is the caller's. */
+/** Runs and records a norm. The caller opens the scope that frees temporary tensors. */
 export function normalizeRows(
   op: string,
   x: Tensor,
@@ -57,7 +60,7 @@ export function normalizeRows(
     kernels,
   }: {
     readonly residual?: Tensor | undefined;
-    /** Whether what else uses x has it from here, as the sum, where there is no residual. */
+    /** Whether, without a residual, other users of x take it from here as the sum. */
     readonly isForked?: boolean;
     readonly kernels: Normalization;
   },

@@ -7,25 +7,34 @@ import { type Normalization, type NormedSum, normalizeRows } from './normed-rows
 
 /** Options of rmsNorm: the scale of each column, and what keeps the root away from 0. */
 export interface RmsNormOptions {
-  /** [cols]. Absent: ones. */
+  /** The scale of each column, [cols]. Without it columns are not scaled. */
   readonly weight?: Tensor;
   /**
-   * Added to the weight: 1 where it is stored as its distance from one, as Gemma's is. Default 0.
+   * A number that is added to the weight. It is 1 for models that store the weight as its distance
+   * from one, as Gemma does. The default is 0.
    */
   readonly weightOffset?: number;
-  /** Default 1e-6. */
+  /** Added to the mean of squares under the root. The default is 1e-6. */
   readonly eps?: number;
 }
 
-/** x / sqrt(mean(x^2) + eps) * (weight + weightOffset) along the last axis, f32 inside. */
+/**
+ * x / sqrt(mean(x^2) + eps) * (weight + weightOffset) along the last axis of x [..., cols], of x's
+ * shape and dtype, computed in f32.
+ * @throws {ShapeError} when the last axis is empty or the weight is not [cols]
+ * @throws {DTypeError} when an operand is no float tensor
+ */
 export function rmsNorm(x: Tensor, options: RmsNormOptions = {}): Tensor {
   return x.device.scope(() => normalize('rmsNorm', x, options, {}).norm);
 }
 
 /**
- * x + residual, and its rmsNorm, by one kernel each way: what a block of a transformer begins with.
- * Both have one shape and dtype. Without a residual x and its rmsNorm, whose gradients are one
- * kernel all the same.
+ * x + residual and the rmsNorm of that sum, by one kernel in forward and one for all gradients in
+ * backward; a transformer's block begins with the two. x and residual have one shape and one dtype.
+ * Without a residual the sum is x itself; whatever else uses x should take it from the result, so
+ * that its gradient is added in the same backward kernel.
+ * @throws {ShapeError} when the shapes do not fit together
+ * @throws {DTypeError} when an operand is no float tensor, or x and residual differ in dtype
  */
 export function addRmsNorm(
   x: Tensor,

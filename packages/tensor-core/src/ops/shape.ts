@@ -1,5 +1,5 @@
-// Ops that move elements without computing: views where the result is a dense run of the input,
-// one strided copy otherwise.
+// Ops that move elements without computing. A result that is a dense run of its input's elements is
+// a view, which shares the input's storage; any other is one strided copy.
 
 import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
@@ -18,7 +18,11 @@ import {
 } from './checks.js';
 import { sumTo } from './sum-to.js';
 
-/** The same elements in another shape; a view. One dimension may be -1: what is left. */
+/**
+ * A view of the same elements in another shape. One dimension may be -1, and is then computed from
+ * the others: 6 elements as [2, -1] are [2, 3].
+ * @throws {ShapeError} when the shape has another number of elements
+ */
 export function reshape(x: Tensor, shape: Shape): Tensor {
   const resolved = inferShape(x, shape);
   if (isSameShape(resolved, x.shape)) {
@@ -27,7 +31,11 @@ export function reshape(x: Tensor, shape: Shape): Tensor {
   return viewOf('reshape', x, resolved, 0, (dy) => reshape(dy, x.shape));
 }
 
-/** Permutes axes; without `axes` swaps the last two. Copies. */
+/**
+ * A copy with permuted axes: axis i of the result is axis `axes[i]` of x. Without `axes` the last
+ * two are swapped.
+ * @throws {ShapeError} unless `axes` names each axis once, or without it for less than two axes
+ */
 export function transpose(x: Tensor, axes?: readonly number[]): Tensor {
   const order = axes?.map((axis) => resolveAxis('transpose', axis, x.rank)) ?? swapLast(x);
   if (order.length !== x.rank || new Set(order).size !== x.rank) {
@@ -55,7 +63,10 @@ export function transpose(x: Tensor, axes?: readonly number[]): Tensor {
   return out;
 }
 
-/** x repeated along axes of length 1 (or new leading ones) to `shape`, by NumPy's rules. Copies. */
+/**
+ * A copy of x repeated along axes of length 1, and along new leading axes, to `shape`, by NumPy's
+ * rules. Where x has that shape already, the result is x itself.
+ */
 export function broadcastTo(x: Tensor, shape: Shape): Tensor {
   if (isSameShape(x.shape, shape)) {
     return x;
@@ -80,9 +91,10 @@ export function broadcastTo(x: Tensor, shape: Shape): Tensor {
 }
 
 /**
- * Elements [start, end) along an axis. A view where that is a dense run (the first axis longer than
- * 1), else a copy.
- * @param options.end default the axis's length
+ * The elements [start, end) along an axis. The result is a view where they lie side by side, which
+ * is so where all axes before this one have length 1; otherwise it is a copy.
+ * @param options.end the axis's length by default
+ * @throws {ShapeError} unless 0 <= start <= end <= the axis's length
  */
 export function slice(
   x: Tensor,
@@ -122,7 +134,10 @@ export function slice(
   return out;
 }
 
-/** Cuts an axis into parts of the given lengths, which add up to it. */
+/**
+ * Cuts a tensor along an axis into parts of the given lengths, each a slice.
+ * @throws {ShapeError} unless the lengths are whole and add up to the axis's length
+ */
 export function split(
   x: Tensor,
   options: { readonly axis: number; readonly lengths: readonly number[] },
@@ -143,7 +158,10 @@ export function split(
   });
 }
 
-/** Joins tensors of one dtype along an axis; the other dimensions must agree. */
+/**
+ * Joins tensors of one dtype along an axis, as a copy.
+ * @throws {ShapeError} for no tensors, or where dtypes, ranks or other dimensions differ
+ */
 export function cat(tensors: readonly Tensor[], options: { readonly axis: number }): Tensor {
   checkNames('cat', options, ['axis']);
   const first = tensors[0];
@@ -198,7 +216,7 @@ function viewOf(
   return out;
 }
 
-/** A dense tensor of `shape` read from x through strides. */
+/** A dense copy of `shape`, read from x through strides. */
 function gather(
   op: string,
   x: Tensor,
@@ -224,7 +242,7 @@ function gather(
   return out;
 }
 
-/** dy placed at `start` along an axis of `length`, zeros around it. */
+/** Places dy at `start` along an axis of `length`, with zeros before and after it. */
 function padAxis(dy: Tensor, axis: number, start: number, length: number): Tensor {
   const zeros = (size: number) =>
     dy.device.zeros(
@@ -236,7 +254,10 @@ function padAxis(dy: Tensor, axis: number, start: number, length: number): Tenso
   return parts.length === 1 ? dy : cat(parts, { axis });
 }
 
-/** The data of cat. 16-bit parts that would end inside a word go through f32, which is exact. */
+/**
+ * The data of cat. The strided copy writes words of 32 bits, so 16-bit parts whose rows would end
+ * within a word are joined in f32 and converted back, which is exact.
+ */
 function joined(tensors: readonly Tensor[], shape: Shape, axis: number): Tensor {
   const { device, dtype } = tensors[0]!;
   const inner = elementCountOf(shape.slice(axis + 1));
