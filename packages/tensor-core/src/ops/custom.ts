@@ -1,6 +1,6 @@
-// Ops of a user's own: a function of one output element in WGSL, its twin in JavaScript for devices
-// that compute on the host's memory, and a gradient out of other ops. Both texts see the same
-// names.
+// Ops that users define: a function of one output element in WGSL, the same function in JavaScript
+// for devices that compute in the host's memory, and a gradient made of other ops. Inputs and
+// parameters have the same names in both.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError, GraphError, OptionError, ShapeError } from '../errors.js';
@@ -26,13 +26,13 @@ import {
 /** What an input may hold: any float dtype, either integer dtype, or one dtype alone. */
 export type InputKind = 'float' | 'integer' | DType;
 
-/** What a gradient is made of. */
+/** What the gradient function of a custom op gets. */
 export interface CustomGradient<Name extends string, Param extends string> {
-  /** Those that are saved. */
+  /** The inputs that are saved. */
   readonly inputs: Readonly<Record<Name, Tensor>>;
-  /** The op's result, where it is saved. */
+  /** The op's result, where `saved` names it as 'out'. */
   readonly out: Tensor | undefined;
-  /** Gradient of the result. */
+  /** The gradient of the result. */
   readonly dy: Tensor;
   readonly params: Readonly<Record<Param, number>>;
   /** The inputs whose gradients somebody uses. */
@@ -46,13 +46,13 @@ type Gradients<Name extends string> = Readonly<Partial<Record<Name, Tensor | und
  * one element on a GPU, the plain TypeScript twin that other devices run, and its gradient.
  */
 export interface CustomOpSpec<Name extends string, Param extends string> {
-  /** In errors, traces and labels of shaders. */
+  /** The op's name in errors, traces and labels of shaders. */
   readonly name: string;
-  /** At most 7, by names that are WGSL identifiers. */
+  /** The inputs, at most 7, under names that are WGSL identifiers. */
   readonly inputs: Readonly<Record<Name, InputKind>>;
-  /** Numbers that a call gives. f32 ones are rounded to f32 before either text sees them. */
+  /** Numbers that a call passes. Those of f32 are rounded before either function sees them. */
   readonly params?: Readonly<Record<Param, 'f32' | 'u32'>>;
-  /** Shape and dtype of the result. Default: those of the first input. */
+  /** Returns the shape and dtype of the result. The default are those of the first input. */
   readonly output?: (
     inputs: Readonly<Record<Name, Tensor>>,
     params: Readonly<Record<Param, number>>,
@@ -65,16 +65,17 @@ export interface CustomOpSpec<Name extends string, Param extends string> {
    */
   readonly wgsl: string;
   /**
-   * The same in JavaScript: fills out.data (zeros at first), which is rounded once at the store.
+   * The same function in JavaScript, for all elements: it fills out.data, which holds zeros at
+   * first. Its values are rounded to the result's dtype once, at the end.
    */
   readonly plain: (
     inputs: Readonly<Record<Name, PlainArray>>,
     out: PlainArray,
     params: Readonly<Record<Param, number>>,
   ) => void;
-  /** What stays for the gradient. Default: all inputs. */
+  /** What is kept in memory for the gradient. The default is all inputs. */
   readonly saved?: readonly (NoInfer<Name> | 'out')[];
-  /** Gradients of float inputs, by ops or other custom ops; one left out is zero. */
+  /** Computes the gradients of float inputs by other ops. One that is left out is zero. */
   readonly gradient?: (
     call: CustomGradient<NoInfer<Name>, NoInfer<Param>>,
   ) => Gradients<NoInfer<Name>> | Promise<Gradients<NoInfer<Name>>>;
@@ -96,12 +97,12 @@ export interface CustomOp<Name extends string, Param extends string> {
 }
 
 const KINDS = ['float', 'integer', 'f32', 'f16', 'bf16', 'i32', 'u32'];
-/** WebGPU binds 8 buffers to a kernel wherever it runs, and one is the result's. */
+/** Every WebGPU device binds at least 8 storage buffers to a kernel, and the result takes one. */
 const MAX_INPUTS = 7;
-/** A uniform block has 64 words; an input takes two, the result one, the grid three. */
+/** A uniform block has 64 words, of which inputs take two each, the result one, the grid three. */
 const MAX_PARAMS = 40;
 const IDENTIFIER = /^[a-zA-Z][a-zA-Z0-9_]*$/;
-/** Words of the kernel around `element`. */
+/** Identifiers of the generated kernel around `element`, which inputs and params cannot have. */
 const TAKEN = ['out', 'size', 'words', 'per_lane', 'element', 'value', 'main', 'P'];
 
 const { checkOptions, checkValue } = optionChecks(OptionError);
@@ -289,7 +290,7 @@ function gradientsOf<Name extends string>(
   return names.map((key) => results[key]);
 }
 
-/** Kernels read an empty tensor's elements where there are none. */
+/** Throws for an input without elements, since the kernel would read elements that do not exist. */
 function requireElements(name: string, operands: readonly Tensor[]): void {
   for (const { size, shape } of operands) {
     if (size === 0) {

@@ -1,5 +1,5 @@
-// Random tensors that follow from a key and an element's number alone: equal bits on all devices,
-// and any part of a tensor can be drawn alone. See random-recipe.ts.
+// Random tensors whose elements depend only on a key and the element's number. All devices draw
+// equal bits, and a shard can draw its part of a tensor alone. random-recipe.ts has the arithmetic.
 
 import { checkOptions } from '../check-options.js';
 import type { Device, TensorOptions } from '../device.js';
@@ -14,17 +14,17 @@ import type { Shape, Tensor } from '../tensor.js';
  * are. Element i depends on the key and `first + i` alone, so shards draw what the whole would.
  */
 export interface RandomOptions extends TensorOptions {
-  /** Default the device's next key, which is equal on all ranks. */
+  /** The key of the stream. The default is the device's next key, which is equal on all ranks. */
   readonly key?: RandomKey;
-  /** Number of the first element: a shard draws its own from there. Default 0. */
+  /** The number of the first element, by which a shard draws its own part. The default is 0. */
   readonly first?: number;
 }
 
 /** The interval [low, high) of a uniform distribution. */
 export interface UniformBounds {
-  /** Default 0. */
+  /** The lower bound. The default is 0. */
   readonly low?: number;
-  /** Default 1. */
+  /** The upper bound. The default is 1. */
   readonly high?: number;
 }
 
@@ -33,13 +33,13 @@ export interface UniformBounds {
  * may be truncated.
  */
 export interface NormalShape {
-  /** Default 0. */
+  /** The mean before truncation. The default is 0. */
   readonly mean?: number;
-  /** Default 1. */
+  /** The standard deviation before truncation. The default is 1. */
   readonly std?: number;
-  /** What lies below is never drawn. Default nothing. */
+  /** The least value that is drawn. By default there is no bound. */
   readonly low?: number;
-  /** What lies above is never drawn. Default nothing. */
+  /** The greatest value that is drawn. By default there is no bound. */
   readonly high?: number;
 }
 
@@ -51,13 +51,13 @@ export type NormalOptions = RandomOptions & NormalShape;
 /** Which elements of which stream `drawUniform` and `drawNormal` write. */
 export interface StreamPart {
   readonly key: RandomKey;
-  /** Number of the first element. Default 0. */
+  /** The number of the first element in the stream. The default is 0. */
   readonly first?: number;
 }
 
 /**
- * How random numbers are made of words: those of the kernel `random`, moved to a middle other than
- * 0.
+ * How random words become numbers: the arguments of the kernel `random`, whose numbers lie around
+ * 0, and the middle that is added to them afterwards.
  */
 interface RandomRecipe {
   readonly kind: 'uniform' | 'normal';
@@ -95,7 +95,7 @@ const NORMAL: OptionRules<NormalShape> = {
 };
 
 /**
- * Evenly distributed from low to high, each of 2^24 values as likely as the others.
+ * A tensor of numbers distributed uniformly from low to high, in 2^24 equally likely values.
  * @throws {OptionError} for bounds in the wrong order
  */
 export function randomUniform(device: Device, shape: Shape, options: UniformOptions = {}): Tensor {
@@ -105,8 +105,8 @@ export function randomUniform(device: Device, shape: Shape, options: UniformOpti
 }
 
 /**
- * Normally distributed, to 6.3 standard deviations, in steps of 2^-21 of one; between low and high
- * alone where they are given, with probabilities in proportion.
+ * A tensor of normally distributed numbers, up to 6.3 standard deviations from the mean, in steps
+ * of 2^-21 standard deviations. Where low or high are given, the distribution is truncated to them.
  * @throws {OptionError} for bounds that leave less than a millionth of the distribution
  */
 export function randomNormal(device: Device, shape: Shape, options: NormalOptions = {}): Tensor {
@@ -115,13 +115,13 @@ export function randomNormal(device: Device, shape: Shape, options: NormalOption
   return drawn(device, shape, rest, normalRecipe(given({ mean, std, low, high })));
 }
 
-/** Writes what randomUniform draws with the same key into a tensor that is there. */
+/** Fills an existing tensor with the numbers that randomUniform draws with the same key. */
 export function drawUniform(into: Tensor, options: StreamPart & UniformBounds): void {
   checkOptions<StreamPart & UniformBounds>('drawUniform', options, { ...PART, ...BOUNDS });
   draw(into, options, uniformRecipe(options));
 }
 
-/** Writes what randomNormal draws with the same key into a tensor that is there. */
+/** Fills an existing tensor with the numbers that randomNormal draws with the same key. */
 export function drawNormal(into: Tensor, options: StreamPart & NormalShape): void {
   checkOptions<StreamPart & NormalShape>('drawNormal', options, { ...PART, ...NORMAL });
   draw(into, options, normalRecipe(options));
@@ -147,7 +147,7 @@ function normalRecipe({ mean = 0, std = 1, low, high }: NormalShape): RandomReci
   return { kind: 'normal', scale: std / 2 ** NORMAL_BITS, middle: mean, first, range };
 }
 
-/** Probability of a number below z, in units of 2^-32. */
+/** The probability that a standard normal number lies below z, in units of 2^-32. */
 function below(z: number): number {
   const tail = normalTail(Math.min(Math.abs(z), 8));
   return (z < 0 ? tail : 1 - tail) * 2 ** 32;

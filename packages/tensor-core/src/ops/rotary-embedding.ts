@@ -17,15 +17,19 @@ import {
 
 /** How Llama 3.1 stretches the frequencies of a model for longer texts than it was trained on. */
 export interface RotaryScaling {
-  /** What low frequencies are divided by, such as 8. */
+  /** The divisor of low frequencies, such as 8. */
   readonly factor: number;
-  /** Wavelengths above originalLength / lowFrequencyFactor are stretched whole, such as 1. */
+  /**
+   * A number such as 1: frequencies with wavelengths above originalLength / lowFrequencyFactor
+   * tokens are divided by the whole factor.
+   */
   readonly lowFrequencyFactor: number;
   /**
-   * Wavelengths below originalLength / highFrequencyFactor stay, such as 4; those between, in part.
+   * A number such as 4: frequencies with wavelengths below originalLength / highFrequencyFactor
+   * tokens stay as they are. Between the two bounds the division is interpolated.
    */
   readonly highFrequencyFactor: number;
-  /** Tokens that the model was trained on, such as 8192. */
+  /** The length in tokens of the texts on which the model was trained, such as 8192. */
   readonly originalLength: number;
 }
 
@@ -34,9 +38,9 @@ export interface RotaryScaling {
  * a model is stretched for longer texts.
  */
 export interface RotaryFrequencyOptions {
-  /** Columns of a head; even. */
+  /** The number of columns of a head, which is even. */
   readonly headDim: number;
-  /** Called theta in configurations. Default 10,000. */
+  /** The base of the frequencies, which configurations call theta. The default is 10,000. */
   readonly base?: number;
   readonly scaling?: RotaryScaling;
 }
@@ -45,18 +49,21 @@ export interface RotaryFrequencyOptions {
  * Options of rotaryEmbedding: the frequencies, the position of each token, and how many heads turn.
  */
 export interface RotaryEmbeddingOptions {
-  /** Made by rotaryFrequencies: u32 [2, headDim / 2]. */
+  /** The tensor that rotaryFrequencies makes, u32 [2, headDim / 2]. */
   readonly frequencies: Tensor;
-  /** i32 or u32, [seq] or one for each token [..., seq]. Default offset, offset + 1, and so on. */
+  /**
+   * The positions (i32, u32) of the tokens, [seq] for all sequences alike or [..., seq]. The
+   * default is offset, offset + 1, and so on.
+   */
   readonly positions?: Tensor;
   /**
-   * Position of the first token of a sequence where there are no `positions`: a cache's length.
-   * Default 0.
+   * The position of a sequence's first token where there are no `positions`, such as the number of
+   * tokens in a cache. The default is 0.
    */
   readonly offset?: number;
   /**
-   * Only the first so many heads turn and the others are copied, as values behind queries and keys.
-   * Default all.
+   * How many heads are rotated, from the first on; the others are copied, such as the values behind
+   * queries and keys in one tensor. The default is all heads.
    */
   readonly numRotated?: number;
 }
@@ -113,8 +120,11 @@ function stretched(frequency: number, scaling: RotaryScaling): number {
 }
 
 /**
- * Turns the heads of x [..., seq, heads, headDim] by their token's position. One kernel for all
- * heads, so packed queries, keys and values need not be taken apart; the gradient is the turn back.
+ * Rotates the heads of x [..., seq, heads, headDim] by the positions of their tokens. One kernel
+ * treats all heads, so packed queries, keys and values need not be split first. The gradient is the
+ * rotation back.
+ * @throws {ShapeError} when x, frequencies, positions, offset or numRotated do not fit together
+ * @throws {DTypeError} when x is no float tensor, or the positions are no integers
  */
 export function rotaryEmbedding(x: Tensor, options: RotaryEmbeddingOptions): Tensor {
   checkNames('rotaryEmbedding', options, ['frequencies', 'positions', 'offset', 'numRotated']);
