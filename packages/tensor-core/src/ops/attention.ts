@@ -48,7 +48,7 @@ export interface AttentionOptions {
    * keys. A query's is that of the key at its position, where `querySegments` does not say.
    */
   readonly segments?: Tensor;
-  /** Ids [batch, queries], beside `segments`. */
+  /** The documents' ids [batch, queries] of the queries; only beside `segments`. */
   readonly querySegments?: Tensor;
   /**
    * Added to the scaled scores: floats that broadcast to [batch, heads, queries, keys]. -Infinity
@@ -131,7 +131,7 @@ export function causalSelfAttention(
   });
 }
 
-/** The op, in a scope that frees what no graph needs. */
+/** Records the op, in a scope that frees what no graph needs. */
 function attend(
   layouts: Layouts,
   options: AttentionOptions & { readonly isMerged: boolean },
@@ -192,7 +192,7 @@ function attend(
     backward: ([dOut], needs) => {
       const gradients = backward(layouts, shared, { dOut: dOut!, operands });
       const { mask } = options;
-      // Behind the others, which find the sums that it reads.
+      // It runs behind the others, because it reads sums that they make.
       const dMask = needs[shared.length] ? maskGradient(mask!, dOut!, operands) : undefined;
       return [...gradients, dMask];
     },
@@ -206,7 +206,7 @@ interface SharedInput {
   readonly parts: readonly number[];
 }
 
-/** Operands in one tensor share its gradient where their columns are apart. */
+/** Groups operands of one tensor, which share its gradient where their columns are apart. */
 function sharedInputs(layouts: Layouts): SharedInput[] {
   const inputs: { tensor: Tensor; parts: number[] }[] = [];
   layouts.forEach((layout, i) => {
@@ -261,7 +261,7 @@ function backward(
   return gradients;
 }
 
-/** The gradient has the mask's own shape; it is summed in f32 and rounded once. */
+/** The mask's gradient, of the mask's own shape: summed in f32 and rounded once. */
 function maskGradient(mask: Tensor, dOut: Tensor, operands: () => AttentionOperands): Tensor {
   const { device, shape } = mask;
   const call = operands();
@@ -273,7 +273,7 @@ function maskGradient(mask: Tensor, dOut: Tensor, operands: () => AttentionOpera
   return cast(dMask, mask.dtype);
 }
 
-/** What options make of the shapes. */
+/** The options with their defaults, which the shapes decide. */
 function checkExtra(
   [q, k]: Layouts,
   options: AttentionOptions,

@@ -1,7 +1,8 @@
-// Fewer, longer dimensions with the same meaning: kernels run over rows, and long rows are cheap.
+// Makes dimensions fewer and longer without changing their meaning: kernels run over rows, and long
+// rows are cheap.
 
 export interface CollapsedShape {
-  /** At least one extent. */
+  /** The extents, of which there is at least one. */
   readonly shape: readonly number[];
   /** For each operand, one stride a dimension. */
   readonly strides: readonly (readonly number[])[];
@@ -39,7 +40,7 @@ export function collapseShape(
   return { shape: extents, strides: steps };
 }
 
-/** Strides of a dense row-major tensor. */
+/** The strides of a dense row-major tensor. */
 export function denseStrides(shape: readonly number[]): number[] {
   const strides = new Array<number>(shape.length);
   let step = 1;

@@ -31,27 +31,27 @@ const HEAD = (CONTROL_BASE + CTL_HEAD) / 4;
 const COMPLETED = (CONTROL_BASE + CTL_COMPLETED) / 4;
 /** An idle engine is woken once per so many small commands, or at the end of the microtask. */
 const WAKE_BATCH = 8;
-/** Payload bytes in the waiting list that whenFewWait lets be. */
+/** The most payload bytes in the waiting list at which whenFewWait resolves. */
 const FEW_BYTES = 16 * 1024 * 1024;
 
 /** One command as the encoder leaves it. */
 export interface Command {
   readonly op: number;
   readonly chunks: number;
-  /** Arguments; copied. */
+  /** The arguments, which are copied. */
   readonly args: Int32Array;
   readonly argCount: number;
-  /** Bytes that travel with it, and the arguments to which their address is added. */
+  /** The bytes that travel with it, and the arguments to which their address is added. */
   readonly payload: Uint8Array | undefined;
   readonly payloadArgs: readonly number[];
-  /** What a trace calls it; undefined is not traced. */
+  /** The name in a trace; undefined where it is not traced. */
   readonly name: string | undefined;
 }
 
-/** Work of the host's own at its place between the commands. */
+/** Work that the host does itself, at its place between the commands. */
 export interface HostCommand {
   readonly name: string;
-  /** Over all of the linear memory, as it is then. What it throws fails the queue. */
+  /** Does the work over the whole linear memory of that moment. What it throws fails the queue. */
   readonly run: (memory: ArrayBufferLike) => void;
 }
 
@@ -64,17 +64,17 @@ export class CommandQueue {
   readonly #memory: WasmMemory;
   readonly #staging: Staging;
   #engine: Engine | undefined;
-  /** Commands written to the ring, and how many of them the engine may see. */
+  /** The number of commands written to the ring, and of those that the engine may see. */
   #written = 0;
   #published = 0;
   #isPublishQueued = false;
   #waiting: (Command | HostCommand)[] = [];
-  /** How many of them have moved on already. */
+  /** The number of waiting commands that have moved on to the ring. */
   #moved = 0;
-  /** Payload bytes of those that have not. */
+  /** The payload bytes of those that have not. */
   #waitingBytes = 0;
   #untilFew: Waiter[] = [];
-  /** Fences by id; the one in `#drainFence` moves the waiting list on. */
+  /** The fences by id. The one in `#drainFence` moves the waiting list on. */
   readonly #fences = new Map<number, Waiter>();
   #nextFence = 1;
   #hasDrainFence = false;
@@ -104,7 +104,7 @@ export class CommandQueue {
     return this.#waiting.length === 0 && this.#completed() === this.#written;
   }
 
-  /** Bytes that travel with commands in the waiting list, in memory of the host. */
+  /** The bytes in the host's memory that travel with commands of the waiting list. */
   get waitingBytes(): number {
     return this.#waitingBytes;
   }
@@ -214,7 +214,7 @@ export class CommandQueue {
     return this.#drained === this.#written || this.#completed() === this.#written;
   }
 
-  /** False where commands before it still run. */
+  /** Runs the host's work now; false where commands before it still run. */
   #runHost(host: HostCommand): boolean {
     if (!this.#hasRunAll()) {
       return false;
@@ -258,7 +258,7 @@ export class CommandQueue {
     const words = this.#memory.words;
     const index = this.#written & (RING_SLOTS - 1);
     const slot = (RING_BASE + index * SLOT_BYTES) / 4;
-    // The number first: see Note [chunks] in assembly/threaded.ts.
+    // The number is written first: see Note [chunks] in assembly/threaded.ts.
     Atomics.store(words, slot + SLOT_SEQ, this.#written);
     Atomics.store(words, slot + SLOT_NEXT, 0);
     words[slot + SLOT_DONE] = 0;
@@ -286,7 +286,8 @@ export class CommandQueue {
   }
 
   /**
-   * At once while the engine is busy (that costs nothing) or the work is large; else in batches.
+   * Shows the engine what is written: at once while it is busy, which costs nothing, or where the
+   * work is large, and else in batches.
    */
   #publishSoon(isLarge: boolean): void {
     const pending = (this.#written - this.#published) | 0;
@@ -334,7 +335,7 @@ export class CommandQueue {
     }
   }
 
-  /** A fence behind what is in the ring, after which the waiting list moves on. */
+  /** Puts a fence behind what is in the ring, after which the waiting list moves on. */
   #requestDrain(): void {
     if (this.#hasDrainFence) {
       return;
@@ -350,7 +351,7 @@ export class CommandQueue {
       }
     };
     const id = this.#addFence({ resolve, reject: () => {} });
-    // One slot is kept for it: others stop at RING_SLOTS - 1.
+    // One slot is kept for the fence: commands stop at RING_SLOTS - 1.
     this.#write(fenceCommand(id), RING_SLOTS);
     end = this.#written;
     this.publish();

@@ -10,7 +10,7 @@ import { CpuBuffer } from './cpu-buffer.js';
 import type { Heap } from './heap.js';
 
 const MAX_ARGS = SLOT_WORDS - SLOT_ARGS;
-/** Work below which a chunk is not worth waking a thread for, ns: some times a wake-up. */
+/** The least work of a chunk in ns, several times what waking a thread takes. */
 const CHUNK_NS = 20_000;
 
 export const DTYPE_CODES: Readonly<Record<DType, number>> = {
@@ -22,7 +22,7 @@ export const DTYPE_CODES: Readonly<Record<DType, number>> = {
 };
 
 export class CommandWriter {
-  /** Threads that share the chunks; at least 1. */
+  /** The number of threads that share the chunks, at least 1. */
   readonly threads: number;
   readonly #queue: CommandQueue;
   readonly #reserve: (byteLength: number) => number;
@@ -40,7 +40,7 @@ export class CommandWriter {
     queue: CommandQueue,
     heap: Heap,
     threads: number,
-    /** Room in the heap, or OutOfMemoryError. */
+    /** Takes room in the heap. @throws {OutOfMemoryError} where there is none */
     reserve: (byteLength: number) => number,
   ) {
     this.#queue = queue;
@@ -71,18 +71,18 @@ export class CommandWriter {
     return this;
   }
 
-  /** Address of a view's first element, 0 where there is no view. */
+  /** Pushes the address of a view's first element, 0 where there is no view. */
   address(view: View | undefined): this {
     return this.int(view === undefined ? 0 : addressOf(view.buffer) + view.byteOffset);
   }
 
-  /** Address and dtype. */
+  /** Pushes the address and dtype of a view. */
   view(view: View | undefined): this {
     this.address(view);
     return this.int(view === undefined ? 0 : DTYPE_CODES[view.dtype]);
   }
 
-  /** Bytes that travel with the command; pushes the address of each of `offsets` in them. */
+  /** Sends bytes with the command, and pushes the address of each of `offsets` in them. */
   payload(bytes: Uint8Array, offsets: readonly number[]): this {
     this.#payload = bytes;
     for (const offset of offsets) {
@@ -93,7 +93,7 @@ export class CommandWriter {
   }
 
   /**
-   * Address of scratch that lives until `release`.
+   * Takes scratch, which lives until `release`, and returns its address.
    * @throws {OutOfMemoryError} where there is no room; what was taken before is given back.
    */
   temp(byteLength: number): number {
@@ -115,7 +115,7 @@ export class CommandWriter {
     this.#temps = [];
   }
 
-  /** Number of chunks for work that one thread would do in `ns`. */
+  /** The number of chunks for work that one thread would do in `ns`. */
   chunksFor(ns: number): number {
     const most = this.threads === 1 ? 1 : this.threads * 4;
     return Math.max(1, Math.min(most, Math.floor(ns / CHUNK_NS)));
@@ -146,7 +146,7 @@ export class CommandWriter {
   }
 }
 
-/** Address of a buffer of this device. */
+/** The address of a buffer of this device. */
 export function addressOf(buffer: BackendBuffer): number {
   if (!(buffer instanceof CpuBuffer)) {
     throw new StateError(`cpu: buffer ${buffer.id} belongs to another device.`);

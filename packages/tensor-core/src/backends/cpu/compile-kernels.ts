@@ -1,4 +1,5 @@
-// Which build of the kernels a host runs, and from its text, as tooling/asc embeds it, to a module.
+// Chooses the build of the kernels that a host runs, and compiles it from the text in which
+// tooling/asc embeds it.
 
 import { fnv1a } from '@shardweave/dtypes';
 import * as layout from '../../../assembly/layout.js';
@@ -14,7 +15,7 @@ export interface KernelBuild {
 
 export interface BuildChoice {
   readonly isThreaded: boolean;
-  /** Whether products may be fused; they are where the host can. */
+  /** Whether products may be fused, which happens where the host can. */
   readonly fusedProducts: boolean;
 }
 
@@ -23,7 +24,7 @@ export interface ChosenKernels {
   readonly isFused: boolean;
 }
 
-/** The build for this host, loaded apart so that bundles fetch only that one. */
+/** Loads the build for this host. Each is a chunk of its own, so that pages fetch only that one. */
 export async function chooseKernels(choice: BuildChoice): Promise<ChosenKernels> {
   const isFused = choice.fusedProducts && (await canFuse());
   const build: KernelBuild = isFused
@@ -48,7 +49,8 @@ async function canFuse(): Promise<boolean> {
 }
 
 /**
- * A build of another layout would take one command for another and compute garbage without a word.
+ * Refuses a build of another layout, which would take one command for another and compute garbage
+ * without a word.
  * @throws {StateError} for such a build
  */
 export async function compileKernels(

@@ -30,7 +30,7 @@ export interface CpuParts {
   readonly isFused: boolean;
 }
 
-/** Bytes per ns that one thread copies; decides only how far to split. */
+/** The bytes per ns that one thread copies, which decide only how far copies are split. */
 const COPY_NS_PER_BYTE = 0.1;
 /**
  * A larger read takes no room of its own, which no pool's limit would count, but holds the queue up
@@ -137,7 +137,7 @@ export class CpuBackend implements Backend {
       await queue.fence();
       return into;
     }
-    // Through a copy of its own: by the time the host looks, later commands may have written here.
+    // The bytes go through a copy: when the host looks, later commands may have written here.
     const landing = room.reserve(byteLength, 'read');
     writer.start(OP_COPY, 'read').int(from, landing, byteLength);
     writer.commit(writer.chunksFor(byteLength * COPY_NS_PER_BYTE));

@@ -1,4 +1,4 @@
-// What a CPU device's memory can hold, known before there is one.
+// Tells what the memory of a CPU device can hold, before there is such a device.
 
 import { SCRATCH_BASE, SCRATCH_BYTES } from '../../../assembly/layout.js';
 import type { BackendInfo } from '../../backend.js';
@@ -13,16 +13,16 @@ const PAGE_BYTES = 65536;
  * CpuBackendOptions.
  */
 export interface CpuLimitsOptions {
-  /** The worker threads, as in CpuBackendOptions. */
+  /** The number of worker threads, as in CpuBackendOptions. */
   readonly threads: number;
-  /** Most bytes, as in CpuBackendOptions. Default: what a WebAssembly memory can grow to. */
+  /** The most bytes, as in CpuBackendOptions. Default: what a WebAssembly memory can grow to. */
   readonly memoryBytes?: number;
 }
 
-/** How the memory of a device is divided. */
+/** The parts into which the memory of a device is divided. */
 export interface CpuLayout {
   readonly memoryBytes: number;
-  /** Where buffers begin. */
+  /** The address at which buffers begin. */
   readonly heapBase: number;
   /** The first of them: bytes on their way from the host. */
   readonly stagingBytes: number;

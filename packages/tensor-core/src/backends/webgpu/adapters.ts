@@ -3,12 +3,12 @@
 import { DeviceLostError } from '../../errors.js';
 import { LANES_FEATURE, MATRIX_FEATURE } from './matrix-unit.js';
 
-/** What `doctor` shows and `--device auto` decides from. */
+/** What is known of an adapter: `doctor` shows it, and `--device auto` decides by it. */
 export interface AdapterDescription {
   readonly name: string;
   readonly vendor: string;
   readonly architecture: string;
-  /** A driver that computes on the CPU (lavapipe, SwiftShader, WARP). */
+  /** Whether it is a driver that computes on the CPU (lavapipe, SwiftShader, WARP). */
   readonly isSoftware: boolean;
   readonly hasShaderF16: boolean;
   readonly hasSubgroups: boolean;
@@ -61,7 +61,7 @@ export function describeAdapter(adapter: GPUAdapter): AdapterDescription {
   };
 }
 
-/** What stands for an adapter of which nothing is said. */
+/** The description of an adapter that tells nothing of itself. */
 export const UNKNOWN_ADAPTER = {
   vendor: '',
   architecture: '',
@@ -84,7 +84,7 @@ export function infoOf(adapter: GPUAdapter): GPUAdapterInfo {
   return { ...names, isFallbackAdapter: isFallbackAdapter === true } as GPUAdapterInfo;
 }
 
-/** For people: device and driver. */
+/** The names of device and driver, for people. */
 export function nameOf(info: GPUAdapterInfo): string {
   const words = [info.device, info.description].filter((w) => w !== '');
   return words.join(', ') || [info.vendor, info.architecture].filter((w) => w !== '').join(' ');
@@ -124,7 +124,7 @@ export async function requestAdapter(
   return adapter;
 }
 
-/** A device with the adapter's own limits for what kernels use, and no more. */
+/** Requests a device with the adapter's own limits for what kernels use, and no others. */
 export async function requestDevice(adapter: GPUAdapter): Promise<GPUDevice> {
   const wanted = ['subgroups', 'timestamp-query', 'shader-f16', MATRIX_FEATURE, LANES_FEATURE];
   const { limits } = adapter;

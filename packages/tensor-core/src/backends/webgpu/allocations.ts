@@ -29,7 +29,7 @@ export class Allocations {
    * The last submit of which commands are recorded, made or still open; the recorder counts them.
    */
   lastRecorded: () => number = () => 0;
-  /** Bytes in use and held in all, for messages. */
+  /** The bytes in use, and all bytes that are held, for messages. */
   readonly #bytes: () => { readonly live: number; readonly reserved: number };
 
   constructor(
@@ -48,7 +48,7 @@ export class Allocations {
   }
 
   /**
-   * A buffer that may turn out to be lost.
+   * Makes a buffer, which may turn out to be lost.
    * @throws {OutOfMemoryError} where one that is mapped at once has no room on the host.
    */
   create(descriptor: GPUBufferDescriptor & { readonly label: string }): GPUBuffer {

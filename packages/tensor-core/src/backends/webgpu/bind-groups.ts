@@ -1,4 +1,5 @@
-// Bind groups by layout and bound ranges: 3 us a dispatch with a cached one, 19 us with a new one.
+// Keeps bind groups by layout and bound ranges. A dispatch takes the host 3 us with a cached group
+// and 19 us with a new one.
 
 import { PARAM_BYTES } from './kernel.js';
 
@@ -9,7 +10,7 @@ export interface BoundRange {
   readonly size: number;
 }
 
-/** Far above a step's distinct groups; a guard against callers that never repeat a buffer. */
+/** Many times the groups of a step: a guard against callers that never use a buffer twice. */
 const MAX_GROUPS = 32768;
 
 export class BindGroups {
@@ -24,7 +25,7 @@ export class BindGroups {
     this.#uniform = uniform;
   }
 
-  /** Groups made since creation; flat in a steady state. */
+  /** The number of groups made so far, which steady steps leave as it is. */
   get numCreated(): number {
     return this.#numCreated;
   }

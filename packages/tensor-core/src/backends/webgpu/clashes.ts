@@ -5,10 +5,10 @@ import { byteSize } from '@shardweave/dtypes';
 import type { View } from '../../view.js';
 import type { Kernel } from './kernel.js';
 
-/** Storage bindings start at multiples of it (WebGPU's default limit). */
+/** The bytes at whose multiples storage bindings start (WebGPU's default limit). */
 export const BINDING_ALIGNMENT = 256;
 
-/** The bindings, by index, that need a copy. */
+/** The indices of the bindings that need a copy. */
 export function clashesOf(kernel: Kernel, views: readonly View[]): number[] {
   if (views.length !== kernel.bindings.length) {
     throw new RangeError(
@@ -17,7 +17,7 @@ export function clashesOf(kernel: Kernel, views: readonly View[]): number[] {
   }
   const clashing: number[] = [];
   const seen: { view: View; isWrite: boolean }[] = [];
-  // Outputs first, so that they stay in place.
+  // Outputs come first, so that they stay in place.
   for (const isWrite of [true, false]) {
     kernel.bindings.forEach((binding, i) => {
       if ((binding.access === 'read_write') !== isWrite) {

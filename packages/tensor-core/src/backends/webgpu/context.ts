@@ -1,5 +1,5 @@
-// What kernel files get to work with: compiled kernels, dispatches, scratch views, windows of views
-// that are larger than a binding, and what kind of device it is.
+// What the functions that encode kernels work with: compiled kernels, dispatches, scratch views,
+// windows of views that are larger than a binding, and the kind of the device.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { Scratch } from '../../backend.js';
@@ -13,13 +13,16 @@ import type { CompiledKernel } from './pipelines.js';
 import type { Dispatch } from './recorder.js';
 
 export interface DeviceProfile {
-  /** A driver that runs on the CPU: few long loops, no workgroup memory, no barriers. */
+  /**
+   * Whether it is a driver that runs on the CPU, whose kernels have few long loops, no workgroup
+   * memory and no barriers.
+   */
   readonly isSoftware: boolean;
-  /** Where the device has subgroups of one fixed size. */
+  /** The number of invocations of a subgroup; undefined unless all have the same. */
   readonly subgroupSize: number | undefined;
   /** Whether shaders may read f16 as such. */
   readonly hasShaderF16: boolean;
-  /** What its matrix units multiply, where kernels can use them. */
+  /** What its matrix units multiply; undefined where kernels can't use any. */
   readonly matrixUnit: MatrixUnit | undefined;
   readonly maxBindingBytes: number;
   /** See MAX_FLOPS in cut-grid.ts. */
@@ -28,16 +31,19 @@ export interface DeviceProfile {
   readonly maxWorkgroupBytes: number;
 }
 
-/** Words on the device, and where its parts end. */
+/** A table of words on the device, and where each of its parts ends. */
 export interface Table {
   readonly view: View;
   readonly ends: readonly number[];
 }
 
-/** One per flat parameter or bucket of a model; a guard against arrays that change every step. */
+/**
+ * More than one table for each flat parameter or bucket of a model: a guard against callers whose
+ * arrays are new in every step.
+ */
 const MAX_TABLES = 4096;
 
-/** What kernels are encoded by. */
+/** Takes what kernels encode: the device's recorder, or the one of a dry run. */
 export interface KernelEncoder {
   /** The compiled kernel of a spec, which `key` names completely. */
   kernel(key: string, build: () => Kernel): CompiledKernel;
@@ -66,7 +72,7 @@ export class KernelContext {
     parts: {
       encoder: KernelEncoder;
       scratch: ScratchSlot;
-      /** Holds tables, which outlive the kernels that they were made for. */
+      /** Where tables lie, which outlive the kernels that they were made for. */
       tableMemory: Scratch;
       matmulChoices: MatmulChoices;
     },
@@ -153,7 +159,7 @@ export class KernelContext {
     );
   }
 
-  /** Elements of a dtype that bind at once, wherever they start. */
+  /** The most elements of a dtype that bind at once, wherever they start. */
   windowElements(dtype: DType): number {
     return Math.floor((this.profile.maxBindingBytes - BINDING_ALIGNMENT) / byteSize(dtype));
   }
@@ -180,7 +186,7 @@ export class KernelContext {
   }
 }
 
-/** `length` elements of a view from `start`. */
+/** The view of `length` elements from `start` on. */
 export function sliceView(view: View, start: number, length: number): View {
   return {
     buffer: view.buffer,

@@ -1,5 +1,5 @@
-// Parts of a dispatch that is too long for one: drivers and browsers end what runs for seconds, and
-// the device with it. A cut moves workgroups to another dispatch and nothing within one, so it
+// Cuts a dispatch that is too long: drivers and browsers end what runs for seconds, and the device
+// with it. A cut moves workgroups to another dispatch and nothing within one, so it
 // changes no bits.
 
 import type { Grid } from './kernel.js';

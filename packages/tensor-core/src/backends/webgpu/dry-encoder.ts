@@ -1,6 +1,6 @@
-// Encodes nothing: kernels that run over it take and give back the scratch that they would need, so
-// that a dry run of a step counts it. It knows which kernels they were, so that these can be
-// compiled ahead, and tells who asks what each dispatch would compute and move.
+// The encoder of a dry run, which encodes nothing. Kernels take and give back the scratch that they
+// would need, so that a dry run of a step counts it. The encoder knows which kernels they were, so
+// that these can be compiled ahead, and tells who asks what each dispatch would compute and move.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Scratch } from '../../backend.js';
@@ -30,7 +30,7 @@ export interface PlannedDispatch {
 }
 
 export class DryEncoder implements KernelEncoder {
-  /** Sees each dispatch. */
+  /** Is called with each dispatch, where somebody asked. */
   onDispatch: ((dispatch: PlannedDispatch) => void) | undefined;
   readonly #slot: ScratchSlot;
   readonly #maxFlops: number;

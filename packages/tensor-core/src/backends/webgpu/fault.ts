@@ -1,5 +1,5 @@
-// The first failure of a device. Work never throws for the device's state; reads and syncs reject
-// with what is kept here, and pending checks of shaders are waited for before a read resolves.
+// Keeps the first failure of a device. Queued work never throws for the device's state: reads and
+// syncs reject with what is kept here, after pending checks of shaders have told.
 
 import {
   DeviceLostError,
@@ -50,7 +50,7 @@ export class Fault {
     tracked.catch(() => {});
   }
 
-  /** Checks whose outcome is not known yet. */
+  /** The checks whose outcome is not known yet. */
   get checks(): ReadonlySet<Promise<void>> {
     return this.#checks;
   }
@@ -100,7 +100,7 @@ export class Fault {
     );
   }
 
-  /** What a pipeline failed with, by name: the device's own failure where that is why. */
+  /** The error of a pipeline that failed: the device's own failure where that is the reason. */
   async shaderError(
     error: { readonly message: string },
     { module, label, source }: TrackedShader,

@@ -1,13 +1,13 @@
-// Measured choices in the files of a folder, for Node.
+// Keeps measured choices in the files of a folder, for Node.
 
 import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TuningStore, tableOf } from './tuning-store.js';
 
 /**
- * A file for each device. One that is missing or damaged, or a folder that can't be written, costs
- * a measurement and nothing else.
- * @param folder made where it is missing
+ * A store with one file for each device. A file that is missing or damaged, or a folder that can't
+ * be written, costs a new measurement and nothing else.
+ * @param folder a directory, which is made where it is missing
  */
 export function fileTuningStore(folder: string): TuningStore {
   const pathOf = (key: string) => {

@@ -14,9 +14,9 @@ import { WebGpuBackend } from './webgpu-backend.js';
 /** How a caller's GPUBuffer is to be read as a tensor: the shape and dtype, and where it begins. */
 export interface GpuTensorOptions {
   readonly shape: Shape;
-  /** Default f32. */
+  /** The elements' dtype. Default f32. */
   readonly dtype?: DType;
-  /** Where the first element begins, a multiple of 4. Default 0. */
+  /** The byte at which the first element begins, a multiple of 4. Default 0. */
   readonly byteOffset?: number;
   readonly requiresGrad?: boolean;
 }
@@ -71,7 +71,7 @@ export function tensorFromGpuBuffer(
     const borrowed = backend.borrow(buffer);
     storage.borrow(borrowed, () => backend.free(borrowed));
   } else {
-    // A dry run, which has no bytes.
+    // A dry run has no bytes.
     storage.borrow({ id: -1, byteLength: buffer.size }, () => {});
   }
   const tensor = new Tensor(storage, shape, byteOffset / byteSize(dtype), requiresGrad);

@@ -32,7 +32,7 @@ export type { WebGpuBackend, WebGpuStatistics } from './webgpu-backend.js';
  * Options of createWebGpuBackend: which adapter or open device it takes, and how it runs kernels.
  */
 export interface WebGpuOptions {
-  /** Default navigator.gpu; in Node openNodeGpu(). */
+  /** Where adapters come from. Default navigator.gpu; in Node openNodeGpu() makes one. */
   readonly gpu?: GPU;
   /** An open device, which dispose leaves open. It should have the adapter's own limits. */
   readonly device?: GPUDevice;
@@ -41,18 +41,18 @@ export interface WebGpuOptions {
    * one.
    */
   readonly adapterInfo?: GPUAdapterInfo;
-  /** Default 'high-performance'. */
+  /** Which of several adapters is asked for. Default 'high-performance'. */
   readonly powerPreference?: 'low-power' | 'high-performance';
-  /** Take a driver that computes on the CPU. Default true. */
+  /** Whether a driver that computes on the CPU will do. Default true. */
   readonly allowSoftware?: boolean;
-  /** Tiles chosen earlier or by another rank, see exportMatmulChoices. */
+  /** Tiles that were chosen earlier or by another rank; see exportMatmulChoices. */
   readonly matmulChoices?: MatmulChoiceTable;
   /**
    * Where tuneMatmul leaves its choices and a later device of the same adapter and kernels finds
    * them: fileTuningStore() in Node, indexedDbTuningStore() in a page. Default nowhere.
    */
   readonly tuningStore?: TuningStore;
-  /** Largest storage binding, at most the device's own. For tests of splitting. */
+  /** The largest storage binding in bytes, for tests of splitting. Default the device's own. */
   readonly maxBindingBytes?: number;
   /**
    * Most floating-point operations of a dispatch and of a submit, by estimate: what takes longer is
@@ -60,12 +60,13 @@ export interface WebGpuOptions {
    */
   readonly maxFlops?: number;
   /**
-   * Kernels made for hardware or for CPU drivers. Default by the adapter; for tests of the other.
+   * Whether kernels are those for hardware or for CPU drivers, for tests of the other kind. Default
+   * by the adapter.
    */
   readonly kernelProfile?: 'hardware' | 'software';
   /**
-   * Sleep between looks at the device instead of keeping a promise pending. Default: in Node, where
-   * the adapter computes on the CPU.
+   * Whether waiting sleeps between looks at the device instead of keeping a promise pending.
+   * Default: in Node, where the adapter computes on the CPU.
    */
   readonly isPaced?: boolean;
 }

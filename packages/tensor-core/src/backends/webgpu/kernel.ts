@@ -37,7 +37,7 @@ export interface KernelSpec {
    * and asks for no number of workgroups.
    */
   readonly isCuttable?: boolean;
-  /** Helpers and `main`, after the generated declarations. */
+  /** The text behind the generated declarations: helpers and `main`. */
   readonly body: string;
 }
 
@@ -48,11 +48,11 @@ export interface Kernel {
   readonly params: readonly { readonly name: string; readonly type: ParamType }[];
   readonly workgroupSize: readonly [number, number, number];
   readonly isCuttable: boolean;
-  /** Equal for kernels that can share bind group layouts. */
+  /** A text that is equal for kernels that can share a bind group layout. */
   readonly layoutKey: string;
 }
 
-/** Workgroups in x, y and z. */
+/** The numbers of workgroups in x, y and z. */
 export type Grid = readonly [number, number, number];
 
 /** Bytes of one parameter block: 64 words, and the default alignment of dynamic offsets. */
@@ -148,7 +148,7 @@ function isPacked({ type, isShaderF16 }: Stored): boolean {
   return elementsPerWord(type) === 2 && !isShaderF16;
 }
 
-/** What a loaded element is in a kernel: 16-bit floats are f32 there. */
+/** The WGSL type of a loaded element: 16-bit floats are f32 in a kernel. */
 function loadedType(stored: Stored): string {
   return elementsPerWord(stored.type) === 2 ? 'f32' : storageType(stored);
 }
@@ -193,7 +193,7 @@ function accessors(name: string, binding: Binding): string[] {
   if (elementsPerWord(type) === 2) {
     lines.push(
       `fn store2_${name}(i: u32, low: f32, high: f32) { ${name}[(P.${name}_at + i) >> 1u] = ${type}_pack(low, high); }`,
-      // The last of an odd number; a neighbor's element in the word's other half stays.
+      // The last of an odd number of elements shares its word with a neighbor, which stays.
       `fn store1_${name}(i: u32, low: f32) { let w = (P.${name}_at + i) >> 1u; ${name}[w] = (${name}[w] & 0xffff0000u) | ${type}_bits(low); }`,
     );
   } else {

@@ -2,7 +2,7 @@
 // so a choice changes time and never values, but for those of matrix units, which the numeric class
 // names; rank 0 can choose for all.
 
-/** Class of product (transposes, dtypes, size) to tile name. Plain JSON. */
+/** The name of a tile for each class of products (transposes, dtypes, size), as plain JSON. */
 export type MatmulChoiceTable = Readonly<Record<string, string>>;
 
 export class MatmulChoices {

@@ -23,11 +23,11 @@ import { median, type Stopwatch } from './stopwatch.js';
  * workgroup computes.
  */
 export interface MatmulTuning {
-  /** Operand and output dtypes to tune for. Default f32. */
+  /** The operand and output dtypes to tune for. Default f32. */
   readonly dtypes?: readonly DType[];
-  /** [m, n, k] of products to tune for. Default one of each size class. */
+  /** The sizes [m, n, k] of products to tune for. Default one of each size class. */
   readonly shapes?: readonly (readonly [m: number, n: number, k: number])[];
-  /** Measures what is known, too. Default false. */
+  /** Whether known choices are measured again. Default false. */
   readonly isAnew?: boolean;
 }
 
@@ -56,13 +56,13 @@ const SHAPES_HARDWARE = [
   [2048, 2048, 2048],
 ] as const;
 /**
- * Every candidate in each, in turn, so that what slows the device down slows all of them; the
- * median counts.
+ * Rounds of a measurement. Each times every candidate in turn, so that what slows the device down
+ * slows all of them, and the median counts.
  */
 const ROUNDS = 7;
-/** Below this a tile is not called faster: it would be another one the next time. */
+/** The gain below which a tile is not called faster: the next run would choose another. */
 const MARGIN = 0.05;
-/** Products so small are repeated no further: their number is no matter then. */
+/** The most repetitions of a product; those that are still too short take hardly any time. */
 const MOST_REPETITIONS = 1024;
 
 /** The three products of a linear layer: forward with either storage, and the weight's gradient. */
@@ -72,7 +72,7 @@ const TRANSPOSES = [
   { transposeA: true, transposeB: false },
 ] as const;
 
-/** Sets the choices of the context. */
+/** Measures, and sets the choices of the context. */
 export async function tuneMatmul(parts: TuningParts, options: MatmulTuning): Promise<void> {
   const { backend, context } = parts;
   const { dtypes = ['f32'], isAnew = false } = options;
@@ -139,7 +139,7 @@ async function tuneOne(parts: TuningParts, call: MatmulCall): Promise<void> {
   context.matmulChoices.set(shapeClass(call), tileName(isFaster ? fastest : usual));
 }
 
-/** A driver may refuse what it says that it has: its other tiles still serve. */
+/** A driver may refuse a kernel for a feature that it offers; its other tiles still serve. */
 async function compiles(parts: TuningParts, call: MatmulCall, tile: Tile): Promise<boolean> {
   try {
     await parts.prepare((context) => matmulWithTile(context, call, tile));

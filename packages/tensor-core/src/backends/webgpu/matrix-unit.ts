@@ -1,7 +1,6 @@
 // What the matrix units of an adapter multiply, where WebGPU offers them: an experimental feature
-// of
-// Dawn. Kernels want f16 operands with f32 sums; bf16 has no type in WGSL, so no matrix units
-// either.
+// of Dawn. Kernels want f16 operands with f32 sums. bf16 has no type in WGSL, so it has no matrix
+// units either.
 
 /** What the matrix units of a device multiply at once, m x k by k x n, and by how many lanes. */
 export interface MatrixUnit {
@@ -26,7 +25,7 @@ interface MatrixConfig {
   readonly K: number;
 }
 
-/** What matrix kernels divide their tiles into. */
+/** The most rows, columns or depth of a unit by which the tiles of matrix kernels divide. */
 const MOST_ROWS = 32;
 const USUAL_LANES = 32;
 

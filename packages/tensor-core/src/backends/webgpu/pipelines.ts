@@ -1,5 +1,5 @@
-// Compiled kernels by their text, with explicit bind group layouts: binding 0 is the parameters (a
-// uniform buffer with a dynamic offset), the others are storage buffers.
+// Keeps compiled kernels by their text, with explicit bind group layouts: binding 0 is the
+// parameters (a uniform buffer with a dynamic offset), the others are storage buffers.
 
 import type { Fault } from './fault.js';
 import { type Kernel, PARAM_BYTES } from './kernel.js';
@@ -15,7 +15,7 @@ export class Pipelines {
   readonly #fault: Fault;
   readonly #byText = new Map<string, CompiledKernel>();
   readonly #byKey = new Map<string, CompiledKernel>();
-  /** Kernels on their way, by text. */
+  /** The kernels that are being compiled, by text. */
   readonly #pending = new Map<string, Promise<void>>();
   readonly #layouts = new Map<string, GPUBindGroupLayout>();
 

@@ -16,9 +16,9 @@ import type { DownloadPool, UploadRing } from './staging.js';
 import type { Timestamps } from './timestamps.js';
 
 export interface Dispatch {
-  /** By the names in the kernel's spec; offsets of views are filled in. */
+  /** The parameters by their names in the kernel's spec; offsets of views are filled in. */
   readonly params: Readonly<Record<string, number>>;
-  /** In the order of the kernel's bindings. */
+  /** The operands in the order of the kernel's bindings. */
   readonly views: readonly View[];
   readonly grid: Grid;
   /** An estimate of floating-point operations. Default: by the bytes of the views. */
@@ -30,7 +30,10 @@ export interface Dispatch {
   moved?(): { readonly read: number; readonly written: number };
 }
 
-/** Dispatches a submit: 0.4 ms of encoding, so that the device starts while the host goes on. */
+/**
+ * The most dispatches of a submit, which take 0.4 ms to encode: the device starts early, while the
+ * host goes on.
+ */
 const DISPATCH_BUDGET = 128;
 
 export class Recorder {
@@ -53,7 +56,7 @@ export class Recorder {
   #flopsInSubmit = 0;
   #serial = 0;
   #dying: GPUBuffer[] = [];
-  /** While somebody times. */
+  /** The timestamps of whoever times at the moment. */
   timestamps: Timestamps | undefined;
 
   constructor(
@@ -94,7 +97,7 @@ export class Recorder {
     return this.#encoder === undefined;
   }
 
-  /** In as many dispatches and submits as its operations take; see MAX_FLOPS. */
+  /** Records a call, in as many dispatches and submits as its operations take; see MAX_FLOPS. */
   dispatch(compiled: CompiledKernel, call: Dispatch): void {
     const isolated = this.#isolate(compiled, call.views);
     const { views } = isolated;
@@ -186,7 +189,7 @@ export class Recorder {
     return { staging, serial: this.submit() };
   }
 
-  /** A read-back of nothing, to wait for all before it. */
+  /** Records a read-back of nothing, to wait for all that is before it. */
   fence(): { staging: GPUBuffer; serial: number } {
     return this.download(this.#fenceFrom, 0, 4);
   }

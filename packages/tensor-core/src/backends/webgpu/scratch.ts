@@ -10,7 +10,7 @@ import { asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 
 export class ScratchPool implements Scratch {
   readonly #allocations: Allocations;
-  /** Largest buffer that the device makes. */
+  /** The bytes of the largest buffer that the device makes. */
   readonly maxBytes: number;
   readonly #nextId: () => number;
   /** Destroys a buffer once no unsubmitted command can name it. */
@@ -72,7 +72,7 @@ export class ScratchPool implements Scratch {
     }
   }
 
-  /** Destroys what is free. */
+  /** Destroys the buffers that are free. */
   trim(): void {
     for (const list of this.#free.values()) {
       for (const buffer of list) {

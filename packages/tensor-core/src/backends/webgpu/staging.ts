@@ -8,18 +8,19 @@ const MAP_WRITE = 2;
 const USAGE_UPLOAD = 0x0002 | 0x0004; // MAP_WRITE | COPY_SRC
 const USAGE_DOWNLOAD = 0x0001 | 0x0008; // MAP_READ | COPY_DST
 
-/** Holds many small uploads, or one large: a batch, a gathered unit. */
+/** The bytes of a chunk: many small uploads, or a large one such as a batch or a gathered unit. */
 const CHUNK_BYTES = 1024 * 1024;
 /**
- * Chunks kept for reuse; beyond it they are destroyed once used. A model's upload, not a step's.
+ * The bytes of chunks that are kept for reuse. A model's upload takes more, a step's does not; what
+ * is beyond is destroyed once used.
  */
 const KEEP_BYTES = 256 * 1024 * 1024;
-/** Smallest read-back buffer: ids, losses, flags. */
+/** The bytes of the smallest read-back buffer, for ids, losses and flags. */
 const MIN_DOWNLOAD_BYTES = 256;
 
 interface Chunk {
   readonly gpu: GPUBuffer;
-  /** While mapped. */
+  /** The mapped memory, while there is any. */
   bytes: Uint8Array | undefined;
   used: number;
   serial: number;
@@ -33,13 +34,13 @@ export interface Upload {
 
 export class UploadRing {
   readonly #allocations: Allocations;
-  /** Mapped, to be filled. */
+  /** The chunks that are mapped, to be filled. */
   #ready: Chunk[] = [];
-  /** Being filled since the last submit. */
+  /** The chunks that have been filled in part since the last submit. */
   #filling: Chunk[] = [];
-  /** Submitted, perhaps still read by the device. */
+  /** The chunks that were submitted, which the device may still read. */
   #inFlight: Chunk[] = [];
-  /** Asked to be mapped again. */
+  /** The chunks that were asked to be mapped again. */
   #mapping = new Set<Promise<void>>();
   #bytes = 0;
   #chunks = 0;
@@ -62,7 +63,7 @@ export class UploadRing {
     const chunk = this.#chunkFor(bytes.byteLength);
     const sourceOffset = chunk.used;
     chunk.bytes!.set(bytes, sourceOffset);
-    // 16, not 4: memcpy of aligned lines is faster.
+    // Places are multiples of 16 and not of 4, because memcpy of aligned lines is faster.
     chunk.used = Math.ceil((sourceOffset + bytes.byteLength) / 16) * 16;
     return { source: chunk.gpu, sourceOffset };
   }
@@ -94,7 +95,7 @@ export class UploadRing {
     }
   }
 
-  /** Destroys what waits to be filled. */
+  /** Destroys the chunks that wait to be filled. */
   trim(): void {
     for (const chunk of this.#ready.splice(0)) {
       this.#drop(chunk);
@@ -144,7 +145,7 @@ export class UploadRing {
     if (current !== undefined) {
       return current;
     }
-    // The smallest that fits, so that large chunks stay for large uploads.
+    // The smallest chunk that fits is taken, so that large ones stay for large uploads.
     let best = -1;
     this.#ready.forEach((c, i) => {
       if (c.gpu.size < byteLength) {
@@ -173,7 +174,7 @@ export class UploadRing {
   }
 }
 
-/** Read-back buffers by size class; one is out from its copy until its bytes were taken. */
+/** A pool of read-back buffers by size class. One is out until its bytes were taken. */
 export class DownloadPool {
   readonly #allocations: Allocations;
   readonly #free = new Map<number, GPUBuffer[]>();
@@ -214,7 +215,7 @@ export class DownloadPool {
     }
   }
 
-  /** Destroys what is free. */
+  /** Destroys the buffers that are free. */
   trim(): void {
     for (const list of this.#free.values()) {
       for (const buffer of list) {

@@ -7,9 +7,9 @@ import type { Recorder } from './recorder.js';
 import type { Timestamps } from './timestamps.js';
 
 export interface Stopwatch {
-  /** What is shorter is repeated to be timed: the clock is too coarse for it. */
+  /** The ms below which work is repeated to be timed, because the clock is too coarse for it. */
   readonly leastMs: number;
-  /** ms that the device takes for what `encode` queues, which is all that it has to do. */
+  /** The ms that the device takes for what `encode` queues, with nothing else to do. */
   time(encode: () => void): Promise<number>;
 }
 
@@ -22,7 +22,7 @@ export interface StopwatchParts {
   readonly recorder: Recorder;
   /** Waits for all that is queued. */
   sync(): Promise<void>;
-  /** Times of passes; undefined where the device has no timestamps. */
+  /** The times of passes; undefined where the device has no timestamps. */
   timestamps(sink: BackendTraceSink): Timestamps | undefined;
 }
 
