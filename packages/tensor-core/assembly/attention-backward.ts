@@ -1,8 +1,8 @@
-// Gradients of attention. A unit of work is a head of keys, or where there are few such heads a
-// part of one: every parts-th block of keys. For each block of keys it goes over the blocks of
-// queries that see it, and adds to dq as it goes, so that scores are computed once. Parts are of
-// the call, not of the threads, and their dq is added up in their order: sums depend on shapes
-// alone.
+// These kernels compute the gradients of attention. A unit of work is one head of keys or, where
+// there are few such heads, one part of it: every parts-th block of keys. For each block of keys a
+// thread goes over all blocks of queries that see it and adds to dq as it goes, so that the scores
+// are computed only once. The number of parts follows from the call's shape, not from the number of
+// threads, and the dq of parts is added in their order, so results depend on shapes alone.
 
 import {
   BACKWARD_KEYS,
@@ -80,7 +80,10 @@ import { LD } from './product-tile';
 import { arg, chunkStart, scratchBase } from './slot';
 import { dot } from './softmax';
 
-/** args, beside those of `open`: dOut, dq, dk, dv, parts, f32 rows that dq is summed in or 0. */
+/**
+ * The arguments that follow those of `open` are dOut, dq, dk, dv, the number of parts, and the f32
+ * rows in which dq is summed (0 where it needs none).
+ */
 const ARG_DOUT: i32 = 39;
 const ARG_DQ: i32 = 40;
 const ARG_DK: i32 = 41;
@@ -93,11 +96,11 @@ let deltaBase: usize = 0;
 let dqOut: usize = 0;
 let parts: u32 = 1;
 let sumsBase: usize = 0;
-/** f32 rows that the current head's dq is added up in, and their distance. */
+/** The first f32 row in which the current head's dq is summed, and the bytes from row to row. */
 let dqBase: usize = 0;
 let dqStep: usize = 0;
 
-/** What slopesOfBlock needs of a call. */
+/** Reads the arguments that slopesOfBlock needs. */
 export function openSlopes(slot: usize): void {
   open(slot);
   dOutBase = <usize>arg(slot, ARG_DOUT);
@@ -111,7 +114,7 @@ function openBackward(slot: usize): void {
   sumsBase = <usize>arg(slot, ARG_SUMS);
 }
 
-/** sum(dOut * out) of each row. */
+/** Stores sum(dOut * out) of each row, which the gradient of the softmax subtracts. */
 export function attentionDelta(slot: usize, chunk: u32, chunks: u32): void {
   openBackward(slot);
   const rows = batch * heads * queries;
@@ -136,7 +139,10 @@ export function attentionBackward(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** dq of each row from the sums of its head's parts, where there is more than one. */
+/**
+ * Makes dq of each row by adding the sums of its head's parts. It runs only where there are several
+ * parts.
+ */
 export function attentionQueryGradient(slot: usize, chunk: u32, chunks: u32): void {
   openBackward(slot);
   const rows = batch * heads * queries;
@@ -163,15 +169,15 @@ export function attentionQueryGradient(slot: usize, chunk: u32, chunks: u32): vo
   }
 }
 
-/** Bytes of a row of sums that stand apart from dq. */
+/** The bytes of one row of the sums that are kept outside dq. */
 @inline
 function sumsStep(): usize {
   return (<usize>((dim + 7) & ~7)) << 2;
 }
 
 /**
- * Where the rows of the current query head's dq are added up: dq itself, or sums of a part or of a
- * chunk.
+ * Chooses where the rows of the current query head's dq are summed: in dq itself (f32, part 0), in
+ * rows of the part, or, where a head has one part, in rows of the chunk.
  */
 function openDq(member: u32, part: u32, chunk: u32): void {
   const isF32 = dtype == F32;
@@ -189,7 +195,8 @@ function openDq(member: u32, part: u32, chunk: u32): void {
 }
 
 /**
- * Gradients of one head of keys, or of a part of its blocks, and of the query heads that share it.
+ * Computes the gradients of one head of keys, or of one part of its blocks, together with those of
+ * all query heads that share it.
  */
 function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): void {
   const group = heads / kvHeads;
@@ -234,14 +241,14 @@ function backwardHead(slot: usize, b: u32, kvHead: u32, part: u32, chunk: u32): 
   }
 }
 
-/** Keys and values of the block, for slopesOfBlock. */
+/** Packs the keys and values of the block as slopesOfBlock reads them. */
 export function packKeys(): void {
   const first = key0At;
   packTransposed(kBase, dtype, kAt + first * kRow, kRow, dim, numKeys, 8, scratchBase + K_ACROSS_AT);
   packTransposed(vBase, dtype, vAt + first * vRow, vRow, dim, numKeys, 8, scratchBase + V_ACROSS_AT);
 }
 
-/** Whether a query of the block may see a key of it. */
+/** Returns whether a query of the block may see one of its keys. */
 export function seesBlock(): bool {
   const first = key0At;
   return loOf(row0) < first + <u32>numKeys && hiOf(row0 + <u32>numRows - 1) > first && sharesSegment();
@@ -265,7 +272,10 @@ function backwardBlock(): void {
   addToDq(dq);
 }
 
-/** The scores' gradients in S and the used weights in P, from the packed keys and values. */
+/**
+ * Computes the gradients of the scores into S and the weights that were used (after dropout) into
+ * P, from the packed keys and values.
+ */
 export function slopesOfBlock(): void {
   const q = scratchBase + Q_AT;
   const dOut = scratchBase + DOUT_AT;
@@ -285,7 +295,7 @@ export function slopesOfBlock(): void {
   }
 }
 
-/** dq += scale * rows. */
+/** Adds scale * rows to dq. */
 function addToDq(rows: usize): void {
   const f = f32x4.splat(scale);
   for (let r = 0; r < numRows; r++) {
@@ -304,8 +314,8 @@ function addToDq(rows: usize): void {
 }
 
 /**
- * Row r: from scores in S and products with dOut in P to the scores' gradients in S, used weights
- * in P.
+ * Turns row r of S from scores into the gradients of scores, and row r of P from products with dOut
+ * into the weights that were used.
  */
 function slopeRow(r: i32): void {
   const from = fromOf(r);

@@ -1,5 +1,6 @@
-// What a thread works on in a call of attention: the call's arguments, a head, a block of queries
-// and a block of keys, and where all of it lies in scratch. A thread runs one command at a time.
+// These variables hold what a thread works on in a call of attention: the call's arguments, a head,
+// a block of queries and a block of keys, and their places in scratch. They can be globals, since a
+// thread runs one command at a time and threads don't share them.
 
 import { narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -9,9 +10,9 @@ import { LD } from './product-tile';
 import { arg, argF, argI, scratchBase } from './slot';
 
 /**
- * Queries and keys of a block: whole tiles of 6 rows and of 6 keys, and whole panels of 8 keys.
- * Forward reads keys and values once for a block of queries, backward queries and slopes once for a
- * block of keys.
+ * The number of queries and of keys in a block. Both are multiples of 6, the rows of a tile, and of
+ * 8, the keys of a panel. The forward pass reads keys and values once for each block of queries,
+ * the backward pass reads queries and dOut once for each block of keys.
  */
 export const FORWARD_ROWS: i32 = ATTENTION_LONG;
 export const FORWARD_KEYS: i32 = ATTENTION_SHORT;
@@ -19,35 +20,48 @@ export const BACKWARD_ROWS: i32 = ATTENTION_SHORT;
 export const BACKWARD_KEYS: i32 = ATTENTION_LONG;
 const LONG_ROWS: usize = <usize>ATTENTION_LONG * LD;
 const SHORT_ROWS: usize = <usize>ATTENTION_SHORT * LD;
-/** Panels of the widest head: eight rows across its 256 columns, or eight columns down the rows. */
+/**
+ * The bytes of the panels of the widest head, which has 256 columns: 32 panels, each of eight
+ * columns by all rows of a block.
+ */
 const LONG_PANELS: usize = 32 * (<usize>ATTENTION_LONG * 8 * 4 + 64);
 const SHORT_PANELS: usize = 32 * (<usize>ATTENTION_SHORT * 8 * 4 + 64);
 
-// Behind the four blocks that packing uses.
-/** By row: the largest score, the sum of exponentials, whether it has seen a key. */
+// The four blocks at the start of scratch belong to packing.
+/** For each row: the largest score, the sum of exponentials, and whether the row has seen a key. */
 export const MOST_AT: usize = BLOCK_BYTES * 4;
 export const SUM_AT: usize = MOST_AT + ATTENTION_LONG * 4;
 export const SEEN_AT: usize = SUM_AT + ATTENTION_LONG * 4;
-/** By row: the keys of the block from and to which a row of its tile sees, in whole panels. */
+/**
+ * For each row: the first key of the block that its tile visits and one more than the last, both
+ * rounded to whole panels of 8.
+ */
 export const FROM_AT: usize = SEEN_AT + ATTENTION_LONG * 4;
 export const TO_AT: usize = FROM_AT + ATTENTION_LONG;
-/** What one row needs: the mask's values, and random words. */
+/** The mask's values and the random words of the one row that is worked on. */
 export const MASK_AT: usize = TO_AT + ATTENTION_LONG;
 export const WORDS_AT: usize = MASK_AT + ATTENTION_LONG * 4 + 64;
-/** A tile of sums that are added to others. */
+/** A tile of sums, before they are added to the results. */
 export const SUMS_AT: usize = WORDS_AT + ATTENTION_LONG * 4 + 128;
-/** Rows of queries, LD apart as all rows are. */
+/** The rows of queries. Like all rows in scratch they stand LD bytes apart. */
 export const Q_AT: usize = SUMS_AT + 6 * LD;
-/** Scores, which become weights or their gradients in place. */
+/** The scores, which are replaced by the weights or by their own gradients. */
 export const S_AT: usize = Q_AT + LONG_ROWS;
-/** Forward: results before their division. Backward: what is added to dq. */
+/**
+ * In the forward pass the results before their division, in the backward pass the block's part of
+ * dq.
+ */
 export const OUT_AT: usize = S_AT + LONG_ROWS;
-/** Panels of eight keys, columns down: what rows of queries are multiplied with. */
+/** The keys in panels of eight keys by all columns, with which rows of queries are multiplied. */
 export const K_ACROSS_AT: usize = OUT_AT + LONG_ROWS;
-/** Forward only, where backward has the same of values: panels of eight columns, rows down. */
+/**
+ * In the forward pass the values in panels of eight columns by all keys. The backward pass keeps
+ * the values in panels of eight keys here, as K_ACROSS_AT does the keys.
+ */
 export const V_PANELS_AT: usize = K_ACROSS_AT + LONG_PANELS;
 export const V_ACROSS_AT: usize = V_PANELS_AT;
-// Backward only. Panels of eight columns are what weights are multiplied with.
+// Only the backward pass uses what follows. Weights and the gradients of scores are multiplied with
+// panels of eight columns.
 export const K_PANELS_AT: usize = V_ACROSS_AT + LONG_PANELS;
 export const Q_PANELS_AT: usize = K_PANELS_AT + LONG_PANELS;
 export const DOUT_PANELS_AT: usize = Q_PANELS_AT + SHORT_PANELS;
@@ -58,7 +72,7 @@ export const DV_AT: usize = DK_AT + LONG_ROWS;
 
 export const SMALLEST: f32 = -Infinity;
 
-// The call that this thread works on.
+// The arguments of the call that this thread works on.
 export let dtype: i32 = 0;
 export let qBase: usize = 0;
 export let kBase: usize = 0;
@@ -93,7 +107,10 @@ export let key0: u32 = 0;
 export let key1: u32 = 0;
 export let counter: u64 = 0;
 export let hasDropout: bool = false;
-/** The current head: first elements of its operands, ids and mask, and its first row among all. */
+/**
+ * The current head: the first element of each operand, of the segment ids and of the mask, and the
+ * number of its first row among the rows of all heads.
+ */
 export let qAt: u32 = 0;
 export let kAt: u32 = 0;
 export let vAt: u32 = 0;
@@ -105,16 +122,17 @@ export let keyIds: usize = 0;
 // The current block.
 export let row0: u32 = 0;
 export let numRows: i32 = 0;
-/** Scratch row of the block's first row. */
+/** The scratch row that holds the block's first row. */
 export let slot0: i32 = 0;
 export let key0At: u32 = 0;
 export let numKeys: i32 = 0;
 
 /**
- * args: dtype, q, k, v, out, stats, mask, its dtype, query segments, key segments, batch, heads, kv
- * heads, queries, keys, dim, scale, isCausal, window, query offset, strides (batch, head, row) of
- * q, of k, of v, of the mask (and column), dropout's threshold, scale of the kept (0: no dropout),
- * key0, key1, counter low, high.
+ * Reads the arguments: dtype, q, k, v, out, stats, mask, its dtype, query segments, key segments,
+ * batch, heads, kv heads, queries, keys, dim, scale, isCausal, window, query offset, the strides
+ * (batch, head, row) of q, of k, of v and of the mask (which has one of columns too), dropout's
+ * threshold, the scale of what dropout keeps (0 means no dropout), key0, key1, counter low and
+ * high.
  */
 export function open(slot: usize): void {
   dtype = argI(slot, 0);
@@ -181,8 +199,9 @@ export function openKeys(first: u32, most: u32): void {
 }
 
 /**
- * Rows of an operand as f32 times `factor`, LD apart. Read where they lie, thousands of bytes
- * apart, the rows of a fused projection would fight for the same few cache sets.
+ * Copies n rows of an operand into scratch as f32, multiplied by `factor`, LD bytes apart. The rows
+ * of a fused projection stand thousands of bytes apart, and read there they would compete for the
+ * same few cache sets.
  */
 export function loadRows(base: usize, at: u32, row: u32, n: i32, to: usize, factor: f32): void {
   const f = f32x4.splat(factor);
@@ -195,7 +214,7 @@ export function loadRows(base: usize, at: u32, row: u32, n: i32, to: usize, fact
   }
 }
 
-/** n rows in scratch as panels of eight columns. */
+/** Arranges n rows of scratch in panels of eight columns. */
 export function panelsOfRows(rows: usize, n: i32, panels: usize): void {
   const stride = panelBytes(n, 8);
   for (let r = 0; r < n; r++) {

@@ -1,6 +1,7 @@
-// Attention of few queries, as one more token of a text that is being generated has. Packing keys
-// would cost more than the products: they and the values are read once, where they lie, all heads
-// of a row side by side. Scratch rows are those of all heads: head by head, the queries of each.
+// This is attention for few queries, such as the one of each new token when text is generated.
+// Packing keys would cost more than the products, so keys and values are read once, where they lie,
+// for all heads of a position together. The rows of scratch are those of all these heads: the
+// queries of the first head, then those of the next.
 
 import {
   batch,
@@ -49,21 +50,24 @@ import { ATTENTION_FEW, ATTENTION_LONG } from './layout';
 import { LD } from './product-tile';
 import { arg, chunkStart, scratchBase } from './slot';
 
-// What the thread works on, beside attention-call's: heads of keys from head0 on, and the scratch
-// rows of each.
+// The thread works on `count` heads of keys from head0 on, of one batch. kHead and vHead are the
+// elements from one of these heads to the next.
 let batchIndex: u32 = 0;
 let head0: u32 = 0;
 let count: u32 = 0;
 let kHead: u32 = 0;
 let vHead: u32 = 0;
 
-/** Queries of all heads that share a head of keys. */
+/** The number of queries in all heads that share a head of keys. */
 @inline
 function sharedRows(): u32 {
   return (heads / kvHeads) * queries;
 }
 
-/** Whether the call's queries are few: of the shape, not of the block. */
+/**
+ * Returns whether the call has few queries. This depends on the call's shape alone, not on the
+ * block, so that the split into chunks changes no result.
+ */
 export function hasFewRows(): bool {
   return queries <= <u32>ATTENTION_FEW && sharedRows() <= <u32>ATTENTION_LONG;
 }
@@ -121,14 +125,14 @@ function forwardHeads(slot: usize): void {
   }
 }
 
-/** The i-th of the query heads that share the heads of keys. */
+/** Opens the i-th query head among those of the heads of keys that the thread works on. */
 function openMember(slot: usize, i: u32): void {
   openHead(slot, batchIndex, head0 * (heads / kvHeads) + i);
   openRows(0, queries);
   openSlots(<i32>(i * queries));
 }
 
-/** Scores of all rows, for the keys that they visit. */
+/** Computes the scores of all rows, for the keys that they visit. */
 function scores(): void {
   const rows = <i32>sharedRows();
   const to = toOf(0);
@@ -150,7 +154,10 @@ function scores(): void {
   }
 }
 
-/** Adds weighted values to all rows; weights of keys that a row doesn't see are 0. */
+/**
+ * Adds the weighted values to the results of all rows. The weight of a key that a row doesn't see
+ * is 0.
+ */
 function sums(): void {
   const rows = <i32>sharedRows();
   const to = toOf(0);
@@ -186,7 +193,10 @@ function addFour(w: usize, v0: usize, v1: usize, v2: usize, v3: usize, out: usiz
   }
 }
 
-/** Key or value j of the block in f32; past the last one it again. */
+/**
+ * Returns the address of key or value j of the block in f32. Past the last key it is the last one
+ * again.
+ */
 @inline
 function rowOf(base: usize, at: u32, row: u32, j: i32, block: usize): usize {
   const index = key0At + <u32>min(j, numKeys - 1);
@@ -195,7 +205,7 @@ function rowOf(base: usize, at: u32, row: u32, j: i32, block: usize): usize {
 
 // ---- see Note [hidden keys] in attention-products.ts --------------------------------------------
 
-/** Whether all values of the block are finite. */
+/** Returns whether all values of the block are finite. */
 function isFinite(): bool {
   const zero = f32x4.splat(0);
   let sum = zero;

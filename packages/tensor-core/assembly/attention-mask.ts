@@ -1,6 +1,7 @@
-// Gradient of attention's mask: the scores' gradients once more, added up over what the mask is
-// broadcast over. A unit of work is a block of the mask's rows, or all that its one row is added
-// to: each element has one thread, whose sums depend on shapes alone.
+// This kernel computes the gradient of attention's mask: it computes the gradients of the scores
+// once more and adds them up over the dimensions that the mask was broadcast over. A unit of work
+// is a block of the mask's rows, or its only row if rows were broadcast. Each element is summed by
+// one thread, in an order that depends on shapes alone.
 
 import {
   BACKWARD_KEYS,
@@ -27,7 +28,7 @@ import { openSlopes, packKeys, seesBlock, slopesOfBlock } from './attention-back
 import { LD } from './product-tile';
 import { arg, chunkStart, scratchBase } from './slot';
 
-/** args, beside those of `open` and dOut: dMask. */
+/** The argument dMask follows those of `open` and dOut. */
 const ARG_DMASK: i32 = 40;
 
 export function attentionMaskGradient(slot: usize, chunk: u32, chunks: u32): void {
@@ -64,7 +65,7 @@ function clearRows(to: usize, first: u32, last: u32): void {
   }
 }
 
-/** Adds a block of queries, keys in ascending order. */
+/** Adds the gradients of a block of queries, with the keys in ascending order. */
 function addRows(to: usize): void {
   for (let key: u32 = 0; key < keys; key += BACKWARD_KEYS) {
     openKeys(key, BACKWARD_KEYS);

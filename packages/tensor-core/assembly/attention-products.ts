@@ -1,8 +1,9 @@
-// Products of blocks of attention: rows by keys, weights by values, and weights transposed.
+// These are the products of attention's blocks: queries by keys, weights by values, and transposed
+// weights by rows.
 //
-// Note [hidden keys]: the weight of a hidden key is 0, but 0 times NaN is NaN. Where part of a
-// block is hidden and an operand of it is not finite, the products go element by element and pass
-// hidden ones over.
+// Note [hidden keys]: the weight of a hidden key is 0, but 0 times NaN is NaN. So where some keys
+// of a block are hidden and one of its operands is not finite, the products are made element by
+// element and skip the hidden keys.
 
 import { dim, numKeys, numRows, row0, SUMS_AT } from './attention-call';
 import { fromOf, isPartial, prepareRow, sees, toOf } from './attention-visible';
@@ -12,7 +13,7 @@ import { panelBytes } from './pack';
 import { addTile, LD, TILE_ROWS, Tile, tileOfColumns, tileOfRows } from './product-tile';
 import { scratchBase } from './slot';
 
-/** out[r][j] = rows[r] . column j of the panels, for the panels that the rows of a tile visit. */
+/** Computes out[r][j] = rows[r] . column j, for the panels that the rows of a tile visit. */
 export function rowProducts(rows: usize, panels: usize, out: usize): void {
   const stride = panelBytes(dim, 8);
   for (let r = 0; r < numRows; r += TILE_ROWS) {
@@ -25,7 +26,7 @@ export function rowProducts(rows: usize, panels: usize, out: usize): void {
   }
 }
 
-/** out[r] += sum over keys of weights[r][key] * values[key]: `values` in panels. */
+/** Adds to out[r] the sum over keys of weights[r][key] * values[key]. `values` stands in panels. */
 export function keyProducts(weights: usize, values: usize, out: usize): void {
   if (isPartial && !isFiniteBlock(values, numKeys)) {
     carefulRows(weights, values, out);
@@ -40,8 +41,8 @@ export function keyProducts(weights: usize, values: usize, out: usize): void {
 }
 
 /**
- * out[key] += sum over rows of weights[row][key] * values[row]: `values` in panels. Weights of keys
- * that a row doesn't visit are 0.
+ * Adds to out[key] the sum over rows of weights[row][key] * values[row]. `values` stands in panels,
+ * and the weights of keys that a row doesn't visit are 0.
  */
 export function columnProducts(weights: usize, values: usize, out: usize): void {
   if (isPartial && !isFiniteBlock(values, numRows)) {
@@ -62,13 +63,13 @@ export function columnProducts(weights: usize, values: usize, out: usize): void 
   }
 }
 
-/** Whether row r visits one of the six keys from j on. */
+/** Returns whether row r visits one of the six keys from j on. */
 @inline
 function visits(r: i32, j: i32): bool {
   return j + TILE_ROWS > fromOf(r) && j < toOf(r);
 }
 
-/** Weights of row r that no product has made, outside the panels that it visits, become 0. */
+/** Clears the weights of row r outside the panels that it visits, since no product has set them. */
 export function clearUnvisited(weights: usize, r: i32): void {
   const row = weights + <usize>r * LD;
   const from = fromOf(r);
@@ -81,7 +82,9 @@ let rowTile: Tile = (a: usize, b: usize, k: i32, out: usize): void => tileOfRows
 let columnTile: Tile = (a: usize, b: usize, k: i32, out: usize): void =>
   tileOfColumns(a, LD, b, k, out, LD);
 
-/** Six rows of out += a times all columns of the panels, `stride` bytes apart. */
+/**
+ * Adds a times the panels to six rows of out, for all columns. Panels stand `stride` bytes apart.
+ */
 function addTiles(tile: Tile, a: usize, b: usize, stride: usize, k: i32, out: usize): void {
   const sums = scratchBase + SUMS_AT;
   for (let d = 0; d < dim; d += 8) {
@@ -94,7 +97,7 @@ function addTiles(tile: Tile, a: usize, b: usize, stride: usize, k: i32, out: us
 
 // ---- blocks with NaN or infinities --------------------------------------------------------------
 
-/** Whether all of n rows in panels are finite. */
+/** Returns whether all of the n rows in panels are finite. */
 export function isFiniteBlock(panels: usize, n: i32): bool {
   let sum = f32x4.splat(0);
   const zero = f32x4.splat(0);
@@ -137,7 +140,7 @@ function carefulColumns(weights: usize, values: usize, out: usize): void {
   }
 }
 
-/** out += w * a row in panels. */
+/** Adds w times one row of the panels to out. */
 @inline
 function addScaled(out: usize, values: usize, stride: usize, w: v128): void {
   for (let d = 0; d < dim; d += 8) {

@@ -1,5 +1,5 @@
-// Which keys a query sees, by positions, window, segments and mask, and which weights dropout
-// keeps.
+// These functions tell which keys a query sees, by its position, window, segment and mask, and
+// which weights dropout keeps.
 
 import {
   counter,
@@ -34,10 +34,10 @@ import { philox32 } from './dropout';
 import { TILE_ROWS } from './product-tile';
 import { scratchBase } from './slot';
 
-/** Whether a row of the current block does not see all keys of it. */
+/** Whether some row of the current block does not see all of the block's keys. */
 export let isPartial: bool = false;
 
-/** First key that positions let the row see. */
+/** Returns the first key that the row's position lets it see. */
 export function loOf(row: u32): u32 {
   if (window == 0) {
     return 0;
@@ -46,7 +46,7 @@ export function loOf(row: u32): u32 {
   return <u32>min<i32>(max<i32>(lo, 0), <i32>keys);
 }
 
-/** One more than the last. */
+/** Returns one more than the last key that the row's position lets it see. */
 export function hiOf(row: u32): u32 {
   const at = queryOffset + <i32>row;
   let hi = <i32>keys;
@@ -58,7 +58,10 @@ export function hiOf(row: u32): u32 {
   return <u32>min<i32>(max<i32>(hi, 0), <i32>keys);
 }
 
-/** Ranges of the rows of each tile in the current block, and whether anything of it is hidden. */
+/**
+ * Finds the range of keys that the rows of each tile visit in the current block, and whether
+ * anything in the block is hidden.
+ */
 export function findRanges(): void {
   isPartial = querySegments != 0 || maskBase != 0 || numKeys % 8 != 0;
   for (let r = 0; r < numRows; r += TILE_ROWS) {
@@ -74,13 +77,15 @@ export function findRanges(): void {
   }
 }
 
-/** First of the keys that row r of the block visits. */
+/** Returns the first key of the block that row r visits, a multiple of 8. */
 @inline
 export function fromOf(r: i32): i32 {
   return <i32>load<u8>(scratchBase + FROM_AT + r);
 }
 
-/** One more than the last, in whole panels. */
+/**
+ * Returns one more than the last key of the block that row r visits, rounded up to whole panels.
+ */
 @inline
 export function toOf(r: i32): i32 {
   return <i32>load<u8>(scratchBase + TO_AT + r);
@@ -91,7 +96,10 @@ function inBlock(key: u32): i32 {
   return min<i32>(max<i32>(<i32>key - <i32>key0At, 0), numKeys);
 }
 
-/** Whether the block's queries and keys have an id in common, as far as their extremes tell. */
+/**
+ * Returns whether the block's queries and keys may have a segment id in common. It compares only
+ * the smallest and largest ids, so it may return true where they have none.
+ */
 export function sharesSegment(): bool {
   if (querySegments == 0) {
     return true;
@@ -122,7 +130,7 @@ let rowLo: i32 = 0;
 let rowHi: i32 = 0;
 let rowId: i32 = 0;
 let rowMask: usize = 0;
-/** Whether all of the block's panels that the row visits are seen. */
+/** Whether the row sees every key of the panels that it visits. */
 export let seesAll: bool = false;
 
 export function prepareRow(row: u32): void {
@@ -148,14 +156,17 @@ export function prepareRow(row: u32): void {
   }
 }
 
-/** Four scores of the prepared row, the mask added. */
+/** Returns four scores of the prepared row, with the mask added. */
 @inline
 export function scored4(score: usize, j: i32): v128 {
   const s = v128.load(score);
   return maskBase == 0 ? s : f32x4.add(s, v128.load(rowMask + (j << 2)));
 }
 
-/** All bits set in the lanes of keys j to j + 3 of the block that the prepared row sees. */
+/**
+ * Returns a mask with all bits set in the lanes of those keys j to j + 3 of the block that the
+ * prepared row sees.
+ */
 @inline
 export function visible4(j: i32): v128 {
   if (seesAll) {
@@ -176,14 +187,14 @@ export function visible4(j: i32): v128 {
   return visible;
 }
 
-/** Whether the prepared row sees key j of the panels that it visits. */
+/** Returns whether the prepared row sees key j, which must lie in the panels that it visits. */
 export function sees(j: i32): bool {
   return (i32x4.extract_lane(visible4(j), 0) & 1) != 0;
 }
 
 /**
- * Random words of keys from to to - 1 of the block; word j stands at WORDS_AT + 4 * (j - from +
- * lead).
+ * The address where the random word of the block's key 0 would stand: the word of key j is at
+ * wordsAt + 4 * j. Only the words of the keys that drawWords was given exist.
  */
 let wordsAt: usize = 0;
 

@@ -1,6 +1,7 @@
-// The running softmax of rows of attention: the largest score, the sum of exponentials and the sum
-// of values so far of each row, brought to the new largest score block by block. A row of the
-// current block has the scratch row slot0 + r, for several heads may be worked on at once.
+// This is the running softmax of attention. Each row keeps its largest score, the sum of
+// exponentials and the weighted sum of values so far. When a block brings a larger score, both sums
+// are scaled to it. Row r of the current block is kept in scratch row slot0 + r, since several
+// heads may be worked on at once.
 
 import {
   dim,
@@ -44,7 +45,7 @@ import { LD } from './product-tile';
 import { maxLanes, sumLanes } from './reduce';
 import { scratchBase } from './slot';
 
-/** Scaled queries of the current rows, and nothing summed. */
+/** Loads the scaled queries of the current rows and clears their sums. */
 export function startRows(): void {
   const at = <usize>slot0 * LD;
   loadRows(qBase, qAt + row0 * qRow, qRow, numRows, scratchBase + Q_AT + at, scale);
@@ -56,7 +57,10 @@ export function startRows(): void {
   }
 }
 
-/** Divides by the sums and stores results and log-sum-exps. */
+/**
+ * Divides the rows by their sums and stores the results and log-sum-exps. A row that has seen no
+ * key gives zeros and -infinity.
+ */
 export function finishRows(): void {
   for (let r = 0; r < numRows; r++) {
     const at = slot0 + r;
@@ -67,7 +71,7 @@ export function finishRows(): void {
     let inverse: f32 = 0;
     let lse: f32 = SMALLEST;
     if (seen) {
-      // A row whose scores are all -infinity has no largest one to take out.
+      // Where all scores are -infinity, as PyTorch's softmax has it, the result is NaN.
       inverse = most == SMALLEST ? NaN : 1 / sum;
       lse = most == SMALLEST ? NaN : <f32>(<f64>most + Math.log(<f64>sum));
     }
@@ -82,8 +86,8 @@ export function finishRows(): void {
 }
 
 /**
- * Row r of the block: scores become weights, and what was summed before is brought to the new
- * maximum.
+ * Turns the scores of row r of the block into weights, and scales what was summed before to the new
+ * largest score.
  */
 export function weigh(r: i32): void {
   const from = fromOf(r);
@@ -94,7 +98,7 @@ export function weigh(r: i32): void {
   let seen = i32x4.splat(-1);
   let m = f32x4.splat(SMALLEST);
   prepareRow(row);
-  // A NaN need not show here: it comes back in the sum of exponentials.
+  // pmax may drop a NaN. It shows up in the sum of exponentials anyway.
   if (seesAll) {
     for (let j = from; j < to; j += 8) {
       const o = s + (j << 2);

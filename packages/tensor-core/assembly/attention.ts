@@ -1,5 +1,5 @@
-// Attention in blocks of queries by keys (Dao, "FlashAttention-2", 2023). A thread takes blocks of
-// queries. Sums depend on shapes alone, never on the split.
+// This is attention in blocks of queries by keys (Dao, "FlashAttention-2", 2023). Each thread takes
+// blocks of queries. Results depend on shapes alone, never on how the work is split.
 
 import {
   batch,
@@ -47,13 +47,14 @@ export function attention(slot: usize, chunk: u32, chunks: u32): void {
   for (let unit = chunkStart(units, chunk, chunks, 1); unit < end; unit++) {
     const head = unit / blocks;
     openHead(slot, head / heads, head % heads);
-    // The last first: under a causal mask they take longest, and would leave other threads idle.
+    // The last blocks come first. Under a causal mask they take longest, and if they came last,
+    // other threads would wait for them.
     openRows((blocks - 1 - (unit % blocks)) * FORWARD_ROWS, FORWARD_ROWS);
     forwardRows();
   }
 }
 
-/** One block of queries with all keys that it sees. */
+/** Computes one block of queries, over all keys that it sees. */
 function forwardRows(): void {
   const s = scratchBase + S_AT;
   const v = scratchBase + V_PANELS_AT;

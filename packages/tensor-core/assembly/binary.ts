@@ -1,6 +1,6 @@
-// Two operands through strides into a dense output. The host merges dimensions beforehand, so the
-// inner loop runs over the longest rows possible; an operand's row is used in place (stride 1),
-// is one repeated value (0) or is gathered.
+// These kernels apply an operation to two operands with strides and write a dense output. The host
+// merges dimensions first, so that the inner loop gets the longest rows possible. An operand's row
+// is read where it lies (stride 1), is one repeated value (stride 0) or is gathered into scratch.
 
 import { narrow, storePartial, target, widen } from './convert';
 import { BLOCK_BYTES, GRAIN } from './elementwise';
@@ -25,10 +25,13 @@ import {
 import { arg, argI, chunkStart, scratchBase } from './slot';
 import { loadFloat } from './convert';
 
-/** Words before the shape: kind, a, dtype, b, dtype, out, dtype, total, rank. */
+/** The words before the shape are kind, a, dtype, b, dtype, out, dtype, total and rank. */
 const SHAPE = 9;
 
-/** args: as SHAPE says, then rank times (extent, a stride, b stride), outermost first. */
+/**
+ * The arguments are the words that SHAPE counts, then for each dimension (extent, a stride, b
+ * stride), outermost first.
+ */
 export function binary(slot: usize, chunk: u32, chunks: u32): void {
   const kind = argI(slot, 0);
   const a = <usize>arg(slot, 1);
@@ -79,7 +82,7 @@ export function binary(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** Offset of a row in one operand (`which`: 1 for a, 2 for b). */
+/** Returns the offset of a row in one operand: in a where `which` is 1, in b where it is 2. */
 function rowOffset(slot: usize, rank: i32, row: u32, which: i32): u32 {
   let offset: u32 = 0;
   for (let d = rank - 2; d >= 0; d--) {
@@ -91,7 +94,10 @@ function rowOffset(slot: usize, rank: i32, row: u32, which: i32): u32 {
   return offset;
 }
 
-/** n floats through a step, in scratch where they don't lie so. */
+/**
+ * Returns the address of n values as f32, read with a step: their own where they are f32 with a
+ * step of 1, else in scratch.
+ */
 export function floats(base: usize, dtype: i32, at: u32, step: u32, n: i32, scratch: usize): usize {
   if (step == 1) {
     return widen(base, dtype, at, n, scratch);
@@ -110,7 +116,9 @@ export function floats(base: usize, dtype: i32, at: u32, step: u32, n: i32, scra
   return scratch;
 }
 
-/** n words through a step, in scratch where they don't lie so. */
+/**
+ * Returns the address of n words, read with a step: their own where the step is 1, else in scratch.
+ */
 export function words(base: usize, at: u32, step: u32, n: i32, scratch: usize): usize {
   if (step == 1) {
     return base + ((<usize>at) << 2);
@@ -179,7 +187,7 @@ function compareFloats(kind: i32, a: usize, b: usize, out: usize, n: i32): void 
 }
 
 function compareWords(kind: i32, unsigned: bool, a: usize, b: usize, out: usize, n: i32): void {
-  // With the sign bit flipped, unsigned words are in the order of signed ones.
+  // Flipping the sign bit makes the order of unsigned words that of signed ones.
   const flip = i32x4.splat(unsigned ? 0x80000000 : 0);
   for (let i = 0; i < n; i += 4) {
     const o = i << 2;
@@ -196,7 +204,10 @@ function compareWords(kind: i32, unsigned: bool, a: usize, b: usize, out: usize,
   }
 }
 
-/** Ones where all bits are set; `left` results remain, this vector's among them. */
+/**
+ * Stores 1 for each lane of the mask that is set and 0 for the others. `left` counts the results
+ * that remain, of which this vector stores up to four.
+ */
 @inline
 function storeMask(mask: v128, out: usize, left: i32): void {
   const ones = v128.and(mask, i32x4.splat(1));

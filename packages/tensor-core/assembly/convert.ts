@@ -1,14 +1,15 @@
-// Between storage and f32. Kernels are written once for f32: `widen` gives a pointer to f32 values
-// of any float storage (the storage itself where it is f32), `narrow` stores a block of results.
-// 16-bit values round to nearest even and keep NaN, infinities and subnormals.
-// Surprise: whole vectors are read past the end of a view (never written); the heap leaves room.
+// These functions convert between storage and f32, so that kernels are written once for f32.
+// `widen` gives the address of f32 values of any float storage (the storage itself where it is
+// f32), and `narrow` stores a block of results. 16-bit values are rounded to nearest even, and NaN,
+// infinities and subnormals are kept. Whole vectors are read past the end of a view, though never
+// written: the heap leaves room for that.
 
 import { BF16, F16, F32 } from './layout';
 
 @inline
 export function f16ToF32(h: v128): v128 {
-  // Exponent and mantissa moved into place and multiplied by 2^112 are right for normal and
-  // subnormal numbers alike; infinities and NaN get their exponent set.
+  // Shifting exponent and mantissa into place and multiplying by 2^112 is right for normal and
+  // subnormal numbers alike. Infinities and NaN get their exponent set.
   const em = i32x4.shl(v128.and(h, i32x4.splat(0x7fff)), 13);
   const scaled = f32x4.mul(em, i32x4.splat(0x77800000));
   const special = v128.and(
@@ -23,9 +24,9 @@ export function f16ToF32(h: v128): v128 {
 export function f32ToF16(x: v128): v128 {
   const a = v128.and(x, i32x4.splat(0x7fffffff));
   const odd = v128.and(i32x4.shr_u(a, 13), i32x4.splat(1));
-  // 0xc8000fff: minus 112 in the exponent, plus just under half of the last place.
+  // 0xc8000fff subtracts 112 from the exponent and adds just under half of the last place.
   const normal = i32x4.shr_u(i32x4.add(i32x4.add(a, i32x4.splat(0xc8000fff)), odd), 13);
-  // Adding 0.5 puts the last place of a half subnormal at the last place of the f32.
+  // Adding 0.5 aligns the last place of a subnormal half with the last place of the f32.
   const subnormal = i32x4.sub(f32x4.add(a, f32x4.splat(0.5)), i32x4.splat(0x3f000000));
   let r = v128.bitselect(subnormal, normal, i32x4.lt_s(a, i32x4.splat(0x38800000)));
   r = v128.bitselect(i32x4.splat(0x7c00), r, i32x4.gt_s(a, i32x4.splat(0x477fffff)));
@@ -51,7 +52,10 @@ export function f32ToBf16(x: v128): v128 {
   return v128.bitselect(nan, rounded, i32x4.gt_s(a, i32x4.splat(0x7f800000)));
 }
 
-/** f32 values of four elements at an address; the dtype should be a constant of the caller. */
+/**
+ * Returns four elements at an address as f32. The dtype should be a constant of the caller, so that
+ * the tests of it are compiled away.
+ */
 @inline
 export function loadFour(at: usize, dtype: i32): v128 {
   if (dtype == F32) return v128.load(at);
@@ -59,7 +63,10 @@ export function loadFour(at: usize, dtype: i32): v128 {
   return dtype == F16 ? f16ToF32(h) : bf16ToF32(h);
 }
 
-/** f32 values of `n` elements at index `at` of a float view; `scratch` holds n + 8 of them. */
+/**
+ * Returns the address of `n` elements of a float view from index `at` on, as f32. `scratch` must
+ * have room for n + 8 of them.
+ */
 export function widen(base: usize, dtype: i32, at: u32, n: i32, scratch: usize): usize {
   if (dtype == F32) {
     return base + ((<usize>at) << 2);
@@ -83,13 +90,19 @@ export function widen(base: usize, dtype: i32, at: u32, n: i32, scratch: usize):
   return scratch;
 }
 
-/** Where to compute `n` results for index `at` of a view: in place, or in scratch and `narrow`. */
+/**
+ * Returns where to compute `n` results for index `at` of a view: in the view itself if it is f32,
+ * else in scratch, from where `narrow` stores them.
+ */
 @inline
 export function target(base: usize, dtype: i32, at: u32, scratch: usize): usize {
   return dtype == F32 ? base + ((<usize>at) << 2) : scratch;
 }
 
-/** Stores `n` f32 values as elements of the view from index `at`; nothing to do where in place. */
+/**
+ * Stores `n` f32 values as elements of the view from index `at`. Values that are there already
+ * stay.
+ */
 export function narrow(values: usize, base: usize, dtype: i32, at: u32, n: i32): void {
   if (dtype == F32) {
     const out = base + ((<usize>at) << 2);
@@ -126,7 +139,7 @@ function narrow8(values: usize, dtype: i32): v128 {
     : i16x8.narrow_i32x4_u(f32ToBf16(low), f32ToBf16(high));
 }
 
-/** One element. */
+/** Returns one element as f32. */
 export function loadFloat(base: usize, dtype: i32, at: u32): f32 {
   if (dtype == F32) {
     return load<f32>(base + ((<usize>at) << 2));
@@ -135,7 +148,7 @@ export function loadFloat(base: usize, dtype: i32, at: u32): f32 {
   return f32x4.extract_lane(dtype == F16 ? f16ToF32(h) : bf16ToF32(h), 0);
 }
 
-/** One element. */
+/** Stores one element, rounded to the dtype. */
 export function storeFloat(base: usize, dtype: i32, at: u32, value: f32): void {
   if (dtype == F32) {
     store<f32>(base + ((<usize>at) << 2), value);
@@ -146,7 +159,7 @@ export function storeFloat(base: usize, dtype: i32, at: u32, value: f32): void {
   store<u16>(base + ((<usize>at) << 1), <u16>i32x4.extract_lane(h, 0));
 }
 
-/** Stores the first `n` (1 to 3) lanes. */
+/** Stores the first `n` lanes, of which there are 1 to 3. */
 @inline
 export function storePartial(ptr: usize, v: v128, n: i32): void {
   if (n & 2) {
@@ -159,7 +172,7 @@ export function storePartial(ptr: usize, v: v128, n: i32): void {
   }
 }
 
-/** All bits set in the first `n` lanes. */
+/** Returns a mask with all bits set in the first `n` lanes. */
 @inline
 export function laneMask(n: i32): v128 {
   return i32x4.lt_s(i32x4(0, 1, 2, 3), i32x4.splat(n));

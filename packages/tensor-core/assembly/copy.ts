@@ -1,9 +1,9 @@
-// Moving bytes: plain copies (uploads, downloads, buffer to buffer) and copies through strides
-// (transpose, slice, cat, expand). Elements keep their bits, so only their width matters.
+// These kernels move bytes: plain copies (uploads, downloads, buffer to buffer) and copies with
+// strides (transpose, slice, cat, expand). Elements keep their bits, so only their width matters.
 
 import { arg, argI, chunkStart } from './slot';
 
-/** args: from, to, bytes. */
+/** The arguments are from, to and the number of bytes. */
 export function copyBytes(slot: usize, chunk: u32, chunks: u32): void {
   const bytes = arg(slot, 2);
   const start = chunkStart(bytes, chunk, chunks, 4096);
@@ -15,11 +15,12 @@ export function copyBytes(slot: usize, chunk: u32, chunks: u32): void {
   );
 }
 
-/** Words before the shape: x, out, log2 of the element's width, total, rank. */
+/** The words before the shape are x, out, log2 of the element's width, total and rank. */
 const SHAPE = 5;
 
 /**
- * args: as SHAPE says, then rank times (extent, x stride, out stride); offsets are in x and out.
+ * The arguments are the words that SHAPE counts, then for each dimension (extent, x stride, out
+ * stride). The offsets of the views are part of the addresses x and out.
  */
 export function copyStrided(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);

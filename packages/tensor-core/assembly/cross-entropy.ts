@@ -1,4 +1,4 @@
-// Cross-entropy fused with its log-softmax, and its gradient.
+// These kernels compute cross-entropy together with its log-softmax, and its gradient.
 
 import { loadFloat, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -8,7 +8,10 @@ import { topOfBlock } from './reduce';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 import { exponentials } from './softmax';
 
-/** args: logits, dtype, targets, loss, lse, rows, cols. */
+/**
+ * The arguments are logits, dtype, targets, loss, lse, rows and cols. A target outside [0, cols) is
+ * one to ignore: its loss is 0.
+ */
 export function crossEntropy(slot: usize, chunk: u32, chunks: u32): void {
   const logits = <usize>arg(slot, 0);
   const dtype = argI(slot, 1);
@@ -39,7 +42,11 @@ export function crossEntropy(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: logits, dtype, targets, lse, dLoss, out, dtype, rows, cols, first, classes. */
+/**
+ * The arguments are logits, dtype, targets, lse, dLoss, out, dtype, rows, cols, first and classes.
+ * The columns of the logits are the classes from `first` on, of `classes` in all, so that the
+ * gradient can be computed for a part of the classes.
+ */
 export function crossEntropyBackward(slot: usize, chunk: u32, chunks: u32): void {
   const logits = <usize>arg(slot, 0);
   const dtype = argI(slot, 1);
@@ -56,7 +63,8 @@ export function crossEntropyBackward(slot: usize, chunk: u32, chunks: u32): void
   const end = chunkStart(rows, chunk + 1, chunks, 1);
   for (let r = chunkStart(rows, chunk, chunks, 1); r < end; r++) {
     const target = load<u32>(targets + ((<usize>r) << 2));
-    const goal = target - first; // a class before the first one wraps around
+    // A target below `first` wraps around to a large number, so that no column matches it.
+    const goal = target - first;
     const g = load<f32>(dLoss + ((<usize>r) << 2));
     const dl = f32x4.splat(g);
     const shift = f32x4.splat(load<f32>(lse + ((<usize>r) << 2)));
@@ -74,7 +82,7 @@ export function crossEntropyBackward(slot: usize, chunk: u32, chunks: u32): void
       }
       if (goal - i < <u32>n) {
         const p = results + ((<usize>(goal - i)) << 2);
-        // dLoss * (softmax - 1), with the subtraction before the product.
+        // The slope dLoss * (softmax - 1) is computed with the subtraction first.
         const e = exp4(f32x4.sub(f32x4.splat(load<f32>(v + ((<usize>(goal - i)) << 2))), shift));
         store<f32>(p, g * (f32x4.extract_lane(e, 0) - 1));
       }

@@ -1,4 +1,4 @@
-// From a command's code to its kernel.
+// This file finds the kernel that belongs to a command's code.
 
 import { attention } from './attention';
 import { attentionBackward, attentionDelta, attentionQueryGradient } from './attention-backward';
@@ -77,17 +77,20 @@ import { where } from './where';
 @external('env', 'fence')
 export declare function fence(id: u32): void;
 
-/** ms on the host's clock. */
+/** Returns the time on the host's clock, in ms. */
 @external('env', 'now')
 declare function now(): f64;
 
-/** The clock for a command that is traced, else 0. */
+/** Returns the time for a command that is traced, else 0. */
 @inline
 export function startTime(slot: usize): f64 {
   return load<u32>(slot + (SLOT_TRACE << 2)) != 0 ? now() : 0;
 }
 
-/** Notes when a command began: before its first chunk was taken, whoever runs that one and when. */
+/**
+ * Stores when a command began. The time is taken before the first chunk is claimed, so that it
+ * precedes the work of every thread.
+ */
 @inline
 export function noteStart(slot: usize, ms: f64): void {
   if (ms != 0) store<f64>(slot + (SLOT_START << 2), ms);
@@ -142,7 +145,10 @@ export function runChunk(slot: usize, chunk: u32): void {
   }
 }
 
-/** Called by whoever finished a command's last chunk. Returns the id of a fence, else 0. */
+/**
+ * Ends a command. The thread that finished its last chunk calls this. Returns the id of a fence,
+ * else 0.
+ */
 export function finishCommand(slot: usize): u32 {
   if (load<u32>(slot + (SLOT_TRACE << 2)) != 0) {
     store<f64>(slot + (SLOT_END << 2), now());

@@ -1,12 +1,14 @@
-// Dot products of rows with the multiply-add of products: of one with four, whose values are read
-// once, and of two.
+// These are dot products of rows, by the same multiply-add as matrix products: of one row with four
+// others, and of one row with another.
 
 import { laneMask, loadFour } from './convert';
 import { madd } from './fuse';
 import { BF16, F16, F32 } from './layout';
 import { sumLanes } from './reduce';
 
-/** a . b0 to a . b3, of n elements; whole vectors are read past their ends. */
+/**
+ * Returns the four products a . b0 to a . b3 of n elements. Whole vectors are read past their ends.
+ */
 export function fourDots(a: usize, b0: usize, b1: usize, b2: usize, b3: usize, n: i32): v128 {
   let c0 = f32x4.splat(0);
   let c1 = f32x4.splat(0);
@@ -30,15 +32,16 @@ export function fourDots(a: usize, b0: usize, b1: usize, b2: usize, b3: usize, n
     c2 = madd(s, v128.and(v128.load(b2 + o), rest), c2);
     c3 = madd(s, v128.and(v128.load(b3 + o), rest), c3);
   }
-  // Transposed and added up: lane i of the result is the sum of the lanes of ci.
+  // The four vectors are transposed and added: lane i of the result is the sum of the lanes of ci.
   const t0 = f32x4.add(v128.shuffle<i32>(c0, c1, 0, 4, 2, 6), v128.shuffle<i32>(c0, c1, 1, 5, 3, 7));
   const t1 = f32x4.add(v128.shuffle<i32>(c2, c3, 0, 4, 2, 6), v128.shuffle<i32>(c2, c3, 1, 5, 3, 7));
   return f32x4.add(v128.shuffle<i32>(t0, t1, 0, 1, 4, 5), v128.shuffle<i32>(t0, t1, 2, 3, 6, 7));
 }
 
 /**
- * Four vectors of sums of a . b, of n elements, whole sixteens only: a in f32, b of a dtype. They
- * are stored and not added up, for the reason in Note [tiles]; finishDot does it.
+ * Stores four vectors of partial sums of a . b, over the elements of n that make whole sixteens. a
+ * is f32 and b has the function's dtype. finishDot adds the sums up. This is a function of its own
+ * for the reason in Note [tiles] (product-tile.ts).
  */
 export type DotSums = (a: usize, b: usize, n: i32, sums: usize) => void;
 
@@ -78,7 +81,10 @@ function dotSums(a: usize, b: usize, dtype: i32, n: i32, sums: usize): void {
   v128.store(sums, c3, 48);
 }
 
-/** a . b of n elements, from the sums of its sixteens; whole vectors are read past the ends. */
+/**
+ * Returns a . b of n elements from the partial sums of its sixteens. Whole vectors are read past
+ * the ends.
+ */
 export function finishDot(a: usize, b: usize, dtype: i32, n: i32, sums: usize): f32 {
   let c0 = v128.load(sums);
   for (let i = n & ~15; i < n; i += 4) {

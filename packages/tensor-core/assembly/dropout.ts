@@ -1,12 +1,16 @@
-// Dropout by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011):
-// the mask is a function of key and element number alone. Counters run in the lanes.
+// This is dropout with random words from Philox4x32-10 (Salmon et al., "Parallel random numbers: as
+// easy as 1, 2, 3", 2011). The mask is a function of the key and the element's number alone. Each
+// lane of a vector works on a counter of its own.
 
 import { narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import { BLOCK } from './layout';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
-/** args: x, dtype, out, dtype, size, threshold, scale, key0, key1, offset low, offset high. */
+/**
+ * The arguments are x, dtype, out, dtype, size, threshold, scale, key0, key1, offset low and offset
+ * high.
+ */
 export function dropout(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const xType = argI(slot, 1);
@@ -19,7 +23,8 @@ export function dropout(slot: usize, chunk: u32, chunks: u32): void {
   const key1 = arg(slot, 8);
   const offset = (<u64>arg(slot, 10) << 32) | <u64>arg(slot, 9);
   const words = scratchBase + BLOCK_BYTES;
-  // Random words of a block, from the multiple of four below it.
+  // The words of a block start at the multiple of four at or below its first element, so that they
+  // need up to three more places than the block has elements.
   const results = words + BLOCK_BYTES + 64;
   const start = chunkStart(size, chunk, chunks, 64);
   const end = chunkStart(size, chunk + 1, chunks, 64);
@@ -42,8 +47,8 @@ export function dropout(slot: usize, chunk: u32, chunks: u32): void {
 }
 
 /**
- * 32 words: those of eight counters one after the other, four and four in step, which hides the
- * latency of products.
+ * Writes the 32 random words of eight counters, one counter after the other. Two groups of four
+ * counters advance together, which hides the latency of the multiplications.
  */
 @inline
 export function philox32(counter: u64, key0: u32, key1: u32, out: usize): void {
@@ -84,13 +89,13 @@ export function philox32(counter: u64, key0: u32, key1: u32, out: usize): void {
   storeByCounter(out + 64, b0, b1, b2, b3);
 }
 
-/** Low words of four counters. */
+/** Returns the low words of four counters. */
 @inline
 function low4(counter: u64): v128 {
   return i32x4.add(i32x4.splat(<i32>counter), i32x4(0, 1, 2, 3));
 }
 
-/** High words of four counters, one more where adding the lane wrapped. */
+/** Returns the high words of four counters: one more where adding the lane's number wrapped. */
 @inline
 function high4(counter: u64, low: v128): v128 {
   const wrapped = i32x4.lt_u(low, i32x4.splat(<i32>counter));
@@ -107,7 +112,9 @@ function highs(low: v128, high: v128): v128 {
   return v128.shuffle<i32>(low, high, 1, 3, 5, 7);
 }
 
-/** Lanes are counters: transposes. */
+/**
+ * Stores the words counter by counter. In the arguments each lane is a counter, so this transposes.
+ */
 @inline
 function storeByCounter(out: usize, c0: v128, c1: v128, c2: v128, c3: v128): void {
   const t0 = v128.shuffle<i32>(c0, c1, 0, 4, 1, 5);

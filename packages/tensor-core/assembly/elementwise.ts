@@ -1,4 +1,5 @@
-// fill, cast, unary and its gradient, affine: one pass over dense views, in blocks.
+// These kernels are fill, cast, unary functions with their gradients, and affine. Each makes one
+// pass over dense views, block by block.
 
 import { narrow, storePartial, target, widen } from './convert';
 import {
@@ -26,12 +27,12 @@ import {
 import { exp4, gauss4, log4, normalCdf4, sigmoid4, tanh4 } from './math';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
-/** Elements per chunk are multiples of this, so that threads don't share a cache line. */
+/** Chunks start at multiples of this many elements, so that threads don't share a cache line. */
 export const GRAIN = 64;
-/** Bytes of one block in scratch, with room for whole vectors past its end. */
+/** The bytes of one block in scratch, with room for whole vectors past its end. */
 export const BLOCK_BYTES: usize = BLOCK * 4 + 64;
 
-/** args: out, bytes per element (2 or 4), bit pattern, size. */
+/** The arguments are out, bytes per element (2 or 4), bit pattern and size. */
 export function fill(slot: usize, chunk: u32, chunks: u32): void {
   const out = <usize>arg(slot, 0);
   const width = arg(slot, 1);
@@ -60,7 +61,7 @@ export function fill(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: x, dtype, out, dtype, size. */
+/** The arguments are x, dtype, out, dtype and size. */
 export function cast(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const from = argI(slot, 1);
@@ -114,7 +115,7 @@ export function cast(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: kind, x, dtype, out, dtype, size. */
+/** The arguments are kind, x, dtype, out, dtype and size. */
 export function unary(slot: usize, chunk: u32, chunks: u32): void {
   const kind = argI(slot, 0);
   const x = <usize>arg(slot, 1);
@@ -133,7 +134,7 @@ export function unary(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: kind, x, dtype, dy, dtype, out, dtype, size. */
+/** The arguments are kind, x, dtype, dy, dtype, out, dtype and size. */
 export function unaryBackward(slot: usize, chunk: u32, chunks: u32): void {
   const kind = argI(slot, 0);
   const x = <usize>arg(slot, 1);
@@ -156,7 +157,7 @@ export function unaryBackward(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: x, dtype, out, dtype, size, scale, shift. */
+/** The arguments are x, dtype, out, dtype, size, scale and shift. */
 export function affine(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const xType = argI(slot, 1);
@@ -183,7 +184,7 @@ export function affine(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** f of n values; a kind without a case is taken for geluTanh. */
+/** Applies the function to n values. A kind without a case is taken for geluTanh. */
 export function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
   switch (kind) {
     case UNARY_NEG: mapUnary(UNARY_NEG, x, out, n); break;
@@ -217,12 +218,12 @@ function cosines(x: usize, out: usize, n: i32): void {
   }
 }
 
-/** Inlined once per kind: the test of the constant kind folds away. */
+/** This is inlined once for each kind, which is then a constant whose tests are compiled away. */
 @inline
 function mapUnary(kind: i32, x: usize, out: usize, n: i32): void {
   let i = 0;
-  // Two vectors in each iteration: V8 rebuilds the constants of a polynomial in every iteration,
-  // which takes as long as the polynomial itself.
+  // Each iteration handles two vectors, since V8 rebuilds the constants of a polynomial in every
+  // iteration, which takes as long as the polynomial itself.
   for (; i + 8 <= n; i += 8) {
     const first = apply(kind, v128.load(x + (i << 2)));
     const second = apply(kind, v128.load(x + (i << 2), 16));
@@ -250,14 +251,17 @@ function apply(kind: i32, x: v128): v128 {
   if (kind == UNARY_RECIPROCAL) return f32x4.div(one, x);
   if (kind == UNARY_TANH) return tanh4(x);
   if (kind == UNARY_SIGMOID) return sigmoid4(x);
-  // wasm's max keeps NaN.
+  // WebAssembly's max keeps NaN.
   if (kind == UNARY_RELU) return f32x4.max(x, f32x4.splat(0));
   if (kind == UNARY_SILU) return f32x4.mul(x, sigmoid4(x));
   if (kind == UNARY_GELU) return f32x4.mul(x, normalCdf4(x, gauss4(x)));
   return f32x4.mul(x, sigmoid4(geluInner(x)));
 }
 
-/** 2 sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh(u)) / 2 is sigmoid(2u), which keeps small digits. */
+/**
+ * Returns 2 sqrt(2/pi) (x + 0.044715 x^3). The tanh form of gelu is x times (1 + tanh(u)) / 2, and
+ * that factor is sigmoid(2u), which keeps the digits of small results.
+ */
 @inline
 function geluInner(x: v128): v128 {
   const cubic = f32x4.mul(f32x4.mul(x, x), f32x4.splat(0.044715));
@@ -265,7 +269,7 @@ function geluInner(x: v128): v128 {
   return f32x4.mul(sum, f32x4.splat(1.5957691216057308));
 }
 
-/** dy * f' of n values; a kind without a case is taken for geluTanh. */
+/** Computes dy * f' of n values. A kind without a case is taken for geluTanh. */
 export function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32): void {
   switch (kind) {
     case UNARY_NEG: mapBackward(UNARY_NEG, x, dy, out, n); break;
@@ -322,7 +326,7 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
   if (kind == UNARY_NEG) return f32x4.neg(dy);
   if (kind == UNARY_ABS) {
     const unit = v128.or(one, v128.and(x, i32x4.splat(0x80000000)));
-    // The slope at 0 and at NaN is x itself.
+    // The slope of abs at 0 and at NaN is x itself.
     const isSlope = v128.or(f32x4.lt(x, zero), f32x4.gt(x, zero));
     return f32x4.mul(dy, v128.bitselect(unit, x, isSlope));
   }
@@ -342,7 +346,7 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
   if (kind == UNARY_SIGMOID) {
     return f32x4.mul(dy, f32x4.mul(sigmoid4(x), sigmoid4(f32x4.neg(x))));
   }
-  // A product, not a mask: a NaN in dy is not hidden by a slope of 0.
+  // Multiplying, rather than masking, keeps a NaN in dy where the slope is 0.
   if (kind == UNARY_RELU) return f32x4.mul(dy, v128.and(one, f32x4.gt(x, zero)));
   if (kind == UNARY_SILU) {
     const rising = f32x4.add(one, f32x4.mul(x, sigmoid4(f32x4.neg(x))));
@@ -354,7 +358,8 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
     return f32x4.mul(dy, f32x4.add(normalCdf4(x, gauss), f32x4.mul(x, density)));
   }
   const s = sigmoid4(geluInner(x));
-  // Bounded, for the slope's other factor is 0 long before: 0 times infinity would be NaN.
+  // The square is bounded, since the slope's other factor is 0 long before and 0 times infinity
+  // would be NaN.
   const square = f32x4.pmin(f32x4.mul(x, x), f32x4.splat(1e30));
   const inner = f32x4.add(
     f32x4.mul(square, f32x4.splat(0.21406444881780076)),

@@ -1,4 +1,4 @@
-// Rows of a table by id, and the gradient of the table.
+// These kernels look up rows of a table by id, and compute the table's gradient.
 
 import { narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -7,7 +7,7 @@ import { arg, argI, chunkStart, scratchBase } from './slot';
 
 const NONE: u32 = 0xffffffff;
 
-/** args: table, dtype, ids, out, dtype, rows, cols, count. */
+/** The arguments are table, dtype, ids, out, dtype, rows, cols and count. */
 export function embedding(slot: usize, chunk: u32, chunks: u32): void {
   const table = <usize>arg(slot, 0);
   const tableType = argI(slot, 1);
@@ -19,7 +19,7 @@ export function embedding(slot: usize, chunk: u32, chunks: u32): void {
   const count = arg(slot, 7);
   const end = chunkStart(count, chunk + 1, chunks, 1);
   for (let i = chunkStart(count, chunk, chunks, 1); i < end; i++) {
-    // As unsigned, a negative id is outside too.
+    // A negative id, read as unsigned, lies outside the table too. Ids outside give zeros.
     const id = load<u32>(ids + ((<usize>i) << 2));
     for (let c: u32 = 0; c < cols; c += BLOCK) {
       const n = <i32>min<u32>(cols - c, BLOCK);
@@ -34,9 +34,9 @@ export function embedding(slot: usize, chunk: u32, chunks: u32): void {
 }
 
 /**
- * Each chunk owns a range of table rows: it chains the positions of each id in ascending order,
- * then adds them up in f32. args: ids, dy, dtype, dTable, dtype, rows, cols, count, heads [rows]
- * u32, links [count] u32 (both scratch of this command).
+ * Each chunk owns a range of the table's rows. It chains the positions of each id in ascending
+ * order, then adds them up in f32. The arguments are ids, dy, dtype, dTable, dtype, rows, cols,
+ * count, heads [rows] u32 and links [count] u32. The last two are scratch of this command.
  */
 export function embeddingBackward(slot: usize, chunk: u32, chunks: u32): void {
   const ids = <usize>arg(slot, 0);
@@ -48,7 +48,7 @@ export function embeddingBackward(slot: usize, chunk: u32, chunks: u32): void {
   const cols = arg(slot, 6);
   const count = arg(slot, 7);
   const heads = <usize>arg(slot, 8);
-  // Chunks write disjoint links (each id belongs to one), so that they share one array.
+  // All chunks share the array of links, since each id, and so each link, belongs to one chunk.
   const links = <usize>arg(slot, 9);
   const start = chunkStart(rows, chunk, chunks, 1);
   const end = chunkStart(rows, chunk + 1, chunks, 1);

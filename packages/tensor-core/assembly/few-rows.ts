@@ -1,10 +1,11 @@
-// Products of few rows, as one token of a text that is being generated has: b is read once, where
-// it lies, and widened in registers, for packing it would cost more than the products.
+// These are products of few rows, such as the one of each new token when text is generated. b is
+// read once, where it lies, and widened in registers, since packing it would cost more than the
+// products.
 //
-// Note [order of b]: memory gives whole rows of b, one after the other, at two to four times the
-// rate of parts of rows with gaps between them: pages follow each other, and the processor foresees
-// what is read next. So few rows take many columns at once, and threads share columns of b stored
-// [k, n] in as few parts as can be.
+// Note [order of b]: memory delivers whole rows of b, one after the other, two to four times as
+// fast as parts of rows with gaps between them: pages follow each other, and the processor foresees
+// what is read next. So few rows are multiplied with many columns at once, and threads share the
+// columns of a b stored [k, n] in as few parts as possible.
 
 import { loadFloat, loadFour, storeFloat, widen } from './convert';
 import { DotSums, dotSumsOf, finishDot } from './dots';
@@ -39,20 +40,22 @@ import {
 } from './matmul-call';
 import { scratchBase } from './slot';
 
-/** Values of a row of a that are kept in f32 at once, and bytes from row to row of them. */
+/**
+ * The number of values of a row of a that are kept in f32 at once, and the bytes from row to row.
+ */
 const KEPT: u32 = 65536;
 const A_LD: usize = <usize>KEPT * 4 + 64;
-/** Sums of a row of results, and bytes from row to row of them. */
+/** The place of the sums of results, and the bytes from row to row. */
 const SUMS_OFFSET: usize = OWN_OFFSET + <usize>MATMUL_FEW_ROWS * A_LD;
 const SUMS_LD: usize = <usize>MATMUL_FEW_COLUMNS * 4 + 64;
 
-// Loops for the dtype of b. Each is a function of its own that is called by its place in a table:
-// V8 keeps fewer values in registers where several loops share a function.
+// These are the loops for the dtype of b. Each is a function of its own, called through a variable,
+// since V8 keeps fewer values in registers where several loops share a function.
 let dotSums: DotSums = dotSumsOf(F32);
 let addToOne: AddToOne = addToOneF32;
 let addToTwo: AddToTwo = addToTwoF32;
 
-/** Results [i0, i1) x [j0, j1) of a product of at most MATMUL_FEW_ROWS rows. */
+/** Computes the results [i0, i1) x [j0, j1) of a product of at most MATMUL_FEW_ROWS rows. */
 export function fewRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
   if (transposeB) {
     dotsOfRows(i0, i1, j0, j1);
@@ -61,7 +64,10 @@ export function fewRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
   }
 }
 
-/** Where n values of row i of a from column k on are in f32, after openRows of them. */
+/**
+ * Returns the address of values of row i of a, in f32, from column k on. openRows must have been
+ * called for these columns.
+ */
 @inline
 function rowOfA(i: u32, i0: u32, k: u32): usize {
   return liesInF32()
@@ -95,7 +101,7 @@ function addressOfB(at: u32): usize {
   return bBase + ((<usize>at) << (bType == F32 ? 2 : 1));
 }
 
-// ---- b stored [n, k]: one row of b after the other, times all rows of a -------------------------
+// ---- b stored [n, k]: each row of b is multiplied with all rows of a -----------------------------
 
 function dotsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
   const sums = scratchBase + TILE_OFFSET;
@@ -103,12 +109,12 @@ function dotsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
   if (isKept) {
     openRows(i0, i1, 0, depth);
   }
-  // What several rows are multiplied with is widened once, before.
+  // Where there are several rows of a, b is widened once for all of them.
   const dtype = i1 - i0 == 1 ? bType : F32;
   dotSums = dotSumsOf(dtype);
   for (let j = j0; j < j1; j++) {
     let k: u32 = 0;
-    // Once even where depth is 0.
+    // The loop runs once even where depth is 0, so that the sums are set to 0.
     do {
       const n = min<u32>(depth - k, BLOCK);
       if (!isKept) {
@@ -143,9 +149,12 @@ function storeDots(i0: u32, i1: u32, j: u32, sums: usize): void {
   }
 }
 
-// ---- b stored [k, n]: four rows of b at once, scaled by values of a and added to sums -----------
+// ---- b stored [k, n]: four rows of b at once are scaled by values of a and added to sums ---------
 
-/** Whether b is widened once for all pairs of rows: what f16 takes is worth it. */
+/**
+ * Returns whether b is widened once for all pairs of rows, which pays for f16, whose conversion is
+ * slow.
+ */
 @inline
 function widensBefore(rows: u32): bool {
   return bType == F16 && rows > 2;
@@ -216,9 +225,9 @@ function addRow(s: v128, b: usize, out: usize, n: i32): void {
   }
 }
 
-/** sums += four rows of b, `row` bytes apart, times four values of a. */
+/** Adds four rows of b, `row` bytes apart, times four values of a to the sums. */
 type AddToOne = (a: usize, b: usize, row: usize, n: i32, sums: usize) => void;
-/** The same for two rows of sums, of a and of a1. */
+/** Does the same for two rows of sums, those of a and of a1. */
 type AddToTwo = (a: usize, a1: usize, b: usize, row: usize, n: i32, sums: usize) => void;
 
 function addToOneF32(a: usize, b: usize, row: usize, n: i32, sums: usize): void {

@@ -1,8 +1,8 @@
-// The multiply-add of products. The relaxed builds round once where the processor can; the others
-// round the product first. Only sums of matrix products and attention use it, so that everything
-// else has the same bits in every build.
+// This is the multiply-add of products. Builds with relaxed SIMD round once where the processor
+// can, the others round the product first. Only sums of matrix products and the arithmetic of
+// attention use it, so that everything else has the same bits in every build.
 
-/** a * b + c, lane by lane. */
+/** Returns a * b + c, lane by lane. */
 @inline
 export function madd(a: v128, b: v128, c: v128): v128 {
   if (ASC_FEATURE_RELAXED_SIMD) {
@@ -11,7 +11,7 @@ export function madd(a: v128, b: v128, c: v128): v128 {
   return f32x4.add(c, f32x4.mul(a, b));
 }
 
-/** c - a * b, lane by lane. */
+/** Returns c - a * b, lane by lane. */
 @inline
 export function nmadd(a: v128, b: v128, c: v128): v128 {
   if (ASC_FEATURE_RELAXED_SIMD) {

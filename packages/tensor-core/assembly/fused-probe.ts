@@ -1,4 +1,4 @@
-// A module of one instruction, which tells a host whether it would fuse.
+// This module has a single multiply-add, which tells the host whether the processor rounds it once.
 
 import { madd } from './fuse';
 

@@ -1,11 +1,15 @@
-// A gate: an activation of one operand times another, from two operands or the halves of one.
+// A gate is an activation of one operand times another. The two are separate operands or the halves
+// of one.
 
 import { narrow, storePartial, target, widen } from './convert';
 import { backwardBlock, BLOCK_BYTES, GRAIN, unaryBlock } from './elementwise';
 import { BLOCK, GATE_BOTH, GATE_FIRST, GATE_SECOND } from './layout';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 
-/** args: kind, gate, dtype, up, dtype, out, dtype, rows, cols, row. */
+/**
+ * The arguments are kind, gate, dtype, up, dtype, out, dtype, rows, cols and row, the elements from
+ * one row of gate and up to the next.
+ */
 export function gated(slot: usize, chunk: u32, chunks: u32): void {
   const kind = argI(slot, 0);
   const out = <usize>arg(slot, 5);
@@ -29,7 +33,9 @@ export function gated(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: kind, part, gate, dtype, up, dtype, dy, dtype, out, dtype, rows, cols, row. */
+/**
+ * The arguments are kind, part, gate, dtype, up, dtype, dy, dtype, out, dtype, rows, cols and row.
+ */
 export function gatedBackward(slot: usize, chunk: u32, chunks: u32): void {
   const kind = argI(slot, 0);
   const part = argI(slot, 1);

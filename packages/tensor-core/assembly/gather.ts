@@ -1,13 +1,14 @@
-// Elements along an axis by index, the gradient of that, the largest along an axis, and running
-// sums. All over [outer, dim, inner]; a line is the axis at one outer and inner index, and belongs
-// to one chunk.
+// These kernels take elements along an axis by index, compute the gradient of that, find the
+// largest along an axis, and make running sums. All work on [outer, dim, inner]. A line is the axis
+// at one outer and one inner index. Except in gather, whose elements are independent, a line
+// belongs to one chunk.
 
 import { loadFloat, storeFloat } from './convert';
 import { GRAIN } from './elementwise';
 import { I32 } from './layout';
 import { arg, argI, chunkStart } from './slot';
 
-/** args: x, log2 of the element's width, ids, out, outer, dim, inner, count. */
+/** The arguments are x, log2 of the element's width, ids, out, outer, dim, inner and count. */
 export function gather(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const width = argI(slot, 1);
@@ -19,7 +20,7 @@ export function gather(slot: usize, chunk: u32, chunks: u32): void {
   const total = arg(slot, 4) * block;
   const end = chunkStart(total, chunk + 1, chunks, GRAIN);
   for (let at = chunkStart(total, chunk, chunks, GRAIN); at < end; at++) {
-    // As unsigned, a negative id is outside too.
+    // A negative id, read as unsigned, lies outside too. Ids outside give 0.
     const id = load<u32>(ids + ((<usize>at) << 2));
     const from = (<usize>((at / block * dim + id) * inner + at % inner)) << width;
     const to = out + ((<usize>at) << width);
@@ -31,7 +32,7 @@ export function gather(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: ids, dy, dtype, dx (f32, zeros), outer, dim, inner, count. */
+/** The arguments are ids, dy, dtype, dx (f32, zeros), outer, dim, inner and count. */
 export function gatherBackward(slot: usize, chunk: u32, chunks: u32): void {
   const ids = <usize>arg(slot, 0);
   const dy = <usize>arg(slot, 1);
@@ -56,7 +57,10 @@ export function gatherBackward(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** Order of f32 by the order of words: NaN above all, zeros of both signs equal. */
+/**
+ * Returns a word by which f32 values are ordered: NaN comes above all, and zeros of both signs are
+ * equal.
+ */
 @inline
 function keyOf(value: f32): u32 {
   const bits = reinterpret<u32>(value);
@@ -66,8 +70,9 @@ function keyOf(value: f32): u32 {
 }
 
 /**
- * The output is the list of the best so far, in order; most elements are behind its last. args: x,
- * dtype, out, outer, dim, inner, count.
+ * Finds the largest elements of each line. The output itself is the list of the best so far, in
+ * order, and most elements are smaller than its last. The arguments are x, dtype, out, outer, dim,
+ * inner and count.
  */
 export function topK(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
@@ -90,7 +95,8 @@ export function topK(slot: usize, chunk: u32, chunks: u32): void {
       if (size == count && key <= worst) {
         continue;
       }
-      // From the end; what is not worse stands before, so that of equal ones the first stays first.
+      // The place is searched from the end. Elements that are not smaller stay before it, so of
+      // equal ones the first stays first.
       let place = size < count ? size : count - 1;
       while (place > 0) {
         const before = load<u32>(list + <usize>(place - 1) * step);
@@ -111,7 +117,8 @@ export function topK(slot: usize, chunk: u32, chunks: u32): void {
 }
 
 /**
- * Sums of floats run in f64. args: x, dtype, out, dtype, outer, dim, inner, whether from the end.
+ * Sums of floats run in f64. The arguments are x, dtype, out, dtype, outer, dim, inner and whether
+ * sums start at the end.
  */
 export function cumSum(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);

@@ -1,4 +1,5 @@
-// The kernels, with both ways to have commands run: by the host itself, or by threads.
+// The module exports both ways to run commands: runNext for a host that runs them itself, and work
+// for threads.
 
 export { runNext } from './inline';
 export { work } from './threaded';

@@ -1,4 +1,4 @@
-// Without threads: the host itself runs commands, in call order.
+// Without threads the host itself runs the commands, in call order.
 
 import { fence, finishCommand, noteStart, runChunk, startTime } from './dispatch';
 import {
@@ -13,7 +13,7 @@ import {
 } from './layout';
 import { setScratch } from './slot';
 
-/** Runs the next command. Returns whether there was one. */
+/** Runs the next command and returns whether there was one. */
 export function runNext(): bool {
   setScratch(SCRATCH_BASE);
   const next = load<u32>(CONTROL_BASE + CTL_COMPLETED);

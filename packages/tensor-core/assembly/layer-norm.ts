@@ -1,4 +1,5 @@
-// Layer normalization over rows, and the gradients of its input, weight and bias.
+// These kernels normalize rows (layer normalization) and compute the gradients of input, weight and
+// bias.
 
 import { laneMask, loadFloat, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -7,9 +8,9 @@ import { sumBlock, sumLanes } from './reduce';
 import { addRow } from './rms-norm';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
-/** Columns per unit of the parameter gradient: one cache line of f32. */
+/** The number of columns in a unit of the parameters' gradient: one cache line of f32. */
 const PARAM_COLUMNS: u32 = 16;
-/** Rows added in f32 before their sum goes to the next level. */
+/** The number of rows that are added in f32 before their sum is added to the total. */
 const ROW_RUN: u32 = 64;
 
 @inline
@@ -18,8 +19,9 @@ function block(i: usize): usize {
 }
 
 /**
- * args: x, dtype, weight or 0, dtype, bias or 0, dtype, out, dtype, mean, rstd, rows, cols, eps,
- * residual or 0, dtype, sum or 0, dtype.
+ * The arguments are x, dtype, weight or 0, dtype, bias or 0, dtype, out, dtype, mean, rstd, rows,
+ * cols, eps, residual or 0, dtype, sum or 0 and dtype. With a residual, x + residual is stored in
+ * sum and normalized.
  */
 export function layerNorm(slot: usize, chunk: u32, chunks: u32): void {
   const residual = <usize>arg(slot, 13);
@@ -76,7 +78,7 @@ export function layerNorm(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** Sum of (x - mean)^2 of n values. */
+/** Returns the sum of (x - mean)^2 of n values. */
 export function deviations(x: usize, n: i32, mean: f32): f32 {
   const m = f32x4.splat(mean);
   let s = f32x4.splat(0);
@@ -93,8 +95,8 @@ export function deviations(x: usize, n: i32, mean: f32): f32 {
 }
 
 /**
- * args: x, dtype, weight or 0, dtype, mean, dtype, rstd, dtype, dy, dtype, dx, dtype, rows, cols,
- * dSum or 0, dtype.
+ * The arguments are x, dtype, weight or 0, dtype, mean, dtype, rstd, dtype, dy, dtype, dx, dtype,
+ * rows, cols, dSum or 0 and dtype.
  */
 export function layerNormBackward(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
@@ -112,7 +114,7 @@ export function layerNormBackward(slot: usize, chunk: u32, chunks: u32): void {
     const at = r * cols;
     const m = f32x4.splat(loadFloat(<usize>arg(slot, 4), argI(slot, 5), r));
     const s = f32x4.splat(loadFloat(<usize>arg(slot, 6), argI(slot, 7), r));
-    // With g = dy * weight: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)).
+    // With g = dy * weight, dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), plus dSum.
     let sumG: f64 = 0;
     let sumGX: f64 = 0;
     for (let i: u32 = 0; i < cols; i += BLOCK) {
@@ -161,8 +163,8 @@ export function layerNormBackward(slot: usize, chunk: u32, chunks: u32): void {
 }
 
 /**
- * args: x, dtype, mean, dtype, rstd, dtype, dy, dtype, dWeight or 0, dtype, dBias or 0, dtype,
- * rows, cols. A unit of work is PARAM_COLUMNS columns over all rows.
+ * The arguments are x, dtype, mean, dtype, rstd, dtype, dy, dtype, dWeight or 0, dtype, dBias or 0,
+ * dtype, rows and cols. A unit of work is PARAM_COLUMNS columns over all rows.
  */
 export function layerNormParamGrad(slot: usize, chunk: u32, chunks: u32): void {
   const dWeight = <usize>arg(slot, 8);
@@ -183,7 +185,10 @@ export function layerNormParamGrad(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** Sums of n columns: of dy * xhat in block 2, of dy in block 3; halves hold the runs. */
+/**
+ * Sums n columns over all rows: dy * xhat in block 2, dy in block 3. The second half of each block
+ * holds the sums of the current ROW_RUN rows.
+ */
 function paramColumns(slot: usize, c: u32, n: i32, rows: u32, cols: u32): void {
   const x = <usize>arg(slot, 0);
   const xType = argI(slot, 1);

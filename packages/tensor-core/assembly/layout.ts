@@ -1,59 +1,66 @@
-// The map of the memory that host, workers and kernels share: control words, the ring of commands
-// and the codes in them. Plain constants only: this file is compiled both by TypeScript and by
-// AssemblyScript, so the two sides cannot disagree.
+// This is the map of the memory that host, workers and kernels share: control words, the ring of
+// commands and the codes in them. The file has plain constants only. TypeScript and AssemblyScript
+// both compile it, so the two sides cannot disagree.
 
 // ---- regions, in bytes -----------------------------------------------------------------------
-// Below 64 KiB lie AssemblyScript's own tables.
+// AssemblyScript's own tables lie below 64 KiB.
 export const CONTROL_BASE = 65536;
 export const RING_BASE = 69632;
 export const SLOT_BYTES = 256;
-/** Commands that fit the ring; a power of two. */
+/** The number of commands that fit the ring, a power of two. */
 export const RING_SLOTS = 2048;
 export const SCRATCH_BASE = 593920; // RING_BASE + SLOT_BYTES * RING_SLOTS
 /**
- * What one thread needs: four blocks of f32, the packed panels of a product and its output tile.
+ * The scratch of one thread: four blocks of f32, then the packed panels and sums of a product, or
+ * what attention needs.
  */
 export const SCRATCH_BYTES = 2637824;
 /** The part of the scratch that the packed panels of b take. */
 export const MATMUL_PANEL_BYTES = 2162688;
-/** The most columns of b that are packed at once, for f32 results. */
+/** The most columns of b that are packed at once for f32 results. */
 export const MATMUL_COLUMNS = 1024;
-/** The same for 16-bit results, whose f32 sums wait in the scratch too until they are rounded. */
+/**
+ * The most columns of b that are packed at once for 16-bit results, whose f32 sums also wait in
+ * scratch until they are rounded.
+ */
 export const MATMUL_NARROW_COLUMNS = 512;
-/** Terms of a result that are added up before they join the others. */
+/** The number of terms of a result that are added up before their sum is added to the others. */
 export const MATMUL_DEPTH = 256;
 
-// ---- control words, byte offsets from CONTROL_BASE (apart by a cache line) --------------------
-/** Commands published by the host. */
+// ---- control words: byte offsets from CONTROL_BASE, a cache line apart -------------------------
+/** The number of commands that the host has published. */
 export const CTL_HEAD = 0;
-/** Commands that have run entirely. */
+/** The number of commands that have run entirely. */
 export const CTL_COMPLETED = 64;
-/** Changes whenever a sleeping thread should look again. */
+/** A word that changes whenever a sleeping thread should look again. */
 export const CTL_SIGNAL = 128;
-/** Threads asleep, or about to be. */
+/** The number of threads that sleep or are about to. */
 export const CTL_SLEEPERS = 192;
-/** Not 0: threads leave their loop. */
+/** If this is not 0, threads leave their loop. */
 export const CTL_STOP = 256;
 
 // ---- a command: words (4 bytes) of a slot ------------------------------------------------------
-/** Next chunk to hand out. Together with SLOT_SEQ one 64-bit word, changed by compare-exchange. */
+/**
+ * The next chunk to hand out. With SLOT_SEQ it forms one 64-bit word, which changes by
+ * compare-exchange.
+ */
 export const SLOT_NEXT = 0;
-/** Number of the command: tells a thread that was delayed that the slot has been reused. */
+/** The number of the command, by which a delayed thread notices that the slot has been reused. */
 export const SLOT_SEQ = 1;
 export const SLOT_DONE = 2;
 export const SLOT_CHUNKS = 3;
 export const SLOT_OP = 4;
-/** Not 0: stamp times. */
+/** If this is not 0, start and end times are stored. */
 export const SLOT_TRACE = 5;
-/** f64 ms, start and end. */
+/** The start and the end, each in ms as an f64. */
 export const SLOT_START = 8;
 export const SLOT_END = 10;
 export const SLOT_ARGS = 12;
 export const SLOT_WORDS = 64;
 
 // ---- codes ------------------------------------------------------------------------------------
-// A new code takes any number that is free in its group (OP_, UNARY_, ...); gaps mean nothing.
-// Order counts in three groups: floats come before integers, sums before extrema (REDUCE_), and
+// A new code takes any free number in its group (OP_, UNARY_, ...), and gaps mean nothing. Order
+// matters in three groups: floats come before integers, sums before extrema (REDUCE_), and
 // arithmetic before comparisons (BINARY_).
 export const F32 = 0;
 export const F16 = 1;
@@ -134,7 +141,7 @@ export const BINARY_DIV = 3;
 export const BINARY_MAXIMUM = 4;
 export const BINARY_MINIMUM = 5;
 export const BINARY_POW = 6;
-/** Comparisons follow: those results are words. */
+/** The comparisons follow, whose results are words. */
 export const BINARY_EQ = 7;
 export const BINARY_NE = 8;
 export const BINARY_LT = 9;
@@ -150,29 +157,41 @@ export const REDUCE_MEAN = 1;
 export const REDUCE_MAX = 2;
 export const REDUCE_MIN = 3;
 
-// ---- what host and kernels agree on about sizes -------------------------------------------------
+// ---- sizes that host and kernels agree on ------------------------------------------------------
 /**
- * Elements that one pass over scratch handles; 16-bit operands are converted this many at a time.
+ * The number of elements that one pass over scratch handles. 16-bit operands are converted this
+ * many at a time.
  */
 export const BLOCK = 2048;
 /**
- * Rows up to which a product reads b where it lies: packing it would cost more than the products.
+ * A product of at most this many rows reads b where it lies, since packing it would cost more than
+ * the product.
  */
 export const MATMUL_FEW_ROWS = 5;
-/** Columns that few rows are multiplied with at once, of b stored [k, n]. */
+/** The number of columns of a b stored [k, n] that few rows are multiplied with at once. */
 export const MATMUL_FEW_COLUMNS = 8192;
-/** Columns that kernels over [outer, dim, inner] take at once; a unit of work when inner > 1. */
+/**
+ * The number of columns that kernels over [outer, dim, inner] handle at once. Where inner > 1 they
+ * are a unit of work.
+ */
 export const COLUMN_BLOCK = 256;
-/** Rows whose part of a norm's weight gradient is summed by itself. */
+/** The number of rows whose part of a norm's weight gradient is summed separately. */
 export const NORM_PART_ROWS = 64;
-/** Queries, or keys, that attention works on at once: forward 192 by 96, backward 96 by 192. */
+/**
+ * The queries and keys that attention works on at once: 192 by 96 in the forward pass, 96 by 192 in
+ * the backward pass.
+ */
 export const ATTENTION_LONG = 192;
 export const ATTENTION_SHORT = 96;
 /**
- * Queries up to which attention reads keys and values where they lie, all heads of a key at once.
+ * With at most this many queries, attention reads keys and values where they lie, for all heads of
+ * a position at once.
  */
 export const ATTENTION_FEW = 3;
-/** Elements of a block of a norm, and blocks of a node; the seam's (src/backend.ts). */
+/**
+ * The elements of a block of a gradient norm, and the blocks of a node. All devices use the same
+ * ones (src/kernel-calls/updates.ts).
+ */
 export const NORM_BLOCK = 128;
 export const NORM_NODE_BLOCKS = 256;
 

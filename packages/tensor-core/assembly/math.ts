@@ -1,7 +1,8 @@
-// Elementary functions on four f32 lanes. Coefficients are our own minimax fits (Lawson's iteration
-// in float64). Largest error in units of the last place, over a million points: exp 1.0, log 0.9,
-// tanh 1.3, sigmoid 2.2, gelu and its tanh form 3 above x = -1; below, where they vanish, the
-// rounding of their exponent shows: 6e-6 relative. NaN and infinities come out as in C.
+// These are elementary functions on four f32 lanes. The coefficients are our own minimax fits
+// (Lawson's iteration in float64). The largest errors over a million points, in units of the last
+// place, are: exp 1.0, log 0.9, tanh 1.3, sigmoid 2.2, gelu and its tanh form 3 above x = -1. Below
+// that, where gelu vanishes, the rounding of the exponential's argument shows: 6e-6 relative. NaN
+// and infinities come out as in C.
 
 import { madd, nmadd } from './fuse';
 
@@ -15,15 +16,18 @@ function fma(a: v128, b: v128, add: v128): v128 {
   return f32x4.add(f32x4.mul(a, b), add);
 }
 
-/** e^x: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial in r. Subnormal results included. */
+/**
+ * Computes e^x as 2^n times a polynomial in r, where x = n ln 2 + r and |r| <= ln 2 / 2. Results
+ * may be subnormal.
+ */
 @inline
 export function exp4(x0: v128): v128 {
-  // pmax and pmin are one instruction each and keep NaN in this order; max and min are eight.
+  // pmax and pmin are one instruction each and keep NaN in this order, where max and min are eight.
   const x = f32x4.pmin(f32x4.pmax(x0, c(-110)), c(90));
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
   const shifted = fma(x, c(1.4426950408889634), c(12582912));
   const n = f32x4.sub(shifted, c(12582912));
-  // ln 2 in two parts, the first with zeros at its end: n times it is exact.
+  // ln 2 is split in two parts. The first ends in zeros, so that n times it is exact.
   let r = f32x4.sub(x, f32x4.mul(n, c(0.693145751953125)));
   r = f32x4.sub(r, f32x4.mul(n, c(1.42860682030941723212e-6)));
   let q = fma(c(0.0013813144760206342), r, c(0.008369418792426586));
@@ -31,7 +35,7 @@ export function exp4(x0: v128): v128 {
   q = fma(q, r, c(0.16666515171527863));
   q = fma(q, r, c(0.4999999403953552));
   const p = f32x4.add(fma(q, f32x4.mul(r, r), r), c(1));
-  // 2^n in two factors: n runs from -159 to 130, outside the exponents of one f32.
+  // 2^n is made of two factors, since n runs from -159 to 130, beyond the exponents of one f32.
   const k = i32x4.sub(shifted, i32x4.splat(0x4b400000));
   const half = i32x4.shr_s(k, 1);
   const low = i32x4.shl(i32x4.add(half, i32x4.splat(127)), 23);
@@ -40,9 +44,9 @@ export function exp4(x0: v128): v128 {
 }
 
 /**
- * e^x of x up to 0 (88 at most), for attention: exp4 in half the instructions. What would lie below
- * 2^-126 is 0, so the second factor of exp4 is not needed, and it uses the multiply-add of
- * products.
+ * Computes e^x for x up to 0 (88 at most), which is what attention needs, in half the instructions
+ * of exp4. Results below 2^-126 are 0, so the second factor of exp4 is not needed, and it uses the
+ * multiply-add of products.
  */
 @inline
 export function expOfNegative4(x0: v128): v128 {
@@ -55,16 +59,17 @@ export function expOfNegative4(x0: v128): v128 {
   q = madd(q, r, c(0.16666515171527863));
   q = madd(q, r, c(0.4999999403953552));
   const p = f32x4.add(madd(q, f32x4.mul(r, r), r), c(1));
-  // The low bits of `shifted` are n: they and the bias become the exponent, 0 for n = -127.
+  // The low bits of `shifted` are n. With the bias added they become the exponent, 0 for n = -127.
   return f32x4.mul(p, i32x4.shl(i32x4.add(shifted, i32x4.splat(127)), 23));
 }
 
-/** Natural logarithm: x = 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)]. */
+/** Computes the natural logarithm from x = 2^e (1 + f), with 1 + f in [sqrt(1/2), sqrt(2)]. */
 @inline
 export function log4(x0: v128): v128 {
   const tiny = f32x4.lt(x0, c(1.1754943508222875e-38));
   const x = v128.bitselect(f32x4.mul(x0, c(33554432)), x0, tiny);
-  // Subtracting the bits of sqrt(1/2) puts the carry into the exponent where 1 + f would be below.
+  // Subtracting the bits of sqrt(1/2) borrows from the exponent where the mantissa is below
+  // sqrt(2), which brings 1 + f into its range.
   const shifted = i32x4.sub(x, i32x4.splat(0x3f3504f3));
   const e0 = f32x4.convert_i32x4_s(i32x4.shr_s(shifted, 23));
   const e = f32x4.sub(e0, v128.and(tiny, c(25)));
@@ -92,7 +97,7 @@ export function log4(x0: v128): v128 {
   return v128.bitselect(r, x0, f32x4.lt(x0, c(Infinity)));
 }
 
-/** Odd polynomial near 0, 1 - 2 / (e^2x + 1) elsewhere. */
+/** Uses an odd polynomial near 0, and 1 - 2 / (e^2x + 1) elsewhere. */
 @inline
 export function tanh4(x: v128): v128 {
   const a = f32x4.abs(x);
@@ -108,7 +113,7 @@ export function tanh4(x: v128): v128 {
   return v128.bitselect(small, signed, f32x4.lt(a, c(0.65)));
 }
 
-/** 1 / (1 + e^-x), by e^-|x| so that small results keep their digits. */
+/** Computes 1 / (1 + e^-x) from e^-|x|, so that small results keep their digits. */
 @inline
 export function sigmoid4(x: v128): v128 {
   const e = exp4(f32x4.neg(f32x4.abs(x)));
@@ -117,9 +122,9 @@ export function sigmoid4(x: v128): v128 {
 }
 
 /**
- * Distribution function of the normal distribution, (1 + erf(x / sqrt 2)) / 2: a polynomial below
- * |x| = 1.25, else e^(-x^2/2) times a polynomial in 1 / (1 + |x|/4), so small results keep their
- * digits too. `gauss` is e^(-x^2/2).
+ * The distribution function of the normal distribution, (1 + erf(x / sqrt 2)) / 2. Below |x| = 1.25
+ * it is a polynomial, elsewhere e^(-x^2/2) times a polynomial in 1 / (1 + |x|/4), so that small
+ * results keep their digits. `gauss` is e^(-x^2/2).
  */
 @inline
 export function normalCdf4(x: v128, gauss: v128): v128 {
@@ -152,11 +157,12 @@ export function gauss4(x: v128): v128 {
 }
 
 /**
- * Sine of angles in units of 2^-32 turns, within 1e-7: quarters of a turn by integers, then a fit.
+ * Returns the sine of angles in units of 2^-32 turns, within 1e-7. Integers find the quarter of the
+ * turn, a polynomial does the rest.
  */
 @inline
 export function sineOfTurns(phase: v128): v128 {
-  // A multiple of a quarter turn, and a rest of at most an eighth.
+  // The angle is a multiple of a quarter turn plus a rest of at most an eighth.
   const quarter = i32x4.shr_u(i32x4.add(phase, i32x4.splat(0x20000000)), 30);
   const rest = i32x4.sub(phase, i32x4.shl(quarter, 30));
   const r = f32x4.mul(f32x4.convert_i32x4_s(rest), c(1.4629180792671596e-9)); // pi / 2^31
@@ -172,7 +178,7 @@ export function sineOfTurns(phase: v128): v128 {
   return v128.xor(v128.bitselect(k, s, isOdd), sign);
 }
 
-/** Cosine of angles in units of 2^-32 turns. */
+/** Returns the cosine of angles in units of 2^-32 turns. */
 @inline
 export function cosineOfTurns(phase: v128): v128 {
   return sineOfTurns(i32x4.add(phase, i32x4.splat(0x40000000)));

@@ -1,20 +1,21 @@
-// What a thread works on in a matrix product: the call's arguments and a batch of it, and what all
-// ways to multiply share: where scratch is, the bias, and how results are stored. A thread runs one
-// command at a time.
+// These variables hold what a thread works on in a matrix product: the call's arguments and one of
+// its batches. With them is what all ways to multiply share: the places in scratch, the bias and
+// the storing of results. They can be globals, since a thread runs one command at a time and
+// threads don't share them.
 
 import { narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
 import { BLOCK, MATMUL_COLUMNS } from './layout';
 import { arg, argF, argI, scratchBase } from './slot';
 
-/** Columns that a row of biases or zeros has, at most. */
+/** The most columns in a row of biases or zeros. */
 export const BIAS_COLUMNS: i32 = MATMUL_COLUMNS;
 
-// Behind the four blocks (which packing uses): a tile, the bias and zeros.
+// A tile, the bias and zeros stand behind the four blocks, which packing uses.
 export const TILE_OFFSET: usize = BLOCK_BYTES * 4;
 const BIAS_OFFSET: usize = TILE_OFFSET + 256;
 const ZERO_OFFSET: usize = BIAS_OFFSET + BIAS_COLUMNS * 4 + 64;
-/** From here on each way to multiply has its own. */
+/** From here on each way to multiply has its own layout. */
 export const OWN_OFFSET: usize = ZERO_OFFSET + BIAS_COLUMNS * 4 + 64;
 
 export let aBase: usize = 0;
@@ -33,12 +34,12 @@ export let biasType: i32 = 0;
 export let depth: u32 = 0;
 export let alpha: f32 = 1;
 export let accumulate: bool = false;
-/** First element of the current batch in each view. */
+/** The first element of the current batch in each view. */
 export let aAt: u32 = 0;
 export let bAt: u32 = 0;
 export let outAt: u32 = 0;
 
-/** Takes over what the arguments of assembly/matmul.ts say of the whole call. */
+/** Reads the arguments that concern the whole call; matmul.ts lists them. */
 export function openCall(slot: usize): void {
   aBase = <usize>arg(slot, 0);
   aType = argI(slot, 1);
@@ -58,7 +59,10 @@ export function openCall(slot: usize): void {
   accumulate = argI(slot, 25) != 0;
 }
 
-/** Goes to batch s, of `inner` in a row. */
+/**
+ * Goes to batch s. Batches are numbered over an outer and an inner dimension, the latter with
+ * `inner` batches.
+ */
 export function openBatch(slot: usize, s: u32, inner: u32): void {
   const o = s / inner;
   const i = s - o * inner;
@@ -67,7 +71,10 @@ export function openBatch(slot: usize, s: u32, inner: u32): void {
   outAt = o * arg(slot, 22) + i * arg(slot, 23);
 }
 
-/** Stores n finished f32 values as results from element `at`, adding what is there if asked to. */
+/**
+ * Stores n finished f32 values as results from element `at` on. With `accumulate` it adds what is
+ * there.
+ */
 export function storeRow(values: usize, at: u32, n: i32): void {
   if (accumulate) {
     for (let i = 0; i < n; i += BLOCK) {
@@ -82,7 +89,10 @@ export function storeRow(values: usize, at: u32, n: i32): void {
   narrow(values, outBase, outType, at, n);
 }
 
-/** The bias of nc columns, at most BIAS_COLUMNS, or zeros, with room for whole vectors. */
+/**
+ * Returns the address of the bias of nc columns, at most BIAS_COLUMNS, or of zeros where there is
+ * none. Whole vectors can be read.
+ */
 export function loadBias(j: u32, nc: i32): usize {
   if (biasBase == 0) {
     return zeroRow(nc);

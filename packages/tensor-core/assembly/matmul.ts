@@ -1,10 +1,11 @@
-// Matrix products. Operands are packed into panels that stay in the caches (Goto and van de Geijn,
-// "Anatomy of high-performance matrix multiplication", 2008); the innermost kernel keeps 6 x 8
-// results in registers. Each result is summed over k in the same order, whichever thread makes it.
+// These are matrix products. Operands are packed into panels that stay in the caches (Goto and van
+// de Geijn, "Anatomy of high-performance matrix multiplication", 2008), and the innermost kernel
+// keeps 6 x 8 results in registers. Each result is summed over k in the same order, whichever
+// thread makes it.
 //
-// Note [panels of b]: chunks are handed out rows first, so a thread often takes several with the
+// Note [panels of b]: chunks are numbered along rows first, so a thread often gets several with the
 // same columns. It packs those columns of b once, for all k where they fit, and keeps the panels
-// until it takes a chunk of other columns or of another command.
+// until it gets a chunk of other columns or of another command.
 
 import { fewRows } from './few-rows';
 import {
@@ -47,26 +48,29 @@ import { arg, argI, chunkStart, scratchBase } from './slot';
 
 const MR: i32 = TILE_ROWS;
 const NR: i32 = TILE_COLUMNS;
-/** A block of a, MC x KC, lives in the second cache; a panel of b, KC x NR, in the first. */
+/**
+ * A block of a, MC x KC, stays in the second-level cache, and a panel of b, KC x NR, in the first.
+ */
 const MC: i32 = 132;
 const KC: i32 = MATMUL_DEPTH;
 
 const A_OFFSET: usize = OWN_OFFSET;
 const SLAB_OFFSET: usize = A_OFFSET + MC * KC * 4 + (MC / MR) * 64;
-/** Bytes of a row of the slab: f32 results that wait for their rounding to 16 bits. */
+/** The bytes of a row of the slab, which holds f32 results until they are rounded to 16 bits. */
 const SLAB_ROW: usize = MATMUL_NARROW_COLUMNS * 4 + 64;
 const B_OFFSET: usize = SLAB_OFFSET + <usize>MC * SLAB_ROW;
 
-// What the panels of b hold: columns from keptColumn on, in a batch of a command.
+// What the panels of b hold: the columns from keptColumn on, of one batch of one command.
 let hasKept: bool = false;
 let keptCommand: u32 = 0;
 let keptBatch: u32 = 0;
 let keptColumn: u32 = 0;
 
 /**
- * args: a, dtype, b, dtype, out, dtype, bias or 0, dtype, m, n, k, transposeA, transposeB, aRow,
- * bRow, outRow, batches, inner batches, a outer, a inner, b outer, b inner, out outer, out inner
- * (strides), alpha, accumulate, chunks over batches, over columns, over rows, columns at once.
+ * The arguments are a, dtype, b, dtype, out, dtype, bias or 0, dtype, m, n, k, transposeA,
+ * transposeB, aRow, bRow, outRow, batches, inner batches, the strides (a outer, a inner, b outer, b
+ * inner, out outer, out inner), alpha, accumulate, the chunks over batches, over columns and over
+ * rows, and the columns at once.
  */
 export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   openCall(slot);
@@ -91,7 +95,7 @@ export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   const end = chunkStart(batches, batchChunk + 1, batchChunks, 1);
   for (let s = chunkStart(batches, batchChunk, batchChunks, 1); s < end; s++) {
     openBatch(slot, s, inner);
-    // The choice depends on the shape alone, or results would depend on the split.
+    // The choice depends on the shape alone, since otherwise results would depend on the split.
     if (m <= <u32>MATMUL_FEW_ROWS) {
       fewRows(i0, i1, j0, j1);
       continue;
@@ -112,31 +116,31 @@ export function matmul(slot: usize, chunk: u32, _chunks: u32): void {
   }
 }
 
-/** Whether the panels of nc columns have room for all k: see Note [panels of b]. */
+/** Returns whether the panels of nc columns fit for all k: see Note [panels of b]. */
 @inline
 function keepsAll(nc: i32): bool {
   return columnBlockBytes(nc) * <usize>((depth + KC - 1) / KC) <= <usize>MATMUL_PANEL_BYTES;
 }
 
-/** Bytes of the panels of nc columns for one block of k. */
+/** Returns the bytes of the panels of nc columns for one block of k. */
 @inline
 function columnBlockBytes(nc: i32): usize {
   return <usize>((nc + NR - 1) / NR) * panelBytes(min<i32>(<i32>depth, KC), NR);
 }
 
-/** Where the panels of a block of k stand. */
+/** Returns the address of the panels for the block of k that starts at k. */
 @inline
 function panelsOf(k: u32, nc: i32): usize {
   const block = keepsAll(nc) ? <usize>(k / KC) : 0;
   return scratchBase + B_OFFSET + block * columnBlockBytes(nc);
 }
 
-/** f32 results: partial sums stand in out itself. */
+/** For f32 results the partial sums stand in out itself. */
 function blocksInPlace(i0: u32, i1: u32, j: u32, nc: i32, isPacked: bool): void {
   const biasRow = loadBias(j, nc);
   const zeros = zeroRow(nc);
   let k: u32 = 0;
-  // Once even where depth is 0: the results are then the bias.
+  // The loop runs once even where depth is 0: the results are then the bias.
   do {
     const kc = <i32>min<u32>(depth - k, KC);
     const panels = panelsOf(k, nc);
@@ -162,7 +166,7 @@ function blocksInPlace(i0: u32, i1: u32, j: u32, nc: i32, isPacked: bool): void 
   } while (k < depth);
 }
 
-/** 16-bit results: partial sums stand in a slab and are rounded once. */
+/** For 16-bit results the partial sums stand in a slab and are rounded once. */
 function blocksInSlab(i0: u32, i1: u32, j0: u32, columns: i32, isPacked: bool): void {
   const slab = scratchBase + SLAB_OFFSET;
   const keeps = keepsAll(columns);
@@ -177,7 +181,7 @@ function blocksInSlab(i0: u32, i1: u32, j0: u32, columns: i32, isPacked: bool): 
       }
       packA(i, mc, k, kc);
       const biasRow = k == 0 ? loadBias(j0, columns) : zeroRow(columns);
-      // Whole tiles: the slab has room for them.
+      // The slab has room for whole tiles.
       const rows = mc + MR - 1;
       tiles(rows - (rows % MR), (columns + NR - 1) & ~(NR - 1), kc, panels, slab, SLAB_ROW, biasRow, k != 0);
       k += KC;
@@ -236,11 +240,11 @@ function tiles(
   }
 }
 
-/** sums = a x b, 6 x 8 results. */
+/** Computes 6 x 8 results, sums = a x b. */
 let tile: Tile = (a: usize, b: usize, k: i32, sums: usize): void =>
   tileOfColumns(a, MR << 2, b, k, sums, NR << 2);
 
-/** out = alpha * sums + bias (+ out), whole rows of a tile. */
+/** Stores alpha * sums + bias (+ out) for whole rows of a tile. */
 function finish(sums: usize, rows: i32, bias: usize, out: usize, ld: usize, add: bool): void {
   const factor = f32x4.splat(alpha);
   const bias0 = v128.load(bias);
@@ -259,7 +263,7 @@ function finish(sums: usize, rows: i32, bias: usize, out: usize, ld: usize, add:
   }
 }
 
-/** The same for fewer columns than a tile has. */
+/** Does the same where fewer columns are left than a tile has. */
 function finishEdge(
   sums: usize,
   rows: i32,

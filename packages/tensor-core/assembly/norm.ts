@@ -1,5 +1,6 @@
-// Norms of gradients: sums over blocks joined by a fixed binary tree, and the factor that clips.
-// The order depends on places alone, never on chunks, so threads don't change it.
+// These kernels compute norms of gradients, as sums over blocks joined by a fixed binary tree, and
+// the factor that clips gradients. The order of additions depends on places alone, never on chunks,
+// so threads don't change the result.
 
 import { laneMask, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -8,12 +9,12 @@ import { sumLanes } from './reduce';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
 const NODE: u32 = NORM_BLOCK * NORM_NODE_BLOCKS;
-/** A span in the table: start, length, first node. */
+/** A span in the table has three words: start, length and first node. */
 const SPAN_BYTES: usize = 12;
 const SMALLEST_NORMAL: f32 = 1.1754943508222875e-38;
 const EPSILON: f32 = 1e-6;
 
-/** args: x, dtype, out, kind, power, nodes, spans, number. */
+/** The arguments are x, dtype, out, kind, power, nodes, spans and the number of spans. */
 export function normNodes(slot: usize, chunk: u32, chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const dtype = argI(slot, 1);
@@ -44,7 +45,7 @@ export function normNodes(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** args: x, out, isMax, spans, number. */
+/** The arguments are x, out, isMax, spans and the number of spans. */
 export function normTree(slot: usize, _chunk: u32, _chunks: u32): void {
   const x = <usize>arg(slot, 0);
   const out = <usize>arg(slot, 1);
@@ -62,7 +63,7 @@ export function normTree(slot: usize, _chunk: u32, _chunks: u32): void {
   }
 }
 
-/** args: squares, norm, scale, maxNorm, unscale. */
+/** The arguments are the sum of squares, norm, scale, maxNorm and unscale. */
 export function clipFactor(slot: usize, _chunk: u32, _chunks: u32): void {
   const unscale = argF(slot, 4);
   const norm = sqrt<f32>(load<f32>(<usize>arg(slot, 0))) * unscale;
@@ -89,7 +90,8 @@ function join(left: f32, right: f32, isMax: bool): f32 {
 }
 
 /**
- * Leaf i joins the whole subtrees that it ends; the stack has one for each bit of what came before.
+ * Adds leaf i to the tree by joining it with the complete subtrees that it ends. The stack has one
+ * subtree for each bit of i that is set.
  */
 function push(stack: usize, i: u32, leaf: f32, isMax: bool): void {
   let value = leaf;
@@ -101,7 +103,10 @@ function push(stack: usize, i: u32, leaf: f32, isMax: bool): void {
   store<f32>(level, value);
 }
 
-/** The tree of `count` leaves: what has no neighbor on the right goes up as it is. */
+/**
+ * Returns the root of a tree of `count` leaves. A subtree without a neighbor on the right moves up
+ * unchanged.
+ */
 function top(stack: usize, count: u32, isMax: bool): f32 {
   let level = ctz<u32>(count);
   let value = load<f32>(stack + (<usize>level << 2));
@@ -130,7 +135,7 @@ function squares(x: usize, n: i32): f32 {
   return sumLanes(f32x4.add(s0, s1));
 }
 
-/** Magnitudes have no -0, so max keeps NaN and needs no other care. */
+/** Magnitudes are never -0, so max is enough: it keeps NaN. */
 function largest(x: usize, n: i32): f32 {
   let m: f32 = 0;
   for (let i = 0; i < n; i++) {

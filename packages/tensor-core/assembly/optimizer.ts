@@ -1,5 +1,5 @@
-// Adam, AdamW and SGD over segments of flat views. Scalars that depend on a group alone were made
-// by the host in f64.
+// These are Adam, AdamW and SGD over segments of flat views. The host computes in f64 what depends
+// on a group alone, such as lr / bias1.
 
 import { storePartial, widen } from './convert';
 import { BLOCK } from './layout';
@@ -9,8 +9,9 @@ const ADAM_GROUP_BYTES: usize = 36;
 const SGD_GROUP_BYTES: usize = 24;
 
 /**
- * args: param, grad, dtype, expAvg, expAvgSq, gradScale or 0, size, groups, segments, number.
- * A group: decay factor, wd, beta1, 1 - beta1, beta2, 1 - beta2, lr / bias1, sqrt(bias2), eps.
+ * The arguments are param, grad, dtype, expAvg, expAvgSq, gradScale or 0, size, groups, segments
+ * and the number of segments. A group has nine f32: decay factor, wd, beta1, 1 - beta1, beta2, 1 -
+ * beta2, lr / bias1, sqrt(bias2) and eps.
  */
 export function adam(slot: usize, chunk: u32, chunks: u32): void {
   eachBlock(slot, chunk, chunks, 5, ADAM_GROUP_BYTES, adamBlock);
@@ -25,7 +26,8 @@ function adamBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void
   const gradScale = f32x4.splat(scale);
   const decay = v128.load_splat<f32>(group);
   const coupled = v128.load_splat<f32>(group, 4);
-  const isCoupled = load<f32>(group, 4) != 0; // 0 times a NaN in param is not 0
+  // Without this, a weight decay of 0 times a NaN in param would be NaN.
+  const isCoupled = load<f32>(group, 4) != 0;
   const beta1 = v128.load_splat<f32>(group, 8);
   const rest1 = v128.load_splat<f32>(group, 12);
   const beta2 = v128.load_splat<f32>(group, 16);
@@ -55,8 +57,9 @@ function adamBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void
 }
 
 /**
- * args: param, grad, dtype, momentum buffer or 0, gradScale or 0, size, groups, segments, number.
- * A group: lr, momentum, 1 - dampening, wd, nesterov, first step (0 or 1 each).
+ * The arguments are param, grad, dtype, momentum buffer or 0, gradScale or 0, size, groups,
+ * segments and the number of segments. A group has six f32: lr, momentum, 1 - dampening, wd,
+ * nesterov and first step (the last two are 0 or 1).
  */
 export function sgd(slot: usize, chunk: u32, chunks: u32): void {
   eachBlock(slot, chunk, chunks, 4, SGD_GROUP_BYTES, sgdBlock);
@@ -95,8 +98,9 @@ function sgdBlock(slot: usize, group: usize, scale: f32, at: u32, n: i32): void 
 }
 
 /**
- * Runs `block` over this chunk's part of every segment. Arguments from `first` on: gradScale or 0,
- * size, groups, segments, number of segments. A segment: start, length, group.
+ * Calls `block` for this chunk's part of every segment. The arguments from `first` on are gradScale
+ * or 0, size, groups, segments and the number of segments. A segment has three words: start, length
+ * and group.
  */
 function eachBlock(
   slot: usize,
@@ -125,7 +129,7 @@ function eachBlock(
   }
 }
 
-/** The first `left` of four elements. */
+/** Stores four elements, or the first `left` of them if fewer are left. */
 @inline
 function storeFirst(at: usize, value: v128, left: i32): void {
   if (left >= 4) v128.store(at, value);

@@ -1,6 +1,6 @@
-// Panels for the product: a panel holds `width` rows (of op(a)) or columns (of op(b)) as
-// [k][width], f32 whatever the storage. Panels stand a cache line apart from a power of two, or
-// writing many at once would fight for the same cache sets.
+// A panel holds `width` rows of op(a) or columns of op(b) as [k][width], in f32 whatever the
+// storage. Panels stand a cache line more than their size apart, since at distances of a power of
+// two, writing many at once would compete for the same cache sets.
 
 import { widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -12,7 +12,8 @@ export function panelBytes(kc: i32, width: i32): usize {
 }
 
 /**
- * The operand is stored [k, count]: rows are cut into panels of 6 or 8. `ld` and `at` in elements.
+ * Packs an operand stored [k, count], by cutting each row into pieces of 6 or 8. `ld` and `at`
+ * count elements.
  */
 export function packStraight(
   base: usize,
@@ -48,8 +49,8 @@ export function packStraight(
 }
 
 /**
- * The operand is stored [count, k]: rows are transposed into a panel, four or two at a time. Rows
- * past `count` repeat the last one; what they give is never stored.
+ * Packs an operand stored [count, k], by transposing rows into a panel, four or two at a time. Rows
+ * past `count` repeat the last one, and their results are never stored.
  */
 export function packTransposed(
   base: usize,
@@ -122,7 +123,7 @@ function transposeRows(
   }
 }
 
-/** Two rows; where kc is odd, a value past the last goes into the panel's padding. */
+/** Transposes two rows. Where kc is odd, a value past the last goes into the panel's padding. */
 function transposePair(r0: usize, r1: usize, kc: i32, dst: usize, step: usize): void {
   for (let k = 0; k < kc; k += 2) {
     const o = (<usize>k) << 2;

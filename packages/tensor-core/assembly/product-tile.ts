@@ -1,25 +1,30 @@
-// The innermost loops of all products: 6 x 8 results in registers, 12 vectors, which with two of b
-// and one of a are all that V8 gives. There are two for how far apart the rows of a lie, which
-// instructions hold.
+// These are the innermost loops of all products: 6 x 8 results in 12 vector registers, which with
+// two vectors of b and one of a are all that V8 gives. There are two versions, one for each
+// distance between the values of a, since the distance is part of the instructions.
 //
-// Note [tiles]: a function that calls one of them has nothing but it, and is called by its place in
-// a table (Tile), for one with a single caller would be inlined. Where callers are part of the
-// loop, where it is unrolled, and where sums are added to something before they are stored, V8
-// keeps some of them in memory, and it takes twice as long.
+// Note [tiles]: these loops run at full speed only as functions of their own. A caller contains
+// nothing but one of them and is itself called through a variable (Tile), since V8 would inline a
+// function with a single caller. Where the loop shares a function with other code, where it is
+// unrolled, and where sums are added to something before they are stored, V8 keeps some of them in
+// memory, and the loop takes twice as long.
 
 import { madd } from './fuse';
 
-/** Rows and columns of a tile. */
+/** The rows and columns of a tile. */
 export const TILE_ROWS: i32 = 6;
 export const TILE_COLUMNS: i32 = 8;
-/** A block of a times a panel of b, with k terms, as 6 x 8 results: see Note [tiles]. */
+/** Multiplies a block of a by a panel of b, with k terms, into 6 x 8 results: see Note [tiles]. */
 export type Tile = (a: usize, b: usize, k: i32, out: usize) => void;
-/** Bytes from row to row of a block in scratch: 256 columns and an edge, no power of two. */
+/**
+ * The bytes from row to row of a block in scratch: 256 columns and an edge, so that it is not a
+ * power of two.
+ */
 export const LD: usize = 1088;
 
 /**
- * out = a x b, six rows of eight: a has six values in a row for each k, aStep bytes apart, b eight,
- * a panel; rows of out lie outRow apart. Distances are constants of the caller.
+ * Computes out = a x b for six rows and eight columns. For each k, a has six values next to each
+ * other, aStep bytes after the last six, and b has the eight values of a panel. Rows of out are
+ * outRow bytes apart. Both distances are constants of the caller.
  */
 @inline
 export function tileOfColumns(
@@ -81,7 +86,7 @@ export function tileOfColumns(
   v128.store(out + outRow * 5, c51, 16);
 }
 
-/** The same of six rows of a, LD bytes apart as those of out are. */
+/** Does the same for six rows of a that stand LD bytes apart, as those of out do. */
 @inline
 export function tileOfRows(a: usize, b: usize, k: i32, out: usize): void {
   let c00 = f32x4.splat(0);
@@ -135,7 +140,7 @@ export function tileOfRows(a: usize, b: usize, k: i32, out: usize): void {
   v128.store(out + LD * 5, c51, 16);
 }
 
-/** out += six rows of eight sums, all rows LD apart. */
+/** Adds six rows of eight sums to out. All rows are LD bytes apart. */
 export function addTile(sums: usize, out: usize): void {
   for (let r = 0; r < TILE_ROWS; r++) {
     v128.store(out, f32x4.add(v128.load(out), v128.load(sums)));

@@ -1,6 +1,6 @@
-// Random numbers from Philox4x32-10 and a recipe of integers (src/random-recipe.ts), whose only
-// operation on floats is the last one, a product. Integers have at most 24 bits, so that converting
-// them is exact.
+// Random numbers are made from Philox4x32-10 by a recipe of integers (src/random-recipe.ts), whose
+// only operation on floats is the last one, a product. The integers have at most 24 bits, so that
+// converting them is exact.
 
 import { narrow } from './convert';
 import { philox32 } from './dropout';
@@ -8,14 +8,17 @@ import { BLOCK_BYTES } from './elementwise';
 import { BLOCK, F32, RANDOM_NORMAL } from './layout';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
-/** Row of the table that belongs to 1/2: exponent and first five bits of an f32. */
+/**
+ * The table row of probability 1/2, in the numbering by the exponent and the first five bits of an
+ * f32.
+ */
 const HALF_EXPONENT: i32 = 126 << 5;
-/** Rows have 16 bytes. */
+/** A row has 2^4 bytes. */
 const ROW_SHIFT: i32 = 4;
 
 /**
- * args: kind, out, dtype, size, key0, key1, offset low, offset high, scale, first, range, rows or
- * 0.
+ * The arguments are kind, out, dtype, size, key0, key1, offset low, offset high, scale, first,
+ * range and the address of the table (normal) or 0.
  */
 export function random(slot: usize, chunk: u32, chunks: u32): void {
   const isNormal = argI(slot, 0) == RANDOM_NORMAL;
@@ -27,7 +30,8 @@ export function random(slot: usize, chunk: u32, chunks: u32): void {
   const offset = (<u64>arg(slot, 7) << 32) | <u64>arg(slot, 6);
   const scale = f32x4.splat(argF(slot, 8));
   const words = scratchBase;
-  // Random words of a block, from the multiple of four below it.
+  // The words of a block start at the multiple of four at or below its first element, so that they
+  // need up to three more places than the block has elements.
   const results = words + BLOCK_BYTES + 64;
   const end = chunkStart(size, chunk + 1, chunks, 64);
   for (let at = chunkStart(size, chunk, chunks, 64); at < end; at += BLOCK) {
@@ -43,7 +47,7 @@ export function random(slot: usize, chunk: u32, chunks: u32): void {
     } else {
       uniforms(drawn, n);
     }
-    // Whole vectors go where they belong at once.
+    // f32 results in whole vectors are written to the output at once.
     const direct = outType == F32 && (n & 3) == 0;
     const into = direct ? out + ((<usize>at) << 2) : results;
     for (let i = 0; i < n; i += 4) {
@@ -56,7 +60,7 @@ export function random(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** Odd integers within 2^24 of 0, in place of words. */
+/** Replaces words by odd integers within 2^24 of 0. */
 function uniforms(words: usize, n: i32): void {
   for (let i = 0; i < n; i += 4) {
     const o = i << 2;
@@ -66,9 +70,9 @@ function uniforms(words: usize, n: i32): void {
 }
 
 /**
- * Normal integers, in place of words: random-recipe.ts's, four at once. The row of the table is
- * read off an f32 whose exponent and first bits are those of the tail; what rounds there is cut off
- * before.
+ * Replaces words by normally distributed integers, four at once, as random-recipe.ts defines them.
+ * The table's row is found from an f32 whose exponent and first bits are those of the tail. Low
+ * bits are cut off first, so that no rounding changes the row.
  */
 function normals(words: usize, n: i32, first: u32, range: u32, table: usize): void {
   if (range != 0) {
@@ -88,7 +92,8 @@ function normals(words: usize, n: i32, first: u32, range: u32, table: usize): vo
     const exact = v128.andnot(half, v128.and(isLong, i32x4.splat(0x7f)));
     const float = f32x4.add(f32x4.convert_i32x4_s(exact), f32x4.splat(0.5));
     const row = i32x4.add(v128.and(i32x4.shr_u(float, 14), i32x4.splat(-16)), rows);
-    // Rows are a, b, c and the power of two that shifts the table's bits out of a tail.
+    // A row has a, b, c and the power of two that shifts the bits which chose the row out of a
+    // tail.
     const r0 = v128.load(<usize>i32x4.extract_lane(row, 0));
     const r1 = v128.load(<usize>i32x4.extract_lane(row, 1));
     const r2 = v128.load(<usize>i32x4.extract_lane(row, 2));
@@ -108,7 +113,7 @@ function normals(words: usize, n: i32, first: u32, range: u32, table: usize): vo
       i32x4.add(i32x4.sub(a, highWords(t, inner)), i32x4.splat(128)),
       8,
     );
-    // Negative where the place is in the lower half.
+    // The number is negative where the place is in the lower half.
     const sign = v128.not(isUpper);
     v128.store(o, i32x4.sub(v128.xor(distance, sign), sign));
   }

@@ -1,6 +1,7 @@
-// Sums, means and extrema over the middle of [outer, dim, inner], and the gradient of an extremum.
-// Sums run in f32 over short runs and in f64 over those, in an order that depends on the shape
-// alone.
+// These kernels compute sums, means and extrema over the middle of [outer, dim, inner], and the
+// gradient of an extremum. Where inner is 1, sums run in f32 over blocks and in f64 over the
+// blocks. Elsewhere they run in f32 over runs of ROW_RUN rows and over the runs. The order depends
+// on the shape alone.
 
 import { laneMask, loadFloat, narrow, storeFloat, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -12,7 +13,7 @@ import {
 } from './layout';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 
-/** Rows added in f32 before their sum goes to the next level. */
+/** The number of rows that are added in f32 before their sum is added to the total. */
 const ROW_RUN: u32 = 64;
 
 @inline
@@ -40,7 +41,7 @@ function minLanes(v: v128): f32 {
   );
 }
 
-/** Sum of n values; two accumulators of four lanes. */
+/** Returns the sum of n values, by two accumulators of four lanes. */
 export function sumBlock(x: usize, n: i32): f32 {
   let s0 = f32x4.splat(0);
   let s1 = f32x4.splat(0);
@@ -55,7 +56,10 @@ export function sumBlock(x: usize, n: i32): f32 {
   return sumLanes(f32x4.add(s0, s1));
 }
 
-/** Largest of n values; NaN is passed over, for callers in which it shows up anyway. */
+/**
+ * Returns the largest of n values. NaN may be passed over, which is fine for callers whose sums
+ * show it anyway.
+ */
 export function topOfBlock(x: usize, n: i32): f32 {
   let m0 = f32x4.splat(-Infinity);
   let m1 = m0;
@@ -97,7 +101,7 @@ function minBlock(x: usize, n: i32): f32 {
   return minLanes(m);
 }
 
-/** args: kind, x, dtype, out, dtype, outer, dim, inner. */
+/** The arguments are kind, x, dtype, out, dtype, outer, dim and inner. */
 export function reduce(slot: usize, chunk: u32, chunks: u32): void {
   const kind = argI(slot, 0);
   const x = <usize>arg(slot, 1);
@@ -144,7 +148,10 @@ function reduceRow(kind: i32, x: usize, dtype: i32, at: u32, dim: u32): f32 {
   return r;
 }
 
-/** n results at the start of scratch; whole vectors are computed, past n they mean nothing. */
+/**
+ * Leaves n results at the start of scratch. Whole vectors are computed, and what stands past n
+ * means nothing.
+ */
 function reduceColumns(kind: i32, x: usize, dtype: i32, at: u32, dim: u32, inner: u32, n: i32): void {
   const total = scratchBase;
   const run = scratchBase + BLOCK_BYTES;
@@ -192,7 +199,7 @@ function combine(kind: i32, into: usize, from: usize, n: i32): void {
   }
 }
 
-/** args: x, dtype, y, dtype, dy, dtype, out, dtype, outer, dim, inner. */
+/** The arguments are x, dtype, y, dtype, dy, dtype, out, dtype, outer, dim and inner. */
 export function extremumBackward(slot: usize, chunk: u32, chunks: u32): void {
   const outer = arg(slot, 8);
   const dim = arg(slot, 9);
@@ -246,7 +253,8 @@ function extremumRow(slot: usize, r: u32, dim: u32): void {
 }
 
 /**
- * The gradient of what no entry equals: NaN where the extremum is NaN, 0 where it lies elsewhere.
+ * Returns the gradient of elements that do not equal the extremum: NaN where the extremum is NaN,
+ * else 0.
  */
 @inline
 function nanWhereNan(y: v128): v128 {

@@ -1,6 +1,6 @@
-// Root mean square normalization over rows, and its gradients in one pass: a unit of work is a
-// block of rows, which writes their dx and the block's part of dWeight. The parts are added up in
-// order after.
+// These kernels normalize rows by their root mean square, and compute both gradients in one pass. A
+// unit of work is a block of rows, for which it writes dx and the block's part of dWeight. Another
+// command then adds up the parts in order.
 
 import { laneMask, loadFloat, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -14,7 +14,7 @@ function block(i: usize): usize {
   return scratchBase + BLOCK_BYTES * i;
 }
 
-/** A row of x + residual into `sum`, rounded to its dtype. */
+/** Writes a row of x + residual into `sum`, rounded to its dtype. */
 export function addRow(
   x: usize,
   xType: i32,
@@ -39,8 +39,8 @@ export function addRow(
 }
 
 /**
- * args: x, dtype, residual or 0, dtype, weight or 0, dtype, sum or 0, dtype, out, dtype, rstd,
- * rows, cols, eps, offset of the weight.
+ * The arguments are x, dtype, residual or 0, dtype, weight or 0, dtype, sum or 0, dtype, out,
+ * dtype, rstd, rows, cols, eps and the offset of the weight. Rows are scaled by weight + offset.
  */
 export function rmsNorm(slot: usize, chunk: u32, chunks: u32): void {
   const residual = <usize>arg(slot, 2);
@@ -84,8 +84,9 @@ export function rmsNorm(slot: usize, chunk: u32, chunks: u32): void {
 }
 
 /**
- * args: x, dtype, weight or 0, dtype, rstd, dtype, dy, dtype, dSum or 0, dtype, dx or 0, dtype,
- * parts of dWeight [rows / NORM_PART_ROWS, cols] f32 or 0, rows, cols, offset of the weight.
+ * The arguments are x, dtype, weight or 0, dtype, rstd, dtype, dy, dtype, dSum or 0, dtype, dx or
+ * 0, dtype, parts of dWeight or 0, rows, cols and the offset of the weight. The parts are f32
+ * [ceil(rows / NORM_PART_ROWS), cols].
  */
 export function rmsNormBackward(slot: usize, chunk: u32, chunks: u32): void {
   const parts = <usize>arg(slot, 12);
@@ -107,7 +108,7 @@ export function rmsNormBackward(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** With g = dy * weight: dx = rstd * (g - xhat * mean(g * xhat)), plus dSum. */
+/** Computes dx = rstd * (g - xhat * mean(g * xhat)) + dSum, with g = dy * (weight + offset). */
 function inputGradient(slot: usize, r: u32, cols: u32, rstd: f32): void {
   const x = <usize>arg(slot, 0);
   const weight = <usize>arg(slot, 2);
@@ -153,7 +154,10 @@ function inputGradient(slot: usize, r: u32, cols: u32, rstd: f32): void {
   }
 }
 
-/** dy * weight of a run of columns, in block 2 or where dy lies. */
+/**
+ * Returns the address of dy * (weight + offset) for a run of columns: block 2, or dy itself if
+ * there is no weight and dy is f32.
+ */
 function upstream(slot: usize, weight: usize, offset: v128, at: u32, i: u32, n: i32): usize {
   const dv = widen(<usize>arg(slot, 6), argI(slot, 7), at + i, n, block(2));
   if (weight == 0) {

@@ -1,5 +1,5 @@
-// Rotary position embedding: pairs of a head's columns turned by angles that grow with the
-// position. The angles of a token are made once for all of its heads.
+// This is the rotary position embedding: it turns pairs of a head's columns by angles that grow
+// with the position. The angles of a token are computed once for all of its heads.
 
 import { narrow, storePartial, target, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -8,8 +8,8 @@ import { cosineOfTurns, sineOfTurns } from './math';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 
 /**
- * args: x, dtype, frequencies, positions or 0, out, dtype, tokens, heads, heads that turn, half,
- * period, offset, whether inverse.
+ * The arguments are x, dtype, frequencies, positions or 0, out, dtype, tokens, heads, the number of
+ * heads that turn, half of a head's columns, period, offset and whether to turn backwards.
  */
 export function rotary(slot: usize, chunk: u32, chunks: u32): void {
   const frequencies = <usize>arg(slot, 2);
@@ -38,7 +38,7 @@ export function rotary(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** Cosines in block 0 and sines in block 1. */
+/** Leaves the cosines in block 0 and the sines in block 1. */
 function angles(words: usize, half: u32, n: i32, position: i32, isInverse: bool): void {
   const cosines = scratchBase;
   const sines = scratchBase + BLOCK_BYTES;
@@ -46,7 +46,7 @@ function angles(words: usize, half: u32, n: i32, position: i32, isInverse: bool)
   for (let i = 0; i < n; i++) {
     const o = (<usize>i) << 2;
     const frequency = ((<u64>load<u32>(words + o)) << 32) | <u64>load<u32>(lows + o);
-    // Whole turns are lost in the overflow; of the rest the 32 high bits are kept.
+    // Whole turns are lost in the overflow. Of the rest the 32 high bits are kept.
     store<u32>(cosines + o, <u32>((<u64>(<i64>position) * frequency) >> 32));
   }
   const sign = i32x4.splat(isInverse ? 0x80000000 : 0);

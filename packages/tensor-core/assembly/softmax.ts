@@ -1,5 +1,6 @@
-// Row softmax and log-softmax, causal or not, and their gradients. One thread works on a row;
-// a row that fits a block keeps its exponentials in scratch, a longer one computes them twice.
+// These kernels compute softmax and log-softmax over rows, causal or not, and their gradients. One
+// thread works on a row. A row that fits a block keeps its exponentials in scratch, a longer one
+// computes them twice.
 
 import { laneMask, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
@@ -8,7 +9,7 @@ import { exp4 } from './math';
 import { topOfBlock, sumBlock, sumLanes } from './reduce';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
-/** args: x, dtype, out, dtype, rows, cols, scale, isLog, causalRows. */
+/** The arguments are x, dtype, out, dtype, rows, cols, scale, isLog and causalRows. */
 export function softmax(slot: usize, chunk: u32, chunks: u32): void {
   const rows = arg(slot, 4);
   const cols = arg(slot, 5);
@@ -49,7 +50,8 @@ function softmaxRow(slot: usize, at: u32, visible: u32, cols: u32): void {
     sum += <f64>exponentials(s, results, n, top);
   }
   const inverse = f32x4.splat(<f32>(1 / sum));
-  // Two steps: the sum of top and the logarithm would lose the small one's digits.
+  // The maximum and the logarithm are subtracted one after the other, since their sum would lose
+  // digits of the smaller one.
   const first = f32x4.splat(top);
   const second = f32x4.splat(<f32>Math.log(sum));
   for (let i: u32 = 0; i < visible; i += BLOCK) {
@@ -82,7 +84,7 @@ function softmaxRow(slot: usize, at: u32, visible: u32, cols: u32): void {
   }
 }
 
-/** scale * x in the first block of scratch. */
+/** Computes scale * x into the first block of scratch and returns its address. */
 function scaled(x: usize, dtype: i32, at: u32, n: i32, scale: f32): usize {
   const v = widen(x, dtype, at, n, scratchBase);
   const s = f32x4.splat(scale);
@@ -92,7 +94,7 @@ function scaled(x: usize, dtype: i32, at: u32, n: i32, scale: f32): usize {
   return scratchBase;
 }
 
-/** out = e^(x - top); returns the sum. */
+/** Computes out = e^(x - top) and returns the sum of the results. */
 export function exponentials(x: usize, out: usize, n: i32, top: f32): f32 {
   const t = f32x4.splat(top);
   let s = f32x4.splat(0);
@@ -110,7 +112,7 @@ export function exponentials(x: usize, out: usize, n: i32, top: f32): f32 {
   return sumLanes(s);
 }
 
-/** args: y, dtype, dy, dtype, out, dtype, rows, cols, scale, isLog. */
+/** The arguments are y, dtype, dy, dtype, out, dtype, rows, cols, scale and isLog. */
 export function softmaxBackward(slot: usize, chunk: u32, chunks: u32): void {
   const y = <usize>arg(slot, 0);
   const yType = argI(slot, 1);

@@ -1,14 +1,14 @@
-// With threads: the loop of a worker.
+// This is the loop of a worker thread.
 //
 // Note [chunks]: all threads look at the same command, the one numbered `completed`, and take its
-// chunks one by one, so a thread that the system has put aside holds up at most one chunk. Chunks
+// chunks one by one, so a thread that the system has suspended holds up at most one chunk. Chunks
 // split outputs only. The next chunk and the command's number share a 64-bit word that changes by
-// compare-exchange: a thread that was delayed until its slot was reused fails instead of taking a
-// chunk of another command. Whoever finishes the last chunk moves `completed` on.
+// compare-exchange, so a thread that was delayed until its slot was reused fails instead of taking
+// a chunk of another command. The thread that finishes the last chunk moves `completed` on.
 //
-// Note [sleeping]: a thread without work spins briefly, then sleeps until `signal` changes. It is
-// woken by the host when all sleep, and by the thread that takes the first of several chunks. The
-// counter of sleepers goes up before the last look at the queue, so no wake-up is lost.
+// Note [sleeping]: a thread without work spins briefly, then sleeps until `signal` changes. The
+// host wakes one if all sleep, and the thread that takes the first of several chunks wakes the
+// others. The counter of sleepers goes up before the last look at the queue, so no wake-up is lost.
 
 import { fence, finishCommand, noteStart, runChunk, startTime } from './dispatch';
 import {
@@ -28,7 +28,10 @@ import {
 } from './layout';
 import { setScratch } from './slot';
 
-/** Looks before sleeping: some 10 us. Cores are shared with other ranks, so not longer. */
+/**
+ * The number of looks before sleeping, which take some 10 us. The cores are shared with other
+ * ranks, so it is not larger.
+ */
 const SPINS = 4000;
 
 const HEAD: usize = CONTROL_BASE + CTL_HEAD;
@@ -56,7 +59,7 @@ function slotOf(command: u32): usize {
   return <usize>RING_BASE + <usize>(command & (RING_SLOTS - 1)) * SLOT_BYTES;
 }
 
-/** Takes and runs one chunk, if one is free. */
+/** Takes and runs one chunk. Returns whether the caller should look again at once. */
 function tryChunk(): bool {
   const command = atomic.load<u32>(COMPLETED);
   if (command == atomic.load<u32>(HEAD)) {
@@ -84,7 +87,7 @@ function tryChunk(): bool {
   if (atomic.add<u32>(slot + (SLOT_DONE << 2), 1) + 1 == chunks) {
     const id = finishCommand(slot);
     atomic.store<u32>(COMPLETED, command + 1);
-    // Afterwards: the host then finds the fence's own slot free.
+    // The fence comes last, so that the host finds the fence's own slot free.
     if (id != 0) {
       fence(id);
     }
@@ -109,7 +112,7 @@ function sleep(): void {
   atomic.sub<u32>(SLEEPERS, 1);
 }
 
-/** Whether a chunk is free, or the command has moved on since the caller looked. */
+/** Returns whether a chunk is free, or the command has moved on since the caller looked. */
 function hasWork(): bool {
   const command = atomic.load<u32>(COMPLETED);
   if (command == atomic.load<u32>(HEAD)) {

@@ -1,4 +1,5 @@
-// Choosing between two operands by a mask, through strides; the host merges dimensions beforehand.
+// This kernel chooses between two operands by a mask, all with strides. The host merges dimensions
+// first.
 
 import { floats, words } from './binary';
 import { narrow, storePartial, target } from './convert';
@@ -6,12 +7,12 @@ import { BLOCK_BYTES, GRAIN } from './elementwise';
 import { BF16, BLOCK } from './layout';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 
-/** Words before the shape: condition, a, dtype, b, dtype, out, dtype, total, rank. */
+/** The words before the shape are condition, a, dtype, b, dtype, out, dtype, total and rank. */
 const SHAPE = 9;
 
 /**
- * args: as SHAPE says, then rank times (extent, condition stride, a stride, b stride), outermost
- * first.
+ * The arguments are the words that SHAPE counts, then for each dimension (extent, condition stride,
+ * a stride, b stride), outermost first.
  */
 export function where(slot: usize, chunk: u32, chunks: u32): void {
   const out = <usize>arg(slot, 5);
@@ -47,7 +48,10 @@ export function where(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** The operand whose address is argument `i`: a is 1 and b is 3. Block 1 or 2 is its scratch. */
+/**
+ * Returns the values of the operand whose address is argument `i`, a for 1 and b for 3. Block 1 or
+ * 2 is its scratch.
+ */
 function operand(slot: usize, i: i32, at: u32, step: u32, n: i32): usize {
   const base = <usize>arg(slot, i);
   const dtype = argI(slot, i + 1);
