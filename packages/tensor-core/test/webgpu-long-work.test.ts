@@ -69,9 +69,9 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
 
   test.each([
     ['the head of GPT-2 at 8 x 1,024', { m: 8192, n: 50257, k: 768 }, 25152, 1],
-    ['the gradient of its weight', { m: 50257, n: 768, k: 8192 }, 2358, 1],
-    // 384 tiles of 50,257 steps: 30 of them would be a dispatch, where a chip runs 264 at once.
-    ['the gradient of its input', { m: 8192, n: 768, k: 50257 }, 384, 5],
+    ['the gradient of its weight', { m: 50257, n: 768, k: 8192 }, 2358, 2],
+    // 384 tiles of 40,000 steps: 38 of them would be a dispatch, where a chip runs 264 at once.
+    ['the gradient of its input', { m: 8192, n: 768, k: 40000 }, 384, 7],
   ])('%s', async (_, { m, n, k }, tiles, windows) => {
     submits.length = 0;
     const call = product({ m, n, k, transposeA: false, transposeB: false });
@@ -81,7 +81,7 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
     const groups = submits.filter((each) => each.length > 0).flat();
     expect(groups.reduce((all, count) => all + count)).toBe(tiles * windows);
     const ofTile = 2 * TILE ** 2 * (k / windows);
-    expect(Math.min(...groups)).toBeGreaterThanOrEqual(100);
+    expect(Math.min(...groups)).toBeGreaterThanOrEqual(180);
     for (const dispatches of submits) {
       const all = dispatches.reduce((sum, count) => sum + count, 0);
       expect(all * ofTile).toBeLessThan(1.01 * MAX_FLOPS); // a last tile is not full

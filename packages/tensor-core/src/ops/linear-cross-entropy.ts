@@ -27,7 +27,7 @@ export interface LinearCrossEntropyOptions extends CrossEntropyOptions {
   /**
    * The largest number of bytes that logits (f32) take at once. It is exceeded only where it does
    * not suffice for the smallest chunk: one row in forward (64 rows where the weight is frozen),
-   * 64 classes of all rows in backward. The default is 256 MiB on a hardware GPU; elsewhere it is
+   * 64 classes of all rows in backward. The default is 249 MiB on a hardware GPU; elsewhere it is
    * 12 MiB, or 48 MiB where the weight is frozen.
    */
   readonly chunkBytes?: number;
@@ -42,8 +42,10 @@ const CHUNK_BYTES = 12 * 2 ** 20;
 /**
  * The default on a hardware GPU. Backward reads x and dx as a whole for each chunk, so fewer and
  * larger chunks save traffic: 8,192 rows and GPT-2's 50,257 classes are 7 chunks instead of 158.
+ * A chunk of this size holds 62 tiles of 128 classes. With GPT-2's 768 columns each of its products
+ * is then just below the operations of two dispatches; one tile more would take a third.
  */
-const CHUNK_BYTES_GPU = 256 * 2 ** 20;
+const CHUNK_BYTES_GPU = 249 * 2 ** 20;
 /**
  * The default beside a frozen weight. Each chunk of rows needs two products with the whole weight,
  * and each product packs the weight anew, which is worth it only for many rows: with 49,152
@@ -51,7 +53,7 @@ const CHUNK_BYTES_GPU = 256 * 2 ** 20;
  */
 const CHUNK_BYTES_FROZEN = 48 * 2 ** 20;
 const F32_BYTES = 4;
-/** The number of classes in a chunk is a multiple of this, the width of a tile of the products. */
+/** The number of classes in a chunk is a multiple of this, the width of a small tile. */
 const COLUMN_STEP = 64;
 /**
  * Where dx is summed by chunks of rows, their number is a multiple of this. Beside a frozen weight
@@ -60,11 +62,13 @@ const COLUMN_STEP = 64;
  */
 const ROW_STEP = 64;
 /**
- * The rows of a large tile of a GPU's product. A chunk with more rows consists of whole tiles: of
- * 8,192 rows with GPT-2's classes, 1,335 would fit and 1,280 are taken, so that their logits take
- * two dispatches of 50 GFLOP instead of three.
+ * The rows, and columns, of a large tile of a GPU's product. A chunk with many of either consists
+ * of whole tiles: of 8,192 rows with GPT-2's classes, 1,298 would fit and 1,280 are taken, so that
+ * their logits take two dispatches of 50 GFLOP instead of three.
  */
 const LARGE_TILE = 128;
+/** From so many large tiles on, a chunk of classes consists of whole ones. */
+const MANY_TILES = 16;
 /**
  * Unused columns at the end of each row of a chunk. Without them a row could be a whole number of
  * pages long, and a column's elements would compete for few lines of a CPU's cache. Four f32 keep
@@ -371,7 +375,10 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
   }
 }
 
-/** The number of classes in a chunk: all that there are, or a multiple of COLUMN_STEP that fits. */
+/**
+ * The number of classes in a chunk: all that there are, or as many whole tiles as fit, large ones
+ * where many of them do.
+ */
 function classesOfChunk({
   rows,
   classes,
@@ -381,8 +388,9 @@ function classesOfChunk({
   if (classes <= fit) {
     return classes;
   }
-  const steps = Math.max(1, Math.floor((fit - SPARE_COLUMNS) / COLUMN_STEP));
-  return Math.min(classes, steps * COLUMN_STEP);
+  const step = fit < MANY_TILES * LARGE_TILE ? COLUMN_STEP : LARGE_TILE;
+  const steps = Math.max(1, Math.floor((fit - SPARE_COLUMNS) / step));
+  return Math.min(classes, steps * step);
 }
 
 interface Product {

@@ -89,7 +89,7 @@ export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK
  */
 export function longestK(extent: Extent, maxFlops: number): number {
   const { m, n, k, batches } = extent;
-  const fitting = Math.floor(maxFlops / (FILLING_GROUPS * LARGEST_TILE ** 2) / PART_MULTIPLE);
+  const fitting = Math.floor(maxFlops / (2 * FILLING_GROUPS * LARGEST_TILE ** 2) / PART_MULTIPLE);
   const most = Math.max(1, fitting) * PART_MULTIPLE;
   if (2 * m * n * k <= maxFlops || batches > 1 || k <= most) {
     return k;
