@@ -31,6 +31,7 @@ const FAMILIES = [
   /^matmul TN f32 f32 to f32 wide a b .*128x128/,
   /^matmul NN f16 f16 .* wide a b .*128x64/,
   /^matmul parts/,
+  /^sums of parts/,
   /^softmax f32/,
   /^layerNorm f32/,
   /^layerNormBackward f32/,

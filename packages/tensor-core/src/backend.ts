@@ -125,14 +125,16 @@ export interface Backend {
   ): void;
   /**
    * Queues one kernel. Memory for its intermediate results comes from `scratch`, or, without one,
-   * from the backend itself.
+   * from the backend itself. It may be given back after `run` returns, at `flush` at the latest.
    */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch?: Scratch): void;
   /**
-   * Takes from `scratch` what `run` would take, gives it back, and queues nothing. A backend
-   * without it needs no scratch.
+   * Takes from `scratch` what `run` would take, gives it back when `run` would, at `flushPlanned`
+   * at the latest, and queues nothing. A backend without it needs no scratch.
    */
   planScratch?<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void;
+  /** Stands for `flush` beside planScratch: all scratch is given back. */
+  flushPlanned?(): void;
 
   /**
    * Compiles the kernels that planScratch has met, so that no step waits for them. Rejects with a

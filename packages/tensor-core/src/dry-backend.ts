@@ -16,6 +16,7 @@ export interface DryBackendOptions {
 export interface DryModel {
   readonly info: BackendInfo;
   readonly planScratch?: Backend['planScratch'];
+  readonly flushPlanned?: Backend['flushPlanned'];
 }
 
 /**
@@ -43,8 +44,12 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
       return buffer;
     },
     free: (buffer) => void sizes.delete(buffer),
-    write: (_buffer, _offset, { byteLength }) => options.onCopy?.(byteLength),
+    write: (_buffer, _offset, { byteLength }) => {
+      model.flushPlanned?.();
+      options.onCopy?.(byteLength);
+    },
     read: async (_buffer, _offset, byteLength, into) => {
+      model.flushPlanned?.();
       options.onCopy?.(byteLength);
       if (byteLength <= ZEROED_BYTES) {
         return into?.fill(0) ?? new Uint8Array(byteLength);
@@ -54,7 +59,7 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
       }
       return into ?? nowhere.subarray(0, byteLength);
     },
-    copy: () => undefined,
+    copy: () => model.flushPlanned?.(),
     run: (kernel, call, scratch) => {
       dispatches += 1;
       options.onKernel?.(kernel, call);
@@ -65,8 +70,9 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
     ...(model.planScratch === undefined
       ? {}
       : { planScratch: (kernel, call, scratch) => model.planScratch!(kernel, call, scratch) }),
-    flush: () => undefined,
-    sync: async () => undefined,
+    flushPlanned: () => model.flushPlanned?.(),
+    flush: () => model.flushPlanned?.(),
+    sync: async () => model.flushPlanned?.(),
     usage: () => ({
       bytes: [...sizes.values()].reduce((sum, bytes) => sum + bytes, 0),
       buffers: sizes.size,

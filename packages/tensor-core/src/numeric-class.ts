@@ -10,7 +10,7 @@ import type { View } from './view.js';
  * of the cpu device are held to a hash in the tests; of WGSL only its author knows.
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
-  webgpu: 4,
+  webgpu: 5,
   cpu: 3,
   reference: 1,
 };

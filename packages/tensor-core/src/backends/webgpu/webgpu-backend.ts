@@ -202,10 +202,11 @@ export class WebGpuBackend implements Backend {
       return;
     }
     const freed = asOwnBuffer(buffer);
+    this.#context.forget(freed);
     freed.isFreed = true;
     if (!this.#buffers.delete(freed)) {
       // A borrowed one: its owner may destroy it from now on.
-      this.#recorder.submit();
+      this.#submit();
       this.#recorder.bindGroups.forget(freed.id);
       return;
     }
@@ -216,6 +217,7 @@ export class WebGpuBackend implements Backend {
   write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void {
     this.#assertLive('write');
     const startMs = this.#sink && performance.now();
+    this.#context.settle();
     this.#recorder.upload(asGpuBuffer(buffer).gpu, byteOffset, bytes);
     this.#traceStaging('upload', startMs, bytes.byteLength);
     // A host that uploads and never waits would otherwise hold ever more staging memory.
@@ -241,6 +243,7 @@ export class WebGpuBackend implements Backend {
       }
       const startMs = this.#sink && performance.now();
       const from = asGpuBuffer(buffer).gpu;
+      this.#context.settle();
       const { staging, serial } = this.#recorder.download(from, byteOffset, byteLength);
       this.#waiter.add({
         staging,
@@ -270,6 +273,7 @@ export class WebGpuBackend implements Backend {
     byteLength: number,
   ): void {
     this.#assertLive('copy');
+    this.#context.settle();
     this.#recorder.copy(
       asGpuBuffer(from).gpu,
       fromOffset,
@@ -316,8 +320,17 @@ export class WebGpuBackend implements Backend {
 
   flush(): void {
     if (this.#disposal === undefined) {
-      this.#recorder.submit();
+      this.#submit();
     }
+  }
+
+  #submit(): void {
+    this.#context.settle();
+    this.#recorder.submit();
+  }
+
+  flushPlanned(): void {
+    this.#dryContext.settle();
   }
 
   sync(): Promise<void> {
@@ -330,6 +343,7 @@ export class WebGpuBackend implements Backend {
 
   #sync({ isQuiet }: { readonly isQuiet: boolean }): Promise<void> {
     return this.#settle<void>('sync', (resolve, reject) => {
+      this.#context.settle();
       const { staging, serial } = this.#recorder.fence();
       this.#waiter.add({
         staging,
@@ -371,7 +385,7 @@ export class WebGpuBackend implements Backend {
    */
   trace(sink: BackendTraceSink | undefined): void {
     this.#assertLive('trace');
-    this.#recorder.submit();
+    this.#submit();
     this.#sink = sink;
     const old = this.#timestamps;
     // Its last submit may still resolve into it.
@@ -408,7 +422,10 @@ export class WebGpuBackend implements Backend {
     this.#assertLive('tuneMatmul');
     const before = JSON.stringify(this.#choices.export());
     const prepare = async (encode: (context: KernelContext) => void) => {
-      this.#withScratch(undefined, () => encode(this.#dryContext));
+      this.#withScratch(undefined, () => {
+        encode(this.#dryContext);
+        this.#dryContext.settle();
+      });
       await this.preparePlanned();
     };
     const parts = { backend: this, context: this.#context, prepare };
@@ -454,7 +471,7 @@ export class WebGpuBackend implements Backend {
   }
 
   async #dispose(): Promise<void> {
-    this.#recorder.submit();
+    this.#submit();
     this.#fault.raise(new DisposedError('webgpu: the device was disposed.'));
     await this.#waiter.idle();
     // Destroying a device that still computes aborts the process on some drivers.

@@ -8,6 +8,7 @@ import { type Binding, defineKernel, linearGrid } from '../kernel.js';
 import { INTEGER_DIVIDE, mainHead } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
+import { withParts } from './part-sums.js';
 import { reduceInto } from './reduce.js';
 import {
   eachPartBlock,
@@ -151,13 +152,17 @@ ${mainHead(size)}
 }`,
     }),
   );
-  ctx.withScratch('f32', 2 * parts * cols, (sums) => {
+  withParts(ctx, 2 * parts * cols, (sums) => {
     ctx.dispatch(compiled, {
       params: { rows, cols, biases: parts * cols },
       views: [x, ...present(weight), mean, rstd, dy, ...present(dSum), dx, sums],
       grid: linearGrid(parts),
     });
-    addParts(ctx, { sums, dWeight, dBias, parts, cols });
+    const each = { stride: cols, numParts: parts };
+    return [
+      { ...each, first: 0, out: dWeight },
+      { ...each, first: parts * cols, out: dBias },
+    ];
   });
 }
 
@@ -285,67 +290,5 @@ ${elementwiseMain('sum_block(u);')}`,
         reduceInto(ctx, { ...sum, x: biases, out: dBias });
       }
     });
-  });
-}
-
-/** Columns that a workgroup adds up, a sector of each row, and how many of its lanes share one. */
-const GROUP_COLUMNS = 8;
-const COLUMN_LANES = 32;
-
-/**
- * Both gradients by one dispatch: the first half of the workgroups adds up weights, the second
- * biases.
- */
-function addParts(
-  ctx: KernelContext,
-  call: {
-    /** Those of weights, and behind them those of biases: [2, parts, cols]. */
-    readonly sums: View;
-    readonly dWeight: View;
-    readonly dBias: View;
-    readonly parts: number;
-    readonly cols: number;
-  },
-): void {
-  const { sums, dWeight, dBias, parts, cols } = call;
-  const size = [GROUP_COLUMNS * COLUMN_LANES, 1, 1] as const;
-  const key = 'layerNorm parameter gradients parts';
-  const compiled = ctx.kernel(key, () =>
-    defineKernel({
-      label: key,
-      bindings: [
-        { name: 'x', type: 'f32', access: 'read' },
-        { name: 'd_weight', type: 'f32', access: 'read_write' },
-        { name: 'd_bias', type: 'f32', access: 'read_write' },
-      ],
-      params: { parts: 'u32', cols: 'u32', half: 'u32' },
-      workgroupSize: size,
-      body: `
-var<workgroup> sums: array<f32, ${size[0]}>;
-${mainHead(size)}
-  let is_bias = group >= P.half;
-  let column = (group - select(0u, P.half, is_bias)) * ${GROUP_COLUMNS}u + lane % ${GROUP_COLUMNS}u;
-  let first = lane / ${GROUP_COLUMNS}u;
-  let start = column + select(0u, P.parts * P.cols, is_bias);
-  var sum = 0.0;
-  if (column < P.cols) {
-    for (var p = first; p < P.parts; p += ${COLUMN_LANES}u) { sum += load_x(start + p * P.cols); }
-  }
-  sums[lane] = sum;
-  for (var s = ${COLUMN_LANES / 2}u; s > 0u; s >>= 1u) {
-    workgroupBarrier();
-    if (first < s) { sums[lane] += sums[lane + s * ${GROUP_COLUMNS}u]; }
-  }
-  if (first == 0u && column < P.cols) {
-    if (is_bias) { store_d_bias(column, sums[lane]); } else { store_d_weight(column, sums[lane]); }
-  }
-}`,
-    }),
-  );
-  const half = Math.ceil(cols / GROUP_COLUMNS);
-  ctx.dispatch(compiled, {
-    params: { parts, cols, half },
-    views: [sums, dWeight, dBias],
-    grid: linearGrid(2 * half),
   });
 }

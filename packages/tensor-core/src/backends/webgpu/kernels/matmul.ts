@@ -24,6 +24,7 @@ import {
 import { matrixTiles } from './matmul-matrix.js';
 import { blockDepth } from './matmul-shared.js';
 import { isHardwareTile, matmulKernel, type Tile, tileExtent, tileName } from './matmul-tiles.js';
+import { withParts } from './part-sums.js';
 import { reduceInto } from './reduce.js';
 import { present } from './rows.js';
 
@@ -381,6 +382,10 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     return;
   }
   const { aSums, bSums } = call;
+  if (canDefer(call)) {
+    deferredParts(ctx, call, { tile, numParts, partK });
+    return;
+  }
   ctx.withScratch('f32', numParts * m * n, (parts) => {
     const part = { out: parts, outRow: n, bias: undefined, alpha: 1, accumulate: false };
     const run = (own: Pick<MatmulCall, 'aSums' | 'bSums'>, sums?: View) => {
@@ -394,6 +399,39 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     ctx.withScratch('f32', numParts * (aSums === undefined ? n : m), (sums) =>
       run({ aSums: aSums && sums, bSums: bSums && sums }, sums),
     );
+  });
+}
+
+/** Whether the output is nothing but the sum of its parts, with no gaps between its rows. */
+function canDefer({ out, n, outRow, bias, alpha, accumulate }: MatmulCall): boolean {
+  return out.dtype === 'f32' && outRow === n && bias === undefined && alpha === 1 && !accumulate;
+}
+
+/** The parts of the product, and behind them those of the operand's sums if it has any. */
+function deferredParts(
+  ctx: KernelContext,
+  call: MatmulCall,
+  { tile, numParts, partK }: { tile: Tile; numParts: number; partK: number },
+): void {
+  const { out, m, n, aSums, bSums } = call;
+  const sumsOut = aSums ?? bSums;
+  // The two bindings that the product writes may not share the bytes at which bindings begin.
+  const multiple = BINDING_ALIGNMENT / byteSize('f32');
+  const sumsAt = Math.ceil((numParts * m * n) / multiple) * multiple;
+  const numSums = sumsOut?.size ?? 0;
+  withParts(ctx, sumsAt + numParts * numSums, (parts) => {
+    const sums = sumsOut && sliceView(parts, sumsAt, numParts * numSums);
+    const own = {
+      out: sliceView(parts, 0, numParts * m * n),
+      outRow: n,
+      aSums: aSums && sums,
+      bSums: bSums && sums,
+    };
+    dispatchParts(ctx, { ...call, ...own }, { tile, numParts, partK });
+    const each = { numParts, stride: m * n, first: 0, out: sliceView(out, 0, m * n) };
+    return sumsOut === undefined
+      ? [each]
+      : [each, { numParts, stride: numSums, first: sumsAt, out: sumsOut }];
   });
 }
 
