@@ -101,7 +101,7 @@ function addressOfB(at: u32): usize {
   return bBase + ((<usize>at) << (bType == F32 ? 2 : 1));
 }
 
-// ---- b stored [n, k]: each row of b is multiplied with all rows of a -----------------------------
+// ---- b stored [n, k]: each row of b is multiplied with all rows of a ---------------------------
 
 function dotsOfRows(i0: u32, i1: u32, j0: u32, j1: u32): void {
   const sums = scratchBase + TILE_OFFSET;
@@ -149,7 +149,7 @@ function storeDots(i0: u32, i1: u32, j: u32, sums: usize): void {
   }
 }
 
-// ---- b stored [k, n]: four rows of b at once are scaled by values of a and added to sums ---------
+// ---- b stored [k, n]: four rows of b at once are scaled by values of a and added to sums -------
 
 /**
  * Returns whether b is widened once for all pairs of rows, which pays for f16, whose conversion is
