@@ -1,5 +1,6 @@
-// What attention's kernels for hardware say that they compute and move, beside a count of every
-// pair; and that a dispatch which is cut for it gives the bits that it gives whole.
+// The kernels of attention for hardware state what they compute and move. These tests hold that
+// against a count of every pair of a query and a key, and check that a dispatch which is cut into
+// several gives the same bits as the whole one.
 
 import { Device, headsOf, scaledDotProductAttention } from '@shardweave/tensor-core';
 import {
@@ -24,7 +25,10 @@ interface Sizes {
   readonly isZero?: boolean;
 }
 
-/** Queries, keys and values lie side by side in each row of one tensor, as a model's product. */
+/**
+ * Makes one tensor whose rows hold queries, keys and values side by side, as a model's fused
+ * projection does.
+ */
 function packed(device: Device, { batch, seq, heads, kvHeads, dim, isZero = false }: Sizes) {
   const shape = [batch, seq, (heads + 2 * kvHeads) * dim];
   const length = shape.reduce((product, extent) => product * extent);
@@ -72,7 +76,10 @@ describe('on a driver that computes nothing', () => {
     return found.filter(({ kernel }) => kernel.startsWith('attention'));
   }
 
-  /** Pairs of the blocks from the first to the last in which a tile's row sees a column. */
+  /**
+   * Counts the pairs of whole blocks: for each tile of rows, all columns from the first to the last
+   * block in which one of its rows sees a column.
+   */
   function countedPairs({ seq, isCausal = false, window = 0 }: Sizes, kernel: string): number {
     const [, rows = 0, across = 0] = /(\d+)x(\d+)x\d+/.exec(kernel)!.map(Number);
     const columns = 4 * across;
@@ -131,7 +138,7 @@ describe('on a driver that computes nothing', () => {
   test('a head beyond the budget is cut by tiles that take as long as the longest', async () => {
     const sizes = { batch: 1, seq: 40_000, heads: 1, kvHeads: 1, dim: 64, isCausal: true };
     const forward = (await plan(sizes)).filter(({ kernel }) => /^attention f32/.test(kernel));
-    const most = 4 * 64 * 64 * 40_000; // a tile of 64 rows over all columns
+    const most = 4 * 64 * 64 * 40_000; // This is what a tile of 64 rows computes over all columns.
     expect(forward.length).toBeGreaterThan(1);
     for (const { workgroups } of forward) {
       expect(workgroups * most).toBeLessThan(50.1e9);

@@ -1,5 +1,5 @@
-// Attention beside a plain composition of other ops, and its memory, which grows with the number of
-// rows.
+// Attention is compared with a plain composition of other ops, and its memory must grow with the
+// number of rows, not with its square.
 
 import {
   type AttentionOptions,
@@ -24,7 +24,10 @@ const backend = await createCpuBackend({ threads: 2 });
 const HIDDEN = Number.NEGATIVE_INFINITY;
 const [BATCH, HEADS, KV_HEADS, DIM] = [2, 4, 2, 6];
 
-/** Scores, softmax and product with whole matrices: q [batch, queries, heads, dim]. */
+/**
+ * Computes attention with whole matrices, by scores, softmax and product. q is [batch, queries,
+ * heads, dim].
+ */
 function composed(
   [q, k, v]: readonly [Tensor, Tensor, Tensor],
   mask: Tensor,
@@ -47,7 +50,7 @@ interface Option {
   readonly queries: number;
   readonly keys: number;
   readonly options: AttentionOptions;
-  /** Whether query t at its position sees key s. */
+  /** Returns whether query t, at its position, sees key s. */
   readonly sees: (t: number, s: number) => boolean;
 }
 
@@ -128,7 +131,7 @@ describe('the memory of attention', () => {
   const SEQ = 8192;
   const width = 3 * 2 * 8;
 
-  /** Peak of forward and backward beside the operand and its gradient, by a dry run. */
+  /** Returns the peak of forward and backward by a dry run. */
   async function peakBytes(seq: number): Promise<number> {
     const device = new Device(backend);
     const { peakInUseBytes } = await device.dryRun(async () => {
@@ -149,8 +152,8 @@ describe('the memory of attention', () => {
   test('is linear in the number of rows at 8,192, by a dry run', async () => {
     const [half, whole] = [await peakBytes(SEQ / 2), await peakBytes(SEQ)];
     expect(whole).toBe(2 * half);
-    // Rows in, out, their gradient and two sums a head; the matrix of weights would have 64 MiB a
-    // head.
+    // These are the rows of the operand and of its gradient, the rows of the output, and two sums
+    // for each head. The matrix of weights would have 64 MiB for each head.
     expect(whole).toBe(4 * SEQ * (2 * width + 16 + 2 * 2));
   });
 

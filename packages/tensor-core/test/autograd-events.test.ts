@@ -1,5 +1,5 @@
-// Who the engine tells what and when: hooks before a gradient is used, the event when all gradients
-// of a leaf are final, and the end of a backward.
+// These tests fix when the engine tells whom: hooks run before a gradient is used, an event says
+// that all gradients of a leaf are final, and callbacks run at the end of a backward.
 
 import {
   add,
@@ -219,14 +219,14 @@ describe('the final event', () => {
       const x = device.tensor([1, 10], [1, 2]);
       const first = linear(x, { weight: w, transposeWeight: true });
       const second = linear(affine(x, 2, 0), { weight: w, transposeWeight: true });
-      // A weight that is no leaf has no sink of its own.
+      // This weight is not a leaf, so it has no sink of its own.
       const third = linear(x, { weight: affine(w, 1, 0), transposeWeight: true });
       await sum(add(add(first, second), third)).backward();
     });
     expect(log).toEqual(['target true', 'target true']);
     expect(accepted).toHaveLength(3);
     expect(accepted).toContain(places[0]);
-    // Backward runs the second layer first: twice x for each of the three rows.
+    // Backward runs the second layer first. Its gradient is twice x for each of the three rows.
     const written = [...new Float32Array((await whole.read()).slice().buffer)];
     expect(written).toEqual([9, 2, 20, 2, 20, 2, 20, 9]);
     expect(await Promise.all(separate)).toEqual([
@@ -255,7 +255,7 @@ describe('the final event', () => {
       });
       await add(segment, direct).backward();
     });
-    // w * x * w + 10 w at w = 3, x = 2: dw = 2wx + 10, dx = w^2
+    // For w * x * w + 10 w at w = 3 and x = 2, dw = 2wx + 10 and dx = w^2.
     expect([await gradOf(w), await gradOf(x)]).toEqual([[22], [9]]);
     expect(log).toEqual(['recompute', 'inner done', 'final', 'end']);
     expect(passes[0]).toBe(passes[1]);
@@ -282,7 +282,7 @@ describe('the final event', () => {
     expect(w.grad).toBeUndefined();
   });
 
-  /** What checkpointing does: forward without a graph, in backward again with one. */
+  /** Does what checkpointing does: forward runs without a graph, and again with one in backward. */
   function checkpointed(x: Tensor, w: Tensor): Tensor {
     const forward = (input: Tensor) => mul(mul(w, input), w);
     const out = device.noGrad(() => forward(x));
@@ -327,7 +327,8 @@ describe('the end', () => {
       });
       return later('reduced');
     });
-    // A backward inside an end callback joins the pass; what it hands over is awaited too.
+    // A backward inside an end callback joins the pass, and the promises that it hands over are
+    // awaited too.
     const y = leaf([1]);
     device.onGradientFinal(y, () => later('reduced again'));
     addPromise = () => device.scope(() => square(y).backward());
@@ -346,7 +347,7 @@ describe('the end', () => {
       pass.onFailure(() => {
         throw new Error('a failure callback of somebody else');
       });
-      pass.onFailure(() => told); // as a rank that waits for what another one tells
+      pass.onFailure(() => told); // This is how a rank waits for news from another one.
       pass.onFailure(() => {
         log.push('restored');
         tell();
@@ -363,7 +364,7 @@ describe('the end', () => {
     await expect(device.scope(() => mul(y, x).backward())).rejects.toThrow('lost a peer');
     expect(log).toEqual(['settled', 'restored']);
     expect(device.isInBackward).toBe(false);
-    await device.scope(() => square(leaf([1])).backward()); // the device still works
+    await device.scope(() => square(leaf([1])).backward()); // The device still works.
   });
 
   test('a hook of a final event that throws does not keep others from being told', async () => {
@@ -380,7 +381,7 @@ describe('the end', () => {
 });
 
 describe('rules in progress', () => {
-  /** A node whose rule waits for `body`. */
+  /** Returns a tensor whose gradient rule waits for `body`. */
   function slow(x: Tensor, body: () => Promise<void>): Tensor {
     const out = device.empty([1]);
     device.record({

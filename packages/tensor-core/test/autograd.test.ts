@@ -1,5 +1,5 @@
-// The engine's promises on gradients: which leaves get them, what a backward leaves behind, and
-// what a failing one does.
+// These tests hold the engine to its promises about gradients: which leaves get them, what a
+// backward leaves behind, and what a failing one does.
 
 import {
   add,
@@ -45,7 +45,7 @@ describe('gradients of leaves', () => {
   test('of several uses add up, through results and directly', async () => {
     const x = leaf([1, 2]);
     await device.scope(() => sum(add(mul(x, x), add(x, mul(x, 3)))).backward());
-    expect(await gradOf(x)).toEqual([6, 8]); // x^2 + 4x
+    expect(await gradOf(x)).toEqual([6, 8]); // The sum is x^2 + 4x.
   });
 
   test('accumulate until cleared', async () => {
@@ -76,10 +76,11 @@ describe('gradients of leaves', () => {
     const x = leaf([1, 1]);
     const y = leaf([2, 2]);
     const other = leaf([5, 5]);
-    // The product makes the gradient that add hands to both leaves a result of its own.
+    // Because of the product, the gradient that add passes to both leaves is a result of its own.
     await device.scope(() => sum(mul(add(x, y), 3)).backward());
     expect(x.grad!.storage).not.toBe(y.grad!.storage);
-    await device.scope(() => sum(mul(x, other)).backward()); // adds in place to x's alone
+    // This adds in place to the gradient of x alone.
+    await device.scope(() => sum(mul(x, other)).backward());
     expect(await gradOf(x)).toEqual([8, 8]);
     expect(await gradOf(y)).toEqual([3, 3]);
   });
@@ -103,7 +104,7 @@ describe('gradients of leaves', () => {
 
   test('own their bytes: a tensor that the rule keeps is copied', async () => {
     const x = leaf([1]);
-    const mine = device.tensor([7]); // outside any scope: this test's own
+    const mine = device.tensor([7]); // This tensor is made outside of any scope.
     await device.scope(() => {
       const out = device.zeros([1]);
       const backward = () => [mine];
@@ -168,7 +169,7 @@ describe('gradients of leaves', () => {
   });
 });
 
-/** Operands that kernels write. */
+/** The names of the operands that kernels write. */
 const RESULTS = ['out', 'dx', 'dWeight', 'dBias', 'aSums', 'bSums'];
 
 describe('frozen inputs', () => {
@@ -207,7 +208,8 @@ describe('frozen inputs', () => {
       (inputs) => cat(inputs, { axis: 0 }),
     ],
   ])('of %s get no gradient, cost nothing and change no other', async (_, shapes, op) => {
-    // What kernels were asked to write: one of them may make several gradients.
+    // This counts the outputs that kernels were asked for, since one kernel may make several
+    // gradients.
     let numResults = 0;
     const gradientsFor = async (trained: readonly boolean[]) => {
       const inputs = shapes.map((shape, i) => make(shape, i));
@@ -255,7 +257,7 @@ describe('frozen inputs', () => {
           return [dy];
         },
       });
-      return sum(mul(half, device.full([3, 2], 2))).backward(); // f16 by f32 gives f32
+      return sum(mul(half, device.full([3, 2], 2))).backward(); // f16 times f32 gives f32.
     });
     expect(log).toEqual(['f16']);
     expect(await gradOf(x)).toEqual([6, 6]);
@@ -293,7 +295,7 @@ describe('graphs', () => {
       expect(await gradOf(x)).toEqual([12]);
       await expect(y.backward()).rejects.toThrow(GraphError);
       await expect(y.backward()).rejects.toThrow(/'square'.*retainGraph: true/);
-      // One that shares a freed part fails as well.
+      // A graph that shares a freed part fails as well.
       const shared = tanh(x);
       await square(shared).backward();
       await expect(mul(shared, 2).backward()).rejects.toThrow(/'tanh'/);

@@ -1,4 +1,4 @@
-// The CPU device against the conformance suite, inline and on one to three threads.
+// The CPU device runs the conformance suite, inline and on one to three threads.
 
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -11,7 +11,7 @@ import { afterAll, describe, it } from 'vitest';
 
 const cases = [...kernelCases(), ...manyKernelCases(), ...hiddenKeyKernelCases()];
 
-// The last one is what a host without relaxed SIMD runs.
+// The last row is what a host without relaxed SIMD runs.
 describe.each([
   ['0', { threads: 0 }],
   ['1', { threads: 1 }],

@@ -1,4 +1,5 @@
-// The builds of the CPU device's kernels: which one runs, and that one of other sources does not.
+// These tests check which build of the CPU device's kernels runs, and that a build of other sources
+// is refused.
 
 import { expect, test } from 'vitest';
 import { compileKernels } from '../src/backends/cpu/compile-kernels.js';
@@ -12,7 +13,8 @@ test.each([
   await expect(compileKernels(build, { isShared: true })).resolves.toBeInstanceOf(
     WebAssembly.Module,
   );
-  // As a build is left behind when a code moves: the module itself still compiles.
+  // A build like this is left behind when a code in layout.ts changes. The module itself still
+  // compiles.
   await expect(
     compileKernels({ ...build, layoutHash: build.layoutHash ^ 1 }, { isShared: true }),
   ).rejects.toMatchObject({ code: 'STATE', message: expect.stringContaining('npm run build') });

@@ -1,6 +1,6 @@
-// Products of the CPU device beyond each of its blocks: of rows, of columns, of k, and of the
-// columns whose panels a thread keeps; against float64, and with equal bits on any number of
-// threads.
+// These are products larger than each block of the CPU device: of rows, of columns, of k, and of
+// the columns whose panels a thread keeps. They are compared with float64, and must have equal bits
+// on any number of threads.
 
 import type { DType } from '@shardweave/dtypes';
 import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
@@ -63,12 +63,12 @@ describe.each(SHAPES)('%s', (_, extent) => {
     const bias = randomFloats(n, 3);
     const one = await run(await open(1), dtype, shape, { a, b, bias });
     const three = await run(await open(3), dtype, shape, { a, b, bias });
-    // Not toEqual: the difference of two large arrays takes minutes to print.
+    // toEqual would take minutes to print the difference of two large arrays.
     expect(Buffer.compare(three, one)).toBe(0);
     const stored = toF32Array(one, dtype);
     const read = (values: Float32Array) => toF32Array(fromF32Array(values, dtype), dtype);
     const [left, right, added] = [read(a), read(b), read(bias)];
-    // Every 101st result: each column, row and block of any size above is among them.
+    // Every 101st result is checked, which reaches each column, row and block of all sizes above.
     for (let at = 0; at < stored.length; at += 101) {
       const [s, i, j] = [Math.floor(at / (m * n)), Math.floor(at / n) % m, at % n];
       let sum = added[j]!;
@@ -80,14 +80,15 @@ describe.each(SHAPES)('%s', (_, extent) => {
         sum += term;
         size += Math.abs(term);
       }
-      // A few roundings of each partial sum, and one of the result in 16 bits.
+      // This allows a few roundings of each partial sum, and one of the result in 16 bits.
       const tolerance = size * 2e-7 * Math.sqrt(k) + (dtype === 'f32' ? 0 : Math.abs(sum) / 256);
       expect(Math.abs(stored[at]! - sum), `result ${at}`).toBeLessThan(tolerance);
     }
   });
 });
 
-// Every result of rows of ones is k, so one that scratch of another use overwrote stands out.
+// With rows of ones every result is k, so a result stands out if another use of scratch overwrote
+// it.
 it.each([
   ['f32', false],
   ['bf16', false],
@@ -111,11 +112,13 @@ it.each([
   },
 );
 
-// Panels of 60 MB would reach far beyond the scratch of all threads, into b itself.
+// The panels of this k would take 60 MB and reach far beyond the scratch of all threads, into b
+// itself.
 it('packs no more of a very long k than there is room for', async () => {
   const extent = { m: 8, n: 256, k: 60_000, transposeA: false, transposeB: false, batches: 1 };
   const a = new Float32Array(extent.m * extent.k).fill(1);
-  const b = Float32Array.from({ length: extent.k * extent.n }, (_, i) => i % 5); // 0 to 4 in turn
+  // The values are 0 to 4 in turn.
+  const b = Float32Array.from({ length: extent.k * extent.n }, (_, i) => i % 5);
   const bias = new Float32Array(extent.n);
   for (const threads of [1, 3]) {
     const found = await run(await open(threads), 'f32', extent, { a, b, bias });

@@ -1,5 +1,5 @@
 // The CPU device behaves like a queue: nothing blocks the host, nothing is lost when the ring, the
-// staging bytes or the memory run out, and it ends when it should.
+// staging bytes or the memory run out, and the process ends when it should.
 
 import { execFile } from 'node:child_process';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -20,7 +20,7 @@ import type { CpuBackend } from '../src/backends/cpu/cpu-backend.js';
 import { makeView, randomFloats, readFloats } from './support/cpu-device.js';
 
 const THREADS = [0, 1, 2];
-/** Written bytes that may wait on the host when whenWritable resolves. */
+/** The most written bytes that may wait on the host when whenWritable resolves. */
 const FEW_BYTES = 16 * 1024 * 1024;
 const SOURCE = fileURLToPath(new URL('../src/backends/cpu/', import.meta.url));
 
@@ -36,7 +36,8 @@ beforeAll(async () => {
     format: 'esm',
     platform: 'neutral',
     conditions: ['@shardweave/source'],
-    // Some compilers do this; the worker's source text must survive it.
+    // Some compilers rename functions in this way, and the source text of the worker must survive
+    // it.
     keepNames: true,
   });
 });
@@ -45,7 +46,7 @@ afterAll(async () => {
   await rm(folder, { recursive: true });
 });
 
-/** Runs a module that imports the bundled device; returns what it printed. */
+/** Runs a module that imports the bundled device, and returns what it printed. */
 async function runScript(name: string, source: string): Promise<string> {
   const path = join(folder, `${name}.mjs`);
   await writeFile(path, `import { createCpuBackend } from './cpu.mjs';\n${source}`);
@@ -71,7 +72,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     const x = makeView(backend, 'f32', 2 * 1024 * 1024);
     const bytes = new Uint8Array(x.buffer.byteLength);
     let most = 0;
-    // Work for much longer than the host takes to write.
+    // This is work for much longer than the host takes to write.
     for (let pass = 0; pass < 150; pass++) {
       backend.run('affine', { x, out: x, scale: 1, shift: 1 });
     }
@@ -92,7 +93,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     const backend = await createCpuBackend({ threads });
     const x = makeView(backend, 'f32', 3, Float32Array.of(0, 1, 2));
     for (let i = 0; i < 10_000; i++) {
-      // x + 1 and then x * 1.0001: another order gives another result.
+      // The kernels compute x + 1 and x * 1.0001 in turn, so another order gives another result.
       backend.run('affine', { x, out: x, scale: i % 2 === 0 ? 1 : 1.0001, shift: (i + 1) % 2 });
     }
     const expected = Float32Array.of(0, 1, 2);
@@ -128,7 +129,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     }
     const result = await readFloats(backend, sum);
     const all = 2 ** 24 - 1;
-    // Not toEqual: it takes seconds for a million elements.
+    // toEqual would take seconds for a million elements.
     const wrong = result.findIndex((value, i) => value !== (i < 24 ? all - 2 ** i : all));
     expect(wrong).toBe(-1);
     await backend.dispose();
@@ -157,7 +158,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
       for (const i of [3, 0, 4, 1, 2]) {
         backend.free(buffers[(i + round) % 5]!);
       }
-      // Only merged neighbors make a run of this size.
+      // Only merged neighbors make a free run of this size.
       backend.free(backend.alloc(19 * 2 ** 20, 'whole'));
     }
     await backend.sync();
@@ -211,11 +212,12 @@ describe.each(THREADS)('with threads: %i', (threads) => {
         break;
       }
     }
-    backend.free(fillers.pop()!); // the first list has room in it, the second of 4 MiB has not
+    // The first list now has room in this MiB. The second one, of 4 MiB, has not.
+    backend.free(fillers.pop()!);
     const call = { ids, dy, dTable: table, rows, cols: 1, count };
     expect(() => backend.run('embeddingBackward', call)).toThrow(OutOfMemoryError);
     fillers.push(backend.alloc(2 ** 20, 'again'));
-    // Relieved, it runs.
+    // When memory is freed on request, the command runs.
     const stop = backend.onMemoryPressure!(() => {
       for (const filler of fillers.splice(0)) {
         backend.free(filler);
@@ -258,7 +260,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     await backend.sync();
     const after = performance.now();
     expect(events.map(({ name }) => name)).toEqual([...Array(2500).fill('fill'), 'unary']);
-    let last = before - 1; // clocks of threads agree to less than a ms
+    let last = before - 1; // The clocks of threads agree to less than a ms.
     for (const { startMs, endMs } of events) {
       expect(startMs).toBeGreaterThanOrEqual(last - 0.5);
       expect(endMs).toBeGreaterThanOrEqual(startMs);
@@ -309,7 +311,7 @@ it('leaves the event loop free during a long product', async () => {
       alpha: 1,
       accumulate: false,
     });
-  /** Turns of the event loop until so many products are there. */
+  /** Counts the turns of the event loop until the given number of products is done. */
   const turnsDuring = async (numProducts: number) => {
     let turns = 0;
     const timer = setInterval(() => {
@@ -322,8 +324,9 @@ it('leaves the event loop free during a long product', async () => {
     clearInterval(timer);
     return turns;
   };
-  // Four are 8.6 GFLOP and take 100 ms at least: had they run in this thread, they would be over
-  // before the first turn. A machine that gives this thread less of its time needs more of them.
+  // Four products are 8.6 GFLOP and take at least 100 ms. If they ran in this thread, they would be
+  // done before the first turn. A busy machine gives this thread less time, so more of them may be
+  // needed.
   let turns = 0;
   for (let numProducts = 4; turns < 3 && numProducts <= 64; numProducts *= 2) {
     turns = await turnsDuring(numProducts);

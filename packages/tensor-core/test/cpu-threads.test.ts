@@ -1,4 +1,4 @@
-// Results of the CPU device don't depend on the number of threads, to the last bit.
+// The results of the CPU device don't depend on the number of threads, to the last bit.
 
 import type { DType } from '@shardweave/dtypes';
 import { type Backend, NORM_NODE_ELEMENTS, type View } from '@shardweave/tensor-core';
@@ -10,7 +10,7 @@ const ROWS = 517;
 const COLS = 301;
 const SIZE = ROWS * COLS;
 
-/** Runs kernels large enough to be split and returns the bytes of every output. */
+/** Runs kernels large enough to be split, and returns the bytes of every output. */
 async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8Array>> {
   const outputs = new Map<string, View>();
   const out = (name: string, size: number, type = dtype) => {
@@ -120,7 +120,7 @@ async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8
       });
     }
   }
-  // The second has one head of keys, which is split by keys, the third few queries.
+  // The second call has one head of keys, which is split by keys, and the third has few queries.
   for (const [batch, numKvHeads, numKeys, numQueries] of [
     [2, 3, 200, 200],
     [1, 1, 700, 200],
@@ -175,7 +175,7 @@ describe.each<DType>(['f32', 'f16', 'bf16'])('bits of %s results', (dtype) => {
     const inline = await createCpuBackend({ threads: 0 });
     const threaded = await createCpuBackend({ threads });
     const expected = await runAll(inline, dtype);
-    // Twice: who takes which chunk differs from run to run.
+    // Two rounds are run, since it differs from run to run which thread takes which chunk.
     for (let round = 0; round < 2; round++) {
       for (const [name, bytes] of await runAll(threaded, dtype)) {
         expect(Buffer.compare(bytes, expected.get(name)!), name).toBe(0);

@@ -1,4 +1,4 @@
-// Custom ops that are defined or called wrongly.
+// These tests define or call custom ops wrongly.
 
 import {
   type CustomOpSpec,

@@ -1,5 +1,5 @@
-// Ops of a user's own on every backend: values and gradients of both texts, and what a device does
-// with them.
+// These tests run custom ops on every backend: values and gradients of the WGSL and of the
+// JavaScript function, and how a device treats them.
 
 import {
   add,
@@ -33,8 +33,9 @@ const CASES = FLOATS.flatMap((dtype) => [
   ),
   opCase(`turnRows ${dtype}`, {
     dtype,
-    roundings: 8, // its gradient multiplies the stored result
-    // The rows' scales are 1, or what the result is divided by to get x would not be known.
+    roundings: 8, // The gradient multiplies the stored result.
+    // The scales of the rows are 1. Otherwise the test could not know what to divide the result by
+    // to get x.
     inputs: [{ shape: [3, 7] }, { shape: [3], values: [1, 1, 1] }],
     op: ([x, scale]) => turnRows({ x: x!, scale: scale! }, { cols: 7, by: 2 }),
     twin: ([x, scale]) =>
@@ -102,7 +103,8 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
 
     test('takes its place among other work, of which there is much', async () => {
       const device = new Device(backend);
-      const numBetween = name === 'cpu' ? 500 : 50; // the cpu device's ring holds 2,048 in all
+      // The ring of the cpu device holds 2,048 commands in all.
+      const numBetween = name === 'cpu' ? 500 : 50;
       const x = device.tensor(new Float32Array(1000).fill(1));
       const scale = device.tensor(new Float32Array(10).fill(1));
       await device.scope(async () => {
@@ -111,7 +113,8 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
           for (let i = 0; i < numBetween; i++) {
             y = affine(y, 1, 1);
           }
-          // Its input is freed, and the room used again, before it has run on devices with a queue.
+          // On devices with a queue, the input is freed and its room used again before this has
+          // run.
           y = turnRows({ x: y, scale }, { cols: 1000, by: round });
           y = add(y, device.tensor(new Float32Array(1000).fill(round)));
         }
@@ -241,8 +244,8 @@ describe('the cpu device', () => {
         },
       });
       const x = device.tensor([0]);
-      // Milliseconds of work that the twin's input hangs on: threads have not ended it when the
-      // twin comes.
+      // The input of the JavaScript function depends on milliseconds of work, which threads have
+      // not finished when its turn comes.
       const square = device.full([400, 400], 1);
       const late = () => affine(sum(matmul(square, square)), 0, 0);
       const reads: Promise<unknown>[] = [];

@@ -1,5 +1,5 @@
-// Misuse of the ops gives typed errors: the op first, then what was expected and what came, with
-// shapes or dtypes, then a hint.
+// Misuse of the ops throws typed errors. A message names the op first, then what was expected and
+// what came, with shapes or dtypes, and then a hint.
 
 import * as core from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -12,7 +12,7 @@ const i = (...shape: number[]) => device.zeros(shape, { dtype: 'i32' });
 const h = (...shape: number[]) => device.zeros(shape, { dtype: 'f16' });
 const theirs = (...shape: number[]) => other.zeros(shape);
 
-/** Two rows of two heads of four columns. */
+/** Makes two batches of three rows, each with two heads of four columns. */
 const heads = () => f(2, 3, 2, 4);
 const wide = (dim: number): [core.Tensor, core.Tensor, core.Tensor] => [
   f(1, 2, 1, dim),
@@ -23,7 +23,7 @@ const attend = core.scaledDotProductAttention;
 
 type Row = readonly [call: () => unknown, code: core.TensorErrorCode, message: RegExp];
 
-/** Keyed by the op that the message must begin with. */
+/** The calls that must throw, by the op that the message must begin with. */
 const TABLE: Readonly<Record<string, readonly Row[]>> = {
   add: [
     [() => core.add(f(2, 3), f(4)), 'SHAPE', /\[2, 3\] and \[4\].*axis -1: 3 and 4.*equal or 1/],
@@ -302,7 +302,7 @@ describe('what waits for the device', () => {
     expect(call).toThrow(core.LimitError);
     expect(call).toThrow(/twice: .*at most 64 bytes.*\[3, 7\] of 84 bytes.*Split/);
     expect(call).toThrow(expect.objectContaining({ requestedBytes: 84, limitBytes: 64 }));
-    expect(() => core.softmax(x)).not.toThrow(); // kernels of the seam split what they can
+    expect(() => core.softmax(x)).not.toThrow(); // The kernels of the device split what they can.
   });
 });
 

@@ -1,5 +1,5 @@
-// GPUBuffers in and out: tensors over buffers of the caller's, and the buffers of tensors in
-// pipelines of the caller's, on one GPUDevice.
+// These tests pass GPUBuffers in and out, on one GPUDevice: tensors over the caller's buffers, and
+// the buffers of tensors in the caller's pipelines.
 
 import {
   affine,
@@ -62,12 +62,12 @@ describe.skipIf(reason !== undefined)(title('GPUBuffers in and out'), () => {
     });
     x.dispose();
     expect(() => x.view()).toThrow('its memory was freed');
-    // Still the caller's, with what was written.
+    // The buffer still belongs to the caller, and holds what was written.
     const again = tensorFromGpuBuffer(device, buffer, { shape: [4] });
     expect(await again.toArray()).toEqual(Float32Array.of(9, 11, 12, 13));
     device.scope(() => double(again));
     again.dispose();
-    buffer.destroy(); // what used it was submitted
+    buffer.destroy(); // The commands that use it have been submitted.
     await device.synchronize();
   });
 
@@ -94,7 +94,7 @@ describe.skipIf(reason !== undefined)(title('GPUBuffers in and out'), () => {
       const encoder = gpu.createCommandEncoder();
       encoder.copyBufferToBuffer(place.buffer, place.byteOffset + 4, result, 0, 8);
       gpu.queue.submit([encoder.finish()]);
-      // Written by the caller, before the next op reads it.
+      // The caller writes to the buffer before the next op reads it.
       gpu.queue.writeBuffer(place.buffer, place.byteOffset, Float32Array.of(7));
       expect(await double(y).toArray()).toEqual(Float32Array.of(14, 8, 12));
       const copied = tensorFromGpuBuffer(device, result, { shape: [2] });
@@ -103,7 +103,7 @@ describe.skipIf(reason !== undefined)(title('GPUBuffers in and out'), () => {
     result.destroy();
   });
 
-  // Its GPUDevice does nothing any more, and commands of the caller's would fail far from here.
+  // A lost GPUDevice does nothing any more, and commands of the caller's would fail far from here.
   test('a lost device gives and takes no buffers', async () => {
     const adapter = await webGpu().requestAdapter();
     const lost = await adapter!.requestDevice();
@@ -125,7 +125,7 @@ describe.skipIf(reason !== undefined)(title('GPUBuffers in and out'), () => {
     const plan = await device.dryRun(() =>
       double(tensorFromGpuBuffer(device, buffer, { shape: [2] })),
     );
-    expect(plan.peakInUseBytes).toBe(256); // the result's
+    expect(plan.peakInUseBytes).toBe(256); // This is the result's.
     buffer.destroy();
   });
 

@@ -1,5 +1,6 @@
-// The conformance suite on the reference device itself: its cases are well formed, cover every
-// kernel and leave no buffers behind; and on devices made wrong on purpose, which they must notice.
+// The conformance suite is tested on the reference device itself. Its cases must be well formed,
+// cover every kernel and leave no buffers behind, and they must notice devices that are made wrong
+// on purpose.
 
 import type { Backend, KernelName, View } from '@shardweave/tensor-core';
 import {
@@ -58,15 +59,15 @@ const OUTPUTS: Readonly<Record<KernelName, readonly string[]>> = {
 };
 const cases = kernelCases();
 const kernelOnly = cases.filter(({ name }) => !name.startsWith('queue'));
-/** One case of each kernel. */
+/** The first case of each kernel. */
 const firstOfEach = kernelOnly.filter(({ name }, i) => {
   const kernel = name.split(' ')[0]!;
   return kernelOnly.findIndex((other) => other.name.startsWith(kernel)) === i;
 });
-/** A value that no case expects, in any dtype. */
+/** The bytes of a value that no case expects, in any dtype. */
 const WRONG = new Uint8Array(4).fill(0x42);
 
-/** A reference device that calls `after` when a kernel has run. */
+/** Makes a reference device that calls `after` when a kernel has run. */
 function tapped(after: (backend: Backend, kernel: KernelName, outputs: View[]) => void): Backend {
   const backend = createReferenceBackend();
   const run = backend.run.bind(backend);
@@ -85,7 +86,10 @@ function tapped(after: (backend: Backend, kernel: KernelName, outputs: View[]) =
   return backend;
 }
 
-/** Names of the cases that pass although every output of their last kernel is tampered with. */
+/**
+ * Returns the names of the cases that pass although every output of their last kernel is tampered
+ * with.
+ */
 async function unnoticed(
   tested: readonly ConformanceCase[],
   tamper: (backend: Backend, output: View) => void,
@@ -147,7 +151,8 @@ test('names are unique', () => {
 test('every kernel of the seam is run', async () => {
   const seen = new Set<KernelName>();
   const backend = tapped((_backend, kernel) => seen.add(kernel));
-  // The first of each run nearly all kernels; the others follow where one is missing.
+  // The first case of each kernel together run nearly all kernels. The other cases follow only
+  // while one is missing.
   for (const kernelCase of [...firstOfEach, ...cases]) {
     if (seen.size < Object.keys(OUTPUTS).length) {
       await kernelCase.run(backend);
@@ -185,7 +190,7 @@ test('a number in the place of an infinite result is noticed', async () => {
       }
       return bytes;
     };
-    // The first infinite result in each, by the kernel and the kind that gave it.
+    // In each case the first infinite result is reported, by the kernel and kind that gave it.
     await expect(kernelCase.run(backend)).rejects.toThrow(
       /: (unary neg|binary add)\.out\[\d+\]: expected Infinity, got 1\.0\d*e\+30/,
     );

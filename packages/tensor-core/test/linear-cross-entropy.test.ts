@@ -1,4 +1,5 @@
-// linearCrossEntropy beside matmul and crossEntropy: values, special values, work left out, memory.
+// linearCrossEntropy is compared with matmul and crossEntropy: its values, its special values, the
+// work that it leaves out and its memory.
 
 import {
   cast,
@@ -21,7 +22,7 @@ import { describe, expect, onTestFinished, test } from 'vitest';
 import { testedBackends } from './support/backends.js';
 
 const [ROWS, CLASSES, DIM] = [70, 600, 17];
-/** 70 rows in chunks of 9, and 600 classes in chunks of 64. */
+/** With this many bytes the 70 rows go in chunks of 9, and the 600 classes in chunks of 64. */
 const CHUNK_BYTES = 4 * CLASSES * 9;
 
 type Loss = (x: Tensor, targets: Tensor, weight: Tensor) => Tensor;
@@ -36,16 +37,19 @@ const chunked =
 
 interface Options {
   readonly dtype?: 'f32' | 'f16' | 'bf16';
-  /** The weight's gradient is then empty. */
+  /** If true, the weight needs no gradient, and its gradient in the results is empty. */
   readonly isFrozen?: boolean;
-  /** What the loss is multiplied by before backward; x's gradient is divided by it. Default 1. */
+  /**
+   * The factor of the loss before backward, by which x's gradient is divided afterwards. The
+   * default is 1.
+   */
   readonly lossScale?: number;
-  /** Values of elements in the middle of these rows of x and of the weight. */
+  /** A value for the element in the middle of one row, of x or of the weight. */
   readonly inX?: Special;
   readonly inWeight?: Special;
 }
 
-/** The loss, the gradient of x and that of the weight. */
+/** Returns the loss, the gradient of x and that of the weight. */
 function results(device: Device, loss: Loss, options: Options = {}): Promise<Float32Array[]> {
   const { dtype = 'f32', isFrozen = false, lossScale = 1, inX, inWeight } = options;
   return device.scope(async () => {
@@ -56,7 +60,8 @@ function results(device: Device, loss: Loss, options: Options = {}): Promise<Flo
       }
       return device.tensor(values, [rows, DIM], { dtype, requiresGrad: isTrained });
     };
-    // Logits of about 1: of 100, f32's own rounding would be 1e-5 of a probability.
+    // The logits are about 1. With logits of 100, the rounding of f32 itself would be 1e-5 of a
+    // probability.
     const [x, weight] = [leaf(ROWS, 1, inX), leaf(CLASSES, 0.5, inWeight, !isFrozen)];
     const ids = Int32Array.from({ length: ROWS }, (_, i) => (i % 7 === 3 ? -100 : i * 8));
     const value = loss(x, device.tensor(ids), weight);
@@ -71,7 +76,9 @@ function results(device: Device, loss: Loss, options: Options = {}): Promise<Flo
   });
 }
 
-/** Within `share` of the largest finite value; NaN and infinities are equal. */
+/**
+ * Finite values must lie within `share` of the largest one, and NaN and infinities must be equal.
+ */
 function expectClose(
   found: readonly Float32Array[],
   wanted: readonly Float32Array[],
@@ -99,7 +106,8 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
 
   test.skipIf(reason !== undefined)('is matmul and crossEntropy, in chunks and whole', async () => {
     const device = await opened();
-    // The plain one of a device may be further from float64 than sums by chunks: 2e-6 on WebGPU.
+    // The plain loss of a device may be further from float64 than sums by chunks are: 2e-6 on
+    // WebGPU.
     const exact = await results(new Device(createReferenceBackend()), plain);
     expectClose(await results(device, chunked(CHUNK_BYTES)), exact, 1e-6);
     expect(await results(device, chunked())).toEqual(await results(device, plain));
@@ -112,11 +120,12 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
     const isFrozen = true;
     const exact = await results(reference, plain, { isFrozen });
     expect(exact[2]).toHaveLength(0);
-    // Chunks of 64 rows and 6, where 64 are the least that forward takes at once, and one of all
-    // rows. A row is one sum over all classes, as the plain one's is: 2e-6 from float64 on WebGPU.
+    // The rows go in chunks of 64 and 6 (64 are the fewest that forward takes at once) and then in
+    // one chunk. A row is one sum over all classes, as in the plain loss, so it is 2e-6 from
+    // float64 on WebGPU.
     expectClose(await results(device, chunked(CHUNK_BYTES), { isFrozen }), exact, 2e-6);
     expectClose(await results(device, chunked(), { isFrozen }), exact, 2e-6);
-    // In f16 a scale of 2^12 keeps what is below 2^-24, here all of it.
+    // In f16 a scale of 2^12 preserves gradients below 2^-24, which here are all of them.
     const small = { isFrozen, dtype: 'f16', lossScale: 2 ** 12 } as const;
     const wanted = await results(reference, plain, small);
     const found = await results(device, chunked(CHUNK_BYTES), small);
@@ -127,7 +136,7 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
     const device = await opened();
     const specials: Options[] = [
       { inX: [5, Number.NaN] },
-      { inX: [3, Number.NaN] }, // an ignored row
+      { inX: [3, Number.NaN] }, // Row 3 is ignored.
       { inX: [69, Number.POSITIVE_INFINITY] },
       { inWeight: [70, Number.NaN] },
       { inWeight: [599, Number.NEGATIVE_INFINITY] },
@@ -144,7 +153,7 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
 
   test.skipIf(reason !== undefined).each([
     { dtype: 'f32', rows: 2048, dim: 64 },
-    // The f32 sum of dx would be 28 MiB.
+    // Here the sum of dx in f32 would be 28 MiB.
     { dtype: 'bf16', rows: 8192, dim: 896 },
   ] as const)(
     'takes at most 16 MiB beside inputs and gradients: $dtype, $rows rows of $dim',
@@ -152,7 +161,7 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
       const backend = await open();
       onTestFinished(() => backend.dispose());
       const { info, planScratch } = backend;
-      // All logits at once are more than most devices have in one buffer.
+      // All logits at once would be more than most devices have in one buffer.
       const limits = { ...info.limits, maxBufferBytes: 2 ** 40 };
       const device = new Device(
         createDryBackend({
@@ -204,10 +213,10 @@ describe('linearCrossEntropy', () => {
   };
 
   test.each([
-    // A row each in forward, and 64 classes and 1 in backward.
+    // Forward makes one row at a time, and backward 64 classes and then 1.
     { needs: [true, true], inForward: 2, inBackward: 2 * 3 },
     { needs: [false, true], inForward: 2, inBackward: 2 * 2 },
-    // Logits and dx of both rows; backward makes neither again.
+    // Forward makes the logits and dx of both rows, and backward makes neither again.
     { needs: [true, false], inForward: 2, inBackward: 0 },
   ] as const)('makes no gradient that nobody needs: $needs', async (expected) => {
     const { needs, inForward, inBackward } = expected;
@@ -226,8 +235,8 @@ describe('linearCrossEntropy', () => {
     const inChunks = await results(device, chunked(CHUNK_BYTES), { dtype: 'bf16' });
     expect(inChunks[0]).toEqual(loss);
     expect(inChunks[2]).toEqual(dWeight);
-    // The input's are sums of f32 ones, whose last bits may decide a rounding to 8 bits here and
-    // there.
+    // The gradient of the input is a sum in f32, whose last bits may decide a few roundings to 8
+    // bits.
     const numOther = inChunks[1]!.filter((value, i) => value !== dx![i]).length;
     expect(numOther).toBeLessThan(0.01 * dx!.length);
   });
@@ -268,8 +277,8 @@ describe('linearCrossEntropy', () => {
       const before = device.memory().live.total;
       const loss = linearCrossEntropy(x, targets, { weight });
       const held = device.memory().live.total - before;
-      expect(held).toBe(4 * 512 * 64 + 4); // and the loss
-      const chunkBytes = 48 * 2 ** 20; // 82 rows
+      expect(held).toBe(4 * 512 * 64 + 4); // The loss itself is held too.
+      const chunkBytes = 48 * 2 ** 20; // A chunk then has 82 rows.
       expect(device.memory().peak.total - before).toBeLessThan(held + chunkBytes + 8192);
       await loss.backward();
     });

@@ -1,5 +1,5 @@
-// A block of a Llama from the fused ops (grouped heads, RMS norms, rotary positions, SwiGLU): equal
-// to one composed of plain ops in values and gradients, in a fraction of the kernel calls.
+// A block of a Llama made of fused ops (grouped heads, RMS norms, rotary positions, SwiGLU) equals
+// one composed of plain ops in values and gradients, with a fraction of the kernel calls.
 
 import {
   add,
@@ -34,7 +34,10 @@ import { testedBackends } from './support/backends.js';
 const [BATCH, SEQ, HEADS, KV_HEADS, HEAD_DIM, HIDDEN] = [2, 9, 4, 2, 6, 20];
 const DIM = HEADS * HEAD_DIM;
 const EPS = 1e-5;
-/** Kernel calls, forward and backward; the composed block needs three times as many and more. */
+/**
+ * The most kernel calls, forward and backward. The composed block needs more than three times as
+ * many.
+ */
 const MOST_CALLS = 40;
 
 interface Weights {
@@ -82,7 +85,7 @@ function composed(x: Tensor, w: Weights): Tensor {
       [SEQ, half],
     );
   const [cos, sin] = [table(Math.cos), table(Math.sin)];
-  /** [batch, heads, seq, headDim] */
+  /** The result is [batch, heads, seq, headDim]. */
   const split = (rows: Tensor, heads: number) =>
     transpose(reshape(rows, [BATCH, SEQ, heads, HEAD_DIM]), [0, 2, 1, 3]);
   const turn = (rows: Tensor) => {
@@ -113,7 +116,7 @@ function composed(x: Tensor, w: Weights): Tensor {
   return add(sum, project(w.down, gated));
 }
 
-/** The block's output and gradients, and the kernel calls that they took. */
+/** Returns the block's output and gradients, and the number of kernel calls that they took. */
 async function runBlock(
   device: Device,
   block: (x: Tensor, weights: Weights) => Tensor,

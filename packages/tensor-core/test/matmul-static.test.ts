@@ -1,6 +1,7 @@
-// The hardware product judged without hardware: what a warp's loads and stores touch, from the text
-// of every tile, and which tile the products of models are given, how much of it is wasted, and how
-// many workgroups run. bench/kernels/isa.mjs judges the code that a GPU compiler makes of it.
+// The product for hardware is judged here without hardware. The text of every tile shows what the
+// loads and stores of a warp touch. The choice of tiles shows which tile the products of models
+// get, how much of it is wasted and how many workgroups run. bench/kernels/isa.mjs judges the code
+// that a GPU's compiler makes of the tiles.
 
 import { byteSize } from '@shardweave/dtypes';
 import { expect, test } from 'vitest';
@@ -14,13 +15,20 @@ import {
 import { matmulKernel, tileName } from '../src/backends/webgpu/kernels/matmul-tiles.js';
 import { judgeOperand } from './support/warp-judge.js';
 
-/** At best 4: a quarter more for what crosses a border. */
+/**
+ * The most turns of workgroup memory. 4 are the best, and a quarter more is allowed for accesses
+ * that cross a border.
+ */
 const MOST_TURNS = 5;
 /**
- * Rows at any offset share sectors with their neighbors; the next block of k finds them in a cache.
+ * The most sectors of a load from rows at any offset. Such rows share sectors with their neighbors,
+ * which the next block of k then finds in a cache.
  */
 const MOST_SECTORS_NARROW = 8;
-/** Two for each processor of the largest chips; narrow layers of other models have at least one. */
+/**
+ * The fewest workgroups: two for each of the 132 processors of the largest chips. Narrow layers of
+ * other models have at least one for each.
+ */
 const LEAST_GROUPS = { 'GPT-2 124M': 264, others: 132 };
 const MOST_WASTE = 1.25;
 const TOKENS = 8 * 1024;
@@ -32,7 +40,7 @@ const LAYOUTS = [
   [true, true],
 ] as const;
 
-/** [in, out] of the linear layers of models, their heads last. */
+/** The [in, out] of the linear layers of models. The last one is the head. */
 const MODELS = {
   'GPT-2 124M': [
     [768, 2304],

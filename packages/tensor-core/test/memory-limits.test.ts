@@ -1,4 +1,5 @@
-// Keeping a device under a limit: what the pool gives back, what a dry run finds, what ops save.
+// These tests keep a device under a limit: what the pool gives back, what a dry run finds and what
+// ops save.
 
 import {
   add,
@@ -32,14 +33,15 @@ describe('the pool', () => {
     small!.dispose();
     large!.dispose();
     device.pool.limitBytes = 512 + 4096 + 256;
-    device.zeros([300]).dispose(); // 1,280 bytes: the large one goes
+    device.zeros([300]).dispose(); // This takes 1,280 bytes, for which the large free block goes.
     expect(device.pool).toMatchObject({ reservedBytes: 512 + 1280 + 256, inUseBytes: 256 });
     device.pool.limitBytes = 1280 + 256;
     expect(() => device.zeros([400])).toThrow(LimitError);
     expect(device.pool).toMatchObject({ reservedBytes: 512 + 1280 + 256, inUseBytes: 256 });
-    device.zeros([257]).dispose(); // fits the free one, though what is held passes the limit
+    // This fits the free block, although the pool then holds more than its limit.
+    device.zeros([257]).dispose();
     device.zeros([200]).dispose();
-    expect(device.pool.reservedBytes).toBe(1024 + 256); // both free ones had to go
+    expect(device.pool.reservedBytes).toBe(1024 + 256); // Both free blocks had to go.
     expect(used!.view().size).toBe(64);
   });
 
@@ -61,7 +63,7 @@ describe('the pool', () => {
 });
 
 describe('a device without room', () => {
-  const MIB = 2 ** 18; // elements
+  const MIB = 2 ** 18; // This is the number of f32 elements in a MiB.
   let cpu: Backend;
   beforeEach(async () => {
     cpu = await createCpuBackend({ threads: 0, memoryBytes: 40 * 2 ** 20 });
@@ -71,7 +73,7 @@ describe('a device without room', () => {
 
   test('is given free buffers back before an allocation fails', async () => {
     for (const mib of [9, 10, 11]) {
-      device.zeros([mib * MIB]).dispose(); // no two fit one class
+      device.zeros([mib * MIB]).dispose(); // No two of these sizes fit one class.
     }
     const large = device.full([24 * MIB], 3);
     expect(device.memory().reservedBytes).toBe(24 * 2 ** 20);
@@ -80,13 +82,13 @@ describe('a device without room', () => {
 
   test('is given free buffers back before its memory grows, which never shrinks', async () => {
     for (const mib of [9, 10, 11, 12]) {
-      device.zeros([mib * MIB]).dispose(); // no two fit one class
+      device.zeros([mib * MIB]).dispose(); // No two of these sizes fit one class.
     }
     const error = await Promise.resolve()
       .then(() => device.zeros([39 * MIB]))
       .catch((reason: unknown) => reason);
-    // The last of them, kernels, stacks and what comes on the way from the host, and no room for
-    // two.
+    // This covers the last of the tensors, the kernels, the stacks and what is staged on the host,
+    // but not two of the tensors.
     expect((error as { cause: OutOfMemoryError }).cause.reservedBytes).toBeLessThan(24 * 2 ** 20);
   });
 
@@ -117,7 +119,7 @@ describe('a device without room', () => {
     for (const tensor of [held, small]) {
       tensor.dispose();
     }
-    // What was never handed out continues the free bytes before it.
+    // Memory that was never handed out continues the free bytes before it.
     expect(await max(device.full([24 * MIB], 5)).item()).toBe(5);
   });
 
@@ -148,7 +150,7 @@ describe('dryRun', () => {
     await device.scope(async () => {
       const { peakInUseBytes } = await device.dryRun(() => step(weight));
       expect(peakInUseBytes).toBe(real);
-      await device.dryRun(() => square(weight)); // a graph that no backward frees
+      await device.dryRun(() => square(weight)); // No backward frees this graph.
     });
     expect({ memory: device.memory(), usage: backend.usage(), runs: backend.dispatches }).toEqual(
       before,

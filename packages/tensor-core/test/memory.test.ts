@@ -1,5 +1,5 @@
-// Who holds bytes and until when: the ledger by tag, scopes, keep and dispose, storages freed and
-// refilled under one identity.
+// These tests check who holds bytes and until when: the ledger by tag, scopes, keep and dispose,
+// and storages that are freed and filled again under one identity.
 
 import {
   Device,
@@ -137,7 +137,7 @@ describe('scopes', () => {
   test('hold what is saved for backward until then, or until the outermost ends', async () => {
     const x = device.tensor([1, 2], [2], { requiresGrad: true });
     await device.scope(async () => {
-      const loss = device.scope(() => sum(square(tanh(x)))); // saves tanh's result
+      const loss = device.scope(() => sum(square(tanh(x)))); // This saves the result of tanh.
       expect(live('activation')).toBe(8 + 4 + 8);
       await loss.backward();
       expect(live('activation')).toBe(8 + 4);
@@ -152,7 +152,7 @@ describe('scopes', () => {
   test('the outermost keeps the graph of what it returns', async () => {
     const x = device.tensor([1, 2], [2], { requiresGrad: true });
     const loss = device.scope(() => {
-      sum(tanh(tanh(x))); // a graph that nothing returned needs
+      sum(tanh(tanh(x))); // This graph is needed by nothing that is returned.
       return sum(square(tanh(x)));
     });
     expect(live('activation')).toBe(8 + 4 + 8);
@@ -251,7 +251,7 @@ describe('scopes', () => {
     const weight = device.zeros([6]);
     device.scope(() => {
       reshape(weight, [2, 3]);
-      return weight; // the caller's already
+      return weight; // This tensor belongs to the caller already.
     });
     weight.dispose();
     expect(live()).toBe(0);
@@ -324,11 +324,12 @@ describe('storage', () => {
     storage.fill();
     storage.write(bytes([1, 2, 3, 4]));
     await device.scope(async () => {
-      const loss = device.scope(() => sum(square(matmul(x, weight)))); // x w = [7, 10]
+      // The product x w is [7, 10].
+      const loss = device.scope(() => sum(square(matmul(x, weight))));
       storage.free();
       expect(live('gathered')).toBe(0);
       expect(() => weight.view()).toThrow(StateError);
-      device.zeros([4]); // takes the buffer that was freed
+      device.zeros([4]); // This takes the buffer that was freed.
       device.beforeGradientOf(loss, () => {
         storage.fill();
         storage.write(bytes([1, 2, 3, 4]));

@@ -1,5 +1,5 @@
-// A norm's bits say nothing of where its elements were: blocks taken one by one and added up by
-// hand give what whole nodes give, on every device, in bits.
+// The bits of a norm don't depend on where its elements were. Blocks that are taken one by one and
+// added by hand give the same bits as whole nodes, on every device.
 
 import {
   type Backend,
@@ -13,7 +13,7 @@ import { expect, test } from 'vitest';
 import { Bench, open, reason } from './support/webgpu-kit.js';
 
 const SIZE = 2 * NORM_NODE_ELEMENTS + 77 * NORM_BLOCK_ELEMENTS + 5;
-/** Elements before the parameter, so that its blocks have other places than those of the buffer. */
+/** The elements before the parameter. They shift its blocks against those of the buffer. */
 const LEAD = 64;
 
 const devices: [string, () => Promise<Backend>][] = [
@@ -23,7 +23,7 @@ const devices: [string, () => Promise<Backend>][] = [
   ['webgpu, hardware', () => open({ kernelProfile: 'hardware' })],
 ];
 
-/** The order as the seam states it. */
+/** Adds up values in the order that kernel-calls/updates.ts states. */
 function tree(values: readonly number[], isMax: boolean): number {
   if (values.length === 1) {
     return values[0]!;
@@ -71,8 +71,9 @@ test.each(devices.filter(([name]) => reason === undefined || !name.startsWith('w
     const bench = new Bench(backend);
     const x = bench.zeros(256);
     const values = new Float32Array(256);
-    values.fill(2 ** -64, 0, 3); // squares of 2^-128, 3 of which are below 2^-126
-    values.fill(2 ** -63, 128, 256); // squares of 2^-126
+    // The squares are 2^-128, three of which add up to less than 2^-126.
+    values.fill(2 ** -64, 0, 3);
+    values.fill(2 ** -63, 128, 256); // The squares are 2^-126.
     backend.write(x.buffer, 0, new Uint8Array(values.buffer));
     const out = bench.zeros(2);
     const spans = [

@@ -1,5 +1,5 @@
-// The numeric class of a device: what it says, and that the cpu device's kernels have the bits of
-// the version that they claim.
+// These tests check what the numeric class of a device says, and that the cpu device's kernels have
+// the bits of the version that they claim.
 
 import { fnv1a } from '@shardweave/dtypes';
 import { type Backend, Device, KERNEL_VERSIONS, type KernelCalls } from '@shardweave/tensor-core';
@@ -33,7 +33,7 @@ test.each([
 );
 
 test('the reference device is a class of its own', async () => {
-  // Float64 holds the product whole, as a fused one does.
+  // Float64 holds the whole product, as a fused multiply-add does.
   expect(await classOf(createReferenceBackend())).toBe(
     `reference kernels ${KERNEL_VERSIONS.reference}, products fused, matmul fused`,
   );
@@ -67,7 +67,7 @@ test('a device that rounds products is of another class than one that does not',
   expect(await classOf(backend)).toContain('products plain');
 });
 
-/** What kernels of each family give for inputs that never change. */
+/** Returns a hash of what kernels of each family give for inputs that never change. */
 async function bitsOf(backend: Backend): Promise<number> {
   const bench = new Bench(backend);
   const [rows, cols] = [37, 65];
@@ -93,7 +93,8 @@ async function bitsOf(backend: Backend): Promise<number> {
   const shape = product({ m: rows, n: rows, k: cols, transposeA: false, transposeB: true });
   const call = { a: x!, b: y!, bias: undefined, out: zeros(rows * rows) };
   backend.run('matmul', { ...call, ...shape });
-  // More rows than a block of attention has, and few heads, whose gradients are summed in parts.
+  // There are more rows than a block of attention has, and few heads, whose gradients are summed in
+  // parts.
   const [queries, dim] = [200, 4];
   const heads = {
     batch: 1,
@@ -129,7 +130,8 @@ async function bitsOf(backend: Backend): Promise<number> {
   return fnv1a(hash);
 }
 
-// Raise KERNEL_VERSIONS.cpu where these change: saves and ranks of other bits are another class.
+// If these numbers change, raise KERNEL_VERSIONS.cpu: saves and ranks with other bits belong to
+// another class.
 test.each([
   { fusedProducts: false, expected: { 3: 2909456865 } },
   { fusedProducts: true, expected: { 3: 200042011 } },

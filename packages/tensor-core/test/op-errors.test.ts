@@ -1,4 +1,5 @@
-// What the ops along an axis, over rows and by masks refuse, and in whose words.
+// These tests check what the ops along an axis, over rows and by masks refuse, and with which
+// messages.
 
 import {
   addRmsNorm,

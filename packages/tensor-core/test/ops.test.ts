@@ -1,4 +1,4 @@
-// Every op on every backend, values and gradients, against float64 twins.
+// Every op runs on every backend, and its values and gradients are compared with twins in float64.
 
 import { type Backend, Device, relu } from '@shardweave/tensor-core';
 import { createReferenceBackend, opCase, opCases } from '@shardweave/tensor-core/testing';
@@ -26,7 +26,7 @@ describe.each(await testedBackends())('ops on $name', ({ reason, open }) => {
 
 test('a gradient that differs is named by its input and by what was expected of it', async () => {
   const device = new Device(createReferenceBackend());
-  // The difference across relu's kink is half a slope, where the op has none.
+  // At relu's kink the central difference is half a slope, where the op has none.
   const onTheKink = opCase('relu on its kink', {
     dtype: 'f32',
     inputs: [{ shape: [2], values: [1, 0] }],

@@ -1,5 +1,5 @@
-// Options as plain JavaScript gives them: unknown names and wrong kinds are named where they are
-// given.
+// These are options as plain JavaScript may give them. Unknown names and wrong kinds must be named
+// at the call.
 
 import * as core from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -11,7 +11,7 @@ import { describe, expect, test } from 'vitest';
 const device = new core.Device(createReferenceBackend());
 const x = device.zeros([2, 6]);
 const ids = device.tensor(new Int32Array(2));
-/** What JavaScript passes where the types would not let it. */
+/** Passes a value that the types would not allow, as JavaScript can. */
 const wrong = (value: unknown) => value as never;
 
 const rows: readonly (readonly [message: RegExp, call: () => unknown])[] = [

@@ -1,4 +1,5 @@
-// The algebra of ops that move and broadcast, over random shapes and dtypes, bit for bit.
+// These properties relate the ops that move and broadcast, over random shapes and dtypes, bit for
+// bit.
 
 import {
   add,
@@ -29,7 +30,10 @@ const runs = { numRuns: 100, seed: 20261121 };
 
 const sizeOf = (shape: readonly number[]) => shape.reduce((a, b) => a * b, 1);
 
-/** Distinct small whole numbers: exact in every dtype, so that any misplaced one shows. */
+/**
+ * Makes a tensor of the whole numbers 0 to 250 in turn. They are exact in every dtype, and a
+ * misplaced one shows.
+ */
 function counting(shape: readonly number[], dtype: DType): Tensor {
   const values = Array.from({ length: sizeOf(shape) }, (_, i) => i % 251);
   return device.tensor(values, shape, { dtype });
@@ -128,7 +132,7 @@ describe('round trips', () => {
 });
 
 describe('broadcasting', () => {
-  /** Two shapes that broadcast, by dropping or flattening axes of one. */
+  /** Two shapes that broadcast. They are made from one, by dropping axes or setting them to 1. */
   const pairs = shapes.chain((shape) =>
     fc
       .tuple(
@@ -153,7 +157,7 @@ describe('broadcasting', () => {
           expect(await valuesOf(out)).toEqual(await valuesOf(expanded));
           expect(await valuesOf(add(y, x))).toEqual(await valuesOf(out));
           expect(await valuesOf(maximum(y, x))).toEqual(await valuesOf(maximum(x, y)));
-          // x + y - y = x: small whole numbers.
+          // x + y - y is exactly x, since the numbers are small whole ones.
           const back = sub(out, y);
           expect(await valuesOf(back)).toEqual(await valuesOf(broadcastTo(x, out.shape)));
         }),
@@ -170,7 +174,7 @@ describe('broadcasting', () => {
           const y = counting(b, 'f32');
           const out = mul(x, y);
           await sum(out).backward();
-          // Each element of x has the sum of the y it met as its slope.
+          // The slope of each element of x is the sum of the y that it met.
           const repeated = broadcastTo(y, out.shape);
           const axes = a.flatMap((size, i) => (size === 1 && out.shape[i] !== 1 ? [i] : []));
           const want = axes.length > 0 ? sum(repeated, { axis: axes, keepDims: true }) : repeated;

@@ -1,5 +1,6 @@
-// Random tensors: the distribution against the error function, equal bits on all devices and in
-// parts, and what is refused. The kernel suite holds the devices to the recipe.
+// The distribution of random tensors is compared with the error function, their bits must be equal
+// on all devices and in parts, and wrong options are refused. The kernel suite compares the devices
+// with the recipe.
 
 import {
   Device,
@@ -21,13 +22,13 @@ const KEY = { key0: 11, key1: 7 };
 const normalBelow = (z: number) => (1 + erf(z / Math.SQRT2)) / 2;
 
 /**
- * Largest distance of the values' distribution from `below` (Kolmogorov), which exceeds 1.95 /
- * sqrt(n) once in a thousand keys; the key is fixed.
+ * Returns the largest distance between the distribution of the values and `below` (Kolmogorov). It
+ * exceeds 1.95 / sqrt(n) for one key in a thousand, and the key is fixed.
  */
 function distance(values: ArrayLike<number>, below: (value: number) => number): number {
   const sorted = Float64Array.from(values).sort();
   let most = 0;
-  // Every hundredth is near enough, and the error function is slow.
+  // Every hundredth value is near enough, and the error function is slow.
   for (let i = 0; i < sorted.length; i += 100) {
     most = Math.max(most, Math.abs(below(sorted[i]!) - (i + 0.5) / sorted.length));
   }

@@ -1,5 +1,5 @@
-// Keys of random ops: equal where ranks, micro-batches and recomputation must agree, different
-// everywhere else.
+// The keys of random ops are equal where ranks, micro-batches and recomputation must agree, and
+// different everywhere else.
 
 import { Device, dropout, Random } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -18,7 +18,7 @@ describe('keys', () => {
     fc.assert(
       fc.property(fc.maxSafeInteger(), fc.nat(), fc.nat(), (seed, step, rowOffset) => {
         const [a, b] = [new Random(seed), new Random(seed)];
-        keysOf(a, 3); // forgotten by begin
+        keysOf(a, 3); // begin makes the generator forget these.
         a.begin({ step, rowOffset });
         b.begin({ step, rowOffset: 0 });
         expect(keysOf(a, 4)).toEqual(keysOf(b, 4));
@@ -52,7 +52,7 @@ describe('keys', () => {
         ones[bit]! += (key1 >>> bit) & 1;
       }
     }
-    // Six standard deviations of a fair coin thrown 2000 times: 0.5 +- 6 * 0.5 / sqrt(2000).
+    // The limit is six standard deviations of a fair coin thrown 2000 times, 6 * 0.5 / sqrt(2000).
     for (const sum of ones) {
       expect(Math.abs(sum / count - 0.5)).toBeLessThan(0.067);
     }
@@ -75,7 +75,7 @@ describe('streams', () => {
   const maskKeysOf = (random: Random, count: number): string[] =>
     Array.from({ length: count }, () => Object.values(random.nextMaskKey()).join());
 
-  /** The mask keys of a device whose wrapper is rank `stream`. */
+  /** Makes the generator of a device whose wrapper is rank `stream`. */
   const separated = (stream: number) => {
     const random = new Random(6);
     random.separate(stream);
@@ -124,7 +124,7 @@ describe('masks', () => {
     for (const p of [0.1, 0.5, 0.9]) {
       const mask = await maskOf(p);
       const dropped = mask.filter((value) => value === 0).length / mask.length;
-      // Five standard deviations of 4096 draws.
+      // The limit is five standard deviations of 4096 draws.
       expect(Math.abs(dropped - p)).toBeLessThan(5 * Math.sqrt((p * (1 - p)) / 4096));
       expect(new Set(mask)).toEqual(new Set([0, Math.fround(1 / (1 - p))]));
     }

@@ -1,5 +1,5 @@
-// The README's examples of training and of an op of one's own, run as they stand, and its table of
-// codes.
+// The README's examples of training and of a custom op are run as they stand, and its table of
+// codes is checked.
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';

@@ -1,5 +1,5 @@
-// Products, optimizers and the queue of the reference device against values worked out by hand, so
-// that the specification of the kernels rests on something other than itself.
+// Products, optimizers and the queue of the reference device are compared with values worked out by
+// hand, so that the specification of the kernels rests on something other than itself.
 
 import { f16ToF32, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
 import type { View } from '@shardweave/tensor-core';
@@ -53,7 +53,8 @@ describe('matmul', () => {
   });
 
   test('over two batch axes, broadcast and interleaved', async () => {
-    // a [2, 1, 1, 1], b [1, 2, 1, 1]; out laid out inner-major: out[inner, outer].
+    // a is [2, 1, 1, 1] and b is [1, 2, 1, 1]. The output is stored with the inner axis first:
+    // out[inner, outer].
     const out = empty(4);
     backend.run('matmul', {
       ...call,
@@ -88,7 +89,8 @@ describe('optimizers', () => {
       groups: [{ ...first, decoupled: true }],
       segments: [{ start: 0, length: 2, group: 0 }],
     });
-    await expectClose(param, [0.85, 1.05, 1]); // 1 * (1 - 0.1 * 0.5) -/+ 0.1; the third is in no segment
+    // This is 1 * (1 - 0.1 * 0.5) -/+ 0.1. The third element is in no segment.
+    await expectClose(param, [0.85, 1.05, 1]);
     await expectClose(expAvg, [0.2, -0.1, 0]);
     await expectClose(expAvgSq, [0.04, 0.01, 0]);
   });
@@ -99,7 +101,8 @@ describe('optimizers', () => {
     const common = { param, expAvg, expAvgSq, gradScale: undefined };
     const segments = [{ start: 0, length: 1, group: 0 }];
     const groups = [{ ...first, eps: 0.5, decoupled: false }];
-    backend.run('adam', { ...common, grad: f32([0.5]), groups, segments }); // g = 0.5 + 0.5 * 1
+    // The gradient becomes 0.5 + 0.5 * 1.
+    backend.run('adam', { ...common, grad: f32([0.5]), groups, segments });
     await expectClose(expAvg, [0.1]);
     await expectClose(expAvgSq, [0.01]);
     await expectClose(param, [1 - 0.1 / 1.5]);
@@ -107,7 +110,7 @@ describe('optimizers', () => {
 
   test('SGD with momentum, dampening and Nesterov over two steps', async () => {
     const param = f32([1]);
-    const momentumBuffer = f32([9]); // must be overwritten by the first step
+    const momentumBuffer = f32([9]); // The first step must overwrite this value.
     const settings = { lr: 0.1, momentum: 0.5, dampening: 0.25, weightDecay: 0, nesterov: true };
     const segments = [{ start: 0, length: 1, group: 0 }];
     const step = (isFirstStep: boolean) => {
@@ -115,10 +118,10 @@ describe('optimizers', () => {
       const call = { param, grad: f32([2]), momentumBuffer, gradScale: undefined };
       backend.run('sgd', { ...call, groups, segments });
     };
-    step(true); // buffer 2, step 2 + 0.5 * 2 = 3
+    step(true); // The buffer is 2 and the step is 2 + 0.5 * 2 = 3.
     await expectClose(momentumBuffer, [2]);
     await expectClose(param, [0.7]);
-    step(false); // buffer 0.5 * 2 + 0.75 * 2 = 2.5, step 2 + 1.25
+    step(false); // The buffer is 0.5 * 2 + 0.75 * 2 = 2.5 and the step is 2 + 1.25.
     await expectClose(momentumBuffer, [2.5]);
     await expectClose(param, [0.375]);
   });

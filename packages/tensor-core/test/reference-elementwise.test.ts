@@ -1,5 +1,5 @@
-// Elementwise kernels, copies and reductions of the reference device against values worked out by
-// hand.
+// Elementwise kernels, copies and reductions of the reference device are compared with values
+// worked out by hand.
 
 import { beforeEach, describe, expect, test } from 'vitest';
 import { referenceViews } from './support/reference-views.js';
@@ -11,7 +11,7 @@ beforeEach(() => {
 });
 
 describe('elementwise', () => {
-  // [kind, x, f(x), f'(x)] from tables of the functions.
+  // Each row has [kind, x, f(x), f'(x)], from tables of the functions.
   test.each([
     ['neg', 2, -2, -1],
     ['abs', -3, 3, -1],
@@ -29,7 +29,7 @@ describe('elementwise', () => {
     ['relu', 2, 2, 1],
     ['sin', 1, 0.841470985, 0.540302306],
     ['cos', 1, 0.540302306, -0.841470985],
-    // sigmoid(1) = 0.731058579; its slope 0.196611933 times 1, added, is the slope of silu
+    // sigmoid(1) = 0.731058579. Added to its slope 0.196611933 times 1, it is the slope of silu.
     ['silu', 1, 0.731058579, 0.927670512],
     ['silu', -1, -0.268941421, 0.072329488],
     // Phi(1) = 0.841344746, phi(1) = 0.241970725
@@ -97,11 +97,11 @@ describe('cast, fill and copy', () => {
   });
 
   test('f32 to 16 bits rounds to nearest even', async () => {
-    // f16: 2049 lies between 2048 and 2050, 2051 between 2050 and 2052: both ties.
+    // In f16, 2049 lies halfway between 2048 and 2050, and 2051 halfway between 2050 and 2052.
     const f16 = empty(5, 'f16');
     backend.run('cast', { x: f32([1, 2049, 2051, 65520, 2 ** -24]), out: f16 });
     expect(await values(f16)).toEqual([0x3c00, 0x6800, 0x6802, 0x7c00, 0x0001]);
-    // bf16: 257 lies between 256 and 258, 259 between 258 and 260: both ties.
+    // In bf16, 257 lies halfway between 256 and 258, and 259 halfway between 258 and 260.
     const bf16 = empty(4, 'bf16');
     backend.run('cast', { x: f32([1, 257, 259, 3.4e38]), out: bf16 });
     expect(await values(bf16)).toEqual([0x3f80, 0x4380, 0x4382, 0x7f80]);

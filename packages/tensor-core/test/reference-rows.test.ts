@@ -1,5 +1,5 @@
 // Kernels over rows of the reference device (softmax, layer norm, embedding, cross-entropy,
-// dropout) against values worked out by hand or by a formula of their own.
+// dropout) are compared with values worked out by hand or by a formula of the test's own.
 
 import { beforeEach, describe, expect, test } from 'vitest';
 import { philox } from '../src/backends/reference/dropout.js';
@@ -17,7 +17,7 @@ describe('softmax', () => {
   test('of logarithms gives ratios', async () => {
     const out = empty(3);
     const call = { x: f32([0, LN2 / 2, LN2]), out, rows: 1, cols: 3, scale: 2, causalRows: 0 };
-    backend.run('softmax', { ...call, isLog: false }); // weights 1, 2, 4
+    backend.run('softmax', { ...call, isLog: false }); // The weights are 1, 2 and 4.
     await expectClose(out, [1 / 7, 2 / 7, 4 / 7]);
     backend.run('softmax', { ...call, isLog: true });
     await expectClose(out, [Math.log(1 / 7), Math.log(2 / 7), Math.log(4 / 7)]);
@@ -38,7 +38,7 @@ describe('softmax', () => {
 
   test('gradients follow the Jacobian', async () => {
     const out = empty(2);
-    // y = [1/4, 3/4], dy = [1, 0]: dx0 = y0 (1 - y0), dx1 = -y0 y1, times the scale 2.
+    // With y = [1/4, 3/4] and dy = [1, 0], dx0 = y0 (1 - y0) and dx1 = -y0 y1, times the scale 2.
     const call = { dy: f32([1, 0]), out, rows: 1, cols: 2, scale: 2 };
     backend.run('softmaxBackward', { ...call, y: f32([0.25, 0.75]), isLog: false });
     await expectClose(out, [0.375, -0.375]);
@@ -52,7 +52,7 @@ describe('layer norm', () => {
   const shape = { rows: 2, cols: 2 };
 
   test('normalizes rows', async () => {
-    // Row [1, 3]: mean 2, variance 1. Row [0, 0]: mean 0, variance 0.
+    // Row [1, 3] has mean 2 and variance 1, row [0, 0] has mean 0 and variance 0.
     const [out, mean, rstd] = [empty(4), empty(2), empty(2)];
     const call = { x: f32([1, 3, 0, 0]), out, mean, rstd, ...shape, eps: 0.25 };
     const s = 1 / Math.sqrt(1.25);
@@ -95,7 +95,7 @@ describe('layer norm', () => {
 
   test('parameter gradients sum over rows', async () => {
     const [dWeight, dBias] = [empty(2), empty(2)];
-    // xhat = (x - mean) * rstd = [[-2, 2], [-1, 3]]
+    // Here xhat = (x - mean) * rstd = [[-2, 2], [-1, 3]].
     const call = { x: f32([1, 3, 0, 4]), mean: f32([2, 1]), rstd: f32([2, 1]), ...shape };
     const dy = f32([1, 2, 3, 4]);
     backend.run('layerNormBackward', { ...call, weight: undefined, dy, dWeight, dBias });
@@ -159,7 +159,8 @@ describe('dropout', () => {
   });
 
   test('keeps words at or above the threshold, scaled', async () => {
-    // Counter 0's words over 2^32: 0.399, 0.881, 0.736, 0.605; element 4 uses counter 1.
+    // The words of counter 0 over 2^32 are 0.399, 0.881, 0.736 and 0.605. Element 4 would use
+    // counter 1.
     const out = empty(4);
     const x = f32([1, 1, 1, 1]);
     backend.run('dropout', { x, out, p: 0.5, key0: 0, key1: 0, counterOffset: 0 });
@@ -175,7 +176,7 @@ describe('dropout', () => {
     const x = f32(new Array<number>(8).fill(1));
     const [whole, part] = [empty(8), empty(5)];
     const key = { p: 0.5, key0: 7, key1: 9 };
-    const start = 2 ** 34 - 4; // block 2^32 begins at the fifth element
+    const start = 2 ** 34 - 4; // Block 2^32 begins at the fifth element.
     backend.run('dropout', { x, out: whole, ...key, counterOffset: start });
     backend.run('dropout', { x: { ...x, size: 5 }, out: part, ...key, counterOffset: start + 3 });
     const all = await values(whole);

@@ -1,4 +1,5 @@
-// Frequencies of rotary embeddings with Llama 3's scaling, and what the op refuses.
+// These tests check the frequencies of rotary embeddings with Llama 3's scaling, and what the op
+// refuses.
 
 import { Device, rotaryEmbedding, rotaryFrequencies } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -6,7 +7,7 @@ import { expect, test } from 'vitest';
 
 const LLAMA = { factor: 8, lowFrequencyFactor: 1, highFrequencyFactor: 4, originalLength: 8192 };
 
-/** Radians a position. */
+/** Returns the frequencies in radians per position. */
 async function frequenciesOf(options: Parameters<typeof rotaryFrequencies>[1]): Promise<number[]> {
   const device = new Device(createReferenceBackend());
   const words = await rotaryFrequencies(device, options).toArray();
@@ -29,7 +30,7 @@ test('long wavelengths are stretched whole, short ones not, those between in par
   const scaled = await frequenciesOf({ headDim: 128, base: 500_000, scaling: LLAMA });
   plain.forEach((frequency, j) => {
     const wavelength = (2 * Math.PI) / frequency;
-    // The original length is 8192: wavelengths above it are long, those below 2048 short.
+    // The original length is 8192. Wavelengths above it are long, and those below 2048 are short.
     const expected =
       wavelength < 2048
         ? frequency

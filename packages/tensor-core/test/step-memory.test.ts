@@ -1,4 +1,4 @@
-// A training step holds memory flat: the same kernels on the same buffers every time.
+// A training step keeps memory constant: every step runs the same kernels on the same buffers.
 
 import {
   add,
@@ -19,7 +19,7 @@ import { testedBackends } from './support/backends.js';
 
 const [vocab, dim, rows] = [11, 6, 4];
 
-/** A small language model with a tied head, stepped by hand-written SGD. */
+/** Makes a step of a small language model with a tied head, with SGD written by hand. */
 function makeStep(device: Device): () => Promise<number> {
   const parameter = (shape: readonly number[], value: number) =>
     device.full(shape, value, { requiresGrad: true, tag: 'parameter' });

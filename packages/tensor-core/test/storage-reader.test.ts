@@ -1,4 +1,4 @@
-// A storage is read while later work runs, and who would change it in place learns of it.
+// A storage can be read while later work runs, and whoever would change it in place is told.
 
 import { Device, StateError } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -17,7 +17,7 @@ it.each([0, 1, 2])('cpu with threads: %i reads it before later work is done', as
   add(x);
   const reader = x.storage.openReader();
   const first = reader.read(4, 8);
-  // Work for much longer than a read takes.
+  // This is work for much longer than a read takes.
   for (let i = 0; i < 2000; i++) {
     add(busy);
   }

@@ -1,4 +1,4 @@
-// Traces: what they collect, and that the Chrome form is one that Perfetto takes.
+// These tests check what traces collect, and that Perfetto accepts their Chrome form.
 
 import { chromeTrace, Trace } from '@shardweave/tensor-core';
 import { describe, expect, test } from 'vitest';
@@ -33,7 +33,7 @@ describe('ranges', () => {
     expect(result).toBe(6);
     const events = timed(parse(trace));
     const step = events.find(({ name }) => name === 'step')!;
-    expect(step.dur).toBeGreaterThan(4000); // microseconds
+    expect(step.dur).toBeGreaterThan(4000); // The unit is microseconds.
     for (const event of events) {
       expect(event.tid).toBe(step.tid);
       expect(event.ts).toBeGreaterThanOrEqual(step.ts!);
@@ -101,7 +101,7 @@ describe('the Chrome form', () => {
       const mine = events.filter(({ cat }) => cat === track);
       expect(mine).toHaveLength(spans.length);
       const lanes = new Set(mine.map(({ tid }) => tid));
-      expect(lanes.size).toBe(3); // never more at once
+      expect(lanes.size).toBe(3); // Never more than three overlap.
       for (const lane of lanes) {
         const inLane = mine.filter(({ tid }) => tid === lane).sort((a, b) => a.ts! - b.ts!);
         for (let i = 1; i < inLane.length; i++) {

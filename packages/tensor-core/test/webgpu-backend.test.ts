@@ -1,5 +1,5 @@
-// The WebGPU device in Node: the conformance suite of the seam with the device's own limits and
-// with a small one that makes kernels split, and how it fails.
+// The WebGPU device in Node runs the conformance suite, with the device's own limits and with a
+// small one that makes kernels split. Further tests check how it fails.
 
 import {
   type ConformanceCase,
@@ -25,15 +25,18 @@ import {
   webGpu,
 } from './support/webgpu-kit.js';
 
-/** Every case's rows fit, while patterns, tables and products don't fit at once. */
+/**
+ * The rows of every case fit this binding, while patterns, tables and products don't fit as a
+ * whole.
+ */
 const SMALL_BINDING = 48 * 1024;
 /**
- * A kernel of attention for hardware takes a second or two to compile. Of its cases these run: few
- * rows and many, loaded by elements; those loaded by vectors with documents and dropout.
+ * Each kernel of attention for hardware takes a second or two to compile, so only some of its cases
+ * run: few and many rows loaded by elements, and rows loaded by vectors with documents and dropout.
  */
 const SOME_TILES = /f32 \[1, 1\/1, \d+\/\d+, [48]\] (?!documents)|isAligned.* p 0.3/;
 
-/** So few operations to a dispatch that attention is cut: see cut-grid.ts. */
+/** With so few operations for a dispatch, attention is cut: see cut-grid.ts. */
 const FEW_FLOPS = 50_000;
 
 describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
@@ -44,7 +47,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
     {
       name: 'bindings of 48 KiB',
       options: { maxBindingBytes: SMALL_BINDING },
-      // What fits such a binding runs the kernels that it runs without the limit.
+      // Cases that fit the binding would run the same kernels as without the limit.
       cases: small.filter(({ largestBytes }) => isLong || (largestBytes?.() ?? 0) > SMALL_BINDING),
     },
     {
@@ -58,9 +61,9 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       backend = await open(options);
     });
     afterAll(() => backend.dispose());
-    // A CPU driver compiles workgroup kernels for seconds each, with a cold shader cache for
-    // minutes in all: their 16-bit forms, further products and workgroups by the ten thousand run
-    // where `npm run test:long` asks for them.
+    // A CPU driver compiles each workgroup kernel for seconds, and all of them for minutes if its
+    // shader cache is cold. Their 16-bit forms, further products and workgroups by the ten thousand
+    // run only in `npm run test:long`.
     const isSlow = (name: string) =>
       options.kernelProfile === 'hardware' &&
       /f16|65,601 spans|^matmul (?!.* of all shapes)|operands of matmul/.test(name) &&

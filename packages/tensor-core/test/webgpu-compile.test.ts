@@ -1,13 +1,16 @@
-// Every kernel for hardware through Dawn's compiler on its null driver, which computes nothing: in
-// each dtype and with timestamps, on any machine. A software driver takes minutes for them; those
-// for software it runs in webgpu-backend.test.ts.
+// Every kernel for hardware goes through Dawn's compiler on its null driver, which computes
+// nothing: in each dtype and with timestamps, on any machine. A software driver would take minutes
+// for them. The kernels for software run in webgpu-backend.test.ts.
 
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { expect, test } from 'vitest';
 
-/** Fewer would mean that cases ended before they reached their kernels: there are 391. */
+/**
+ * The fewest kernels that must be compiled. There are 391, and fewer mean that cases ended before
+ * they reached their kernels.
+ */
 const LEAST_PIPELINES = 350;
 
 test('all kernels for hardware compile', async () => {
@@ -15,9 +18,9 @@ test('all kernels for hardware compile', async () => {
   const backend = await createWebGpuBackend({ gpu, kernelProfile: 'hardware' });
   backend.trace(() => {});
   for (const { run } of kernelCases()) {
-    await run(backend).catch(() => {}); // the values are wrong
+    await run(backend).catch(() => {}); // The values are wrong on this driver.
   }
-  await backend.sync(); // rejects with the first shader that does not compile
+  await backend.sync(); // This rejects with the first shader that does not compile.
   expect(backend.statistics().pipelines).toBeGreaterThan(LEAST_PIPELINES);
   await backend.dispose();
 });

@@ -1,5 +1,5 @@
-// Sums of parts that wait for each other: when they run, what they share, and that nobody ever sees
-// an output before its sum.
+// Sums of parts wait for each other. These tests check when they run, what they share, and that
+// nobody ever sees an output before its sum.
 
 import { Device, layerNorm, matmul, add as plus, sum, type Tensor } from '@shardweave/tensor-core';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
@@ -29,7 +29,7 @@ describe('sums that wait', () => {
     given = [];
   });
 
-  /** Two parts for each of the outputs. Returns the buffer of the parts. */
+  /** Adds a sum of two parts for each of the outputs, and returns the buffer of the parts. */
   function add(outs: readonly View[], partElements = 16): BackendBuffer {
     const parts = view(buffer(), 0, partElements);
     const each = outs.map((out): PartSum => ({ first: 0, stride: 8, numParts: 2, out }));
@@ -148,10 +148,13 @@ describe.skipIf(reason !== undefined)(title('webgpu device, kernels for hardware
     await backend.dispose();
   });
 
-  /** Rows enough for a product of two parts, and for a norm of more parts than a lane adds. */
+  /**
+   * These rows are enough for a product of two parts, and for a norm of more parts than a lane
+   * adds.
+   */
   const [ROWS, WIDTH] = [1100, 24];
 
-  /** Gradients of x * w and of a norm over it, by hand in float64. */
+  /** Computes the gradients of x * w and of a norm over it in float64. */
   function wanted(x: Float32Array, upstream: Float32Array) {
     const dWeight = new Float64Array(WIDTH * WIDTH);
     const dBias = new Float64Array(WIDTH);
@@ -220,7 +223,8 @@ describe.skipIf(reason !== undefined)(title('webgpu device, kernels for hardware
     };
     const base = device.pool.inUseBytes;
     await device.scope(step);
-    expect(device.pool.inUseBytes).toBeGreaterThan(base); // sums wait, with scratch of the real pool
+    // The sums wait and hold scratch of the real pool.
+    expect(device.pool.inUseBytes).toBeGreaterThan(base);
     const { peakInUseBytes } = await device.dryRun(step);
     expect(device.pool.inUseBytes).toBe(base);
     expect(await device.dryRun(step)).toEqual({ peakInUseBytes });

@@ -1,6 +1,6 @@
-// Index arithmetic beyond 2^24, where an f32 no longer holds every integer: the device function
-// that all strided kernels divide with, over indices up to 2^31, and a copy of more elements than
-// that.
+// Beyond 2^24 an f32 no longer holds every integer. These tests check index arithmetic there: the
+// function of the shaders by which all strided kernels divide, over indices up to 2^31, and a copy
+// of more elements than that.
 
 import type { View } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { INTEGER_DIVIDE } from '../src/backends/webgpu/wgsl.js';
 import { open, reason, title, webGpu } from './support/webgpu-kit.js';
 
-/** GPT-2's table gradient has 38.6 million. */
+/** The table gradient of GPT-2 has 38.6 million elements. */
 const MANY = 39_000_003;
 
 describe.skipIf(reason !== undefined)(title('webgpu device, index arithmetic'), () => {
@@ -60,7 +60,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, index arithmetic'), 
     }
   });
 
-  /** i / d of each pair, by the shaders' function. */
+  /** Divides i by d of each pair, by the shaders' function. */
   async function divide(pairs: readonly (readonly [i: number, d: number])[]) {
     const adapter = await webGpu().requestAdapter();
     const device = await adapter!.requestDevice();

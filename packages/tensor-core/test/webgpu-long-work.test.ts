@@ -1,5 +1,6 @@
-// What would take a GPU too long at once: dispatches and submits are cut, by an estimate of their
-// operations, and give the bits that they give whole. And how the device is waited for.
+// Work that would take a GPU too long at once is cut: dispatches and submits end by an estimate of
+// their operations. Results stay those of the whole work, up to rounding where a sum over k is cut.
+// A further test checks how the device is waited for.
 
 import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -10,7 +11,7 @@ import { Bench, isLong, open, product, reason, title, webGpu } from './support/w
 const MAX_FLOPS = 50e9;
 const TILE = 128;
 
-/** Workgroups of each dispatch, by submits. */
+/** Returns the workgroups of each dispatch, one list for each submit. */
 function watchSubmits(device: GPUDevice): number[][] {
   const submits: number[][] = [];
   let open: number[] = [];
@@ -46,7 +47,7 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
   beforeAll(async () => {
     const gpu = openNodeGpu({ flags: ['backend=null'] });
     const device = await (await gpu.requestAdapter())!.requestDevice();
-    // A GPU's own, where the driver says those of the specification.
+    // These are a GPU's own limits, where the null driver states those of the specification.
     const limits = { maxBufferSize: 2 ** 32, maxStorageBufferBindingSize: 2 ** 32 - 4 };
     Object.defineProperty(device, 'limits', {
       value: new Proxy(device.limits, {
@@ -59,7 +60,10 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
   });
   afterAll(() => backend.dispose());
 
-  /** A view of any size over bytes that nobody reads: as many as windows of an operand begin in. */
+  /**
+   * Makes a view of any size over bytes that nobody reads. The buffer is as large as the largest
+   * offset at which a window of an operand begins.
+   */
   const view = (size: number, buffer = read): View => ({
     buffer,
     byteOffset: 0,
@@ -70,7 +74,8 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
   test.each([
     ['the head of GPT-2 at 8 x 1,024', { m: 8192, n: 50257, k: 768 }, 25152, 1],
     ['the gradient of its weight', { m: 50257, n: 768, k: 8192 }, 2358, 2],
-    // 384 tiles of 40,000 steps: 38 of them would be a dispatch, where a chip runs 264 at once.
+    // There are 384 tiles of 40,000 steps. 38 of them would fit a dispatch, though a chip runs 264
+    // at once.
     ['the gradient of its input', { m: 8192, n: 768, k: 40000 }, 384, 7],
   ])('%s', async (_, { m, n, k }, tiles, windows) => {
     submits.length = 0;
@@ -84,13 +89,13 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
     expect(Math.min(...groups)).toBeGreaterThanOrEqual(180);
     for (const dispatches of submits) {
       const all = dispatches.reduce((sum, count) => sum + count, 0);
-      expect(all * ofTile).toBeLessThan(1.01 * MAX_FLOPS); // a last tile is not full
+      expect(all * ofTile).toBeLessThan(1.01 * MAX_FLOPS); // The last tile is not full.
     }
   });
 
   test('attention over 32,768 tokens, and over many rows', async () => {
-    // A head of 32,768 tokens is cut by its tiles, as if all were as long as the longest. Heads
-    // that are not cut count as what they compute, a little more than half.
+    // A head of 32,768 tokens is cut by its tiles, each counted as if it were as long as the
+    // longest. Heads that are not cut count as what they compute, a little more than half of that.
     for (const [batch, tokens, share] of [
       [1, 32768, 1],
       [64, 1024, 0.5],
@@ -173,7 +178,8 @@ describe.skipIf(reason !== undefined)(title('webgpu device, long work'), () => {
       };
       const [whole, cut] = [await bits(MAX_FLOPS), await bits(100_000)];
       expect(whole.submits).toBe(1);
-      expect(cut.submits).toBeGreaterThan(3 * 4); // along batches, rows and columns
+      // The product is cut along batches, rows and columns.
+      expect(cut.submits).toBeGreaterThan(3 * 4);
       expect(Buffer.compare(cut.bytes, whole.bytes)).toBe(0);
     },
   );
@@ -197,7 +203,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, long work'), () => {
           return new Float32Array((await bench.bytes(wide)).buffer);
         };
         const [want, got] = [await run(whole!), await run(cut!)];
-        // Sums of terms below 1 in other parts, of up to 30 in all; 16 bits round once.
+        // Sums of up to 30 in all, of terms below 1, are added in other parts. 16 bits round once.
         const step = dtype === 'f32' ? 1e-5 : 2 ** -6;
         expect(Math.max(...want.map((value, i) => Math.abs(value - got[i]!)))).toBeLessThan(step);
       }
@@ -232,7 +238,9 @@ describe.skipIf(reason !== undefined)(title('webgpu device, long work'), () => {
       for (let i = 0; i < 4; i++) {
         backend.run('matmul', { a: a!, b: b!, bias: undefined, out: out!, ...call });
       }
-      await backend.sync(); // at least 20 ms of work, of which a paced wait looks at the first half
+      // This waits for at least 20 ms of work. A paced wait looks for half a ms and then again
+      // later.
+      await backend.sync();
       await backend.dispose();
       device.destroy();
       return count;

@@ -1,6 +1,7 @@
-// Products by matrix units: their index functions, edges, parts of k and epilogues against float64,
-// on a device without matrix units through subgroup-matrix.ts, when they are chosen, and the
-// numeric class that says so. No matrix unit computes here.
+// These are products by matrix units: their index functions, edges, parts of k and epilogues are
+// compared with float64, on a device without matrix units by way of subgroup-matrix.ts. Further
+// tests check when they are chosen and that the numeric class says so. No matrix unit computes
+// here.
 
 import { Device, type View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -14,7 +15,8 @@ const FEATURES = ['shader-f16', 'subgroups', 'timestamp-query'];
 const NOTHING = '@compute @workgroup_size(1) fn main() {}';
 
 /**
- * A device that says it has matrix units, of `configs`; `rewrite` makes the text that it compiles.
+ * Opens a device that claims matrix units of `configs`. `rewrite` changes the text that it
+ * compiles.
  */
 async function openMatrix(
   configs: readonly unknown[],
@@ -60,9 +62,9 @@ describe.skipIf(reason !== undefined)(title('products by matrix units'), () => {
     return new Float32Array((await bench.bytes(wide)).slice().buffer);
   }
 
-  // Edges of tiles and of blocks, rows that vectors fit and rows that they do not, a sum that is
-  // cut, and sums of an operand. A CPU driver compiles each for seconds with a cold cache: the
-  // others are long tests.
+  // The cases have edges of tiles and of blocks, rows that vectors fit and rows that they don't, a
+  // sum that is cut, and sums of an operand. A CPU driver compiles each for seconds if its cache is
+  // cold, so all but the first are long tests.
   const cases = [
     { letters: 'NT', m: 40, n: 68, k: 1100, out: 'f16', rest: { alpha: 0.5 } },
     { letters: 'TN', m: 37, n: 70, k: 45, out: 'f32', rest: { accumulate: true } },

@@ -1,6 +1,6 @@
-// A WebGPU device without memory. Dawn's null driver has 512 MiB and computes nothing, so it shows
-// who is told, and that later work is taken; what later work computes is shown on a driver that
-// runs it.
+// Here a WebGPU device runs out of memory. Dawn's null driver has 512 MiB and computes nothing, so
+// it shows who is told and that later work is accepted. Tests on a driver that computes show that
+// later work is right.
 
 import { Device, OutOfMemoryError } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -158,7 +158,10 @@ async function openFailing(label: string) {
   return { backend, bench, close };
 }
 
-/** The first buffer of a label comes out invalid, and its scope says that there was no memory. */
+/**
+ * Makes the first buffer with this label invalid, and lets its error scope say that there was no
+ * memory.
+ */
 function failFirstLabeled(label: string, device: GPUDevice): void {
   const create = device.createBuffer.bind(device);
   const pop = device.popErrorScope.bind(device);

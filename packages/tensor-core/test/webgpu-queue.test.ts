@@ -1,5 +1,5 @@
-// What only the WebGPU device has: batches, staging, one buffer bound twice, choices of tiles,
-// traces.
+// These tests cover what only the WebGPU device has: batches, staging, one buffer bound twice,
+// choices of tiles and traces.
 
 import type { View } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
@@ -87,7 +87,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
     expect(after).toEqual(want);
   });
 
-  // Tuning compiles every tile: half a minute on a CPU driver with a cold shader cache.
+  // Tuning compiles every tile, which takes half a minute on a CPU driver with a cold shader cache.
   test.runIf(isLong)('choices of tiles go from one backend to another', async () => {
     const shapes = [64, 512].map((size) => [size, size, 32] as const);
     const table = await backend.tuneMatmul({ shapes });
@@ -116,8 +116,8 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
     await other.dispose();
   });
 
-  // A CPU driver compiles a tile for seconds with a cold cache: 16 bits take those that differ
-  // most.
+  // A CPU driver compiles a tile for seconds if its cache is cold, so for 16 bits only the tiles
+  // run that differ most.
   test.each([
     ['f32', ['direct 8x8x8', 'broadcast 16x2x8'], HARDWARE_TILES, []],
     ['f16', [], ['shared 32x32x16/4'], ['shared 64x64x8/8']],
@@ -128,7 +128,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, queue'), () => {
       const kernelProfile = 'hardware';
       const hardware = await open({ kernelProfile });
       const adapter = await webGpu().requestAdapter();
-      // This device has no shader-f16: what it loads is unpacked from words.
+      // This device has no shader-f16, so what it loads is unpacked from words.
       const device = await adapter!.requestDevice({ requiredFeatures: ['timestamp-query'] });
       const words = await open({ kernelProfile, device });
       const tiles = [

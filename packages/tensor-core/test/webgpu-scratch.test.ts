@@ -1,5 +1,6 @@
-// Intermediate results of WebGPU kernels, such as rows of an odd number of 16-bit elements in f32:
-// in the ledger and the pool of the device that queued them, under its limit, and in its dry runs.
+// WebGPU kernels have intermediate results, such as f32 rows for an odd number of 16-bit elements.
+// They are in the ledger and the pool of the device that queued them, under its limit, and in its
+// dry runs.
 
 import {
   add,
@@ -28,7 +29,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, scratch'), () => {
   afterEach(() => device.dispose());
   afterAll(() => backend.dispose());
 
-  /** 16-bit rows of 35 begin in the middle of words. */
+  /** In 16 bits, every other row of 35 elements begins in the middle of a word. */
   const ELEMENTS = 33 * 35;
   const odd = () => {
     const a = device.full([33, 20], 1, { dtype: 'bf16' });
@@ -122,7 +123,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, scratch'), () => {
       const x = { buffer, byteOffset: 0, dtype: 'f16', size: rows * 3 } as const;
       small.run('softmax', { x, out: x, rows, cols: 3, scale: 1, isLog: false, causalRows: 0 });
     };
-    rowsOf(410_000); // 4.92 MB of f32, whose next power of two is 8 MiB
+    rowsOf(410_000); // This takes 4.92 MB of f32, for which the next power of two is 8 MiB.
     expect(small.statistics().scratch.bytes).toBe(5_000_000);
     expect(() => rowsOf(500_000)).toThrow(LimitError);
     await small.sync();

@@ -1,4 +1,5 @@
-// The WebGPU device on operands larger than a binding: split kernels against whole ones.
+// The WebGPU device gets operands larger than a binding, and split kernels are compared with whole
+// ones.
 
 import { toF32Array } from '@shardweave/dtypes';
 import {
@@ -24,7 +25,7 @@ import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Bench, open, product, reason, title } from './support/webgpu-kit.js';
 
-/** Splits products that are small enough for the tile that compiles fastest. */
+/** This binding splits products that are small enough for the tile that compiles fastest. */
 const TINY_BINDING = 16 * 1024;
 
 describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), () => {
@@ -45,7 +46,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
       test(name, () => run(small));
     }
 
-    /** A loss and its gradients, of ops whose operands are of up to eight bindings. */
+    /** Returns a loss and its gradients, of ops whose operands take up to eight bindings. */
     async function trained(backend: Backend): Promise<number[]> {
       const device = new Device(backend);
       const leaf = (shape: readonly number[], size: number) => {
@@ -79,7 +80,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
       const scale = Math.max(...want.slice(1).map(Math.abs));
       expect(Math.abs(got[0]! - want[0]!) / want[0]!).toBeLessThan(1e-5);
       expect(Math.max(...want.map((value, i) => Math.abs(value - got[i]!)).slice(1))).toBeLessThan(
-        1e-5 * scale, // f32 beside float64
+        1e-5 * scale, // f32 is compared with float64.
       );
     });
   });
@@ -96,7 +97,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
     bench.freeAll();
   });
 
-  /** Runs on both backends with equal inputs; returns both results as bytes. */
+  /** Runs on both backends with equal inputs, and returns both results as bytes. */
   async function both(body: (bench: Bench) => View): Promise<[Uint8Array, Uint8Array]> {
     const run = async (backend: Backend): Promise<Uint8Array> => {
       const bench = new Bench(backend);
@@ -134,8 +135,8 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
         });
         return out;
       });
-      // k windows round the running sum between dispatches only where it is stored: f32, or f16
-      // once.
+      // The running sum is rounded between windows of k only where it is stored: in f32, or once in
+      // f16.
       expectClose(got, want, dtype);
     }
   });
@@ -178,7 +179,8 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
     const values = Float32Array.from({ length: count * cols }, (_, i) => {
       return ((i * 7919) % 1009) - 504 + 1 / (i + 1);
     });
-    const ids = Uint32Array.from({ length: count }, (_, i) => (i * i) % 4); // 2 never comes
+    // The ids are 0 and 1 alone.
+    const ids = Uint32Array.from({ length: count }, (_, i) => (i * i) % 4);
     const want = new Float32Array(rows * cols);
     for (const [i, value] of values.entries()) {
       want[ids[Math.floor(i / cols)]! * cols + (i % cols)]! += value;
@@ -243,7 +245,10 @@ function firstDifference(got: Uint8Array, want: Uint8Array): number {
   return want.findIndex((byte, i) => got[i] !== byte);
 }
 
-/** Sums in other parts: f32 within 1e-5 of values of about 10, f16 within that and a unit. */
+/**
+ * The sums are added in other parts, so f32 may differ by 1e-5 of values of about 10, and f16 by
+ * one unit more.
+ */
 function expectClose(got: Uint8Array, want: Uint8Array, dtype: 'f32' | 'f16'): void {
   if (dtype === 'f32') {
     const [a, b] = [new Float32Array(got.buffer), new Float32Array(want.buffer)];

@@ -1,5 +1,5 @@
-// The choice of tiles by measuring, where it is kept, and kernels that are compiled before they
-// run.
+// These tests cover how tiles are chosen by measuring, where the choice is kept, and kernels that
+// are compiled before they run.
 
 import { mkdtempSync, readdirSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -30,8 +30,8 @@ const PROFILE = {
 };
 
 /**
- * Tuning on a device whose products take what `msOf` says of the tile; the n-th measurement is
- * disturbed.
+ * Tunes on a device whose products take the time that `msOf` gives for their tile. `disturbed`
+ * scales the n-th measurement.
  */
 async function tuneOn(
   msOf: (tile: string) => number,
@@ -75,19 +75,19 @@ describe('measuring', () => {
   const FAST = 'shared 64x64x8/8';
   test('the median of interleaved rounds counts, whatever disturbs some of them', async () => {
     const msOf = (tile: string) => (tile === FAST ? 0.8 : 1);
-    // One round of three is slowed down threefold, and now and then one seems to take no time.
+    // One measurement in three takes three times as long, and one in eleven seems to take no time.
     const disturbed = (n: number) => (n % 3 === 0 ? 3 : n % 11 === 0 ? 0.01 : 1);
     const { choices, measured } = await tuneOn(msOf, { leastMs: 4, disturbed });
     expect([...new Set(Object.values(choices))]).toEqual([FAST]);
     const tiles = new Set(measured.map(({ tile }) => tile));
     expect(tiles.size).toBe(5);
     const last = measured.slice(-tiles.size).map(({ tile }) => tile);
-    expect(new Set(last)).toEqual(tiles); // one of each in a round
+    expect(new Set(last)).toEqual(tiles); // A round has one measurement of each tile.
   });
 
   test('what is short is repeated until the clock is fine enough', async () => {
     const { measured } = await tuneOn(() => 0.06, { leastMs: 4 });
-    expect(measured.at(-1)!.repetitions).toBe(128); // 64 of them take 3.84 ms
+    expect(measured.at(-1)!.repetitions).toBe(128); // 64 repetitions take 3.84 ms.
   });
 
   test('a tile that is hardly faster is not chosen', async () => {
@@ -109,7 +109,7 @@ describe('measuring', () => {
 });
 
 describe('what was measured', () => {
-  /** On a driver that computes nothing, of any name. */
+  /** Opens a device on a driver that computes nothing, under any names. */
   async function openNamed(
     tuningStore: TuningStore,
     names: Partial<Record<'device' | 'description' | 'architecture' | 'vendor', string>> = {},
@@ -188,7 +188,7 @@ describe('kernels that a dry run met', () => {
     const { backend, device, step, compiled } = await openCounted();
     await device.dryRun(step);
     expect(backend.statistics().pipelines).toBe(0);
-    // Two ranks that share the device ask at once: both wait.
+    // Two ranks that share the device ask at once, and both wait.
     const pipelines = () => backend.statistics().pipelines;
     const counts = [backend.preparePlanned(), backend.preparePlanned()].map((one) =>
       one.then(pipelines),
@@ -223,7 +223,7 @@ describe('kernels that a dry run met', () => {
     const pending = backend.preparePlanned().catch((error) => error);
     gpu.destroy();
     await gpu.lost;
-    await pending; // Dawn may have made them
+    await pending; // Dawn may have compiled them.
     await expect(backend.preparePlanned()).rejects.toMatchObject({ code: 'DEVICE_LOST' });
   });
 });

@@ -1,5 +1,5 @@
-// The backends that tests of code above the seam run on. One whose device this machine lacks stays
-// in the list with the reason, so that its skipped tests say why.
+// These are the backends on which tests of ops and autograd run. A backend whose device this
+// machine lacks stays in the list with the reason, so that its skipped tests say why.
 
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -8,7 +8,7 @@ import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 
 export interface TestedBackend {
   readonly name: string;
-  /** Why it can't run here; undefined where it can. */
+  /** Why the backend can't run here, or undefined where it can. */
   readonly reason: string | undefined;
   open(): Promise<Backend>;
 }
@@ -16,7 +16,7 @@ export interface TestedBackend {
 export async function testedBackends(): Promise<TestedBackend[]> {
   return [
     { name: 'reference', reason: undefined, open: async () => createReferenceBackend() },
-    // Two threads: enough that outputs are split.
+    // With two threads, outputs are split.
     { name: 'cpu', reason: undefined, open: () => createCpuBackend({ threads: 2 }) },
     await webGpu(),
   ];
@@ -34,7 +34,7 @@ async function webGpu(): Promise<TestedBackend> {
     : { name: 'webgpu', reason: undefined, open: () => createWebGpuBackend({ gpu }) };
 }
 
-/** A GPU with an adapter, or why there is none. */
+/** Returns a GPU with an adapter, or why there is none. */
 async function openGpu(): Promise<GPU | string> {
   try {
     const { openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');

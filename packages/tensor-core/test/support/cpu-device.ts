@@ -1,10 +1,12 @@
-// What the tests of the CPU device share: views over fresh buffers, and random bytes from a seed.
+// The tests of the CPU device share these views over fresh buffers and random values from a seed.
 
 import type { DType } from '@shardweave/dtypes';
 import { byteSize, fromF32Array } from '@shardweave/dtypes';
 import type { Backend, View } from '@shardweave/tensor-core';
 
-/** Uniform values in [-1, 1), the same for the same seed (a linear congruential generator). */
+/**
+ * Returns uniform values in [-1, 1), the same for the same seed (a linear congruential generator).
+ */
 export function randomFloats(size: number, seed: number): Float32Array {
   let state = seed >>> 0;
   return Float32Array.from({ length: size }, () => {
@@ -13,7 +15,7 @@ export function randomFloats(size: number, seed: number): Float32Array {
   });
 }
 
-/** A buffer of its own, filled with `values` or left as it is. */
+/** Makes a view of its own buffer, filled with `values` or left as it is. */
 export function makeView(
   backend: Backend,
   dtype: DType,

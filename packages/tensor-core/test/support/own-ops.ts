@@ -1,4 +1,4 @@
-// Ops as a user defines them.
+// These are ops as a user would define them.
 
 import { type CustomOp, type CustomOpSpec, defineOp, mul, sum } from '@shardweave/tensor-core';
 
@@ -33,7 +33,10 @@ export const swish = defineOp({
   gradient: ({ inputs: { x }, dy, params }) => ({ x: swishGradient({ x, dy }, params) }),
 });
 
-/** Reads any element of its inputs: out[r, c] = x[r, (c + by) mod cols] * scale[r]. */
+/**
+ * This op reads other elements than the one it writes: out[r, c] = x[r, (c + by) mod cols] *
+ * scale[r].
+ */
 export const turnRows: CustomOp<'x' | 'scale', 'cols' | 'by'> = defineOp({
   name: 'turnRows',
   inputs: { x: 'float', scale: 'float' },
@@ -55,7 +58,7 @@ export const turnRows: CustomOp<'x' | 'scale', 'cols' | 'by'> = defineOp({
   }),
 });
 
-/** Integers in and out. */
+/** This op takes and gives integers. */
 export const bucket = defineOp({
   name: 'bucket',
   inputs: { x: 'f32', offset: 'integer' },
@@ -68,7 +71,7 @@ export const bucket = defineOp({
   },
 });
 
-/** An op whose parts a test replaces. */
+/** Defines an op of which a test replaces some parts. */
 export function define(
   parts: { [K in keyof CustomOpSpec<'x', never>]?: CustomOpSpec<'x', never>[K] | undefined },
 ) {

@@ -1,10 +1,11 @@
-// Views on a reference device, made of numbers and read back, for tests of its kernels.
+// Tests of the reference device's kernels make views out of numbers and read them back by these
+// functions.
 
 import type { Backend, View } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { beforeEach, expect } from 'vitest';
 
-/** What the tests of a file call; each test has a device of its own. */
+/** Returns the functions for the tests of one file. Each test gets a device of its own. */
 export function referenceViews() {
   let backend: Backend;
   beforeEach(() => {
@@ -41,7 +42,7 @@ export function referenceViews() {
     if (dtype === 'f32') {
       return Array.from(new Float32Array(bytes.buffer, 0, size));
     }
-    return Array.from(new Uint16Array(bytes.buffer, 0, size)); // raw bits
+    return Array.from(new Uint16Array(bytes.buffer, 0, size)); // These are raw bits.
   }
 
   async function expectClose(view: View, expected: readonly number[]): Promise<void> {

@@ -1,8 +1,8 @@
-// Subgroup matrices by plain WGSL, so that kernels for matrix units run on devices that have none:
-// the built-ins of a text are replaced by functions that do what they specify, one lane of an
-// assumed subgroup of 32 after another. Only the order in which a unit adds is this file's own.
+// Subgroup matrices are replaced by plain WGSL here, so that kernels for matrix units run on
+// devices that have none. Functions do what the built-ins specify, one lane of an assumed subgroup
+// of 32 after another. Only the order in which a unit adds is this file's own choice.
 
-/** f16 to f32, 16 x 16 x 16: the one configuration that is replaced. */
+/** The one configuration that is replaced: f16 to f32, 16 x 16 x 16. */
 export const CONFIG = {
   ...{ componentType: 'f16', resultComponentType: 'f32' },
   ...{ M: 16, N: 16, K: 16 },
@@ -11,9 +11,9 @@ const EXTENT = 16;
 export const LANES = 32;
 
 /**
- * A left or right matrix is where it lies, for blocks stay as they are until it is used: its first
- * element and the steps to the next row and column. Sums are held by the lane whose number they
- * have modulo 32.
+ * A left or right matrix is the place where it lies (its first element and the steps to the next
+ * row and column), since blocks don't change before it is used. Element i of the sums is held by
+ * lane i mod 32.
  */
 const TYPES = `
 alias Place = vec3<u32>;
@@ -47,7 +47,11 @@ fn store_matrix(offset: u32, c: Sums, stride: u32) {
 }
 `;
 
-/** @throws {Error} where something of subgroups is left */
+/**
+ * Returns the text with all built-ins of subgroup matrices replaced.
+ *
+ * @throws {Error} if something of subgroups is left
+ */
 export function withoutSubgroupMatrices(wgsl: string): string {
   const text = wgsl
     .replace(/^enable (subgroups|subgroup_size_control|chromium_\w+);$/gm, '')

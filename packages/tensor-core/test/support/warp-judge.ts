@@ -1,10 +1,10 @@
-// Counts what a warp of 32 asks of memory, from the text of a tile of the matrix product: its
-// indices are evaluated for each lane, so that what is judged is what runs.
+// This counts what a warp of 32 asks of memory. The indices in the text of a tile of the matrix
+// product are evaluated for each lane, so what is judged is what runs.
 
 export const WARP = 32;
 const SECTOR_BYTES = 32;
 const BANKS = 32;
-/** What one request of a warp moves at best; a load of vectors is served as several of them. */
+/** The bytes that one request of a warp moves at best. A load of vectors takes several requests. */
 const REQUEST_BYTES = 128;
 
 type Scope = Record<string, number>;
@@ -22,7 +22,7 @@ const APPLY: Record<string, (a: number, b: number) => number> = {
   '%': (a, b) => a % b,
 };
 
-/** The value of a WGSL expression of small u32. */
+/** Returns the value of a WGSL expression of small u32. */
 export function evaluate(expression: string, scope: Scope): number {
   const tokens = expression.match(/\d+|[A-Za-z_][\w.]*|<<|>>|[-+*/%&|()]|\S/g) ?? [];
   const words = tokens.filter((token, i) => !(token === 'u' && /^\d/.test(tokens[i - 1] ?? '')));
@@ -62,15 +62,18 @@ export function evaluate(expression: string, scope: Scope): number {
 }
 
 export interface WarpCounts {
-  /** Sectors of a load, for each 128 bytes; 4 at best. */
+  /** The sectors that a load touches, for each 128 bytes. 4 are the best. */
   loadSectors: number;
-  /** Turns that workgroup memory takes to store a vector of each lane; 4 at best. */
+  /** The turns that workgroup memory takes to store a vector of each lane. 4 are the best. */
   stageTurns: number;
-  /** The same of a vector read from the block. */
+  /** The turns that it takes to read a vector of each lane from the block. 4 are the best. */
   readTurns: number;
 }
 
-/** The worst over the first and the last warp and what an invocation loads, of one operand. */
+/**
+ * Returns the worst counts of one operand, over the first and the last warp and all loads of an
+ * invocation.
+ */
 export function judgeOperand(
   wgsl: string,
   name: 'a' | 'b',
@@ -136,7 +139,7 @@ export function judgeOperand(
   return counts;
 }
 
-/** What the text's `let`s of an operand are for an invocation of the first tile. */
+/** Returns the values of the operand's `let`s in the text, for an invocation of the first tile. */
 function scopeOf(wgsl: string, name: string, lane: number, row: number): Scope {
   const origin = { [`${name}_base`]: 0, [`first_${name}`]: 0, [`P.${name}_at`]: 0, first_k: 0 };
   const scope: Scope = { lane, ...origin, [`P.${name}_row`]: row };
@@ -159,8 +162,8 @@ function sectors(starts: readonly number[], width: number): number {
 }
 
 /**
- * Lanes are served 128 bytes at a time; two words of one bank wait for each other, equal ones do
- * not.
+ * Counts the turns of an access. Lanes are served 128 bytes at a time. Two different words of one
+ * bank take two turns, equal words one.
  */
 function turns(words: readonly number[], width: 1 | 4): number {
   const atOnce = WARP / width;

@@ -1,8 +1,10 @@
-// The WebGPU device that tests in Node open, and equal buffers on it and on others. Without an
-// adapter the tests skip and name the reason; with SHARDWEAVE_REQUIRE_WEBGPU=1 their files fail.
+// Tests in Node get their WebGPU device here, and buffers with equal contents on it and on other
+// devices. Without an adapter the tests skip and name the reason. With SHARDWEAVE_REQUIRE_WEBGPU=1
+// their files fail instead.
 //
 // Mesa's software driver takes a minute to compile a tile of attention for hardware, SwiftShader a
-// second. Tests of these tiles run on the SwiftShader of Chromium where the adapter is no hardware.
+// second. So if the adapter is no hardware, tests of these tiles run on the SwiftShader of
+// Chromium.
 
 import { existsSync } from 'node:fs';
 import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
@@ -10,24 +12,27 @@ import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 
 const gpu = await openGpu();
-/** Why there is none. */
+/** Why there is no adapter, or undefined where there is one. */
 export const reason = gpu instanceof Error ? gpu.message : undefined;
 export const isLong = process.env.SHARDWEAVE_LONG === '1';
 if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && reason !== undefined) {
   throw new Error(`SHARDWEAVE_REQUIRE_WEBGPU=1, but there is no adapter: ${reason}`);
 }
 
-/** The title of a `describe` over tests that need an adapter. */
+/** Returns the title of a `describe` over tests that need an adapter. */
 export const title = (name: string, why = reason) => `${name}${why ? ` (${why})` : ''}`;
 
 const SWIFTSHADER = '/usr/lib/chromium/vk_swiftshader_icd.json';
-/** Whether the adapter is a GPU, whose driver compiles every tile at once. */
+/** Whether the adapter is a GPU, whose driver compiles every tile fast. */
 export const isHardware = gpu instanceof Error ? false : await hasHardware(gpu);
-/** Why nothing runs attention's tiles here. */
+/** Why attention's tiles can't run here, or undefined where they can. */
 export const tilesReason =
   reason ?? (isHardware || existsSync(SWIFTSHADER) ? undefined : 'no SwiftShader of Chromium');
 
-/** A device with the kernels for hardware, on a driver that compiles attention's tiles in time. */
+/**
+ * Opens a device with the kernels for hardware, on a driver that compiles attention's tiles in
+ * time.
+ */
 export async function openTiles(options: Options = {}): Promise<WebGpuBackend> {
   const opened = isHardware ? webGpu() : await openSwiftShader();
   return createWebGpuBackend({ gpu: opened, kernelProfile: 'hardware', ...options });
@@ -43,7 +48,7 @@ export function webGpu(): GPU {
   return gpu as GPU;
 }
 
-/** Buffers of equal contents on every backend: the n-th random view is the same. */
+/** Makes buffers with equal contents on every backend: the n-th random view is always the same. */
 export class Bench {
   readonly backend: Backend;
   readonly #buffers: BackendBuffer[] = [];
@@ -53,7 +58,7 @@ export class Bench {
     this.backend = backend;
   }
 
-  /** Uniform in [-1, 1). */
+  /** Makes a view of uniform values in [-1, 1). */
   random(size: number, dtype: 'f32' | 'f16' | 'bf16'): View {
     const values = Float32Array.from({ length: size }, () => this.#next() * 2 - 1);
     const whole = this.of(values, 'f32');
@@ -70,7 +75,7 @@ export class Bench {
     return this.of(new Float32Array(size), 'f32');
   }
 
-  /** Ids in [0, below). */
+  /** Makes a view of ids in [0, below). */
   ids(size: number, below: number): View {
     const ids = Uint32Array.from({ length: size }, () => Math.floor(this.#next() * below));
     return this.of(ids, 'u32');
@@ -97,7 +102,7 @@ export class Bench {
     return { buffer, byteOffset: 0, dtype, size: data.length };
   }
 
-  /** Park and Miller's generator; enough for test values. */
+  /** This is Park and Miller's generator, which is good enough for test values. */
   #next(): number {
     this.#seed = (this.#seed * 48271) % 2147483647;
     return this.#seed / 2147483647;
@@ -134,7 +139,7 @@ async function hasHardware(opened: GPU): Promise<boolean> {
 }
 
 async function openSwiftShader(): Promise<GPU> {
-  // The Vulkan loader looks for drivers when an adapter is first asked for.
+  // The Vulkan loader looks for drivers when an adapter is first requested.
   process.env.VK_ADD_DRIVER_FILES = SWIFTSHADER;
   try {
     const opened = openNodeGpu({ flags: ['adapter=SwiftShader'] });
