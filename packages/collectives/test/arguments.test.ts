@@ -1,4 +1,4 @@
-// Mistakes of a caller. Each is refused by a typed error that says what to do, before anything is
+// A caller's mistakes are each refused by a typed error that says what to do, before anything is
 // sent, and the job goes on afterwards.
 
 import {
@@ -87,7 +87,7 @@ describe('options of a call', () => {
       const groups = createMemoryGroup(2, { timeoutMs, clock: { ...systemClock, setTimer } });
       const [first, second] = groups as [ProcessGroup, ProcessGroup];
       const early = first.barrier();
-      early.catch(() => {}); // awaited below
+      early.catch(() => {}); // The promise is awaited below.
       await new Promise((resolve) => setTimeout(resolve, 30));
       await Promise.all([early, second.barrier()]);
       await Promise.all([first.close(), second.close()]);
@@ -227,7 +227,7 @@ describe('options of a group', () => {
 
       const [near, far] = createShmJob(2);
       const early = connectShm(near!, { joinTimeoutMs });
-      early.catch(() => {}); // awaited below
+      early.catch(() => {}); // The promise is awaited below.
       await new Promise((resolve) => setTimeout(resolve, 50));
       const overShm = await Promise.all([early, connectShm(far!, { joinTimeoutMs })]);
       await Promise.all(overShm.map((group) => group.close()));

@@ -1,4 +1,4 @@
-// The cost of a barrier: the number of messages that all ranks together send.
+// These tests count what a barrier costs: the messages that all ranks together send.
 
 import { expect, it } from 'vitest';
 import { barrier } from '../src/algorithms/barrier.js';
@@ -40,7 +40,7 @@ async function messagesOf(worldSize: number, late?: number): Promise<number> {
   const calls = ranks.filter((rank) => rank !== late).map(begin);
   if (late !== undefined) {
     await new Promise((resolve) => setImmediate(resolve));
-    expect(numDone).toBe(0); // no rank leaves before all have come
+    expect(numDone).toBe(0); // No rank leaves before all have come.
     calls.push(begin(late));
   }
   await Promise.all(calls);

@@ -1,6 +1,6 @@
-// Which rank is blamed. Where ranks die, or abort and exit at once with much data under way, every
-// other rank blames one that really did. A few cases of each run here; SHARDWEAVE_LONG=1 runs two
-// hundred.
+// These tests check which rank is blamed. Where ranks die, or abort and exit at once with much data
+// under way, every other rank blames one that really did. A few cases of each run here, and two
+// hundred with SHARDWEAVE_LONG=1.
 
 import { connectWsEndpoint, serveRendezvous } from '@shardweave/collectives/ws';
 import { describe, expect, it } from 'vitest';
@@ -28,7 +28,7 @@ describe('over ws', () => {
     first!.group.abort('no more');
     await first!.group.close();
     expect(ranks.map(({ endpoint }) => endpoint.failure)).toEqual(
-      // A rank may learn it from the origin itself or from a rank that the origin has told: the
+      // A rank may learn this from the origin itself or from a rank that the origin has told: the
       // network decides which message is first.
       ranks.map(() => ({
         kind: 'aborted',

@@ -24,7 +24,7 @@ describe('browser bundle', () => {
       metafile: true,
       logLevel: 'silent',
     });
-    const { metafile } = await bundled; // bundling fails where a Node module is imported
+    const { metafile } = await bundled; // Bundling fails where a Node module is imported.
     const inputs = Object.keys(metafile.inputs);
     expect(inputs.length).toBeGreaterThan(5);
     // The handshake's HMAC comes from @noble/hashes, because pages loaded over plain http have no

@@ -1,4 +1,4 @@
-// The conformance suite over every transport that works within one process.
+// The conformance suite runs over every transport that works within one process.
 
 import { conformanceCases, memoryHarness } from '@shardweave/collectives/testing';
 import { describe, expect, it } from 'vitest';

@@ -1,6 +1,6 @@
-// Reads straight into the receiver's memory, which depend on private fields of Node. Without those
-// fields a third to 70 % of the speed is lost and nothing else changes, so only a test can show
-// that they are there. It fails on any Node whose fields differ; CHECKED_NODE_VERSIONS lists the
+// Reads go straight into the receiver's memory, by way of private fields of Node. Without those
+// fields 30 to 70 % of the speed is lost and nothing else changes, so only a test can show that
+// they are there. It fails on any Node whose fields differ. CHECKED_NODE_VERSIONS lists the
 // versions that work.
 
 import { once } from 'node:events';
@@ -62,5 +62,6 @@ it("fills the receiver's room, of several connections side by side", async () =>
     to.destroy();
   });
   await Promise.all(jobs);
-  expect(ownBuffers.size).toBe(1); // 64 KiB for a process, not for each connection
+  // The process has one buffer of 64 KiB, not one for each connection.
+  expect(ownBuffers.size).toBe(1);
 });

@@ -1,4 +1,4 @@
-// A dry group, in which only one rank exists: its counters equal those of the same calls over real
+// In a dry group only one rank exists. Its counters equal those of the same calls over real
 // messages.
 
 import {

@@ -1,4 +1,4 @@
-// The endpoint over a transport in slow motion, whose chunks come late, wrong or twice.
+// The endpoint is tested over a transport in slow motion, whose chunks come late, wrong or twice.
 
 import {
   type Clock,

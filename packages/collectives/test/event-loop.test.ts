@@ -59,7 +59,7 @@ const OPERATIONS: Readonly<Record<string, Operation>> = {
 describe.each(Object.keys(OPERATIONS))('%s of 48 MiB', (name) => {
   it('gives the event loop a turn every eight slices', async () => {
     const groups = createMemoryGroup(2, { clock: slowClock() });
-    const one = new Uint8Array(4); // a first call loads the wasm
+    const one = new Uint8Array(4); // The first call loads the WebAssembly module.
     await Promise.all(
       groups.map((group) => group.allReduce(one, one, { dtype: 'f32', op: 'sum' })),
     );

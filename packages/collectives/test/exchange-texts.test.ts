@@ -1,4 +1,4 @@
-// Small texts that ranks tell each other, and compare at the cost of a digest.
+// Ranks tell each other small texts, and compare them at the cost of a digest.
 
 import {
   compareTexts,

@@ -1,5 +1,6 @@
-// Faults between real processes over ws. Whatever happens to one rank, every pending and later call
-// of all others rejects in time and says why; nothing is left behind, and a new job can be built.
+// These are faults between real processes over ws. Whatever happens to one rank, every pending and
+// later call of all others rejects in time and says why. Nothing is left behind, and a new job can
+// be built.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ProxiedLinks } from '@shardweave/collectives/testing-node';

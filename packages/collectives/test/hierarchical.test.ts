@@ -1,5 +1,5 @@
-// Sums over ranks that share hosts: the order of addition, equal bits in every run, and the bytes
-// that cross between hosts.
+// These tests cover sums over ranks that share hosts: the order of addition, equal bits in every
+// run, and the bytes that cross between hosts.
 
 import { createMemoryGroup, Endpoint, type ProcessGroup } from '@shardweave/collectives';
 import { byteSize, fromF32Array, type ReduceOp, Reducer } from '@shardweave/dtypes';

@@ -1,6 +1,6 @@
-// Groups and stores formed from environment variables: which setting wins over which, and what is
-// refused before anything is sent. The ranks are in this process, each with an environment of its
-// own.
+// Groups and stores are formed from environment variables here. The tests check which setting wins
+// over which, and what is refused before anything is sent. The ranks are in this process, each with
+// an environment of its own.
 
 import { promises } from 'node:dns';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';

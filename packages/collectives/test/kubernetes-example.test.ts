@@ -1,6 +1,6 @@
-// The Kubernetes examples, as far as they can be tested without a cluster. The files agree where
-// they must, and each container's command forms a group when network namespaces stand in for the
-// pods and know each other by the names that the Service would give them.
+// These tests check the Kubernetes examples as far as that is possible without a cluster. The files
+// agree where they must, and each container's command forms a group when network namespaces stand
+// in for the pods and know each other by the names that the Service would give them.
 
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

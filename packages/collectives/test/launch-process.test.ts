@@ -1,5 +1,6 @@
-// The examples with several processes: all-reduce.mjs with the environment that each launcher gives
-// its processes, under mpirun itself and on several hosts, and two-machines.mjs on two hosts.
+// These tests run the examples with several processes: all-reduce.mjs with the environment that
+// each launcher gives its processes, under mpirun itself and on several hosts, and two-machines.mjs
+// on two hosts.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';

@@ -1,4 +1,4 @@
-// The errors of readLauncher for environments that can't be right.
+// readLauncher throws these errors for environments that can't be right.
 
 import { type EnvVariables, LaunchError, readLauncher } from '@shardweave/collectives/launch';
 import { describe, expect, it } from 'vitest';

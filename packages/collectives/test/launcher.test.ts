@@ -1,4 +1,4 @@
-// The settings that readLauncher reads from each launcher's environment.
+// readLauncher reads these settings from each launcher's environment.
 
 import { type EnvVariables, readLauncher } from '@shardweave/collectives/launch';
 import { describe, expect, it } from 'vitest';

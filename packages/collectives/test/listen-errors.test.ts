@@ -1,5 +1,5 @@
-// Errors of a job that can't listen, or that finds another program's server. They are typed, name
-// the address, the reason and what to do, and never crash the process.
+// A job may be unable to listen, or find another program's server. Its errors are typed, name the
+// address, the reason and what to do, and never crash the process.
 
 import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';

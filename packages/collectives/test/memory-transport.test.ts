@@ -1,5 +1,5 @@
-// Memory that ranks of one process lend to each other: the owner doesn't get it back while another
-// rank reads it.
+// Ranks of one process lend memory to each other. The owner doesn't get it back while another rank
+// reads it.
 
 import { createMemoryGroup, type ReduceHook } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
@@ -25,11 +25,11 @@ describe('close with a call pending', () => {
     const sum = first!.reduceScatter(input.subarray(0, length), new Uint8Array(length), options);
     const given = input.subarray(0, length).slice();
     const pending = second!.reduceScatter(given, new Uint8Array(0), options);
-    const later = second!.barrier(); // keeps a call of rank 1 pending
+    const later = second!.barrier(); // This keeps a call of rank 1 pending.
     await turn();
     await turn();
     const closed = second!.close();
-    const rejected = later.catch(() => given.fill(0)); // it is the caller's again
+    const rejected = later.catch(() => given.fill(0)); // The memory is the caller's again.
     await turn();
     release();
     await Promise.allSettled([sum, pending, closed, rejected]);

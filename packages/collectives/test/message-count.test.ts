@@ -1,5 +1,5 @@
-// The number of messages of each call for growing world sizes: twice the edges of a tree (up and
-// down), not one message for each pair of ranks.
+// The number of messages of each call is checked for growing world sizes. It is twice the edges of
+// a tree (up and down), not one message for each pair of ranks.
 
 import { Endpoint, type ProcessGroup } from '@shardweave/collectives';
 import { memoryHarness, type TransportHarness } from '@shardweave/collectives/testing';

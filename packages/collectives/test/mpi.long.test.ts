@@ -1,4 +1,4 @@
-// The mpi transport with more elements than MPI's own counts can express. The test takes 5 GB of
+// The mpi transport gets more elements than MPI's own counts can express. The test takes 5 GB of
 // memory.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

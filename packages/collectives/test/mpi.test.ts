@@ -1,5 +1,5 @@
-// The mpi transport under a real mpirun: the conformance suite, bits equal to the other
-// transports', and the ways in which processes end.
+// The mpi transport runs under a real mpirun. The tests cover the conformance suite, bits equal to
+// the other transports', and the ways in which processes end.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { conformanceCases, transcriptHash } from '@shardweave/collectives/testing';
@@ -85,7 +85,7 @@ describe.skipIf(problem !== undefined)(`ranks under mpirun${suffix}`, () => {
     const [first] = results as readonly { readonly worst: number; readonly mean: number }[];
     expect(results, output).toEqual([first, first, first]);
     // The whole buffer counts as sent once; our own algorithm would send 4/3 of it.
-    const mean = Math.fround(999 / 7 + 1); // MPI has no mean: this package divides
+    const mean = Math.fround(999 / 7 + 1); // MPI has no mean, so this package divides.
     expect(first).toMatchObject({ bytesSent: 4_400_012, max: 2997, min: 999 });
     expect(Math.abs(first!.mean - mean)).toBeLessThan(1e-4);
     expect(first!.worst).toBeLessThan(3 * 2 ** -24);

@@ -1,5 +1,5 @@
-// The simulated network of these tests: what its proxies do to connections, and that ranks behind
-// them get the same bits, only later.
+// These tests check the simulated network: what its proxies do to connections, and that ranks
+// behind them get the same bits, only later.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
@@ -71,7 +71,7 @@ describe('TcpProxy', () => {
     expect(await roundTrip(socket, pattern)).toBeGreaterThanOrEqual(79);
     expect(proxy.bytesPassed).toBe(600_000);
     socket.end();
-    await once(socket, 'close'); // the echo's end has arrived: both directions closed in order
+    await once(socket, 'close'); // The echo's end has arrived, so both directions closed in order.
     expect(socket.errored).toBeNull();
   });
 

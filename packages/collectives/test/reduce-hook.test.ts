@@ -1,4 +1,5 @@
-// The option `reduce`: a caller's own addition, and its failures.
+// By the option `reduce` a caller provides the addition. These tests cover its results and its
+// failures.
 
 import { createMemoryGroup, type ReduceHook } from '@shardweave/collectives';
 import { fromF32Array, Reducer, toF32Array } from '@shardweave/dtypes';
@@ -18,7 +19,7 @@ describe('a reduce hook', () => {
         op: options.op,
       });
       expect(options.signal.aborted).toBe(false);
-      await turn(); // as a worker or a GPU would answer later
+      await turn(); // A worker or a GPU would answer later like this.
       await reducer.reduce(parts, output, options);
     };
     for (const count of [3, 400_003]) {

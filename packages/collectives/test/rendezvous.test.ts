@@ -1,5 +1,5 @@
-// The rendezvous without sockets: who keeps a place while a job forms, and when the others are
-// told.
+// The rendezvous is tested without sockets: who keeps a place while a job forms, and when the
+// others are told.
 
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { type Member, Rendezvous } from '../src/transports/ws/join/rendezvous.js';

@@ -1,5 +1,5 @@
-// Memory for parts on their way: it is bounded by segments, not by whole buffers, and the steady
-// state allocates none.
+// Memory for parts on their way is bounded by segments, not by whole buffers, and the steady state
+// allocates none.
 
 import { type ReduceHook, systemClock } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';

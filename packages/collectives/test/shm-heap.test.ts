@@ -1,5 +1,5 @@
-// The heap of a shm job. Its blocks don't overlap whichever rank takes them, are zeroed, and come
-// back; what a rank writes there is visible to all ranks at once.
+// These tests cover the heap of a shm job. Its blocks don't overlap whichever rank takes them, are
+// zeroed, and come back, and what a rank writes there is visible to all ranks at once.
 
 import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { describe, expect, it } from 'vitest';
@@ -54,7 +54,7 @@ describe('SharedHeap', () => {
     const { byteLength } = memory.buffer;
     for (let i = 0; i < 50; i++) {
       round();
-      heap.release(heap.allocate(5 * MIB)!); // everything is one free block again
+      heap.release(heap.allocate(5 * MIB)!); // Everything is one free block again.
     }
     expect(memory.buffer.byteLength).toBe(byteLength);
   });

@@ -1,4 +1,4 @@
-// Making and joining a job over shm, and wrong uses of it.
+// These tests make and join a job over shm, and use it wrongly.
 
 import { connectShm, createShmJob } from '@shardweave/collectives/shm';
 import { describe, expect, it } from 'vitest';
@@ -72,11 +72,12 @@ describe('registered memory', () => {
   it('is told to the others once, and that it is released', async () => {
     const [near, far] = createShmJob(2);
     const group = connectShm(near!, { joinTimeoutMs: 500 });
-    group.catch(() => {}); // awaited below
+    group.catch(() => {}); // The promise is awaited below.
     const told: { readonly type: string; readonly id?: number }[] = [];
     far!.ports[0]!.addEventListener('message', ({ data }) => told.push(data));
     far!.ports[0]!.start();
-    far!.ports[0]!.postMessage({ type: 'hello' }); // sent in place of the rank that has this handle
+    // This is sent in place of the rank that has this handle.
+    far!.ports[0]!.postMessage({ type: 'hello' });
     const joined = await group;
     const [first, second] = [new SharedArrayBuffer(64), new SharedArrayBuffer(64)];
     for (const buffer of [first, first, second]) {

@@ -86,7 +86,7 @@ describe('memory that its rank has back', () => {
     await new Promise((resolve) => setTimeout(resolve, 50));
     expect(heard).toEqual({ received: 2 * 2 ** 20, accesses: 3 });
     expect(target.subarray(0, heard.received).every((byte) => byte === 1)).toBe(true);
-    expect(isWhole).toBe(true); // the sender has its memory back
+    expect(isWhole).toBe(true); // The sender has its memory back.
     receiver.terminate();
   });
 });

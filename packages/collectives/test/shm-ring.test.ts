@@ -1,5 +1,5 @@
-// The ring between two threads by itself. Its edge cases (the end of its bytes, the end of 32-bit
-// positions, no room) are rare in a whole job.
+// The ring between two threads is tested by itself, since its edge cases (the end of its bytes, the
+// end of 32-bit positions, no room) are rare in a whole job.
 
 import { describe, expect, it, vi } from 'vitest';
 import { allocateJobMemory, MIN_RING_BYTES, ringOf } from '../src/transports/shm/job-memory.js';
@@ -97,7 +97,7 @@ describe('a ring', () => {
   it('wakes a writer that waits when half of it is free, and once', () => {
     const { writer, reader } = openRing();
     const head = { ...emptyHead(), kind: 1 };
-    const body = new Uint8Array(MIN_RING_BYTES / 8 - 48); // eight frames fill the ring
+    const body = new Uint8Array(MIN_RING_BYTES / 8 - 48); // Eight frames fill the ring.
     let numWritten = 0;
     while (writer.write(head, body)) {
       numWritten++;
@@ -105,7 +105,7 @@ describe('a ring', () => {
     expect(numWritten).toBe(8);
     const isWoken: boolean[] = [];
     while (reader.next()) {
-      isWoken.push(reader.takeWaiting()); // what `next` gave is still in use
+      isWoken.push(reader.takeWaiting()); // The frame that `next` returned is still in use.
     }
     expect(isWoken).toEqual([false, false, false, false, true, false, false, false]);
   });
@@ -119,7 +119,7 @@ describe('a ring', () => {
         const head = { ...emptyHead(), kind: 1 };
         const body = new Uint8Array(MIN_RING_BYTES / 8 - 48);
         for (let i = 0; i < 8; i++) {
-          expect(writer.write(head, body)).toBe(true); // eight frames fill the ring
+          expect(writer.write(head, body)).toBe(true); // Eight frames fill the ring.
         }
         let isWritten = false;
         let isWoken = false;
@@ -128,7 +128,7 @@ describe('a ring', () => {
         };
         const read = () => {
           while (reader.next()) {
-            // all of it
+            // This reads all of it.
           }
           isWoken = reader.takeWaiting();
         };

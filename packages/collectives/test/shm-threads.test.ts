@@ -1,5 +1,5 @@
-// Ranks as real threads over shm: the conformance suite again, threads that end in every way, and
-// what happens only where ranks run at the same time.
+// Ranks are real threads over shm here. The tests cover the conformance suite again, threads that
+// end in every way, and what happens only where ranks run at the same time.
 
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -50,7 +50,7 @@ function startThread(file: string, workerData: ThreadOptions): Worker {
 async function endingOf(worker: Worker): Promise<Ending> {
   const exited = once(worker, 'exit');
   const ending = await nextMessage(worker, (message) => message !== 'running');
-  await exited; // nothing is left that keeps the thread alive
+  await exited; // Nothing is left that keeps the thread alive.
   return ending as Ending;
 }
 
@@ -88,7 +88,7 @@ describe.each([
 
   beforeAll(() => {
     workers = startAll(worldSize, { program: 'cases', isRegistered: memory === 'registered' });
-    running.length = 0; // the first case's cleanup must not end these threads
+    running.length = 0; // The first case's cleanup must not end these threads.
   });
 
   afterAll(async () => {
@@ -134,7 +134,7 @@ describe('threads over shm', () => {
         program: 'gather',
         ending: ending === 'terminate' ? 'wait' : ending,
       });
-      workers[victim]!.on('error', () => {}); // with 'throw', its error is expected
+      workers[victim]!.on('error', () => {}); // With 'throw', the error is expected.
       const endings = workers.slice(0, victim).map(endingOf);
       await Promise.all(workers.map((worker) => nextMessage(worker, (m) => m === 'running')));
       if (ending === 'terminate') {

@@ -1,5 +1,5 @@
-// The programs of simulator.test.ts for longer (SHARDWEAVE_LONG=1). SHARDWEAVE_SEED is the first
-// seed, so that each night can take others.
+// The programs of simulator.test.ts run for longer here (SHARDWEAVE_LONG=1). SHARDWEAVE_SEED is the
+// first seed, so that each night can take others.
 
 import { simulateMany } from '@shardweave/collectives/testing';
 import { expect, it } from 'vitest';

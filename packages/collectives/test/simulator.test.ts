@@ -1,5 +1,5 @@
-// A thousand random programs over simulated links. A failure prints its seed:
-// `simulate({ seed })` of @shardweave/collectives/testing repeats it.
+// A thousand random programs run over simulated links. A failure prints its seed, which `simulate({
+// seed })` of @shardweave/collectives/testing repeats.
 
 import {
   createSimulationResources,

@@ -96,7 +96,7 @@ it('ranks that sleep and wake together live on, though one is up to 750 ms ahead
     deliver();
   }
   nowMs += HEARTBEAT_MS;
-  tick(...ALL); // these beats are on their way when the machine falls asleep
+  tick(...ALL); // These beats are on their way when the machine falls asleep.
   nowMs += SLEEP_MS;
   for (let i = 0; i < 3; i++) {
     tick(0);

@@ -1,4 +1,5 @@
-// The order in which collectives start, whatever becomes ready first, and after a failure.
+// These tests check the order in which collectives start, whatever becomes ready first, and after a
+// failure.
 
 import { createMemoryGroup, StartOrder, withDelay } from '@shardweave/collectives';
 import { expect, it } from 'vitest';

@@ -1,6 +1,6 @@
-// A client that knows the secret and sends nonsense, chosen by a seed: the store drops its
-// connection or refuses the call, and serves the others. (A client without the secret gets no
-// further than in ws-fuzz.test.ts.)
+// A client that knows the secret sends nonsense, chosen by a seed. The store drops its connection
+// or refuses the call, and serves the others. (A client without the secret gets no further than in
+// ws-fuzz.test.ts.)
 
 import { once } from 'node:events';
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
@@ -27,7 +27,7 @@ async function rawClient(port: number, rank = 0xffffffff): Promise<WebSocket> {
   socket.on('error', () => {});
   const [greeting] = (await once(socket, 'message')) as [Buffer];
   socket.send(helloOf(greeting, SECRET, [STORE_ROLE, rank, 0, 2, 0]));
-  await once(socket, 'message'); // the server's proof
+  await once(socket, 'message'); // This is the server's proof.
   return socket;
 }
 
@@ -112,11 +112,11 @@ describe('nonsense from a client that is let in', () => {
           socket.send(one, () => {});
         }
         numSaid += said.length + 1;
-        await closed; // by the server
+        await closed; // The server closes it.
       }
     };
     await Promise.all(Array.from({ length: NUM_SOCKETS }, (_, seed) => speak(seed)));
-    expect(numReplies).toBeGreaterThan(NUM_MESSAGES / 2); // most messages were read and answered
+    expect(numReplies).toBeGreaterThan(NUM_MESSAGES / 2); // Most messages were read and answered.
     expect(await honest.add('served', 1)).toBe(1);
     expect(await honest.numKeys()).toBe(1);
     await expect.poll(() => server.numClients, { timeout: 30_000 }).toBe(1);
@@ -138,7 +138,7 @@ describe('nonsense from a client that is let in', () => {
     expect(again).toMatchObject({ id: 3, error: { code: 'STORE_USAGE' } });
     const unknown = await ask({ id: 4, op: 'drop tables' });
     expect(unknown.error.message).toBe('store drop tables: no operation of the store');
-    socket.send(message('{"op":"numKeys"}')); // a request without its number
+    socket.send(message('{"op":"numKeys"}')); // This request lacks its number.
     await once(socket, 'close');
     await expect.poll(() => server.numClients, { timeout: 30_000 }).toBe(0);
   });

@@ -1,5 +1,5 @@
-// Several processes around one store: how they meet, what they hear when the store dies or stops,
-// and that an idle store keeps no process alive.
+// Several processes use one store. The tests check how they meet, what they hear when the store
+// dies or stops, and that an idle store keeps no process alive.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';

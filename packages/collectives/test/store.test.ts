@@ -1,4 +1,5 @@
-// The key-value store over real sockets: what its calls do, what it refuses, and how it ends.
+// The key-value store is tested over real sockets: what its calls do, what it refuses, and how it
+// ends.
 
 import { once } from 'node:events';
 import { createServer } from 'node:http';

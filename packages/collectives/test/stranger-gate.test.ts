@@ -1,5 +1,5 @@
-// The gate of every listener: how many strangers it admits in a second, how many at a time, and for
-// how long.
+// Every listener has a gate. These tests check how many strangers it admits in a second, how many
+// at a time, and for how long.
 
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
@@ -73,7 +73,7 @@ describe('a gate', () => {
     }
     const reason = 'too many connections a second';
     expect(refused).toEqual([5, 6, 7].map((i) => `early ${i}: ${reason}`));
-    vi.advanceTimersByTime(400); // enough time for two tokens
+    vi.advanceTimersByTime(400); // This is enough time for two tokens.
     for (let i = 0; i < 3; i++) {
       enter(`late ${i}`);
     }

@@ -1,17 +1,19 @@
-// The reader of WebSocket frames. TCP may cut its bytes anywhere: between two frames, within a
-// header, after a header, within a payload.
+// These tests cover the reader of WebSocket frames. TCP may cut its bytes anywhere: between two
+// frames, within a header, after a header, within a payload.
 
 import { describe, expect, it } from 'vitest';
 import { WebSocketReader } from '../src/sockets/websocket-reader.js';
 
-/** A frame as our listeners send it: final and not masked. */
+/** Returns a frame as our listeners send it: final and not masked. */
 function frame(payload: Uint8Array): Uint8Array {
   const { length } = payload;
   const head = length < 126 ? [0x82, length] : [0x82, 126, length >> 8, length & 255];
   return Uint8Array.of(...head, ...payload);
 }
 
-/** The messages of a reader for these reads, each of which is in memory that is used again. */
+/**
+ * Returns the messages of a reader for these reads, each of which is in memory that is used again.
+ */
 function messagesOf(reads: readonly Uint8Array[]): string[] {
   const messages: string[] = [];
   const reader = new WebSocketReader(

@@ -1,5 +1,5 @@
-// An attacker on the way between two ranks. It can do nothing where they speak TLS by the job's
-// secret, which they do between hosts; with `encryption: 'none'` it can read and change everything.
+// An attacker is on the way between two ranks. It can do nothing where they speak TLS by the job's
+// secret, which they do between hosts. With `encryption: 'none'` it can read and change everything.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
@@ -99,7 +99,7 @@ describe('an attacker on the way', () => {
     const all = Buffer.concat(seen);
     expect(all.length).toBeGreaterThan(PLAIN.length);
     expect(all.includes('only the ranks')).toBe(false);
-    expect(all.includes('SWC4')).toBe(false); // nothing even shows that it is a job
+    expect(all.includes('SWC4')).toBe(false); // Nothing even shows that it is a job.
   });
 
   it('changes nothing without the job noticing', async () => {
@@ -177,7 +177,7 @@ describe('ranks that speak TLS by the secret', () => {
               seen.push(Buffer.from(bytes));
               numPieces++;
               if (numPieces === 20) {
-                isMet(); // heartbeats, which come after the handshakes
+                isMet(); // These are heartbeats, which come after the handshakes.
               }
             })
           : to,

@@ -1,5 +1,5 @@
-// Malformed, truncated and oversized handshakes and frames, chosen by a seed. Strangers send them
-// and never get in; a proven but broken rank sends them, is lost, and harms no other process.
+// Malformed, truncated and oversized handshakes and frames are chosen by a seed. Strangers send
+// them and never get in. A proven but broken rank sends them, is lost, and harms no other process.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -44,7 +44,7 @@ function bytesOf(random: SeededRandom, length: number): Buffer {
   return POOL.subarray(from, from + length);
 }
 
-/** A WebSocket frame with any first byte and any claimed length. */
+/** Returns a WebSocket frame with any first byte and any claimed length. */
 function frame(first: number, said: bigint, bytes: Buffer, mask: Buffer): Buffer {
   const head = Buffer.alloc(10);
   head[0] = first;
@@ -64,18 +64,18 @@ const LIES: readonly ((random: SeededRandom, greeting: Buffer) => Buffer)[] = [
   (random) => binary(random, bytesOf(random, random.below(300))),
   (random) => binary(random, Buffer.alloc(0)),
   (random) => binary(random, Buffer.concat([Buffer.from('SWC4'), bytesOf(random, 100)])),
-  (random, greeting) => binary(random, greeting), // its own words
+  (random, greeting) => binary(random, greeting), // This sends the greeting back.
   (random, greeting) => binary(random, helloOf(greeting, 'not the secret', [1, 1, 0, 2, 0])),
   (random, greeting) => {
     const hello = helloOf(greeting, SECRET, [1, 1, 0, 2, 0]);
-    hello[random.below(hello.length)]! ^= 1 + random.below(255); // one byte off
+    hello[random.below(hello.length)]! ^= 1 + random.below(255); // One byte is wrong.
     return binary(random, hello);
   },
   (random, greeting) => {
     const hello = helloOf(greeting, SECRET, [0, 1, 0xffffffff, 2, 0]);
     return binary(random, hello.subarray(0, random.below(hello.length)));
   },
-  // Proofs that are right for another job: other role, rank, target, size or attempt.
+  // These proofs are right for another job: for another role, rank, target, size or attempt.
   (random, greeting) =>
     binary(random, helloOf(greeting, SECRET, [5 + random.below(1000), 1, 0, 2, 0])),
   (random, greeting) =>
@@ -90,10 +90,10 @@ const LIES: readonly ((random: SeededRandom, greeting: Buffer) => Buffer)[] = [
   (random) => frame(0x82, 60_000n, bytesOf(random, 60_000), bytesOf(random, 4)),
   (random) =>
     frame(random.below(256), BigInt(random.below(200)), bytesOf(random, 40), bytesOf(random, 4)),
-  (random) => frame(0x02, 10n, bytesOf(random, 10), bytesOf(random, 4)), // a fragment
+  (random) => frame(0x02, 10n, bytesOf(random, 10), bytesOf(random, 4)), // This is a fragment.
   (random) =>
     frame(0x88, BigInt(random.below(130)), bytesOf(random, random.below(130)), bytesOf(random, 4)),
-  (random) => frame(0x89, 125n, bytesOf(random, 125), bytesOf(random, 4)), // pings
+  (random) => frame(0x89, 125n, bytesOf(random, 125), bytesOf(random, 4)), // This is a ping.
 ];
 
 const UPGRADE = [
@@ -204,7 +204,7 @@ describe('strangers', () => {
   }, 180_000);
 });
 
-/** A message header of docs/wire-format.md, here that of a barrier's empty message. */
+/** Returns a message header of docs/wire-format.md, here that of a barrier's empty message. */
 function header(change: (bytes: Buffer) => void, rest = Buffer.alloc(0)): Buffer {
   const bytes = Buffer.alloc(36 + 5);
   bytes.set([2, 7, 255, 5]);
@@ -252,7 +252,7 @@ describe('a proven rank that is broken', () => {
     const { port, joined } = await beginFirst();
     const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
     const pending = (await joined).barrier();
-    link.send(Buffer.alloc(2 ** 22)); // more than any chunk
+    link.send(Buffer.alloc(2 ** 22)); // This is more than any chunk.
     await expect(pending).rejects.toThrow(/a message of 4194304 bytes, over 2097152/);
     link.terminate();
   });

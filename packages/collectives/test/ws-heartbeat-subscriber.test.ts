@@ -18,7 +18,7 @@ describe('the worker that listens for them', () => {
     const place = { port, secret: SECRET, rank: 1, worldSize: 2 };
     const meeting = await rawConnection('rendezvous', place);
     meeting.send(JSON.stringify({ type: 'here', address: { host: null, port: 0, beats: false } }));
-    await once(meeting, 'message'); // the table
+    await once(meeting, 'message'); // The message is the table.
     let tell: (text: string) => void = () => {};
     const said = new Promise<string>((resolve) => {
       tell = resolve;
@@ -35,7 +35,7 @@ describe('the worker that listens for them', () => {
     ).rejects.toThrow();
     await say(message.port, 'GET / HTTP/1.1\r\nHost: here\r\n\r\n');
     await say(message.port, 'nonsense\r\n\r\n');
-    await say(message.port, ''); // and no more
+    await say(message.port, ''); // This stranger sends nothing.
     // A stranger that sends more than its proof is cut off, and isn't told how that was judged.
     expect(await say(message.port, UPGRADE + ONE_BYTE + ONE_BYTE)).not.toContain('not a rank');
     await expect(
@@ -64,9 +64,9 @@ describe('the worker that listens for them', () => {
     meeting.send(JSON.stringify({ type: 'linked' }));
     await joined;
     await expect(rawConnection('heartbeat subscriber', there)).rejects.toThrow(/ECONNREFUSED/);
-    await once(subscriber, 'message'); // the subscriber that is in goes on
+    await once(subscriber, 'message'); // The subscriber that is in goes on.
     const pending = (await joined).barrier();
-    subscriber.terminate(); // the loss is the subscriber's own
+    subscriber.terminate(); // Only the subscriber itself is lost.
     link.terminate();
     await expect(pending).rejects.toMatchObject({ code: 'PEER_LOST', originRank: 1 });
   });
@@ -82,7 +82,7 @@ const UPGRADE = [
   '\r\n',
 ].join('\r\n');
 
-/** A binary message, masked with zeros. */
+/** This is a binary message, masked with zeros. */
 const ONE_BYTE = '\x82\x81\0\0\0\0x';
 
 /** Sends something to a port. Resolves with the answer when the other end has closed. */

@@ -1,4 +1,5 @@
-// Joining a job over ws: who is let in, who is refused, and that a refusal harms no other rank.
+// These tests join a job over ws: who is let in, who is refused, and that a refusal harms no other
+// rank.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
@@ -69,7 +70,7 @@ describe('joining', () => {
     await untilInTime(500, async (joinTimeoutMs) => {
       const { port, joined } = await beginFirst({ worldSize: 4, joinTimeoutMs });
       const second = connectWs({ rank: 1, worldSize: 4, port, secret: SECRET, joinTimeoutMs });
-      second.catch(() => {}); // awaited below
+      second.catch(() => {}); // The promise is awaited below.
       const { message } = await failureOf(joined);
       if (message.includes('no sign of ranks 1, 2, 3')) {
         return false;
@@ -102,8 +103,8 @@ describe('joining', () => {
       }
       onward.pipe(socket);
       socket.on('data', (data) => {
-        // The hello, which is masked with zeros. Its sender is not the first candidate to be cut as
-        // the oldest stranger.
+        // These bytes are the hello, masked with zeros. Its sender is not the first candidate to be
+        // cut as the oldest stranger.
         if (numCut < 2 && data.includes('SWC4')) {
           numCut++;
           socket.resetAndDestroy();

@@ -1,4 +1,4 @@
-// A link over a system that takes all bytes at once.
+// Here a link runs over a system that takes all bytes at once.
 
 import type { MessageHeader } from '@shardweave/collectives';
 import { expect, it } from 'vitest';
@@ -53,5 +53,6 @@ it('hands over about 4 MiB in a turn of the event loop, and all of it in the end
     before = sentBytes;
   }
   expect(sentBytes).toBeGreaterThanOrEqual(byteLength);
-  expect(mostInATurn).toBeLessThanOrEqual(5.1 * 2 ** 20); // the bound, one chunk more, and headers
+  // The limit is the bound, one chunk more, and headers.
+  expect(mostInATurn).toBeLessThanOrEqual(5.1 * 2 ** 20);
 });

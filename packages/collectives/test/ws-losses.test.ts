@@ -1,6 +1,6 @@
-// Which ranks a rank names when connections end: the likeliest of those that are lost at once as
-// the cause, and all the others too. The test makes the ends, the time and the beats, so each order
-// happens every time.
+// When connections end, a rank names the likeliest of those that are lost at once as the cause, and
+// all the others too. The test makes the ends, the time and the beats, so each order happens every
+// time.
 
 import type { TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
@@ -85,7 +85,7 @@ describe('of peers that are lost at once', () => {
     end(2, 1006);
     end(1, 1006);
     vi.advanceTimersByTime(149);
-    expect(said).toEqual([]); // the cause that another rank knows may be on its way
+    expect(said).toEqual([]); // Another rank may know the cause, and its message may be on its way.
     vi.advanceTimersByTime(1);
     expect(said).toEqual([
       'peer 2: its connection closed, code 1006; rank 1 is lost, too: its connection closed, code 1006',

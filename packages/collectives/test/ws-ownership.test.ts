@@ -1,5 +1,5 @@
-// Ownership of memory: a message's bytes go straight from the connection to the receiver's buffer
-// until the receiver's call has rejected, and never after that.
+// A message's bytes go straight from the connection to the receiver's buffer until the receiver's
+// call has rejected, and never after that.
 import { connectWs } from '@shardweave/collectives/ws';
 import { expect, it } from 'vitest';
 

@@ -26,7 +26,7 @@ async function relayedJob() {
       }),
     ),
   );
-  rendezvous.close(); // the links stay
+  rendezvous.close(); // The links stay.
   return ranks;
 }
 
@@ -36,7 +36,7 @@ const closeAll = (groups: readonly ProcessGroup[]) =>
 describe('a relay', () => {
   it('passes on every byte, more than it holds at a time', async () => {
     const groups = (await relayedJob()).map(({ group }) => group);
-    const byteLength = 12 * 2 ** 20 + 5; // three times what is held for a slow reader
+    const byteLength = 12 * 2 ** 20 + 5; // This is three times what is held for a slow reader.
     const inputs = groups.map((_, rank) => Buffer.alloc(byteLength, `bytes of rank ${rank}, `));
     await Promise.all(
       groups.map(async (group, rank) => {
@@ -113,7 +113,7 @@ describe('what is passed on', () => {
     relay.onPeer({ ...common, rank: 1, target: 0 }, reader);
     const lent = Uint8Array.of(1, 2, 3);
     sender.handler!.onBinary(lent);
-    lent.fill(9); // the next read goes there before the reader has taken the first
+    lent.fill(9); // The next read goes there before the reader has taken the first.
     expect(reader.sent).toEqual([Uint8Array.of(1, 2, 3)]);
   });
 });
@@ -147,7 +147,7 @@ describe('a relay of heartbeats', () => {
         [0, 0],
       ],
     ]);
-    expect(sockets[0]![0]!.sent[0]).toEqual(Uint8Array.of(1)); // beats are empty
+    expect(sockets[0]![0]!.sent[0]).toEqual(Uint8Array.of(1)); // Beats are empty.
     sockets[0]![0]!.handler!.onClose(1006, '');
     vi.advanceTimersByTime(1000);
     expect(numSent()[0]).toEqual([5, 5]);

@@ -1,5 +1,5 @@
-// Where ranks meet: a rendezvous in rank 0 or in a process of its own, ranks that can't listen, and
-// restarted jobs.
+// These tests cover where ranks meet: a rendezvous in rank 0 or in a process of its own, ranks that
+// can't listen, and restarted jobs.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
@@ -64,7 +64,7 @@ describe('a rendezvous of its own', () => {
       const onward = connect(server.port, '127.0.0.1');
       sockets.push(socket, onward);
       socket.pipe(onward).pipe(socket);
-      // The join text comes after the proof; our ranks mask with zeros.
+      // The join text comes after the proof. It can be found, since our ranks mask with zeros.
       socket.on('data', (bytes) => {
         if (bytes.includes('"here"')) {
           sockets.map((each) => each.destroy());
@@ -112,7 +112,7 @@ describe('a rendezvous of its own', () => {
     await expect(join(1, server.port)).rejects.toThrow(/rank 1 is here already/);
     isStalled = true;
     const second = join(1, server.port);
-    await once(sockets[1]!, 'close'); // it didn't answer, so it was sent away
+    await once(sockets[1]!, 'close'); // It didn't answer, so it was sent away.
     const groups = await Promise.all([join(0, server.port), second]);
     await expectWorking(groups);
     server.close();
@@ -134,8 +134,8 @@ describe('a rendezvous of its own', () => {
       worldSize: 3,
     });
     dying.send(JSON.stringify({ type: 'here', address: { host: null, port: 0, beats: false } }));
-    await once(dying, 'message'); // as a killed process's connection ends
-    dying.terminate(); // as a process that is killed
+    await once(dying, 'message');
+    dying.terminate(); // A killed process's connection ends like this.
     const reason = /rank 2 left before all were linked \(code 1006\)/;
     await expect(joined).rejects.toThrow(reason);
     await expect(other).rejects.toThrow(reason);
@@ -146,7 +146,7 @@ describe('a rendezvous of its own', () => {
     const raw = { port, secret: SECRET, rank: 1, worldSize: 2 };
     const meeting = await rawConnection('rendezvous', raw);
     meeting.send(JSON.stringify({ type: 'here', address: { host: null, port: 0, beats: false } }));
-    await once(meeting, 'message'); // the table
+    await once(meeting, 'message'); // The message is the table.
     (await rawConnection('link', raw)).terminate();
     await expect(joined).rejects.toThrow(/rank 1: peer 1 lost \(/);
     meeting.terminate();
@@ -162,7 +162,7 @@ describe('a rendezvous of its own', () => {
         secret: SECRET,
         rendezvous: 'elsewhere',
       });
-      only.catch(() => {}); // awaited below
+      only.catch(() => {}); // The promise is awaited below.
       const { message } = await failureOf(server.formed);
       const hasCome = !message.includes('no sign of ranks 0, 1, 2');
       if (hasCome) {
@@ -202,7 +202,7 @@ describe('addresses', () => {
     const dialed: { readonly target: number | 'rendezvous'; readonly port: number }[] = [];
     const server = await serveRendezvous({ worldSize: 3, secret: SECRET });
     const groups = await joinAll(3, server.port, (rank) => ({
-      // No process listens at port 1: only a route leads from there to rank 0.
+      // No process listens at port 1. Only a route leads from there to rank 0.
       ...(rank === 0
         ? { listen: { port: 40_123, advertise: { host: '127.0.0.1', port: 1 } } }
         : {}),

@@ -1,5 +1,5 @@
-// Who gets into a job over ws, and how much those who don't may cost: origins, certificates,
-// replays, limits.
+// These tests check who gets into a job over ws, and how much those who don't may cost: origins,
+// certificates, replays and limits.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
@@ -67,7 +67,7 @@ describe('origins', () => {
     ]);
     const ours = new WebSocket(`ws://127.0.0.1:${port}`, { origin: 'https://ours.example' });
     const [greeting] = (await once(ours, 'message')) as [Buffer];
-    expect(greeting.length).toBe(36); // it still has to prove itself
+    expect(greeting.length).toBe(36); // It still has to prove itself.
     ours.terminate();
     await expectJob(port);
   });
@@ -118,7 +118,7 @@ describe('a proof', () => {
     expect(refused).toEqual([]);
     expect(heard).toHaveLength(2);
     for (const said of heard) {
-      const [request, proof] = said; // the listener asks for the proof after the request
+      const [request, proof] = said; // The listener asks for the proof after the request.
       const again = connect(port, '127.0.0.1');
       again.write(request!);
       await once(again, 'data');
@@ -195,7 +195,7 @@ describe('a run', () => {
     const listener = new ListenerHandshake(SECRET);
     const said = new JoinerHandshake(SECRET, hello).answer(listener.greeting);
     expect(listener.judge(said)).toMatchObject({ hello });
-    // The bytes of the fields, the run, the nonce, and both ends of the proof itself.
+    // These are bytes of the fields, the run, the nonce, and both ends of the proof itself.
     for (const at of [4, 12, 16, 20, 24, 39, 40, 72, 103]) {
       const changed = said.slice();
       changed[at]! ^= 1;
@@ -215,9 +215,9 @@ describe('a ping', () => {
     stranger.on('pong', () => {
       numPongs++;
     });
-    await once(stranger, 'message'); // the greeting
+    await once(stranger, 'message'); // The message is the greeting.
     stranger.ping();
-    stranger.send(new Uint8Array(100)); // read after the ping, and refused
+    stranger.send(new Uint8Array(100)); // This is read after the ping, and refused.
     const [code] = (await once(stranger, 'close')) as [number];
     expect([code, numPongs]).toEqual([4401, 0]);
     const raw = { port, secret: SECRET, rank: 1, worldSize: 2, ...(origin && { origin }) };
@@ -252,7 +252,7 @@ describe('limits', () => {
       ).length;
       expect(numLate + numAged).toBe(12);
       await expectJob(port);
-      return numAged === 4; // all came before one had been sent away
+      return numAged === 4; // All came before one had been sent away.
     });
   });
 
@@ -260,7 +260,8 @@ describe('limits', () => {
     const { port, refused } = await serve({ limits: { maxJoinsPerSecond: 20 } });
     const numRefused = () =>
       refused.filter(({ reason }) => reason === 'too many connections a second').length;
-    // Opens as many connections as it takes, since a busy machine may let them come slowly.
+    // The loop opens as many connections as it takes, since a busy machine may let them come
+    // slowly.
     const flood: Socket[] = [];
     let job: Promise<void> | undefined;
     do {
@@ -282,12 +283,12 @@ describe('limits', () => {
     const say = async (numBytes: number) => {
       const socket = new WebSocket(`ws://127.0.0.1:${port}`, { ...(origin && { origin }) });
       socket.on('error', () => {});
-      await once(socket, 'message'); // the greeting
+      await once(socket, 'message'); // The message is the greeting.
       socket.send(new Uint8Array(numBytes));
       const [code] = (await once(socket, 'close')) as [number];
       return code;
     };
-    expect(await say(1000)).toBe(4401); // judged, and refused with the reason
+    expect(await say(1000)).toBe(4401); // This is judged, and refused with the reason.
     expect(await say(1025)).toBe(1006);
     expect(refused.map(({ reason }) => reason)).toEqual([
       'not a rank of this program and version',

@@ -1,5 +1,5 @@
-// What goes over the connections of ws: lent payload, bytes in pieces of any size, no compression,
-// masks.
+// These tests check what goes over the connections of ws: lent payload, bytes in pieces of any
+// size, no compression, and masks.
 
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
@@ -59,7 +59,7 @@ describe('payload', () => {
     const received = payloadOf(link, data.length);
     link.resume();
     await sent;
-    data.fill(9); // from here on it is the caller's
+    data.fill(9); // From here on the memory is the caller's.
     expect(hashOf(await received)).toBe(expected);
     link.terminate();
   });
@@ -71,7 +71,7 @@ describe('payload', () => {
     link.pause();
     const sent = Promise.all([
       group.send(new Uint8Array(64 * MIB), { to: 1 }),
-      group.send(new Uint8Array(64 * MIB), { to: 1 }), // none of it has been sent
+      group.send(new Uint8Array(64 * MIB), { to: 1 }), // None of this has been sent.
     ]);
     link.close(4000);
     await sent;
@@ -108,9 +108,7 @@ describe('payload', () => {
   });
 });
 
-/**
- * Exchanges sizes on both sides of each limit: sent in one message whole, in one, or in several.
- */
+/** Exchanges sizes on both sides of each limit of the protocol, such as 125 and 126 bytes. */
 async function exchange(group: ProcessGroup): Promise<void> {
   for (const length of [0, 1, 125, 126, 16_384, 16_385, 65_536, 65_537, 600_000]) {
     const own = Uint8Array.from({ length }, (_, i) => (i * 31 + group.rank) & 255);
@@ -167,12 +165,12 @@ describe('connections', () => {
     await Promise.all(groups.map((group) => group.barrier()));
     await Promise.all(groups.map((group) => group.close()));
     proxy.close();
-    expect(said).toHaveLength(3); // rendezvous, link, heartbeat
+    expect(said).toHaveLength(3); // These are rendezvous, link and heartbeat.
     for (const heard of said) {
       const bytes = Buffer.concat(heard);
       const end = bytes.indexOf('\r\n\r\n') + 4;
       expect(bytes.subarray(0, end).toString()).not.toMatch(/extensions/i);
-      // The hello has 104 bytes, is binary and masked with zeros, so that its magic can be read.
+      // The hello has 104 bytes, is binary and is masked with zeros, so that its magic can be read.
       expect([...bytes.subarray(end, end + 6)]).toEqual([0x82, 0x80 | 104, 0, 0, 0, 0]);
       expect(bytes.subarray(end + 6, end + 10).toString()).toBe('SWC4');
     }
@@ -186,7 +184,7 @@ describe('connections', () => {
     const raw = { port, secret: SECRET, rank: 1, worldSize: 2, ...(origin && { origin }) };
     const link = await joinRaw(raw);
     const group = await joined;
-    // A send of 200,000 bytes in two messages, as docs/wire-format.md has it.
+    // This is a send of 200,000 bytes in two messages, as docs/wire-format.md has it.
     const payload = Buffer.from(Uint8Array.from({ length: 200_000 }, (_, i) => (i * 17) & 255));
     const header = Buffer.alloc(41);
     header.set([2, 5, 255, 5]);

@@ -1,4 +1,4 @@
-// A job of three rank processes with a store, for tests that attack it while it forms and while it
+// This job of three rank processes with a store is attacked by tests while it forms and while it
 // steps.
 
 import { type ChildProcess, fork } from 'node:child_process';

@@ -1,4 +1,4 @@
-// The messages between attacked-job.ts and its ranks.
+// attacked-job.ts and its ranks exchange these messages.
 
 export const NUM_RANKS = 3;
 

@@ -1,6 +1,6 @@
-// One of three ranks that strangers attack. It joins, then steps until it is told to stop; each
-// step is an all-reduce and a look into the store that rank 0 serves. It reports its costs: memory,
-// and turns of the event loop. Bundled and started by attacked-job.ts.
+// This is one of three ranks that strangers attack. It joins, then steps until it is told to stop.
+// Each step is an all-reduce and a look into the store that rank 0 serves. It reports its costs:
+// memory, and turns of the event loop. attacked-job.ts bundles and starts it.
 
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
 import { connectWs } from '@shardweave/collectives/ws';

@@ -1,5 +1,5 @@
-// Attacks of strangers, who don't know the secret, on a listening port. Each goes on until it is
-// stopped, and keeps its pace whether or not its connections are cut.
+// These are attacks on a listening port by strangers, who don't know the secret. Each goes on until
+// it is stopped, and keeps its pace whether or not its connections are cut.
 
 import { randomBytes } from 'node:crypto';
 import { connect, type Socket } from 'node:net';
@@ -89,7 +89,7 @@ const MIB = 2 ** 20;
 function pour(socket: Socket, piece: Buffer): void {
   const more = () => {
     while (!socket.destroyed && socket.write(piece)) {
-      // until the system takes no more
+      // The loop ends when the system takes no more.
     }
   };
   socket.on('drain', more);
@@ -321,7 +321,8 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
       let heard = Buffer.alloc(0);
       const hear = (data: Buffer) => {
         heard = Buffer.concat([heard, data]);
-        const begin = heard.indexOf('\r\n\r\n') + 4 + 2; // after the answer and a frame's head
+        // The bytes start after the answer and a frame's head.
+        const begin = heard.indexOf('\r\n\r\n') + 4 + 2;
         if (begin >= 6 && heard.length >= begin + GREETING_BYTES) {
           socket.off('data', hear);
           pour(socket, hello(heard.subarray(begin, begin + GREETING_BYTES)));

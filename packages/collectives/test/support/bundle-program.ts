@@ -1,4 +1,4 @@
-// Bundles a program and the workspace's sources into one file that plain Node runs.
+// This bundles a program and the workspace's sources into one file that plain Node runs.
 
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';

@@ -1,5 +1,5 @@
-// Ranks in this process whose messages travel like those of sockets: they are copied at once and
-// arrive in chunks, in later turns of the event loop, whether or not their receiver has called.
+// The messages of these ranks in one process travel like those of sockets: they are copied at once
+// and arrive in chunks, in later turns of the event loop, whether or not their receiver has called.
 
 import {
   createWorldGroup,

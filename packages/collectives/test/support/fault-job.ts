@@ -1,6 +1,6 @@
-// Jobs of rank processes for tests of faults: starts the processes, joins them into jobs, hears how
-// their calls ended, and sees which sockets they hold. The processes outlive a job, so that the
-// next can be built from them.
+// Tests of faults run jobs of rank processes. This starts the processes, joins them into jobs,
+// hears how their calls ended, and sees which sockets they hold. The processes outlive a job, so
+// that the next can be built from them.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -78,7 +78,7 @@ export class RankProcess {
         try {
           return /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/${pid}/fd/${fd}`))?.slice(1) ?? [];
         } catch {
-          return []; // it was closed meanwhile
+          return []; // It was closed meanwhile.
         }
       }),
     );

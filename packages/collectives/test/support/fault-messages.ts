@@ -1,4 +1,4 @@
-// The messages between a test and its ranks, which are processes of their own.
+// A test and its ranks, which are processes of their own, exchange these messages.
 
 export interface Address {
   readonly host: string;
@@ -22,8 +22,8 @@ export type RankCommand =
     }
   | { readonly type: 'disagree'; readonly about: 'operation' | 'dtype' | 'size' }
   /**
-   * The second one aborts with 8 MiB on their way to each peer, and exits in the same turn of the
-   * event loop.
+   * On 'abort and exit' the rank aborts with 8 MiB on their way to each peer, and exits in the same
+   * turn of the event loop.
    */
   | { readonly type: 'abort' | 'abort and exit'; readonly reason: string }
   | { readonly type: 'leave' | 'stop' | 'exit' }

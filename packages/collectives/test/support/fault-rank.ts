@@ -1,6 +1,6 @@
-// A rank as a process of its own: it joins when it is told, keeps calls in flight on several
-// groups, misbehaves when it is told, and reports how its calls ended. Bundled and started by
-// fault-job.ts.
+// This is a rank as a process of its own. It joins when it is told, keeps calls in flight on
+// several groups, misbehaves when it is told, and reports how its calls ended. fault-job.ts bundles
+// and starts it.
 
 import { CollectiveError, type ProcessGroup } from '@shardweave/collectives';
 import { connectWs } from '@shardweave/collectives/ws';
@@ -54,7 +54,7 @@ class Rank {
         this.#wantsStop = true;
         return;
       case 'exit':
-        process.disconnect(); // nothing else may keep the process alive
+        process.disconnect(); // Nothing else may keep the process alive.
         return;
       case 'routed':
         routes.get(command.id)?.(command.address);

@@ -1,4 +1,4 @@
-// Rank 0 of a job over ws, started by itself: the test decides who else comes.
+// This starts rank 0 of a job over ws by itself, so that a test decides who else comes.
 
 import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
 import { SECRET } from './ws-harness.js';
@@ -20,6 +20,6 @@ export async function beginFirst(options: Partial<ConnectWsOptions> = {}) {
     onListen: tell,
     ...options,
   });
-  joined.catch(() => {}); // each test checks how this ends
+  joined.catch(() => {}); // Each test checks how this ends.
   return { port: await listening, joined };
 }

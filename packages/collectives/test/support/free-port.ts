@@ -1,4 +1,4 @@
-// Free ports for ranks that are told their port beforehand, as launchers do.
+// Ranks that are told their port beforehand, as launchers do, get a free one here.
 
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:net';

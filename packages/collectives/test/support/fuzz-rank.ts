@@ -1,5 +1,5 @@
-// Rank 0 of two ranks, in a process of its own for ws-fuzz.test.ts. It reports what it has refused,
-// the memory it holds, and whether the job formed and worked in the end.
+// This is rank 0 of two ranks, in a process of its own for ws-fuzz.test.ts. It reports what it has
+// refused, the memory it holds, and whether the job formed and worked in the end.
 
 import { connectWs } from '@shardweave/collectives/ws';
 

@@ -1,5 +1,5 @@
-// Waits for behavior that depends on a limit in milliseconds. On a busy machine the limit grows,
-// and what has come within it decides.
+// Some behavior depends on a limit in milliseconds. On a busy machine these functions wait with
+// growing limits, and what has come within one of them decides.
 
 /** Calls `attempt` with ever longer limits until it returns that everything has come within one. */
 export async function untilInTime(

@@ -1,5 +1,5 @@
-// How late this machine is. Limits on time are the product's, and a busy machine makes each of
-// several processes as late as it makes this one's timers.
+// This measures how late the machine is. Limits on time are the product's, and a busy machine makes
+// each of several processes as late as it makes this one's timers.
 
 const TICK_MS = 20;
 

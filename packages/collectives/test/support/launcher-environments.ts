@@ -1,5 +1,5 @@
-// The variables that launchers set: torch 1.13, Open MPI 4.1, SLURM 22.05 and the operators of
-// Kubernetes.
+// These are the variables that launchers set: torch 1.13, Open MPI 4.1, SLURM 22.05 and the
+// operators of Kubernetes.
 
 export const TORCHRUN = {
   GROUP_RANK: '0',

@@ -1,6 +1,6 @@
-// A rank of mpi.test.ts, bundled and started by mpirun. It runs the conformance suite, each case in
-// step with the same case on the other ranks, or another of the programs below, and writes the
-// results.
+// This is a rank of mpi.test.ts, which bundles it and starts it by mpirun. It runs the conformance
+// suite, each case in step with the same case on the other ranks, or another of the programs below,
+// and writes the results.
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -27,7 +27,7 @@ const harness: TransportHarness = {
     const group = await connectMpi({
       ...options,
       worldSize: size,
-      finalize: false, // a process can start MPI only once
+      finalize: false, // A process can start MPI only once.
       joinTimeoutMs: 20_000,
     });
     return [{ group, kill: () => process.kill(process.pid, 'SIGKILL') }];
@@ -121,7 +121,7 @@ const programs = {
     await group.recv(new Uint8Array(1), { from: 1 });
     const pending = group.barrier();
     group.abort('on purpose');
-    process.exitCode = 3; // it ends by itself when nothing keeps it alive
+    process.exitCode = 3; // It ends by itself when nothing keeps it alive.
     return await pending.catch(({ code }: CollectiveError) => code);
   },
 

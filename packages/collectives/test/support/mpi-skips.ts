@@ -1,4 +1,4 @@
-// Cases of the conformance suite that can't run under mpirun, with the reason.
+// These cases of the conformance suite can't run under mpirun, for the reason given.
 
 import { STOP_CASE } from '@shardweave/collectives/testing';
 

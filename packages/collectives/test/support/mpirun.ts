@@ -1,4 +1,4 @@
-// Starts ranks under a real mpirun of Open MPI or MPICH, and collects what each one wrote.
+// This starts ranks under a real mpirun of Open MPI or MPICH, and collects what each one wrote.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -60,7 +60,8 @@ export class MpiProgram implements Disposable {
         output += text;
       });
     }
-    const timer = setTimeout(() => child.kill('SIGTERM'), LIMIT_MS); // mpirun ends its ranks, too
+    // mpirun then ends its ranks too.
+    const timer = setTimeout(() => child.kill('SIGTERM'), LIMIT_MS);
     const exitCode = await new Promise<number | null>((resolve) => child.on('close', resolve));
     clearTimeout(timer);
     const written = Array.from({ length: worldSize }, (_, rank) => readResults(results, rank));

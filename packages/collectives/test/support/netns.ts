@@ -1,4 +1,4 @@
-// Several hosts on this machine, for tests: network namespaces, each with a veth cable to a switch
+// Tests get several hosts on this machine as network namespaces, each with a veth cable to a switch
 // in a namespace of its own. None of it is visible outside. It needs root on Linux: see
 // lanProblem().
 
@@ -124,7 +124,7 @@ function removeNamespaces(names: readonly string[]): void {
     try {
       execFileSync('ip', ['netns', 'delete', name], { stdio: 'ignore' });
     } catch {
-      // never made, or gone
+      // It was never made, or is gone.
     }
   }
 }

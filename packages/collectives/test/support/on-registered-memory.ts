@@ -1,6 +1,6 @@
-// A group whose calls all go through registered memory, for cases that use plain memory. Each
-// buffer of the caller has a twin there with the same layout, so that a view within another one
-// stays so.
+// Cases that use plain memory run over registered memory by this group, whose calls all go through
+// it. Each buffer of the caller has a twin there with the same layout, so that a view within
+// another one stays so.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 

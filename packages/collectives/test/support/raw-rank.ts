@@ -1,5 +1,5 @@
-// A rank made only from docs/wire-format.md, `ws` and node:crypto, so that it can send what our own
-// ranks never would. It opens its links and listens for none.
+// This rank is made only from docs/wire-format.md, `ws` and node:crypto, so that it can send what
+// our own ranks never would. It opens its links and listens for none.
 
 import { createHash, createHmac, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -10,7 +10,7 @@ export interface RawRankOptions {
   readonly secret: string;
   readonly rank: number;
   readonly worldSize: number;
-  /** Default: no run id is sent. */
+  /** The run id. By default none is sent. */
   readonly runId?: string;
   /** The origin that a page would send. */
   readonly origin?: string;
@@ -21,7 +21,7 @@ export interface RawRankOptions {
 const ROLES = { rendezvous: 0, link: 1, heartbeat: 2, 'heartbeat subscriber': 5 } as const;
 const RENDEZVOUS = 0xffffffff;
 
-/** A joiner's answer to `greeting`. */
+/** Returns a joiner's answer to `greeting`. */
 export function helloOf(
   greeting: Buffer,
   secret: string,
@@ -36,7 +36,7 @@ export function helloOf(
   return Buffer.concat([said, proofOf('joiner', { secret, greeting, said })]);
 }
 
-/** The proof that either side sends. */
+/** Returns the proof that either side sends. */
 function proofOf(
   side: 'joiner' | 'listener',
   from: { readonly secret: string; readonly greeting: Buffer; readonly said: Buffer },
@@ -48,7 +48,7 @@ function proofOf(
     .digest();
 }
 
-/** The bytes for a run in the hello. */
+/** Returns the bytes that stand for a run in the hello. */
 const runOf = (runId: string) => createHash('sha256').update(runId).digest().subarray(0, 16);
 
 /**
@@ -86,7 +86,7 @@ async function nextMessage(socket: WebSocket): Promise<[Buffer]> {
   const closed = new Promise<never>((_, reject) => {
     socket.once('error', reject).once('close', (code) => reject(new Error(`closed, ${code}`)));
   });
-  closed.catch(() => {}); // the connection outlives this function
+  closed.catch(() => {}); // The connection outlives this function.
   return Promise.race([once(socket, 'message') as Promise<[Buffer]>, closed]);
 }
 
@@ -96,7 +96,7 @@ export async function joinRaw(options: RawRankOptions): Promise<WebSocket> {
   const heard = once(meeting, 'message');
   const address = { host: null, port: 0, beats: false };
   meeting.send(JSON.stringify({ type: 'here', address }));
-  await heard; // the table
+  await heard; // The message is the table.
   const link = await rawConnection('link', options);
   const formed = once(meeting, 'message');
   meeting.send(JSON.stringify({ type: 'linked' }));

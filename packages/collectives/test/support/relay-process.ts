@@ -1,5 +1,5 @@
-// A rendezvous in a process of its own, which relays between ranks that can't listen. Bundled and
-// started by fault-job.ts.
+// This is a rendezvous in a process of its own, which relays between ranks that can't listen.
+// fault-job.ts bundles and starts it.
 
 import { serveRendezvous } from '@shardweave/collectives/ws';
 

@@ -1,5 +1,5 @@
-// The results of a group of all ranks in reverse order, so that its ranks differ from those of the
-// transport below it.
+// This makes the results of a group of all ranks in reverse order, so that its ranks differ from
+// those of the transport below it.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { transcriptHash } from '@shardweave/collectives/testing';

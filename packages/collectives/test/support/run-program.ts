@@ -1,4 +1,4 @@
-// Runs a program as a process and takes what it printed.
+// This runs a program as a process and takes what it printed.
 
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';

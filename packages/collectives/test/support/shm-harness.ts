@@ -1,5 +1,5 @@
-// The shm transport for the conformance suite, with all ranks in this thread. That shows everything
-// but what threads do at the same time, which shm-threads.test.ts tests.
+// This runs the shm transport in the conformance suite, with all ranks in this thread. That shows
+// everything but what threads do at the same time, which shm-threads.test.ts tests.
 
 import { connectShmEndpoint, createShmJob } from '@shardweave/collectives/shm';
 import { STOP_CASE, type TransportHarness } from '@shardweave/collectives/testing';
@@ -11,7 +11,7 @@ export const shmSkips: Readonly<Record<string, string>> = {
 
 export const shmHarness: TransportHarness = {
   name: 'shm',
-  worldSizes: [1, 4, 8], // 2 and 3 run as threads
+  worldSizes: [1, 4, 8], // Two and three ranks run as threads.
   skip: shmSkips,
   create: async (worldSize, options = {}) => {
     const handles = createShmJob(worldSize);

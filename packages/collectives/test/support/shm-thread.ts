@@ -1,5 +1,5 @@
-// A rank as a thread of its own, bundled and started by shm-threads.test.ts. It runs cases of the
-// conformance suite, or one of the programs below, and reports how it ended.
+// This is a rank as a thread of its own, bundled and started by shm-threads.test.ts. It runs cases
+// of the conformance suite, or one of the programs below, and reports how it ended.
 
 import { parentPort, workerData } from 'node:worker_threads';
 import type { CollectiveError, ProcessGroup } from '@shardweave/collectives';
@@ -11,12 +11,12 @@ import { onRegisteredMemory } from './on-registered-memory.js';
 export interface ThreadOptions {
   readonly program: keyof typeof programs | 'cases';
   readonly handle: ShmRankHandle;
-  /** For 'cases': whether their buffers lie in registered memory. */
+  /** Whether the buffers of 'cases' lie in registered memory. */
   readonly isRegistered?: boolean;
   /** Whether Atomics.waitAsync is missing, as in a browser that lacks it. */
   readonly hasNoWaitAsync?: boolean;
   readonly ending?: 'exit' | 'throw' | 'return' | 'wait';
-  /** For 'lend': a word that a reader changes when it has received everything. */
+  /** A word for 'lend', which a reader changes when it has received everything. */
   readonly received?: SharedArrayBuffer;
 }
 
@@ -232,7 +232,7 @@ async function main(): Promise<void> {
     return;
   }
   if (options.program === 'late' && options.ending === 'exit' && options.handle.rank === 2) {
-    process.exit(); // it exits before it takes its handle
+    process.exit(); // The thread exits before it takes its handle.
   }
   const watch = options.program === 'chatter' ? { watchMs: 0 } : {};
   const group = await connectShm(options.handle, { joinTimeoutMs: NEVER_MS, ...watch });

@@ -1,4 +1,4 @@
-// A process that serves a store or uses one, bundled and started by store-process.test.ts.
+// This process serves a store or uses one. store-process.test.ts bundles and starts it.
 
 import { connectStore, StoreServer } from '@shardweave/collectives/launch';
 
@@ -23,7 +23,7 @@ async function use(): Promise<void> {
   if (ROLE === 'waits') {
     await store.get('never').catch(({ code, message }) => process.send?.({ code, message }));
   }
-  process.disconnect(); // it closes neither the store nor anything else
+  process.disconnect(); // It closes neither the store nor anything else.
 }
 
 void (ROLE === 'serves' ? serve() : use());

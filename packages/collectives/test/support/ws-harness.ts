@@ -1,4 +1,5 @@
-// The ws transport for the conformance suite: all ranks in this process, over real sockets.
+// This runs the ws transport in the conformance suite: all ranks are in this process, over real
+// sockets.
 
 import type { TransportHarness } from '@shardweave/collectives/testing';
 import { ProxiedLinks } from '@shardweave/collectives/testing-node';
@@ -23,7 +24,7 @@ export const wsHarness: TransportHarness = {
         worldSize,
         port,
         secret: SECRET,
-        heartbeat: 'link', // workers for each rank would take most of the suite's time
+        heartbeat: 'link', // Workers for each rank would take most of the suite's time.
         onListen: tellPort,
         ...(links && stoppable(links, rank)),
       });
