@@ -1,5 +1,5 @@
-// Parameters that are used while they are not gathered: the error names the flat parameter and says
-// what to do.
+// If a parameter is used while it is not gathered, the error names its flat parameter and says what
+// to do.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, Module, ModuleList } from '@shardweave/nn';

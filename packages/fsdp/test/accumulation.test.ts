@@ -1,4 +1,4 @@
-// Gradients of several micro-batches, reduced after each one or once at the end.
+// Gradients of several micro-batches are reduced after each one or once at the end.
 
 import { FullyShardedDataParallel, gradNorm, summonFullParams } from '@shardweave/fsdp';
 import { expect, it } from 'vitest';
@@ -53,7 +53,7 @@ function largestDifference(
 it.each([
   { noSync: false, micro: 2 },
   { noSync: true, micro: 2 },
-  { noSync: true, micro: 4 }, // starts before the first forward outside noSync
+  { noSync: true, micro: 4 }, // This starts before the first forward outside noSync.
   { noSync: true, micro: 2, flattenParameters: false },
 ])(
   '$micro micro-batches, noSync $noSync: gradients are those of the whole batch',
@@ -127,6 +127,6 @@ it('refuses noSync on an inner instance and a forward inside summon', async () =
       summonFullParams(model, () => forwardBackward(rank.device, model, 0, rows)),
     ).rejects.toThrow(/forward: expected state .*summonFullParams/);
     model.assertState('idle');
-    await forwardBackward(rank.device, model, 1, rows); // the model still trains
+    await forwardBackward(rank.device, model, 1, rows); // The model still trains.
   });
 });

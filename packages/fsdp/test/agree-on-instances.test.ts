@@ -1,5 +1,5 @@
-// Ranks that wrap differently: all of them throw an error that names the difference, before any
-// data moves.
+// If ranks wrap their models differently, all of them throw an error that names the difference,
+// before any data moves.
 
 import type { CollectiveTrace } from '@shardweave/collectives';
 import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -92,7 +92,7 @@ it.each(DIFFERENCES)('options %j, on rank 1 alone %j', IN_TIME, async (all, one,
       `got ${first} on rank 0 and ${other} on rank 1, of instance 'inner'.`,
     );
     expect(rank.device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
-    await rank.group.barrier(); // the group goes on
+    await rank.group.barrier(); // The group goes on.
   });
 });
 

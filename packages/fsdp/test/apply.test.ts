@@ -1,4 +1,4 @@
-// Custom initial values, and new ones later, set through wrappers.
+// Custom initial values, and new values later, are set through wrappers.
 
 import {
   apply,
@@ -72,7 +72,7 @@ describe.each<Layout>(['alone', 'nested', 'checkpointed'])('apply, %s', (layout)
       const count = 6 / worldSize;
       return initializedAndTrained(build(layout, device, wrap), { first: rank * count, count });
     });
-    // bf16 has eight bits of mantissa.
+    // bf16 has eight bits of precision.
     const tolerance = 'mixedPrecision' in fsdp ? 2e-2 : 1e-6;
     for (const { made, trained } of sharded) {
       expect(made).toEqual(plain!.made);

@@ -1,5 +1,5 @@
-// What a rank's store holds of a sharded model beside its shards, which is what a next process
-// resumes from.
+// A next process resumes from what a rank's store holds of a sharded model, beside its shards.
+// These tests check what that is and what is refused.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, Dropout, Linear, Sequential, Sgd } from '@shardweave/nn';

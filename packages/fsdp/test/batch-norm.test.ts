@@ -1,4 +1,4 @@
-// Networks with batch norms: sharded training equals replicas whose gradients are averaged, and
+// Sharded training of networks with batch norms equals replicas whose gradients are averaged, and
 // options that must not change a bit don't.
 
 import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -52,7 +52,7 @@ async function expectReplicas(worldSize: number, options: ShardedNetOptions): Pr
     return expectNear(sharded, replicas, 1e-6);
   }
   sharded.forEach(({ losses }, rank) => {
-    // bf16 has eight bits of mantissa, and each of a dozen layers rounds.
+    // bf16 has eight bits of precision, and each of a dozen layers rounds.
     expectClose(losses.slice(0, 1), replicas[rank]!.losses.slice(0, 1), `rank ${rank}`, 5e-2);
   });
   expect(sharded).toEqual(await trainSharded(worldSize, { ...options, isReplicating: true }));
@@ -87,7 +87,7 @@ describe('a residual network with batch norms', () => {
       expectNear(
         parts.map((part) => ({ ...part, losses })),
         parts.map(() => whole!),
-        1e-6, // sums over other rows first; float64 differs by 4e-7 from each
+        1e-6, // Sharding adds up other rows first, and float64 differs by 4e-7 from each result.
       );
     },
   );

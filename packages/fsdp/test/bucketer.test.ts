@@ -1,4 +1,5 @@
-// The reduce-scatter bucketer by itself: its sums, when reductions start, and the order of results.
+// The reduce-scatter bucketer is tested by itself: its sums, when reductions start, and the order
+// of results.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device, Storage } from '@shardweave/tensor-core';
@@ -103,7 +104,7 @@ describe('with room for 8 elements a rank', () => {
       it.add('a', 3);
       it.add('bb', 4);
       expect(it.bucketer.numStarted).toBe(0);
-      it.add('ccc', 2); // 3 + 4 + 2 > 8
+      it.add('ccc', 2); // The sum 3 + 4 + 2 exceeds 8.
       expect(it.bucketer.numStarted).toBe(1);
       expect(it.results).toEqual([]);
       await it.bucketer.finish();
@@ -122,7 +123,7 @@ describe('with room for 8 elements a rank', () => {
       it.add('bb', 3);
       expect(it.bucketer.numStarted).toBe(1);
       it.add('ccc', 1);
-      it.add('whole', 8); // fills a bucket alone, and starts after the bucket before it
+      it.add('whole', 8); // This fills a bucket alone, and starts after the bucket before it.
       expect(it.bucketer.numStarted).toBe(3);
       await it.bucketer.finish();
       expect(names(it)).toEqual(['a', 'bb', 'ccc', 'whole']);
@@ -227,7 +228,7 @@ it('a read that fails after a reset ends no process', async () => {
     const onReduced = () => undefined;
     bucketer.add({ name: 'a', whole, worldSize: 1, links, isBucketed: true, onReduced });
     whole.release();
-    bucketer.reset(); // as a backward that failed does
+    bucketer.reset(); // A failed backward does this.
     await new Promise((resolve) => setImmediate(resolve));
   });
   process.off('unhandledRejection', note);

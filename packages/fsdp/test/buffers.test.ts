@@ -1,4 +1,4 @@
-// Buffers (running statistics): every rank starts with rank 0's.
+// Every rank starts with rank 0's buffers (running statistics).
 
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';

@@ -1,4 +1,4 @@
-// Options as plain JavaScript passes them: the error names each wrong one and its allowed values.
+// When plain JavaScript passes wrong options, the error names each of them and its allowed values.
 
 import {
   FsdpConfigError,

@@ -1,4 +1,4 @@
-// Activation checkpointing inside a wrapped module and around one.
+// These tests use activation checkpointing inside a wrapped module and around one.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, Dropout, Linear, Module } from '@shardweave/nn';

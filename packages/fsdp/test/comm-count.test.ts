@@ -1,5 +1,5 @@
-// The exact number of collectives and their payload, as fairscale's test of its communication
-// counts them.
+// These tests check the exact number of collectives and their payload, as fairscale's test of its
+// communication does.
 
 import type { CollectiveStats, ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
@@ -7,7 +7,7 @@ import type { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
 
-const UNITS = TINY.n_layer! + 1; // one for each block, and the root
+const UNITS = TINY.n_layer! + 1; // There is one unit for each block, and the root.
 
 /** The increase of both sequences' counters during `body`. */
 async function counted(groups: readonly ProcessGroup[], body: () => Promise<unknown>) {
@@ -70,11 +70,11 @@ describe('with N units, not bucketed', () => {
       // A block's gradient has 12 KiB. The root's has 4.5 KiB and comes last.
       for (const [capKib, reduceScatters] of [
         [25 * 1024, 1],
-        [36, 2], // three blocks fit exactly
-        [35.9, 2], // two blocks, and the third with the root
-        [17, 3], // only the root has room beside a block
+        [36, 2], // Three blocks fit exactly.
+        [35.9, 2], // One bucket has two blocks, the other the third block and the root.
+        [17, 3], // Only the root has room beside a block.
         [12, UNITS],
-        [5, UNITS], // blocks are larger than a bucket
+        [5, UNITS], // Blocks are larger than a bucket.
       ] as const) {
         expect(await stepWith(capKib / 1024), `${capKib} KiB`).toEqual({
           ...alone,

@@ -1,5 +1,6 @@
-// The whole product of FSDP's features, each cell compared with one process: SHARDWEAVE_LONG=1. The
-// cells take the world sizes in turn, since running every one at each would triple the time.
+// With SHARDWEAVE_LONG=1 the whole product of FSDP's features runs, each cell compared with one
+// process. The cells take the world sizes in turn, since running every one at each would triple the
+// time.
 
 import { describe, it } from 'vitest';
 import { AXES, type Cell, expectAsOneProcess, titleOf } from './support/composition-cells.js';

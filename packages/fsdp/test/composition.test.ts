@@ -1,4 +1,4 @@
-// Every two of FSDP's features together, each combination compared with one process.
+// Every two of FSDP's features run together, and each combination is compared with one process.
 // composition.long.test.ts runs the whole product.
 
 import { expect, it } from 'vitest';

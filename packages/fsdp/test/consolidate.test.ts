@@ -1,4 +1,4 @@
-// Whole parameters put together from saved shards, without a process group.
+// Whole parameters are put together from saved shards, without a process group.
 
 import {
   consolidateShardWeights,
@@ -133,7 +133,7 @@ it('the consolidated model gives exactly the loss of the sharded one', async () 
     perRank.map(({ weights }) => weights),
     perRank.map(({ metadata }) => metadata),
   );
-  const backend = await createCpuBackend({ threads: 1 }); // like the ranks' backends
+  const backend = await createCpuBackend({ threads: 1 }); // The ranks have such backends too.
   const device = new Device(backend, { seed: 7 });
   const bare = new Gpt2(device, TINY, { seed: 99 });
   loadStateDict(bare, whole);
@@ -145,7 +145,7 @@ it("metadata tell names, shapes, each rank's padding, and shared names", async (
   const { metadata } = await saved(3, 37);
   const [first] = metadata as [ShardMetadata];
   expect(first.flats.map(({ key, path, names }) => [key, path, names])).toEqual([
-    ['flat_param_0', '', ['alias', '0.weight']], // the root's own names come first
+    ['flat_param_0', '', ['alias', '0.weight']], // The root's own names come first.
     ['flat_param_1', '1', ['1.weight', '1.bias']],
     ['flat_param_2', '2', ['2.weight', '2.bias']],
   ]);

@@ -1,5 +1,5 @@
-// The core of fsdp over ranks in one process, on the CPU and on WebGPU, and over processes linked
-// by sockets.
+// The core of fsdp runs over ranks in one process, on the CPU and on WebGPU, and over processes
+// linked by sockets.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';

@@ -1,5 +1,5 @@
-// A model too large for one device: its parameters are made and sharded part by part, and never
-// exist whole anywhere.
+// A model may be too large for one device. Its parameters are made and sharded part by part, and
+// never exist whole anywhere.
 
 import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { stateDict as bareStateDict, Gpt2, Module, Sgd } from '@shardweave/nn';
@@ -76,7 +76,7 @@ class Counted extends Module<[x: Tensor], Tensor> {
 }
 
 describe('which rank draws which values', () => {
-  const SIZE = 2 ** 21 + 300_001; // two shards of more than one part of 2^20 elements
+  const SIZE = 2 ** 21 + 300_001; // This makes two shards of more than one part of 2^20 elements.
 
   async function drawn(syncModuleStates: boolean) {
     return onRanks(2, async ({ device, group, rank }) => {
@@ -110,7 +110,7 @@ describe('which rank draws which values', () => {
   it('no part before its receiver has asked for it, however late that is', async () => {
     let numDrawn = () => 0;
     await onRanks(2, async ({ device, group, rank }) => {
-      const module = new Counted(device, 6 * 2 ** 20); // two shards of three parts
+      const module = new Counted(device, 6 * 2 ** 20); // This makes two shards of three parts.
       if (rank === 0) {
         numDrawn = () => module.draws.length;
       } else {
@@ -118,7 +118,7 @@ describe('which rank draws which values', () => {
         let numAsked = 0;
         group.recv = async (...args) => {
           for (let turn = 0; turn < 20; turn++) {
-            await new Promise(setImmediate); // lets rank 0 go as far as it can
+            await new Promise(setImmediate); // These turns let rank 0 go as far as it can.
           }
           // Rank 0 draws its own parts between those of this rank, and one part is ready before it
           // is asked for.
@@ -155,7 +155,7 @@ describe('which rank draws which values', () => {
 });
 
 it('padding after a parameter is zeros, in memory that others have used', async () => {
-  const backend = createReferenceBackend(); // its memory starts as NaN
+  const backend = createReferenceBackend(); // Its memory starts as NaN.
   const read = ({ device, group }: Rank) => {
     const model = new FullyShardedDataParallel(new Counted(device, 10), { processGroup: group });
     return model.initialize().then(() => model.units[0]!.read());

@@ -1,5 +1,5 @@
-// Late work: an optimizer's step, a reduction, kernels that still read what the host has freed. The
-// results equal those without delays, bit for bit.
+// An optimizer's step, a reduction, or kernels that still read what the host has freed may be late.
+// The results equal those without delays, bit for bit.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
@@ -62,7 +62,9 @@ describe.each([
           }
         },
       });
-      /** How many flat parameters had been stepped on the device whenever a gather started. */
+      /**
+       * The numbers of flat parameters that had been stepped on the device when a gather started.
+       */
       const atGather = new Set<number>();
       const { group } = rank;
       const allGather = group.allGather.bind(group);

@@ -1,4 +1,4 @@
-// Dropout over ranks: which elements each rank drops, with and without beginStep.
+// These tests check which elements each rank drops, with and without beginStep.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Dropout, Linear, type Module, Sequential } from '@shardweave/nn';
@@ -68,7 +68,7 @@ it('ranks drop different elements where nobody begins steps, replicas too', asyn
 
 it('and where steps are begun, those of their rows in the global batch, bit for bit', async () => {
   const masks = await masksOf(3, 3, async ({ rank, device }, model) => {
-    await maskOf(model, ROWS); // this draws from the rank's stream
+    await maskOf(model, ROWS); // This draws from the rank's stream.
     device.random.begin({ step: 5, rowOffset: rank * ROWS });
     return maskOf(model, ROWS);
   });

@@ -1,5 +1,6 @@
-// Each parameter is in exactly one flat parameter, also after modules were added or removed;
-// otherwise an error names it. And what an instance returns that uses another's parameter.
+// Each parameter is in exactly one flat parameter, also after modules were added or removed.
+// Otherwise an error names it. Further tests check what an instance returns that uses another's
+// parameter.
 
 import {
   apply,
@@ -116,7 +117,7 @@ it.each([0, 2])('a wrapped head put in for a wrapped one after %i steps is train
     },
     2,
   );
-  expect(optimizers.size).toBe(3); // the plain run's and the two ranks'
+  expect(optimizers.size).toBe(3); // These are the plain run's and the two ranks'.
 });
 
 it('a wrapped head put in later is in a save before any forward', async () => {

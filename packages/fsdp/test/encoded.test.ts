@@ -1,4 +1,4 @@
-// Frozen parameters that rest in an encoded form: they are sharded and gathered as encoded bytes,
+// Frozen parameters may rest in an encoded form. They are sharded and gathered as encoded bytes,
 // and decoded around their use.
 
 import {
@@ -28,9 +28,10 @@ import { onRanks, type Rank } from './support/ranks.js';
 import { place } from './support/saved-models.js';
 import { lossOf } from './support/scenarios.js';
 
-const ROWS = 6; // divides by 1, 2 and 3
+const ROWS = 6; // 1, 2 and 3 ranks divide it.
 const [int8, scaledF16] = [await int8Weight(0), await scaledF16Weight(1)];
-const SPAN = 128; // words of a flat parameter with one encoded weight, in one shard
+// This is the number of words of a flat parameter with one encoded weight, in one shard.
+const SPAN = 128;
 
 /** Inputs [rows, WIDTH] with a gradient. */
 function inputs(device: Device, { rank, group }: Pick<Rank, 'rank' | 'group'>): Tensor {
@@ -39,7 +40,7 @@ function inputs(device: Device, { rank, group }: Pick<Rank, 'rank' | 'group'>): 
     Math.cos(i + 1 + rank * rows * WIDTH),
   );
   const x = device.tensor(values, [rows, WIDTH]);
-  x.requiresGrad = true; // so that backward needs the second layer's base weight
+  x.requiresGrad = true; // So backward needs the second layer's base weight.
   return x;
 }
 
@@ -120,7 +121,8 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       );
       seen.forEach((values, i) => {
         values.forEach((value, k) => {
-          expect(value).toBeCloseTo([int8, scaledF16][i]!.values[k]!, 2); // decoded to bf16
+          // The values were decoded to bf16.
+          expect(value).toBeCloseTo([int8, scaledF16][i]!.values[k]!, 2);
         });
       });
       const encoded = inner.map(({ units }) => units.find(({ isEncoded }) => isEncoded)!);

@@ -1,4 +1,4 @@
-// Experts that several ranks share: each has a group of some of the tree's ranks, and its
+// Several ranks share an expert. Each expert has a group of some of the tree's ranks, and its
 // parameters differ from those of the other groups. A save loses none of them.
 
 import {

@@ -1,4 +1,4 @@
-// Parameters of several dtypes in one instance, frozen and trained: each kind becomes a flat
+// One instance may have frozen and trained parameters of several dtypes. Each kind becomes a flat
 // parameter of its own dtype.
 
 import {
@@ -41,7 +41,7 @@ class Adapted extends Module<[x: Tensor], Tensor> {
 const build = (dtype: 'f16' | 'bf16') => (device: Device, wrap: Wrap) =>
   wrap(new Stack(device, [wrap(new Adapted(device, dtype)), wrap(new Adapted(device, dtype))]));
 
-const PADDED = 256; // a weight and a bias at multiples of 128 elements
+const PADDED = 256; // A weight and a bias begin at multiples of 128 elements.
 
 describe.each([1, 2, 3])('world size %i', (worldSize) => {
   it.each([

@@ -29,7 +29,7 @@ import {
   type Wrap,
 } from './support/scenarios.js';
 
-/** Reads its first layer's weight a second time at its end. */
+/** This module reads its first layer's weight a second time at its end. */
 class Tied extends Module<[x: Tensor], Tensor> {
   readonly first: Linear;
   readonly second: Linear;

@@ -1,4 +1,4 @@
-// Parameters without gradients: frozen ones, and trainable ones that a step does not use.
+// Some parameters get no gradients: frozen ones, and trainable ones that a step does not use.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, Module } from '@shardweave/nn';
@@ -214,7 +214,7 @@ it('gathers a frozen unit that no gradient reaches once a step, others twice', a
   });
 });
 
-/** Uses only those of its three layers that are chosen. */
+/** This module uses only those of its three layers that are chosen. */
 class Chosen extends Module<[x: Tensor], Tensor> {
   chosen: readonly number[] = [0, 1, 2];
   constructor(device: Device, parts: readonly Module[]) {
@@ -240,7 +240,7 @@ it('an unused parameter is not stepped, in a unit with used ones or without', as
     const inner = new Chosen(device, [a, b, wrap(c)]);
     const model = wrap(inner);
     const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
-    inner.chosen = [0]; // layer 1 shares the root's unit, and layer 2 is a unit of its own
+    inner.chosen = [0]; // Layer 1 shares the root's unit, and layer 2 is a unit of its own.
     await trainOnce(model, { first: rank, count: 1 });
     await optimizer.step();
     const weights = await weightsOf(model);

@@ -1,5 +1,5 @@
-// Norms and clipping of all gradients, compared with float64 loops over those of an unsharded run;
-// and the divisors of gradients.
+// Norms and clipping of all gradients are compared with float64 loops over those of an unsharded
+// run. A further test checks the divisors of gradients.
 
 import {
   clipGradNorm,
@@ -174,7 +174,8 @@ describe('setGradientDivideFactors', () => {
     const [sums] = await norms((model) => {
       setGradientDivideFactors(model, { predivide: 0.5, postdivide: 2 });
     });
-    expect(Math.abs(sums!.whole / before!.whole / 2 - 1)).toBeLessThan(1e-5); // 2 / (0.5 x 2)
+    // The factor is 2 / (0.5 x 2).
+    expect(Math.abs(sums!.whole / before!.whole / 2 - 1)).toBeLessThan(1e-5);
     const [own] = await norms((model) => {
       setGradientDivideFactors(model, { predivide: 4, postdivide: 2, recursive: false });
     });

@@ -1,4 +1,4 @@
-// Loss scaling where each rank sees only its shards of the gradients.
+// The loss is scaled, though each rank sees only its shards of the gradients.
 
 import {
   clipGradNorm,
@@ -163,7 +163,7 @@ describe('the stages of a step', () => {
   it('refuse calls that are out of order', async () => {
     await onRanks(2, async (rank) => {
       const { optimizer, scaler } = await prepared(rank);
-      expect(() => scaler.update()).toThrow(FsdpStateError); // no step was made
+      expect(() => scaler.update()).toThrow(FsdpStateError); // No step was made.
       await scaler.unscale(optimizer);
       await expect(scaler.unscale(optimizer)).rejects.toThrow('unscaled');
       await scaler.step(optimizer);
@@ -171,7 +171,7 @@ describe('the stages of a step', () => {
       await expect(scaler.unscale(optimizer)).rejects.toThrow('stepped');
       scaler.update();
       expect(() => scaler.update()).toThrow(FsdpStateError);
-      await scaler.unscale(optimizer); // this begins a new step
+      await scaler.unscale(optimizer); // This begins a new step.
       scaler.update();
     });
   });

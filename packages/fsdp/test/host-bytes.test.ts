@@ -1,5 +1,5 @@
-// Host memory of a step: the buffers of gathers and reductions are used again and again, and
-// gathered copies that a write has made stale are freed at once.
+// In a step, the host's buffers for gathers and reductions are used again and again, and gathered
+// copies that a write has made stale are freed at once.
 
 import {
   type FsdpOptions,
@@ -70,7 +70,7 @@ it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
       });
       const model = wrap(new Stack(device, layers));
       const rows = { first: rank.rank, count: 1 };
-      await trainOnce(model, rows); // learns the order in which units are gathered ahead
+      await trainOnce(model, rows); // This step learns the order in which units are gathered ahead.
       isFailing = true;
       await expect(trainOnce(model, rows)).rejects.toThrow('no forward');
       isFailing = false;
@@ -104,7 +104,7 @@ it.each<Partial<FsdpOptions>>([{}, { gatherCapBytes: 1 }, { moveParamsToCpu: tru
             await model.call(inputs(device, { first: rank, count: 1 }));
           }),
         );
-      await forward(); // makes the shards and learns the order
+      await forward(); // This makes the shards and learns the order.
       most = 0;
       await forward();
       const units = model.instances().flatMap((instance) => instance.units);

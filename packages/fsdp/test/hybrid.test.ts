@@ -1,5 +1,5 @@
-// Hybrid sharding, two shards x two replicas, where the replicas use different parameters: what any
-// rank of any replica uses is reduced over all of them.
+// This is hybrid sharding with two shards x two replicas, where the replicas use different
+// parameters. What any rank of any replica uses is reduced over all of them.
 
 import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { type Module, Sgd } from '@shardweave/nn';
@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { backwardOf, Dot, Dots } from './support/dots.js';
 import { onRanks, type Rank } from './support/ranks.js';
 
-const LENGTH = 200; // both shards hold a part of it
+const LENGTH = 200; // Both shards hold a part of it.
 
 async function hybrid({ device, group, rank }: Rank, options: Partial<FsdpOptions>) {
   const groups = {
@@ -28,7 +28,7 @@ async function hybrid({ device, group, rank }: Rank, options: Partial<FsdpOption
   return { inner, model: wrap(inner, 'root') };
 }
 
-/** The weight of each part, all of whose elements are equal. */
+/** Returns the weight of each part, all of whose elements are equal. */
 async function weights(model: FullyShardedDataParallel): Promise<number[]> {
   return [...(await stateDict(model)).values()].map(({ data }) => {
     const values = new Float32Array(data.slice().buffer);

@@ -1,4 +1,4 @@
-// Arguments and results in containers of all kinds, in full and in mixed precision.
+// Arguments and results come in containers of all kinds, in full and in mixed precision.
 
 import {
   autoWrap,
@@ -17,7 +17,7 @@ class ModelOutput extends Map<string, Tensor> {
   readonly note: string;
   constructor(note: string) {
     super();
-    this.note = note; // the constructor fails if a copy runs it without arguments
+    this.note = note; // The constructor fails if a copy runs it without arguments.
     if (note === undefined) {
       throw new Error('note');
     }
@@ -204,7 +204,7 @@ describe('inputs and outputs in containers', () => {
 });
 
 describe('an auto-wrapped transformer in evaluation', () => {
-  /** Returns its logits as Transformers' models do. */
+  /** This module returns its logits as Transformers' models do. */
   class WithOutput extends Module<[ids: Tensor], ModelOutput> {
     readonly gpt2: Gpt2;
     constructor(device: Device) {

@@ -1,5 +1,5 @@
-// Forward, backward, evaluation, steps and loads in other orders than one after the other: nothing
-// computes with stale values, and nothing is left behind.
+// Forward, backward, evaluation, steps and loads come in other orders than one after the other
+// here. Nothing computes with stale values, and nothing is left behind.
 
 import {
   clipGradNorm,
@@ -65,7 +65,7 @@ describe.each([
   { worldSize: 1, fsdp: { mixedPrecision: true, computeDType: 'bf16' } },
   { worldSize: 2, fsdp: {} },
   { worldSize: 2, fsdp: { reshardAfterForward: false } },
-  { worldSize: 4, fsdp: { reshardAfterForward: false } }, // some ranks hold only padding
+  { worldSize: 4, fsdp: { reshardAfterForward: false } }, // Some ranks hold only padding.
 ])('world size $worldSize, $fsdp', ({ worldSize, fsdp }) => {
   it('an evaluation between backward and step leaves nothing stale behind', async () => {
     const run = (isEvaluating: boolean) =>
@@ -235,7 +235,7 @@ it('refuses summon, noSync, norms and loads inside forward and backward', async 
     await rank.device.scope(async () => {
       const output = (await model.call(inputs(rank.device, rows))) as Tensor;
       const loss = lossOf(output);
-      rank.device.beforeGradientOf(output, attempt); // no gradient yet
+      rank.device.beforeGradientOf(output, attempt); // There is no gradient yet.
       await loss.backward();
     });
     expect(refused).toEqual(Array(12).fill('FSDP_STATE'));

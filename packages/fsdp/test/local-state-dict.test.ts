@@ -1,4 +1,4 @@
-// Saving and loading a rank's own shards.
+// Each rank saves and loads its own shards.
 
 import {
   type FullyShardedDataParallel,

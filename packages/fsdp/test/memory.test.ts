@@ -7,7 +7,7 @@ import { byteSize, type MemoryBytes, mean } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, optimizerGroups, type Rank, shardedGpt2, tokens } from './support/ranks.js';
 
-const ROWS = 2; // on each rank
+const ROWS = 2; // This is the number on each rank.
 const CONFIG = { vocab_size: 50, n_positions: 8, n_embd: 12, n_layer: 3, n_head: 2 };
 
 type Phase = 'idle' | 'afterForward' | 'peak' | 'afterStep';
@@ -90,7 +90,7 @@ async function expectPredicted(options: Options): Promise<void> {
 
 async function measured(rank: Rank, options: Options): Promise<Record<Phase, object>> {
   const { step } = training(rank, options);
-  await step(0); // optimizer state comes with the first step
+  await step(0); // The optimizer's state comes with the first step.
   const { device } = rank;
   device.ledger.resetPeak();
   const idle = device.ledger.live();
@@ -227,24 +227,26 @@ function activations(
   isInPlace: boolean,
 ): { afterForward: number; peak: number } {
   const { vocab_size: V, n_embd: C, n_layer: L, n_head: H, n_positions: T } = config;
-  const n = ROWS * T; // tokens of a rank
-  const norm = 8 * n; // mean and rstd in f32
-  const inputs = 8 * n + 4; // ids, targets, loss
+  const n = ROWS * T; // These are the tokens of a rank.
+  const norm = 8 * n; // A norm keeps mean and rstd in f32.
+  const inputs = 8 * n + 4; // These are ids, targets and loss.
   const places = 4 * T;
-  const attention = e * n * (C + C + 3 * C + C) + 8 * n * H + norm; // block input, ln_1, qkv, attended, stats
-  const block = attention + e * n * (C + C + 4 * C + 4 * C) + norm; // sum ... gelu
+  // Attention keeps the block's input, ln_1, qkv, attended and stats.
+  const attention = e * n * (C + C + 3 * C + C) + 8 * n * H + norm;
+  const block = attention + e * n * (C + C + 4 * C + 4 * C) + norm; // The rest is from sum to gelu.
   const headNorm = e * n * (C + C) + norm;
-  const head = headNorm + 4 * n * V + 4 * n; // logits and log-sum-exp in f32
+  const head = headNorm + 4 * n * V + 4 * n; // These are the logits and the log-sum-exp in f32.
   const afterForward = inputs + places + L * block + head;
 
   const unlessInPlace = (elements: number) => (isInPlace ? 0 : elements);
-  const running = inputs + places + 4; // and the backward's seed
+  const running = inputs + places + 4; // The last 4 bytes are the backward's seed.
   const below = running + (L - 1) * block;
   const backward = [
     // Head: gradients of losses, logits, its input and the table.
     running + L * block + head + 4 * n + 4 * n * V + e * (n * C + unlessInPlace(V * C)),
-    below + block + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)), // c_proj: dy, dx, dWeight, dBias
-    running + e * (n * C + V * C), // token table
+    // This is c_proj: dy, dx, dWeight, dBias.
+    below + block + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)),
+    running + e * (n * C + V * C), // This is the token table.
   ];
   return { afterForward, peak: Math.max(...backward) };
 }
@@ -260,7 +262,7 @@ function checkpointedActivations(
   const norm = 8 * n;
   const inputs = 8 * n + 4;
   const places = 4 * T;
-  const x = e * n * C; // one block's input, output, or a gradient of them
+  const x = e * n * C; // This is one block's input, output, or a gradient of them.
   const attention = e * n * (C + C + 3 * C + C) + 8 * n * H + norm;
   const block = attention + e * n * (C + C + 4 * C + 4 * C) + norm;
   const headNorm = e * n * (C + C) + norm;
@@ -273,9 +275,11 @@ function checkpointedActivations(
   // gradient, which the first addition passes on, and the one-element root of the inner backward.
   const again = running + (L - 1) * x + block + x + 4;
   const backward = [
-    running + L * x + head + 4 * n + 4 * n * V + e * (n * C + unlessInPlace(V * C)), // head
-    again + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)), // c_proj: dy, dx, dWeight, dBias
-    running + e * (n * C + V * C), // token table
+    // This is the head.
+    running + L * x + head + 4 * n + 4 * n * V + e * (n * C + unlessInPlace(V * C)),
+    // This is c_proj: dy, dx, dWeight, dBias.
+    again + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)),
+    running + e * (n * C + V * C), // This is the token table.
   ];
   return { afterForward, peak: Math.max(...backward) };
 }

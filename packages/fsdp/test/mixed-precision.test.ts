@@ -1,4 +1,4 @@
-// f32 masters with computation and gathers in 16 bits.
+// Masters are f32, while computation and gathers are in 16 bits.
 
 import {
   type FsdpOptions,
@@ -12,7 +12,7 @@ import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';
 import { DIM, inputs, layer, lossOf } from './support/scenarios.js';
 
-const BATCH = 6; // divides by 1, 2 and 3
+const BATCH = 6; // 1, 2 and 3 ranks divide it.
 const STEPS = 3;
 
 /** The losses over all rows, and this rank's largest bytes by tag, in a few steps. */

@@ -1,5 +1,5 @@
-// A module that is used several times, is wrapped again, or whose inner outputs are used beside its
-// own.
+// In these tests a module is used several times, is wrapped again, or its inner outputs are used
+// beside its own.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, type Module, Module as NnModule } from '@shardweave/nn';
@@ -17,7 +17,9 @@ import {
   type Wrap,
 } from './support/scenarios.js';
 
-/** A step of several forwards of one module, and one backward of the sum of their losses. */
+/**
+ * Returns a step of several forwards of one module, and one backward of the sum of their losses.
+ */
 function forwards(count: number) {
   return (model: Module, rows: Rows, step: number): Promise<number> =>
     model.device.scope(async () => {
@@ -124,7 +126,7 @@ describe('a module with wrapped ones inside is wrapped again', () => {
   });
 });
 
-/** Returns its own output and that of a wrapped layer inside. */
+/** This module returns its own output and that of a wrapped layer inside. */
 class Branching extends NnModule<[x: Tensor], { outer: Tensor; inner: Tensor }> {
   constructor(device: Device, parts: { readonly inner: Module; readonly outer: Module }) {
     super(device);

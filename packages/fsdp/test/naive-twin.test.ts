@@ -1,6 +1,6 @@
-// Sharded training against its naive twin. The bits are equal where both cut the parameters alike:
-// in one unit, over any number of ranks. With several units, which are cut on their own, they are
-// equal to f32's rounding.
+// Sharded training is compared with its naive twin. The bits are equal where both cut the
+// parameters alike: in one unit, over any number of ranks. With several units, each of which is cut
+// by itself, they are equal up to the rounding of f32.
 
 import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { AdamW, type Module } from '@shardweave/nn';

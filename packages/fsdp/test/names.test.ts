@@ -1,4 +1,4 @@
-// What a wrapped model shows: names, the modules inside, and a line for people.
+// A wrapped model shows names, the modules inside, and a line for people.
 
 import { inspect } from 'node:util';
 import {

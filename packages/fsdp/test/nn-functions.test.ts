@@ -1,4 +1,4 @@
-// Functions of nn that look like those of fsdp. On a sharded module they would see one rank's part,
+// Some functions of nn look like those of fsdp. On a sharded module they would see one rank's part,
 // or a copy that nobody reads, so they refuse it on every rank alike.
 
 import { type FsdpOptions, FullyShardedDataParallel, summonFullParams } from '@shardweave/fsdp';
@@ -31,7 +31,7 @@ function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
       const out = await forward();
       await out.backward({ gradient: device.full(out.shape, 1) });
     });
-  /** Leaves gathered parameters behind, since the root keeps them until the next step. */
+  /** This leaves gathered parameters behind, since the root keeps them until the next step. */
   const evaluate = () =>
     device.noGrad(() =>
       device.scope(async () => {
@@ -75,7 +75,7 @@ describe('values of a sharded module rest in its shards', () => {
     await onRanks(worldSize, async (rank) => {
       const { first, evaluate } = sharded(rank, options);
       await evaluate();
-      expect(first.weight.storage.isFilled).toBe(true); // a read would give the copy
+      expect(first.weight.storage.isFilled).toBe(true); // A read would give the copy.
       await expect(stateDict(first)).rejects.toThrow(NnConfigError);
       const zeros = first.namedParameters().map(([name, { shape, size }]) => {
         return [name, { dtype: 'f32', shape, data: new Uint8Array(size * 4) }] as const;

@@ -1,5 +1,5 @@
-// Gradients that noSync leaves for a later backward: none is lost, and none is rounded to the
-// wire's dtype on the way.
+// noSync leaves gradients for a later backward. None is lost, and none is rounded to the wire's
+// dtype on the way.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import type { Module } from '@shardweave/nn';
@@ -7,7 +7,7 @@ import { describe, expect, it } from 'vitest';
 import { backwardOf, Dot, Dots, firstGradients } from './support/dots.js';
 import { onRanks, type Rank } from './support/ranks.js';
 
-const LENGTH = 200; // more than a block of 128, so that both ranks hold some of it
+const LENGTH = 200; // This is more than a block of 128, so that both ranks hold some of it.
 
 /** A root without parameters of its own around two instances. */
 function pair({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {

@@ -14,11 +14,11 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
 
-// The classes of this host, whose products may be fused.
+// These are the classes of this host, whose products may be fused.
 const CPU = await new Device(await sharedBackend()).numericClass();
 const REFERENCE = await new Device(createReferenceBackend()).numericClass();
 
-/** What a model reports after one call, rank by rank. */
+/** Returns what a model reports after one call, rank by rank. */
 async function saidOn(
   kinds: readonly string[],
   optionsOf: (group: ProcessGroup) => Promise<FsdpOptions>,

@@ -1,5 +1,5 @@
-// Training from a disk: it resumes bit for bit from what is there, a kill or a full disk loses
-// nothing, and nothing unchanged is written.
+// Training from a disk resumes bit for bit from what is there, a kill or a full disk loses nothing,
+// and nothing unchanged is written.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -72,7 +72,7 @@ describe('a store that is opened again', () => {
       return weights;
     };
     await onRanks(2, (rank) => through(rank, 0, 10));
-    await onRanks(2, (rank) => through(rank, 10, 11)); // the store is opened again after each
+    await onRanks(2, (rank) => through(rank, 10, 11)); // The store is opened again after each.
     const weights = await onRanks(2, (rank) => through(rank, 11, 14));
     expect(weights.map((each, rank) => ({ losses: losses[rank], weights: each }))).toEqual(
       expected,
@@ -174,7 +174,8 @@ describe('a process that is killed', () => {
 
     const [actual] = await onRanks(1, async (rank) => {
       const store = await openDiskStore({ directory });
-      expect(store.generation).toBe(numSteps); // it was killed in the middle of the next step
+      // The process was killed in the middle of the next step.
+      expect(store.generation).toBe(numSteps);
       const { model, step } = storedTraining(rank, store, { resume: true });
       const losses = [await step(numSteps), await step(numSteps + 1)];
       const weights = await weightsOf(model);
@@ -206,8 +207,8 @@ describe('a full disk', () => {
         expect(store.generation).toBe(1);
         expect(model.units[0]!.home!.hasUnsaved).toBe(true);
         expect(rank.device.memory().live).toMatchObject({ parameter: 0, optimizer: 0 });
-        await commitOffload(model); // this finishes the step
-        expect(store.generation).toBe(3); // the step's, and its own
+        await commitOffload(model); // This finishes the step.
+        expect(store.generation).toBe(3); // The step and the commit make a generation each.
         expect(model.units[0]!.home!.hasUnsaved).toBe(false);
         losses.push(await step(2), await step(3));
         return { losses, weights: await weightsOf(model) };
@@ -281,7 +282,8 @@ describe('what is read and written', () => {
         units.flatMap(({ home }) => parts.map((part) => `${home!.name}/${part}`)).sort();
       expect(await calls(() => model.initialize())).toEqual(keys('parameter'));
       expect(await calls(() => backward(0))).toEqual(keys('gradient'));
-      expect(await calls(() => backward(1))).toEqual(keys('gradient')); // adds to the stored one
+      // This adds to the stored gradients.
+      expect(await calls(() => backward(1))).toEqual(keys('gradient'));
       expect(await calls(() => gradNorm(model))).toEqual([]);
       const own = model.instances().map(({ name }) => `rank${rank.rank}/instance ${name}/head`);
       const changed = [...keys('parameter', 'expAvg', 'expAvgSq', 'state'), ...own].sort();
@@ -299,7 +301,7 @@ describe('what is read and written', () => {
       const events: string[] = [];
       const store = watched(createHostStore(), (key) => events.push(`read ${key}`));
       const { model, step, backward } = storedTraining(rank, store);
-      await step(0); // this step learns the order
+      await step(0); // This step learns the order.
       for (const instance of model.instances()) {
         instance.module.aroundForward({
           before: () => {

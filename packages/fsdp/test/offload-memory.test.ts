@@ -1,4 +1,4 @@
-// The device's memory while everything rests on the host: nothing between steps, and one flat
+// While everything rests on the host, the device's memory holds nothing between steps, and one flat
 // parameter at a time within one. The formulas of docs/memory-model.md hold exactly.
 
 import { type FsdpOptions, gradNorm, shardLayout } from '@shardweave/fsdp';
@@ -73,7 +73,7 @@ async function stepped(rank: Rank, fsdp: Partial<FsdpOptions>) {
   const { model } = shardedGpt2(rank, { config: CONFIG, fsdp });
   const optimizer = new AdamW(optimizerGroups(model), { lr: 1e-2 });
   await run(rank, model, 0);
-  await optimizer.step(); // the optimizer's state comes with the first step
+  await optimizer.step(); // The optimizer's state comes with the first step.
   optimizer.zeroGrad();
   return { model, optimizer };
 }

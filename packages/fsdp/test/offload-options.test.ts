@@ -1,5 +1,5 @@
-// The options that put shards on the host, and what else a user does with such a model: state
-// dicts, summons, evaluation before training, frozen parts, the loss scaler.
+// These tests cover the options that put shards on the host, and what else a user does with such a
+// model: state dicts, summons, evaluation before training, frozen parts, the loss scaler.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -137,7 +137,7 @@ describe.each([
         await summonFullParams(model, write, { volatile: true });
         expect(bitsOf(await stateDict(model))).toEqual(bitsOf(before));
         await summonFullParams(model, write);
-        results.push(bitsOf(await stateDict(model))); // a mix of both states
+        results.push(bitsOf(await stateDict(model))); // This is a mix of both states.
       }
       expect(results[0]).toEqual(results[1]);
       expect(rank.device.memory().live.gathered).toBe(0);
@@ -330,7 +330,7 @@ describe('trained as on the device', () => {
         }
         expect(new Set(seen.filter((value) => typeof value === 'boolean')).size).toBe(2);
         const weights = bitsOf(await stateDict(model));
-        expect(store?.generation ?? 2).toBe(2); // only steps that were taken count
+        expect(store?.generation ?? 2).toBe(2); // Only steps that were taken count.
         await store?.close();
         return { seen, weights };
       });

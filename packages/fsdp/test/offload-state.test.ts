@@ -1,5 +1,5 @@
-// State dicts of shards that rest on the host: they have the same values as those of resident
-// shards, saved and loaded either way, and leave nothing on the device.
+// State dicts of shards that rest on the host have the same values as those of resident shards.
+// They are saved and loaded either way, and leave nothing on the device.
 
 import {
   type FsdpOptions,

@@ -1,5 +1,5 @@
-// Shards, gradients and optimizer state that rest on the host or on disk: training has the same
-// bits as on the device, whatever else a step does with them.
+// Shards, gradients and optimizer state rest on the host or on disk. Training has the same bits as
+// on the device, whatever else a step does with them.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -37,12 +37,12 @@ interface Training {
   readonly tier: 'device' | 'host' | 'disk' | 'host gradients';
   readonly optimizer?: 'adamw' | 'sgd';
   readonly clip?: number;
-  /** Backwards in a step: each is reduced, or with noSync only the last one. */
+  /** The number of backwards in a step. Each is reduced, or with noSync only the last one. */
   readonly numBackwards?: number;
   readonly isSyncing?: boolean;
 }
 
-const STEPS = 2; // the second step reads what the first one has left
+const STEPS = 2; // The second step reads what the first one has left.
 
 /** The losses, norms and all weights of a short training, as bits. */
 async function train(rank: Rank, training: Training): Promise<object> {

@@ -157,7 +157,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       const { store, reached, open } = gate();
       const saving = saveCheckpoint(model, store);
       const refused = expect(saving).rejects.toThrow(/a step or a load of .* beside it/);
-      await reached; // the save has begun
+      await reached; // The save has begun.
       await optimizer.step();
       open();
       await refused;

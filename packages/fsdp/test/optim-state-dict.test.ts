@@ -1,4 +1,4 @@
-// Optimizer state collected from shards, and cut into the shards of another world size.
+// Optimizer state is collected from shards, and cut into the shards of another world size.
 
 import {
   type FsdpOptions,
@@ -153,7 +153,7 @@ describe.each([
       expect(shard).toEqual(own);
       for (const { tensors } of shard.flats.values()) {
         for (const bytes of tensors.values()) {
-          bytes.fill(255); // `whole` is a copy and stays as it was
+          bytes.fill(255); // `whole` is a copy and stays as it was.
         }
       }
       expect(getShardFromOptimStateDict(model, whole)).toEqual(own);
@@ -167,7 +167,7 @@ describe.each([
     const perRank = await onRanks(worldSize, async (rank) => {
       const model = sharded(rank, { flattenParameters });
       const optimizer = adam(model);
-      await train(model, optimizer, { rank, steps: [0, 1] }); // the load replaces the state
+      await train(model, optimizer, { rank, steps: [0, 1] }); // The load replaces this state.
       await loadFullOptimStateDict(model, optimizer, full);
       const again = await gatherFullOptimStateDict(model, optimizer);
       await train(model, optimizer, { rank, steps: [2, 3] });
@@ -281,7 +281,8 @@ it('tied weights have one entry', async () => {
     }
     return full?.state.size;
   });
-  expect(count).toBe(16); // token and position tables, twelve in the block, two in the last norm
+  // These are the token and position tables, twelve in the block, and two in the last norm.
+  expect(count).toBe(16);
 });
 
 describe('experts', () => {
@@ -318,7 +319,8 @@ describe('experts', () => {
       const { flats } = await localOptimStateDict(model, optimizer);
       await loadFullOptimStateDict(model, optimizer, fulls[0]!);
       const after = await localOptimStateDict(model, optimizer);
-      expect(after.flats.get('flat_param_1')).toEqual(flats.get('flat_param_1')); // stays as it was
+      // It stays as it was.
+      expect(after.flats.get('flat_param_1')).toEqual(flats.get('flat_param_1'));
       expect(after.flats.get('flat_param_0')).not.toEqual(flats.get('flat_param_0'));
     });
   });

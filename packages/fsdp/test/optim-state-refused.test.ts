@@ -1,4 +1,4 @@
-// What loading optimizer state refuses, and the errors of the optimizer itself.
+// These tests check what loading optimizer state refuses, and the errors of the optimizer itself.
 
 import {
   FsdpConfigError,

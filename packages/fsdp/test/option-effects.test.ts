@@ -1,5 +1,5 @@
-// Options that must have an effect: what is kept between forward and backward, who casts inputs,
-// whose optimizer state is collected, and what gradients are divided by.
+// Some options must have an effect. They decide what is kept between forward and backward, who
+// casts inputs, whose optimizer state is collected, and what gradients are divided by.
 
 import {
   defaultPredivide,
@@ -234,7 +234,7 @@ describe('gradientPredivideFactor', () => {
       });
       return perRank[0]!;
     };
-    expect(await first({})).toBe(16_000); // 16 x 16,000 / 4 is below the limit of 65,504
+    expect(await first({})).toBe(16_000); // 16 x 16,000 / 4 is below the limit of 65,504.
     expect(await first({ gradientPredivideFactor: 1 })).toBe(Number.POSITIVE_INFINITY);
   });
 });

@@ -1,5 +1,5 @@
-// The cost of wrapping where there is nothing to share, at world size 1. Kernels and waits are
-// counted; the one time has a bound wide enough for a loaded machine.
+// At world size 1 there is nothing to share, and these tests bound what wrapping costs there.
+// Kernels and waits are counted. The one time has a bound wide enough for a loaded machine.
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { clipGradNorm as clipSharded, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -152,8 +152,8 @@ it('reads nothing back in a step and calls no collective', async () => {
   };
   const marks: number[] = [];
   await step(() => marks.push(numReads));
-  expect(marks.slice(0, 3)).toEqual([0, 0, 0]); // start, forward, backward
-  expect(marks.at(-1)).toBe(1); // the norm
+  expect(marks.slice(0, 3)).toEqual([0, 0, 0]); // These are start, forward and backward.
+  expect(marks.at(-1)).toBe(1); // The norm is read once.
   const { bytesSent, bytesReceived, ...calls } = group.stats();
   expect(bytesSent + bytesReceived).toBe(0);
   expect(Object.values(calls).reduce((sum, count) => sum + count, 0)).toBe(0);
@@ -161,8 +161,8 @@ it('reads nothing back in a step and calls no collective', async () => {
 });
 
 it('takes less than a millisecond of the processor for a unit', async () => {
-  // The time of this process alone in the cheapest of many steps, so that others on the machine
-  // don't count. It was 0.02 to 0.17 ms in six runs beside others, all of it host work.
+  // This measures the time of this process alone in the cheapest of many steps, so that others on
+  // the machine don't count. It was 0.02 to 0.17 ms in six runs beside others, all of it host work.
   const backend = await createCpuBackend({ threads: 1 });
   const runs = [
     await training(backend, PADDED, { isWrapped: false }),
@@ -222,7 +222,7 @@ describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
       expect(await gradient(true)).toEqual(Array(shardLength).fill(1.5));
       const first = group.rank * shardLength;
       const expected = Array.from({ length: shardLength }, (_, i) => (first + i < 256 ? 1.5 : 0));
-      expect(await gradient(false)).toEqual(expected); // the buffer held 1.5 everywhere
+      expect(await gradient(false)).toEqual(expected); // The buffer held 1.5 everywhere.
       model.dispose();
     });
   });

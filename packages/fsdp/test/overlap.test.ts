@@ -113,7 +113,7 @@ function keepOpen(
     const giveUpMs = performance.now() + GIVE_UP_MS;
     for (;;) {
       collective.numQueued = backend.dispatches - atStart;
-      await device.synchronize(); // all queued kernels have run and are in the timeline
+      await device.synchronize(); // All queued kernels have run and are in the timeline.
       if (mayEnd(collective, timeline) || performance.now() > giveUpMs) {
         break;
       }

@@ -1,4 +1,4 @@
-// Sharded training against one process on the same global batches.
+// Sharded training is compared with one process on the same global batches.
 
 import { clipGradNorm, stateDict } from '@shardweave/fsdp';
 import { AdamW, Sgd } from '@shardweave/nn';
@@ -89,7 +89,7 @@ describe.each([1, 2, 3, 4, 5, 6, 7, 8])('world size %i equals one process', (wor
     sharded.losses.forEach((loss, step) => {
       expect(Math.abs(loss / expected.losses[step]! - 1)).toBeLessThan(2e-6);
     });
-    expect(expected.losses.at(-1)).toBeLessThan(expected.losses[0]! - 0.05); // the model did learn
+    expect(expected.losses.at(-1)).toBeLessThan(expected.losses[0]! - 0.05); // The model did learn.
     expect(sharded.live).toEqual(Array(worldSize).fill(0));
   });
 

@@ -1,4 +1,5 @@
-// Several forwards and backwards mixed, evaluation, and the states of instances meanwhile.
+// These tests mix several forwards and backwards, evaluate, and check the states of instances
+// meanwhile.
 
 import {
   type FsdpOptions,
@@ -40,7 +41,7 @@ describe.each([
   {},
   { reshardAfterForward: false },
   { flattenParameters: false, bucketCapMb: 0 },
-  { computeDType: 'f16' }, // parameters are f16 too: pure 16 bits
+  { computeDType: 'f16' }, // Parameters are f16 too, so this is pure 16 bits.
 ] as const)('with %j', (fsdp) => {
   it('three forwards, then their backwards, the first two without reduction', async () => {
     await onRanks(2, async (rank) => {
@@ -81,7 +82,7 @@ describe.each([
         await device.scope(async () => (await mixed.lossAt(step)).backward());
       }
       const apart = await gradients(mixed.model);
-      const tolerance = 'computeDType' in fsdp ? 2e-3 : 1e-6; // for values below 1
+      const tolerance = 'computeDType' in fsdp ? 2e-3 : 1e-6; // The limits are for values below 1.
       summed.forEach((values, unit) => {
         values.forEach((value, i) => {
           expect(Math.abs(value - apart[unit]![i]!)).toBeLessThan(tolerance);
@@ -181,7 +182,8 @@ describe('what an instance hooks onto its output', () => {
       for (let round = 0; round < 2; round++) {
         await device.scope(async () => {
           const loss = await forward();
-          expect(look()).toEqual({ set: 2, run: 0 }); // the root's and the inner instance's
+          // The hooks are the root's and the inner instance's.
+          expect(look()).toEqual({ set: 2, run: 0 });
           await loss.backward({ retainGraph: true });
           expect(look()).toEqual({ set: 0, run: 2 });
           await loss.backward();
@@ -225,7 +227,7 @@ describe('with a checkpoint inside or around', () => {
         await device.noGrad(() =>
           device.scope(async () => void (await model.call(inputs(device, rowsOf(rank))))),
         );
-        expectShards([true, false]); // the root stays gathered for the next forward
+        expectShards([true, false]); // The root stays gathered for the next forward.
         model.train();
         await trainOnce(model, rowsOf(rank));
         expectShards([false, false]);
@@ -253,7 +255,8 @@ describe('states', () => {
         throw new Error('as told');
       }
       const y = (await this.children().get('part')!.call(x)) as Tensor;
-      this.device.beforeGradientOf(y, () => this.note()); // this runs after the instance's own hook
+      // This runs after the instance's own hook.
+      this.device.beforeGradientOf(y, () => this.note());
       return tanh(y);
     }
   }
@@ -383,7 +386,7 @@ describe('states', () => {
           device.scope(async () => {
             watching.isFailing = where === 'forward';
             const loss = lossOf(await model.call(inputs(device, rowsOf(rank))));
-            watching.isFailing = true; // fails in the second run
+            watching.isFailing = true; // The second run fails.
             await loss.backward();
           }),
         ).rejects.toThrow('as told');

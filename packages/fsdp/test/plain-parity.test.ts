@@ -27,7 +27,10 @@ const SCALE = 1024;
 const CLIP = 0.3;
 const STEPS = 2;
 const HYPER = { lr: 0.1, momentum: 0.9 };
-/** f32 rounding; and for f16, 2^-11 of steps of 0.03 from gradients over few rows on each rank. */
+/**
+ * The limit for f32 is rounding. For f16 it is 2^-11 of steps of 0.03, from gradients over few rows
+ * on each rank.
+ */
 const TOLERANCE = { f32: 1e-6, f16: 2e-4 };
 
 type Wrap = (module: Module) => Module;

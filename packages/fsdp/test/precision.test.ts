@@ -1,5 +1,5 @@
-// The dtypes of inputs, parameters, results, buffers and reductions under each combination of
-// options, and training with 16-bit masters.
+// These tests check the dtypes of inputs, parameters, results, buffers and reductions under each
+// combination of options, and training with 16-bit masters.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import {
@@ -227,7 +227,7 @@ describe('pure 16-bit training', () => {
       expect([...local.values()].map((entry) => entry.dtype)).toEqual([dtype]);
       return losses;
     });
-    const tolerance = dtype === 'f16' ? 2e-3 : 2e-2; // a few roundings of the weights
+    const tolerance = dtype === 'f16' ? 2e-3 : 2e-2; // The limit is a few roundings of the weights.
     plain!.forEach((loss, step) => {
       const mean = (sharded[0]![step]! + sharded[1]![step]!) / 2;
       expect(Math.abs(mean - loss) / loss, `step ${step}`).toBeLessThan(tolerance);

@@ -1,5 +1,6 @@
-// What is gathered when: units used several times, frozen ones, nested and sibling trees, a
-// changing program. These tests check counts and orders; overlap.test.ts checks times.
+// These tests check what is gathered when: units used several times, frozen ones, nested and
+// sibling trees, a changing program. They check counts and orders, and overlap.test.ts checks
+// times.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -185,7 +186,8 @@ describe('a module inside noGrad, and a checkpointed one', () => {
         await trainOnce(model, rowsOf(rank), step);
         const seen = log.take();
         expect(seen.slice(0, 4)).toEqual(['teacher', 's0', 's1', 's2']);
-        // In backward each is gathered for its second run, and again for that run's own backward.
+        // In backward each layer is gathered for its second run, and again for that run's own
+        // backward.
         expect(seen.slice(4).filter((tag) => tag === 'teacher')).toEqual([]);
         expect(new Set(seen.slice(4))).toEqual(new Set(['s2', 's1', 's0']));
         model.zeroGrad();

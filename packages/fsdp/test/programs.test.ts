@@ -1,5 +1,5 @@
-// Programs that people write: adversarial training, adapters on a frozen base, an encoder under two
-// heads, forwards without a backward. Each must give the same result as without sharding.
+// These are programs that people write: adversarial training, adapters on a frozen base, an encoder
+// under two heads, forwards without a backward. Each must give the same result as without sharding.
 
 import {
   clipGradNorm,
@@ -37,7 +37,7 @@ import {
   weightsOf,
 } from './support/scenarios.js';
 
-const BATCH = 18; // divides over 1, 2 or 3 ranks with three micro-batches each
+const BATCH = 18; // It divides over 1, 2 or 3 ranks with three micro-batches each.
 type Weights = ReadonlyMap<string, Float32Array>;
 
 /** Trains on this rank's rows, and returns the weights of its models. */
@@ -104,7 +104,8 @@ describe('a generator against a discriminator, two models and two optimizers', (
       optimizers[1]!.zeroGrad();
       await device.scope(async () => {
         const made = (await generator.call(inputs(device, rows, step))) as Tensor;
-        await lossOf(await judge(made)).backward(); // leaves gradients in the discriminator too
+        // This leaves gradients in the discriminator too.
+        await lossOf(await judge(made)).backward();
       });
       await optimizers[0]!.step();
       optimizers[0]!.zeroGrad();
@@ -386,7 +387,7 @@ it('generations of different lengths are told by name on every rank', async () =
     await generate();
     const rest = async () => {
       if (rank === 0) {
-        await generate(); // this rank generates once more than the other
+        await generate(); // Rank 0 generates once more than the others.
       }
       await trainOnce(model, { first: rank, count: 1 });
     };

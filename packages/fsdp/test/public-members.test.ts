@@ -1,5 +1,5 @@
-// The public members of a wrapper: those that only the tree, the units and the states call are not
-// among them.
+// The public members of a wrapper don't include those that only the tree, the units and the states
+// call.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';

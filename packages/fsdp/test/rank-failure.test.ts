@@ -1,4 +1,4 @@
-// A rank that throws: the others learn its number and the cause at once, not by a time-out (ten
+// When a rank throws, the others learn its number and the cause at once, not by a time-out (ten
 // minutes here). Ranks that all fail alike go on.
 
 import { CollectiveAbortedError } from '@shardweave/collectives';
@@ -24,7 +24,7 @@ const IN_TIME = { timeout: 8000 };
 
 const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
 
-/** Passes its input on, and fails on demand. */
+/** This module passes its input on, and fails on demand. */
 class Fragile extends Module<[x: Tensor], Tensor> {
   fails: (() => string | undefined) | undefined;
 

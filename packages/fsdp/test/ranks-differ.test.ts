@@ -1,4 +1,4 @@
-// Ranks that use different parameters in a step: an error on every rank names them, or with
+// If ranks use different parameters in a step, an error on every rank names them, or with
 // findUnusedParameters the others count as zeros.
 
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -357,7 +357,7 @@ describe('with findUnusedParameters', () => {
           }
           return weightsOf(model);
         };
-        const expected = await run(plain, [0, 1]); // a mean over two ranks is half of the sum
+        const expected = await run(plain, [0, 1]); // A mean over two ranks is half of the sum.
         for (const [name, values] of await run(sharded, [rank])) {
           values.forEach((value, i) => {
             expect(value, name).toBeCloseTo(expected.get(name)![i]!, 6);

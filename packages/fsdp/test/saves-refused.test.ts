@@ -1,4 +1,5 @@
-// What a sharded save or load refuses, and what happens where only one rank fails.
+// These tests check what a sharded save or load refuses, and what happens where only one rank
+// fails.
 
 import type { PieceStore } from '@shardweave/checkpoint';
 import {
@@ -90,7 +91,7 @@ describe('refuses, on every rank and without loading anything', () => {
   });
 
   it('a save or a load inside a forward or a summon', async () => {
-    /** Its forward runs any function that it is given. */
+    /** The forward of this module runs any function that it is given. */
     class Calling extends Module<[x: Tensor], Tensor> {
       during: () => Promise<unknown> = async () => undefined;
       async forward(x: Tensor): Promise<Tensor> {

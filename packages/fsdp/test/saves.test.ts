@@ -1,4 +1,4 @@
-// Saves of which every rank writes and reads its own part: from any world size to any other, and
+// Every rank writes and reads its own part of these saves: from any world size to any other, and
 // never whole on one rank.
 
 import { openSave, PIECE_BYTES } from '@shardweave/checkpoint';
@@ -24,7 +24,8 @@ describe.each(WORLD_SIZES)('a save of %i ranks', (worldSize) => {
     const { files, whole } = await saved(worldSize);
     for (const other of WORLD_SIZES) {
       const [loaded] = await onRanks(other, async (rank) => {
-        const device = new Device(rank.device.backend, { seed: 100 }); // other initial values
+        // The initial values are other ones.
+        const device = new Device(rank.device.backend, { seed: 100 });
         const model = net({ ...rank, device });
         const optimizer = adam(model);
         const extra = await loadCheckpoint(model, files, { optimizer });
@@ -243,7 +244,7 @@ it('what ranks hold for themselves comes back to each', async () => {
   });
   expect(values[0]).not.toEqual(values[1]);
   await onRanks(2, async (rank) => {
-    const model = await make(rank, 60); // with fewer ranks, each still gets its own expert
+    const model = await make(rank, 60); // With fewer ranks, each still gets its own expert.
     await loadCheckpoint(model, files);
     expect((await stateDict(model)).get('1.weight')!.data).toEqual(values[rank.rank]);
   });

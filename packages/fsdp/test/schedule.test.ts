@@ -1,4 +1,5 @@
-// What the scheduler does when the order of units changes, a unit runs twice, or a step fails.
+// These tests check what the scheduler does when the order of units changes, a unit runs twice, or
+// a step fails.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';

@@ -1,6 +1,6 @@
-// Several owners of one flat parameter: optimizers, scalers and modules that each treat a part of
-// it as their own. They are compared with the bare module, where each parameter has a gradient of
-// its own.
+// A flat parameter may have several owners: optimizers, scalers and modules that each treat a part
+// of it as their own. They are compared with the bare module, where each parameter has a gradient
+// of its own.
 
 import {
   commitOffload,
@@ -235,7 +235,8 @@ describe.each([1, 2])('world size %i', (worldSize) => {
 
   it('a parameter frozen after wrapping and thawed later counts its own steps', async () => {
     await expectAsBare(async ({ model, layers, backward }) => {
-      const frozen = layers.flatMap((each) => each.parameters().slice(1)); // on both ranks
+      // With two ranks, each holds one of these biases.
+      const frozen = layers.flatMap((each) => each.parameters().slice(1));
       const optimizer = new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0 });
       for (const tensor of frozen) {
         tensor.requiresGrad = false;
@@ -255,7 +256,8 @@ describe.each([1, 2])('world size %i', (worldSize) => {
 
   it('a parameter frozen and thawed in turn keeps its own count', async () => {
     await expectAsBare(async ({ model, layers, backward }) => {
-      const frozen = layers.flatMap((each) => each.parameters().slice(1)); // on both ranks
+      // With two ranks, each holds one of these biases.
+      const frozen = layers.flatMap((each) => each.parameters().slice(1));
       const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
       for (let step = 0; step < 5; step++) {
         for (const tensor of frozen) {
@@ -344,9 +346,10 @@ describe('over a store', () => {
       expect(store.generation).toBe(generation);
       isFailing = false;
       await commitOffload(model);
-      expect(store.generation).toBe(generation + 2); // the step's, and its own
+      // The step and the commit make a generation each.
+      expect(store.generation).toBe(generation + 2);
       expect(bitsOf(await stateDict(model))).toEqual(expected);
-      await optimizer.step(); // repeats a step that is finished
+      await optimizer.step(); // This repeats a step that is finished.
       expect(bitsOf(await stateDict(model))).toEqual(expected);
     });
   });

@@ -1,4 +1,5 @@
-// Where parameters and their shards lie: the arithmetic, and the bytes of a model's shards by it.
+// These tests check where parameters and their shards lie: the arithmetic, and the bytes of a
+// model's shards by it.
 
 import { FullyShardedDataParallel, localStateDict, pieceOf, shardLayout } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';
@@ -75,7 +76,7 @@ describe('shardLayout', () => {
     const layout = shardLayout([1, 129, 128, 7], 3);
     expect(layout.offsets).toEqual([0, 128, 384, 512]);
     expect(layout.elementCount).toBe(640);
-    expect(layout.shardLength).toBe(256); // ceil(640 / 3) = 214, aligned up
+    expect(layout.shardLength).toBe(256); // This is ceil(640 / 3) = 214, aligned up.
     expect(FLAT_ALIGN_ELEMENTS * 2).toBe(256);
   });
 

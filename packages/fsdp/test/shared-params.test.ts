@@ -1,4 +1,5 @@
-// Parameters that several instances use: siblings, an instance inside another, and one around it.
+// Several instances use the same parameters: siblings, an instance inside another, and one around
+// it.
 
 import {
   clipGradNorm,
@@ -22,7 +23,7 @@ import {
   type Wrap,
 } from './support/scenarios.js';
 
-/** Multiplies by another layer's weight, and adds a bias of its own if it has one. */
+/** This module multiplies by another layer's weight, and adds a bias of its own if it has one. */
 class TiedTo extends Module<[x: Tensor], Tensor> {
   readonly weight: Tensor;
   readonly bias: Tensor | undefined;
@@ -36,7 +37,7 @@ class TiedTo extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Uses a layer's weight before and after that layer. */
+/** This module uses a layer's weight before and after that layer. */
 class Around extends Module<[x: Tensor], Tensor> {
   readonly inner: Module;
   readonly weight: Tensor;
@@ -54,7 +55,7 @@ class Around extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Gets another layer's weight after it was wrapped. */
+/** This module gets another layer's weight after it was wrapped. */
 class Late extends Module<[x: Tensor], Tensor> {
   readonly bias = this.parameter('bias', this.device.full([DIM], 0.1));
   weight: Tensor | undefined;

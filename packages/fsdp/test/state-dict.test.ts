@@ -1,4 +1,4 @@
-// Saving and loading the parameters of a sharded module.
+// These tests save and load the parameters of a sharded module.
 
 import {
   FullyShardedDataParallel,
@@ -144,7 +144,7 @@ describe('lazy tensors', () => {
       const { lazy, log } = lazyState(bare);
       const [first, second] = [...lazy.keys()] as [string, string];
       lazy.set(first, { ...lazy.get(first)!, shape: [1] });
-      lazy.set(second, { ...lazy.get(second)!, dtype: 'f64' as 'f32' }); // as a file may have
+      lazy.set(second, { ...lazy.get(second)!, dtype: 'f64' as 'f32' }); // A file may be like this.
       const error = await loadStateDict(model, lazy).catch((reason: unknown) => reason);
       expect(error).toBeInstanceOf(StateDictError);
       expect((error as StateDictError).mismatched).toEqual([first, second]);
@@ -298,7 +298,7 @@ describe('when', () => {
       await forwardBackward(rank.device, model, 0, { batch: 2, first: rank.rank, count: 1 });
       expect([model.isRoot, inner.isRoot]).toEqual([true, false]);
       expect(String(inner)).toContain('reshards after forward');
-      expect(await stateDict(model)).toEqual(bare); // no step was made
+      expect(await stateDict(model)).toEqual(bare); // No step was made.
       expect(await stateDict(inner)).toEqual(part);
       expect(model.isRoot).toBe(true);
     });
@@ -328,7 +328,7 @@ describe('when', () => {
           }),
         ),
       );
-      expect(inForward[0]).toEqual(after); // these are copies, which the load has not changed
+      expect(inForward[0]).toEqual(after); // These are copies, which the load has not changed.
       expect(await localStateDict(model)).not.toEqual(after);
     });
   });

@@ -1,4 +1,4 @@
-// Full parameters for the duration of a callback.
+// Parameters are whole for the duration of a callback.
 
 import {
   type FsdpOptions,
@@ -42,7 +42,7 @@ describe('summonFullParams', () => {
       const [, { data }] = [...(await stateDict(model))][0]!;
       const values = new Float32Array(data.slice().buffer);
       expect(values[0]).toBe(1);
-      expect(new Set(values)).toEqual(new Set([1])); // wte lies in rank 0's half of the root
+      expect(new Set(values)).toEqual(new Set([1])); // wte lies in rank 0's half of the root.
       const last = [...(await stateDict(model)).values()].at(-1)!;
       expect(new Set(new Float32Array(last.data.slice().buffer))).toEqual(new Set([2]));
     });

@@ -9,11 +9,11 @@ import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
 import { inputs, lossOf, weightsOf } from './support/scenarios.js';
 
-const IN = 6; // the width of the scenarios' inputs()
-const HIDDEN = 23; // with the biases 3 blocks of 128 elements, over up to 8 ranks
+const IN = 6; // This is the width of the scenarios' inputs().
+const HIDDEN = 23; // With the biases these are 3 blocks of 128 elements, over up to 8 ranks.
 const STEPS = 4;
 
-/** Uses another module's weight transposed. */
+/** This module uses another module's weight transposed. */
 class Transposed extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, weight: Tensor) {
     super(device);
@@ -24,7 +24,7 @@ class Transposed extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Maps up and down again with one weight. */
+/** This module maps up and down again with one weight. */
 class Pair extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, up: Linear) {
     super(device);
@@ -65,7 +65,7 @@ function build(device: Device, wrap: Wrap): Module {
     new Tied(device, {
       inner: wrap(new Pair(device, up()), 'inner'),
       outer: new Pair(device, shared),
-      head: new Pair(device, shared), // one weight, four uses, in the root
+      head: new Pair(device, shared), // One weight is used four times in the root.
     }),
     'root',
   );

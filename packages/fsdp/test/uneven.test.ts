@@ -1,5 +1,6 @@
-// Units whose elements the world size does not divide, and parameters with fewer elements than
-// ranks. All values are small whole numbers, so that forward and the sums of gradients are exact.
+// The world size does not divide the elements of these units, and some parameters have fewer
+// elements than there are ranks. All values are small whole numbers, so that forward and the sums
+// of gradients are exact.
 
 import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { Linear, Sgd } from '@shardweave/nn';
@@ -8,7 +9,7 @@ import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
 
 const IN = 3;
-const ROWS = 2; // on each rank
+const ROWS = 2; // This is the number on each rank.
 const LR = 0.25;
 
 interface Case {
@@ -30,7 +31,7 @@ describe('uneven shards', () => {
     'W $worldSize, $outFeatures x 3, flatten $flattenParameters: forward and an SGD update',
     async (one) => {
       const expected = reference(one);
-      const isExact = Number.isInteger(Math.log2(one.worldSize)); // otherwise 1 / W is rounded
+      const isExact = Number.isInteger(Math.log2(one.worldSize)); // Otherwise 1 / W is rounded.
       await onRanks(one.worldSize, async (rank) => {
         const { output, weight, bias } = await trained(rank, one);
         expect(output).toEqual(expected.outputs[rank.rank]);

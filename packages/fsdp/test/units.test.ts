@@ -1,5 +1,6 @@
-// How parameters become flat ones, and which rank's values they have: flattenParameters, rank 0's
-// initial values, replicas of shards, and instances of another process group.
+// These tests check how parameters become flat ones, and which rank's values they have:
+// flattenParameters, rank 0's initial values, replicas of shards, and instances of another process
+// group.
 
 import { clipGradNorm, FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { type Module, Sgd } from '@shardweave/nn';

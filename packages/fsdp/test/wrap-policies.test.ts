@@ -1,5 +1,5 @@
-// Which modules policies choose, which configs win, and that models wrapped by them train as plain
-// ones do.
+// These tests check which modules policies choose, which configs win, and that models wrapped by
+// them train as plain ones do.
 
 import {
   autoWrap,
@@ -32,11 +32,11 @@ import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
 import { forwardBackward, onRanks, type Rank, singleRun, TINY } from './support/ranks.js';
 import { DIM, expectEqualTraining, layer, Stack } from './support/scenarios.js';
 
-// How an instance's text describes what becomes of its parameters after forward.
+// An instance's text describes by these words what becomes of its parameters after forward.
 const RESHARDING = 'reshards after forward';
 const KEEPING = 'keeps parameters until backward';
 
-const LAYER = DIM * DIM + DIM; // elements of one layer
+const LAYER = DIM * DIM + DIM; // These are the elements of one layer.
 
 /** The paths of all instances in a module, by the names of the bare module; the root is ''. */
 function wrappedPaths(module: Module): string[] {
@@ -145,7 +145,7 @@ describe('autoWrap with the default policy', () => {
 
   it('counts what wrapped children have left over, and says what no wrapper holds', async () => {
     await alone(({ device }, wrap) => {
-      const wide = new Linear(device, { inFeatures: 10, outFeatures: 20 }); // 220
+      const wide = new Linear(device, { inFeatures: 10, outFeatures: 20 }); // It has 220 elements.
       const model = new Stack(device, [wide, layer(device), layer(device)]);
       const policy = defaultAutoWrapPolicy({ minNumParams: 100 });
       const result = autoWrap(model, policy, wrap);
@@ -160,7 +160,7 @@ describe('autoWrap with the default policy', () => {
       const options = { minNumParams: 2 * LAYER + 1, skipParamsCheckForRoot: true };
       const policy = defaultAutoWrapPolicy(options);
       const small = autoWrap(layer(device), policy, wrap);
-      expect(wrappedPaths(small.module)).toEqual([]); // its children aren't visited
+      expect(wrappedPaths(small.module)).toEqual([]); // Its children aren't visited.
       const wide = new Linear(device, { inFeatures: 20, outFeatures: 20 });
       const inner = new Stack(device, [wide, layer(device)]);
       const model = new Stack(device, [inner, layer(device)]);

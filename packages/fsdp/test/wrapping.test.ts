@@ -1,5 +1,5 @@
-// What can be wrapped and how: inner instances without a root, containers, modules with nothing to
-// shard, more ranks than blocks of elements, and what is refused.
+// These tests check what can be wrapped and how: inner instances without a root, containers,
+// modules with nothing to share, more ranks than blocks of elements, and what is refused.
 
 import { FsdpConfigError, FullyShardedDataParallel, gradNorm, stateDict } from '@shardweave/fsdp';
 import { AdamW, type Linear, Module, packParameters, Sequential } from '@shardweave/nn';

@@ -1,5 +1,5 @@
-// Writes to parameters while they are gathered, outside summonFullParams: they are taken over into
-// the shards, or the next use is an error. None is lost.
+// Parameters may be written to while they are gathered, outside summonFullParams. The writes are
+// taken over into the shards, or the next use is an error. None is lost.
 
 import {
   type FsdpOptions,
@@ -138,7 +138,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       );
       expect(error).toBeInstanceOf(FsdpStateError);
       expect((error as Error).message).toMatch(/'inner' .*bf16 copy .*summonFullParams/);
-      expect(await weightsOf(model)).toEqual(before); // the model goes on
+      expect(await weightsOf(model)).toEqual(before); // The model goes on.
       await evaluate(model);
     });
   });

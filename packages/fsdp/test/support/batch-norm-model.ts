@@ -1,4 +1,4 @@
-// A model whose buffers change, bare and sharded, for tests that save and load state dicts.
+// The buffers of this model change. Tests that save and load state dicts use it, bare and sharded.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, Linear, type Module } from '@shardweave/nn';

@@ -1,5 +1,5 @@
-// The axes along which FSDP's features combine, one small model that has all of them, and the
-// comparison of a cell's run with one process.
+// These are the axes along which FSDP's features combine, one small model that has all of them, and
+// the comparison of a cell's run with one process.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, Linear, Module, Sgd } from '@shardweave/nn';
@@ -26,17 +26,17 @@ export const AXES = {
 export type Cell = { readonly [K in keyof typeof AXES]: (typeof AXES)[K][number] };
 
 const STEPS = 2;
-const BATCH = 12; // divides over 1, 2 or 3 ranks and two micro-batches
+const BATCH = 12; // It divides over 1, 2 or 3 ranks and two micro-batches.
 /** The width of the scenarios' inputs(). */
 const IN = 6;
 
 /**
- * For f32 the rounding of sums in another order; for f16 a few roundings of 2^-11 of values below
- * 2.
+ * The limit for f32 is the rounding of sums in another order. For f16 it is a few roundings of
+ * 2^-11 of values below 2.
  */
 const TOLERANCE = { f32: 2e-6, f16: 4e-3, 'f16, reduced in f32': 4e-3 } as const;
 
-/** Uses another module's weight transposed, with a bias of its own. */
+/** This module uses another module's weight transposed, with a bias of its own. */
 class Tied extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, weight: Tensor, outFeatures: number) {
     super(device);
@@ -89,7 +89,7 @@ type Wrap = (module: Module<[x: Tensor], Tensor>, name: string) => Module<[x: Te
 
 /** Builds a cell's model. In the plain run `wrap` returns modules as they are. */
 function build(device: Device, cell: Cell, wrap: Wrap): Module {
-  const dim = cell.shape === 'even' ? 8 : 7; // 8 x 16 is a whole block of 128 elements
+  const dim = cell.shape === 'even' ? 8 : 7; // 8 x 16 elements are a whole block of 128.
   const { checkpointing, nesting } = cell;
   const isInner = nesting !== 'root';
   const inner: Wrap = (module, name) => (isInner ? wrap(module, name) : module);

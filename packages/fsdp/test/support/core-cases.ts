@@ -1,5 +1,5 @@
-// The core of what fsdp promises, as programs for one of two ranks over any group and device: ranks
-// in one process, processes over sockets, WebGPU. It depends on no test runner.
+// The core of what fsdp promises stands here as programs for one of two ranks over any group and
+// device: ranks in one process, processes over sockets, WebGPU. It depends on no test runner.
 
 import assert from 'node:assert/strict';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -44,7 +44,7 @@ export interface CoreCase {
 /** The rows of a global batch. */
 const BATCH = 12;
 
-/** For f32: sums in another order, rounded over a few steps. */
+/** The limit for f32: sums are added in another order and rounded over a few steps. */
 const TOLERANCE = 2e-6;
 
 type Wrap = (module: Module) => Module;
@@ -116,7 +116,7 @@ function adam(model: Module): AdamW {
   return new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0.1 });
 }
 
-/** A dict as text that shows every bit. */
+/** Returns a dict as text that shows every bit. */
 function textOf(entries: ReadonlyMap<string, StateEntry>): Record<string, string> {
   return Object.fromEntries(
     [...entries].map(([name, { dtype, shape, data }]) => [
@@ -142,7 +142,7 @@ function assertClose(
   }
 }
 
-/** The bare module's dict in f32, as text. */
+/** Returns the bare module's dict in f32, as text. */
 async function bareText(device: Device, hasBuffers: boolean): Promise<Record<string, string>> {
   const bare = net(device, (module) => module, { hasBuffers });
   const entries: StateDict = new Map();
@@ -243,7 +243,7 @@ async function summonShowsAndKeeps(rank: Rank): Promise<void> {
 }
 
 async function noSyncAddsUp(rank: Rank): Promise<void> {
-  const LENGTH = 256; // both ranks hold some of it
+  const LENGTH = 256; // Both ranks hold some of it.
   for (const options of [{}, { mixedPrecision: true, computeDType: 'bf16' }] as const) {
     const wrap = wrapOf(rank, options);
     const inner = new Dots(
@@ -258,7 +258,7 @@ async function noSyncAddsUp(rank: Rank): Promise<void> {
       }
     });
     assert.deepEqual(await firstGradients(model), [undefined, undefined]);
-    inner.chosen = [1]; // the last backward doesn't reach the first part
+    inner.chosen = [1]; // The last backward doesn't reach the first part.
     await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
     assert.deepEqual(await firstGradients(model), [258, 258 + 4]);
     model.zeroGrad();

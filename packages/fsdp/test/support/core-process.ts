@@ -1,5 +1,6 @@
-// One of two ranks that run the core as processes over sockets: `node core-process.mjs DIRECTORY
-// RANK PORT`. Rank 0 takes port 0 and prints the one it got. Bundled and started by core.test.ts.
+// This is one of two ranks that run the core as processes over sockets: `node core-process.mjs
+// DIRECTORY RANK PORT`. Rank 0 takes port 0 and prints the one it got. core.test.ts bundles and
+// starts it.
 
 import { join } from 'node:path';
 import { connectWs } from '@shardweave/collectives/ws';

@@ -1,5 +1,5 @@
-// Modules whose gradients are known exactly: the gradient of a weight is the input that it is
-// multiplied by.
+// The gradients of these modules are known exactly: the gradient of a weight is the input that it
+// is multiplied by.
 
 import { type FullyShardedDataParallel, isFsdp } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';

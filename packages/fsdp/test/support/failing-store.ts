@@ -1,4 +1,4 @@
-// A store in host memory that fails on demand, as a full or broken disk does.
+// This store in host memory fails on demand, as a full or broken disk does.
 
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 

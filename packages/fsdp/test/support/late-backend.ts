@@ -1,6 +1,6 @@
-// A device that runs behind its host: everything queued waits its turn, and kernels of one kind
-// take longer. Code that reads host state too early, or reuses a buffer too early, gives wrong
-// results on it.
+// This device runs behind its host: everything queued waits its turn, and kernels of one kind take
+// longer. Code that reads host state too early, or reuses a buffer too early, gives wrong results
+// on it.
 
 import type { Backend, BackendBuffer, KernelCalls, KernelName } from '@shardweave/tensor-core';
 
@@ -17,10 +17,11 @@ export interface LateBackendOptions {
   /** Called at each write with the number of kernels that wait or run before it. */
   readonly onWrite?: (numWaiting: number) => void;
   /**
-   * Breaks the device, to show that a test would notice: writes overtake what waits. Default false.
+   * Breaks the device, to show that a test would notice: writes overtake what waits. The default is
+   * false.
    */
   readonly isWritingAtOnce?: boolean;
-  /** How many written bytes may wait when whenWritable resolves. Default: any. */
+  /** How many written bytes may wait when whenWritable resolves. By default any number may. */
   readonly fewBytes?: number;
   /** Called at each write with the written bytes that wait, including its own. */
   readonly onWaitingBytes?: (waitingBytes: number) => void;

@@ -1,6 +1,6 @@
-// What sharded training computes, in the plainest way: all parameters are gathered, the bare module
-// runs, all gradients are reduced, and each rank steps its shard. There are no hooks, units,
-// prefetch or buckets. The fast implementation must give the same.
+// This computes what sharded training does, in the plainest way: all parameters are gathered, the
+// bare module runs, all gradients are reduced, and each rank steps its shard. There are no hooks,
+// units, prefetch or buckets. The fast implementation must give the same.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type ShardLayout, shardLayout } from '@shardweave/fsdp';

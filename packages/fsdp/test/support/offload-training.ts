@@ -1,4 +1,4 @@
-// A short training from a store, for tests that end and resume it, also in a process of its own.
+// Tests end and resume this short training from a store, also in a process of its own.
 
 import { createHash } from 'node:crypto';
 import type { FsdpOptions, FullyShardedDataParallel, StateDict } from '@shardweave/fsdp';
@@ -9,9 +9,9 @@ import { forwardBackward, optimizerGroups, type Rank, shardedGpt2 } from './rank
 export interface StoredTraining {
   readonly model: FullyShardedDataParallel;
   readonly optimizer: AdamW;
-  /** Forward and backward. */
+  /** Runs forward and backward. */
   backward(step: number): Promise<number>;
-  /** Forward, backward, and the optimizer's step. */
+  /** Runs forward, backward, and the optimizer's step. */
   step(step: number): Promise<number>;
   dispose(): void;
 }

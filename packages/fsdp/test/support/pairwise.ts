@@ -1,5 +1,5 @@
-// Rows of an experiment that together have every pair of values of every two axes: far fewer than
-// the whole product. The choice is greedy and seeded.
+// These rows of an experiment together have every pair of values of every two axes, with far fewer
+// rows than the whole product. The choice is greedy and seeded.
 
 export type Axes = { readonly [axis: string]: readonly unknown[] };
 export type RowOf<A extends Axes> = { readonly [K in keyof A]: A[K][number] };

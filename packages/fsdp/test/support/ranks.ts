@@ -1,4 +1,4 @@
-// The sharded GPT-2 of the tests, and the unsharded run that specifies its results.
+// Tests use this sharded GPT-2, and the unsharded run that specifies its results.
 
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
@@ -34,9 +34,9 @@ export function shardedGpt2(
   options: {
     readonly config?: Partial<Gpt2Config>;
     readonly fsdp?: Partial<FsdpOptions>;
-    /** Whether each block is checkpointed inside its sharding. Default false. */
+    /** Whether each block is checkpointed inside its sharding. The default is false. */
     readonly isCheckpointing?: boolean;
-    /** Default false. */
+    /** Whether initial values are drawn only when the model is sharded. The default is false. */
     readonly deferInit?: boolean;
   } = {},
 ): { model: FullyShardedDataParallel; gpt2: Gpt2 } {

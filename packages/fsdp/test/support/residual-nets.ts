@@ -1,5 +1,5 @@
-// Residual networks with batch norms, trained in replicas (the specification) or sharded. Each rank
-// has its own rows, and two forwards in a step.
+// Residual networks with batch norms are trained in replicas (the specification) or sharded. Each
+// rank has its own rows, and two forwards in a step.
 
 import { autoWrapBn, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, checkpoint, type Module, Sgd, SyncBatchNorm } from '@shardweave/nn';
@@ -15,16 +15,19 @@ const STEPS = 2;
 export interface NetOptions {
   readonly norm: 'batch' | 'sync';
   readonly numForwards: number;
-  /** Rows of each rank in each forward. Default 4. */
+  /** The rows of each rank in each forward. The default is 4. */
   readonly rows?: number;
 }
 
 export interface ShardedNetOptions extends NetOptions {
   readonly fsdp?: Partial<FsdpOptions>;
   readonly isWrappingBn?: boolean;
-  /** Where each block is checkpointed: inside its wrapper, or around it. Default: nowhere. */
+  /** Where each block is checkpointed: inside its wrapper, or around it. By default it is not. */
   readonly checkpoint?: 'inside' | 'outside';
-  /** Whether each rank keeps a whole copy, by hybrid sharding over groups of one. Default false. */
+  /**
+   * Whether each rank keeps a whole copy, by hybrid sharding over groups of one. The default is
+   * false.
+   */
   readonly isReplicating?: boolean;
   /** Called with the model before training, and after each backward. */
   readonly inspect?: (model: FullyShardedDataParallel, when: 'made' | 'stepped') => void;

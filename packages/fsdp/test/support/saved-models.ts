@@ -1,4 +1,4 @@
-// A model that is worth saving in parts, and readers that count, for the tests of saves.
+// The tests of saves share a model that is worth saving in parts, and readers that count.
 
 import { openSave, type PieceReader, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import {

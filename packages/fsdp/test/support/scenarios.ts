@@ -1,4 +1,4 @@
-// Runs the same training once on a plain module and once with parts of it wrapped over several
+// This runs the same training once on a plain module and once with parts of it wrapped over several
 // ranks, and compares losses and weights.
 
 import { toF32Array } from '@shardweave/dtypes';
@@ -16,7 +16,7 @@ import { expect } from 'vitest';
 import { onRanks } from './ranks.js';
 
 export const DIM = 6;
-const BATCH = 12; // divides by 1, 2, 3 and 4
+const BATCH = 12; // 1, 2, 3 and 4 ranks divide it.
 
 /** Wraps a module; in the plain run it returns the module itself. */
 export type Wrap = <M extends Module>(module: M, options?: Partial<FsdpOptions>) => Module;
@@ -28,11 +28,11 @@ export interface Rows {
 
 export interface Scenario {
   readonly build: (device: Device, wrap: Wrap) => Module;
-  /** Runs one step's forwards and backwards, and returns the loss. Default: trainOnce. */
+  /** Runs one step's forwards and backwards, and returns the loss. The default is trainOnce. */
   readonly run?: (model: Module, rows: Rows, step: number) => Promise<number>;
   readonly steps?: number;
   readonly fsdp?: Partial<FsdpOptions>;
-  /** Parameters that the optimizer gets. Default: all. */
+  /** The parameters that the optimizer gets. By default it gets all. */
   readonly optimized?: (model: Module) => readonly Tensor[];
 }
 
