@@ -1,4 +1,4 @@
-// Several backwards in one step, of which each is reduced or only the last one.
+// A step has several backwards, of which each is reduced or only the last one.
 
 import { checkpoint, Linear, Module } from '@shardweave/nn';
 import { add, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
@@ -36,7 +36,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
         expect(await pulled(model)).toEqual(rank.rank === 0 ? { a: 1, b: 2 } : { a: 12, b: 24 });
         await pull(model, 100 * rank.rank);
         expect(await pulled(model)).toEqual({ a: 56.5, b: 113 });
-        await pull(model, rank.rank); // the local sum was cleared, so it isn't reduced twice
+        await pull(model, rank.rank); // The local sum was cleared, so it isn't reduced twice.
         expect(await pulled(model)).toEqual({ a: 57, b: 114 });
       });
     });
@@ -50,7 +50,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
         await pull(model, 1 + rank.rank);
         await pull(model, 1 + rank.rank);
         expect(rank.group.stats()).toMatchObject({ allReduces, allGathers });
-        expect(model.activeParams).toEqual([]); // nothing is recorded either
+        expect(model.activeParams).toEqual([]); // Nothing is recorded either.
         expect((await pulled(model)).a).toBe(2 + 2 * rank.rank);
         model.enableAllreduce();
         await pull(model, 1 + rank.rank);
@@ -114,7 +114,7 @@ describe.each([{ retainAllreduceBuffers: false }, { retainAllreduceBuffers: true
             await add(first, await model.call(10)).backward();
           });
           expect(await pulled(model)).toEqual({ a: 11.5, b: 23 });
-          expect(rank.group.stats().allReduces - before).toBe(2); // one for each bucket
+          expect(rank.group.stats().allReduces - before).toBe(2); // There is one for each bucket.
         }
       });
     });

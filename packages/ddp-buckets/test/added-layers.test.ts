@@ -1,4 +1,4 @@
-// Layers that are added after wrapping: all ranks get rank 0's values, as for the other layers.
+// If layers are added after wrapping, all ranks get rank 0's values, as for the other layers.
 
 import { DdpStructureError } from '@shardweave/ddp-buckets';
 import { BatchNorm1d, Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
@@ -62,7 +62,7 @@ it.each([
       await step(model, rank);
       await optimizer.step();
     }
-    // One broadcast for its parameters, and one for the order of the buckets.
+    // There is one broadcast for its parameters, and one for the order of the buckets.
     expect(rank.group.stats().broadcasts - before).toBe(2);
     return { called, trained: await valuesOf(net) };
   });

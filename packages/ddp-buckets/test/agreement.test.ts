@@ -1,4 +1,4 @@
-// What ranks must have in common: the parameters at the start, their values, and which of them are
+// Ranks must have in common the parameters at the start, their values, and which of them are
 // trained.
 
 import { DdpStructureError } from '@shardweave/ddp-buckets';
@@ -44,10 +44,10 @@ describe('initialize', () => {
       }
       expect([...(await counting.count.toArray())]).toEqual([10, 10]);
       const { broadcasts } = rank.group.stats();
-      expect(broadcasts).toBe(2); // one for f32 and one for f16
+      expect(broadcasts).toBe(2); // There is one for f32 and one for f16.
       await model.initialize();
       await model.call(1);
-      expect(rank.group.stats().broadcasts).toBe(broadcasts); // there are no more
+      expect(rank.group.stats().broadcasts).toBe(broadcasts); // There are no more.
     });
   });
 
@@ -113,7 +113,8 @@ it('what ranks have frozen differently ends nothing, with fewer buckets on one',
 
 it('the broadcast of a large model sends each byte once, in pieces', async () => {
   const backend = await createCpuBackend({ threads: 1 });
-  const large = 4.5e6; // elements; two of them are more than one piece of 32 MiB
+  // This counts elements. Two such parameters are more than one piece of 32 MiB.
+  const large = 4.5e6;
   await onRanks(
     2,
     async (rank) => {
@@ -123,7 +124,8 @@ it('the broadcast of a large model sends each byte once, in pieces', async () =>
       const { broadcasts, bytesSent } = rank.group.stats();
       expect(broadcasts).toBe(2);
       const parameterBytes = rank.rank === 0 ? 4 * (2 * large + 10) : 0;
-      expect(bytesSent - parameterBytes).toBeLessThan(100); // the agreement's own messages
+      // These are the agreement's own messages.
+      expect(bytesSent - parameterBytes).toBeLessThan(100);
       expect((await bag.get('b').toArray()).every((value) => value === 1)).toBe(true);
       bag.dispose();
     },
@@ -166,7 +168,7 @@ describe('the trainable set', () => {
     const errors = await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3, b: 5, c: 5 });
       if (rank.rank === 1) {
-        bag.get('b').requiresGrad = false; // a and c are two of three
+        bag.get('b').requiresGrad = false; // a and c are two of the three parameters.
       }
       const model = wrap(bag, rank);
       const error = await pull(model, 1).catch((failure: unknown) => failure as Error);
@@ -188,7 +190,7 @@ describe('the trainable set', () => {
       await pull(model, 1);
       const counts = () => model.communicators.map((group) => group.stats().allReduces);
       const before = counts();
-      bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // buckets of equal sizes
+      bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // The buckets have equal sizes.
       // The comparison waits for its turn on the first stream, and nothing is before it on the
       // second.
       let release = () => {};
@@ -215,7 +217,7 @@ describe('the trainable set', () => {
       const bag = new Bag(rank.device, { a: 3, b: 5, c: 5 });
       const model = wrap(bag, rank);
       await pull(model, 1);
-      bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // equally many elements are left
+      bag.get(rank.rank === 0 ? 'b' : 'c').requiresGrad = false; // Equally many elements are left.
       return pull(model, 1).catch((failure: unknown) => failure as Error);
     });
     for (const error of errors) {
@@ -253,7 +255,7 @@ describe('values', () => {
       expect(await stateDict(model)).toEqual(await stateDict(bare));
       loadStateDict(bare, await stateDict(model));
       model.zeroGrad();
-      await pull(model, 1 + rank.rank); // the buckets are as they were
+      await pull(model, 1 + rank.rank); // The buckets are as they were.
       expect(await pulled(model)).toEqual({ 'bag.a': 1.5, 'bag.b': 3 });
     });
   });

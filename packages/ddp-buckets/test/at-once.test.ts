@@ -1,5 +1,5 @@
-// Calls made without waiting for the one before: they take turns on their group in the order in
-// which they were made, however long each takes on a rank.
+// Calls may be made without waiting for the one before. They take turns on their group in the order
+// in which they were made, however long each takes on a rank.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type CommunicationHook, Reducer } from '@shardweave/ddp-buckets';

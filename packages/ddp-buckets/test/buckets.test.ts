@@ -1,4 +1,4 @@
-// Which parameters share a bucket, in which order, and when that changes.
+// These tests check which parameters share a bucket, in which order, and when that changes.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -80,7 +80,7 @@ describe('sizes in bytes', () => {
   });
 
   it('by default are 1 MiB and 40 MB', async () => {
-    const MIB = 2 ** 18; // elements
+    const MIB = 2 ** 18; // This counts f32 elements.
     const spec = { a: MIB, b: 1e7 - MIB, c: MIB, d: MIB - 1, e: 1 };
     await onRanks(1, async (rank) => {
       const model = wrap(new Bag(rank.device, spec), rank);
@@ -114,7 +114,7 @@ describe("a bucket past the device's binding limit splits", () => {
     expect(learned).toEqual([
       ['d', 'c'],
       ['b', 'a'],
-    ]); // each takes 228 elements, gaps included
+    ]); // Each takes 228 elements, gaps included.
     expect(gradients).toEqual({ a: 1, b: 2, c: 3, d: 4 });
     const delayed = await bucketsOf(ABCD, { delayAllreduce: true }, { maxViewBytes: 1024 });
     expect(delayed.learned).toEqual([
@@ -144,7 +144,7 @@ describe("a bucket past the device's binding limit splits", () => {
   });
 
   it('counting the gaps between small parameters', async () => {
-    const small = { a: 10, b: 10, c: 10 }; // each begins at a multiple of 128
+    const small = { a: 10, b: 10, c: 10 }; // Each begins at a multiple of 128.
     const { learned } = await bucketsOf(small, { messageSize: 1000 }, { maxViewBytes: 1024 });
     expect(learned).toEqual([['c', 'b'], ['a']]);
   });
@@ -154,7 +154,7 @@ describe("a bucket past the device's binding limit splits", () => {
     const body = async (rank: Rank) => {
       const bag = new Bag(rank.device, { a: 10, b: 1000, c: 10 });
       const model = wrap(bag, rank, { messageSize: 1e6, findUnusedParameters: true });
-      await pull(model, 1 + rank.rank, ['a', 'c']); // b is larger than this backend's largest view
+      await pull(model, 1 + rank.rank, ['a', 'c']); // b is larger than this backend's largest view.
       expect(model.buckets).toEqual([['c', 'a'], ['b']]);
       expect(await pulled(model)).toEqual({ a: 1.5, b: undefined, c: 4.5 });
     };
@@ -220,7 +220,7 @@ describe('the order', () => {
       const learned = [['b'], ['d'], ['a'], ['c']];
       expect(model.buckets).toEqual(learned);
       expect(model.isLearned).toBe(true);
-      await pull(model, 1, ['a', 'b', 'c', 'd']); // another order changes nothing now
+      await pull(model, 1, ['a', 'b', 'c', 'd']); // Another order changes nothing now.
       expect(model.buckets).toEqual(learned);
     });
   });

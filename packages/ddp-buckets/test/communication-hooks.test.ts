@@ -1,4 +1,4 @@
-// How buckets are added up over ranks: exactly, rounded, or as low-rank factors.
+// Buckets are added up over ranks exactly, rounded, or as low-rank factors.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import {
@@ -64,12 +64,12 @@ async function reduced(
   const perRank = await onRanks(worldSize, async (rank) => {
     const hook = makeHook();
     const model = wrap(layers(rank), rank, hook === undefined ? {} : { communicationHook: hook });
-    await backward(model, rank, 0); // learns the buckets
+    await backward(model, rank, 0); // This step learns the buckets.
     model.zeroGrad();
     const before = rank.group.stats().bytesSent;
     const gradients: number[][] = [];
     for (let step = 0; step < steps; step++) {
-      await backward(model, rank, 1); // the same gradient in every step
+      await backward(model, rank, 1); // The gradient is the same in every step.
       gradients.push(await flatGradients(model));
       model.zeroGrad();
     }
@@ -173,7 +173,7 @@ it('the default hook sends exact values over a group that compresses by default'
   await Promise.all(
     groups.map(async (group, rank) => {
       const model = wrap(new Bag(new Device(backend), { a: 3 }), { group });
-      await pull(model, 1.0009765625 + rank); // the factor needs eleven bits of mantissa
+      await pull(model, 1.0009765625 + rank); // The factor needs eleven bits of mantissa.
       expect(await pulled(model)).toEqual({ a: 1.5009765625 });
       await group.close();
     }),
@@ -258,7 +258,7 @@ describe('powerSgdHook', () => {
 
   it('sends two factors for each matrix', async () => {
     const { bytesSent } = await reduced(() => powerSgdHook({ matrixApproximationRank: 2 }));
-    const factors = 2 * (DIM + DIM) * 2; // matrices, sides, rank
+    const factors = 2 * (DIM + DIM) * 2; // This counts matrices, their two sides, and the rank.
     const vectors = 2 * DIM;
     expect(bytesSent).toBe((factors + vectors) * 4);
   });
@@ -309,7 +309,7 @@ describe('a step that overflows', () => {
         const communicationHook: CommunicationHook = {
           ...hook,
           reduce: (bucket) => {
-            // One rank has such a gradient, as after a loss that was scaled too far.
+            // One rank has such a gradient, as if its loss was scaled too far.
             if (isBad && rank.rank === 1) {
               new Float32Array(bucket.bytes.buffer).fill(bad);
             }
@@ -353,7 +353,7 @@ async function trainedLoss(makeHook: () => CommunicationHook): Promise<number> {
 
 it('bf16, int8 and PowerSGD train a GPT nearly as exact gradients do', async () => {
   const exact = await trainedLoss(() => allReduceHook);
-  expect(exact).toBeLessThan(2.9); // it began at 3.6
+  expect(exact).toBeLessThan(2.9); // The loss began at 3.6.
   for (const makeHook of [
     () => compressionHook({ wire: 'bf16' }),
     () => compressionHook({ wire: 'int8' }),

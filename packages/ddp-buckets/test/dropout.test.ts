@@ -1,4 +1,4 @@
-// Dropout over ranks: which elements each rank drops, with and without beginStep.
+// These tests check which elements each rank drops, with and without beginStep.
 
 import { Checkpoint, Dropout, Linear, Module, Sequential } from '@shardweave/nn';
 import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
@@ -57,7 +57,7 @@ it('ranks drop different elements where nobody begins steps, and other ones in e
 
 it('and where steps are begun, those of their rows in the global batch, bit for bit', async () => {
   const masks = await masksOf(async ({ rank, device }, model) => {
-    await maskOf(model, ROWS); // this draws from the rank's stream
+    await maskOf(model, ROWS); // This draws from the rank's stream.
     device.random.begin({ step: 5, rowOffset: rank * ROWS });
     return maskOf(model, ROWS);
   });

@@ -308,7 +308,7 @@ describe('a backward that fails in noSync', () => {
       const { inner, model, step } = fragile(rank);
       await step();
       model.zeroGrad();
-      inner.fails = 'backward between two gradients'; // b has its gradient, and a has none
+      inner.fails = 'backward between two gradients'; // b has its gradient, and a has none.
       await expect(model.noSync(step)).rejects.toThrow('broken');
       inner.fails = undefined;
       model.zeroGrad();
@@ -335,7 +335,7 @@ describe('a backward that fails in noSync', () => {
       const { inner, model, step } = fragile(rank);
       await model.noSync(step);
       if (rank.rank === 1) {
-        inner.fails = 'backward before any gradient'; // the other rank hears nothing of it
+        inner.fails = 'backward before any gradient'; // The other rank hears nothing of it.
         await expect(model.noSync(step)).rejects.toThrow('broken');
         inner.fails = undefined;
       }

@@ -1,5 +1,5 @@
-// The state of optimizers and loss scalers after ranks had unequal numbers of steps: an epoch later
-// the ranks' weights are still the same, bit for bit.
+// After ranks had unequal numbers of steps, they go on with the state of their optimizers and loss
+// scalers. An epoch later the ranks' weights are still the same, bit for bit.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import {
@@ -203,6 +203,6 @@ it('join wants all optimizers, and says which parameters are in none', async () 
     for (const parameter of inner.parameters().slice(1)) {
       parameter.requiresGrad = false;
     }
-    await model.join(async () => undefined, { optimizers }); // frozen parameters need no state
+    await model.join(async () => undefined, { optimizers }); // Frozen parameters need no state.
   });
 });

@@ -1,4 +1,4 @@
-// Ranks with unequal numbers of steps.
+// Ranks have unequal numbers of steps here.
 
 import { Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
@@ -43,7 +43,7 @@ async function joined(
     await model.join(
       async () => {
         for (let step = 0; step < numSteps[rank.rank]!; step++) {
-          await pull(model, rank.rank + 1, ['b', 'a']); // a's gradient comes first
+          await pull(model, rank.rank + 1, ['b', 'a']); // The gradient of a comes first.
           gradients.push((await pulled(bag)).a);
           await optimizer.step();
           optimizer.zeroGrad();

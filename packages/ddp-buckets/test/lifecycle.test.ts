@@ -1,4 +1,4 @@
-// Failures, disposal and several wrappers: whatever is left afterwards still works.
+// After failures and disposal, and beside other wrappers, whatever is left still works.
 
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { Module, Sequential } from '@shardweave/nn';
@@ -6,7 +6,7 @@ import { add, type Device, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
-/** Passes its input on; its backward throws when it is told to. */
+/** This module passes its input on, and its backward throws when it is told to. */
 class Trap extends Module<[x: Tensor], Tensor> {
   isSet = false;
 
@@ -42,8 +42,8 @@ class Trapped extends Module<[factor: number], Tensor> {
 }
 
 describe.each([
-  { messageSize: 1 }, // the first bucket is on its way
-  { messageSize: 1000 }, // the only one is half full
+  { messageSize: 1 }, // The first bucket is on its way.
+  { messageSize: 1000 }, // The only bucket is half full.
   { messageSize: 1, retainAllreduceBuffers: true },
 ])('a backward that fails, %o', (options) => {
   it('on all ranks leaves nothing on the device, and the next one is whole', async () => {
@@ -92,7 +92,7 @@ it('two wrappers on one group take turns, named apart in traces', async () => {
       expect(await pulled(model)).toEqual({ a: 1.5 });
     }
     expect(tags).toEqual(['generator bucket 0', 'critic bucket 0']);
-    expect(rank.device.trace!.events).toEqual([]); // ranges only with prof
+    expect(rank.device.trace!.events).toEqual([]); // Ranges are traced only with prof.
   });
 });
 
@@ -109,6 +109,6 @@ it('a wrapped module works inside others, and in evaluation', async () => {
     const total = await device.noGrad(() => inner.call(1));
     expect(total.node).toBeUndefined();
     expect(rank.group.stats().allGathers).toBe(allGathers);
-    expect(inner.activeParams).toEqual([]); // there is nothing to reduce yet
+    expect(inner.activeParams).toEqual([]); // There is nothing to reduce yet.
   });
 });

@@ -1,4 +1,5 @@
-// Device and host memory of a step: no buffer is made after the third step, and none is left.
+// A step's buffers on the device and on the host are bounded: none is made after the third step,
+// and none is left.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Linear, Sgd } from '@shardweave/nn';
@@ -126,7 +127,8 @@ it('during backward is that of unfinished buckets, at its end all gradients and 
   await onRanks(2, async (rank) => {
     const names = Array.from({ length: 8 }, (_, i) => `p${i}`);
     const spec = Object.fromEntries(names.map((name) => [name, 1024]));
-    const model = wrap(new Bag(rank.device, spec), rank, { messageSize: 1500 }); // two each
+    // A bucket has two of them.
+    const model = wrap(new Bag(rank.device, spec), rank, { messageSize: 1500 });
     const live: number[] = [];
     for (const parameter of model.parameters()) {
       rank.device.onGradientFinal(parameter, () => {
@@ -137,7 +139,7 @@ it('during backward is that of unfinished buckets, at its end all gradients and 
       rank.device.ledger.resetPeak();
       live.length = 0;
       await pull(model, 1);
-      expect(live).toEqual([8192, 0, 8192, 0, 8192, 0, 8192, 0]); // a full bucket has left
+      expect(live).toEqual([8192, 0, 8192, 0, 8192, 0, 8192, 0]); // A full bucket has left.
       expect(rank.device.memory().peak.gradient).toBe(10 * 4096);
       model.zeroGrad();
     }
@@ -168,7 +170,7 @@ it('has each gradient of a linear layer once: it is written into its bucket', as
       await rank.group.barrier();
       copied.length = 0;
       await rank.group.barrier();
-      await step(); // the first one's gradients are kept beside it
+      await step(); // The first one's gradients are kept beside it.
       expect([...(await linear.weight.grad!.toArray())]).toEqual(Array(20).fill(6));
     },
     { backend },

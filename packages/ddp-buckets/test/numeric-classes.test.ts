@@ -1,4 +1,4 @@
-// Ranks of several numeric classes: the program is told, and all of them have one norm.
+// When ranks have several numeric classes, the program is told, and all of them have one norm.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { clipGradNorm, DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
@@ -8,7 +8,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
 
-// The classes of this host, whose products may be fused.
+// These are the classes of this host, whose products may be fused.
 const CPU = await new Device(await sharedBackend()).numericClass();
 const REFERENCE = await new Device(createReferenceBackend()).numericClass();
 

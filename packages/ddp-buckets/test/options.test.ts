@@ -1,4 +1,4 @@
-// What is refused before anything is sent, with errors that say what to do.
+// These options are refused before anything is sent, with errors that say what to do.
 
 import {
   DdpConfigError,

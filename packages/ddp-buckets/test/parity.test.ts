@@ -1,4 +1,4 @@
-// Data-parallel training compared with one process, with sharded training and with its own
+// Data-parallel training is compared with one process, with sharded training and with its own
 // specification, on the same global batches.
 
 import { type DdpOptions, naiveAllReduce } from '@shardweave/ddp-buckets';
@@ -20,7 +20,7 @@ import {
 } from './support/ranks.js';
 
 const STEPS = 20;
-const BATCH = 12; // divides by every world size below
+const BATCH = 12; // Every world size below divides it.
 
 interface Run {
   readonly losses: number[];
@@ -179,7 +179,7 @@ describe.each([1, 2, 3, 4])('world size %i', (worldSize) => {
     losses.forEach((loss, step) => {
       expect(Math.abs(loss - expected.losses[step]!), `step ${step}`).toBeLessThan(2e-6);
     });
-    expect(losses.at(-1)).toBeLessThan(losses[0]! - 0.05); // the model did learn
+    expect(losses.at(-1)).toBeLessThan(losses[0]! - 0.05); // The model did learn.
   });
 });
 

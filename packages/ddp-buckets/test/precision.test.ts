@@ -1,4 +1,4 @@
-// Dtypes and divisions: what is rounded where, compared with sums in f64.
+// These tests check what is rounded where, for dtypes and divisions, compared with sums in f64.
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { f16ToF32, f32ToF16 } from '@shardweave/dtypes';
@@ -32,7 +32,7 @@ async function reducedF16(values: readonly number[], options: Partial<DdpOptions
 
 describe('divisions', () => {
   it('come after the sum by default: small gradients do not vanish', async () => {
-    const tiny = 2 ** -24; // the smallest f16
+    const tiny = 2 ** -24; // This is the smallest f16.
     expect(await reducedF16([tiny, tiny], {})).toBe(tiny);
     expect(await reducedF16([tiny, tiny], { gradientPredivideFactor: 4 })).toBe(0);
   });
@@ -128,7 +128,7 @@ describe('masters in f32 beside a model in f16, ranks seeded differently', () =>
     const perRank = await onRanks(2, async (rank) => {
       const { device } = rank;
       const model = wrap(new Mlp(device, 'f16', 100 * rank.rank), rank);
-      await model.initialize(); // all get rank 0's values before masters are made of them
+      await model.initialize(); // All get rank 0's values before masters are made of them.
       const masters = model.parameters().map((parameter) =>
         device.scope(() => {
           const master = cast(parameter, 'f32').keep();
@@ -207,7 +207,7 @@ describe('local sums over unequal batches, averaged, times W', () => {
     };
     const whole = await gradients(4);
     expectTimes(whole[2]!, 4, await reference(0, 10));
-    const pairs = await gradients(2); // two groups of two ranks in a world of four
+    const pairs = await gradients(2); // These are two groups of two ranks in a world of four.
     expectTimes(pairs[0]!, 2, await reference(0, 4));
     expectTimes(pairs[3]!, 2, await reference(4, 6));
   });

@@ -1,4 +1,4 @@
-// Programs as people write them, on several ranks and on one process with all their rows. What a
+// Programs as people write them run on several ranks and on one process with all their rows. What a
 // rank computes with, when it reduces and what is trained changes from step to step.
 
 import type { DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';

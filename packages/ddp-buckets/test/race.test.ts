@@ -1,5 +1,5 @@
-// apex's test for races: two parameters of 4096 x 4096 in a bucket each, three groups, and a
-// trigger. The gradients of each iteration are exactly the mean over ranks. In apex a bucket was
+// This is apex's test for races: two parameters of 4096 x 4096 in a bucket each, three groups, and
+// a trigger. The gradients of each iteration are exactly the mean over ranks. In apex a bucket was
 // once sent before it was flattened.
 
 import { Module } from '@shardweave/nn';

@@ -1,4 +1,4 @@
-// Ranks that don't do the same: they have other options, another wrapper, are a batch ahead, or
+// These ranks don't do the same: they have other options, another wrapper, are a batch ahead, or
 // have a layer that the others lack. All of them throw an error that says what differs.
 
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -176,7 +176,7 @@ describe('a collective of the same size', () => {
       for (let batch = 0; batch < 5; batch++) {
         await rank.device.scope(async () => {
           const loss = await model.call(1);
-          const isLeftOut = rank.rank === 1 && batch === 1; // its loss is NaN, say
+          const isLeftOut = rank.rank === 1 && batch === 1; // Its loss may be NaN, for example.
           if (!isLeftOut) {
             await loss.backward();
           }

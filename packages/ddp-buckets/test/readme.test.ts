@@ -1,4 +1,4 @@
-// The README's first example, run as it stands.
+// The README's first example is run as it stands.
 
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';

@@ -1,4 +1,4 @@
-// Gradients averaged on request.
+// Gradients are averaged on request.
 
 import { DdpConfigError, DdpStructureError, Reducer } from '@shardweave/ddp-buckets';
 import { Sgd } from '@shardweave/nn';
@@ -24,7 +24,8 @@ describe('of a module', () => {
       const before = rank.group.stats().allReduces;
       await reducer.reduce();
       expect(await pulled(bag)).toEqual({ a: 3, b: 6, c: 9, d: 12 });
-      expect(rank.group.stats().allReduces - before).toBe(1 + 3); // who has which, and f32, f16, bf16
+      // One is for who has which, and three for f32, f16 and bf16.
+      expect(rank.group.stats().allReduces - before).toBe(1 + 3);
       expect(rank.device.memory().live.staging).toBe(0);
     });
   });

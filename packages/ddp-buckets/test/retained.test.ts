@@ -22,7 +22,8 @@ describe('gradients', () => {
         expect(bag.get('a').grad!.storage).toBe(full!.storage);
         expect(bag.get('b').grad!.storage).toBe(full!.storage);
         expect([half!.dtype, half!.size]).toEqual(['f16', 128]);
-        expect([full!.dtype, full!.size]).toEqual(['f32', 384]); // b and a, with their padding
+        // These are b and a, with their padding.
+        expect([full!.dtype, full!.size]).toEqual(['f32', 384]);
         const values = [...(await full!.toArray())];
         expect(values).toEqual([
           ...Array(130).fill(6),
@@ -46,13 +47,13 @@ describe('gradients', () => {
           model.zeroGrad();
         }
         await pull(model, 2 + 2 * rank.rank);
-        const times = step === 2 ? 2 : 1; // the last step adds to the one before
+        const times = step === 2 ? 2 : 1; // The last step adds to the one before.
         expect(await pulled(model)).toEqual({ a: 3 * times, b: 6 * times, c: 9 * times });
         for (const name of ['a', 'b', 'c']) {
           expect(bag.get(name).grad!.dtype).toBe(bag.get(name).dtype);
         }
         if (times === 2) {
-          continue; // the gradients still view the buffers of the step before
+          continue; // The gradients still view the buffers of the step before.
         }
         const number = model.buckets.findIndex((paths) => paths.includes('b'));
         expect(model.allreduceBuffers[number]!.storage).toBe(bag.get('b').grad!.storage);

@@ -1,6 +1,6 @@
-// Several owners of the parameters in one bucket: optimizers and modules that each step and zero a
-// part. A bucket is only the gradients' way to the other ranks, so each parameter has a gradient of
-// its own afterwards.
+// The parameters in one bucket have several owners: optimizers and modules that each step and zero
+// a part. A bucket is only the gradients' way to the other ranks, so each parameter has a gradient
+// of its own afterwards.
 
 import { AdamW, type Module, type Optimizer, Sgd } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';

@@ -1,4 +1,4 @@
-// Several process groups that take the buckets in turn.
+// Several process groups take the buckets in turn.
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
@@ -19,7 +19,7 @@ describe('numAllreduceStreams', () => {
       expect(await pulled(model)).toEqual(ANSWER);
       expect(model.communicators).toHaveLength(3);
       expect(counts(model.communicators)).toEqual([2, 2, 1]);
-      expect(rank.group.stats().allReduces).toBe(0); // the reducer uses only its own groups
+      expect(rank.group.stats().allReduces).toBe(0); // The reducer uses only its own groups.
     });
   });
 

@@ -1,5 +1,5 @@
-// Batch norms under DDP: statistics over all ranks' rows compared with one process in f64, and
-// buffers.
+// The statistics of batch norms under DDP, over all ranks' rows, are compared with one process in
+// f64. Further tests check buffers.
 
 import { BatchNorm1d, Module, SyncBatchNorm } from '@shardweave/nn';
 import {
@@ -74,8 +74,8 @@ interface Outcome {
 }
 
 /**
- * The same by plain loops in f64: gradients of the sum of squares over all rows, and running
- * statistics.
+ * Computes the same by plain loops in f64: gradients of the sum of squares over all rows, and
+ * running statistics.
  */
 function reference(first: number, count: number): Outcome {
   const x = rowsOf(first, count);
@@ -286,7 +286,7 @@ describe('buffers of batch norms that each rank has for itself', () => {
   it('follow rank 0 before each forward with broadcastBuffers, and are its own without', async () => {
     const [first, second] = await stepped({ broadcastBuffers: true });
     expect(second!.seen).toEqual(first!.seen);
-    expect(new Set(first!.seen.map(String)).size).toBe(3); // rank 0's own step is among them
+    expect(new Set(first!.seen.map(String)).size).toBe(3); // Rank 0's own step is among them.
     const [alone, other] = await stepped({});
     expect(alone!.seen[0]).toEqual(other!.seen[0]);
     expect(alone!.seen[2]).not.toEqual(other!.seen[2]);

@@ -1,4 +1,4 @@
-// Parameters that a backward does not reach, that come late, or that only some ranks use.
+// A backward does not reach these parameters, or they come late, or only some ranks use them.
 
 import { DdpUnusedParameterError } from '@shardweave/ddp-buckets';
 import { Module } from '@shardweave/nn';
@@ -8,7 +8,7 @@ import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const ABC = { a: 3, b: 5, c: 200 };
 
-/** Multiplies by its parameter, 2, or passes its input on. */
+/** This module multiplies by its parameter, 2, or passes its input on. */
 class Passage extends Module<[x: Tensor, isUsing: boolean], Tensor> {
   constructor(device: Device) {
     super(device);
@@ -116,7 +116,8 @@ describe('findUnusedParameters', () => {
           await (await model.call(x, rank.rank === 0)).backward();
         });
       }
-      expect(await pulled(model)).toEqual({ p: 3 }); // 3 and 0 on the ranks, twice
+      // Each of the two backwards adds the mean of 3 and 0.
+      expect(await pulled(model)).toEqual({ p: 3 });
       expect(await x.grad!.item()).toBe(rank.rank === 0 ? 4 : 2);
     });
   });
@@ -158,7 +159,7 @@ describe('staticGraph', () => {
       const tags: string[] = [];
       rank.group.onTrace = ({ tag }) => void tags.push(tag ?? '');
       const model = wrap(new Bag(rank.device, ABC), rank, options);
-      const used = rank.rank === 0 ? ['a'] : ['a', 'b']; // the same in every step
+      const used = rank.rank === 0 ? ['a'] : ['a', 'b']; // It is the same in every step.
       await pull(model, 1, used);
       expect(model.buckets).toEqual([['a'], ['b']]);
       tags.length = 0;

@@ -1,4 +1,4 @@
-// Batch normalization against float64 values of PyTorch (tooling/reference), and under
+// Batch normalization is compared with float64 values of PyTorch (tooling/reference), also under
 // checkpointing.
 
 import { readFileSync } from 'node:fs';

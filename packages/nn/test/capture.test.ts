@@ -144,8 +144,9 @@ it('holds two blocks on the host at most', async () => {
   await save(store, await captureCheckpoint(model, { optimizer }));
   expect(written).toBe(3 * 4 * (5 * 1024 + 1024 + 1024 * 1024 + 1024));
   expect(most).toBeGreaterThan(4 * MIB);
-  expect(most).toBeLessThanOrEqual(8 * MIB + 2 * 4096); // part of a page is left for the next
-  await loadCheckpoint(model, store, { optimizer }); // checks that the save has what was read
+  // A part of a page is left for the next piece.
+  expect(most).toBeLessThanOrEqual(8 * MIB + 2 * 4096);
+  await loadCheckpoint(model, store, { optimizer }); // This checks that the save has what was read.
   await count.backend.dispose();
 });
 
@@ -220,7 +221,7 @@ it('what changes by other means is refused, before it is read or in the save', a
   const captured = await captureCheckpoint(model);
   const { storage } = model.parameters()[0]!;
   expect(() => storage.write(new Uint8Array(4))).toThrow(StateError);
-  storage.markWritten(); // as after a kernel that wrote to it
+  storage.markWritten(); // A kernel that wrote to it would do this.
   await expect(save(piecesIn(createHostStore()), captured)).rejects.toThrow(NnConfigError);
 });
 
@@ -229,7 +230,7 @@ it('buffers are those of the capture', async () => {
   const source = norm(makeDevice());
   const captured = await captureCheckpoint(source);
   const [, average] = source.namedBuffers().find(([name]) => name === 'running_mean')!;
-  average.storage.write(new Uint8Array(Float32Array.of(7, 8).buffer)); // as a forward does
+  average.storage.write(new Uint8Array(Float32Array.of(7, 8).buffer)); // A forward does this.
   const store = piecesIn(createHostStore());
   await save(store, captured);
   const loaded = norm(makeDevice());

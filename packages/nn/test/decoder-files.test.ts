@@ -1,5 +1,5 @@
-// A decoder's files: the config.json of each family field by field, and weights in one file and in
-// several.
+// A decoder's files are the config.json of each family, tested field by field, and weights in one
+// file and in several.
 
 import {
   type ByteSource,

@@ -1,6 +1,6 @@
-// Each family of decoders against PyTorch (tooling/reference/decoders.py): logits, every gradient,
-// and the losses of twenty steps. The cases have grouped heads, odd numbers of heads, and tied and
-// untied heads.
+// Each family of decoders is compared with PyTorch (tooling/reference/decoders.py): logits, every
+// gradient, and the losses of twenty steps. The cases have grouped heads, odd numbers of heads, and
+// tied and untied heads.
 
 import { readFileSync } from 'node:fs';
 import {

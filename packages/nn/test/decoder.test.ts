@@ -1,5 +1,5 @@
-// The decoder by itself: packed rows, kernel calls, refusals, initial values and memory.
-// decoder-reference.test.ts compares what it computes with PyTorch.
+// These tests cover the decoder by itself: packed rows, kernel calls, refusals, initial values and
+// memory. decoder-reference.test.ts compares what it computes with PyTorch.
 
 import { Decoder, type DecoderOptions, NnConfigError, parameterCount } from '@shardweave/nn';
 import { Device, mean, ShapeError, sum, type Tensor } from '@shardweave/tensor-core';

@@ -1,4 +1,4 @@
-// Modules whose parameters have no memory until somebody makes or loads their values.
+// The parameters of these modules have no memory until somebody makes or loads their values.
 
 import { Gpt2, LayerNorm, Linear, loadStateDict, ParameterInit, stateDict } from '@shardweave/nn';
 import { deferredParameter, hostRecipe, materialize, recipeOf } from '@shardweave/nn/flat';

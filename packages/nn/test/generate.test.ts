@@ -1,5 +1,5 @@
-// Text from a model: it is the same with a cache as without one, each further token costs little,
-// and the cache refuses what it cannot do.
+// Generated text is the same with a cache as without one, each further token costs little, and the
+// cache refuses what it cannot do.
 
 import {
   type DecoderOptions,

@@ -172,7 +172,7 @@ describe('Gpt2', () => {
     const dropout = { attn_pdrop: 0.1, resid_pdrop: 0.1, embd_pdrop: 0.1 };
     const made: Gpt2[] = [];
     device.scope(() => {
-      made.push(new Gpt2(device, { ...TINY, ...dropout })); // parameters outlive the scope
+      made.push(new Gpt2(device, { ...TINY, ...dropout })); // The parameters outlive the scope.
     });
     const model = made[0]!;
     const bytes = model.parameters().reduce((total, { size }) => total + size * 4, 0);

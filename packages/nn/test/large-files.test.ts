@@ -1,5 +1,5 @@
-// Model files that are too large for one array. They are written in pieces and read by ranges, with
-// one tensor in memory at a time. All their bytes come from one shared array of zeros, so that
+// These model files are too large for one array. They are written in pieces and read by ranges,
+// with one tensor in memory at a time. All their bytes come from one shared array of zeros, so that
 // offsets exceed 2^32 and memory does not.
 
 import { constants } from 'node:buffer';
@@ -94,7 +94,7 @@ describe('a file of more than 4 GiB', () => {
     expect(file.largestPiece).toBeLessThanOrEqual(2 ** 26);
     const opened = await openSafetensors(file);
     expect(opened.metadata).toEqual({ format: 'pt' });
-    expect([...opened.tensors.keys()].at(-1)).toBe('last'); // wider elements come first
+    expect([...opened.tensors.keys()].at(-1)).toBe('last'); // Wider elements come first.
     const { read, readPart, ...described } = opened.tensors.get('last')!;
     expect(described).toEqual({ dtype: 'f16', shape: [3] });
     const before = file.bytesRead;
@@ -105,7 +105,7 @@ describe('a file of more than 4 GiB', () => {
   });
 
   it('takes a tensor of more than 64 MiB in parts, converted or not', async () => {
-    const count = 2 ** 24 + 3; // 64 MiB of f32 and three elements
+    const count = 2 ** 24 + 3; // This is 64 MiB of f32 and three elements.
     const values = new Float32Array(count);
     values.set([1, 2, 3], 2 ** 24);
     const bytes = new Uint8Array(values.buffer);

@@ -135,7 +135,7 @@ describe('Gelu', () => {
   it('has an exact form and the approximation of GPT-2', async () => {
     const device = makeDevice();
     const x = device.tensor([-2, -0.5, 0, 1, 3]);
-    // Phi(x) to seven digits, from tables of the normal distribution.
+    // These values of Phi(x) have seven digits and come from tables of the normal distribution.
     const cumulative = [0.0227501, 0.3085375, 0.5, 0.8413447, 0.9986501];
     const exact = [-2, -0.5, 0, 1, 3].map((v, i) => v * cumulative[i]!);
     expectClose(await read(await new Gelu(device).call(x)), exact, 1e-6);
@@ -293,7 +293,8 @@ describe('Sequential', () => {
     const x = device.zeros([1000]);
     device.ledger.resetPeak();
     const out = await model.call(x);
-    expect(device.ledger.peak().activation).toBe(3 * 4000); // the input, one result and the next
+    // These are the input, one result and the next.
+    expect(device.ledger.peak().activation).toBe(3 * 4000);
     expect(device.ledger.live().activation).toBe(2 * 4000);
     out.dispose();
     expect(await read(x)).toHaveLength(1000);

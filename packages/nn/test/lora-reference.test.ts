@@ -1,6 +1,6 @@
-// Gradients of adapters against PyTorch's in float64 (tooling/reference/lora.py). Every linear
-// layer of a Llama, of a Qwen 2 with biases and of a Qwen 3 has an adapter. The second factors are
-// not zero, and the base is frozen.
+// Gradients of adapters are compared with PyTorch's in float64 (tooling/reference/lora.py). Every
+// linear layer of a Llama, of a Qwen 2 with biases and of a Qwen 3 has an adapter. The second
+// factors are not zero, and the base is frozen.
 
 import { readFileSync } from 'node:fs';
 import {

@@ -155,7 +155,7 @@ it('scale by alpha over rank, drop while training, and begin uniform and zero', 
   ]);
   expect(await read(b)).toEqual(Array(6).fill(0));
   const first = await read(a);
-  expect(Math.max(...first.map(Math.abs))).toBeLessThanOrEqual(0.5); // 1 / sqrt(4)
+  expect(Math.max(...first.map(Math.abs))).toBeLessThanOrEqual(0.5); // The bound is 1 / sqrt(4).
   expect(new Set(first).size).toBe(8);
   spread(model);
   const x = device.tensor(values(8), [2, 4]);

@@ -1,4 +1,4 @@
-// An optimizer's state dict: saving it and loading it.
+// These tests save and load an optimizer's state dict.
 
 import { AdamW, type Optimizer, Sgd, StateDictError } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';

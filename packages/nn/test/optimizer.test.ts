@@ -239,7 +239,7 @@ it('momentum that is switched on between steps begins with the gradient of then'
   expect(await stepBy(1)).toBe(-1);
   optimizer.groups[0]!.momentum = 0.5;
   expect(await stepBy(2)).toBe(-3);
-  expect(await stepBy(4)).toBe(-8); // 0.5 * 2 + 4
+  expect(await stepBy(4)).toBe(-8); // The step is 0.5 * 2 + 4.
 });
 
 it('a step says that the values changed, so that copies of before are stale', async () => {

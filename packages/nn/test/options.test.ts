@@ -1,5 +1,5 @@
-// Options in plain JavaScript, where no types prevent mistakes. Each mistake throws at the call,
-// and the message names the class, the option, what was expected and what came.
+// Plain JavaScript passes these options, where no types prevent mistakes. Each mistake throws at
+// the call, and the message names the class, the option, what was expected and what came.
 
 import {
   Adam,

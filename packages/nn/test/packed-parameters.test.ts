@@ -1,4 +1,4 @@
-// Parameters that are packed into one flat for the optimizer.
+// Parameters are packed into one flat for the optimizer.
 
 import { Adam, AdamW, Linear, packParameters, Sequential } from '@shardweave/nn';
 import { type Device, mul, sum } from '@shardweave/tensor-core';

@@ -13,7 +13,8 @@ describe('ParameterInit', () => {
     expect(Math.sqrt(variance)).toBeCloseTo(0.5, 1.7);
     const beyondTwo = drawn.filter((x) => Math.abs(x - 2) > 1).length / drawn.length;
     expect(beyondTwo).toBeGreaterThan(0.035);
-    expect(beyondTwo).toBeLessThan(0.056); // 4.55 % of a normal distribution
+    // 4.55 % of a normal distribution lie beyond two standard deviations.
+    expect(beyondTwo).toBeLessThan(0.056);
   });
 
   it('draws uniform values inside their range, reaching for both ends', async () => {

@@ -1,4 +1,4 @@
-// Norms of gradients other than the 2-norm, on every device, against loops in float64.
+// Norms of gradients other than the 2-norm are compared with loops in float64, on every device.
 
 import { NnConfigError, streamedGradNorm } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest';
 import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
 import { makeDevice } from './support/support.js';
 
-const SIZE = 2 ** 17 + 7; // more than one node
+const SIZE = 2 ** 17 + 7; // This is more than one node.
 
 describe.each([
   { name: 'reference', open: async () => createReferenceBackend(), reason: undefined },
@@ -26,7 +26,7 @@ describe.each([
         { length: SIZE },
         (_, i) => Math.sin(i) * ((i % 1000) / 500),
       );
-      values[SIZE - 2] = -7; // the largest, in the last node
+      values[SIZE - 2] = -7; // This is the largest, and lies in the last node.
       const [large, small, without] = [SIZE, 5, 3].map((size) => device.zeros([size]));
       large!.grad = device.tensor(values);
       small!.grad = device.tensor(Float32Array.of(1, -2, 0, 0.5, -0.25));

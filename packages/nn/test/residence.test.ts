@@ -1,4 +1,4 @@
-// Flats that rest off the device: what the host computes on the way has the same bits as the
+// Some flats rest off the device. What the host computes on the way has the same bits as the
 // kernels of the device.
 
 import {
@@ -44,7 +44,7 @@ describe.each(BACKENDS)('on the %s backend', (_, openBackend) => {
       for (let step = 0; step < 3; step++) {
         for (const [index, flat] of flats.entries()) {
           if (step === 1 && index === 1) {
-            continue; // without a gradient it stays as it is
+            continue; // A parameter without a gradient stays as it is.
           }
           for (let part = 0; part < 2; part++) {
             const gradient = values(flat.size, 10 * step + index + part);
@@ -194,7 +194,8 @@ describe('a flat at home', () => {
       }
       return false;
     };
-    await addGradient(flat, home, values(8, 3)); // reads the first, which is cleared meanwhile
+    // This reads the first value, which is cleared meanwhile.
+    await addGradient(flat, home, values(8, 3));
     expect(home.hasGradient).toBe(false);
   });
 
@@ -209,7 +210,7 @@ describe('a flat at home', () => {
     const before = store.values.get('one/parameter');
     await expect(home.readParameter(0, 32)).rejects.toThrow(/failed half-way. Finish it first/);
     store.failing = () => false;
-    const state = await optimizer.readFlatState(flat); // finishes the step and sees all of it
+    const state = await optimizer.readFlatState(flat); // This finishes the step and sees all of it.
     expect(state!.runs[0]!.step).toBe(1);
     expect(home.hasUnsaved).toBe(false);
     expect(await home.readParameter(0, 32)).not.toEqual(before);
@@ -287,9 +288,9 @@ describe('one owner at a time', () => {
       taken.forEach((bytes) => void buffers.give(bytes));
     };
     const step = () => {
-      round(800, 400); // a shard and its half on their way to the device
-      round(200, 200, 100, 200); // gradients of smaller layers
-      round(800, 800, 800, 800); // the four parts that a step brings
+      round(800, 400); // These are a shard and its half on their way to the device.
+      round(200, 200, 100, 200); // These are gradients of smaller layers.
+      round(800, 800, 800, 800); // These are the four parts that a step brings.
     };
     step();
     const { numMade } = buffers;
@@ -377,7 +378,7 @@ describe('one owner at a time', () => {
     await expect(streamedGradNorm([flat])).rejects.toThrow(/got optimizer.step under way/);
     await stepping;
     expect(optimizer.stateOf(flat)?.runs[0]?.step).toBe(1);
-    await optimizer.step(); // the first step has ended, so another may begin
+    await optimizer.step(); // The first step has ended, so another may begin.
     expect(optimizer.stateOf(flat)?.runs[0]?.step).toBe(2);
   });
 

@@ -1,4 +1,4 @@
-// A flat at rest over several processes, and one with more elements than the host adds without a
+// These flats rest over several processes, and one has more elements than the host adds without a
 // pause.
 
 import { AdamW } from '@shardweave/nn';

@@ -1,4 +1,4 @@
-// Each rule of sampling against probabilities that were computed by hand.
+// Each rule of sampling is compared with probabilities that were computed by hand.
 
 import { drawToken, NnConfigError, type SamplingOptions } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';

@@ -1,5 +1,5 @@
-// Saves of plain modules. What is saved is loaded again, whatever the parameters are; what does not
-// fit is refused before anything is written.
+// A save of a plain module is loaded again, whatever its parameters are. What does not fit is
+// refused before anything is written.
 
 import { openSave, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import {
@@ -168,7 +168,7 @@ it('a step beside a save ends it, and the save before stays', async () => {
   await saveCheckpoint(module, store, { extra: { count: 1 } });
   const before = await textOf(module);
   const create: PieceStore['create'] = async (file) => {
-    await stepOnce(module, optimizer); // saving sees a step between two pieces
+    await stepOnce(module, optimizer); // The save sees a step between two pieces.
     return store.create(file);
   };
   const saving = saveCheckpoint(module, { ...store, create }, { extra: { count: 2 } });
@@ -194,7 +194,7 @@ describe('refuses, and writes nothing', () => {
     });
     const plain = place();
     const other = net(device);
-    const still = new Sgd(other.parameters(), { lr: 0.5 }); // an optimizer without state tensors
+    const still = new Sgd(other.parameters(), { lr: 0.5 }); // This optimizer has no state tensors.
     await stepOnce(other, still);
     await saveCheckpoint(other, plain, { optimizer: still });
     const fresh = loadCheckpoint(target, plain, { optimizer: new Adam(target.parameters()) });
@@ -209,7 +209,7 @@ describe('refuses, and writes nothing', () => {
       'expected 4 saved parameter groups, got 1',
     );
     expect(await textOf(target)).toEqual(before);
-    await loadCheckpoint(target, store); // weights without an optimizer fit
+    await loadCheckpoint(target, store); // Weights without an optimizer fit.
     expect(await textOf(target)).toEqual(await textOf(source));
   });
 

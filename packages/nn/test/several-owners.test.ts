@@ -135,6 +135,6 @@ it('AdamW leaves what a used flat has without a gradient, frozen or not', async 
     await net.device.scope(async () => mean(square(await first.call(x))).backward());
     await optimizer.step();
     expect(optimizer.stateOf(first.weight.piece?.flat ?? first.weight)!.runs).toHaveLength(1);
-    await optimizer.step(); // steps again with the same gradients
+    await optimizer.step(); // This steps again with the same gradients.
   });
 });

@@ -1,5 +1,5 @@
-// The order in which stages are started and dropped, which sharding relies on. No device takes
-// part.
+// Sharding relies on the order in which stages are started and dropped. No device takes part in
+// these tests.
 
 import { StageScheduler, type UseKind } from '@shardweave/nn/flat';
 import { expect, it } from 'vitest';
@@ -65,7 +65,7 @@ it('starts each unit on demand in the first forward, ahead by the cap afterwards
   expect(taken()).toBe('abcd');
   scheduler.beginForward();
   await scheduler.enter('a', 'forward');
-  expect(taken()).toBe('abc'); // a because it is entered, two ahead of use
+  expect(taken()).toBe('abc'); // a starts because it is entered, and two more ahead of use.
   expect(scheduler.inFlightBytes).toBe(2);
   await scheduler.enter('b', 'forward');
   expect(taken()).toBe('d');
@@ -93,7 +93,9 @@ it('stops predicting for the rest of a forward that leaves the order, and settle
   await forward('abcde');
   taken();
   await forward('acbd');
-  expect(taken()).toBe('abcd'); // b was started on a wrong guess and used later; e not, after d again
+  // b was started on a wrong guess and used later. e is not started after d, since predicting has
+  // stopped.
+  expect(taken()).toBe('abcd');
   await forward('a');
   expect(taken()).toBe('ac');
   await scheduler.settle();
@@ -134,7 +136,7 @@ it('expects of backward the module that returned last, though it was entered bef
     await scheduler.enter(unit, 'forward');
   }
   for (const unit of 'absr') {
-    scheduler.leave(unit, 'recorded'); // r contains s, and s contains a and b
+    scheduler.leave(unit, 'recorded'); // r contains s, and s contains a and b.
   }
   present.clear();
   taken();
@@ -152,7 +154,7 @@ it('starts a unit ahead again for an earlier use, once it was dropped after the 
   await forward('xyx');
   taken();
   await backward('xy');
-  expect(taken()).toBe('xyx'); // the last x is started ahead of its use
+  expect(taken()).toBe('xyx'); // The last x is started ahead of its use.
 });
 
 it('takes a module with several outputs for one use', async () => {
@@ -161,7 +163,7 @@ it('takes a module with several outputs for one use', async () => {
   taken();
   scheduler.beginBackward();
   await scheduler.enter('b', 'backward');
-  await scheduler.enter('b', 'backward'); // for the module's other output
+  await scheduler.enter('b', 'backward'); // This is for the module's other output.
   present.delete('b');
   await scheduler.enter('c', 'backward');
   expect(taken()).toBe('bcb');
@@ -185,7 +187,7 @@ it('goes backward through several forwards, the last one first, and through an e
   await backward('dcba');
   expect(taken()).toBe('dcba');
   await backward('d');
-  expect(taken()).toBe('dc'); // this backward is the second one before the next forward
+  expect(taken()).toBe('dc'); // This backward is the second one before the next forward.
   await scheduler.settle();
   await forward('ab');
   taken();
@@ -205,7 +207,7 @@ it('knows the order of forwards by the unit that they begin with', async () => {
 
 it('starts ahead in backward what ran unrecorded only where the last backward entered it', async () => {
   const { forward, backward, taken } = scheduled(Infinity);
-  const kinds = { c: 'unrecorded', t: 'unrecorded' }; // a checkpoint c, a frozen teacher t
+  const kinds = { c: 'unrecorded', t: 'unrecorded' }; // c is a checkpoint and t a frozen teacher.
   await forward('actb', kinds);
   taken();
   await backward('bca');

@@ -1,6 +1,6 @@
-// Steps of flats that rest in stores: in parts, by several optimizers, over several processes, and
-// with a store that fails in the middle. They are compared with the same steps of flats on the
-// device.
+// These flats rest in stores. They are stepped in parts, by several optimizers, over several
+// processes, and with a store that fails in the middle. The results are compared with those of
+// flats on the device.
 
 import { AdamW, type Optimizer, Sgd } from '@shardweave/nn';
 import {
@@ -258,7 +258,7 @@ describe('the next process', () => {
     const one = await makeFlat(newDevice(), store);
     for (const seed of [3, 4]) {
       await one.addGradient(seed);
-      await new AdamW([one.flat], { lr: 0.1 }).step(); // while the first optimizer is not disposed
+      await new AdamW([one.flat], { lr: 0.1 }).step(); // The first optimizer is not disposed yet.
       one.home!.clearGradient();
     }
     one.home!.close();
@@ -276,7 +276,8 @@ describe('a step that fails half-way', () => {
     const device = newDevice();
     const stores = [new MapStore(), new MapStore()];
     const flats = [await makeFlat(device, stores[0]), await makeFlat(device, stores[1])];
-    const other = await makeFlat(device, stores[1], { name: 'other' }); // has another optimizer
+    // This flat has another optimizer.
+    const other = await makeFlat(device, stores[1], { name: 'other' });
     const optimizer = new AdamW(
       flats.map(({ flat }) => flat),
       { lr: 0.1 },
@@ -329,7 +330,7 @@ describe('a step that fails half-way', () => {
     optimizer.zeroGrad();
     await addGradients(4);
     device.pool.trim();
-    device.pool.limitBytes = 3 * SIZE * 4; // a step of a flat needs one tensor more than this
+    device.pool.limitBytes = 3 * SIZE * 4; // A step of a flat needs one tensor more than this.
     await expect(optimizer.step()).rejects.toThrow(/under the limit of 3072/);
     expect(device.memory().live.total).toBe(0);
     await expect(flats[0]!.home!.readParameter(0, 4)).rejects.toThrow(/half-way/);
@@ -359,7 +360,7 @@ describe('a step that fails half-way', () => {
     await optimizer.step();
     expect(await read()).toEqual(await expected());
     expect(commits().map((count) => count)).toEqual(
-      failing('commit') ? [2, 3] : [2, 2], // the failed commit counts as a call as well
+      failing('commit') ? [2, 3] : [2, 2], // The failed commit counts as a call as well.
     );
   });
 
@@ -367,9 +368,9 @@ describe('a step that fails half-way', () => {
     const { flats, optimizer, read } = await failed(onRead);
     await flats[0]!.home!.steps.commit();
     expect(await read()).toEqual(await expected());
-    await optimizer.step(); // a caller that saw the first step fail repeats it
+    await optimizer.step(); // A caller that saw the first step fail repeats it.
     expect(await read()).toEqual(await expected());
-    await optimizer.step(); // a second step with the same gradients may be intended
+    await optimizer.step(); // A second step with the same gradients may be intended.
     expect(await read()).not.toEqual(await expected());
   });
 
@@ -433,7 +434,7 @@ describe('a step that fails half-way', () => {
     expect(stores[1]!.values.get('other/parameter')).toEqual(before);
     expect(commits()).toEqual([1, 1]);
     sgd.zeroGrad();
-    expect(other.home!.hasGradient).toBe(false); // the step has released the gradient
+    expect(other.home!.hasGradient).toBe(false); // The step has released the gradient.
   });
 });
 
@@ -457,7 +458,7 @@ it('two steps in one store run one after the other, and each commit is of whole 
 it('brings a part of a flat when the one before it has come back', async () => {
   const backend = createReferenceBackend();
   const device = new Device(backend);
-  const size = 2 ** 17; // eight parts of the least size
+  const size = 2 ** 17; // This makes eight parts of the least size.
   const one = await makeFlat(device, new MapStore(), { size });
   device.pool.limitBytes = 4 * LEAST_PART_BYTES;
   const read = backend.read.bind(backend);
@@ -467,7 +468,7 @@ it('brings a part of a flat when the one before it has come back', async () => {
     numReads += 1;
     most = Math.max(most, now);
     const bytes = await read(buffer, byteOffset, byteLength, into);
-    await new Promise((resolve) => setImmediate(resolve)); // a device is slower than its host
+    await new Promise((resolve) => setImmediate(resolve)); // A device is slower than its host.
     now -= byteLength;
     return bytes;
   };

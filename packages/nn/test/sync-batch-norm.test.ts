@@ -1,4 +1,4 @@
-// Batch normalization over ranks against BatchNorm1d over all rows as one batch.
+// Batch normalization over ranks is compared with BatchNorm1d over all rows as one batch.
 
 import { BatchNorm1d, type StatisticsGroup, SyncBatchNorm } from '@shardweave/nn';
 import { mul, ShapeError, square, sum } from '@shardweave/tensor-core';
@@ -42,7 +42,7 @@ describe('SyncBatchNorm', () => {
     { name: 'one rank', rows: [5] },
   ])('equals BatchNorm1d over the whole batch: $name', async ({ rows }) => {
     const total = rows.reduce((a, b) => a + b);
-    const shape = [3, 2]; // channels and length of a row
+    const shape = [3, 2]; // These are the channels and the length of a row.
     const size = 6;
     // The values share a large mean. Its square must not swallow the variance.
     const x = values(total * size, 5).map((value, i) => value + 30 * (1 + (Math.floor(i / 2) % 3)));

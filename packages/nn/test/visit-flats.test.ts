@@ -1,4 +1,4 @@
-// The order in which flats that rest off the device are fetched, used and stored.
+// Flats that rest off the device are fetched, used and stored in a fixed order.
 
 import { type FlatPart, visitFlats } from '@shardweave/nn/flat';
 import { describe, expect, it } from 'vitest';
@@ -10,7 +10,7 @@ describe('visitFlats', () => {
    */
   function watchedTurns(count: number, failing: readonly string[] = [], storeTurns = 1) {
     const events: string[] = [];
-    const part = undefined as unknown as FlatPart; // never read here
+    const part = undefined as unknown as FlatPart; // Nothing here reads it.
     const note = async (event: string) => {
       events.push(event);
       for (let turn = event.startsWith('store') ? storeTurns : 1; turn > 0; turn--) {

@@ -1,4 +1,4 @@
-// What the store holds of a model, which is what a next process resumes from.
+// A next process resumes from what the store holds of a model. These tests check what that is.
 
 import { BatchNorm1d, Dropout, Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';

@@ -1,6 +1,6 @@
-// What calls of an OffloadModel may look like, and what they leave behind: places in a larger
-// model, inputs and outputs of any kind, several calls, evaluation, shared and frozen parameters,
-// buffers.
+// These tests check what calls of an OffloadModel may look like, and what they leave behind: places
+// in a larger model, inputs and outputs of any kind, several calls, evaluation, shared and frozen
+// parameters, buffers.
 
 import { BatchNorm1d, Gpt2, Linear, Module, Sequential, Sgd, StateDictError } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';
@@ -186,7 +186,7 @@ describe.each(PATHS)('%o', (options) => {
       const factors = [tanh(x), mul(x, 2)] as const;
       await mean(square(await model.call(mul(x, 3), factors))).backward();
     });
-    expect(device.memory().live.activation).toBe(4 * DIM * 4); // only the input
+    expect(device.memory().live.activation).toBe(4 * DIM * 4); // This is only the input.
   });
 
   it('a frozen layer stays, a partly frozen one moves in part', async () => {
@@ -229,7 +229,8 @@ describe.each(PATHS)('%o', (options) => {
     const { parameter, gradient, optimizer, activation, staging } = device.memory().live;
     const input = 4 * 4 * DIM;
     expect({ parameter, optimizer, staging }).toEqual({ parameter: 0, optimizer: 0, staging: 0 });
-    expect([gradient, activation]).toEqual([input, input]); // x and its gradient belong to the test
+    // x and its gradient belong to the test.
+    expect([gradient, activation]).toEqual([input, input]);
   });
 });
 

@@ -1,5 +1,5 @@
-// The device's budget: slices are chosen for it, the pool never exceeds it, and the error of one
-// that is too small says which budget would do.
+// Slices are chosen for the device's budget, the pool never exceeds it, and the error of a budget
+// that is too small says which one would do.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -35,7 +35,7 @@ function stack(device: Device): Sequential {
  */
 async function trainStack(model: Sequential | OffloadModel, steps: number) {
   const { device } = model;
-  const { pool } = device; // the real pool: hooks run in dry runs too
+  const { pool } = device; // This is the real pool, since hooks run in dry runs too.
   const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
   const found: number[] = [];
   const reserved: number[] = [];
@@ -64,7 +64,7 @@ async function trainStack(model: Sequential | OffloadModel, steps: number) {
 /** Notes what the pool holds whenever a gradient of the model is final. */
 function watchGradients({ device, model }: Run): number[] {
   const reserved: number[] = [];
-  const { pool } = device; // the real pool: hooks run in dry runs too
+  const { pool } = device; // This is the real pool, since hooks run in dry runs too.
   for (const parameter of model.parameters()) {
     device.onGradientFinal(parameter, () => void reserved.push(pool.reservedBytes));
   }
@@ -127,7 +127,7 @@ describe('the choice of slices', () => {
   it('of a list of modules, makes slices of several where they fit', async () => {
     const device = new Device(backend, { seed: 1 });
     const model = new OffloadModel(stack(device).layers(), { deviceBudgetBytes: 3e6 });
-    expect(model.slices.length).toBe(LAYERS); // one for each layer, until a call
+    expect(model.slices.length).toBe(LAYERS); // There is one slice for each layer, until a call.
     await device.noGrad(() =>
       device.scope(async () => void (await model.call(device.zeros([2, DIM])))),
     );
@@ -180,7 +180,7 @@ describe('a plan for a budget', () => {
     expect(model.slices.length).toBeGreaterThan(1);
     other.dispose();
     await step(32, 1);
-    expect(model.slices.length).toBeGreaterThan(1); // the newest plan that fits stays
+    expect(model.slices.length).toBeGreaterThan(1); // The newest plan that fits stays.
   });
 
   it('is made in a backward too: checkpointing around the model', async () => {
@@ -255,7 +255,8 @@ describe('a plan for a budget', () => {
       });
     await expect(step()).rejects.toThrow('bad layer');
     expect(device.memory().live.total).toBe(0);
-    expect(model.slices.length).toBe(4); // the slices given, not those that were tried
+    // These are the slices that were given, not those that were tried.
+    expect(model.slices.length).toBe(4);
     isBad = false;
     await step();
     expect(device.memory().live.total).toBe(0);
@@ -322,7 +323,8 @@ describe('too small a budget', () => {
           : new OffloadModel(layers, { deviceBudgetBytes, checkpointActivation: true });
       const groups = [
         { params: model.parameters().slice(0, 3) },
-        { params: model.parameters().slice(3), lr: 1e-3 }, // its border lies in the last part
+        // The border of this group lies in the last part.
+        { params: model.parameters().slice(3), lr: 1e-3 },
       ];
       const optimizer = new AdamW(groups, { lr: 1e-2 });
       const found: number[] = [];
@@ -347,12 +349,13 @@ describe('too small a budget', () => {
       return { losses: found, numKernels, reservedBytes: device.memory().reservedBytes };
     };
     const error = await train(1000).catch((reason: unknown) => reason);
-    const budget = (error as OffloadBudgetError).requiredBytes + 8192; // the loss and its gradient
+    // The 8192 bytes are for the loss and its gradient.
+    const budget = (error as OffloadBudgetError).requiredBytes + 8192;
     const plain = await train(undefined);
     const { losses: found, numKernels, reservedBytes } = await train(budget);
     expect(found).toEqual(plain.losses);
     expect(reservedBytes).toBeLessThanOrEqual(budget);
-    expect(numKernels).toBe(3 * 2 * 3); // steps, layers, parts of 128 KiB
+    expect(numKernels).toBe(3 * 2 * 3); // The factors are steps, layers, and parts of 128 KiB.
   });
 
   it('too small for training may be enough for evaluation', async () => {
@@ -362,7 +365,7 @@ describe('too small a budget', () => {
     const evaluate = async () => {
       const call = () => model.call(device.tensor(ids, [8, 8]));
       const output: Tensor = await device.noGrad(() => device.scope(call));
-      output.dispose(); // otherwise less room is left, and a new plan is made for it
+      output.dispose(); // Otherwise less room is left, and a new plan is made for it.
     };
     await evaluate();
     await expect(trainStep(run, 0, 8)).rejects.toThrow(OffloadBudgetError);

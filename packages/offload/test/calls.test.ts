@@ -1,5 +1,5 @@
-// Calls in odd places and failures at odd moments: what passes through, checkpointing around the
-// model, graphs that are kept, layers that throw.
+// Calls come in odd places here, and failures at odd moments. The tests check what passes through,
+// checkpointing around the model, graphs that are kept, and layers that throw.
 
 import { checkpoint, Module, Sequential, Sgd } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
@@ -317,7 +317,7 @@ it('what the next slice uses stays: each activation goes to the host once', asyn
   const read = device.backend.read.bind(device.backend);
   await device.scope(async () => {
     const x = rows(device);
-    await model.call(x); // this moves the parameters into the store
+    await model.call(x); // This moves the parameters into the store.
     let numReads = 0;
     device.backend.read = (...args) => {
       numReads += 1;

@@ -1,5 +1,5 @@
-// A save of values that rest on disk, written beside steps: it has the values of its capture, from
-// the store's own files.
+// A save of values that rest on disk is written beside steps. It has the values of its capture,
+// from the store's own files.
 
 import { mkdtemp, readdir, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -54,7 +54,7 @@ it('of a model on disk takes its files, and no step waits', async () => {
   const captured = await captureCheckpoint(run.model, { optimizer: run.optimizer });
   const then = await textOf(run);
   for (let count = 0; count < 4; count++) {
-    await run.step(); // more steps than the store has files for a value
+    await run.step(); // These are more steps than the store has files for a value.
   }
   const directory = join(folder, 'save');
   const place = pieceDirectory(directory);
@@ -64,7 +64,7 @@ it('of a model on disk takes its files, and no step waits', async () => {
   await session.publish([part], { optimizer: captured.optimizer });
   expect(captured.waitMs).toBe(0);
   const taken = (await readdir(directory)).filter((name) => name.includes('-file-'));
-  expect(taken).toHaveLength(9); // three slices with two moments each
+  expect(taken).toHaveLength(9); // There are three slices with two moments each.
   const own = await stat(join(directory, `${session.id}-all.pieces`));
   expect(own.size).toBe(0);
   await run.step();

@@ -1,4 +1,4 @@
-// The disk tier: a kill in the middle of a step leaves the step before it whole, and a full disk
+// On the disk tier, a kill in the middle of a step leaves the step before it whole, and a full disk
 // loses nothing.
 
 import { spawn } from 'node:child_process';
@@ -113,11 +113,12 @@ it('a disk that is full in optimizer.step() fails it, and a flush puts the step 
   await expect(trainStep(run, 2)).rejects.toMatchObject({ code: 'FULL' });
   run.optimizer.step = step;
   const before = store.generation;
-  await expect(model.commit()).rejects.toMatchObject({ code: 'FULL' }); // finishes the step first
+  // This finishes the step first.
+  await expect(model.commit()).rejects.toMatchObject({ code: 'FULL' });
   expect(store.generation).toBe(before);
   isFull = false;
   await model.flush();
-  expect(store.generation).toBe(before + 2); // the step's generation, and its own
+  expect(store.generation).toBe(before + 2); // The step makes a generation, and so does the flush.
   await store.close();
   const rest = await resumed(directory, 2);
   expect([...found, ...rest.losses]).toEqual((await losses(begin(), 5)).filter((_, i) => i !== 2));

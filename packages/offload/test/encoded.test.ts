@@ -1,4 +1,4 @@
-// Frozen parameters that rest in an encoded form: the store holds the encoded bytes, and they are
+// Frozen parameters may rest in an encoded form: the store holds the encoded bytes, and they are
 // decoded around their slice's use.
 
 import { piecesIn } from '@shardweave/checkpoint';

@@ -1,5 +1,5 @@
-// optimizer.step() over a store that fails: the step happened or it did not, a retry finishes what
-// is missing, and no half step is committed.
+// When the store fails, optimizer.step() happened or it did not, a retry finishes what is missing,
+// and no half step is committed.
 
 import { AdamW, Linear, Sequential } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
@@ -123,7 +123,7 @@ describe('a store that refuses a write in optimizer.step()', () => {
       fail(-1);
       const before = store.generation;
       await run.model.flush();
-      expect(store.generation).toBe(before + 2); // the step's generation, and its own
+      expect(store.generation).toBe(before + 2); // The step and the flush make a generation each.
       run.model.dispose();
       const resumed = begin({ store, resume: true });
       for (const step of [3, 4]) {

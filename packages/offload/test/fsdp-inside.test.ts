@@ -1,5 +1,5 @@
-// Sharding inside offload: each slice's shards rest in a store, and are gathered while the slice
-// runs.
+// Sharding runs inside offload: each slice's shards rest in a store, and are gathered while the
+// slice runs.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';

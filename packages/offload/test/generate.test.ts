@@ -1,4 +1,4 @@
-// Text generation from a model that rests off its device: slices come and go, and keys and values
+// Text is generated from a model that rests off its device: slices come and go, and keys and values
 // stay.
 
 import {

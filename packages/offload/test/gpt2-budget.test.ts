@@ -1,5 +1,5 @@
-// The smallest budgets in which real models train, found by dry runs, which compute and store
-// nothing.
+// These are the smallest budgets in which real models train. Dry runs find them, which compute and
+// store nothing.
 
 import { Gpt2, type Gpt2Config } from '@shardweave/nn';
 import { recipeOf } from '@shardweave/nn/flat';

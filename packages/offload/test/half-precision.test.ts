@@ -1,4 +1,5 @@
-// Computation in 16 bits from f32 masters, with the loss scaler, and clipping by a streamed norm.
+// Computation is in 16 bits from f32 masters, with the loss scaler, and gradients are clipped by a
+// streamed norm.
 
 import {
   Linear,
@@ -24,7 +25,8 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { begin, losses, type Run, tokens } from './support/training.js';
 
-// A unit in the last place of logits around 0.1, summed over a few layers. Losses are around 3.6.
+// The tolerance is a unit in the last place of logits around 0.1, summed over a few layers. Losses
+// are around 3.6.
 const TOLERANCE = { f16: 5e-4, bf16: 4e-3 } as const;
 const ROWS = 4;
 
@@ -197,7 +199,8 @@ it('an input that was cast is kept for the last layer that gets it, and then fre
     await device.scope(async () => {
       const [x, factor] = [device.tensor(values, [3, 4]), device.tensor(values, [3, 4])];
       const output = await model.call(x, factor);
-      expect(device.memory().live.activation).toBe(2 * 48 + 24); // both as given, and the output
+      // These are both inputs as given, and the output.
+      expect(device.memory().live.activation).toBe(2 * 48 + 24);
       await mean(square(output)).backward();
     });
     const optimizer = new Sgd(model.parameters(), { lr: 0.5 });

@@ -1,5 +1,5 @@
-// State dicts whose tensors are read when they are asked for: a model of any size passes through
-// the host one tensor at a time, and never comes to the device.
+// The tensors of these state dicts are read when they are asked for. So a model of any size passes
+// through the host one tensor at a time, and never comes to the device.
 
 import {
   BatchNorm1d,

@@ -1,5 +1,5 @@
-// Micro-batches compared with the whole batch: what depends only on rows is equal, and batch norms
-// count the batch once.
+// Micro-batches are compared with the whole batch: what depends only on rows is equal, and batch
+// norms count the batch once.
 
 import { BatchNorm1d, Linear, Module, Sequential } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
@@ -8,7 +8,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 
 const DIM = 4;
-const ROWS = 8; // three parts of 3, 3 and 2
+const ROWS = 8; // It gives three parts of 3, 3 and 2 rows.
 
 interface Case {
   readonly momentum?: number | 'cumulative';
@@ -41,7 +41,7 @@ async function statistics(options: OffloadOptions | undefined, of: Case = {}, is
     found.set(name, [...(await buffer.toArray())]);
   }
   model.dispose();
-  expect(device.memory().live.total).toBe(0); // parts of batches are freed too
+  expect(device.memory().live.total).toBe(0); // Parts of batches are freed too.
   return found;
 }
 

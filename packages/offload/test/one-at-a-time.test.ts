@@ -127,7 +127,7 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
       let walking: Promise<unknown> = Promise.resolve();
       const failing = device.scope(async () => {
         const loss = await lossOf(9);
-        walking = loss.backward().catch(() => undefined); // its scope ends first
+        walking = loss.backward().catch(() => undefined); // Its scope ends first.
         await lossOf(0);
       });
       await expect(failing).rejects.toMatchObject(busy('backward'));
@@ -150,7 +150,8 @@ describe.each([{ checkpointActivation: true }, { checkpointActivation: false }])
 
   it('a step beside a forward or a backward, which go on', async () => {
     const between = async ({ device, model, optimizer, input, lossOf }: Run) => {
-      await device.scope(async () => (await lossOf(9)).backward()); // gradients to step with
+      // These are gradients to step with.
+      await device.scope(async () => (await lossOf(9)).backward());
       await device.scope(async () => {
         const calling = model.call(input(0));
         await expect(optimizer.step()).rejects.toMatchObject({ code: 'OPTIMIZER' });

@@ -1,4 +1,4 @@
-// Saving and loading the optimizer's state where it rests in a store, also before the first call.
+// The optimizer's state is saved and loaded where it rests in a store, also before the first call.
 
 import type { AdamW, OptimizerStateDict } from '@shardweave/nn';
 import { loadStateDict, type OffloadModel, stateDict } from '@shardweave/offload';

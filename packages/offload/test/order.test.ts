@@ -1,6 +1,5 @@
-// What happens when: the next slice loads while one computes and the one before leaves, and the
-// host's buffers are bounded and reused. The tests check orders and counts of events with a store
-// that answers late.
+// The next slice loads while one computes and the one before leaves, and the host's buffers are
+// bounded and reused. The tests check orders and counts of events with a store that answers late.
 
 import { AdamW, Linear, Sequential } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
@@ -10,9 +9,10 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 
 const LAYERS = 6;
-const WIDTH = 10; // layer i maps WIDTH + i to WIDTH + i + 1: a kernel's sizes show its layer
+// Layer i maps WIDTH + i to WIDTH + i + 1, so that a kernel's sizes show its layer.
+const WIDTH = 10;
 const ROWS = 3;
-const FLAT_BYTES = 4 * (256 + 128); // the largest: its weight and its bias, padded
+const FLAT_BYTES = 4 * (256 + 128); // This is the largest flat: its weight and its bias, padded.
 
 /** Resolves after some turns of the event loop, in which everything that doesn't wait goes on. */
 async function turns(): Promise<void> {

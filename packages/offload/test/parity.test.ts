@@ -112,7 +112,7 @@ it.each([true, false])(
               device.tensor(targets, [2, 8]),
             );
             if (part === 1) {
-              await device.noGrad(() => logits(9, 3)); // between forward and backward
+              await device.noGrad(() => logits(9, 3)); // This runs between forward and backward.
             }
             await loss.backward();
             found.push([await loss.item()]);

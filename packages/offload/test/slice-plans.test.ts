@@ -1,4 +1,4 @@
-// Which of the slices chosen earlier a call may use.
+// These tests check which of the slices chosen earlier a call may use.
 
 import { expect, it } from 'vitest';
 import { type SlicePlan, SlicePlans } from '../src/slice-plans.js';
@@ -19,7 +19,7 @@ it('chosen for training may be used for evaluation, and never the other way arou
   expect(plans.find({ ...call, isTraining: false })).toBe(evaluated);
   plans.add(trained);
   expect(plans.find({ ...call, isTraining: true })).toBe(trained);
-  expect(plans.find({ ...call, isTraining: false })).toBe(trained); // the newest plan
+  expect(plans.find({ ...call, isTraining: false })).toBe(trained); // This is the newest plan.
 });
 
 it('are used where there is the measured room, and for inputs that are no larger', () => {

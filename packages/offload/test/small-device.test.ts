@@ -1,4 +1,4 @@
-// A model of more than twice its device's budget. From its first values through a step, a save and
+// A model has more than twice its device's budget. From its first values through a step, a save and
 // a load, to text and its files, nothing brings the whole of it to the device, or into the memory
 // of the host that uses its store.
 

@@ -1,4 +1,4 @@
-// The named ranges of OffloadModel in the device's trace.
+// OffloadModel names these ranges in the device's trace.
 
 import { Linear, Sequential } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';

@@ -1,5 +1,5 @@
-// Which parameters a step moves: frozen ones stay, thawed ones begin, and those that no backward
-// reached are left out, as for a model on its device.
+// These tests check which parameters a step moves: frozen ones stay, thawed ones begin, and those
+// that no backward reached are left out, as for a model on its device.
 
 import {
   AdamW,
@@ -166,7 +166,7 @@ it.each([
       .keys()
       .filter((key) => key.includes(part))
       .reduce((total, key) => total + store.byteLength(key)!, 0);
-  const elements = 256; // a weight and a bias, padded to multiples of 128
+  const elements = 256; // There are a weight and a bias, padded to multiples of 128.
   expect(bytesOf('0.frozen')).toBe(elements * elementBytes);
 });
 

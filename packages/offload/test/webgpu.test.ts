@@ -1,4 +1,4 @@
-// Offload on WebGPU: it computes what the model computes there without offload.
+// Offload on WebGPU computes what the model computes there without offload.
 
 import {
   generate,

@@ -1,4 +1,4 @@
-// Small models whose gradients are known exactly, and functions that wrap and step them.
+// These are small models whose gradients are known exactly, and functions that wrap and step them.
 
 import { type DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { AdamW, Gpt2, Module, Sgd } from '@shardweave/nn';

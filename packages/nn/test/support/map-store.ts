@@ -1,4 +1,5 @@
-// The smallest store in which a flat can be at home. A test sees its calls and can make them fail.
+// This is the smallest store in which a flat can be at home. A test sees its calls and can make
+// them fail.
 
 import type { ByteStore } from '@shardweave/nn/flat';
 

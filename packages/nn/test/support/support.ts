@@ -1,5 +1,5 @@
-// What the tests of nn share: devices on the float64 reference backend, functions that read values,
-// and gradients by central differences.
+// The tests of nn share devices on the float64 reference backend, functions that read values, and
+// gradients by central differences.
 
 import { Device, type DeviceOptions, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
