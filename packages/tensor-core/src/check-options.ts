@@ -8,6 +8,9 @@ const ANSWERS = { dim: 'Use axis.', keepdim: 'Use keepDims.' };
 
 const CHECKS = optionChecks(OptionError, ANSWERS);
 
+/** By the rules as they are declared: ops check their options in every step. */
+const OPTIONAL = new WeakMap<object, OptionRules<unknown>>();
+
 /**
  * @throws {OptionError} for what is no object, an unknown name, and a value that breaks its rule
  */
@@ -16,7 +19,12 @@ export function checkOptions<Options>(
   options: unknown,
   rules: OptionRules<Options>,
 ): void {
-  CHECKS.checkOptions(owner, options, allOptional(rules));
+  let optional = OPTIONAL.get(rules);
+  if (optional === undefined) {
+    optional = allOptional(rules);
+    OPTIONAL.set(rules, optional);
+  }
+  CHECKS.checkOptions(owner, options, optional);
 }
 
 /** @throws {OptionError} for what is no object, and an unknown name */

@@ -22,22 +22,20 @@ export interface Heads {
 /** Queries, keys or values: [batch, seq, heads, headDim], or columns of a wider tensor. */
 export type AttentionRows = Tensor | Heads;
 
+const RULES = { numHeads: whole(1), headDim: whole(1), start: whole(0) };
+
 /**
  * numHeads heads side by side in columns [start, start + numHeads * headDim) of `tensor`, read and
  * written there: queries, keys and values of one fused projection need no copy.
  * @param tensor [batch, seq, width]
- * @param options.headDim default what is left of the width over numHeads @param options.start
- * default 0
+ * @param options.headDim columns of a head; by default those from `start` on are divided evenly
+ * @param options.start first column. Default 0.
  */
 export function headsOf(
   tensor: Tensor,
   options: { readonly numHeads: number; readonly headDim?: number; readonly start?: number },
 ): Heads {
-  checkOptions<typeof options>('headsOf', options, {
-    numHeads: whole(1),
-    headDim: whole(1),
-    start: whole(0),
-  });
+  checkOptions<typeof options>('headsOf', options, RULES);
   const { numHeads, start = 0 } = options;
   const width = tensor.shape[2] ?? 0;
   const { headDim = (width - start) / numHeads } = options;

@@ -73,6 +73,8 @@ const RULES: OptionRules<AttentionOptions> = {
   dropout: atLeast(0),
 };
 
+const CAUSAL_RULES = { numHeads: whole(1), dropout: atLeast(0), segments: TENSOR };
+
 /**
  * softmax(scale * q k^T + mask) v for each head (Vaswani et al., 2017), in memory linear in the
  * number of rows (Dao, "FlashAttention-2", 2023). Keys and values may have fewer heads than
@@ -110,11 +112,7 @@ export function causalSelfAttention(
     readonly segments?: Tensor;
   },
 ): Tensor {
-  checkOptions<typeof options>('causalSelfAttention', options, {
-    numHeads: whole(1),
-    dropout: atLeast(0),
-    segments: TENSOR,
-  });
+  checkOptions<typeof options>('causalSelfAttention', options, CAUSAL_RULES);
   const { numHeads, dropout, segments } = options;
   const dim = (qkv.shape[2] ?? 0) / 3;
   const headDim = dim / numHeads;

@@ -4,8 +4,8 @@
 // dispatch. They run before anything that reads or writes one of their outputs, and before the
 // queue is handed to somebody who could.
 
+import { byteSize } from '@shardweave/dtypes';
 import type { BackendBuffer, View } from '../../view.js';
-import { wordsOf } from './clashes.js';
 
 /** out[i] = parts[first + i] + parts[first + stride + i] + ..., all in f32, `numParts` terms. */
 export interface PartSum {
@@ -50,14 +50,20 @@ export const MAX_SUMS = 8;
 const MAX_WAITING_BYTES = 32 * 2 ** 20;
 const F32_BYTES = 4;
 
+/** Bytes [start, end) of a buffer, from its first waiting output to the end of its last. */
+interface Range {
+  start: number;
+  end: number;
+}
+
 export class DeferredSums {
   readonly #maxBindingBytes: number;
   #queue: (batch: SumBatch) => void = () => {};
   #waiting: PartSums[] = [];
   #numSums = 0;
   #bytes = 0;
-  /** Where outputs lie, by buffer, in the order in which the buffers came. */
-  #outs = new Map<BackendBuffer, View>();
+  /** Where outputs lie, in the order in which their buffers came. */
+  readonly #ranges = new Map<BackendBuffer, Range>();
 
   constructor(maxBindingBytes: number) {
     this.#maxBindingBytes = maxBindingBytes;
@@ -76,15 +82,27 @@ export class DeferredSums {
     this.#numSums += added.sums.length;
     this.#bytes += F32_BYTES * added.parts.size;
     for (const { out } of added.sums) {
-      const known = this.#outs.get(out.buffer);
-      this.#outs.set(out.buffer, known === undefined ? out : spanning(known, out));
+      const range = this.#ranges.get(out.buffer);
+      const [start, end] = [out.byteOffset, endOf(out)];
+      if (range === undefined) {
+        this.#ranges.set(out.buffer, { start, end });
+      } else {
+        range.start = Math.min(range.start, start);
+        range.end = Math.max(range.end, end);
+      }
     }
   }
 
   /** Queues the waiting sums if a command over these views must come after one of them. */
   before(views: readonly View[]): void {
-    if (this.#waiting.length > 0 && views.some((view) => this.#isOutput(view))) {
-      this.settle();
+    if (this.#waiting.length === 0) {
+      return;
+    }
+    for (const view of views) {
+      if (this.#isOutput(view)) {
+        this.settle();
+        return;
+      }
     }
   }
 
@@ -94,7 +112,7 @@ export class DeferredSums {
     if (waiting.length === 0) {
       return;
     }
-    const batch = batchOf(waiting, this.#outs);
+    const batch = this.#batch();
     this.#clear();
     try {
       if (batch.sums.length > 0) {
@@ -125,34 +143,59 @@ export class DeferredSums {
     }
   }
 
+  #batch(): SumBatch {
+    const buffers = [...this.#ranges.keys()];
+    const outs = buffers.map((buffer): View => {
+      const { start, end } = this.#ranges.get(buffer)!;
+      return { buffer, byteOffset: start, dtype: 'f32', size: (end - start) / F32_BYTES };
+    });
+    const sums: SumBatch['sums'][number][] = [];
+    this.#waiting.forEach((each, part) => {
+      for (const sum of each.sums) {
+        const into = buffers.indexOf(sum.out.buffer);
+        const at = (sum.out.byteOffset - outs[into]!.byteOffset) / F32_BYTES;
+        sums.push({ ...sum, part, into, at });
+      }
+    });
+    return { parts: this.#waiting.map(({ parts }) => parts), outs, sums };
+  }
+
   #clear(): void {
     this.#waiting = [];
-    this.#outs = new Map();
+    this.#ranges.clear();
     this.#numSums = 0;
     this.#bytes = 0;
   }
 
   #isOutput(view: View): boolean {
-    const all = this.#outs.get(view.buffer);
-    if (all === undefined || !overlaps(view, all)) {
+    const range = this.#ranges.get(view.buffer);
+    const end = endOf(view);
+    if (range === undefined || view.byteOffset >= range.end || end <= range.start) {
       return false;
     }
-    const isTouched = ({ out }: PartSum) => out.buffer === view.buffer && overlaps(view, out);
-    return this.#waiting.some(({ sums }) => sums.some(isTouched));
+    return this.#waiting.some(({ sums }) =>
+      sums.some(
+        ({ out }) =>
+          out.buffer === view.buffer && view.byteOffset < endOf(out) && out.byteOffset < end,
+      ),
+    );
   }
 
   #hasRoom({ parts, sums }: PartSums): boolean {
     const fresh = new Set<BackendBuffer>();
     for (const { out } of sums) {
-      const known = this.#outs.get(out.buffer);
-      if (known === undefined) {
+      const range = this.#ranges.get(out.buffer);
+      if (range === undefined) {
         fresh.add(out.buffer);
-      } else if (F32_BYTES * spanning(known, out).size > this.#maxBindingBytes) {
+        continue;
+      }
+      const end = Math.max(range.end, endOf(out));
+      if (end - Math.min(range.start, out.byteOffset) > this.#maxBindingBytes) {
         return false;
       }
     }
     return (
-      this.#waiting.length + 1 + this.#outs.size + fresh.size <= MAX_BINDINGS &&
+      this.#waiting.length + 1 + this.#ranges.size + fresh.size <= MAX_BINDINGS &&
       this.#numSums + sums.length <= MAX_SUMS &&
       this.#bytes + F32_BYTES * parts.size <= MAX_WAITING_BYTES &&
       !sums.some(({ out }) => this.#isOutput(out))
@@ -160,30 +203,6 @@ export class DeferredSums {
   }
 }
 
-function batchOf(waiting: readonly PartSums[], outs: ReadonlyMap<BackendBuffer, View>): SumBatch {
-  const buffers = [...outs.keys()];
-  const sums = waiting.flatMap((each, part) =>
-    each.sums.map((sum) => {
-      const { buffer, byteOffset } = sum.out;
-      const at = (byteOffset - outs.get(buffer)!.byteOffset) / F32_BYTES;
-      return { ...sum, part, into: buffers.indexOf(buffer), at };
-    }),
-  );
-  return { parts: waiting.map(({ parts }) => parts), outs: [...outs.values()], sums };
-}
-
-/** The f32 view from the first element of both to the last. */
-function spanning(a: View, b: View): View {
-  const byteOffset = Math.min(a.byteOffset, b.byteOffset);
-  const end = Math.max(endOf(a), endOf(b));
-  return { ...a, byteOffset, size: (end - byteOffset) / F32_BYTES };
-}
-
-function endOf(view: View): number {
-  const { start, bytes } = wordsOf(view);
-  return start + bytes;
-}
-
-function overlaps(a: View, b: View): boolean {
-  return a.byteOffset < endOf(b) && b.byteOffset < endOf(a);
+function endOf({ byteOffset, size, dtype }: View): number {
+  return byteOffset + size * byteSize(dtype);
 }

@@ -101,8 +101,7 @@ export class Recorder {
   dispatch(compiled: CompiledKernel, call: Dispatch): void {
     const isolated = this.#isolate(compiled, call.views);
     const { views } = isolated;
-    const bytes = views.reduce((sum, { dtype, size }) => sum + size * byteSize(dtype), 0);
-    const { grid, flops = FLOPS_PER_BYTE * bytes } = call;
+    const { grid, flops = FLOPS_PER_BYTE * bytesOf(views) } = call;
     const isCut = compiled.kernel.isCuttable && flops > this.#maxFlops;
     const whole = { first: [0, 0, 0], grid, flops } as const;
     try {
@@ -135,21 +134,23 @@ export class Recorder {
     const base = (slot * PARAM_BYTES) / 4;
     const numOwn = kernel.params.length - kernel.bindings.length;
     const numGiven = numOwn - (kernel.isCuttable ? first.length : 0);
-    for (let i = 0; i < numOwn; i++) {
+    const [words, floats] = [this.#words, this.#floats];
+    for (let i = 0; i < numGiven; i++) {
       const { name, type } = kernel.params[i]!;
-      const value = i < numGiven ? params[name] : first[i - numGiven];
+      const value = params[name];
       if (value === undefined) {
         throw new RangeError(`${kernel.label}: parameter ${name} is missing`);
       }
-      if (type === 'f32') {
-        this.#floats[base + i] = value;
-      } else {
-        this.#words[base + i] = value;
-      }
+      const target = type === 'f32' ? floats : words;
+      target[base + i] = value;
     }
-    views.forEach((view, i) => {
-      this.#words[base + numOwn + i] = (view.byteOffset - ranges[i]!.offset) / byteSize(view.dtype);
-    });
+    for (let i = numGiven; i < numOwn; i++) {
+      words[base + i] = first[i - numGiven]!;
+    }
+    for (let i = 0; i < views.length; i++) {
+      const { byteOffset, dtype } = views[i]!;
+      words[base + numOwn + i] = (byteOffset - ranges[i]!.offset) / byteSize(dtype);
+    }
     const group = this.bindGroups.get(compiled.layout, kernel.layoutKey, ranges, (encode) =>
       this.#allocations.guard(this.openSerial, encode),
     );
@@ -309,6 +310,10 @@ export class Recorder {
     };
     return { views: copies, finish: () => runAll([...copyBacks, release]), release };
   }
+}
+
+function bytesOf(views: readonly View[]): number {
+  return views.reduce((sum, { dtype, size }) => sum + size * byteSize(dtype), 0);
 }
 
 function runAll(actions: readonly (() => void)[]): void {

@@ -33,6 +33,10 @@ const ACROSS = [8, 12, 16, 24, 32, 48, 64];
 const WARP = 32;
 /** With one quad an invocation loads more for what it multiplies: more of them share the loads. */
 const MOST_INVOCATIONS = { 1: 256, 2: 128 };
+/** No tile has more rows than 64, so that all larger numbers of rows get the same one. */
+const MANY_ROWS = 65;
+/** The tiles that were chosen, because each call of each step asks for one. */
+const CHOSEN = new Map<number, AttentionTile>();
 
 /**
  * The tile for heads of `dim` dimensions. Forward and the queries' gradients have one sum for each
@@ -40,6 +44,20 @@ const MOST_INVOCATIONS = { 1: 256, 2: 128 };
  * quad of each. Few rows, such as the one of a token that is generated, get more columns at once.
  */
 export function attentionTile(
+  dim: number,
+  { rows, mostQuads }: { readonly rows: number; readonly mostQuads: 1 | 2 },
+): AttentionTile {
+  const known = Math.min(rows, MANY_ROWS);
+  const key = (dim * (MANY_ROWS + 1) + known) * 2 + mostQuads - 1;
+  let tile = CHOSEN.get(key);
+  if (tile === undefined) {
+    tile = chooseTile(dim, { rows: known, mostQuads });
+    CHOSEN.set(key, tile);
+  }
+  return tile;
+}
+
+function chooseTile(
   dim: number,
   { rows, mostQuads }: { readonly rows: number; readonly mostQuads: 1 | 2 },
 ): AttentionTile {

@@ -147,13 +147,13 @@ function specOf(call: AttentionOperands, tile: AttentionSpec['tile']): Attention
 function isWide(call: AttentionOperands): boolean {
   const { q, k, v, out, dim, qStrides, kStrides, vStrides } = call;
   const { dOut, dq, dk, dv } = call as Partial<KernelCalls['attentionBackward']>;
-  const views = [q, k, v, out, dOut, dq, dk, dv].filter((view) => view !== undefined);
-  const steps = [qStrides, kStrides, vStrides].flatMap(({ batch, head, row }) => [
-    batch,
-    head,
-    row,
-  ]);
-  return dim % 8 === 0 && steps.every((step) => step % 4 === 0) && views.every(isAtVector);
+  return (
+    dim % 8 === 0 &&
+    [qStrides, kStrides, vStrides].every(
+      ({ batch, head, row }) => batch % 4 === 0 && head % 4 === 0 && row % 4 === 0,
+    ) &&
+    [q, k, v, out, dOut, dq, dk, dv].every((view) => view === undefined || isAtVector(view))
+  );
 }
 
 function isAtVector({ byteOffset, dtype }: View): boolean {
@@ -191,6 +191,10 @@ function eachBatches(
     ctx.profile.isSoftware ? chunkBatches(ctx, call) : MAX_GRID,
     ctx.windowUnits(dtypes, widest, { op: 'attention, one of its batches' }),
   );
+  if (step >= batch) {
+    body({ call, first: 0, count: batch, numRows });
+    return;
+  }
   for (let first = 0; first < batch; first += step) {
     const count = Math.min(step, batch - first);
     const views = Object.entries(strides).flatMap(([name, stride]) => {

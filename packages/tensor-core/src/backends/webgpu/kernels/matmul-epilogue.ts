@@ -47,6 +47,20 @@ export function epilogueParams(call: KernelCalls['matmul']): Readonly<Record<str
   return { first_class: first, classes };
 }
 
+/** A text that is equal for epilogues of equal text, but for the dtype. */
+export function epilogueName(epilogue: Epilogue | undefined): string | undefined {
+  switch (epilogue?.kind) {
+    case undefined:
+    case 'add':
+    case 'crossEntropyBackward':
+      return epilogue?.kind;
+    case 'activate':
+      return epilogue.activation;
+    case 'slope':
+      return `slope of ${epilogue.activation}`;
+  }
+}
+
 /**
  * @param dtype of out, and of views that are as it is
  * @param isWide whether those are loaded and stored as vectors; of 16 bits they are
@@ -55,7 +69,8 @@ export function epilogueText(
   epilogue: Epilogue | undefined,
   { dtype, isWide }: { readonly dtype: DType; readonly isWide: boolean },
 ): EpilogueText | undefined {
-  if (epilogue === undefined) {
+  const name = epilogueName(epilogue);
+  if (epilogue === undefined || name === undefined) {
     return undefined;
   }
   const like = (name: string, access: Binding['access']): Binding => {
@@ -67,7 +82,7 @@ export function epilogueText(
   switch (epilogue.kind) {
     case 'add':
       return {
-        name: 'add',
+        name,
         helpers: '',
         bindings: [like('addend', 'read')],
         params: {},
@@ -76,7 +91,7 @@ export function epilogueText(
       };
     case 'activate':
       return {
-        name: epilogue.activation,
+        name,
         helpers: `${ACTIVATIONS}fn activate(x: f32) -> f32 { return ${FUNCTIONS[epilogue.activation]}; }`,
         bindings: [like('activated', 'read_write')],
         params: {},
@@ -85,7 +100,7 @@ export function epilogueText(
       };
     case 'slope':
       return {
-        name: `slope of ${epilogue.activation}`,
+        name,
         helpers: `${ACTIVATIONS}${SLOPES}fn slope(x: f32) -> f32 { return ${DERIVATIVES[epilogue.activation]}; }`,
         bindings: [like('x', 'read')],
         params: {},
@@ -94,7 +109,7 @@ export function epilogueText(
       };
     case 'crossEntropyBackward':
       return {
-        name: 'crossEntropyBackward',
+        name,
         helpers: `fn logit_slope(row: u32, column: u32, v: f32) -> f32 {
   let goal = load_targets(row);
   let slope = load_d_loss(row) * (exp_of(v - load_lse(row)) - select(0.0, 1.0, column == goal));

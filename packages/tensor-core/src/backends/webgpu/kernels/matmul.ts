@@ -12,7 +12,7 @@ import { elementsPerWord } from '../kernel.js';
 import { cast, fill } from './cast.js';
 import { crossEntropyBackward } from './cross-entropy.js';
 import { binary, unary, unaryBackward } from './elementwise.js';
-import { epilogueParams, epilogueText, epilogueViews } from './matmul-epilogue.js';
+import { epilogueName, epilogueParams, epilogueText, epilogueViews } from './matmul-epilogue.js';
 import {
   chooseHardwareTile,
   HARDWARE_TILES,
@@ -454,9 +454,11 @@ function dispatchParts(
     transposeB,
     hasShaderF16: ctx.profile.hasShaderF16,
   } as const;
-  const ending = epilogueText(epilogue, { dtype: out.dtype, isWide: wide.out });
-  const key = `matmul ${[...Object.values(spec), ...Object.values(wide)].join(' ')} ${ending?.name} ${tileName(tile)}`;
-  const compiled = ctx.kernel(key, () => matmulKernel({ ...spec, wide, epilogue: ending }, tile));
+  const key = `matmul ${Object.values(spec).join(' ')} ${wide.a} ${wide.b} ${wide.out} ${epilogueName(epilogue)} ${tileName(tile)}`;
+  const compiled = ctx.kernel(key, () => {
+    const ending = epilogueText(epilogue, { dtype: out.dtype, isWide: wide.out });
+    return matmulKernel({ ...spec, wide, epilogue: ending }, tile);
+  });
   const [tileM, tileN] = tileExtent(tile);
   const numBatches = batch[0] * batch[1];
   // Parts come with one batch alone, so that z counts either.
