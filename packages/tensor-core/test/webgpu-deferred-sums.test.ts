@@ -119,7 +119,7 @@ describe('sums that wait', () => {
     sums.before([view(a, 0, 8), view(b, 8, 8)]);
     expect(batches).toHaveLength(0);
     sums.settle();
-    expect(batches.map((batch) => batch.sums.map(({ out }) => out))).toEqual([[view(b, 0, 8)]]);
+    expect(batches.map((batch) => batch.sums.map(({ sum }) => sum.out))).toEqual([[view(b, 0, 8)]]);
     expect(given).toEqual([kept.id]);
   });
 

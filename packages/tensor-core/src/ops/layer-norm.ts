@@ -61,14 +61,36 @@ function normalize(
     saved: weight === undefined ? [] : [weight],
     numStats: 2,
     forward: (call, [mean, rstd]) => {
-      const own = { weight: weight?.view(), bias: bias?.view(), mean: mean!, rstd: rstd!, eps };
-      device.run('layerNorm', { ...call, ...own });
+      device.run('layerNorm', {
+        x: call.x,
+        residual: call.residual,
+        sum: call.sum,
+        weight: weight?.view(),
+        bias: bias?.view(),
+        out: call.out,
+        mean: mean!,
+        rstd: rstd!,
+        rows: call.rows,
+        cols: call.cols,
+        eps,
+      });
     },
     backward: (call, { stats: [mean, rstd], dSum, dx, gradients }) => {
       const dWeight = weight === undefined ? undefined : gradients[0];
       const dBias = bias === undefined ? undefined : gradients.at(-1);
-      const given = { ...call, weight: weight?.view(), mean: mean!, rstd: rstd! };
-      device.run('layerNormBackward', { ...given, dSum, dx, dWeight, dBias });
+      device.run('layerNormBackward', {
+        x: call.x,
+        weight: weight?.view(),
+        mean: mean!,
+        rstd: rstd!,
+        dy: call.dy,
+        dSum,
+        dx,
+        dWeight,
+        dBias,
+        rows: call.rows,
+        cols: call.cols,
+      });
     },
   };
   return normalizeRows(op, x, { ...summed, kernels });

@@ -200,11 +200,12 @@ export function linear(x: Tensor, options: LinearOptions): Tensor {
       }
       if (dWeight !== undefined) {
         const sums = isProduct ? dBias : undefined;
-        const own = { k: m, transposeA: true, transposeB: false };
         if (transposeWeight) {
-          runMatmul(dy!, x, dWeight, { ...own, m: n, n: k }, { aSums: sums });
+          const own = { m: n, n: k, k: m, transposeA: true, transposeB: false };
+          runMatmul(dy!, x, dWeight, own, { aSums: sums });
         } else {
-          runMatmul(x, dy!, dWeight, { ...own, m: k, n }, { bSums: sums });
+          const own = { m: k, n, k: m, transposeA: true, transposeB: false };
+          runMatmul(x, dy!, dWeight, own, { bSums: sums });
         }
       }
       const gradients = [isSloped ? undefined : dx, dWeight, dBias, dy, isSloped ? dx : undefined];

@@ -75,9 +75,17 @@ export function normalizeRows(
   const stats = Array.from({ length: kernels.numStats }, () => device.empty([rows]));
   const statViews = () => stats.map((one) => one.view());
   if (rows > 0) {
-    const added = residual === undefined ? undefined : sum.view();
-    const views = { x: x.view(), residual: residual?.view(), sum: added, out: norm.view() };
-    kernels.forward({ ...views, rows, cols }, statViews());
+    kernels.forward(
+      {
+        x: x.view(),
+        residual: residual?.view(),
+        sum: residual === undefined ? undefined : sum.view(),
+        out: norm.view(),
+        rows,
+        cols,
+      },
+      statViews(),
+    );
   }
   const summands = residual === undefined ? [x] : [x, residual];
   device.record({

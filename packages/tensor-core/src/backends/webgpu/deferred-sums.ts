@@ -32,11 +32,12 @@ export interface SumBatch {
   /** One view for each buffer that has outputs in it, from the first of them to the last. */
   readonly outs: readonly View[];
   /** `part` and `into` are indices of `parts` and `outs`; `at` is an element of that output. */
-  readonly sums: readonly (PartSum & {
+  readonly sums: readonly {
+    readonly sum: PartSum;
     readonly part: number;
     readonly into: number;
     readonly at: number;
-  })[];
+  }[];
 }
 
 /** The storage buffers that WebGPU's default limits let a kernel bind. */
@@ -154,7 +155,7 @@ export class DeferredSums {
       for (const sum of each.sums) {
         const into = buffers.indexOf(sum.out.buffer);
         const at = (sum.out.byteOffset - outs[into]!.byteOffset) / F32_BYTES;
-        sums.push({ ...sum, part, into, at });
+        sums.push({ sum, part, into, at });
       }
     });
     return { parts: this.#waiting.map(({ parts }) => parts), outs, sums };

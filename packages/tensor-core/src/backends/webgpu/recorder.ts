@@ -15,9 +15,14 @@ import type { CompiledKernel } from './pipelines.js';
 import type { DownloadPool, UploadRing } from './staging.js';
 import type { Timestamps } from './timestamps.js';
 
+type Params = Readonly<Record<string, number>> | readonly number[];
+
 export interface Dispatch {
-  /** The parameters by their names in the kernel's spec; offsets of views are filled in. */
-  readonly params: Readonly<Record<string, number>>;
+  /**
+   * The parameters by their names in the kernel's spec, or all of them in its order. Offsets of
+   * views are filled in.
+   */
+  readonly params: Params;
   /** The operands in the order of the kernel's bindings. */
   readonly views: readonly View[];
   readonly grid: Grid;
@@ -137,7 +142,7 @@ export class Recorder {
     const [words, floats] = [this.#words, this.#floats];
     for (let i = 0; i < numGiven; i++) {
       const { name, type } = kernel.params[i]!;
-      const value = params[name];
+      const value = isList(params) ? params[i] : params[name];
       if (value === undefined) {
         throw new RangeError(`${kernel.label}: parameter ${name} is missing`);
       }
@@ -310,6 +315,10 @@ export class Recorder {
     };
     return { views: copies, finish: () => runAll([...copyBacks, release]), release };
   }
+}
+
+function isList(params: Params): params is readonly number[] {
+  return Array.isArray(params);
 }
 
 function bytesOf(views: readonly View[]): number {

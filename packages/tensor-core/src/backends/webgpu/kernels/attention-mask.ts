@@ -11,21 +11,14 @@ import {
   pairHelpers,
   pairParams,
   pairSpecOf,
+  STRIDE_PARAMS,
 } from './attention-pairs.js';
 import { attentionInputs } from './attention-tile.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 
 const PARAMS = {
   ...ATTENTION_PARAMS,
-  q_batch: 'u32',
-  q_head: 'u32',
-  q_row: 'u32',
-  k_batch: 'u32',
-  k_head: 'u32',
-  k_row: 'u32',
-  v_batch: 'u32',
-  v_head: 'u32',
-  v_row: 'u32',
+  ...STRIDE_PARAMS,
   batches: 'u32',
   own_batches: 'u32',
   own_heads: 'u32',
@@ -44,7 +37,6 @@ export function maskGradient(
 ): void {
   const { call, first, count } = part;
   const { numHeads, numQueries, numKeys, maskStrides } = call;
-  const { qStrides: q, kStrides: k, vStrides: v } = call;
   const spec = { dtype: call.q.dtype, ...pairSpecOf(call) };
   const own = [count, numHeads, numQueries, numKeys].map((extent, axis) =>
     maskStrides[axis] === 0 ? 1 : extent,
@@ -104,15 +96,6 @@ ${elementwiseMain('add_pairs(u);')}`,
   ctx.dispatch(compiled, {
     params: {
       ...pairParams(call, part),
-      q_batch: q.batch,
-      q_head: q.head,
-      q_row: q.row,
-      k_batch: k.batch,
-      k_head: k.head,
-      k_row: k.row,
-      v_batch: v.batch,
-      v_head: v.head,
-      v_row: v.row,
       batches: count,
       own_batches: own[0]!,
       own_heads: own[1]!,

@@ -56,12 +56,25 @@ export const ATTENTION_PARAMS = {
   counter_high: 'u32',
 } as const;
 
-/** Their values for a run of batches from `first` on, of which all have `numRows` rows. */
+/** Those of kernels that take queries, keys and values where they lie, in elements. */
+export const STRIDE_PARAMS = {
+  q_batch: 'u32',
+  q_head: 'u32',
+  q_row: 'u32',
+  k_batch: 'u32',
+  k_head: 'u32',
+  k_row: 'u32',
+  v_batch: 'u32',
+  v_head: 'u32',
+  v_row: 'u32',
+} as const;
+
+/** The values of both for a run of batches from `first` on, of which all have `numRows` rows. */
 export function pairParams(
   call: AttentionOperands,
   { first, numRows }: { readonly first: number; readonly numRows: number },
-): Record<keyof typeof ATTENTION_PARAMS, number> {
-  const { dropout, maskStrides } = call;
+): Record<keyof typeof ATTENTION_PARAMS | keyof typeof STRIDE_PARAMS, number> {
+  const { dropout, maskStrides, qStrides: q, kStrides: k, vStrides: v } = call;
   const counter = dropout?.counterOffset ?? 0;
   return {
     first_batch: first,
@@ -85,6 +98,15 @@ export function pairParams(
     key1: dropout?.key1 ?? 0,
     counter_low: counter % 2 ** 32,
     counter_high: Math.floor(counter / 2 ** 32),
+    q_batch: q.batch,
+    q_head: q.head,
+    q_row: q.row,
+    k_batch: k.batch,
+    k_head: k.head,
+    k_row: k.row,
+    v_batch: v.batch,
+    v_head: v.head,
+    v_row: v.row,
   };
 }
 

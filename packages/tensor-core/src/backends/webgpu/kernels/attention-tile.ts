@@ -5,7 +5,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { Binding } from '../kernel.js';
-import { ATTENTION_PARAMS, type PairSpec } from './attention-pairs.js';
+import { ATTENTION_PARAMS, type PairSpec, STRIDE_PARAMS } from './attention-pairs.js';
 
 /** What the text of the kernels depends on. */
 export interface AttentionSpec extends PairSpec {
@@ -82,20 +82,12 @@ function floorToPowerOf2(value: number): number {
   return 2 ** Math.floor(Math.log2(value));
 }
 
-const STRIDE_PARAMS = {
-  q_batch: 'u32',
-  q_head: 'u32',
-  q_row: 'u32',
-  k_batch: 'u32',
-  k_head: 'u32',
-  k_row: 'u32',
-  v_batch: 'u32',
-  v_head: 'u32',
-  v_row: 'u32',
+export const PARAMS = {
+  ...ATTENTION_PARAMS,
+  ...STRIDE_PARAMS,
   dk_first: 'u32',
   dv_first: 'u32',
 } as const;
-export const PARAMS = { ...ATTENTION_PARAMS, ...STRIDE_PARAMS };
 
 export function attentionInputs(
   spec: Pick<AttentionSpec, 'dtype' | 'mask' | 'hasSegments'> & { readonly isWide?: boolean },

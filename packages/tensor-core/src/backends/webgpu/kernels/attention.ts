@@ -170,7 +170,7 @@ function eachBatches(
   const { batch, numHeads, numQueries, numKeys, dim } = call;
   const outStride = numQueries * numHeads * dim;
   const numRows = batch * numHeads * numQueries;
-  const strides: Readonly<Record<string, number>> = {
+  const strides = {
     q: call.qStrides.batch,
     dq: call.qStrides.batch,
     k: call.kStrides.batch,
@@ -185,8 +185,12 @@ function eachBatches(
     keySegments: numKeys,
   };
   const widest = Math.max(...Object.values(strides));
-  const masks = 'dMask' in given ? [given.mask, given.dMask] : [given.mask];
-  const dtypes = [call.q, ...masks].flatMap((view) => (view === undefined ? [] : [view.dtype]));
+  const dtypes = [call.q.dtype];
+  for (const mask of 'dMask' in given ? [given.mask, given.dMask] : [given.mask]) {
+    if (mask !== undefined) {
+      dtypes.push(mask.dtype);
+    }
+  }
   const step = Math.min(
     ctx.profile.isSoftware ? chunkBatches(ctx, call) : MAX_GRID,
     ctx.windowUnits(dtypes, widest, { op: 'attention, one of its batches' }),
@@ -232,7 +236,7 @@ function run(
     readonly first?: { readonly dk: number; readonly dv: number };
   },
 ): void {
-  const { qStrides: q, kStrides: k, vStrides: v, numHeads, dim } = call;
+  const { numHeads, dim } = call;
   const { side, spec, read, written } = options;
   const [length, heads] =
     side === 'queries' ? [call.numQueries, numHeads] : [call.numKeys, call.numKvHeads];
@@ -243,20 +247,10 @@ function run(
   // A cut within a head takes its tiles for alike, and causal ones are not.
   const isHeadCut = flops / (count * heads) > ctx.profile.maxFlops;
   ctx.dispatch(ctx.kernel(kernel.key, kernel.build), {
-    params: {
-      ...pairParams(call, { first, numRows }),
-      q_batch: q.batch,
-      q_head: q.head,
-      q_row: q.row,
-      k_batch: k.batch,
-      k_head: k.head,
-      k_row: k.row,
-      v_batch: v.batch,
-      v_head: v.head,
-      v_row: v.row,
+    params: Object.assign(pairParams(call, { first, numRows }), {
       dk_first: options.first?.dk ?? 0,
       dv_first: options.first?.dv ?? 0,
-    },
+    }),
     views: options.views,
     grid,
     flops: isHeadCut ? flopsOf(allPairs(call, side, tile)) : flops,

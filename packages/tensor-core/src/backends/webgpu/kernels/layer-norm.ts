@@ -158,10 +158,9 @@ ${mainHead(size)}
       views: [x, ...present(weight), mean, rstd, dy, ...present(dSum), dx, sums],
       grid: linearGrid(parts),
     });
-    const each = { stride: cols, numParts: parts };
     return [
-      { ...each, first: 0, out: dWeight },
-      { ...each, first: parts * cols, out: dBias },
+      { first: 0, stride: cols, numParts: parts, out: dWeight },
+      { first: parts * cols, stride: cols, numParts: parts, out: dBias },
     ];
   });
 }

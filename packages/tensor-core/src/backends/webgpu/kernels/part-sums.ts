@@ -40,26 +40,18 @@ export function withParts(
 function sumParts(ctx: KernelContext, { parts, outs, sums }: SumBatch): void {
   const key = `sums of parts ${parts.length} ${outs.length}`;
   const compiled = ctx.kernel(key, () => sumsKernel(key, parts.length, outs.length));
-  const params: Record<string, number> = {};
+  const params = new Array<number>(NAMES.length * FIELDS.length).fill(0);
   let end = 0;
-  NAMES.forEach((names, i) => {
-    const sum = sums[i];
-    end += sum === undefined ? 0 : groupsOf(sum);
-    const values = sum && [
-      end,
-      sum.part + 16 * sum.into,
-      sum.first,
-      sum.stride,
-      sum.numParts,
-      sum.out.size,
-      sum.at,
-    ];
-    names.forEach((name, field) => {
-      params[name] = values?.[field] ?? 0;
+  sums.forEach(({ sum, part, into, at }, i) => {
+    end += groupsOf(sum);
+    const { first, stride, numParts, out } = sum;
+    const values = [end, part + 16 * into, first, stride, numParts, out.size, at];
+    values.forEach((value, field) => {
+      params[i * FIELDS.length + field] = value;
     });
   });
   const bytes = (elements: (sum: PartSum) => number) =>
-    sums.reduce((all, sum) => all + F32_BYTES * elements(sum), 0);
+    sums.reduce((all, { sum }) => all + F32_BYTES * elements(sum), 0);
   const read = bytes(({ numParts, out }) => numParts * out.size);
   const written = bytes(({ out }) => out.size);
   ctx.queue(compiled, {
