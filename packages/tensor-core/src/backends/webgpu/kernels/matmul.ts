@@ -454,7 +454,9 @@ function dispatchParts(
     transposeB,
     hasShaderF16: ctx.profile.hasShaderF16,
   } as const;
-  const key = `matmul ${Object.values(spec).join(' ')} ${wide.a} ${wide.b} ${wide.out} ${epilogueName(epilogue)} ${tileName(tile)}`;
+  const operands = `${spec.a} ${spec.b} ${spec.out} ${spec.bias} ${spec.sums}`;
+  const layout = `${transposeA} ${transposeB} ${wide.a} ${wide.b} ${wide.out} ${spec.accumulate}`;
+  const key = `matmul ${operands} ${layout} ${epilogueName(epilogue)} ${tileName(tile)}`;
   const compiled = ctx.kernel(key, () => {
     const ending = epilogueText(epilogue, { dtype: out.dtype, isWide: wide.out });
     return matmulKernel({ ...spec, wide, epilogue: ending }, tile);
