@@ -1,5 +1,5 @@
-// A saver that dies at any call of the file system. Either the previous save or the new one is
-// there as a whole, and the next save works and cleans up.
+// A saver dies at any call of the file system. Either the previous save or the new one is there as
+// a whole, and the next save works and cleans up.
 
 import { readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -53,7 +53,8 @@ it('at each call of a save over a save', async () => {
     last = isNew ? next : last;
     await expectSaved(store, state(last));
   }
-  expect(last).toBeGreaterThan(25); // the calls of a save, the last of which come after the rename
+  // These are the calls of a save, the last of which come after the rename.
+  expect(last).toBeGreaterThan(25);
   const left = (await readdir(directory)).filter((name) => !name.startsWith('shardweave-owner.'));
   expect(left.filter((name) => name.endsWith('.pieces'))).toHaveLength(2);
   expect(left.filter((name) => !name.endsWith('.pieces'))).toEqual(['index.json']);
@@ -64,7 +65,8 @@ it('data and its names are on the device before the index tells of them', async 
   await save(pieceDirectory(await newDirectory(), { files }), state(1));
   const rename = calls.indexOf('rename');
   const before = calls.slice(0, rename);
-  expect(before.filter((operation) => operation === 'sync')).toHaveLength(3); // two parts, the index
+  // These are two parts and the index.
+  expect(before.filter((operation) => operation === 'sync')).toHaveLength(3);
   expect(before.lastIndexOf('syncDirectory')).toBeGreaterThan(before.lastIndexOf('sync'));
   expect(calls.slice(rename)).toContain('syncDirectory');
 });

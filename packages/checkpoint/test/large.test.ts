@@ -56,7 +56,7 @@ it('a directory writes and reads there', async () => {
   const session = await beginSave(store);
   const file = `${session.id}-all.pieces`;
   const sink = await store.create(file);
-  await sink.write(bytes, FAR); // makes a sparse file
+  await sink.write(bytes, FAR); // This makes a sparse file.
   await sink.finish();
   const { values: _, ...spec } = values;
   const piece = { start: 0, end: 1000, file, byteOffset: FAR, checksum: crc32(bytes) };

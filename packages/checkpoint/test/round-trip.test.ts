@@ -48,7 +48,7 @@ describe.each(PLACES)('in %s', (_, place) => {
 
   it('any cut of a tensor loads into any other, in pieces of at most the allowed length', async () => {
     const store = await place();
-    const size = 600_011; // three pieces, of which the last is smaller
+    const size = 600_011; // This makes three pieces, of which the last is smaller.
     const whole = tensor('weight', [size]);
     const cuts = fc
       .array(fc.integer({ min: 0, max: size }), { maxLength: 3 })

@@ -1,12 +1,19 @@
-// Block quantization of f32 to int8, for one slice of whole blocks: each block is its f32 scale and
-// one signed byte an element. Values are padded with zeros to 16 elements by the caller.
+// This is block quantization of f32 to int8, for one slice of whole blocks. A block has its f32
+// scale and one signed byte for each of up to 256 elements. The caller pads values with zeros to a
+// multiple of 16 elements.
 
 const BLOCK: i32 = 256;
 
-/** Below this a block counts as zeros: the reciprocal of its scale would be no number. */
+/**
+ * A block whose scale is smaller counts as zeros, since the reciprocal of the scale would not be
+ * finite.
+ */
 const SMALLEST: f32 = 1.0e-35;
 
-/** `count` f32 at `values` to blocks at `coded`. A block with an infinity or NaN decodes to NaN. */
+/**
+ * Turns `count` f32 at `values` into blocks at `coded`. A block with an infinity or NaN decodes to
+ * NaN.
+ */
 export function quantize(values: usize, coded: usize, count: i32): void {
   for (let at: i32 = 0; at < count; at += BLOCK) {
     const size = min(BLOCK, count - at);
@@ -24,7 +31,9 @@ export function quantize(values: usize, coded: usize, count: i32): void {
   }
 }
 
-/** The reverse: `count` f32 at `values`. Writes up to 15 elements more. */
+/**
+ * Turns blocks at `coded` back into `count` f32 at `values`. Up to 3 more elements may be written.
+ */
 export function dequantize(coded: usize, values: usize, count: i32): void {
   for (let at: i32 = 0; at < count; at += BLOCK) {
     const size = min(BLOCK, count - at);
@@ -40,8 +49,9 @@ export function dequantize(coded: usize, values: usize, count: i32): void {
 }
 
 /**
- * residual = values - residual, the decoded values: what got lost. 0 where that is not finite: what
- * overflowed has arrived as such, and an infinity or NaN would stay in the residual for good.
+ * Sets residual, which holds the decoded values, to values - residual: what quantization has lost.
+ * Where that is not finite it sets 0, since what overflowed has arrived as such, and an infinity or
+ * NaN would stay in the residual for good.
  */
 export function updateResidual(residual: usize, values: usize, count: i32): void {
   const largest = f32x4.splat(f32.MAX_VALUE);
@@ -52,7 +62,7 @@ export function updateResidual(residual: usize, values: usize, count: i32): void
   }
 }
 
-/** values = values * factor. */
+/** Multiplies values by a factor. */
 export function scale(values: usize, count: i32, factor: f32): void {
   const by = f32x4.splat(factor);
   for (let i: usize = 0, n = <usize>count << 2; i < n; i += 16) {
@@ -60,7 +70,10 @@ export function scale(values: usize, count: i32, factor: f32): void {
   }
 }
 
-/** The largest magnitude over 127; infinite or NaN where a value is, which decodes to NaN. */
+/**
+ * Returns the largest magnitude over 127. It is infinite or NaN where a value is, and then decodes
+ * to NaN.
+ */
 // @ts-expect-error: decorators on functions are AssemblyScript's
 @inline
 function scaleOf(source: usize, size: i32): f32 {

@@ -1,6 +1,7 @@
-// Sums (and max, min) over the parts of several ranks, for one slice at a time: accumulate each
-// part in rank order into an f32 (or integer) accumulator, then finish: divide, round once, store.
-// Counts are rounded up to 16 elements; the buffers have room, and nothing reads the surplus.
+// These are sums (and max, min) over the parts of several ranks, for one slice at a time. Each part
+// is accumulated in rank order into an f32 (or integer) accumulator, and finish then divides,
+// rounds once and stores. Counts are rounded up to 16 elements. The buffers have room for that, and
+// nothing reads the surplus.
 
 export { dequantize, quantize, scale, updateResidual } from './codec';
 
@@ -13,7 +14,7 @@ const U8: i32 = 5;
 const ADD: i32 = 0;
 const MAX: i32 = 1;
 
-/** Memory that stays reserved: the stub runtime frees nothing. */
+/** Returns memory that stays reserved, since the stub runtime frees nothing. */
 export function reserve(byteLength: usize): usize {
   return heap.alloc(byteLength);
 }
@@ -31,7 +32,10 @@ export function start(dtype: i32, acc: usize, source: usize, count: i32): void {
   }
 }
 
-/** acc = acc op source. One loop a dtype: the engine doesn't move the choice out of a loop. */
+/**
+ * Computes acc = acc op source. Each dtype has a loop of its own, since the engine doesn't move the
+ * choice out of a loop.
+ */
 export function accumulate(dtype: i32, op: i32, acc: usize, source: usize, count: i32): void {
   if (dtype == F32) {
     accumulateFloat(F32, op, acc, source, count);
@@ -51,7 +55,10 @@ export function accumulate(dtype: i32, op: i32, acc: usize, source: usize, count
   }
 }
 
-/** target = a op b, of what is combined as it is: all but the 16-bit floats. */
+/**
+ * Computes target = a op b for dtypes that are combined without widening: all but the 16-bit
+ * floats.
+ */
 export function combine(
   dtype: i32,
   op: i32,
@@ -109,7 +116,9 @@ function accumulateFloat(dtype: i32, op: i32, acc: usize, source: usize, count: 
   }
 }
 
-/** Divides by `divisor` (1: not at all) and stores `count` elements as `dtype` at `target`. */
+/**
+ * Divides by `divisor` (by 1 nothing changes) and stores `count` elements as `dtype` at `target`.
+ */
 export function finish(dtype: i32, acc: usize, target: usize, count: i32, divisor: i32): void {
   const n = <usize>count;
   if (dtype == U8) {
@@ -185,8 +194,8 @@ function loadWide(dtype: i32, source: usize, i: usize): v128 {
   return v128.load(source + (i << 2));
 }
 
-// Exponent and mantissa move up by 13 bits and the exponent is rebased by 112; f16 subnormals are
-// made normal by a subtraction that is exact, infinity and NaN get the highest exponent.
+// Exponent and mantissa move up by 13 bits, and the exponent is rebased by 112. f16 subnormals are
+// made normal by a subtraction that is exact, and infinity and NaN get the highest exponent.
 // @ts-expect-error: decorators on functions are AssemblyScript's
 @inline
 function widenF16(half: v128): v128 {
@@ -219,8 +228,8 @@ function narrowBf16(wide: v128): v128 {
   return v128.bitselect(quiet, rounded, f32x4.ne(wide, wide));
 }
 
-// Subnormals are rounded by the FPU: adding 2^-1 puts their last kept bit, 2^-24, at the end of the
-// mantissa. Normals round in integers, where a carry moves the exponent, up to infinity.
+// The FPU rounds subnormals: adding 2^-1 puts their last kept bit, 2^-24, at the end of the
+// mantissa. Normals are rounded in integers, where a carry moves the exponent, up to infinity.
 // @ts-expect-error: decorators on functions are AssemblyScript's
 @inline
 function narrowF16(wide: v128): v128 {

@@ -1,4 +1,4 @@
-// The 16-bit converters over all 65,536 patterns, compared with float64 arithmetic on powers of
+// The 16-bit converters are compared over all 65,536 patterns with float64 arithmetic on powers of
 // two.
 
 import {
@@ -69,7 +69,8 @@ describe.each(FORMATS)('$dtype', ({ dtype, exponentBits, mantissaBits, narrow, w
     for (let bits = 0; bits < largest; bits++) {
       const low = reference[bits]!;
       const high = reference[bits + 1]!;
-      const middle = (low + high) / 2; // exact in f32: one bit more than the format has
+      // This is exact in f32, since it needs one bit more than the format has.
+      const middle = (low + high) / 2;
       const even = bits % 2 === 0 ? bits : bits + 1;
       const gap = (high - low) / 8;
       const cases = [
@@ -79,7 +80,7 @@ describe.each(FORMATS)('$dtype', ({ dtype, exponentBits, mantissaBits, narrow, w
       ] as const;
       for (const [value, expected] of cases) {
         if (Math.fround(value) !== value) {
-          continue; // finer than the smallest f32 (bf16 subnormals)
+          continue; // This value is finer than the smallest f32 (bf16 subnormals).
         }
         if (narrow(value) !== expected || narrow(-value) !== expected + 32768) {
           wrong.push([value, expected, narrow(value)]);
@@ -127,7 +128,7 @@ describe('arrays', () => {
 
   it('refuses unknown dtypes', () => {
     for (const name of ['fp16', 'f64', 'u8', 'constructor']) {
-      const dtype = name as DType; // plain JavaScript can pass it
+      const dtype = name as DType; // Plain JavaScript can pass it.
       expect(() => fromF32Array([1], dtype)).toThrow(RangeError);
       expect(() => fromF32Array([1], dtype)).toThrow(`got '${name}'`);
       expect(() => toF32Array(new Uint8Array(8), dtype)).toThrow(`got '${name}'`);

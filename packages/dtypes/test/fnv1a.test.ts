@@ -1,4 +1,4 @@
-// FNV-1a compared with the values that its authors publish.
+// FNV-1a is compared with the values that its authors publish.
 
 import { FNV_BASIS, fnv1a } from '@shardweave/dtypes';
 import { expect, it } from 'vitest';

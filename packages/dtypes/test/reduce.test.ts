@@ -1,5 +1,5 @@
-// Reductions in rank order: compared with float64 loops, wasm with plain JavaScript bit for bit,
-// and time slices.
+// Reductions in rank order are compared with float64 loops, and WebAssembly with plain JavaScript
+// bit for bit. Further tests check time slices.
 
 import { setImmediate as turn } from 'node:timers/promises';
 import {
@@ -19,7 +19,7 @@ import { describe, expect, it, vi } from 'vitest';
 const DTYPES: readonly ReduceDType[] = ['f32', 'f16', 'bf16', 'i32', 'u32', 'u8'];
 const OPS: readonly ReduceOp[] = ['sum', 'mean', 'max', 'min'];
 
-/** A seeded 32-bit generator, for any bit pattern. */
+/** Returns bytes with any bit pattern, from a seeded 32-bit generator. */
 function randomBytes(seed: number, byteLength: number): Uint8Array {
   const bytes = new Uint8Array(byteLength);
   let state = seed;
@@ -30,7 +30,9 @@ function randomBytes(seed: number, byteLength: number): Uint8Array {
   return bytes;
 }
 
-/** Bytes with every NaN replaced by one pattern, since a NaN's payload is unspecified. */
+/**
+ * Returns the bytes with every NaN replaced by one pattern, since a NaN's payload is unspecified.
+ */
 function withOneNan(bytes: Uint8Array, dtype: ReduceDType): Uint8Array {
   if (!isFloat(dtype)) {
     return bytes;
@@ -114,14 +116,16 @@ describe('reducePartsPlain', () => {
       return output[0];
     };
     expect(reduce('sum', [200, 100, 5])).toBe(49);
-    expect(reduce('mean', [200, 100, 5])).toBe(16); // of the wrapped sum, as for all integers
+    // The wrapped sum is divided, as for all integers.
+    expect(reduce('mean', [200, 100, 5])).toBe(16);
     expect(reduce('max', [200, 100])).toBe(200);
     expect(reduce('min', [200, 100])).toBe(100);
   });
 });
 
 describe('Reducer', () => {
-  const SIZES = [0, 1, 7, 8, 1023, 16 * 1024 + 5]; // elements; the last one spans two slices
+  // These count elements, and the last spans two slices.
+  const SIZES = [0, 1, 7, 8, 1023, 16 * 1024 + 5];
 
   it.each(DTYPES)('equals the plain version bit for bit in %s', async (dtype) => {
     const reducer = await Reducer.create();
@@ -162,7 +166,7 @@ describe('Reducer', () => {
 
   it.each(['f16', 'bf16'] as const)('rounds sums of sums in %s once', async (dtype) => {
     const reducer = await Reducer.create();
-    const count = 2 * 16 * 1024 + 7; // three slices
+    const count = 2 * 16 * 1024 + 7; // This makes three slices.
     const random = randomBytes(5, 4 * count * 4);
     const parts = Array.from({ length: 4 }, (_, rank) =>
       fromF32Array(
@@ -225,7 +229,7 @@ describe('Reducer', () => {
 
   it('gives the event loop a turn after every 8 ms of work', async () => {
     const reducer = await Reducer.create();
-    const count = 30 * 16 * 1024; // thirty slices
+    const count = 30 * 16 * 1024; // This makes thirty slices.
     const parts = [1, 2].map((x) => fromF32Array(new Float32Array(count).fill(x), 'f32'));
     const output = new Float32Array(count);
     // The clock says 3 ms for each slice, so the work of a slice and its time don't depend on luck.
@@ -265,7 +269,8 @@ describe('Reducer', () => {
 });
 
 describe('Reducer over shared memory', () => {
-  const SIZES = [0, 1, 7, 16, 1023, 16 * 1024 + 37]; // elements; the last one spans two slices
+  // These count elements, and the last spans two slices.
+  const SIZES = [0, 1, 7, 16, 1023, 16 * 1024 + 37];
 
   /** A reducer, and views one after the other in its memory, with `gap` bytes between them. */
   async function createShared() {

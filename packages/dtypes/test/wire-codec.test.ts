@@ -1,4 +1,5 @@
-// f32 values in 16 and 8 bits: the documented error, non-finite values, error feedback, slices.
+// f32 values travel in 16 and 8 bits. These tests check the documented error, non-finite values,
+// error feedback and slices.
 
 import { setImmediate as turn } from 'node:timers/promises';
 import {
@@ -27,7 +28,7 @@ function randomValues(count: number, seed = 1): Float32Array {
   });
 }
 
-/** The first element that differs; quicker to print than two long arrays. */
+/** Returns the first element that differs, which is quicker to print than two long arrays. */
 function firstDifference(got: Float32Array, expected: Float32Array): number {
   return got.findIndex((value, i) => !Object.is(value, expected[i]));
 }
@@ -86,7 +87,7 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
     const bad = values.slice();
     // Infinity minus itself would be NaN, and residuals are added to every later value.
     bad.set([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 3e38], 300);
-    residual[303] = 3e38; // the sum overflows
+    residual[303] = 3e38; // The sum overflows.
     const told = await roundTrip(bad, format, residual);
     expect(told.subarray(300, 304).some(Number.isFinite)).toBe(false);
     expect(residual.every(Number.isFinite)).toBe(true);
@@ -122,7 +123,7 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
   });
 });
 
-/** The definition of the formats, element by element. */
+/** Computes the definition of the formats, element by element. */
 function plainRoundTrip(values: Float32Array, format: WireFormat): Float32Array {
   if (format === 'f16') {
     return values.map((value) => f16ToF32(f32ToF16(value)));
@@ -183,7 +184,7 @@ describe.each([
   { format: 'bf16', narrow: bf16FromF32Bits },
 ] as const)('$format', ({ format, narrow }) => {
   it('has the bits of the plain converter, at and beside every tie, and for NaN', async () => {
-    // Every upper half, with the lower halves at which rounding changes.
+    // The bits have every upper half, with the lower halves at which rounding changes.
     const lower = [0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xf000, 0xffff];
     const bits = new Uint32Array(65536 * lower.length);
     lower.forEach((low, i) => {
@@ -235,7 +236,7 @@ describe('sums beside the codes', () => {
   it('gives the event loop a turn after every 8 ms of work', async () => {
     const codec = await WireCodec.create();
     const values = new Float32Array(11 * 16_384).fill(1);
-    // A clock that says 3 ms for each slice.
+    // The clock says 3 ms for each slice.
     let now = 0;
     const clock = vi.spyOn(performance, 'now').mockImplementation(() => {
       now += 3;
@@ -284,7 +285,7 @@ it('refuses lengths that do not fit, naming them', async () => {
 
 it('refuses an unknown format', async () => {
   const codec = await WireCodec.create();
-  const format = 'fp16' as WireFormat; // plain JavaScript can pass it
+  const format = 'fp16' as WireFormat; // Plain JavaScript can pass it.
   expect(() => encodedByteLength(format, 4)).toThrow(/expected one of f16, bf16, int8, got 'fp16'/);
   const [values, coded] = [new Uint8Array(16), new Uint8Array(8)];
   await expect(codec.encode(values, coded, { format })).rejects.toThrow(/got 'fp16'/);

@@ -1,4 +1,4 @@
-// The bytes of a file, read by the format's own reader and by a plain one in this test.
+// The bytes of a file are read by the format's own reader and by a plain one in this test.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -145,7 +145,7 @@ describe('modelGguf', () => {
     const [low, high, ...numbers] = new Int8Array(bytes.buffer, bytes.byteOffset, 34);
     expect(f16ToF32((low! & 0xff) | ((high! & 0xff) << 8))).toBe(1);
     expect(numbers).toEqual([127, -1, 1, 2, -2, 2, -127, ...new Array<number>(25).fill(0)]);
-    expect(bytes.subarray(34, 68)).toEqual(new Uint8Array(34)); // a block of zeros
+    expect(bytes.subarray(34, 68)).toEqual(new Uint8Array(34)); // This is a block of zeros.
   });
 
   it('q8_0 is within half a step of each number, and as close as its scale in f16', async () => {
@@ -181,7 +181,7 @@ describe('modelGguf', () => {
     await expect(bytesOf(file)).rejects.toThrow(
       /embed_tokens.weight: expected numbers below 65520/,
     );
-    data.fill(0); // the file gets the source's values of when each is written
+    data.fill(0); // The file gets the source's values at the time when each is written.
     await bytesOf(file);
   });
 
@@ -198,7 +198,8 @@ describe('modelGguf', () => {
     const flipped = { ...state.get(TABLE)!, shape: [2, ROWS] };
     expect(act((of) => of.set(TABLE, flipped))).toThrow(/\[512, 2\], got \[2, 512\]/);
     expect(act((of) => of.set(TABLE, { ...of.get(TABLE)!, dtype: 'i32' }))).toThrow(/got i32/);
-    expect(act((of) => of.set('lm_head.weight', of.get(TABLE)!))).not.toThrow(); // tied
+    // A tied head is the table itself.
+    expect(act((of) => of.set('lm_head.weight', of.get(TABLE)!))).not.toThrow();
   });
 
   it.each([

@@ -1,5 +1,5 @@
-// llama.cpp as the judge: it reads our files, computes what our models compute, and splits texts as
-// their tokenizers do.
+// llama.cpp is the judge here: it reads our files, computes what our models compute, and splits
+// texts as their tokenizers do.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,4 @@
-// The README's examples, run as they stand.
+// The README's examples are run as they stand.
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// What the metadata gets from a tokenizer's files, and what is refused with its name.
+// These tests check what the metadata gets from a tokenizer's files, and what is refused by name.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -86,7 +86,7 @@ describe('the metadata of a tokenizer', () => {
 
   it.each([
     [{ bos_token: '<|im_start|>', add_bos_token: true, add_eos_token: true }, true, true],
-    [{ add_bos_token: true, add_eos_token: null }, false, false], // there is no token to add
+    [{ add_bos_token: true, add_eos_token: null }, false, false], // There is no token to add.
   ])('goes by tokenizer_config where that says what to add: %j', async (config, bos, eos) => {
     const { metadata } = await written({
       texts: (texts) =>
@@ -344,7 +344,7 @@ interface Changes {
   readonly json?: (json: any) => void;
   readonly texts?: (texts: Map<string, string>) => void;
   readonly config?: object;
-  /** Rows of the model's table. Default 520. */
+  /** The rows of the model's table. The default is 520. */
   readonly vocabSize?: number;
 }
 

@@ -1,4 +1,5 @@
-// The exact order and sizes of the samples of a plain model. A tracker leaves no trace in it.
+// These tests check the exact order and sizes of the samples of a plain model. A tracker leaves no
+// trace in it.
 
 import {
   type GatherTrace,
@@ -12,7 +13,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 
 const ROWS = 3;
-const WEIGHTS = 4 * (10 * 10 + 10); // a Linear from 10 to 10 in f32: 440 bytes
+const WEIGHTS = 4 * (10 * 10 + 10); // A Linear from 10 to 10 in f32 has 440 bytes.
 const OUTPUT = 4 * ROWS * 10;
 
 function makeDevice(): Device {
@@ -65,7 +66,7 @@ it('samples leaves in the order of forward and then of backward, with their size
     activationBytes,
     forwardDeltaBytes,
   ]);
-  // Each leaves its output; the temporaries of x W + b are gone when the sample is taken.
+  // Each module leaves its output. The temporaries of x W + b are gone when the sample is taken.
   expect(made.slice(0, 3)).toEqual([OUTPUT, OUTPUT, OUTPUT].map((bytes) => [bytes, bytes]));
   expect(made.slice(3)).toEqual([
     [0, 0],
@@ -88,13 +89,13 @@ it("takes live bytes by tag from the device's ledger, and reserved ones from its
   expect(live.slice(0, 3).map(({ activation }) => activation)).toEqual([
     input + OUTPUT,
     input + 2 * OUTPUT,
-    input + 3 * OUTPUT, // GELU saves its input, and so does the second Linear
+    input + 3 * OUTPUT, // GELU saves its input, and so does the second Linear.
   ]);
   // The second Linear's gradients are there when GELU's turn comes.
   expect(live.map(({ gradient }) => gradient)).toEqual([0, 0, 0, 0, WEIGHTS, WEIGHTS]);
   for (const { liveBytes, reservedBytes } of samples) {
     expect(reservedBytes).toBeGreaterThanOrEqual(liveBytes.total);
-    expect(reservedBytes % 256).toBe(0); // whole buffers
+    expect(reservedBytes % 256).toBe(0); // The pool reserves whole buffers.
   }
 });
 
@@ -115,7 +116,7 @@ it('samples containers too where asked for all', async () => {
     "backward '0.0'",
   ]);
   expect(samples[2]).toMatchObject({ type: 'Sequential', parameterBytes: WEIGHTS });
-  expect(samples[2]!.forwardDeltaBytes).toBe(2 * OUTPUT); // both are saved for backward
+  expect(samples[2]!.forwardDeltaBytes).toBe(2 * OUTPUT); // Both are saved for backward.
 });
 
 it('counts no storage of an input as an activation, and one that is shared by outputs once', async () => {
@@ -249,8 +250,8 @@ it('waits for the device at every sample, and no longer once it has stopped', as
   const model = stack(device);
   const tracker = new LayerMemoryTracker(model);
   await step(model);
-  expect(numWaits).toBe(4 + 3 + 3); // four calls begin, three leaves end, and three go backward
-  // A forward from before the tracker, whose backward comes after it.
+  expect(numWaits).toBe(4 + 3 + 3); // Four calls begin, three leaves end, and three go backward.
+  // This forward comes before the tracker, and its backward after it.
   await device.scope(async () => {
     const loss = mean(await model.call(device.full([ROWS, 10], 0.5)));
     tracker.stop();

@@ -1,4 +1,4 @@
-// The exact partition, compared with fairscale's expected values and with trying every cut.
+// The exact partition is compared with fairscale's expected values and with trying every cut.
 
 import { MemoryTrackerConfigError, placeCheckpoints } from '@shardweave/memory-tracker';
 import fc from 'fast-check';
@@ -26,7 +26,8 @@ describe('placeCheckpoints', () => {
         const all = partitions(layers.length, numSplits);
         const best = Math.min(...all.map((cuts) => largestRun(layers, cuts)));
         expect(maxRun).toBe(best);
-        expect(all).toContainEqual(splits); // as many cuts as asked for, ascending, no run empty
+        // There are as many cuts as asked for, in ascending order, and no run is empty.
+        expect(all).toContainEqual(splits);
         expect(largestRun(layers, splits)).toBe(maxRun);
       }),
       { seed: 42, numRuns: 300 },

@@ -1,4 +1,4 @@
-// The README's first example, run as it stands.
+// The README's first example is run as it stands.
 
 import { existsSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';

@@ -1,5 +1,5 @@
-// What a tracker exactly sees of a sharded model: the bytes gathered for each layer, full
-// parameters at the layer's samples, and the same order and sizes as on one process.
+// These tests check what exactly a tracker sees of a sharded model: the bytes gathered for each
+// layer, full parameters at the layer's samples, and the same order and sizes as on one process.
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
@@ -11,7 +11,7 @@ import { describe, expect, it } from 'vitest';
 
 const NUM_LAYERS = 3;
 const ROWS = 2;
-const PLAIN = 440; // 10 x 10 weights and 10 biases in f32
+const PLAIN = 440; // These are 10 x 10 weights and 10 biases in f32.
 // fairscale expects 440 bytes for each layer. Here weights, biases and shards lie at multiples of
 // 128 elements: 256 elements over two ranks, 512 over four.
 const GATHERED = { 2: 4 * 256, 4: 4 * 512 };
@@ -94,7 +94,7 @@ describe.each([2, 4] as const)('over %i ranks', (worldSize) => {
         ...Array(3).fill(0),
       ]);
       const present = samples.map(({ liveBytes }) => liveBytes.gathered / bytes);
-      expect(present).toEqual([1, 2, 3, 3, 2, 1]); // backward frees each layer after it
+      expect(present).toEqual([1, 2, 3, 3, 2, 1]); // Backward frees each layer after it.
     }
   });
 

@@ -1,4 +1,4 @@
-// What is made from a trace: its file, the summary, top producers, suggestions and charts.
+// A trace is made into a file, a summary, top producers, suggestions and charts.
 
 import {
   LayerMemoryTracker,
@@ -63,7 +63,7 @@ describe('the file', () => {
     const trace = await realTrace();
     expect(trace.samples).toHaveLength(16);
     expect(parseMemoryTrace(memoryTraceText(trace))).toEqual(trace);
-    const shrinking = traceOf([4, 8]); // its second module frees more than it makes
+    const shrinking = traceOf([4, 8]); // The second module frees more than it makes.
     expect(parseMemoryTrace(memoryTraceText(shrinking))).toEqual(shrinking);
     expect(parseMemoryTrace(memoryTraceText({ samples: [] }))).toEqual({ samples: [] });
   });
@@ -163,7 +163,7 @@ describe('the charts', () => {
   it('stack the live bytes by tag up to their total, and show each sample on hover', async () => {
     const trace = await realTrace();
     const svg = memoryChart(trace);
-    expect(tagsOf(svg)).toEqual({ path: 7, title: 16 }); // six tags and the reserve
+    expect(tagsOf(svg)).toEqual({ path: 7, title: 16 }); // These are six tags and the reserve.
     const [sample] = trace.samples;
     // Heights on the page are in proportion to bytes: the reserve's height and the stack's top.
     const reserved = yOf(svg, 6, 0);
@@ -173,7 +173,7 @@ describe('the charts', () => {
     expect(share).toBeCloseTo(sample!.liveBytes.total / sample!.reservedBytes, 2);
     for (const path of [0, 1, 2, 3, 4, 5, 6]) {
       for (const y of allY(svg, path)) {
-        expect(y >= 72 && y <= 370).toBe(true); // inside the plot
+        expect(y >= 72 && y <= 370).toBe(true); // The point lies inside the plot.
       }
     }
     // Each tag lies on the one before: its path goes along its top and back along its foot.

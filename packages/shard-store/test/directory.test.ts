@@ -1,5 +1,5 @@
-// What the disk store finds in a directory: damage, other people's files, and what a dead owner
-// left.
+// These tests check what the disk store makes of a directory: damage, other people's files, and
+// what a dead owner left.
 
 import { mkdir, readdir, readFile, truncate, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -57,7 +57,7 @@ describe('damaged values', () => {
     await writing.close();
     const path = join(directory, fileOf(1, 0));
     await flip(path, 0);
-    await truncate(path, 2 ** 20 + 7); // now the second chunk is too short as well
+    await truncate(path, 2 ** 20 + 7); // Now the second chunk is too short as well.
     const unhandled: unknown[] = [];
     const note = (error: unknown) => unhandled.push(error);
     process.on('unhandledRejection', note);
@@ -66,7 +66,8 @@ describe('damaged values', () => {
       const store = await openDiskStore({ directory, files });
       const read = store.read('parameter', new Uint8Array(BYTES));
       await expect(read).rejects.toThrow(/checksum/);
-      expect(calls).toEqual({ onTheirWay: 0, atClose: [0, 0] }); // the manifest's file, and this one
+      // These are the manifest's file and this one.
+      expect(calls).toEqual({ onTheirWay: 0, atClose: [0, 0] });
       while (calls.onTheirWay > 0) {
         await new Promise((resolve) => setImmediate(resolve));
       }
@@ -88,7 +89,8 @@ describe('damaged values', () => {
       manifest.replace('"generation":1', '"generation":3'),
     );
     expect(await codeOf(openDiskStore({ directory }))).toBe('CORRUPT');
-    await writeFile(join(directory, MANIFEST), '{}\n2745614147\n'); // valid, but another format
+    // This is valid, but has another format.
+    await writeFile(join(directory, MANIFEST), '{}\n2745614147\n');
     await expect(openDiskStore({ directory })).rejects.toThrow(/version 1/);
   });
 });

@@ -1,4 +1,4 @@
-// A disk that fails or is full: the errors are typed, and the last whole generation can be opened
+// When a disk fails or is full, the errors are typed, and the last whole generation can be opened
 // again.
 
 import { execFile } from 'node:child_process';
@@ -50,7 +50,7 @@ describe('a disk that dies at any call', () => {
       } else {
         expect(outcome).toBe('IO');
       }
-      await runStep(next, 4); // the store works on from there
+      await runStep(next, 4); // The store works on from there.
       expect(await stepIn(next)).toBe(4);
       await next.close();
       if (outcome === 'resolved' && calls < last) {
@@ -80,7 +80,7 @@ describe('a commit that fails after its rename', () => {
     isFailing = true;
     expect(await codeOf(runStep(store, 2))).toBe('IO');
     const found = async () => {
-      await forgetOwner(directory); // as after a kill
+      await forgetOwner(directory); // The directory is as after a kill.
       const next = await openDiskStore({ directory });
       const step = await stepIn(next);
       await next.close();
@@ -259,7 +259,8 @@ describe('a full disk', () => {
       await runStep(store, step);
     }
     expect(await slotsIn(directory)).toEqual(before);
-    await store.write('parameter', state(6).subarray(5)); // this gives back what it no longer needs
+    // This gives back what it no longer needs.
+    await store.write('parameter', state(6).subarray(5));
     expect((await stat(join(directory, fileOf(1, 1)))).size).toBe(BYTES - 5);
     await store.close();
   });
@@ -282,7 +283,7 @@ describe('a small file system', () => {
       await writeFile(ballast, new Uint8Array(1.5 * 2 ** 20));
       expect(await codeOf(runStep(store, 2))).toBe('FULL');
       await store.close();
-      await fillUp(ballast); // no block is left
+      await fillUp(ballast); // No block is left.
       store = await openDiskStore({ directory });
       expect([store.generation, await stepIn(store)]).toEqual([1, 1]);
       await unlink(ballast);
@@ -331,7 +332,7 @@ describe('file calls', () => {
     await (await openDiskStore({ directory, files, fsync: true })).close();
     expect(calls).toEqual(['syncDirectory made', 'syncDirectory ', ...synced]);
     calls.length = 0;
-    await (await openDiskStore({ directory, files, fsync: true })).close(); // everything is there
+    await (await openDiskStore({ directory, files, fsync: true })).close(); // Everything is there.
     await (await openDiskStore({ directory: join(above, 'other'), files })).close();
     expect(calls).toEqual([]);
   });

@@ -1,5 +1,5 @@
-// Random sequences of calls over a file system that refuses some of its own calls, and owners that
-// die: the disk store behaves like a map that remembers its last commit.
+// Random sequences of calls run over a file system that refuses some of its own calls, with owners
+// that die. The disk store behaves like a map that remembers its last commit.
 
 import type { ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
@@ -18,7 +18,7 @@ interface Generation {
 }
 
 const key = fc.constantFrom('a', 'b', 'c');
-/** How many file calls succeed before the others are refused; mostly none is refused. */
+/** The number of file calls that succeed before the others are refused. Mostly none is refused. */
 const numAllowed = fc.option(fc.integer({ min: 0, max: 9 }), { freq: 2, nil: Infinity });
 const call = fc.oneof(
   { arbitrary: fc.record({ does: fc.constant('write'), key, numAllowed }), weight: 4 },

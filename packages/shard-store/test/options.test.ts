@@ -1,4 +1,4 @@
-// Options that stores don't know, or not with that value: the error names them.
+// If stores don't know an option, or not with that value, the error names it.
 
 import { createHostStore, StoreUsageError } from '@shardweave/shard-store';
 import { type DiskStoreOptions, openDiskStore } from '@shardweave/shard-store/node';
@@ -52,7 +52,7 @@ describe('maxBytes of a host store', () => {
     const store = createHostStore({ maxBytes: 10 });
     const write = (key: string, byteLength: number) => store.write(key, new Uint8Array(byteLength));
     await write('one', 10);
-    await write('one', 10); // replaces the first value
+    await write('one', 10); // This replaces the first value.
     await expect(write('two', 1)).rejects.toMatchObject({ code: 'FULL' });
     await write('one', 4);
     await write('two', 6);

@@ -1,4 +1,4 @@
-// One owner for each directory, and owners that are killed, as real processes.
+// Each directory has one owner. These tests run owners, and kill them, as real processes.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -244,7 +244,7 @@ describe('owners', () => {
     await claim(directory, 1, [pid, start, ...host].join('.'));
     await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
     if (start === '') {
-      return; // this platform does not tell
+      return; // This platform does not tell.
     }
     const later = await newDirectory();
     await claim(later, 1, [pid, '1', ...host].join('.'));

@@ -72,7 +72,8 @@ it('of a process that died is removed by the next owner', async () => {
   await store.commit();
   await store.pin!('a');
   await store.close();
-  linkSync(join(directory, pinsIn(directory)[0]!), join(directory, 'notes.pin-1')); // another's
+  // This pin is another's.
+  linkSync(join(directory, pinsIn(directory)[0]!), join(directory, 'notes.pin-1'));
   store = await openDiskStore({ directory });
   expect(pinsIn(directory)).toEqual(['notes.pin-1']);
   await store.close();

@@ -1,4 +1,5 @@
-// Small saves of two parts, the places where they lie, and the result of loading them.
+// Tests share these small saves of two parts, the places where they lie, and the result of loading
+// them.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -131,7 +132,7 @@ export async function save(
     };
     await session.publish(JSON.parse(JSON.stringify(parts)), { optimizer, extra: { step } });
   } catch (error) {
-    await session.abandon().catch(() => undefined); // it has ended if it was publishing
+    await session.abandon().catch(() => undefined); // The session has ended if it was publishing.
     throw error;
   }
 }

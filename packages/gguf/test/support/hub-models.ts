@@ -1,4 +1,4 @@
-// Small random models of every family, as directories of the Hub store them.
+// These are small random models of every family, as directories of the Hub store them.
 import { readFileSync } from 'node:fs';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { fromF32Array, toF32Array } from '@shardweave/dtypes';

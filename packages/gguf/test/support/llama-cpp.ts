@@ -1,4 +1,4 @@
-// llama.cpp itself, as node-llama-cpp brings it prebuilt: the judge of what a file holds.
+// This is llama.cpp itself, prebuilt by node-llama-cpp. It judges what a file holds.
 import { getLlama, type Llama, LlamaLogLevel, type Token } from 'node-llama-cpp';
 
 /**

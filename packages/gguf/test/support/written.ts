@@ -1,8 +1,8 @@
-// Files as bytes, and as an independent reader finds them.
+// These functions return files as bytes, and as an independent reader finds them.
 import { gguf } from '@huggingface/gguf';
 import type { GgufFile } from '@shardweave/gguf';
 
-/** All bytes of a file. */
+/** Returns all bytes of a file. */
 export async function bytesOf(file: GgufFile): Promise<Uint8Array> {
   const all: Uint8Array[] = [];
   for await (const piece of file.pieces()) {

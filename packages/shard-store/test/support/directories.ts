@@ -1,4 +1,4 @@
-// Directories for the disk store, which are removed when the tests of a file are done.
+// The disk store's tests get directories here, which are removed when the tests of a file are done.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

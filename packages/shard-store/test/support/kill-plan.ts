@@ -1,4 +1,4 @@
-// The terms shared by owners.test.ts and the processes that it starts.
+// owners.test.ts and the processes that it starts share these terms.
 
 import type { FileCall } from '@shardweave/shard-store/testing-node';
 
@@ -8,7 +8,7 @@ export interface KillPlan {
   readonly operation: FileCall['operation'];
   /** A pattern of the file's name. */
   readonly file: string;
-  /** How many such calls of the step still succeed. Default 0. */
+  /** How many such calls of the step still succeed. The default is 0. */
   readonly skip?: number;
   readonly fsync?: boolean;
   /** With 1 the files are written one after another, so that the plan decides about all of them. */

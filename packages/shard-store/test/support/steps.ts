@@ -1,4 +1,4 @@
-// Steps of a training run as the disk store sees them, and the files that they leave.
+// These are steps of a training run as the disk store sees them, and the files that they leave.
 
 import { readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,7 +1,7 @@
-// A process that owns a directory: `node writer-process.mjs DIRECTORY [PLAN]`. Without a plan it
+// This process owns a directory: `node writer-process.mjs DIRECTORY [PLAN]`. Without a plan it
 // opens the store and keeps it. With one it writes steps, prints the number of each step that it
 // has committed, and kills itself before one file call, so that the plan alone says where the kill
-// falls. Bundled and started by owners.test.ts.
+// falls. owners.test.ts bundles and starts it.
 
 import { basename } from 'node:path';
 import { type FileLayer, nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
