@@ -30,7 +30,7 @@ function report(what: string, figures: SimulationFigures, startMs: number): void
 const timeout = 240_000;
 
 describe('collectives over simulated links', { timeout }, () => {
-  it('are right bit for bit, whatever arrives when', async () => {
+  it('are right bit for bit, in whatever order messages arrive', async () => {
     const startMs = performance.now();
     const figures = await simulateMany({
       firstSeed: 1,

@@ -132,7 +132,7 @@ describe('of a relay', () => {
     expect(said).toEqual(["peer 2: the peer's connection closed, code 1006"]);
   });
 
-  it('that falls silent with its peers, it is named and none of them', () => {
+  it('that falls silent with its peers, it is named and no peer', () => {
     const { said, beat } = rankOfFour({ relayed });
     beat(relayed, 2000, true);
     vi.advanceTimersByTime(10_000);

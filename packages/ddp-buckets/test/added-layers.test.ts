@@ -75,7 +75,7 @@ it.each([
   expect(perRank[0]!.trained[0]).not.toBe(perRank[0]!.called[0]);
 });
 
-it('so do frozen parameters and buffers that came later', async () => {
+it("frozen parameters and buffers that came later get rank 0's values too", async () => {
   const perRank = await onRanks(2, async (rank) => {
     const net = new Sequential(rank.device, [layer(rank), layer(rank)]);
     const model = wrap(net, rank);

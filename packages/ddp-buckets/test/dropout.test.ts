@@ -55,7 +55,7 @@ it('ranks drop different elements where nobody begins steps, and other ones in e
   }
 });
 
-it('and where steps are begun, those of their rows in the global batch, bit for bit', async () => {
+it('where steps are begun, ranks drop the elements of their rows in the global batch, bit for bit', async () => {
   const masks = await masksOf(async ({ rank, device }, model) => {
     await maskOf(model, ROWS); // This draws from the rank's stream.
     device.random.begin({ step: 5, rowOffset: rank * ROWS });

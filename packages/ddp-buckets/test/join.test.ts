@@ -75,13 +75,13 @@ describe('join', () => {
     }
   });
 
-  it('or divided by those that have inputs', async () => {
+  it('lets it take part with zeros, divided by the ranks that have inputs', async () => {
     const perRank = await joined([1, 3, 2], { divideByInitialWorldSize: false });
     expect(perRank[1]!.gradients).toEqual([2, 2.5, 2]);
     expect(perRank[0]!.weight).toBe(-6.5);
   });
 
-  it('whatever was divided before the sum', async () => {
+  it('gives the same means whatever was divided before the sum', async () => {
     const factors = { gradientPredivideFactor: 4 };
     const toActive = await joined([1, 3, 2], { divideByInitialWorldSize: false, ...factors });
     expect(toActive[1]!.gradients).toEqual([2, 2.5, 2]);
@@ -95,7 +95,7 @@ describe('join', () => {
     expect(sums[1]!.gradients).toEqual([6, 5]);
   });
 
-  it('with a rank that has none at all, and learns its buckets from another', async () => {
+  it('lets a rank take part that has no inputs at all, and learns its buckets from another', async () => {
     const perRank = await joined([0, 2]);
     expect(perRank[1]!.gradients).toEqual([1, 1]);
     for (const one of perRank) {

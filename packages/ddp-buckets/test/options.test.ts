@@ -111,7 +111,7 @@ describe('removed, dead and foreign options say what to use instead', () => {
     expect(message).toContain(answer);
   });
 
-  it('but undefined counts as left out', async () => {
+  it('undefined counts as left out', async () => {
     expect(await refusal(() => ({ sharedParam: undefined }) as Partial<DdpOptions>)).toBe(
       'accepted',
     );

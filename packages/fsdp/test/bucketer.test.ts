@@ -98,7 +98,7 @@ describe.each([0, 0.25 * MIB])('a cap of %i bytes', (capBytes) => {
 describe('with room for 8 elements a rank', () => {
   const capBytes = (rank: Rank) => 8 * F32 * rank.worldSize;
 
-  it('nothing starts before there is no room; then what is filled, results in order', async () => {
+  it('starts nothing while there is room, then the full buckets, with results in order', async () => {
     await onRanks(3, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.add('a', 3);
@@ -116,7 +116,7 @@ describe('with room for 8 elements a rank', () => {
     });
   });
 
-  it('what exactly fills it fits, and starts', async () => {
+  it('takes a gradient that exactly fills the bucket, and starts it', async () => {
     await onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.add('a', 5);
@@ -132,7 +132,7 @@ describe('with room for 8 elements a rank', () => {
     });
   });
 
-  it('a large one overtakes small ones that wait, which still share a bucket', async () => {
+  it('a large gradient overtakes small ones that wait, which still share a bucket', async () => {
     await onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.add('a', 2);
@@ -146,7 +146,7 @@ describe('with room for 8 elements a rank', () => {
     });
   });
 
-  it('one that asks for none starts at once and alone', async () => {
+  it('a gradient that asks for no bucket starts at once and alone', async () => {
     await onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.add('a', 2);
@@ -157,7 +157,7 @@ describe('with room for 8 elements a rank', () => {
     });
   });
 
-  it('flushing what is empty does nothing, before and after', async () => {
+  it('flushing an empty bucket does nothing, before and after gradients', async () => {
     await onRanks(2, async (rank) => {
       const it = await bench(rank, capBytes(rank));
       it.bucketer.flush();

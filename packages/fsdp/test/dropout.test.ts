@@ -66,7 +66,7 @@ it('ranks drop different elements where nobody begins steps, replicas too', asyn
   }
 });
 
-it('and where steps are begun, those of their rows in the global batch, bit for bit', async () => {
+it('where steps are begun, ranks drop the elements of their rows in the global batch, bit for bit', async () => {
   const masks = await masksOf(3, 3, async ({ rank, device }, model) => {
     await maskOf(model, ROWS); // This draws from the rank's stream.
     device.random.begin({ step: 5, rowOffset: rank * ROWS });

@@ -109,7 +109,7 @@ describe('an overflow on one rank', () => {
     },
   );
 
-  it('is one of values, not of their squares', async () => {
+  it('is found in the values, not in their squares', async () => {
     await onRanks(2, async (rank) => {
       const model = sharded(rank);
       const optimizer = new Sgd(model.parameters(), { lr: 1e-30 });

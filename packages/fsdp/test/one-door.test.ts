@@ -100,7 +100,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     });
   });
 
-  it('initialize twice at once is one', async () => {
+  it('two calls of initialize at once are one', async () => {
     await onRanks(worldSize, async (rank) => {
       const model = net(rank);
       const [first, second, dict] = await Promise.all([

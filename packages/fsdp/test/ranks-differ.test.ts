@@ -223,7 +223,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
     },
   );
 
-  it('and nothing where all leave out the same', async () => {
+  it('but none where all leave out the same parameters', async () => {
     await onRanks(2, async (rank) => {
       const { inner, model } = wrapped(rank);
       inner.chosen = [2];

@@ -189,7 +189,7 @@ it('a step changes each flat when it is read, and the save has none of it', asyn
   expect(await other.stateDict(loaded.namedParameters())).toEqual(moments);
 });
 
-it('a packed module is stepped when all of it is read', async () => {
+it('a step of a packed module waits until all of it is read', async () => {
   const device = makeDevice();
   const { model } = open(device);
   packParameters(model);
@@ -225,7 +225,7 @@ it('what changes by other means is refused, before it is read or in the save', a
   await expect(save(piecesIn(createHostStore()), captured)).rejects.toThrow(NnConfigError);
 });
 
-it('buffers are those of the capture', async () => {
+it('buffers have the values of the capture', async () => {
   const norm = (device: Device) => new BatchNorm1d(device, { numFeatures: 2 });
   const source = norm(makeDevice());
   const captured = await captureCheckpoint(source);

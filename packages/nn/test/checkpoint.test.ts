@@ -148,7 +148,7 @@ describe('checkpoint', () => {
     expect(await run(true)).toEqual(await run(false));
   });
 
-  it('nests', async () => {
+  it('may be nested', async () => {
     const run = async (wrap: (module: Linear) => Module<[Tensor], Tensor>) => {
       const device = makeDevice();
       const linear = new Linear(device, { inFeatures: 3, outFeatures: 3 });

@@ -85,7 +85,7 @@ describe('gradients of leaves', () => {
     expect(await gradOf(y)).toEqual([3, 3]);
   });
 
-  test('of a rule that hands one tensor to a leaf twice and to another', async () => {
+  test('are right where a rule returns one tensor for several inputs', async () => {
     const x = leaf([1]);
     const y = leaf([1]);
     await device.scope(() => {
@@ -115,7 +115,7 @@ describe('gradients of leaves', () => {
     expect(mine.storage.tag).toBe('activation');
   });
 
-  test('of a leaf that is its own root is the seed, copied', async () => {
+  test('are a copy of the seed where the leaf itself is the root', async () => {
     const x = leaf([1, 2]);
     const seed = device.tensor([5, 6]);
     await x.backward({ gradient: seed });
@@ -135,7 +135,7 @@ describe('gradients of leaves', () => {
     expect(await gradOf(x)).toEqual([6, 12]);
   });
 
-  test('an output that nothing uses brings its leaves nothing but their event', async () => {
+  test('an output that nothing uses gives its leaves no gradient, only their event', async () => {
     const x = leaf([1]);
     const y = leaf([1]);
     device.onGradientFinal(y, () => {

@@ -55,7 +55,7 @@ async function runScript(name: string, source: string): Promise<string> {
 }
 
 describe.each(THREADS)('with threads: %i', (threads) => {
-  it('reads what there is no room for a copy of, as it was when it was asked for', async () => {
+  it('reads a buffer that it has no room to copy, with the bytes that it had at the call', async () => {
     const backend = await createCpuBackend({ threads, memoryBytes: 40 * 2 ** 20 });
     const x = makeView(backend, 'f32', 6 * 2 ** 20);
     backend.run('fill', { out: x, value: 1 });
@@ -67,7 +67,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     await backend.dispose();
   });
 
-  it('holds few written bytes of a host that asks before each write, and loses none', async () => {
+  it('keeps few written bytes waiting where the host asks before each write, and loses none', async () => {
     const backend = (await createCpuBackend({ threads })) as CpuBackend;
     const x = makeView(backend, 'f32', 2 * 1024 * 1024);
     const bytes = new Uint8Array(x.buffer.byteLength);
@@ -177,7 +177,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     await backend.dispose();
   });
 
-  it('fails an allocation without room alone, and goes on', async () => {
+  it('fails only the allocation that finds no room, and goes on', async () => {
     const backend = await createCpuBackend({ threads, memoryBytes: 32 * 2 ** 20 });
     const x = makeView(backend, 'f32', 4, new Float32Array(4));
     expect(() => backend.alloc(33 * 2 ** 20, 'too large')).toThrow(LimitError);
@@ -198,7 +198,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     expect(attempt).toThrow(DisposedError);
   });
 
-  it('fails a kernel without room for its scratch alone, and leaves none behind', async () => {
+  it('fails only the kernel whose scratch finds no room, and leaves no scratch behind', async () => {
     const backend = await createCpuBackend({ threads, memoryBytes: 32 * 2 ** 20 });
     const [rows, count] = [2 ** 17, 2 ** 20];
     const table = makeView(backend, 'f16', rows);
@@ -270,7 +270,7 @@ describe.each(THREADS)('with threads: %i', (threads) => {
     await backend.dispose();
   });
 
-  it('reports what has run before anybody waited for it', async () => {
+  it('reports kernels that ran before anybody waited for them', async () => {
     const backend = await createCpuBackend({ threads });
     const x = makeView(backend, 'f32', 64, new Float32Array(64));
     await backend.sync();

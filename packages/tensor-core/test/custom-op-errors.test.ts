@@ -96,7 +96,7 @@ describe('a wrong definition or call', () => {
     expect(attempt).toThrow(message);
   });
 
-  test('no gradient: backward says so, and not the forward', async () => {
+  test('an op without a gradient throws in backward, not in forward', async () => {
     const leaf = device.tensor([1], [1], { requiresGrad: true });
     const y = define({ gradient: undefined })(leaf);
     await expect(y.backward()).rejects.toThrow(GraphError);

@@ -58,7 +58,7 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
       expect(backend.usage()).toEqual({ bytes: 0, buffers: 0 });
     });
 
-    test('integers in and out, and negative ones', async () => {
+    test('takes and returns integers, negative ones too', async () => {
       const device = new Device(backend);
       const x = device.tensor([-1.5, 0.5, 2.5, 7.25], [2, 2]);
       for (const dtype of ['i32', 'u32'] as const) {
@@ -72,7 +72,7 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
       device.dispose();
     });
 
-    test('two ops of one name are two', async () => {
+    test('two ops of the same name are separate ops', async () => {
       const device = new Device(backend);
       const x = device.tensor([1, 2]);
       const double = define({
@@ -84,7 +84,7 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
       device.dispose();
     });
 
-    test('parameters are f32 in both texts', async () => {
+    test('f32 parameters are rounded to f32 for WGSL and JavaScript alike', async () => {
       const device = new Device(backend);
       const echo = defineOp({
         name: 'echo',
@@ -101,7 +101,7 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
       device.dispose();
     });
 
-    test('takes its place among other work, of which there is much', async () => {
+    test('runs in order among much other work', async () => {
       const device = new Device(backend);
       // The ring of the cpu device holds 2,048 commands in all.
       const numBetween = name === 'cpu' ? 500 : 50;
@@ -186,7 +186,7 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
       device.dispose();
     });
 
-    test('a gradient may wait', async () => {
+    test('a gradient function may be asynchronous', async () => {
       const device = new Device(backend);
       const op = define({
         gradient: async ({ dy }) => {
@@ -200,7 +200,7 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
       device.dispose();
     });
 
-    test('a text that fails reaches who waits next', async () => {
+    test('an error in the shader or the JavaScript function rejects the next wait', async () => {
       const own = await open();
       const device = new Device(own);
       const error = new RangeError('my own');

@@ -282,13 +282,13 @@ describe('misuse', () => {
 });
 
 describe('what waits for the device', () => {
-  test('item of several elements', async () => {
+  test('item() of a tensor with several elements is refused', async () => {
     await expect(f(2).item()).rejects.toThrow(
       /tensor\.item: expected one element, got shape \[2\]/,
     );
   });
 
-  test('operands beyond a binding, with the limit', () => {
+  test('operands larger than a binding are refused with the limit', () => {
     const small = createReferenceBackend({ maxViewBytes: 64 });
     const tight = new core.Device(small);
     const x = tight.zeros([3, 7]);

@@ -85,7 +85,7 @@ describe.skipIf(reason !== undefined)(title('GPUBuffers in and out'), () => {
     buffer.destroy();
   });
 
-  test("a tensor's buffer in commands of the caller's, in the queue's order", async () => {
+  test("a tensor's buffer can be used in the caller's commands, in the queue's order", async () => {
     const result = bufferOf([0, 0]);
     await device.scope(async () => {
       const y = double(device.tensor([1, 2, 3]));
@@ -120,7 +120,7 @@ describe.skipIf(reason !== undefined)(title('GPUBuffers in and out'), () => {
     await failed.dispose();
   });
 
-  test('a dry run goes over it', async () => {
+  test('a dry run takes it and counts only what is allocated', async () => {
     const buffer = bufferOf([1, 2]);
     const plan = await device.dryRun(() =>
       double(tensorFromGpuBuffer(device, buffer, { shape: [2] })),

@@ -80,7 +80,7 @@ describe('a device without room', () => {
     expect(await max(large).item()).toBe(3);
   });
 
-  test('is given free buffers back before its memory grows, which never shrinks', async () => {
+  test('gets free buffers back before its memory grows, since memory never shrinks', async () => {
     for (const mib of [9, 10, 11, 12]) {
       device.zeros([mib * MIB]).dispose(); // No two of these sizes fit one class.
     }
@@ -123,7 +123,7 @@ describe('a device without room', () => {
     expect(await max(device.full([24 * MIB], 5)).item()).toBe(5);
   });
 
-  test('other failures of an allocation pass through, untried', () => {
+  test('other failures of an allocation are passed on without a second try', () => {
     let attempts = 0;
     const broken = createReferenceBackend();
     broken.alloc = () => {

@@ -59,7 +59,7 @@ describe('on the CPU device', async () => {
     expect(Math.max(...values)).toBeLessThanOrEqual(3);
   });
 
-  test('normal numbers within bounds are as those without that fall there', async () => {
+  test('normal numbers with bounds are distributed as those without that lie within the bounds', async () => {
     const bounds = { low: -2, high: 1 };
     const values = await draw((d) => randomNormal(d, [COUNT], { key: KEY, ...bounds }));
     const [least, all] = [normalBelow(-2), normalBelow(1) - normalBelow(-2)];
@@ -96,7 +96,7 @@ test('each device draws the same, in one piece or in parts', async () => {
   expect(new Set(drawn.values()).size).toBe(1);
 });
 
-test('each call draws others, and a device with the same seed the same', async () => {
+test('each call draws other numbers, and a device with the same seed draws the same ones', async () => {
   const draws = async () => {
     const device = new Device(createReferenceBackend(), { seed: 5 });
     return device.scope(async () => {

@@ -34,7 +34,7 @@ it.each([0, 1, 2])('cpu with threads: %i reads it before later work is done', as
   await expect(x.storage.openReader().read(0, 4)).rejects.toThrow(/disposed/);
 });
 
-it('until it is closed bytes are not written, and their buffer stays', async () => {
+it('the storage is not written and keeps its buffer until the reader is closed', async () => {
   const device = new Device(createReferenceBackend());
   const x = device.tensor([1, 2], [2]).keep();
   const { storage } = x;

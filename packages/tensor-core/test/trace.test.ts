@@ -112,7 +112,7 @@ describe('the Chrome form', () => {
     expect(new Set(events.map(({ tid }) => tid)).size).toBe(9);
   });
 
-  test('of nothing is still a trace', () => {
+  test('is a trace even without events', () => {
     expect(timed(parse())).toEqual([]);
     expect(timed(parse(new Trace()))).toEqual([]);
   });

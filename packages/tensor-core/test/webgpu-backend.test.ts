@@ -87,7 +87,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       for (const kernelCase of cases) {
         test(kernelCase.name, () => kernelCase.run(backend));
       }
-      test('many of them in more than one submit', () => {
+      test('many of these cases take more than one submit', () => {
         expect(backend.statistics().submits).toBeGreaterThan(3 * cases.length);
       });
     },

@@ -138,7 +138,7 @@ describe('work beyond 50 GFLOP, on a driver that computes nothing', () => {
     }
   });
 
-  test('what is small shares a submit', async () => {
+  test('small dispatches share a submit', async () => {
     submits.length = 0;
     const [x, out] = [view(64), view(64, written)];
     for (let i = 0; i < 100; i++) {
@@ -184,7 +184,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, long work'), () => {
     },
   );
 
-  test('a sum over k that is cut is the sum', async () => {
+  test('a sum over k that is cut into parts equals the whole sum', async () => {
     const [m, n, k] = [40, 36, 84];
     const [whole, cut] = await Promise.all(
       [MAX_FLOPS, 20_000].map((maxFlops) => open({ kernelProfile: 'hardware', maxFlops })),

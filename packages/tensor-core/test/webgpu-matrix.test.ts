@@ -123,7 +123,7 @@ describe.skipIf(reason !== undefined)(title('products by matrix units'), () => {
     },
   );
 
-  test('nothing but a choice takes them, and the numeric class names the products', async () => {
+  test('matrix units are used only where a choice names them, and the numeric class says so', async () => {
     const plain = await open({ kernelProfile: 'hardware' });
     const labels: string[] = [];
     const fresh = await openMatrix([CONFIG], (_, label) => {
@@ -154,7 +154,7 @@ describe.skipIf(reason !== undefined)(title('products by matrix units'), () => {
     fresh.device.destroy();
   });
 
-  test('units of other types, or that tiles are not made of, are not used', async () => {
+  test('matrix units of types or sizes that no tile has are not used', async () => {
     const choices = { 'NN f16 f16 f16 small': TILE };
     for (const config of [
       { ...CONFIG, resultComponentType: 'f16' },

@@ -21,7 +21,7 @@ describe('512 MiB', () => {
   afterEach(() => backend.dispose());
   const ofMib = (mib: number) => device.zeros([(mib * MIB) / 4]);
 
-  test('an allocation beyond them fails the next wait alone, with what was held', async () => {
+  test('an allocation beyond them fails only the next wait, whose error says what was held', async () => {
     const [first] = [ofMib(208), ofMib(208)];
     await device.synchronize();
     const lost = ofMib(224);
@@ -82,7 +82,7 @@ describe('512 MiB', () => {
 });
 
 describe.skipIf(reason !== undefined)(title('on a driver that computes'), () => {
-  test('what was submitted with a lost buffer is dropped and told; before and after it all is right', async () => {
+  test('work submitted with a lost buffer is dropped and reported, and the work around it is right', async () => {
     const { backend, bench, close } = await openFailing('lost');
     const x = bench.zeros(64);
     const addOne = () => backend.run('affine', { x, out: x, scale: 1, shift: 1 });
@@ -124,7 +124,7 @@ describe.skipIf(reason !== undefined)(title('what the backend keeps'), () => {
     await close();
   });
 
-  test('a wait of its own for a profiler takes the news from nobody', async () => {
+  test("the device's own wait for a trace leaves a failure to the caller's next wait", async () => {
     const { backend, bench, close } = await openFailing('lost');
     const x = bench.zeros(64);
     await backend.sync();

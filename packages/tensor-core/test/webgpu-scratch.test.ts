@@ -103,7 +103,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, scratch'), () => {
     expect(device.memory().peak.total).toBe(4000 + 2 * 400);
   });
 
-  test("the backend's own is of size classes, and never above the largest buffer", async () => {
+  test("the backend's own scratch comes in size classes, never above the largest buffer", async () => {
     const adapter = await webGpu().requestAdapter();
     const gpuDevice = await adapter!.requestDevice();
     const { maxStorageBufferBindingSize, maxComputeInvocationsPerWorkgroup } = gpuDevice.limits;

@@ -75,7 +75,7 @@ describe.skipIf(reason !== undefined)(title('webgpu device, split operands'), ()
       return [loss, ...gradients.flatMap((values) => [...values])];
     }
 
-    test('ops and their gradients', async () => {
+    test('ops and their gradients are equal', async () => {
       const [got, want] = [await trained(small), await trained(createReferenceBackend())];
       const scale = Math.max(...want.slice(1).map(Math.abs));
       expect(Math.abs(got[0]! - want[0]!) / want[0]!).toBeLessThan(1e-5);

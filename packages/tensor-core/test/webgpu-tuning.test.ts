@@ -85,7 +85,7 @@ describe('measuring', () => {
     expect(new Set(last)).toEqual(tiles); // A round has one measurement of each tile.
   });
 
-  test('what is short is repeated until the clock is fine enough', async () => {
+  test('short products are repeated until the clock can measure them', async () => {
     const { measured } = await tuneOn(() => 0.06, { leastMs: 4 });
     expect(measured.at(-1)!.repetitions).toBe(128); // 64 repetitions take 3.84 ms.
   });
@@ -144,7 +144,7 @@ describe('what was measured', () => {
     }
   });
 
-  test('is lost without a word where there is no place for it', async () => {
+  test('is dropped silently where there is no place to store it', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'tiles-'));
     const file = join(folder, 'file');
     writeFileSync(file, '');
@@ -217,7 +217,7 @@ describe('kernels that a dry run met', () => {
     await device.zeros([4]).toArray();
   });
 
-  test('of a device that is lost reject with that', async () => {
+  test('reject with the loss of their device', async () => {
     const { gpu, backend, device, step } = await openCounted();
     await device.dryRun(step);
     const pending = backend.preparePlanned().catch((error) => error);
