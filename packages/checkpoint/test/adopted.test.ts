@@ -22,8 +22,8 @@ const BIAS = tensor('bias', [7]);
 const LOOSE = tensor('loose', [5]);
 
 /**
- * Pieces of which the first two lie in a file of `directory`, after some bytes that belong to no
- * piece.
+ * Returns pieces of which the first two lie in a file of `directory`, after some bytes that belong
+ * to no piece.
  */
 async function pieces(directory: string, linkAs?: HeldFile['linkAs']): Promise<HeldPiece[]> {
   const path = join(directory, 'held');

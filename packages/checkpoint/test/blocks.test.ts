@@ -28,7 +28,10 @@ const WHOLE = Uint8Array.from(
   (_, i) => (i * 31) ^ (i >>> 8),
 );
 
-/** The tensors. Every second one gives bytes of its own, the others fill what they are offered. */
+/**
+ * Returns the tensors. Every second one returns bytes of its own, and the others fill the array
+ * that they are offered.
+ */
 function pieces(onOffer: (into: Uint8Array) => void = () => {}): HeldPiece[] {
   let before = 0;
   return SIZES.map((size, index) => {
@@ -54,7 +57,7 @@ interface Write {
   readonly offset: number;
 }
 
-/** A place that keeps what it is given. */
+/** Returns a place that keeps what it is given. */
 function recording(writes: Write[]): PieceStore {
   return {
     ...piecesIn(createHostStore()),

@@ -13,7 +13,7 @@ const state = (seed: number) => [
   tensor('weight', [40], { seed, state: 'momentum' }),
 ];
 
-/** A file system that stops after `count` calls, as if the process had been killed. */
+/** Returns a file system that stops after `count` calls, as if the process had been killed. */
 function dyingAfter(count: number) {
   const calls: string[] = [];
   const files = interceptFiles(({ operation }) => {
@@ -26,8 +26,8 @@ function dyingAfter(count: number) {
 }
 
 /**
- * The lock of a killed process names a process that is gone; the lock in this test names this very
- * process.
+ * Removes the owner's lock. The lock of a killed process names a process that is gone, but the lock
+ * in this test names this very process.
  */
 async function forgetOwner(directory: string): Promise<void> {
   const names = await readdir(directory);

@@ -17,7 +17,7 @@ const tensors = [
 
 const whole = new Map<string, Uint8Array>();
 
-/** The save with other bytes in one file. */
+/** Returns the save with other bytes in one file. */
 function reader(name: string, spoilt: Uint8Array): PieceReader {
   const bytesOf = (file: string) => (file === name ? spoilt : whole.get(file));
   return {
@@ -33,7 +33,7 @@ function reader(name: string, spoilt: Uint8Array): PieceReader {
   };
 }
 
-/** The outcome of loading everything. */
+/** Loads everything and returns the outcome. */
 async function load(from: PieceReader) {
   const loaded = tensors.map((each) => wanted(each));
   const pieces = loaded.map(({ piece }) => piece);
@@ -63,7 +63,7 @@ it('is a save of two parts and an index, and loads', async () => {
   expect((await load(reader('', new Uint8Array(0)))).code).toBeUndefined();
 });
 
-/** Places spread over the file, including its first and last byte. */
+/** Returns places spread over the file, including its first and last byte. */
 const placesIn = ({ byteLength }: Uint8Array) =>
   Array.from({ length: NUM_PLACES }, (_, i) =>
     Math.round((i * (byteLength - 1)) / (NUM_PLACES - 1)),

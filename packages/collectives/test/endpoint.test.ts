@@ -14,7 +14,7 @@ import { Matching } from '../src/endpoint/matching.js';
 import { ScratchPool } from '../src/endpoint/scratch-pool.js';
 import { Turns } from '../src/endpoint/turns.js';
 
-/** Rank 0 of two or more ranks; the test itself decides what the others send. */
+/** Makes rank 0 of two or more ranks. The test itself decides what the others send. */
 function lonelyRank(options: GroupOptions = {}, worldSize = 2) {
   const endpoint = new Endpoint({ ...options, rank: 0, worldSize });
   const transport: Transport = {
@@ -45,15 +45,15 @@ function pointToPointHeader(byteLength: number): MessageHeader {
 }
 
 /**
- * A clock that advances by a millisecond at each look, so that code which checks the time between
- * slices soon yields.
+ * Returns a clock that advances by a millisecond at each look, so that code which checks the time
+ * between slices soon yields.
  */
 function slowClock(): Clock {
   let ms = 0;
   return { ...systemClock, now: () => ms++ };
 }
 
-/** A clock that moves only by calls of `advance`. */
+/** Returns a clock that moves only by calls of `advance`. */
 function manualClock() {
   let ms = 0;
   const timers = new Map<() => void, number>();

@@ -19,7 +19,7 @@ import { createLan, lanProblem } from './support/netns.js';
 const LIMIT_MS = 5000;
 const lateness = new Lateness();
 
-/** Options of a rank that can't listen, as in a page. */
+/** Returns options of a rank that can't listen, as in a page. */
 const deaf = () => ({ listen: false }) as const;
 
 /** Starts a rendezvous in this process, for jobs in which no rank hosts one. */

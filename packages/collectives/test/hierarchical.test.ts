@@ -9,8 +9,8 @@ type FloatDType = 'f32' | 'f16' | 'bf16';
 type Dtype = FloatDType | 'i32' | 'u8';
 
 /**
- * Values whose magnitudes differ by more than f32 has bits, so that the order of addition shows in
- * the result.
+ * Returns values whose magnitudes differ by more than f32 has bits, so that the order of addition
+ * shows in the result.
  */
 function elements(rank: number, count: number, dtype: Dtype): Uint8Array {
   let state = rank * 7919 + count;

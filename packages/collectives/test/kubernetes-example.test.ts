@@ -59,8 +59,8 @@ function read(name: string): readonly any[] {
 }
 
 /**
- * The environment of the pod with this `index`; `labels` are those that the downward API would
- * give.
+ * Returns the environment of the pod with this `index`. `labels` are those that the downward API
+ * would give.
  */
 function podEnvironment(job: JobSpec, index: number, pod: PodFacts): Record<string, string> {
   const [container] = job.template.spec.containers;

@@ -39,7 +39,7 @@ afterAll(() => {
 
 type Variables = Readonly<Record<string, string>>;
 
-/** The part of its own environment that a launcher passes on. */
+/** Returns the environment of a process to which a launcher passes on only this part of its own. */
 function environment(own: Variables): Variables {
   const { PATH = '' } = process.env;
   return { PATH, SHARDWEAVE_SECRET_FILE: secretFile, ...own };

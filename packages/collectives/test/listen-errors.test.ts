@@ -14,7 +14,9 @@ import { SECRET } from './support/ws-harness.js';
 
 const opened: Server[] = [];
 
-/** Another program's server, which accepts connections and says nothing. */
+/**
+ * Starts another program's server, which accepts connections and says nothing. Returns its port.
+ */
 async function silentServer(onSocket = (_: Socket) => {}): Promise<number> {
   const server = createServer((socket) => onSocket(socket.on('error', () => {})));
   server.listen(0, '127.0.0.1');

@@ -20,7 +20,7 @@ afterEach(() => {
   }
 });
 
-/** A server that sends everything back. */
+/** Starts a server that sends everything back. */
 async function echo(): Promise<{ host: string; port: number; sockets: Socket[] }> {
   const sockets: Socket[] = [];
   const server = createServer((socket) => {

@@ -13,7 +13,8 @@ afterEach(() => {
 });
 
 /**
- * A member that keeps what it is told. `answers` says whether it still answers over its connection.
+ * Returns a member that keeps what it is told. `answers` says whether it still answers over its
+ * connection.
  */
 function member(answers?: () => Promise<boolean>) {
   const told: unknown[] = [];

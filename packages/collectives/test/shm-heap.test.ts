@@ -7,7 +7,7 @@ import { createHeapMemory, SharedHeap } from '../src/transports/shm/shared-heap.
 
 const MIB = 2 ** 20;
 
-/** A random generator with a seed. */
+/** Returns a random generator with a seed. */
 function randomOf(seed: number): () => number {
   let state = seed;
   return () => {

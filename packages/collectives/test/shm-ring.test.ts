@@ -8,7 +8,7 @@ import { emptyHead, RingReader, RingWriter } from '../src/transports/shm/ring.js
 const HEAD = 16;
 const TAIL = 0;
 
-/** Both ends of a ring through which `position` bytes have gone already. */
+/** Makes both ends of a ring through which `position` bytes have gone already. */
 function openRing(position = 0) {
   const memory = ringOf(allocateJobMemory(2, MIN_RING_BYTES), 2, MIN_RING_BYTES, {
     from: 1,

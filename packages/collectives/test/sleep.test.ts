@@ -26,7 +26,7 @@ afterEach(() => {
 });
 
 /**
- * Three ranks that hear each other over their links. The test moves the time and delivers the
+ * Makes three ranks that hear each other over their links. The test moves the time and delivers the
  * messages.
  */
 function watchingRanks() {

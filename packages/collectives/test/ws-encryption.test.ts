@@ -45,8 +45,8 @@ async function listenBetween(port: number, see: (bytes: Buffer) => void) {
 const PLAIN = Buffer.from('what only the ranks may know, '.repeat(4000));
 
 /**
- * Rank 1 sends PLAIN to rank 0 through an attacker who sees and changes it. Resolves with what rank
- * 0 received.
+ * Sends PLAIN from rank 1 to rank 0 through an attacker who sees and changes it. Resolves with what
+ * rank 0 received.
  */
 async function sendPast(
   options: Partial<ConnectWsOptions>,

@@ -40,7 +40,10 @@ class ScriptedSocket implements WireSocket {
   terminate(): void {}
 }
 
-/** Rank 0 of four ranks, with its links to the others and what its transport reports of them. */
+/**
+ * Makes rank 0 of four ranks, with its links to the others, and records what its transport reports
+ * of them.
+ */
 function rankOfFour(options: { readonly relayed?: readonly number[] } = {}) {
   const said: string[] = [];
   const listener = {

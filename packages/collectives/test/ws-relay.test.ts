@@ -9,7 +9,7 @@ import { Relay } from '../src/transports/ws/join/relay.js';
 
 const SECRET = 'of the relay tests';
 
-/** Three ranks of which none listens, so that every link is relayed. */
+/** Joins three ranks of which none listens, so that every link is relayed. */
 async function relayedJob() {
   const worldSize = 3;
   const rendezvous = await serveRendezvous({ worldSize, secret: SECRET });

@@ -14,7 +14,10 @@ import { SECRET } from './support/ws-harness.js';
 
 const MIB = 2 ** 20;
 
-/** The payload bytes that come over a raw link, without the headers, whose lengths are known. */
+/**
+ * Returns the payload bytes that come over a raw link, without the headers, whose lengths are
+ * known.
+ */
 function payloadOf(link: WebSocket, byteLength: number): Promise<Buffer> {
   const pieces: Buffer[] = [];
   let length = 0;

@@ -8,7 +8,7 @@ import { onRanks, type Rank, wrap } from './support/ranks.js';
 
 const DIM = 4;
 
-/** A layer whose values differ by rank. */
+/** Returns a layer whose values differ by rank. */
 function layer({ device, rank }: Rank, size = DIM): Linear {
   const made = new Linear(device, { inFeatures: DIM, outFeatures: size });
   fill(made.weight, 0.1 + rank);
@@ -34,7 +34,7 @@ function step(model: Module, { rank, device }: Rank): Promise<void> {
   });
 }
 
-/** The values of all parameters and buffers, one after the other. */
+/** Returns the values of all parameters and buffers, one after the other. */
 async function valuesOf(module: Module): Promise<number[]> {
   const named = [...module.namedParameters(), ...module.namedBuffers()];
   const values = await Promise.all(named.map(([, tensor]) => tensor.toArray()));

@@ -16,7 +16,8 @@ async function lag(count: number): Promise<void> {
 }
 
 /**
- * A group in which each rank hears late of the end of other collectives than the other ranks do.
+ * Returns a group in which each rank hears late of the end of other collectives than the other
+ * ranks do.
  */
 function withLags(group: ProcessGroup): ProcessGroup {
   let numCalls = 0;

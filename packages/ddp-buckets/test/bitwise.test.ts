@@ -66,7 +66,7 @@ async function normOf({ device, group }: Rank, norm: Norm): Promise<BatchNorm1d 
   return new SyncBatchNorm(device, { numFeatures: DIM, group: await group.split(0) });
 }
 
-/** The bits of each step's loss and gradients, and of the weights and buffers after it. */
+/** Returns the bits of each step's loss and gradients, and of the weights and buffers after it. */
 function trained({ dtype, norm, scale }: Training, options: Partial<DdpOptions> | 'naive') {
   return onRanks(2, async (rank) => {
     const { device, group } = rank;

@@ -7,7 +7,7 @@ import { Bag, type BagSpec, onRanks, pull, pulled, type Rank, wrap } from './sup
 
 const ABCD = { a: 100, b: 100, c: 100, d: 100 };
 
-/** The buckets before and after the first backward, on every rank. */
+/** Returns the buckets before and after the first backward, on every rank. */
 async function bucketsOf(
   spec: BagSpec,
   options: Partial<DdpOptions>,

@@ -28,7 +28,7 @@ import {
 
 const DIM = 16;
 
-/** Two layers whose gradients differ widely in magnitude. */
+/** Returns two layers whose gradients differ widely in magnitude. */
 function layers({ device }: Pick<Rank, 'device'>): Sequential {
   return new Sequential(
     device,
@@ -47,14 +47,15 @@ async function backward(model: ReturnType<typeof wrap>, rank: Rank, step: number
   });
 }
 
-/** All gradients in one array. */
+/** Returns all gradients in one array. */
 async function flatGradients(model: ReturnType<typeof wrap>): Promise<number[]> {
   const all = await Promise.all(model.parameters().map(({ grad }) => grad!.toArray()));
   return all.flatMap((values) => [...values]);
 }
 
 /**
- * The bytes that rank 0 sends and its gradients, step by step. All ranks have the same gradients.
+ * Returns the bytes that rank 0 sends and its gradients, step by step. All ranks have the same
+ * gradients.
  */
 async function reduced(
   makeHook: () => CommunicationHook | undefined,
@@ -330,7 +331,7 @@ describe('a step that overflows', () => {
   });
 });
 
-/** The loss of the twentieth step. */
+/** Returns the loss of the twentieth step. */
 async function trainedLoss(makeHook: () => CommunicationHook): Promise<number> {
   const backend = await createCpuBackend({ threads: 1 });
   const body = async (rank: Rank) => {

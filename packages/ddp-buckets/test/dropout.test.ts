@@ -24,7 +24,7 @@ class Masked extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** The dropout mask for `rows` rows of ones. */
+/** Returns the dropout mask for `rows` rows of ones. */
 function maskOf(model: Module, rows: number): Promise<number[]> {
   const { device } = model;
   return device.scope(async () => {

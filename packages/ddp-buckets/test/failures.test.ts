@@ -58,7 +58,7 @@ class Fragile extends Module<[factor: number], Tensor> {
   }
 }
 
-/** The text of a failure; with the digits removed it is the same on every rank. */
+/** Returns the text of a failure. With the digits removed it is the same on every rank. */
 const ownText = (place: Place, rank: number) => `broken in ${place} of rank ${rank}`;
 
 function fragile(rank: Rank, options: { readonly numStreams?: number } = {}) {

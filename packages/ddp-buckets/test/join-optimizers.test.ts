@@ -37,7 +37,7 @@ async function valuesOf(tensors: readonly Tensor[]): Promise<number[]> {
   return values.flatMap((array) => [...array]);
 }
 
-/** Step counts and state tensors of all parameters. */
+/** Returns step counts and state tensors of all parameters. */
 async function stateOf(
   optimizer: Optimizer<object>,
 ): Promise<(readonly [name: string, step: number, tensors: unknown])[]> {

@@ -17,7 +17,7 @@ import {
   wrap,
 } from './support/ranks.js';
 
-/** The host buffers of all-reduces on `groups` from now on. */
+/** Returns the host buffers of all-reduces on `groups` from now on. */
 function hostBuffersOf(groups: readonly ProcessGroup[]): ReadonlySet<ArrayBufferLike> {
   const seen = new Set<ArrayBufferLike>();
   for (const group of groups) {
@@ -81,7 +81,7 @@ it('host buffers of sizes that no bucket has are freed', async () => {
     const bag = new Bag(rank.device, { a: 300, b: 200 });
     const model = wrap(bag, rank);
     await model.initialize();
-    /** The host buffers that two backwards use with the current buckets. */
+    /** Returns the host buffers that two backwards use with the current buckets. */
     const buffersNow = async () => {
       const seen = hostBuffersOf([rank.group]);
       for (let step = 0; step < 2; step++) {

@@ -19,7 +19,7 @@ import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
 const roundF16 = (x: number) => f16ToF32(f32ToF16(x));
 
-/** The reduced gradient of one f16 parameter to which rank r contributes values[r]. */
+/** Returns the reduced gradient of one f16 parameter to which rank r contributes values[r]. */
 async function reducedF16(values: readonly number[], options: Partial<DdpOptions>) {
   const perRank = await onRanks(values.length, async (rank) => {
     const model = wrap(new Bag(rank.device, { a: [3, 'f16'] }), rank, options);
@@ -117,7 +117,7 @@ class Mlp extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Rows [rows, 6] from row `first` of an endless table. */
+/** Returns rows [rows, 6] from row `first` of an endless table. */
 function rowsOf(device: Device, first: number, count: number): Tensor {
   const values = Float32Array.from({ length: count * 6 }, (_, i) => Math.sin(7 * (first * 6 + i)));
   return device.tensor(values, [count, 6]);

@@ -59,7 +59,7 @@ interface Program {
   readonly lossScale?: number;
 }
 
-/** The loss of one rank in one micro-batch of a step. */
+/** Returns the loss of one rank in one micro-batch of a step. */
 async function lossOf(
   model: Module,
   program: Program,
@@ -99,7 +99,7 @@ beforeAll(async () => {
 });
 afterAll(() => backend.dispose());
 
-/** All ranks' losses computed on one process, and their mean. */
+/** Trains on one process with the mean of all ranks' losses, and returns the weights. */
 async function alone(program: Program): Promise<Map<string, Float32Array>> {
   const { worldSize, microBatches = 1 } = program;
   const body = ({ device }: { readonly device: Device }) => {
@@ -118,7 +118,7 @@ async function alone(program: Program): Promise<Map<string, Float32Array>> {
 
 type Reduction = 'each' | 'noSync' | 'disableAllreduce';
 
-/** The same on several ranks, which all have the same weights. */
+/** Trains the same on several ranks, which all end with the same weights, and returns these. */
 async function together(
   program: Program,
   options: Partial<DdpOptions>,

@@ -116,7 +116,7 @@ describe('options that differ by rank', () => {
 });
 
 describe('a collective of the same size', () => {
-  /** The calls of rank 0 and rank 1 as each rank's error names them. */
+  /** Returns the calls of rank 0 and rank 1 as each rank's error names them. */
   async function mismatch(body: (rank: Rank) => Promise<unknown>): Promise<string> {
     const errors = await onRanks(2, (rank) => body(rank).catch((error: unknown) => error));
     for (const error of errors) {

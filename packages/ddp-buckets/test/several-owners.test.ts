@@ -20,7 +20,7 @@ const BATCH = 2;
 type Program = (owners: {
   /** The bare module. */
   readonly net: Module;
-  /** Forward and backward of one step. */
+  /** Runs forward and backward of one step. */
   backward(step: number): Promise<void>;
 }) => Promise<void>;
 

@@ -7,7 +7,7 @@ import { Bag, onRanks, pull, pulled, wrap } from './support/ranks.js';
 const ABCDE = { a: 100, b: 100, c: 100, d: 100, e: 100 };
 const ANSWER = { a: 1.5, b: 3, c: 4.5, d: 6, e: 7.5 };
 
-/** How many all-reduces each group has done. */
+/** Returns how many all-reduces each group has done. */
 const counts = (groups: readonly ProcessGroup[]) => groups.map((g) => g.stats().allReduces);
 
 describe('numAllreduceStreams', () => {

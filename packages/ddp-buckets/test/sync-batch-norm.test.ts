@@ -26,7 +26,7 @@ type NormMaker = (device: Device) => BatchNorm1d;
 const wave = (count: number, seed: number, scale = 1) =>
   Array.from({ length: count }, (_, i) => scale * Math.sin(1.3 * i + seed));
 
-/** Rows [first, first + count) of an endless table. */
+/** Returns rows [first, first + count) of an endless table. */
 const rowsOf = (first: number, count: number) =>
   wave(IN * (first + count), 0.4, 2).slice(IN * first);
 
@@ -161,7 +161,7 @@ beforeAll(async () => {
 });
 afterAll(() => backend.dispose());
 
-/** Each rank's averaged gradients and statistics after one backward over its own rows. */
+/** Returns each rank's averaged gradients and statistics after one backward over its own rows. */
 function trained(dtype: 'f32' | 'f16', groups: { statistics: number; ddp: number }) {
   const part = ({ group, rank }: Rank, size: number) => group.split(Math.floor(rank / size));
   return onRanks(

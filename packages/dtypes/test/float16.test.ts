@@ -19,7 +19,8 @@ const FORMATS = [
 ] as const;
 
 /**
- * The value of a pattern by the definition of the format (sign, exponent, mantissa), in float64.
+ * Returns the value of a pattern by the definition of the format (sign, exponent, mantissa), in
+ * float64.
  */
 function patternValue(bits: number, exponentBits: number, mantissaBits: number): number {
   const sign = bits >= 32768 ? -1 : 1;

@@ -272,7 +272,9 @@ describe('Reducer over shared memory', () => {
   // These count elements, and the last spans two slices.
   const SIZES = [0, 1, 7, 16, 1023, 16 * 1024 + 37];
 
-  /** A reducer, and views one after the other in its memory, with `gap` bytes between them. */
+  /**
+   * Makes a reducer, and views one after the other in its memory, with `gap` bytes between them.
+   */
   async function createShared() {
     const memory = new WebAssembly.Memory({ initial: 32, maximum: 64, shared: true });
     const buffer = memory.buffer;

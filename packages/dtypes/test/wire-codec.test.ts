@@ -42,7 +42,10 @@ async function roundTrip(values: Float32Array, format: WireFormat, residual?: Fl
   return decoded;
 }
 
-/** Half a step of the format for the element at `i`: the largest error that rounding may make. */
+/**
+ * Returns half a step of the format for the element at `i`: the largest error that rounding may
+ * make.
+ */
 function errorBound(values: Float32Array, i: number, format: WireFormat): number {
   if (format === 'int8') {
     const start = i - (i % 256);

@@ -8,7 +8,7 @@ import { layer, Stack, trainOnce } from './support/scenarios.js';
 const WORLD_SIZE = 2;
 const BATCH = 8;
 
-/** The shard gradients of a single unit after `micro` micro-batches over the same rows. */
+/** Returns the shard gradients of a single unit after `micro` micro-batches over the same rows. */
 async function gradientsOf(
   rank: Rank,
   options: {

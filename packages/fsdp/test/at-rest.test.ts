@@ -24,7 +24,9 @@ const normed: Build = (device) =>
     linear(device),
   ]);
 
-/** A model in a rank's store, as one process opens it. The last layer is an instance of its own. */
+/**
+ * Opens a model in a rank's store, as one process does. The last layer is an instance of its own.
+ */
 function open(
   rank: Rank,
   store: ShardStore | undefined,
@@ -87,7 +89,7 @@ async function left() {
   return { stores, evaluated };
 }
 
-/** The refusal that each rank gets; the first one ends the job for the others. */
+/** Returns the refusal that each rank gets. The first one ends the job for the others. */
 async function refusals(stores: readonly ShardStore[], options: Parameters<typeof open>[2]) {
   const messages: string[] = [];
   const job = onRanks(WORLD_SIZE, async (rank) => {

@@ -47,8 +47,8 @@ async function bench(rank: Rank, capBytes: number, mostBytes = Infinity): Promis
 }
 
 /**
- * The value that rank `from` adds to element i of rank `owner`'s shard. All are small integers, so
- * sums are exact.
+ * Returns the value that rank `from` adds to element i of rank `owner`'s shard. All are small
+ * integers, so sums are exact.
  */
 function value(seed: number, from: number, owner: number, i: number): number {
   return ((seed * 31 + from * 7 + owner * 3 + i) % 17) - 8;

@@ -40,7 +40,7 @@ class Pair extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** A model with one module in the root and one in an instance of its own. */
+/** Makes a model with one module in the root and one in an instance of its own. */
 function net(rank: Rank, options: Partial<FsdpOptions>): FullyShardedDataParallel {
   const { device, group } = rank;
   const all = { processGroup: group, ...options };

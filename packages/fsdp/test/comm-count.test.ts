@@ -9,7 +9,7 @@ import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './suppor
 
 const UNITS = TINY.n_layer! + 1; // There is one unit for each block, and the root.
 
-/** The increase of both sequences' counters during `body`. */
+/** Returns the increase of both sequences' counters during `body`. */
 async function counted(groups: readonly ProcessGroup[], body: () => Promise<unknown>) {
   const sum = (key: keyof CollectiveStats) =>
     groups.reduce((n, group) => n + group.stats()[key], 0);
@@ -41,7 +41,7 @@ async function sharded(rank: Rank, fsdp: Parameters<typeof shardedGpt2>[1] = {})
   return { model, step, groups: [rank.group, reduceGroup] };
 }
 
-/** The number of elements in all flat parameters from unit `from` on, padding included. */
+/** Returns the number of elements in all flat parameters from unit `from` on, padding included. */
 function fullElements(model: FullyShardedDataParallel, from = 0): number {
   return model
     .instances()

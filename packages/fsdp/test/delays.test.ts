@@ -13,7 +13,7 @@ import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './support/sc
 
 const STEPS = 3;
 
-/** The rank on a device that runs kernels of the given kinds late. */
+/** Returns the rank on a device that runs kernels of the given kinds late. */
 function lateRank(
   rank: Rank,
   numTurns: number,
@@ -27,7 +27,7 @@ function lateRank(
   return { ...rank, device: new Device(backend, { seed: 7 }) };
 }
 
-/** Losses and weights of a few AdamW steps of two units and a root. */
+/** Returns losses and weights of a few AdamW steps of two units and a root. */
 async function trained({ device, group, rank }: Rank, fsdp: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module) =>
     new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
@@ -109,7 +109,7 @@ describe.each([0, 25])('bucketCapMb %d', (bucketCapMb) => {
   });
 });
 
-/** A group whose reduce-scatters give no result until they are 250 ms old. */
+/** Returns a group whose reduce-scatters give no result until they are 250 ms old. */
 function lateReductions(group: ProcessGroup, onDone: () => void): ProcessGroup {
   const reduceScatter = group.reduceScatter.bind(group);
   group.reduceScatter = async (input, output, options) => {
@@ -164,8 +164,8 @@ describe.each([false, true])('checkpoint %s', (isCheckpointing) => {
 });
 
 /**
- * Weights after some steps of a shared layer, an expert that each rank has for itself, and another
- * shared layer.
+ * Returns weights after some steps of a shared layer, an expert that each rank has for itself, and
+ * another shared layer.
  */
 async function mixture(
   rank: Rank,

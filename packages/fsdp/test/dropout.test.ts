@@ -9,7 +9,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 const ROWS = 4;
 const WIDTH = 32;
 
-/** An identity layer followed by dropout, so that the output shows the mask. */
+/** Returns an identity layer followed by dropout, so that the output shows the mask. */
 function masked(device: Device): Sequential {
   const linear = new Linear(device, { inFeatures: WIDTH, outFeatures: WIDTH });
   const eye = Array.from({ length: WIDTH ** 2 }, (_, i) => (i % (WIDTH + 1) === 0 ? 1 : 0));
@@ -22,7 +22,7 @@ function masked(device: Device): Sequential {
   return new Sequential(device, [linear, new Dropout(device, { p: 0.5 })]);
 }
 
-/** The dropout mask for `rows` rows of ones. */
+/** Returns the dropout mask for `rows` rows of ones. */
 function maskOf(model: Module, rows: number): Promise<number[]> {
   const { device } = model;
   return device.scope(async () => {
@@ -32,8 +32,8 @@ function maskOf(model: Module, rows: number): Promise<number[]> {
 }
 
 /**
- * The masks of all ranks, of which every `numShards` share one copy of the parameters. All of them
- * share the batch.
+ * Returns the masks of all ranks, of which every `numShards` share one copy of the parameters. All
+ * of them share the batch.
  */
 async function masksOf(
   worldSize: number,

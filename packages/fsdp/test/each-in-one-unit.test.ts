@@ -28,7 +28,7 @@ function wrapIn({ group }: Rank, module: Module, name: string): FullyShardedData
   return new FullyShardedDataParallel(module, { processGroup: group, name });
 }
 
-/** A wrapped body and a bare head below a root. */
+/** Returns a wrapped body and a bare head below a root. */
 function bodyAndHead(rank: Rank): { model: FullyShardedDataParallel; inner: Stack } {
   const { device } = rank;
   const inner = new Stack(device, [wrapIn(rank, layer(device), 'body'), layer(device)]);

@@ -33,7 +33,7 @@ const [int8, scaledF16] = [await int8Weight(0), await scaledF16Weight(1)];
 // This is the number of words of a flat parameter with one encoded weight, in one shard.
 const SPAN = 128;
 
-/** Inputs [rows, WIDTH] with a gradient. */
+/** Returns inputs [rows, WIDTH] with a gradient. */
 function inputs(device: Device, { rank, group }: Pick<Rank, 'rank' | 'group'>): Tensor {
   const rows = ROWS / group.worldSize;
   const values = Float32Array.from({ length: rows * WIDTH }, (_, i) =>

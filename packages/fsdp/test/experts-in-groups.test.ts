@@ -16,7 +16,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 import { adam, namesIn, place, train } from './support/saved-models.js';
 import { layer, Stack } from './support/scenarios.js';
 
-/** A layer of all ranks, followed by an expert for each `size` ranks in order. */
+/** Returns a layer of all ranks, followed by an expert for each `size` ranks in order. */
 async function withExperts(
   rank: Rank,
   options: { readonly size: number; readonly seed: number; readonly expert?: Partial<FsdpOptions> },

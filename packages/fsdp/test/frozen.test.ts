@@ -26,7 +26,7 @@ function freeze(module: Module, which: (name: string) => boolean = () => true): 
   return module;
 }
 
-/** The weights from which the scenarios start: three layers in a row. */
+/** Returns the weights from which the scenarios start: three layers in a row. */
 async function initial(): Promise<Map<string, Float32Array>> {
   const [weights] = await onRanks(1, ({ device }) =>
     weightsOf(new Stack(device, [layer(device), layer(device), layer(device)])),

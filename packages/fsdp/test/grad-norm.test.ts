@@ -37,7 +37,8 @@ function rows({ rank, worldSize }: Rank) {
 }
 
 /**
- * All gradients of one process in float64, and the weights after an SGD step clipped by their norm.
+ * Returns all gradients of one process in float64, and the weights after an SGD step clipped by
+ * their norm.
  */
 async function reference(normType: number, maxNorm: number) {
   const [result] = await onRanks(1, async ({ device }) => {

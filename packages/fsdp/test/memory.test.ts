@@ -106,7 +106,10 @@ async function measured(rank: Rank, options: Options): Promise<Record<Phase, obj
   };
 }
 
-/** The bytes by tag without the total: a peak's total is not the sum of its tags' peaks. */
+/**
+ * Returns the bytes by tag without the total, since a peak's total is not the sum of its tags'
+ * peaks.
+ */
 function tags({ total: _, ...bytes }: MemoryBytes): object {
   return bytes;
 }
@@ -251,7 +254,9 @@ function activations(
   return { afterForward, peak: Math.max(...backward) };
 }
 
-/** Activations where blocks keep only their inputs and run again in backward. */
+/**
+ * Returns the bytes of activations where blocks keep only their inputs and run again in backward.
+ */
 function checkpointedActivations(
   config: typeof CONFIG,
   e: number,

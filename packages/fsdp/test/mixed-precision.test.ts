@@ -15,7 +15,7 @@ import { DIM, inputs, layer, lossOf } from './support/scenarios.js';
 const BATCH = 6; // 1, 2 and 3 ranks divide it.
 const STEPS = 3;
 
-/** The losses over all rows, and this rank's largest bytes by tag, in a few steps. */
+/** Returns the losses over all rows, and this rank's largest bytes by tag, in a few steps. */
 async function trained(worldSize: number, fsdp: Partial<FsdpOptions>) {
   const perRank = await onRanks(worldSize, async (rank) => {
     const { device } = rank;

@@ -188,8 +188,8 @@ describe.each([1, 2])('an inner output is returned too, world size %i', (worldSi
 });
 
 /**
- * The layers with a gradient. Checks that gradients have their shards' shapes and that all states
- * are idle.
+ * Returns the layers with a gradient. Checks that gradients have their shards' shapes and that all
+ * states are idle.
  */
 function gradientsOf(model: FullyShardedDataParallel): string[] {
   const names = new Set<string>();

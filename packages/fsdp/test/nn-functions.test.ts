@@ -17,7 +17,7 @@ import {
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
 
-/** A first layer that rank 0 holds whole, and a second one that the ranks share. */
+/** Returns a first layer that rank 0 holds whole, and a second one that the ranks share. */
 function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const layers = [
     new Linear(device, { inFeatures: 2, outFeatures: 3 }),
@@ -31,7 +31,7 @@ function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
       const out = await forward();
       await out.backward({ gradient: device.full(out.shape, 1) });
     });
-  /** This leaves gathered parameters behind, since the root keeps them until the next step. */
+  /** Leaves gathered parameters behind, since the root keeps them until the next step. */
   const evaluate = () =>
     device.noGrad(() =>
       device.scope(async () => {

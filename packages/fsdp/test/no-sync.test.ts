@@ -9,7 +9,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 200; // This is more than a block of 128, so that both ranks hold some of it.
 
-/** A root without parameters of its own around two instances. */
+/** Returns a root without parameters of its own around two instances. */
 function pair({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module, name: string) =>
     new FullyShardedDataParallel(module, { processGroup: group, name, ...options });

@@ -68,7 +68,7 @@ async function setGradients(model: Module, factor: number): Promise<void> {
   await model.device.scope(async () => (await (model.call(factor) as Promise<Tensor>)).backward());
 }
 
-/** The norms of one process: added up on the device, on the host, and packed. */
+/** Returns the norms of one process: added up on the device, on the host, and packed. */
 async function singleNorms(backend?: Backend, normType = 2): Promise<number[]> {
   const [norms] = await onRanks(
     1,
@@ -99,7 +99,7 @@ function sharded({ device, group }: Rank, options: object = {}): FullyShardedDat
 }
 
 /**
- * Rank 0 gives the gradients and the others give zeros, so the reduced gradients are those of one
+ * Gives rank 0 the gradients and the others zeros, so that the reduced gradients are those of one
  * process.
  */
 async function shardGradients(model: FullyShardedDataParallel, rank: number): Promise<void> {

@@ -37,12 +37,12 @@ async function newDirectory(): Promise<string> {
   return path;
 }
 
-/** Digests of all weights. */
+/** Returns digests of all weights. */
 async function weightsOf(model: FullyShardedDataParallel): Promise<Record<string, string>> {
   return bitsOf(await stateDict(model));
 }
 
-/** The losses of all steps and the weights after the last one, without a store. */
+/** Returns the losses of all steps and the weights after the last one, without a store. */
 async function uninterrupted(worldSize: number, steps: number): Promise<object[]> {
   return onRanks(worldSize, async (rank) => {
     const training = storedTraining(rank, undefined);
@@ -343,7 +343,7 @@ describe('what is read and written', () => {
   });
 });
 
-/** A store that refuses the writes that `isRefused` names, as a full disk would. */
+/** Returns a store that refuses the writes that `isRefused` names, as a full disk would. */
 function refusing(store: ShardStore, isRefused: (key: string) => boolean): ShardStore {
   return overriding(store, {
     write: async (key: string, bytes: Uint8Array) => {

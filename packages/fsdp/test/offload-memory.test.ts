@@ -144,7 +144,7 @@ function predicted({ worldSize: W, dtype, isResharding }: Cell, rank: number): o
   };
 }
 
-/** A store that notes the keys of its writes. */
+/** Returns a store that notes the keys of its writes. */
 function recording(store: ShardStore, writes: string[]): ShardStore {
   return new Proxy(store, {
     get: (target, name) => {

@@ -41,7 +41,7 @@ function changed(entries: StateDict): StateDict {
   );
 }
 
-/** The loss of a batch, without gradients. */
+/** Returns the loss of a batch, without gradients. */
 async function evaluate({ device }: Rank, model: FullyShardedDataParallel): Promise<number> {
   const { ids, targets } = tokens(0, 2, 8, TINY.vocab_size!);
   return device.noGrad(() =>

@@ -25,7 +25,7 @@ import { DIM, Stack, trainOnce } from './support/scenarios.js';
 const HOST = { moveParamsToCpu: true } as const;
 const DEVICE = {} as const;
 
-/** Entries as texts, since typed arrays compare slowly. */
+/** Returns entries as texts, since typed arrays compare slowly. */
 function text(entries: StateDict): string[] {
   return [...entries].map(([name, { dtype, shape, data }]) => {
     return `${name} ${dtype} [${shape.join()}] ${Buffer.from(data).toString('base64')}`;

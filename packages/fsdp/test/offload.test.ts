@@ -44,7 +44,7 @@ interface Training {
 
 const STEPS = 2; // The second step reads what the first one has left.
 
-/** The losses, norms and all weights of a short training, as bits. */
+/** Returns the losses, norms and all weights of a short training, as bits. */
 async function train(rank: Rank, training: Training): Promise<object> {
   const { tier, numBackwards = 1 } = training;
   const store =

@@ -28,7 +28,7 @@ import { inputs, lossOf, trainOnce } from './support/scenarios.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: 4 * rank, count: 4 });
 
-/** A save's destination whose files are begun only when it is opened. */
+/** Returns a save's destination whose files are begun only when it is opened. */
 function gate() {
   let reach = () => {};
   let open = () => {};

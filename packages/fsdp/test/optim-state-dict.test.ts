@@ -25,8 +25,8 @@ import { DIM, layer, type Rows, Stack, trainOnce, weightsOf } from './support/sc
 const BATCH = 12;
 
 /**
- * Three layers, of which the middle one is an instance of its own; they are wide enough that shards
- * cut weights.
+ * Makes three layers, of which the middle one is an instance of its own. They are wide enough that
+ * shards cut weights.
  */
 function net(device: Device, wrap: (module: Module) => Module): Module {
   const linear = (inFeatures: number, outFeatures: number) =>
@@ -61,7 +61,7 @@ async function train(
   }
 }
 
-/** The whole optimizer state after two steps over `worldSize` ranks. */
+/** Returns the whole optimizer state after two steps over `worldSize` ranks. */
 async function saved(
   worldSize: number,
   options: Partial<FsdpOptions> = {},
@@ -75,7 +75,7 @@ async function saved(
   return full!;
 }
 
-/** The state of an optimizer of an unsharded model. */
+/** Returns the state of an optimizer of an unsharded model. */
 async function plainState(steps: readonly number[]) {
   const [result] = await onRanks(1, async (rank) => {
     const model = net(rank.device, (module) => module);

@@ -17,7 +17,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 import { DIM, inputs, layer, lossOf, Stack, trainOnce } from './support/scenarios.js';
 
 describe('disableReshardOnRoot', () => {
-  /** A root with a layer of its own between two instances. */
+  /** Returns a root with a layer of its own between two instances. */
   function net({ device, group }: Rank, options: Partial<FsdpOptions>) {
     const wrap = (module: Module, name: string) =>
       new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
@@ -26,7 +26,8 @@ describe('disableReshardOnRoot', () => {
   }
 
   /**
-   * The instances whose parameters are present after a forward, and the gathers of a whole step.
+   * Returns the instances whose parameters are present after a forward, and the gathers of a whole
+   * step.
    */
   async function seen(rank: Rank, options: Partial<FsdpOptions>) {
     const model = net(rank, options);
@@ -128,7 +129,7 @@ describe('an instance below the root', () => {
 });
 
 describe('noBroadcastOptimState', () => {
-  /** One step of a root over all ranks, around an instance over a given group. */
+  /** Runs one step of a root over all ranks, around an instance over a given group. */
   async function stepped(
     rank: Rank,
     inner: Partial<FsdpOptions>,

@@ -27,8 +27,8 @@ const NUM_PARAMS = NUM_LAYERS * 12 + 4;
 
 interface Training {
   /**
-   * A step as the READMEs of nn and of this package show it: forward, backward, clipping by norm,
-   * AdamW with two groups. Calls `mark` at the start and after each part.
+   * Runs a step as the READMEs of nn and of this package show it: forward, backward, clipping by
+   * norm, AdamW with two groups. Calls `mark` at the start and after each part.
    */
   step(mark?: () => void): Promise<void>;
   readonly group: ProcessGroup;
@@ -94,7 +94,7 @@ interface Counts {
   readonly update: number;
 }
 
-/** The kernels of a step once the optimizer state exists. */
+/** Counts the kernels of a step once the optimizer state exists. */
 async function counted(config: typeof PADDED, isWrapped: boolean): Promise<Counts> {
   const backend = await createCpuBackend({ threads: 1 });
   const { step, dispose } = await training(backend, config, { isWrapped });

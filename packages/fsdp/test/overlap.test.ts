@@ -124,7 +124,8 @@ function keepOpen(
 }
 
 /**
- * The bytes of a gathered block: its parameters at multiples of 128 elements, padded for two ranks.
+ * Returns the bytes of a gathered block: its parameters at multiples of 128 elements, padded for
+ * two ranks.
  */
 function blockBytes(): number {
   const C = CONFIG.n_embd;

@@ -22,7 +22,7 @@ beforeAll(async () => {
 });
 afterAll(() => backend.dispose());
 
-/** The rows of a step: at least 24, and the same number on each rank. */
+/** Returns the rows of a step: at least 24, and the same number on each rank. */
 const batchOf = (worldSize: number) => Math.ceil(24 / worldSize) * worldSize;
 
 /** One unsharded run for all world sizes with the same batch. */

@@ -31,7 +31,7 @@ function twoUnits(rank: Rank, options: Partial<FsdpOptions> = {}) {
   return { model, inner };
 }
 
-/** The shard gradients of all units. */
+/** Returns the shard gradients of all units. */
 async function gradients(model: FullyShardedDataParallel): Promise<number[][]> {
   const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
   return Promise.all(flats.map(async ({ grad }) => Array.from(await grad!.toArray(), Number)));

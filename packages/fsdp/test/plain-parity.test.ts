@@ -38,7 +38,7 @@ type Wrap = (module: Module) => Module;
 interface Kind {
   readonly batch: number;
   build(device: Device, wrap: Wrap): Module;
-  /** The loss of rows [first, first + count), with inputs cast to `dtype`. */
+  /** Returns the loss of rows [first, first + count), with inputs cast to `dtype`. */
   loss(model: Module, rows: { first: number; count: number }, step: number): Promise<Tensor>;
 }
 
@@ -158,7 +158,7 @@ async function weightsOf(
 
 const PLAIN = new Map<string, ReturnType<typeof plainRun>>();
 
-/** The unsharded run, made once for all cells that are compared with it. */
+/** Returns the unsharded run, which is made once for all cells that are compared with it. */
 function plain(name: string, dtype: 'f32' | 'f16'): ReturnType<typeof plainRun> {
   const key = `${name} ${dtype}`;
   const known = PLAIN.get(key) ?? plainRun(KINDS[name]!, dtype);

@@ -42,7 +42,7 @@ class Probe extends Module<[batch: { x: Tensor }], Tensor> {
   }
 }
 
-/** The group, with the dtypes of its reductions noted in `seen`. */
+/** Returns the group, with the dtypes of its reductions noted in `seen`. */
 function watched(group: ProcessGroup, seen: Set<string>): ProcessGroup {
   return new Proxy(group, {
     get(target, key) {

@@ -37,7 +37,7 @@ class GatherLog {
     };
   }
 
-  /** The gathers since the last call. */
+  /** Returns the gathers since the last call. */
   take(): string[] {
     return this.#seen
       .splice(0)

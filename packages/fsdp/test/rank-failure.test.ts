@@ -42,7 +42,7 @@ interface Made {
   readonly fragile: Fragile;
 }
 
-/** A model with a wrapped layer on both sides of the one that may fail. */
+/** Returns a model with a wrapped layer on both sides of the one that may fail. */
 function made({ device, group }: Rank, options: object = {}): Made {
   const wrap = (module: Module, name: string) =>
     new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
@@ -146,7 +146,7 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
 });
 
 describe('a store that fails on one rank', () => {
-  /** A store that fails from the moment when the test says so. */
+  /** Returns a store that fails from the moment when the test says so. */
   function fragileStore(rank: Rank, part: string, operation: 'read' | 'write' = 'read') {
     const state = { isFailing: false };
     const store = failingStore('IO', (what, key) => {

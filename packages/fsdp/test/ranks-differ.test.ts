@@ -53,7 +53,7 @@ interface Wrapped {
   readonly model: FullyShardedDataParallel;
 }
 
-/** Three layers, each a unit of its own unless `isOne`. */
+/** Returns three layers, each a unit of its own unless `isOne`. */
 function wrapped(
   { device, group }: Rank,
   { isOne = false, ...options }: Partial<FsdpOptions> & { isOne?: boolean } = {},

@@ -37,7 +37,7 @@ interface Owners {
   /** The two layers of the bare module. */
   readonly layers: readonly Module[];
   readonly rank: Rank;
-  /** Forward and backward of one step. */
+  /** Runs forward and backward of one step. */
   backward(step: number): Promise<void>;
 }
 

@@ -24,7 +24,7 @@ import { shardedWithBuffers, withBuffers } from './support/batch-norm-model.js';
 import { forwardBackward, onRanks, shardedGpt2, TINY } from './support/ranks.js';
 import { layer, Stack, trainOnce } from './support/scenarios.js';
 
-/** The names, shapes and bytes of the module from which the sharded ones start. */
+/** Returns the names, shapes and bytes of the module from which the sharded ones start. */
 async function bareState(): Promise<StateDict> {
   const device = new Device(createReferenceBackend());
   const model = new Gpt2(device, TINY, { seed: 3 });
@@ -74,8 +74,8 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
 
 describe('lazy tensors', () => {
   /**
-   * A saved state whose tensors are read when asked for. It notes each read, and how many others
-   * were pending.
+   * Returns a saved state whose tensors are read when asked for. It notes each read, and how many
+   * others were pending.
    */
   function lazyState(state: StateDict) {
     const log: string[] = [];

@@ -11,7 +11,7 @@ import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
 import { DIM, inputs, lossOf, Stack, trainOnce } from './support/scenarios.js';
 
-/** Two layers, of which the second is an instance of its own. */
+/** Returns two layers, of which the second is an instance of its own. */
 function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module, name: string) =>
     new FullyShardedDataParallel(module, { processGroup: group, name, ...options });

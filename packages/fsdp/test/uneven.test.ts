@@ -107,12 +107,14 @@ function initialValues(outFeatures: number) {
   };
 }
 
-/** Inputs [ROWS, IN], different on every rank. */
+/** Returns inputs [ROWS, IN], different on every rank. */
 function inputs(rank: number): number[] {
   return Array.from({ length: ROWS * IN }, (_, i) => ((i + 1) * (rank + 2)) % 9);
 }
 
-/** [ROWS, outFeatures] multiples of the mean's divisor, so that gradients are whole numbers. */
+/**
+ * Returns [ROWS, outFeatures] multiples of the mean's divisor, so that gradients are whole numbers.
+ */
 function lossWeights(outFeatures: number): number[] {
   const count = ROWS * outFeatures;
   return Array.from({ length: count }, (_, i) => count * ((i % 3) - 1));

@@ -38,7 +38,9 @@ const KEEPING = 'keeps parameters until backward';
 
 const LAYER = DIM * DIM + DIM; // These are the elements of one layer.
 
-/** The paths of all instances in a module, by the names of the bare module; the root is ''. */
+/**
+ * Returns the paths of all instances in a module, by the names of the bare module. The root is ''.
+ */
 function wrappedPaths(module: Module): string[] {
   const found: string[] = [];
   const visit = (each: Module, path: string) => {
@@ -53,7 +55,7 @@ function wrappedPaths(module: Module): string[] {
   return found;
 }
 
-/** Layers 0, 1 (which holds 1.0 and 1.1) and 2: four Linears. */
+/** Makes layers 0, 1 (which holds 1.0 and 1.1) and 2: four Linears. */
 function nested(device: Device): Stack {
   return new Stack(device, [
     layer(device),

@@ -231,7 +231,9 @@ describe('modelGguf', () => {
     expect(act).toThrow(GgufUsageError);
   });
 
-  /** Numbers of very different magnitudes, so that blocks have different scales. */
+  /**
+   * Makes a table of numbers of very different magnitudes, so that blocks have different scales.
+   */
   function randomTable(dtype: 'f32' | 'f16' | 'bf16'): HostTensor {
     let seed = 7;
     const values = Float32Array.from({ length: ROWS * WIDTH }, (_, i) => {
@@ -241,7 +243,7 @@ describe('modelGguf', () => {
     return { dtype, shape: [ROWS, WIDTH], data: fromF32Array(values, dtype) };
   }
 
-  /** The token table as a file of that type stores it. */
+  /** Returns the token table as a file of that type stores it. */
   async function storedTable(table: HostTensor, type: GgufType) {
     const { texts, state } = bareModel(ROWS, WIDTH);
     state.set(TABLE, table);

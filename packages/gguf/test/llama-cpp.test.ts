@@ -110,7 +110,7 @@ function bestOf(row: Float32Array): number {
   return row.indexOf(Math.max(...row));
 }
 
-/** How far the largest value of a row is above the others. */
+/** Returns how far the largest value of a row is above the others. */
 function marginOf(row: Float32Array): number {
   const [first, second] = row.toSorted((a, b) => b - a) as unknown as [number, number];
   return first - second;

@@ -348,7 +348,7 @@ interface Changes {
   readonly vocabSize?: number;
 }
 
-/** The metadata of a file, as @huggingface/gguf reads it. */
+/** Returns the metadata of a file, as @huggingface/gguf reads it. */
 async function written({
   json: change,
   texts: changeTexts,

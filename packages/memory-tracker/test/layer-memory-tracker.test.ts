@@ -24,7 +24,7 @@ function linear(device: Device): Linear {
   return new Linear(device, { inFeatures: 10, outFeatures: 10 });
 }
 
-/** A model of Linear, GELU, Linear. */
+/** Returns a model of Linear, GELU, Linear. */
 function stack(device: Device): Sequential {
   return new Sequential(device, [linear(device), new Gelu(device), linear(device)]);
 }

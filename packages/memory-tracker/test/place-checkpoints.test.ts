@@ -60,7 +60,7 @@ describe('placeCheckpoints', () => {
   });
 });
 
-/** Every way to cut `length` items `numSplits` times into non-empty runs. */
+/** Returns every way to cut `length` items `numSplits` times into non-empty runs. */
 function partitions(length: number, numSplits: number, from = 1): number[][] {
   if (numSplits === 0) {
     return [[]];

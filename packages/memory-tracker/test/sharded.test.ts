@@ -23,7 +23,7 @@ function layers(device: Device, wrap: (layer: Module) => Module = (layer) => lay
   return new Sequential(device, Array.from({ length: NUM_LAYERS }, one));
 }
 
-/** A sharded model with an instance for each layer and a root without parameters. */
+/** Returns a sharded model with an instance for each layer and a root without parameters. */
 function sharded(options: Partial<FsdpOptions> = {}, inside: (m: Module) => Module = (m) => m) {
   return (device: Device, processGroup: ProcessGroup): Module => {
     // Without prefetch each gather belongs to the layer that waits for it.
@@ -33,7 +33,7 @@ function sharded(options: Partial<FsdpOptions> = {}, inside: (m: Module) => Modu
   };
 }
 
-/** The samples of the second step on each rank. */
+/** Returns the samples of the second step on each rank. */
 async function traced(worldSize: number, build: Build): Promise<(readonly MemorySample[])[]> {
   const backend = createReferenceBackend();
   const groups = createMemoryGroup(worldSize);

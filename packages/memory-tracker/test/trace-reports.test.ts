@@ -20,8 +20,8 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 
 /**
- * A trace of modules 'layer 0', 'layer 1' and so on with the given activations, for one or more
- * passes.
+ * Returns a trace of modules 'layer 0', 'layer 1' and so on with the given activations, for one or
+ * more passes.
  */
 function traceOf(activations: readonly number[], passes: readonly number[] = [0]): MemoryTrace {
   const none = { parameter: 0, gathered: 0, gradient: 0, optimizer: 0, activation: 0, staging: 0 };
@@ -231,7 +231,7 @@ function tagsOf(svg: string): Record<string, number> {
   return { path: count('path'), title: count('title') };
 }
 
-/** The y of a point of the nth path of a chart. */
+/** Returns the y of a point of the nth path of a chart. */
 function yOf(svg: string, path: number, point: number): number {
   return allY(svg, path).at(point)!;
 }

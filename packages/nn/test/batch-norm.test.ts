@@ -54,7 +54,7 @@ const EXPECTED = JSON.parse(
   { options: Record<string, unknown>; train: ReferenceStep[]; eval: ReferenceStep }
 >;
 
-/** The inputs of the reference, computed by the same formula as there. */
+/** Returns the inputs of the reference, computed by the same formula as there. */
 function inputs(shape: readonly number[], seed: number): Float32Array {
   return Float32Array.from(
     { length: shape.reduce((a, b) => a * b) },

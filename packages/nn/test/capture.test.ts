@@ -63,7 +63,7 @@ async function textOf(model: Sequential): Promise<Map<string, string>> {
 /** Lets everything run that does not wait for I/O. */
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 
-/** A place for saves in which each write waits until it is allowed. */
+/** Returns a place for saves in which each write waits until it is allowed. */
 function slowPlace(onWrite: (byteLength: number) => Promise<void>): PieceStore {
   const place = piecesIn(createHostStore());
   return {
@@ -93,7 +93,7 @@ async function save(store: PieceStore, captured: CapturedModule): Promise<void> 
   await session.publish([part], { optimizer: captured.optimizer });
 }
 
-/** Pieces of which each read waits until it is allowed. */
+/** Yields the pieces, of which each read waits until it is allowed. */
 async function* slowly(
   pieces: AsyncIterable<HeldPiece>,
   onRead: () => Promise<void>,
@@ -107,7 +107,7 @@ async function* slowly(
   }
 }
 
-/** A device that counts the bytes that are read from it. */
+/** Returns a device that counts the bytes that are read from it. */
 function counting(inner: Backend): { readonly backend: Backend; bytes: number } {
   const own: Partial<Backend> = {
     read: (...call) => {

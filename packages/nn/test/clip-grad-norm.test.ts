@@ -12,7 +12,9 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { expectClose, makeDevice, read, values } from './support/support.js';
 
-/** Four leaves: three with gradients, of which one has 16 bits, and one without a gradient. */
+/**
+ * Makes four leaves: three with gradients, of which one has 16 bits, and one without a gradient.
+ */
 function leaves(device: Device): Tensor[] {
   return [7, 64, 5, 3].map((size, i) => {
     const leaf = device.zeros([size], { requiresGrad: true });

@@ -283,7 +283,7 @@ describe('KeyValueCache', () => {
   });
 });
 
-/** How many numbers the keys of one token have in one block. */
+/** Returns how many numbers the keys of one token have in one block. */
 function kvWidthOf({ model_type: family }: ModelConfig): number {
   return family === 'gpt2' ? 12 : family === 'qwen3' ? 6 : 4;
 }

@@ -24,7 +24,7 @@ async function valuesOf(model: Gpt2): Promise<number[][]> {
   return Promise.all(model.parameters().map(read));
 }
 
-/** The bytes of a model's model.safetensors. */
+/** Returns the bytes of a model's model.safetensors. */
 async function fileOf(model: Gpt2): Promise<Uint8Array> {
   const [file] = modelFiles(model.config, await stateDict(model));
   const pieces: Uint8Array[] = [];
@@ -43,7 +43,7 @@ async function load(model: Gpt2, file: Uint8Array): Promise<void> {
   await streamStateDict(model, await openModelState({ open }, model.config));
 }
 
-/** The bytes of a model's file after `change` has replaced its tensors. */
+/** Returns the bytes of a model's file after `change` has replaced its tensors. */
 async function changedFile(
   model: Gpt2,
   change: (name: string, tensor: HostTensor) => [string, HostTensor][],

@@ -236,7 +236,7 @@ describe('openModelState', () => {
 describe('streamStateDict', () => {
   const CONFIG = { vocab_size: 9, n_positions: 4, n_embd: 8, n_layer: 1, n_head: 2 };
 
-  /** A model's state as lazy tensors, which counts how many of them were read. */
+  /** Returns a model's state as lazy tensors, which counts how many of them were read. */
   async function lazyState(seed: number) {
     const model = new Gpt2(makeDevice(), CONFIG, { seed });
     const whole = await stateDict(model);

@@ -260,7 +260,7 @@ describe('a flat at home', () => {
   }
 });
 
-/** A trainable one-dimensional leaf that owns its storage. */
+/** Returns a trainable one-dimensional leaf that owns its storage. */
 function leaf(device: Device, data: ArrayLike<number>, dtype: DType = 'f32'): Tensor {
   const storage = storageOf(device, data, dtype);
   storage.tag = 'parameter';

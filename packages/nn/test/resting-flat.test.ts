@@ -9,7 +9,7 @@ import { expect, it } from 'vitest';
 import { MapStore } from './support/map-store.js';
 import { values } from './support/support.js';
 
-/** A flat in `store`, with new values or with those that the store has. */
+/** Returns a flat in `store`, with new values or with those that the store has. */
 async function restingFlat(store: MapStore, size: number, resume: boolean) {
   const device = new Device(createReferenceBackend());
   const flat = new Tensor(device.storage(size, 'f32', 'parameter'), [size], 0, true);

@@ -8,8 +8,8 @@ const LOGITS = Float32Array.from([0.1, 0.4, 0.2, 0.3], Math.log);
 const DRAWS = 1000;
 
 /**
- * How often each token is drawn in a thousand draws with evenly spaced random numbers. The counts
- * are exact to one draw.
+ * Counts how often each token is drawn in a thousand draws with evenly spaced random numbers. The
+ * counts are exact to one draw.
  */
 function counts(options: SamplingOptions, logits = LOGITS): number[] {
   const found = Array.from(logits, () => 0);

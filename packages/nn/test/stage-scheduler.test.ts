@@ -5,8 +5,8 @@ import { StageScheduler, type UseKind } from '@shardweave/nn/flat';
 import { expect, it } from 'vitest';
 
 /**
- * A scheduler of units that are letters of one byte each. `log` records a start as its letter and a
- * drop as '-' and its letter.
+ * Makes a scheduler of units that are letters of one byte each. `log` records a start as its letter
+ * and a drop as '-' and its letter.
  */
 function scheduled(capBytes: number) {
   const log: string[] = [];
@@ -54,7 +54,7 @@ function scheduled(capBytes: number) {
       scheduler.endBackward();
     }
   };
-  /** The log since the last call, as one string. */
+  /** Returns the log since the last call, as one string. */
   const taken = () => log.splice(0).join('');
   return { scheduler, present, forward, backward, taken };
 }

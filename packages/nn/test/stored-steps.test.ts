@@ -36,7 +36,7 @@ interface FlatOptions {
   readonly buffers?: HostBuffers;
 }
 
-/** A flat at home in `store` or on the device. */
+/** Makes a flat at home in `store` or on the device. */
 async function makeFlat(
   device: Device,
   store: MapStore | undefined,
@@ -271,7 +271,7 @@ describe('the next process', () => {
 });
 
 describe('a step that fails half-way', () => {
-  /** Two flats in two stores. The second store fails to read when a test wants it to. */
+  /** Makes two flats in two stores. The second store fails to read when a test wants it to. */
   async function twoStores() {
     const device = newDevice();
     const stores = [new MapStore(), new MapStore()];
@@ -295,7 +295,7 @@ describe('a step that fails half-way', () => {
 
   type Two = Awaited<ReturnType<typeof twoStores>>;
 
-  /** The values after two steps without any failure. */
+  /** Returns the values after two steps without any failure. */
   async function expected(options?: object): Promise<string[]> {
     const { optimizer, addGradients, read } = await twoStores();
     Object.assign(optimizer.groups[0]!, options);
@@ -307,7 +307,7 @@ describe('a step that fails half-way', () => {
     return read();
   }
 
-  /** Two stores after one step, and a second step that failed. */
+  /** Returns two stores after one step, and a second step that failed. */
   async function failed(failing: (call: string) => boolean): Promise<Two> {
     const two = await twoStores();
     const { stores, optimizer, addGradients } = two;

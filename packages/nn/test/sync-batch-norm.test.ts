@@ -5,7 +5,9 @@ import { mul, ShapeError, square, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { expectClose, makeDevice, read, values } from './support/support.js';
 
-/** A group of ranks in one process, with only what SyncBatchNorm needs of a process group. */
+/**
+ * Returns a group of ranks in one process, with only what SyncBatchNorm needs of a process group.
+ */
 function statisticsGroups(worldSize: number): (StatisticsGroup & { numCalls: number })[] {
   let waiting: { input: Uint8Array; output: Uint8Array; resolve: () => void }[] = [];
   const arrived: typeof waiting = [];

@@ -12,7 +12,7 @@ const linear = (device: Device, inFeatures = 4, outFeatures = 4) =>
 
 type Build = (device: Device) => Module[];
 
-/** A model in `store`, as one process opens it. */
+/** Opens a model in `store`, as one process does. */
 function open(build: Build, options: OffloadOptions & { readonly seed?: number }) {
   const { seed = 1, ...offload } = options;
   const device = new Device(createReferenceBackend(), { seed });

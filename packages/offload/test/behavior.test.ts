@@ -45,7 +45,7 @@ const PATHS: readonly OffloadOptions[] = [
   { checkpointActivation: false, numMicrobatches: 3 },
 ];
 
-/** Weights after a step and the gradient of the input, with and without offload. */
+/** Returns weights after a step and the gradient of the input, with and without offload. */
 async function compared(
   build: (device: Device) => Sequential,
   options: OffloadOptions | undefined,
@@ -272,7 +272,10 @@ it('batch norms count a batch once, checkpointed or not', async () => {
 });
 
 describe('twelve layers in four slices', () => {
-  /** The most bytes on the device in a forward and backward, and the most parked on the host. */
+  /**
+   * Returns the most bytes on the device in a forward and backward, and the most parked on the
+   * host.
+   */
   const peak = async (options: OffloadOptions | undefined) => {
     const device = newDevice();
     const layers = Array.from({ length: 12 }, () => linear(device, 40, 40));

@@ -33,7 +33,7 @@ class Call extends Module<any, any> {
   }
 }
 
-/** Parameters after two steps, and the gradient of the input. */
+/** Returns parameters after two steps, and the gradient of the input. */
 async function outcome(
   build: (device: Device) => Module[],
   body: Body,

@@ -20,7 +20,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true, force: true }));
 
-/** The losses of `steps` steps, resumed from what the directory holds. */
+/** Returns the losses of `steps` steps, resumed from what the directory holds. */
 async function resumed(directory: string, steps: number) {
   const store = await openDiskStore({ directory });
   const run = begin({ offload: { store, resume: true } });

@@ -11,8 +11,8 @@ import { describe, expect, it } from 'vitest';
 const DIM = 4;
 
 /**
- * A store whose calls of a method reject from the `position`-th on, `count` times; with -1 none
- * does.
+ * Makes a store whose calls of a method reject from the `position`-th on, `count` times. With -1
+ * none does.
  */
 function unreliableStore(method: 'read' | 'write') {
   const store = createHostStore();
@@ -33,7 +33,8 @@ function unreliableStore(method: 'read' | 'write') {
 }
 
 /**
- * Four layers; each is a flat of three values beside its gradient: a parameter and both moments.
+ * Begins a run with four layers. Each is a flat of three values beside its gradient: a parameter
+ * and both moments.
  */
 function begin(options: OffloadOptions = {}) {
   const device = new Device(createReferenceBackend(), { seed: 3 });
@@ -47,7 +48,7 @@ function begin(options: OffloadOptions = {}) {
 
 type Run = ReturnType<typeof begin>;
 
-/** Forward and backward of a step, without the optimizer's part. */
+/** Runs forward and backward of a step, without the optimizer's part. */
 async function backward({ device, model }: Run, step: number): Promise<number> {
   return device.scope(async () => {
     const data = Float32Array.from({ length: 2 * DIM }, (_, i) => Math.sin(i + step));
@@ -97,7 +98,7 @@ async function interrupted(
   return { run, losses: found };
 }
 
-/** The step counts in the optimizer's state of all parameters. */
+/** Returns the step counts in the optimizer's state of all parameters. */
 async function stepCounts({ model, optimizer }: Run): Promise<Set<number>> {
   const { state } = await optimizer.stateDict(model.namedParameters());
   return new Set([...state.values()].map(({ step }) => step));

@@ -16,7 +16,7 @@ const ROWS = 4;
 const layers = (device: Device) =>
   Array.from({ length: 4 }, () => new Linear(device, { inFeatures: DIM, outFeatures: DIM }));
 
-/** The losses of three steps over rows [first, first + count). */
+/** Returns the losses of three steps over rows [first, first + count). */
 async function train(model: Module, first: number, count: number): Promise<number[]> {
   const { device } = model;
   const optimizer = new Sgd(model.parameters(), { lr: 0.3, momentum: 0.9 });

@@ -9,7 +9,7 @@ import { type Backend, Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
 
-/** The bytes that a step of rows x seq tokens needs with checkpointing, in f32. */
+/** Returns the bytes that a step of rows x seq tokens needs with checkpointing, in f32. */
 async function leastBudget(
   config: Partial<Gpt2Config>,
   [rows, seq]: readonly [number, number],

@@ -41,8 +41,8 @@ const beginRun = (offload?: OffloadOptions) =>
   begin({ backend, makeOptimizer, ...(offload === undefined ? {} : { offload }) });
 
 /**
- * A step with loss scaling and gradients clipped to a norm of 1. Returns the loss, and whether it
- * stepped.
+ * Takes a step with loss scaling and gradients clipped to a norm of 1. Returns the loss, and
+ * whether it stepped.
  */
 async function scaledStep({ device, model, optimizer }: Run, scaler: LossScaler, step: number) {
   return device.scope(async () => {

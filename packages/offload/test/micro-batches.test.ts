@@ -20,7 +20,7 @@ const inOneSlice = (norm: BatchNorm1d, device: Device) => [
   new Linear(device, { inFeatures: DIM, outFeatures: DIM }),
 ];
 
-/** The running statistics after three batches. */
+/** Returns the running statistics after three batches. */
 async function statistics(options: OffloadOptions | undefined, of: Case = {}, isTraining = true) {
   const device = new Device(createReferenceBackend(), { seed: 6 });
   const norm = new BatchNorm1d(device, { numFeatures: DIM, momentum: of.momentum ?? 0.3 });

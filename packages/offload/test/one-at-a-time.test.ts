@@ -43,7 +43,7 @@ function begin(options: OffloadOptions = {}) {
 
 type Run = ReturnType<typeof begin>;
 
-/** The losses of six steps; `between` runs before the third. */
+/** Returns the losses of six steps. `between` runs before the third. */
 async function losses(options: OffloadOptions, between?: (run: Run) => Promise<void>) {
   const run = begin(options);
   const found: number[] = [];

@@ -9,7 +9,7 @@ import { begin, losses, type Run, trainStep } from './support/training.js';
 const adamW = ({ optimizer }: Run) => optimizer as AdamW;
 const named = ({ model }: Run) => model.namedParameters();
 
-/** A run of two steps, and its states. */
+/** Runs two steps, and returns the run and its states. */
 async function trained(store = createHostStore()) {
   const run = begin({ offload: { store, numSlices: 3 } });
   await losses(run, 2);

@@ -86,7 +86,7 @@ function build(options: OffloadOptions) {
   return { device, model, events, pass, step };
 }
 
-/** The events of a pass whose order is known from the pass before. */
+/** Returns the events of a pass whose order is known from the pass before. */
 async function settledPass(options: OffloadOptions) {
   const { events, pass, step } = build(options);
   await step();

@@ -29,8 +29,8 @@ afterEach(async () => {
 });
 
 /**
- * A store that notes the bytes of the arrays that others hold because of it, and their most at
- * once.
+ * Returns a store that notes the bytes of the arrays that others hold because of it, and their most
+ * at once.
  */
 function watched(store: ShardStore) {
   const seen = { most: 0, largestRead: 0 };

@@ -8,7 +8,7 @@ import { mean, square, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { linears, newDevice, rows, squared } from './support/linear-layers.js';
 
-/** A store whose `method` rejects while `isFailing()`. */
+/** Returns a store whose `method` rejects while `isFailing()`. */
 function failingStore(method: 'read' | 'write', isFailing: () => boolean): ShardStore {
   const store = createHostStore();
   // biome-ignore lint/suspicious/noExplicitAny: either method

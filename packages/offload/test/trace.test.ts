@@ -9,8 +9,8 @@ import { describe, expect, it } from 'vitest';
 const DIM = 4;
 
 /**
- * The names of the ranges in one forward and backward, with their layers, in the order of their
- * starts.
+ * Returns the names of the ranges in one forward and backward, with their layers, in the order of
+ * their starts.
  */
 async function ranges(options: OffloadOptions, isTraining = true): Promise<string[]> {
   const trace = new Trace();

@@ -45,7 +45,7 @@ const OPTIMIZERS = {
   'plain SGD': (parameters: Tensor[]) => new Sgd(parameters, { lr: 0.1 }),
 } as const;
 
-/** The parameters after the steps; `before` sets what each step trains. */
+/** Returns the parameters after the steps. `before` sets what each step trains. */
 async function trained(
   isOffloaded: boolean,
   before: (step: number, parameters: readonly Tensor[], state: { isSkipping: boolean }) => void,

@@ -10,7 +10,7 @@ const hostHarness: StoreHarness = {
   create: async (options) => createHostStore(options),
 };
 
-/** A file system on which the values of a store may take `maxBytes`. */
+/** Returns a file system on which the values of a store may take `maxBytes`. */
 function smallDisk(maxBytes: number) {
   const sizes = new Map<string, number>();
   return interceptFiles(({ operation, path, end = 0 }) => {

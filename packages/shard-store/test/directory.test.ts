@@ -187,7 +187,7 @@ describe('what a dead owner left', () => {
   });
 });
 
-/** A file system that counts the reads that are on their way. */
+/** Returns a file system that counts the reads that are on their way. */
 function watchedReads() {
   const calls = { onTheirWay: 0, atClose: [] as number[] };
   const openToRead = async (path: string): Promise<OpenFile> => {

@@ -403,7 +403,7 @@ async function isWritten(path: string, size: number): Promise<boolean> {
   );
 }
 
-/** A file that writes and reads at most 100 kB in a call. */
+/** Returns a file that writes and reads at most 100 kB in a call. */
 function shorten<File extends Awaited<ReturnType<typeof nodeFiles.create>>>(file: File): File {
   return {
     ...file,

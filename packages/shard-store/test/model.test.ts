@@ -113,7 +113,7 @@ async function contentsOf(store: ShardStore): Promise<Map<string, Buffer>> {
   return values;
 }
 
-/** The one of several generations that the store holds as a whole. */
+/** Returns the one of several generations that the store holds as a whole. */
 async function foundIn(store: ShardStore, candidates: readonly Generation[]): Promise<Generation> {
   const found = { number: store.generation, values: await contentsOf(store) };
   expect(candidates.map(({ number, values }) => ({ number, values }))).toContainEqual(found);

@@ -164,7 +164,7 @@ async function leftIn(directory: string, step: number): Promise<readonly Left[]>
 /** A process number above all that Linux gives. */
 const NOBODY = 2 ** 22 + 1;
 
-/** The name of this process as an owner. */
+/** Returns the name of this process as an owner. */
 async function ownName(number: number): Promise<string> {
   const directory = await newDirectory();
   const store = await openDiskStore({ directory });

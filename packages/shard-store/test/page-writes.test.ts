@@ -11,7 +11,7 @@ import { newDirectory } from './support/directories.ts';
 const PAGE = 4096;
 const LONG = 2 ** 20;
 
-/** Bytes in memory that begins at a page, each telling where it lies. */
+/** Returns bytes in memory that begins at a page, each telling where it lies. */
 function pages(byteLength: number): Uint8Array {
   const memory = new WebAssembly.Memory({ initial: Math.ceil(byteLength / 2 ** 16) });
   const bytes = new Uint8Array(memory.buffer, 0, byteLength);

@@ -38,7 +38,7 @@ export interface Values extends TensorSpec {
   readonly values: Float32Array;
 }
 
-/** Values that identify their tensor, their place and `seed`. */
+/** Returns values that identify their tensor, their place and `seed`. */
 export function tensor(
   name: string,
   shape: readonly number[],
@@ -59,8 +59,8 @@ export function tensor(
 }
 
 /**
- * A model with everything that a save can hold, enough for several files; one tensor is longer than
- * a piece.
+ * Makes a model with everything that a save can hold, enough for several files. One tensor is
+ * longer than a piece.
  */
 export function model(seed: number): Values[] {
   return [
@@ -72,13 +72,13 @@ export function model(seed: number): Values[] {
   ];
 }
 
-/** Elements [start, end) of a tensor, by default all of them. */
+/** Returns elements [start, end) of a tensor, by default all of them. */
 export function held({ values, ...spec }: Values, start = 0, end = values.length): HeldPiece {
   const read = async (from: number, to: number) => new Uint8Array(values.slice(from, to).buffer);
   return { ...spec, start, end, read };
 }
 
-/** Part `rank` of `count` parts of each tensor. */
+/** Returns part `rank` of `count` parts of each tensor. */
 export function shareOf(tensors: readonly Values[], rank: number, count: number): HeldPiece[] {
   return tensors.map((each) => {
     const cut = (at: number) => Math.floor((each.values.length * at) / count / 128) * 128;
@@ -93,7 +93,9 @@ export interface Loaded {
   numWrites: number;
 }
 
-/** A piece to load, and the array that it goes to, which is NaN until something is written. */
+/**
+ * Returns a piece to load, and the array that it goes to, which is NaN until something is written.
+ */
 export function wanted({ values: saved, ...spec }: Values, start = 0, end = saved.length): Loaded {
   const values = new Float32Array(end - start).fill(Number.NaN);
   const loaded: Loaded = {

@@ -71,7 +71,7 @@ function upgradeRequest(origin?: string): string {
   return `${lines.join('\r\n')}\r\n\r\n`;
 }
 
-/** A client's frame, masked with zeros. `said` replaces its true length. */
+/** Returns a client's frame, masked with zeros. `said` replaces its true length. */
 function frame(first: number, bytes: Uint8Array, said = BigInt(bytes.length)): Buffer {
   const head = Buffer.alloc(14);
   head[0] = first;

@@ -70,7 +70,7 @@ export class RankProcess {
     }
   }
 
-  /** States of the process's TCP sockets as in /proc/net/tcp, where '0A' is LISTEN. */
+  /** Returns states of the process's TCP sockets as in /proc/net/tcp, where '0A' is LISTEN. */
   sockets(): string[] {
     const { pid } = this.child;
     const inodes = new Set(

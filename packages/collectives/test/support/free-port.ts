@@ -4,8 +4,9 @@ import { once } from 'node:events';
 import { createServer, type Server } from 'node:net';
 
 /**
- * A free port whose next one is free too (a group and its store take both). Both lie below the
- * range from which the system gives ports to clients, so that no connection takes one meanwhile.
+ * Returns a free port whose next one is free too (a group and its store take both). Both lie below
+ * the range from which the system gives ports to clients, so that no connection takes one
+ * meanwhile.
  */
 export async function freePort(): Promise<number> {
   for (;;) {

@@ -20,8 +20,8 @@ export class Lateness implements Disposable {
   }
 
   /**
-   * The time to allow beyond a limit: three times the sum by which all timers since `startMs` were
-   * late.
+   * Returns the time to allow beyond a limit: three times the sum by which all timers since
+   * `startMs` were late.
    */
   sinceMs(startMs: number): number {
     return (

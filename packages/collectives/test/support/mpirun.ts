@@ -77,7 +77,9 @@ export class MpiProgram implements Disposable {
   }
 }
 
-/** Flags for more ranks than cores, bound to none, under the account that runs the tests. */
+/**
+ * Returns flags for more ranks than cores, bound to none, under the account that runs the tests.
+ */
 function mpirunFlags(): readonly string[] {
   const isOpenMpi = spawnSync('mpirun', ['--version'], { encoding: 'utf8' }).stdout.includes(
     'Open',

@@ -66,7 +66,7 @@ export class Bag extends Module<[factor: number, used?: readonly string[]], Tens
   }
 }
 
-/** Forward and backward of a Bag. */
+/** Runs forward and backward of a Bag. */
 export async function pull(model: Module, factor: number, used?: readonly string[]): Promise<void> {
   await model.device.scope(async () => {
     const total: Tensor = await model.call(factor, used);
@@ -74,7 +74,9 @@ export async function pull(model: Module, factor: number, used?: readonly string
   });
 }
 
-/** The first element of each parameter's gradient, after checking that the others are equal. */
+/**
+ * Returns the first element of each parameter's gradient, after checking that the others are equal.
+ */
 export async function pulled(model: Module): Promise<Record<string, number | undefined>> {
   const found: Record<string, number | undefined> = {};
   for (const [name, { grad }] of model.namedParameters()) {

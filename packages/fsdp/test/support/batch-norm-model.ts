@@ -6,7 +6,7 @@ import type { Device } from '@shardweave/tensor-core';
 import type { Rank } from './ranks.js';
 import { DIM, Stack } from './scenarios.js';
 
-/** A batch norm, whose buffers change, inside an instance of its own. */
+/** Returns a batch norm, whose buffers change, inside an instance of its own. */
 export function withBuffers(
   device: Device,
   wrap: (module: Module) => Module = (module) => module,

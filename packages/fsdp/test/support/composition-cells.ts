@@ -153,7 +153,7 @@ interface Outcome {
   readonly weights: ReadonlyMap<string, Float32Array>;
 }
 
-/** The backward of one micro-batch, whose mean counts as `weight` of the step's. */
+/** Runs the backward of one micro-batch, whose mean counts as `weight` of the step's. */
 function backwardOf(model: Module, rows: Rows, step: number, weight: number): Promise<number> {
   const { device } = model;
   return device.scope(async () => {
@@ -192,7 +192,7 @@ async function trained(model: Module, rows: Rows, cell: Cell): Promise<Outcome> 
 
 const plainOutcomes = new Map<string, Promise<Outcome>>();
 
-/** The same training of an unsharded model in f32 with whole batches. */
+/** Trains an unsharded model the same way in f32 with whole batches. */
 function plainOutcome(cell: Cell): Promise<Outcome> {
   const key = `${cell.tied} ${cell.frozen} ${cell.shape}`;
   const known = plainOutcomes.get(key);

@@ -68,8 +68,8 @@ function withValues<M extends Module>(module: M, seed = 0): M {
 }
 
 /**
- * A model whose weights shards cut. The middle one is in an instance of its own; batch norm has
- * buffers.
+ * Makes a model whose weights shards cut. The middle one is in an instance of its own, and the
+ * batch norm has buffers.
  */
 function net(
   device: Device,

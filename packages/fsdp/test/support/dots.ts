@@ -54,7 +54,7 @@ export function backwardOf(model: Module, length: number, value: number): Promis
   });
 }
 
-/** The first element of each unit's gradient shard, undefined where there is none. */
+/** Returns the first element of each unit's gradient shard, undefined where there is none. */
 export async function firstGradients(model: Module): Promise<(number | undefined)[]> {
   const instances = model.namedModules().flatMap(([, module]) => (isFsdp(module) ? [module] : []));
   const flats = instances.flatMap(({ units }: FullyShardedDataParallel) =>

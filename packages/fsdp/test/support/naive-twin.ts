@@ -88,7 +88,7 @@ export class NaiveTwin {
     return whole.subarray(rank * shardLength, (rank + 1) * shardLength);
   }
 
-  /** The values of one parameter within the result of `gather`. */
+  /** Returns the values of one parameter within the result of `gather`. */
   valuesOf(whole: Float32Array, index: number): Float32Array {
     const start = this.#layout.offsets[index]!;
     return whole.slice(start, start + this.#layout.sizes[index]!);

@@ -48,7 +48,7 @@ export function storedTraining(
   };
 }
 
-/** A digest of each entry's bytes by name: equal only for equal bits. */
+/** Returns a digest of each entry's bytes by name. Digests are equal only for equal bits. */
 export function bitsOf(entries: StateDict): Record<string, string> {
   return Object.fromEntries(
     [...entries].map(([name, { data }]) => [name, createHash('sha256').update(data).digest('hex')]),

@@ -19,7 +19,7 @@ function addPair(pairs: Pairs, a: Choice, b: Choice): void {
   pairs.set(`${a.axis} ${String(a.value)} & ${b.axis} ${String(b.value)}`, [a, b]);
 }
 
-/** The pairs that a row has. */
+/** Returns the pairs that a row has. */
 export function pairsOf<A extends Axes>(axes: A, row: RowOf<A>): Pairs {
   const pairs: Pairs = new Map();
   const choices = Object.keys(axes).map((axis) => ({ axis, value: row[axis] }));
@@ -31,7 +31,7 @@ export function pairsOf<A extends Axes>(axes: A, row: RowOf<A>): Pairs {
   return pairs;
 }
 
-/** All pairs of choices of two axes. */
+/** Returns all pairs of choices of two axes. */
 export function allPairs(axes: Axes): Pairs {
   const pairs: Pairs = new Map();
   const names = Object.keys(axes);

@@ -28,7 +28,7 @@ export {
   tokens,
 } from '../../../../tooling/vitest/training-ranks.ts';
 
-/** A GPT-2 with each block and the root wrapped. */
+/** Returns a GPT-2 with each block and the root wrapped. */
 export function shardedGpt2(
   { device, group }: Rank,
   options: {
@@ -63,7 +63,7 @@ export function shardedGpt2(
   return { model, gpt2 };
 }
 
-/** An unsharded run, which specifies the results of every sharded one. */
+/** Runs an unsharded training, which specifies the results of every sharded one. */
 export async function singleRun(
   steps: number,
   batch: number,

@@ -136,9 +136,9 @@ async function train(
 }
 
 /**
- * This rank's part of a batch; the rows of all ranks are one sequence. They use squares because the
- * sine of equal steps spans only two dimensions: a channel that nearly cancels them would have a
- * variance of a thousandth, and normalization would multiply every rounding by thirty.
+ * Returns this rank's part of a batch. The rows of all ranks are one sequence. They use squares
+ * because the sine of equal steps spans only two dimensions: a channel that nearly cancels them
+ * would have a variance of a thousandth, and normalization would multiply every rounding by thirty.
  */
 function rowsOf({ device, rank, worldSize }: Rank, batch: number, rows: number) {
   const first = (batch * worldSize + rank) * rows;

@@ -13,10 +13,7 @@ import { createHostStore } from '@shardweave/shard-store';
 import { onRanks, optimizerGroups, type Rank } from './ranks.js';
 import { DIM, Stack, trainOnce } from './scenarios.js';
 
-/**
- * A destination for saves in host memory, and readers that count the bytes read and the largest
- * read.
- */
+/** Returns a destination for saves in host memory. */
 export function place(): PieceStore {
   return piecesIn(createHostStore());
 }
@@ -44,7 +41,7 @@ export function counting(store: PieceReader): CountingReader {
   return reader;
 }
 
-/** What a save holds, without its id, which differs from save to save. */
+/** Returns what a save holds, without its id, which differs from save to save. */
 export async function contentsOf(store: PieceStore): Promise<unknown> {
   const { id, tensors, optimizer, extra } = await openSave(store);
   const files = (await store.files()).filter((file) => file.startsWith(id)).sort();
@@ -59,13 +56,13 @@ export async function contentsOf(store: PieceStore): Promise<unknown> {
   return JSON.parse(text.replaceAll(id, 'save'));
 }
 
-/** The names of the parameters and buffers in a save. */
+/** Returns the names of the parameters and buffers in a save. */
 export async function namesIn(store: PieceStore): Promise<string[]> {
   const { tensors } = await openSave(store);
   return [...tensors.values()].flatMap(({ kind, name }) => (kind === 'state' ? [] : [name])).sort();
 }
 
-/** A model with buffers whose weights shards cut. */
+/** Returns a model with buffers whose weights shards cut. */
 export function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module) =>
     new FullyShardedDataParallel(module, { processGroup: group, ...options });
@@ -98,7 +95,7 @@ export async function train(
   }
 }
 
-/** The whole state of model and optimizer as texts, since typed arrays compare slowly. */
+/** Returns the whole state of model and optimizer as texts, since typed arrays compare slowly. */
 export async function everything(model: FullyShardedDataParallel, optimizer: Optimizer<object>) {
   const text = ({ shape, data }: { shape: readonly number[]; data: Uint8Array }) =>
     `[${shape.join()}] ${Buffer.from(data).toString('base64')}`;

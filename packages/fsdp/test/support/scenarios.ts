@@ -58,7 +58,7 @@ export function layer(device: Device): Linear {
   return new Linear(device, { inFeatures: DIM, outFeatures: DIM });
 }
 
-/** Inputs [rows, DIM]. */
+/** Returns inputs [rows, DIM]. */
 export function inputs(device: Device, rows: Rows, step = 0): Tensor {
   const values = Float32Array.from({ length: rows.count * DIM }, (_, i) =>
     Math.sin(i + 1 + rows.first * DIM + 100 * step),
@@ -80,7 +80,7 @@ export function trainOnce(model: Module, rows: Rows, step = 0): Promise<number> 
   });
 }
 
-/** Whole weights by name, whatever is wrapped. A tied weight has its first name. */
+/** Returns whole weights by name, whatever is wrapped. A tied weight has its first name. */
 export async function weightsOf(
   model: Module,
   seen: Set<Tensor> = new Set(),

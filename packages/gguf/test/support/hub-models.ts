@@ -19,7 +19,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 const TOKENIZER = new URL('../../../../tooling/tokenizer/', import.meta.url);
 const file = (name: string) => readFileSync(new URL(name, TOKENIZER), 'utf8');
 
-/** A tokenizer of 512 tokens that splits texts as the family's own does. */
+/** Returns a tokenizer of 512 tokens that splits texts as the family's own does. */
 export function tokenizerText(pre: PreName): string {
   const json = JSON.parse(file('tokenizer.json'));
   return JSON.stringify({
@@ -33,8 +33,9 @@ export function tokenizerText(pre: PreName): string {
 export const tokenizerConfigText = file('tokenizer_config.json');
 
 /**
- * The same tokenizer as SentencePiece stores it: numbers for <unk>, <s>, </s> and the bytes, then
- * tokens in the order of their merges, each with every pair that makes it, then characters.
+ * Returns the same tokenizer as SentencePiece stores it: numbers for <unk>, <s>, </s> and the
+ * bytes, then tokens in the order of their merges, each with every pair that makes it, then
+ * characters.
  */
 export function sentencePieceText(): string {
   const { model } = JSON.parse(file('tokenizer.json')) as {
@@ -171,9 +172,9 @@ const STEPS = 20;
 let backend: ReturnType<typeof createCpuBackend> | undefined;
 
 /**
- * A model that has learnt a text, since a random model's logits would be too close together.
- * Vectors are random too: norms of ones and biases of zeros could be stored in each other's place
- * unnoticed.
+ * Returns a model that has learnt a text, since a random model's logits would be too close
+ * together. Vectors are random too: norms of ones and biases of zeros could be stored in each
+ * other's place unnoticed.
  */
 export async function makeSmall({ config, pre }: SmallModel, text: string) {
   backend ??= createCpuBackend({ threads: 1 });
@@ -203,7 +204,7 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
     ['tokenizer.json', tokenizerText(pre)],
     ['tokenizer_config.json', tokenizerConfigText],
   ]);
-  /** Rows of logits, one after each token. */
+  /** Returns rows of logits, one after each token. */
   const logits = async (tokens: readonly number[]): Promise<Float32Array[]> => {
     const ids = device.tensor(Int32Array.from(tokens), [1, tokens.length]);
     const all = (await (await device.noGrad(() => model.call(ids))).toArray()) as Float32Array;
@@ -213,7 +214,10 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
   return { state: await stateDict(model), texts, config: model.config, encode, logits };
 }
 
-/** A model of one layer and minimal width, all zeros, with which a vocabulary can be written. */
+/**
+ * Returns a model of one layer and minimal width, all zeros, with which a vocabulary can be
+ * written.
+ */
 export function bareModel(vocabSize: number, width = 2) {
   const config = {
     model_type: 'llama',

@@ -16,7 +16,7 @@ export async function openLlama(): Promise<Llama> {
   });
 }
 
-/** llama.cpp's logits after each of `tokens`. */
+/** Returns llama.cpp's logits after each of `tokens`. */
 export async function llamaLogits(
   llama: Llama,
   { path, tokens }: { readonly path: string; readonly tokens: readonly number[] },
@@ -46,7 +46,7 @@ export async function llamaLogits(
   }
 }
 
-/** The ids that llama.cpp gives the tokens of each text, with special tokens recognized. */
+/** Returns the ids that llama.cpp gives the tokens of each text, with special tokens recognized. */
 export async function tokenIds(
   llama: Llama,
   { path, texts }: { readonly path: string; readonly texts: readonly string[] },
@@ -60,8 +60,8 @@ export async function tokenIds(
 }
 
 /**
- * The text that llama.cpp adds to another, always by the likeliest token, until a token that ends
- * it.
+ * Returns the text that llama.cpp adds to another, always by the likeliest token, until a token
+ * that ends it.
  */
 export async function llamaAnswer(
   llama: Llama,

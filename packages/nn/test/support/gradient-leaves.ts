@@ -1,7 +1,7 @@
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { values } from './support.js';
 
-/** Three leaves with 6, 3 and 1 elements. */
+/** Returns three leaves with 6, 3 and 1 elements. */
 export function leaves(device: Device): Tensor[] {
   return [[2, 3], [3], [1]].map((shape, i) => {
     const count = shape.reduce((a, b) => a * b);
@@ -9,7 +9,7 @@ export function leaves(device: Device): Tensor[] {
   });
 }
 
-/** A gradient that is different in each step, so that moving averages matter. */
+/** Returns a gradient that is different in each step, so that moving averages matter. */
 export function gradientAt(step: number, leaf: number, size: number): number[] {
   return values(size, 100 * step + leaf + 1);
 }

@@ -9,7 +9,7 @@ export function makeDevice(options: DeviceOptions = {}): Device {
   return new Device(createReferenceBackend(), options);
 }
 
-/** Values in (-1, 1) that depend on nothing but the seed. */
+/** Returns values in (-1, 1) that depend on nothing but the seed. */
 export function values(count: number, seed = 1): number[] {
   let state = seed >>> 0;
   return Array.from({ length: count }, () => {

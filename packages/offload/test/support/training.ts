@@ -24,7 +24,7 @@ export interface Run {
   readonly optimizer: Optimizer<object>;
 }
 
-/** The token ids of a batch, and the token that follows each. */
+/** Returns the token ids of a batch, and the token that follows each. */
 export function tokens(step: number, rows: number): { ids: Int32Array; targets: Int32Array } {
   const cut = (shift: number) =>
     Int32Array.from({ length: rows * SEQ }, (_, i) => {
@@ -57,7 +57,7 @@ export interface RunOptions {
   readonly makeOptimizer?: (model: Module) => Optimizer<object>;
 }
 
-/** A new run; without `offload` the model stays on its device. */
+/** Begins a new run. Without `offload` the model stays on its device. */
 export function begin(options: RunOptions = {}): Run {
   const device = new Device(options.backend ?? createReferenceBackend(), { seed: 7 });
   const gpt2 = new Gpt2(device, { ...TINY, ...options.config }, { seed: 3 });
@@ -66,7 +66,7 @@ export function begin(options: RunOptions = {}): Run {
   return { device, model, optimizer: make(model) };
 }
 
-/** The losses of `steps` steps. */
+/** Returns the losses of `steps` steps. */
 export async function losses(run: Run, steps: number, rows?: number): Promise<number[]> {
   const found: number[] = [];
   for (let step = 0; step < steps; step++) {

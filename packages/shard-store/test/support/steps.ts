@@ -11,8 +11,8 @@ export const BYTES = 2 ** 20 + 300;
 export const MANIFEST = 'shardweave-manifest';
 
 /**
- * The value of a key in a step. Values of different steps differ, so that a store that mixes steps
- * shows.
+ * Returns the value of a key in a step. Values of different steps differ, so that a store that
+ * mixes steps shows.
  */
 export function state(step: number, key = 'parameter'): Buffer {
   return Buffer.alloc(key === 'parameter' ? BYTES : key.length, step);
@@ -23,7 +23,7 @@ export async function runStep(store: ShardStore, step: number): Promise<void> {
   await store.commit();
 }
 
-/** The step that a store holds, or an error where no step is there as a whole. */
+/** Returns the step that a store holds, or throws where no step is there as a whole. */
 export async function stepIn(store: ShardStore): Promise<number> {
   const steps = new Set<number>();
   for (const key of KEYS) {
@@ -52,7 +52,7 @@ export async function codeOf(promise: Promise<unknown>): Promise<StoreErrorCode 
   );
 }
 
-/** The file with the value of the key with this number. */
+/** Returns the file with the value of the key with this number. */
 export function fileOf(id: number, slot: number): string {
   return `shardweave-00000${id}.${slot}`;
 }
