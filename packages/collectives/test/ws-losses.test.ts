@@ -21,7 +21,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** A socket whose incoming events come from the test. */
+/** This socket gets its incoming events from the test. */
 class ScriptedSocket implements WireSocket {
   readonly unsentBytes = 0;
   handler: WireHandler | undefined;

@@ -155,7 +155,7 @@ describe('a relay of heartbeats', () => {
   });
 });
 
-/** A socket that writes when the test says so. */
+/** This socket writes when the test says so. */
 class FakeSocket implements WireSocket {
   handler: WireHandler | undefined;
   readonly reads: boolean[] = [];

@@ -136,7 +136,7 @@ it('an inner noSync leaves the outer one as it was', async () => {
   });
 });
 
-/** Gives the same gradient to both of its parameters. */
+/** This module gives the same gradient to both of its parameters. */
 class Pair extends Module<[], Tensor> {
   readonly #pair: readonly Tensor[];
 

@@ -8,7 +8,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
 import { Bag, type BagSpec, onRanks, pull, pulled, wrap } from './support/ranks.js';
 
-/** A Bag with a running value beside it. */
+/** This is a Bag with a running value beside it. */
 class Counting extends Module<[factor: number], Tensor> {
   readonly bag: Bag;
   readonly count: Tensor;
@@ -134,7 +134,7 @@ it('the broadcast of a large model sends each byte once, in pieces', async () =>
   await backend.dispose();
 });
 
-/** Two buffers in one storage. */
+/** This module has two buffers in one storage. */
 class Halves extends Module<[], Tensor> {
   constructor(device: Device, value: number) {
     super(device);

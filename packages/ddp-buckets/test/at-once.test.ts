@@ -67,7 +67,7 @@ it('initialize twice, of two wrappers and a reducer, with what follows, all at o
   );
 });
 
-/** Two wrapped modules in one graph. */
+/** This module has two wrapped modules in one graph. */
 class Both extends Module<[factor: number], Tensor> {
   readonly parts: readonly Module[];
 

@@ -29,7 +29,7 @@ const [DIM, ROWS, STEPS] = [6, 4, 4];
 type Norm = 'none' | 'batch' | 'sync';
 type Scale = 1 | 128 | 'dynamic';
 
-/** Two matrices of one dtype, optionally with a batch norm in f32 between them. */
+/** This module has two matrices of one dtype, optionally with a batch norm in f32 between them. */
 class Net extends Module<[x: Tensor], Tensor> {
   readonly #weights: readonly Tensor[];
   readonly #norm: BatchNorm1d | undefined;

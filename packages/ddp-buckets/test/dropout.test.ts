@@ -8,7 +8,10 @@ import { onRanks, type Rank, wrap } from './support/ranks.js';
 const ROWS = 4;
 const WIDTH = 32;
 
-/** A weight of ones with dropout behind it: its gradient is the mask, summed over rows. */
+/**
+ * This module has a weight of ones with dropout behind it. The weight's gradient is the mask,
+ * summed over rows.
+ */
 class Masked extends Module<[x: Tensor], Tensor> {
   readonly weight: Tensor;
   readonly drop: Dropout;

@@ -21,7 +21,7 @@ const PLACES = [
 ] as const;
 type Place = (typeof PLACES)[number];
 
-/** A product of two parameters that fails at the place it is told. */
+/** This module multiplies two parameters, and fails at the place it is told. */
 class Fragile extends Module<[factor: number], Tensor> {
   readonly a: Tensor;
   readonly b: Tensor;

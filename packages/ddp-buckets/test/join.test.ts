@@ -7,7 +7,7 @@ import { Bag, type BagSpec, onRanks, pull, pulled, weightsOf, wrap } from './sup
 
 const AB = { a: 3, b: 200 };
 
-/** A Bag with a value beside it. */
+/** This is a Bag with a value beside it. */
 class Tallied extends Bag {
   readonly tally: Tensor;
 

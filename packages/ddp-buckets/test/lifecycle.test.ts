@@ -22,7 +22,7 @@ class Trap extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** A product in which the trap's backward comes between those of b and a. */
+/** This module multiplies a and b so that the trap's backward comes between those of b and a. */
 class Trapped extends Module<[factor: number], Tensor> {
   readonly a: Tensor;
   readonly b: Tensor;

@@ -96,7 +96,7 @@ describe('f16, bf16 and f32', () => {
   });
 });
 
-/** Two layers of f32, f16 or bf16 parameters, with products in f32. */
+/** This module has two layers of f32, f16 or bf16 parameters, with products in f32. */
 class Mlp extends Module<[x: Tensor], Tensor> {
   readonly #weights: readonly Tensor[];
 

@@ -19,7 +19,7 @@ import { Bag, onRanks, pull, pulled, weightsOf, wrap } from './support/ranks.js'
 
 const [DIM, ROWS] = [6, 4];
 
-/** A stem, then the chosen layers, each with a residual connection. */
+/** This module runs a stem, then the chosen layers, each with a residual connection. */
 class Net extends Module<[x: Tensor, used: readonly number[]], Tensor> {
   readonly stem: Linear;
   readonly layers: ModuleList;

@@ -38,8 +38,8 @@ const WEIGHTS = {
 };
 
 /**
- * A linear layer, a batch norm, tanh and a linear layer. Products are in f32, and the two matrices
- * in `dtype`.
+ * This module runs a linear layer, a batch norm, tanh and a linear layer. Products are in f32, and
+ * the two matrices in `dtype`.
  */
 class NormNet extends Module<[x: Tensor], Tensor> {
   readonly first: Tensor;

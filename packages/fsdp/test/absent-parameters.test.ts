@@ -14,8 +14,8 @@ interface Outputs {
 }
 
 /**
- * A layer with a loss of its own, as a balanced mixture of experts has. The loss is kept in a field
- * or returned.
+ * This layer has a loss of its own, as a balanced mixture of experts does. The loss is kept in a
+ * field or returned.
  */
 class WithAuxiliary extends Module<[x: Tensor], Outputs> {
   readonly inner: Linear;

@@ -8,7 +8,7 @@ import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 3;
 
-/** A parameter and two buffers whose values differ by rank. */
+/** This module has a parameter and two buffers whose values differ by rank. */
 class Shifted extends Module<[x: Tensor], Tensor> {
   readonly weight: Tensor;
   readonly shift: Tensor;

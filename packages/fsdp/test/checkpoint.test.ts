@@ -20,7 +20,7 @@ import {
   type Wrap,
 } from './support/scenarios.js';
 
-/** Two layers with dropout between them, and a residual connection. */
+/** This module has two layers with dropout between them, and a residual connection. */
 class Block extends Module<[x: Tensor], Tensor> {
   readonly up: Linear;
   readonly drop: Dropout;

@@ -30,7 +30,7 @@ import { DIM, inputs, lossOf, Stack } from './support/scenarios.js';
 type Wrap = (module: Module) => Module;
 
 /**
- * A model with layers whose sizes shards cut, a batch norm with buffers, and a bias that is used
+ * This model has layers whose sizes shards cut, a batch norm with buffers, and a bias that is used
  * twice.
  */
 class Net extends Stack {

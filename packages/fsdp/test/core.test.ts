@@ -93,7 +93,7 @@ describe('over two processes that are linked by sockets, on the CPU', () => {
   });
 });
 
-/** One rank as a process. */
+/** This is one rank as a process. */
 class RankProcess {
   readonly ended: Promise<{ exitCode: number | null; printed: string[]; complained: string }>;
   readonly #printed: string[] = [];

@@ -55,7 +55,7 @@ describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) =>
   });
 });
 
-/** One parameter whose draws are counted. */
+/** This module has one parameter, whose draws are counted. */
 class Counted extends Module<[x: Tensor], Tensor> {
   readonly draws: { start: number; length: number }[] = [];
 

@@ -158,7 +158,7 @@ it('a wrapped head put in inside noSync takes part in what adds up there', async
   });
 });
 
-/** Computes x times the transpose of another module's weight. */
+/** This module computes x times the transpose of another module's weight. */
 class Tied extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, weight: Tensor) {
     super(device);

@@ -14,8 +14,8 @@ import { onRanks } from './support/ranks.js';
 import { DIM, expectEqualTraining, inputs, lossOf, Stack, type Wrap } from './support/scenarios.js';
 
 /**
- * A frozen layer in 16 bits beside a trained one in f32; their sum is scaled by a frozen f32
- * vector.
+ * This module has a frozen layer in 16 bits beside a trained one in f32. Their sum is scaled by a
+ * frozen f32 vector.
  */
 class Adapted extends Module<[x: Tensor], Tensor> {
   readonly base: Linear;

@@ -12,7 +12,10 @@ import { describe, expect, it } from 'vitest';
 import { onRanks, TINY, tokens } from './support/ranks.js';
 import { DIM, expectEqualTraining, inputs, lossOf, type Rows } from './support/scenarios.js';
 
-/** Named results that can also be read by number, like the outputs of Transformers' models. */
+/**
+ * These are named results that can also be read by number, like the outputs of Transformers'
+ * models.
+ */
 class ModelOutput extends Map<string, Tensor> {
   readonly note: string;
   constructor(note: string) {
@@ -92,7 +95,9 @@ const KINDS = {
 type Kind = keyof typeof KINDS;
 const kinds = Object.keys(KINDS) as Kind[];
 
-/** Two linear maps of a container's tensors, returned in such a container again. */
+/**
+ * This module maps a container's two tensors linearly, and returns them in such a container again.
+ */
 class Contained extends Module<[value: unknown], unknown> {
   readonly linear: Linear;
   readonly #kind: Kind;

@@ -33,7 +33,7 @@ function threeUnits({ device, group }: Rank, fsdp: object = {}) {
   return { inner, model: wrap(new Stack(device, [layer(device), inner]), 'root') };
 }
 
-/** Layers in a row, the last of which can be skipped. */
+/** This module has layers in a row, the last of which can be skipped. */
 class Skipping extends Module<[x: Tensor], Tensor> {
   numUsed = 3;
   constructor(device: Device, layers: readonly Module[]) {
@@ -287,7 +287,7 @@ it('gradScale scales the step as scaling the loss would', async () => {
   });
 });
 
-/** One weight of known values. */
+/** This module has one weight of known values. */
 class Fixed extends Module<[x: Tensor], Tensor> {
   constructor(device: Device) {
     super(device);

@@ -245,7 +245,7 @@ function activations(
   const running = inputs + places + 4; // The last 4 bytes are the backward's seed.
   const below = running + (L - 1) * block;
   const backward = [
-    // Head: gradients of losses, logits, its input and the table.
+    // This is the head: gradients of losses, logits, its input and the table.
     running + L * block + head + 4 * n + 4 * n * V + e * (n * C + unlessInPlace(V * C)),
     // This is c_proj: dy, dx, dWeight, dBias.
     below + block + e * (n * C + n * 4 * C + unlessInPlace(4 * C * C + C)),

@@ -115,7 +115,7 @@ it('a loss scale of f16 overflows into a norm that is not finite, and zeroGrad c
   });
 });
 
-/** Two inputs in an object of a class, one of them nested. */
+/** This object of a class holds two inputs, one of them nested. */
 class Batch {
   readonly left: Tensor;
   readonly rest: { readonly right: readonly Tensor[] };
@@ -127,7 +127,7 @@ class Batch {
   }
 }
 
-/** An object with private state and no tensors. */
+/** This object has private state and no tensors. */
 class Settings {
   readonly #scale = 2;
   get scale(): number {

@@ -36,7 +36,7 @@ const GRADIENTS = new Map(
   }),
 );
 
-/** A model whose loss has GRADIENTS times `factor` as the gradients of its parameters. */
+/** The gradients of this model's parameters are GRADIENTS times `factor`. */
 class Weights extends Module<[factor: number], Tensor> {
   readonly #own: Tensor[] = [];
 

@@ -193,7 +193,7 @@ async function sentToAll<T>({ group, device, rank }: Rank, value: T | undefined)
 }
 
 describe('parameters that a step does not use', () => {
-  /** A model whose forward leaves out the layer `unused`, in the middle or at the end. */
+  /** The forward of this model leaves out the layer `unused`, in the middle or at the end. */
   class Skipping extends Stack {
     readonly #skipped: string;
     constructor(device: Device, skipped: string) {

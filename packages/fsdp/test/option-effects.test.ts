@@ -83,7 +83,7 @@ describe('disableReshardOnRoot', () => {
 });
 
 describe('an instance below the root', () => {
-  /** A module of any dtype that notes the dtype of its input. */
+  /** This module, of any dtype, notes the dtype of its input. */
   class Noting extends Module<[x: Tensor], Tensor> {
     readonly weight = this.parameter('weight', this.device.full([DIM], 0.5));
     seen: DType | undefined;

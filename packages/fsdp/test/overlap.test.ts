@@ -33,7 +33,9 @@ interface Collective {
   numQueued: number;
 }
 
-/** The events of rank 0 in the traced step, with collectives in the order of their starts. */
+/**
+ * This has the events of rank 0 in the traced step, with collectives in the order of their starts.
+ */
 class Timeline {
   readonly collectives: Collective[] = [];
   readonly kernels: Kernel[] = [];

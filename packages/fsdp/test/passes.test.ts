@@ -237,7 +237,7 @@ describe('with a checkpoint inside or around', () => {
 });
 
 describe('states', () => {
-  /** Notes the states of instances whenever it runs, and throws if it is told to. */
+  /** This module notes the states of instances whenever it runs, and throws if it is told to. */
   class Watching extends Module<[x: Tensor], Tensor> {
     readonly seen: TrainingState[][] = [];
     watched: readonly FullyShardedDataParallel[] = [];

@@ -14,7 +14,7 @@ import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
 import { DIM, inputs, layer, lossOf, Stack } from './support/scenarios.js';
 
-/** Notes the dtypes that its forward sees. */
+/** This module notes the dtypes that its forward sees. */
 class Probe extends Module<[batch: { x: Tensor }], Tensor> {
   readonly weight: Tensor;
   readonly scale: Tensor;

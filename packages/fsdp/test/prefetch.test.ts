@@ -23,8 +23,8 @@ import {
 type Block = Module<[x: Tensor], Tensor>;
 
 /**
- * The units in the order in which their gathers started on this rank, without the marks at the ends
- * of phases.
+ * This logs the units in the order in which their gathers started on this rank, without the marks
+ * at the ends of phases.
  */
 class GatherLog {
   #seen: { readonly seq: number; readonly tag: string }[] = [];
@@ -110,7 +110,7 @@ describe('frozen parameters', () => {
     });
   });
 
-  /** One module that is used twice in a row. */
+  /** This module uses one module twice in a row. */
   class Twice extends Module<[x: Tensor], Tensor> {
     constructor(device: Device, part: Module) {
       super(device);
@@ -199,7 +199,7 @@ describe('a module inside noGrad, and a checkpointed one', () => {
 describe.each([0, 2000, Number.POSITIVE_INFINITY])(
   'with %d bytes gathered ahead',
   (gatherCapBytes) => {
-    /** Layers, some of them nested, that run in a chosen order. */
+    /** This module has layers, some of them nested, that run in a chosen order. */
     class Program extends Module<[x: Tensor], Tensor> {
       order: readonly string[] = [];
       constructor(device: Device, parts: ReadonlyMap<string, Module>) {

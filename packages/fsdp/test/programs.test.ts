@@ -119,7 +119,7 @@ describe('a generator against a discriminator, two models and two optimizers', (
   });
 });
 
-/** A frozen layer with a low-rank sum beside it. */
+/** This module has a frozen layer with a low-rank sum beside it. */
 class Adapted extends Module<[x: Tensor], Tensor> {
   readonly base: Linear;
   readonly down: Tensor;
@@ -335,7 +335,7 @@ describe('forwards that no backward follows', () => {
 });
 
 describe('a loss that a module keeps aside', () => {
-  /** Notes the size of what it returns. */
+  /** This module notes the size of what it returns. */
   class Noting extends Module<[x: Tensor], Tensor> {
     readonly inner: Module;
     /** Kept after forward; the code that adds it to a loss disposes it. */

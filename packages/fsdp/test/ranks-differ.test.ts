@@ -22,7 +22,10 @@ import {
   weightsOf,
 } from './support/scenarios.js';
 
-/** Runs all its layers side by side in forward; only the chosen ones are in the result. */
+/**
+ * This module runs all its layers side by side in forward, and only the chosen ones are in the
+ * result.
+ */
 class Choosing extends Module<[x: Tensor], Tensor> {
   chosen: readonly number[] = [0, 1, 2];
   /** Layers that don't run at all. */
@@ -315,7 +318,8 @@ describe('with findUnusedParameters', () => {
     IN_TIME,
     async (cell) => {
       /**
-       * Runs its first part, the second, and the first again; the choice says which outputs count.
+       * This module runs its first part, the second, and the first again. The choice says which
+       * outputs count.
        */
       class Thrice extends Choosing {
         override async forward(x: Tensor): Promise<Tensor> {

@@ -73,7 +73,7 @@ it('trains on as one process does, with other wrapping than it was saved with', 
 });
 
 describe('what is moved', () => {
-  /** One parameter of more than two parts of 4 MiB over two ranks. */
+  /** This module has one parameter, of more than two parts of 4 MiB over two ranks. */
   class Big extends Module<[x: Tensor], Tensor> {
     constructor(device: Device, size: number) {
       super(device);

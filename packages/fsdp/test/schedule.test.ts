@@ -10,7 +10,7 @@ import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/rank
 
 const DIM = 6;
 
-/** Runs its layers in a chosen order. */
+/** This module runs its layers in a chosen order. */
 class Reordered extends Module<[x: Tensor], Tensor> {
   order: readonly number[] = [0, 1, 2];
 

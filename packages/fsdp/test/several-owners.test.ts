@@ -18,7 +18,7 @@ import { bitsOf, storedTraining } from './support/offload-training.js';
 import { onRanks, type Rank } from './support/ranks.js';
 import { inputs, layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
-/** Layers in a row, the last of which can be left out. */
+/** This module has layers in a row, the last of which can be left out. */
 class Chain extends Stack {
   numUsed = 2;
 

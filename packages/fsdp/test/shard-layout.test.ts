@@ -9,7 +9,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
 
-/** A module with parameters of the given sizes, whose elements are 1, 2, 3 and so on. */
+/** This module has parameters of the given sizes, whose elements are 1, 2, 3 and so on. */
 class Counting extends Module<[], void> {
   constructor(device: Device, sizes: readonly number[]) {
     super(device);

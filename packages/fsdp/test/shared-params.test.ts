@@ -214,7 +214,7 @@ describe('shared parameters', () => {
   });
 
   it('let backward gather ahead past their use: what comes after it is under way', async () => {
-    /** Notes at the first of its nodes what is gathered ahead. */
+    /** At the first of its nodes, this module notes what is gathered ahead. */
     class Watching extends TiedTo {
       atBackward: () => void = () => undefined;
       override forward(x: Tensor): Tensor {

@@ -38,8 +38,8 @@ class Pair extends Module<[x: Tensor], Tensor> {
 }
 
 /**
- * A pair with its own weight, then a pair at the root that shares its `up` with the first; the head
- * is used twice.
+ * This module has a pair with its own weight, then a pair at the root that shares its `up` with the
+ * first. The head is used twice.
  */
 class Tied extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, parts: Readonly<Record<string, Module>>) {

@@ -332,7 +332,7 @@ class Pair extends Module {
   }
 }
 
-/** A segment of a model that keeps four activations for backward. */
+/** This segment of a model keeps four activations for backward. */
 class Segment extends Module<[Tensor], Tensor> {
   readonly linear: Linear;
 
@@ -360,7 +360,7 @@ class Held {
   declare readonly y: Tensor;
 }
 
-/** Applies a linear map to each tensor in a container, and returns such a container. */
+/** This module applies a linear map to each tensor in a container, and returns such a container. */
 class Through extends Module<[object], object> {
   readonly linear: Linear;
   readonly #hold: (x: Tensor, y: Tensor) => object;

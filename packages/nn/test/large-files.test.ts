@@ -31,9 +31,7 @@ import { makeDevice } from './support/support.js';
 const CHUNK_BYTES = 2 ** 28;
 const ZEROS = new Uint8Array(CHUNK_BYTES);
 
-/**
- * A file that takes pieces in order and stores only those that are not part of the shared zeros.
- */
+/** This file takes pieces in order and stores only those that are not part of the shared zeros. */
 class SparseFile implements ByteSource {
   byteLength = 0;
   bytesRead = 0;

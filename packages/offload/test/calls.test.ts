@@ -15,7 +15,7 @@ import {
   squared,
 } from './support/linear-layers.js';
 
-/** A module that calls any function. */
+/** This module calls any function. */
 // biome-ignore lint/suspicious/noExplicitAny: a layer of any signature
 class Call extends Module<any, any> {
   readonly #body: (x: unknown) => unknown;

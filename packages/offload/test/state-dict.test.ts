@@ -1,4 +1,5 @@
-// State dicts in other dtypes than the model's: values are converted, and never copied as bytes.
+// Some state dicts have other dtypes than the model. Their values are converted, and never copied
+// as bytes.
 
 import { BatchNorm1d, type HostTensor, Linear, Sequential, StateDictError } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';

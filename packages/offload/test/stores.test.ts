@@ -1,5 +1,5 @@
-// A model and its store: what is written when, stores that refuse, several models in one store,
-// disposal.
+// These tests cover a model and its store: what is written when, stores that refuse, several models
+// in one store, and disposal.
 
 import { type Module, Sequential, Sgd } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
@@ -99,7 +99,7 @@ it('a read ahead that fails is forgotten: later steps see what the optimizer wro
     const losses: number[] = [];
     for (let step = 0; step < 4; step++) {
       if (isFailingOnce && step === 2) {
-        left = 3; // in the middle of a forward whose order is known
+        left = 3; // The store then fails in the middle of a forward whose order is known.
         await expect(device.scope(() => model.call(rows(device)))).rejects.toThrow('no disk');
         left = Number.POSITIVE_INFINITY;
       }
@@ -134,7 +134,7 @@ it('a gradient that the store refuses fails this backward, not the next one', as
 
 it('a refused gradient is given up by zeroGrad: commits, loads and steps of other layers go on', async () => {
   const device = newDevice();
-  const layerBytes = 4 * 256; // a weight and a bias, padded
+  const layerBytes = 4 * 256; // These are a weight and a bias, padded.
   // The store has room for the parameters, one gradient, and the records of whose model and state
   // it holds.
   const store = createHostStore({ maxBytes: 5 * layerBytes + 768 });

@@ -18,7 +18,7 @@ import { describe, expect, it } from 'vitest';
 const DIM = 4;
 const STEPS = 6;
 
-/** A branch with layers of its own; where `isSkipping`, step `step` uses all but the middle one. */
+/** This branch has two layers. With `isSkipping` it runs only the first. */
 class Branch extends Module<[x: Tensor], Tensor> {
   readonly #state: { isSkipping: boolean };
   readonly always = this.child('always', linear(this.device));

@@ -30,7 +30,7 @@ beforeAll(async () => {
   });
 });
 
-/** A process that owns `directory`, and what it prints. */
+/** This is a process that owns `directory`, and what it prints. */
 class Writer {
   readonly #process: ChildProcess;
   readonly #closed: Promise<unknown[]>;

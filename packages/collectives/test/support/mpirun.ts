@@ -29,7 +29,7 @@ export function mpiProblem(): string | undefined {
   return error === undefined ? undefined : (process.env.SHARDWEAVE_NO_MPI ?? 'no mpirun was found');
 }
 
-/** A bundled program that is started as ranks. Disposing it removes its files. */
+/** This is a bundled program that is started as ranks. Disposing it removes its files. */
 export class MpiProgram implements Disposable {
   readonly #folder = mkdtempSync(join(FOLDER, '.mpi-test-'));
 

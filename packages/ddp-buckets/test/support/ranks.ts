@@ -37,8 +37,8 @@ export async function weightsOf(module: Module): Promise<Map<string, Float32Arra
 export type BagSpec = Readonly<Record<string, number | readonly [size: number, dtype: DType]>>;
 
 /**
- * Parameters whose gradients are known exactly: each element of a used one gets `factor` times the
- * parameter's number (from 1). The last used one gets its gradient first.
+ * The gradients of these parameters are known exactly: each element of a used one gets `factor`
+ * times the parameter's number (from 1). The last used one gets its gradient first.
  */
 export class Bag extends Module<[factor: number, used?: readonly string[]], Tensor> {
   constructor(device: Device, spec: BagSpec) {

@@ -49,7 +49,9 @@ class Tied extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** Two layers and a residual connection; with `tied` both layers share one weight. */
+/**
+ * This module has two layers and a residual connection. With `tied` both layers share one weight.
+ */
 class Block extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, dim: number, isTied: boolean) {
     super(device);

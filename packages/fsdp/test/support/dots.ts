@@ -5,7 +5,7 @@ import { type FullyShardedDataParallel, isFsdp } from '@shardweave/fsdp';
 import { Module } from '@shardweave/nn';
 import { add, type Device, linear, sum, type Tensor } from '@shardweave/tensor-core';
 
-/** The product of an input [1, length] and its weight [length, 1]. */
+/** This module multiplies an input [1, length] by its weight [length, 1]. */
 export class Dot extends Module<[x: Tensor], Tensor> {
   readonly weight: Tensor;
 
@@ -19,7 +19,7 @@ export class Dot extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** The sum of the outputs of its chosen parts. */
+/** This module adds up the outputs of its chosen parts. */
 export class Dots extends Module<[x: Tensor], Tensor> {
   chosen: readonly number[];
   /** Parts that run, but whose output is detached. */

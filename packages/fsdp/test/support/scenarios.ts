@@ -36,7 +36,7 @@ export interface Scenario {
   readonly optimized?: (model: Module) => readonly Tensor[];
 }
 
-/** Layers in a row, with tanh after each. */
+/** This module runs layers in a row, with tanh after each. */
 export class Stack extends Module<[x: Tensor], Tensor> {
   constructor(device: Device, layers: readonly Module[]) {
     super(device);

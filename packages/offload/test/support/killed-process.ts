@@ -1,5 +1,5 @@
-// Trains from a disk and kills itself: `node killed-process.mjs DIRECTORY WRITES` dies after that
-// many writes to files. Bundled and started by disk.test.ts.
+// This trains from a disk and kills itself: `node killed-process.mjs DIRECTORY WRITES` dies after
+// that many writes to files. disk.test.ts bundles and starts it.
 
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';

@@ -1,5 +1,5 @@
-// A few linear layers on a reference device, and a step over them, shared by tests of calls and of
-// stores.
+// Tests of calls and of stores share a few linear layers on a reference device, and a step over
+// them.
 
 import { Linear, type Module } from '@shardweave/nn';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';

@@ -1,4 +1,4 @@
-// Trains a small GPT-2 the same way with and without offload.
+// This trains a small GPT-2 the same way with and without offload.
 
 import { AdamW, Gpt2, type Gpt2Config, type Module, type Optimizer } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
