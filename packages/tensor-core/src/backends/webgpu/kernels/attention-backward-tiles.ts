@@ -217,14 +217,14 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
   let last_row = min(row0 + ${rows}u, P.keys) - 1u;
   let start = query_start(row0) / ${columns}u * ${columns}u;
   let end = query_end(last_row);
-  ${hasSegments ? `let row_ids = keys_segments(batch, row0, ${rows}u);` : ''}
+  ${hasSegments ? `let row_ids = keys_segments(batch, row0, last_row + 1u - row0);` : ''}
   for (var head = kv_head * P.group; head < (kv_head + 1u) * P.group; head++) {
   let q_base = batch * P.q_batch + head * P.q_head;
   let out_base = (batch * P.queries * P.heads + head) * P.dim;
   let stats_base = ((batch + P.first_batch) * P.heads + head) * P.queries;
   for (var first = start; first < end; first += ${columns}u) {
     let count = min(${columns}u, end - first);
-    ${hasSegments ? `let ids = queries_segments(batch, first, ${columns}u);\n    ${SKIP_SEGMENTS}` : ''}
+    ${hasSegments ? `let ids = queries_segments(batch, first, count);\n    ${SKIP_SEGMENTS}` : ''}
     let is_partial = ${mask !== undefined} || ${hasSegments ? 'has_several || ' : ''}count < ${columns}u || query_start(last_row) > first || query_end(row0) < first + count || row0 + ${rows}u > P.keys;
     ${slices.scores('s', { name: 'k', base: 'k_base', first: 'row0' }, q)}
     ${mark(spec, 's', (i) => slices.rowOf(i))}
@@ -239,8 +239,8 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
     )}
     if (is_partial) {
       ${slices.rowwise(
-        (i) => `s[${i}] = select(s[${i}], vec4<f32>(), picked(hidden, ${i}));
-        t[${i}] = select(t[${i}], vec4<f32>(), picked(hidden, ${i}));`,
+        (i) => `s[${i}] = without(hidden, ${i}, s[${i}]);
+        t[${i}] = without(hidden, ${i}, t[${i}]);`,
       )}
     }
     ${slices.sums('ov', 's', dOut)}

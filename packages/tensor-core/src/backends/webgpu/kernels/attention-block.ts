@@ -20,6 +20,12 @@ export function blockHelpers(spec: AttentionSpec, side: RowSide): string {
 fn picked(word: u32, i: u32) -> vec4<bool> {
   return (vec4<u32>(word >> i) & vec4<u32>(1u, 0x100u, 0x10000u, 0x1000000u)) != vec4<u32>();
 }
+// Zeros where the bits of row i are set. Whole words as masks take no scalar registers.
+fn without(word: u32, i: u32, v: vec4<f32>) -> vec4<f32> {
+  let shown = bitcast<i32>(~word);
+  let mask = vec4<i32>(extractBits(shown, i, 1u), extractBits(shown, i + 8u, 1u), extractBits(shown, i + 16u, 1u), extractBits(shown, i + 24u, 1u));
+  return bitcast<vec4<f32>>(bitcast<vec4<i32>>(v) & mask);
+}
 fn exp4(v: vec4<f32>) -> vec4<f32> {
   return select(exp(v), v, (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u));
 }
@@ -93,7 +99,10 @@ export function dropped({ hasDropout }: AttentionSpec, value: string, i: string)
   return hasDropout ? `select(vec4<f32>(), P.kept_scale * ${value}, picked(kept, ${i}))` : value;
 }
 
-/** Ids of a run of rows or columns: the lowest and the highest. */
+/**
+ * The lowest and the highest id of a run of rows or columns. Its length is no constant, because
+ * compilers then load 64 ids at once into scalar registers that other values need.
+ */
 const SEGMENTS = `
 fn same_segment(batch: u32, query: u32, key: u32) -> bool {
   return load_query_ids(batch * P.queries + min(query, P.queries - 1u)) == load_key_ids(batch * P.keys + min(key, P.keys - 1u));
@@ -101,7 +110,7 @@ fn same_segment(batch: u32, query: u32, key: u32) -> bool {
 fn queries_segments(batch: u32, first: u32, count: u32) -> vec2<i32> {
   var ends = vec2<i32>(2147483647, -2147483648);
   for (var i = 0u; i < count; i++) {
-    let id = bitcast<i32>(load_query_ids(batch * P.queries + min(first + i, P.queries - 1u)));
+    let id = bitcast<i32>(load_query_ids(batch * P.queries + first + i));
     ends = vec2<i32>(min(ends.x, id), max(ends.y, id));
   }
   return ends;
@@ -109,7 +118,7 @@ fn queries_segments(batch: u32, first: u32, count: u32) -> vec2<i32> {
 fn keys_segments(batch: u32, first: u32, count: u32) -> vec2<i32> {
   var ends = vec2<i32>(2147483647, -2147483648);
   for (var i = 0u; i < count; i++) {
-    let id = bitcast<i32>(load_key_ids(batch * P.keys + min(first + i, P.keys - 1u)));
+    let id = bitcast<i32>(load_key_ids(batch * P.keys + first + i));
     ends = vec2<i32>(min(ends.x, id), max(ends.y, id));
   }
   return ends;

@@ -65,9 +65,6 @@ ${queriesHead(threads, { across, rows })}
     var found: array<vec4<f32>, 2>;
     ${slices.halves((h, at) => `most[${h}] = row_most[${at}]; most[${h}] = select(most[${h}], vec4<f32>(), most[${h}] == vec4<f32>(-inf())); factor[${h}] = row_factor[${at}];`)}
     ${slices.rowwise((i) => `s[${i}] = exp4(s[${i}] - vec4<f32>(most[${i} >> 2u][${i} & 3u]));`)}
-    if (is_partial) {
-      ${slices.rowwise((i) => `s[${i}] = select(s[${i}], vec4<f32>(), picked(hidden, ${i}));`)}
-    }
     ${slices.rowwise((i) => `found[${i} >> 2u][${i} & 3u] = sum_of(s[${i}]);`)}
     ${slices.halves((h) => `sum[${h}] = fma(sum[${h}], factor[${h}], found[${h}]);`)}
     ${slices.rowwise((i) => each(quads, (q) => `o[${i} * ${quads}u + ${q}] *= factor[${i} >> 2u][${i} & 3u];`))}
@@ -132,10 +129,10 @@ export function keyBlocks(spec: AttentionSpec, { rows, columns }: Slices): strin
   const { hasSegments } = spec;
   return `let last_row = min(row0 + ${rows}u, P.queries) - 1u;
   let end = key_end(last_row);
-  ${hasSegments ? `let row_ids = queries_segments(batch, row0, ${rows}u);` : ''}
+  ${hasSegments ? `let row_ids = queries_segments(batch, row0, last_row + 1u - row0);` : ''}
   for (var first = key_start(row0) / ${columns}u * ${columns}u; first < end; first += ${columns}u) {
     let count = min(${columns}u, end - first);
-    ${hasSegments ? `let ids = keys_segments(batch, first, ${columns}u);\n    ${SKIP_SEGMENTS}` : ''}
+    ${hasSegments ? `let ids = keys_segments(batch, first, count);\n    ${SKIP_SEGMENTS}` : ''}
     let is_partial = ${isMasked} || ${hasSegments ? 'has_several || ' : ''}count < ${columns}u || key_end(row0) < first + count || key_start(last_row) > first || row0 + ${rows}u > P.queries;`;
 }
 

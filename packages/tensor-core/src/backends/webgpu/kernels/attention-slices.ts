@@ -85,7 +85,10 @@ ${(['left', 'right'] as const)
   )
   .join('\n')}
 fn values_stage(u: u32, value: vec4<f32>) { let e = flat_row(u); right[e >> 2u][e & 3u][flat_dim(u) >> 2u] = value; }
-fn is_spoiled(v: vec4<f32>) -> bool { return any((bitcast<vec4<u32>>(v) & vec4<u32>(0x7f800000u)) == vec4<u32>(0x7f800000u)); }`;
+fn is_spoiled(v: vec4<f32>) -> bool {
+  let size = bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
+  return max(max(size.x, size.y), max(size.z, size.w)) >= 0x7f800000u;
+}`;
   }
 
   /**

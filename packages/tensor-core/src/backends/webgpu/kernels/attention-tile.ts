@@ -70,7 +70,8 @@ function chooseTile(
   );
   const most = Math.max(4, Math.min(8, floorToPowerOf2(MOST_INVOCATIONS[mostQuads] / across)));
   const wanted = [1, 2, 4, 8].find((down) => down === most || rows <= 8 * down)!;
-  if (wanted === most) {
+  // Two sums leave no registers for the loads that fewer invocations would share.
+  if (wanted === most || mostQuads === 1) {
     return { down: most, across, quads };
   }
   const wide = ACROSS.find((one) => one >= Math.min(needed, 64))!;
