@@ -21,8 +21,8 @@ export const BACKWARD_KEYS: i32 = ATTENTION_LONG;
 const LONG_ROWS: usize = <usize>ATTENTION_LONG * LD;
 const SHORT_ROWS: usize = <usize>ATTENTION_SHORT * LD;
 /**
- * The bytes of the panels of the widest head, which has 256 columns: 32 panels, each of eight
- * columns by all rows of a block.
+ * The bytes of the panels of the widest head, which has 256 columns: 32 panels of eight columns by
+ * all rows of a block. Panels of eight rows by all columns need no more.
  */
 const LONG_PANELS: usize = 32 * (<usize>ATTENTION_LONG * 8 * 4 + 64);
 const SHORT_PANELS: usize = 32 * (<usize>ATTENTION_SHORT * 8 * 4 + 64);

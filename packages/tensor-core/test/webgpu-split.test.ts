@@ -246,8 +246,8 @@ function firstDifference(got: Uint8Array, want: Uint8Array): number {
 }
 
 /**
- * The sums are added in other parts, so f32 may differ by 1e-5 of values of about 10, and f16 by
- * one unit more.
+ * The sums are added in other parts, so f32 may differ by 1e-5 of a value (of 1 for smaller
+ * values), and f16 by one unit in the last place more.
  */
 function expectClose(got: Uint8Array, want: Uint8Array, dtype: 'f32' | 'f16'): void {
   if (dtype === 'f32') {
