@@ -24,7 +24,8 @@ describe.skipIf(reason !== undefined)(`a save${reason === undefined ? '' : ` (${
     ['cpu', 'webgpu', 'fsdp --ranks 2', 'ddp --ranks 2'],
     ['webgpu', 'cpu', 'ddp --ranks 2', 'fsdp --ranks 3'],
   ])('of %s goes on on %s (%s, %s)', { timeout: 240_000 }, async (from, to, before, after) => {
-    const flags = `${tinyFlags(root)} --lr 0.02 --schedule constant`; // with dropout, whose masks are equal
+    // These flags have dropout, whose masks are equal on both devices.
+    const flags = `${tinyFlags(root)} --lr 0.02 --schedule constant`;
     const out = join(root, `${from}-${before.split(' ')[0]}`);
     const on = (device: string, more: string) => runLine(`${flags} --device ${device} ${more}`);
     await on(from, `--strategy ${before} --steps ${NUM_BEFORE} --save-every 99 --out ${out}`);

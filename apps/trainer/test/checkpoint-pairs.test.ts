@@ -16,7 +16,7 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
 
-const ROWS = 24; // a multiple of every number of ranks below
+const ROWS = 24; // This is a multiple of every number of ranks below.
 const NUM_BEFORE = 3;
 const NUM_AFTER = 10;
 const TOLERANCE = 2e-6;
@@ -24,7 +24,7 @@ const TOLERANCE = 2e-6;
 interface Run {
   readonly model: nn.Module<[x: Tensor], Tensor>;
   readonly optimizer: nn.AdamW;
-  /** Every rank calls it. */
+  /** Saves. Every rank calls it. */
   save(store: PieceStore): Promise<void>;
   load(store: PieceStore): Promise<unknown>;
 }

@@ -1,4 +1,5 @@
-// The binary's table of commands: help, names, and the examples that --help prints.
+// These tests cover the binary's table of commands: help, names, and the examples that --help
+// prints.
 
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

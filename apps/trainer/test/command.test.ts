@@ -1,5 +1,5 @@
-// The command as a user runs it: exit codes, processes and signals, with real processes and
-// sockets.
+// The command runs as a user runs it, with real processes and sockets. The tests check exit codes,
+// processes and signals.
 
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -58,7 +58,7 @@ class Running {
     this.child.stderr!.on('data', (chunk: Buffer) => (this.err += chunk.toString()));
   }
 
-  /** The process ids of the ranks, in rank order. */
+  /** Returns the process ids of the ranks, in rank order. */
   ranks(): number[] {
     const pids: number[] = [];
     try {
@@ -72,7 +72,7 @@ class Running {
         }
       }
     } catch {
-      return []; // one of them has ended
+      return []; // One of them has ended.
     }
     return Object.values(pids).length === pids.length ? pids : [];
   }
@@ -89,7 +89,7 @@ class Running {
   }
 }
 
-/** Whether a process lives. A zombie that nobody reaps counts as dead. */
+/** Returns whether a process lives. A zombie that nobody reaps counts as dead. */
 function isAlive(pid: number): boolean {
   try {
     return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'));
@@ -121,7 +121,7 @@ describe('exit codes', () => {
   });
 
   it('0 on whatever device there is, whose driver keeps off the terminal while it is looked for', async () => {
-    const quick = QUICK.slice(2); // without --device
+    const quick = QUICK.slice(2); // These flags lack --device.
     const run = new Running([...quick, '--steps', '1']);
     expect(await run.exit()).toBe(0);
     const isGpu = /^device {2}webgpu/m.test(run.out);

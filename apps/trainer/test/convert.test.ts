@@ -259,7 +259,7 @@ describe('convert --to save', () => {
 
   it('reads a tensor of more than a block where each piece of it is', async () => {
     const config = parseModelConfig(String(fileOf(model(), 'config.json')));
-    const vocabulary = 140_000; // width 8 makes 4.3 MiB of f32; a save reads 4 at once
+    const vocabulary = 140_000; // Width 8 makes 4.3 MiB of f32, and a save reads 4 MiB at once.
     const tall = { ...config, vocab_size: vocabulary };
     const values = Float32Array.from({ length: vocabulary * 8 }, (_, i) => i);
     const store = pieceDirectory(newPath());

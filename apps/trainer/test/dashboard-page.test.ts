@@ -1,5 +1,5 @@
-// The dashboard page in headless Chromium, from a running command and from a report on disk. All
-// tests share one browser and one page.
+// The dashboard page runs in headless Chromium, from a running command and from a report on disk.
+// All tests share one browser and one page.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -50,8 +50,8 @@ describe.skipIf(chromium === undefined)(
     });
 
     /**
-     * The cells of a card's table, beginning with the newest row. Numbers are the exact ones, not
-     * the formatted ones.
+     * Returns the cells of a card's table, beginning with the newest row. Numbers are the exact
+     * ones, not the formatted ones.
      */
     async function rowsOf(id: string): Promise<(number | string)[][]> {
       await page.locator(`#${id} details`).evaluate((details) => {
@@ -68,7 +68,7 @@ describe.skipIf(chromium === undefined)(
       );
     }
 
-    /** The rules of axe that the page breaks, with the elements that break them. */
+    /** Returns the rules of axe that the page breaks, with the elements that break them. */
     async function violations(): Promise<string[]> {
       const axe = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
       // The script goes in by the debugging protocol, which the page's policy for scripts does not
@@ -377,12 +377,12 @@ describe.skipIf(chromium === undefined)(
           [origin, TOKEN] as const,
         );
         expect(answers).toEqual(['refused', 'refused', 'refused']);
-        problems.length = 0; // the browser reports the refusal there
+        problems.length = 0; // The browser reports the refusal there.
         await page.goto(`${origin}/`);
         await page.locator('.message', { hasText: 'does not know this page' }).waitFor();
         expect(await page.content()).not.toContain('the secret of the run');
         problems.length = 0;
-        await page.goto(dashboard.url); // a change of its fragment makes the page reload itself
+        await page.goto(dashboard.url); // A change of its fragment makes the page reload itself.
         await page.locator('#warnings', { hasText: 'the secret of the run' }).waitFor();
         await page.goto('about:blank');
         await dashboard.close();

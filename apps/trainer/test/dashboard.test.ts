@@ -1,4 +1,5 @@
-// The dashboard's server: who gets which data during and after a run, and what Prometheus reads.
+// These tests check the dashboard's server: who gets which data during and after a run, and what
+// Prometheus reads.
 
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';

@@ -1,5 +1,5 @@
-// The families of decoders in the trainer, on the cpu device over memory. Their first 20 losses are
-// compared with PyTorch's (tooling/reference), for one process and in every strategy.
+// The families of decoders run in the trainer, on the cpu device over memory. Their first 20 losses
+// are compared with PyTorch's (tooling/reference), for one process and in every strategy.
 
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,4 @@
-// The device of a run. The tiles of a GPU's matrix products come from the cache, and the run's
-// record names them.
+// A run takes the tiles of a GPU's matrix products from the cache, and its record names them.
 
 import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -42,7 +41,7 @@ it.skipIf(reason !== undefined)(
     const backend = await host.open('webgpu', { threads: 1 });
     expect(await host.matmulChoices()).toEqual(TABLE);
     if (backend.info.isSoftware) {
-      await host.measureProducts('f32'); // which would compile for minutes
+      await host.measureProducts('f32'); // This would compile for minutes.
       expect(await host.matmulChoices()).toEqual(TABLE);
     }
   },

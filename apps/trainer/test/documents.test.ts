@@ -1,5 +1,5 @@
-// Documents of JSONL data: which tokens count in their losses, and the errors for those that cannot
-// be used.
+// These tests cover documents of JSONL data: which tokens count in their losses, and the errors for
+// those that cannot be used.
 
 import { createHash } from 'node:crypto';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -16,7 +16,7 @@ import { LETTERS, type LettersOptions, lettersDirectory } from './support/letter
 
 const { begin, end, other } = LETTERS;
 
-/** A document's tokens as text, with those that count in brackets. */
+/** Returns a document's tokens as text, with those that count in brackets. */
 async function marked(line: object, options: LettersOptions = {}): Promise<string> {
   const tokenizer = await loadTokenizer('model', lettersDirectory(options));
   const texts = [...encodeDocument(JSON.stringify(line), tokenizer)].map((token) => {

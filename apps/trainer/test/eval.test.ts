@@ -1,4 +1,5 @@
-// The command `eval` compared with PyTorch's perplexity (tooling/reference) and with sums by hand.
+// The command `eval` is compared with PyTorch's perplexity (tooling/reference) and with sums by
+// hand.
 
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -123,8 +124,8 @@ describe('documents', () => {
   });
 
   /**
-   * The sum of -log of the probability of each target that counts, with each document computed
-   * alone.
+   * Returns the sum of -log of the probability of each target that counts, with each document
+   * computed alone.
    */
   async function byHand(of: LanguageModel, countsPrompts: boolean): Promise<[number, number]> {
     let [sum, number] = [0, 0];
@@ -192,7 +193,7 @@ describe('bytes that the targets of a text spell', () => {
     expect(targetBytes('Call me', byte)).toBe(6);
     expect(targetBytes('Call me', gpt2)).toBe(3);
     expect(targetBytes('Call — me', gpt2)).toBe(7);
-    expect(targetBytes('— me', byte)).toBeUndefined(); // a third of a dash
+    expect(targetBytes('— me', byte)).toBeUndefined(); // This is a third of a dash.
     expect(targetBytes('Call', gpt2)).toBeUndefined();
   });
 });

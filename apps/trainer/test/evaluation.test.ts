@@ -31,7 +31,8 @@ describe('evaluation', () => {
   it('is the mean over all targets that count, by hand', async () => {
     const flags = `${RUN} --strategy single --lr 0`;
     const [, found] = valids(await run(flags));
-    expect(valids(await run(`${flags} --dropout 0.3`))[1]).toBe(found); // evaluation has no dropout
+    // Evaluation has no dropout.
+    expect(valids(await run(`${flags} --dropout 0.3`))[1]).toBe(found);
     await using data = await openFlags(flags);
     const config = await configOf(flags);
     const device = new Device(createReferenceBackend());
@@ -117,7 +118,7 @@ describe('evaluation', () => {
       expect(batch.rows).toBe([3, 3, 3, 1][step]);
       const counted = [...batch.targets].filter((target) => target !== NO_TARGET);
       expect(await apart.numTargets(step)).toBe(counted.length);
-      expect(batch.targets.length).toBe(batch.rows * 64); // the last row is padded
+      expect(batch.targets.length).toBe(batch.rows * 64); // The last row is padded.
       tokens.push(...batch.tokens.subarray(0, counted.length));
       targets.push(...counted);
     }

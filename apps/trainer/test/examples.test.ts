@@ -1,4 +1,4 @@
-// Runs the examples of --help one after the other as a user would type them, with small models and
+// The examples of --help run one after the other as a user would type them, with small models and
 // few steps, except where they plan GPT-2.
 
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -32,7 +32,7 @@ const MORE: Readonly<Record<string, string>> = {
   eval: '--seq 16 --device cpu --threads 1',
 };
 
-/** The words of an example, with its paths moved to the folder of this test. */
+/** Returns the words of an example, with its paths moved to the folder of this test. */
 function small(line: string): string[] {
   const words = [...line.matchAll(/'([^']*)'|(\S+)/g)].map(([, quoted, word]) => quoted ?? word!);
   const placed = words.map((word) =>

@@ -1,5 +1,6 @@
-// The whole way: a model is trained on chats, fine-tuned by adapters on two ranks over sockets,
-// merged and written as GGUF. In llama.cpp it then answers in the format that the adapters learned.
+// This test goes the whole way: a model is trained on chats, fine-tuned by adapters on two ranks
+// over sockets, merged and written as GGUF. In llama.cpp it then answers in the format that the
+// adapters learned.
 
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -24,7 +25,7 @@ const base = join(folder, 'base');
 
 type Answer = (animal: string, sound: string) => string;
 
-/** Each question with its answer. */
+/** Returns each question with its answer. */
 const chats = (answer: Answer) =>
   Object.entries(SOUNDS).flatMap(([animal, sound]) =>
     QUESTIONS.map((question) => [question(animal), answer(animal, sound)] as const),
@@ -53,7 +54,7 @@ async function train(flags: string, entry = ''): Promise<number[]> {
   return steps.map(({ loss }) => loss);
 }
 
-/** The answers of a model directory, given by llama.cpp. */
+/** Returns the answers of a model directory, given by llama.cpp. */
 async function answersOf(directory: string): Promise<Record<string, string>> {
   const path = `${directory}.gguf`;
   const args = ['gguf', '--model', directory, '--out', path, '--type', 'f16', '--quiet'];

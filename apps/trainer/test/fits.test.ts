@@ -25,7 +25,7 @@ interface Found {
   readonly rest: MemoryBytes;
 }
 
-/** Two steps of one of `worldSize` ranks, all of them dry. */
+/** Takes two steps of one of `worldSize` ranks, all of them dry. */
 async function dryRank(processGroup: ProcessGroup, isLora: boolean): Promise<Found> {
   const device = new Device(backend);
   let found: Found | undefined;

@@ -1,5 +1,5 @@
-// The command `generate` with small random models, compared with calls of the same model without a
-// cache.
+// The command `generate` with small random models is compared with calls of the same model without
+// a cache.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -226,7 +226,7 @@ describe('generate', () => {
       const { directory, model } = await makeDirectory({ config, dtype: 'bf16' });
       const drawn = { temperature: 1.2, seed: 2, maxTokens: 60 };
       const text = decode(await tokensOf(model, encode(PROMPT), drawn));
-      model.to('f32'); // the same values, but products in f32
+      model.to('f32'); // The values are the same, but products are in f32.
       const wide = decode(await tokensOf(model, encode(PROMPT), drawn));
       expect(wide).not.toBe(text);
       const flags = ['--model', directory, '--prompt', PROMPT, '--quiet'];
@@ -249,7 +249,8 @@ describe('generate', () => {
     const { directory, model } = await makeDirectory({ dtype: 'bf16' });
     const state = new Map(await stateDict(model));
     const norm = state.get('model.norm.weight')!;
-    const data = new Uint8Array(new Uint16Array(norm.shape[0]!).fill(0x3c01).buffer); // not a bf16
+    // This is not a bf16.
+    const data = new Uint8Array(new Uint16Array(norm.shape[0]!).fill(0x3c01).buffer);
     state.set('model.norm.weight', { ...norm, dtype: 'f16', data });
     writeFileSync(join(directory, 'model.safetensors'), writeSafetensors(state));
     const drawn = ['--temperature', '1.2', '--max-tokens', '60', '--seed', '2', '--quiet'];

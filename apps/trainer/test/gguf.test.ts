@@ -72,7 +72,7 @@ describe('shardweave gguf', () => {
     const names = 'general.name\u0008\0\0\0\u000b\0\0\0\0\0\0\0small-llama';
     expect(readFileSync(path).includes(names)).toBe(true);
     const weights = 26_720 * 2 * half;
-    const texts = 30_000; // the most that texts of the vocabulary take
+    const texts = 30_000; // This is the most that texts of the vocabulary take.
     expect(statSync(path).size).toBeGreaterThan(weights);
     expect(statSync(path).size).toBeLessThan(weights + texts);
   });

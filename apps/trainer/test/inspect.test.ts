@@ -1,4 +1,4 @@
-// What `inspect` says about directories that runs leave, compared with the files themselves.
+// What `inspect` says about directories that runs leave is compared with the files themselves.
 
 import {
   cpSync,

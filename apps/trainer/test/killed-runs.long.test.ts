@@ -19,7 +19,7 @@ describe('a run that is killed goes on bit for bit', () => {
     const below = (end: number) => random() % end;
     const count = Math.ceil((NUM_KILLS - i) / WAYS.length);
     const moments = Array.from({ length: count }, (_, kill): Moment => {
-      const step = 3 + below(7); // by then the first save is whole
+      const step = 3 + below(7); // By then the first save is whole.
       // The files of a save are the pieces of each rank and the index.
       return kill % 2 === 0 ? { step } : { savingFrom: step, numFiles: below(3) };
     });

@@ -1,4 +1,4 @@
-// Commands that end early: killed without notice, asked to stop, or abandoned by a rank. Processes
+// These commands end early: killed without notice, asked to stop, or abandoned by a rank. Processes
 // and kills are real.
 
 import { spawn } from 'node:child_process';
@@ -37,7 +37,7 @@ async function command(
 ): Promise<{ readonly code: number | null; readonly said: string }> {
   const child = spawn(process.execPath, [script, 'train', ...flags.split(' ')], {
     stdio: ['ignore', 'pipe', 'pipe'],
-    detached: true, // a process group of its own, as from a terminal
+    detached: true, // This makes a process group of its own, as from a terminal.
   });
   let said = '';
   for (const stream of [child.stdout, child.stderr]) {

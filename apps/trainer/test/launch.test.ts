@@ -32,7 +32,7 @@ afterEach(() => {
   delete process.env.FAKE_GATE;
 });
 
-/** Whether a process lives. A zombie that nobody reaps counts as dead. */
+/** Returns whether a process lives. A zombie that nobody reaps counts as dead. */
 function isAlive(pid: number): boolean {
   try {
     return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'));
@@ -86,7 +86,7 @@ describe('runProcesses', () => {
         return;
       }
       killed = true;
-      writeFileSync(gate, ''); // the other rank's report may come first or second
+      writeFileSync(gate, ''); // The other rank's report may come first or second.
       process.kill(running[1], 'SIGKILL');
     });
     expect(error).toBeInstanceOf(RankFailedError);

@@ -1,6 +1,6 @@
-// Twenty steps with adapters beside PyTorch's (tooling/reference/lora.py). The command reads the
-// base and a PEFT directory whose second factors are zero. It has the same losses and norms in
-// every strategy.
+// Twenty steps with adapters are compared with PyTorch's (tooling/reference/lora.py). The command
+// reads the base and a PEFT directory whose second factors are zero. It has the same losses and
+// norms in every strategy.
 
 import { describe, expect, it } from 'vitest';
 import { expectReference, losses } from './support/expect-reference.js';

@@ -1,5 +1,5 @@
-// LoRA by the command: a base model goes in, adapters come out in PEFT's files, and training
-// continues from them.
+// The command trains with LoRA: a base model goes in, adapters come out in PEFT's files, and
+// training continues from them.
 
 import { cpSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -35,7 +35,7 @@ describe('adapters', () => {
     );
     expect(config).toEqual({ rank: 4, alpha: 8, dropout: 0, layers });
     expect(peftLayers(adaptersIn(out))).toEqual(layers);
-    // The same rows again, now with the adapters that were trained on them.
+    // These are the same rows again, now with the adapters that were trained on them.
     const again = await lossesOf(`--strategy single --ranks 1 --adapter ${out}/adapter --steps 1`);
     expect(again[0]!).toBeLessThan(losses[0]! - 0.05);
   });
@@ -61,7 +61,7 @@ describe('adapters', () => {
       (total, name) => total + readFileSync(join(saved, name)).byteLength,
       0,
     );
-    expect(bytes).toBeLessThan(900_000 / 2); // the base has 243,456 parameters of four bytes
+    expect(bytes).toBeLessThan(900_000 / 2); // The base has 243,456 parameters of four bytes.
     const flags = `${lora} --strategy offload --resume ${saved} --steps 5`;
     const five = await lossesOf(`${lora} --strategy single --steps 5`);
     const [resumed] = await lossesOf(flags);

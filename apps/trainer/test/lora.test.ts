@@ -1,5 +1,5 @@
-// Adapters with every strategy. A frozen base in 16 bits is gathered and never reduced, and the
-// trained parts are f32. A formula gives exactly what each rank holds.
+// Adapters train with every strategy. A frozen base in 16 bits is gathered and never reduced, and
+// the trained parts are f32. A formula gives exactly what each rank holds.
 
 import { openSave, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
@@ -43,7 +43,7 @@ const CONFIG = {
   initializer_range: 0.1,
 } as const;
 const RANK = 2;
-const ROWS = 12; // of all ranks together
+const ROWS = 12; // These are the rows of all ranks together.
 const SEQ = 6;
 const STEPS = 4;
 
@@ -53,7 +53,8 @@ interface Options {
 }
 
 /**
- * A decoder with adapters whose second factors are not zero, so that both factors have gradients.
+ * Makes a decoder with adapters whose second factors are not zero, so that both factors have
+ * gradients.
  */
 function adapted(device: Device, { baseDType = 'f32' }: Options = {}): Decoder {
   const model = new Decoder(device, CONFIG, { seed: 5 });
@@ -75,8 +76,8 @@ function sharded(
   const model = adapted(device, options);
   const fsdp = {
     processGroup: group,
-    bucketCapMb: 0, // each flat is reduced by itself
-    processGroupReduceScatter: 'default' as const, // all calls go through one group
+    bucketCapMb: 0, // Each flat is reduced by itself.
+    processGroupReduceScatter: 'default' as const, // All calls go through one group.
     ...(options.isMixed === true ? { mixedPrecision: true, computeDType: 'bf16' as const } : {}),
   };
   for (const [i, block] of model.layers().slice(1, -1).entries()) {
@@ -88,7 +89,8 @@ function sharded(
 }
 
 /**
- * The losses of a few steps with this rank's rows. Gradients are those of the mean over all rows.
+ * Returns the losses of a few steps with this rank's rows. Gradients are those of the mean over all
+ * rows.
  */
 async function train({ device, rank, worldSize }: Rank, model: Module): Promise<number[]> {
   const optimizer = new AdamW(

@@ -20,12 +20,14 @@ const RUN = `--device cpu --model nano --data ${TEXT} --seq ${SEQ} --lr 0.01`;
 /** The step in which no target counts. */
 const EMPTY_STEP = 2;
 
-/** Whether the target at `position` of a row counts in a step. Row 1 never has any that do. */
+/**
+ * Returns whether the target at `position` of a row counts in a step. Row 1 never has any that do.
+ */
 const counts = (step: number, row: number, position: number) =>
   step !== EMPTY_STEP && row !== 1 && (step + 5 * row + 3 * position) % 4 !== 0;
 const weightOf = (row: number, position: number) => 0.5 + 0.75 * ((row + position) % 3);
 
-/** The text, in which some targets do not count and others have weights. */
+/** Returns the text, in which some targets do not count and others have weights. */
 function masked(text: Dataset, { batch }: RunConfig): Dataset {
   const numRows = (step: number, row: number) =>
     Array.from({ length: SEQ }, (_, t) => counts(step, row, t)).filter(Boolean).length;

@@ -1,4 +1,4 @@
-// Whole runs with all ranks in this process, on the cpu device.
+// Whole runs have all ranks in this process, on the cpu device.
 
 import { existsSync, mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -117,7 +117,7 @@ describe('what is trained', () => {
 
 describe('collectives of a step', () => {
   it('are 2N - 1 gathers and N reductions with resharding, N and N without', async () => {
-    const units = 3; // two blocks and the root
+    const units = 3; // There are two blocks and the root.
     for (const [flag, gathers] of [
       ['--reshard', 2 * units - 1],
       ['--no-reshard', units],
@@ -127,7 +127,7 @@ describe('collectives of a step', () => {
         expect(report).toMatchObject({
           allGathers: 4 * gathers,
           reduceScatters: 4 * units,
-          allReduces: 2 * 4, // losses, norms
+          allReduces: 2 * 4, // These are for losses and norms.
         });
       }
     }

@@ -1,5 +1,5 @@
-// Mistakes that people make with the commands, in one table. Each one ends with a sentence that
-// says what to do and with an exit code that is not 0, and leaves nothing behind.
+// People make these mistakes with the commands. Each one ends with a sentence that says what to do
+// and with an exit code that is not 0, and leaves nothing behind.
 
 import {
   cpSync,
@@ -23,7 +23,7 @@ interface Mistake {
   /** What is typed after `shardweave`. `@` stands for the folder of `FILES`. */
   readonly typed: string;
   readonly says: RegExp;
-  /** The exit code. Default 2, which is a mistake of the caller. */
+  /** The exit code. The default is 2, which is a mistake of the caller. */
   readonly code?: number;
 }
 
@@ -338,7 +338,7 @@ beforeAll(() => {
   }
 });
 
-/** Everything in the folder, with its size. */
+/** Returns everything in the folder, with its size. */
 const left = () =>
   readdirSync(folder, { recursive: true, encoding: 'utf8' })
     .map((name) => `${name} ${lstatSync(join(folder, name)).size}`)

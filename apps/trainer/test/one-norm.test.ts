@@ -3,7 +3,7 @@
 import { expect, it } from 'vitest';
 import { runFlags } from './support/run-flags.js';
 
-/** Losses and norms of steps that are all clipped. */
+/** Returns the losses and norms of steps that are all clipped. */
 async function stepsOf(flags: string): Promise<{ losses: number[]; norms: number[] }> {
   const common = '--model nano --seq 16 --batch 4 --steps 4 --clip 0.05 --device cpu --threads 1';
   const { steps } = await runFlags([...common.split(' '), ...flags.split(' ')]);

@@ -307,7 +307,7 @@ describe('RunDirectory', () => {
     ]);
     expect(JSON.parse(readFileSync(join(path, 'summary.json'), 'utf8'))).toEqual({
       params: 5,
-      finalLoss: 2, // that of the last step with targets
+      finalLoss: 2, // This is the loss of the last step with targets.
       validLoss: 2.5,
       skippedSteps: { overflow: 1, noTargets: 2 },
       device: 'cpu (wasm)',

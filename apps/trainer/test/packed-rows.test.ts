@@ -1,5 +1,5 @@
-// Packed rows of documents, compared with a simple way to pack them, and what a model computes from
-// such rows.
+// Packed rows of documents are compared with a simple way to pack them, and so is what a model
+// computes from such rows.
 
 import { makeModel } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
@@ -26,7 +26,7 @@ interface Pair {
 /** One token of a row. */
 type Place = readonly [token: number, target: number, segment: number, position: number];
 
-/** Everything that a document teaches, with one entry for each token. */
+/** Returns everything that a document teaches, with one entry for each token. */
 function placesOf({ prompt, completion }: Pair, trainOnPrompt: boolean) {
   const tokens = [...bytes(prompt + completion), END];
   return tokens.slice(0, -1).map((token, i) => {
@@ -35,7 +35,7 @@ function placesOf({ prompt, completion }: Pair, trainOnPrompt: boolean) {
   });
 }
 
-/** Next-fit packing, written as the README describes it. */
+/** Packs rows by next-fit, written as the README describes it. */
 function plainRows(
   pairs: readonly Pair[],
   { seq, trainOnPrompt = false }: { readonly seq: number; readonly trainOnPrompt?: boolean },
@@ -64,7 +64,7 @@ function plainRows(
   return rows;
 }
 
-/** Rows [0, count) as all ranks and micro-steps make them. */
+/** Returns rows [0, count) as all ranks and micro-steps make them. */
 async function rowsOf(
   data: Dataset,
   { count, seq, batch, ranks = 1 }: { count: number; seq: number; batch: number; ranks?: number },
@@ -99,10 +99,10 @@ describe('rows of documents', () => {
     await using data = await openFlags(
       `--model ${model} --data ${file} --order sequential --seq 6 --batch 4`,
     );
-    const batch = await data.train.microBatch(0, 0, 0); // rank 0 of two has two rows
+    const batch = await data.train.microBatch(0, 0, 0); // Rank 0 of two has two rows.
     expect(batch.rows).toBe(2);
     expect([...batch.tokens]).toEqual([...bytes('abc'), 0, 0, 0, ...bytes('defg'), 0, 0]);
-    const [c] = bytes('c'); // b belongs to the prompt
+    const [c] = bytes('c'); // b belongs to the prompt.
     expect([...batch.targets]).toEqual([NO, c, END, NO, NO, NO, ...bytes('efg'), END, NO, NO]);
     expect([...batch.segments!]).toEqual([0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1]);
     expect([...batch.positions!]).toEqual([0, 1, 2, 0, 1, 2, 0, 1, 2, 3, 0, 1]);
@@ -181,7 +181,8 @@ describe('rows of documents', () => {
     };
     const [one, two] = [await letters(1), await letters(2)];
     expect(one.valid).toEqual(two.valid);
-    expect([...one.valid].sort((a, b) => a - b)).toEqual(one.valid); // in the order of the file
+    // They come in the order of the file.
+    expect([...one.valid].sort((a, b) => a - b)).toEqual(one.valid);
     expect(one.train).not.toEqual(two.train);
     const all = new Set([...one.train.subarray(0, 48), ...one.valid]);
     expect(all).toEqual(new Set(bytes('abcdefghijklmnopqrst')));

@@ -26,7 +26,9 @@ function flagOf(flags: readonly string[], name: string): string[] {
   return flags.slice(flags.indexOf(name), flags.indexOf(name) + 2);
 }
 
-/** One of the 30 configurations. Strategies take turns, and the seed decides everything else. */
+/**
+ * Draws one of the 30 configurations. Strategies take turns, and the seed decides everything else.
+ */
 function draw(index: number): string[] {
   const next = splitMix32(16, index);
   const pick = <T>(...of: readonly T[]): T => of[Math.floor((next() / 2 ** 32) * of.length)]!;
@@ -76,7 +78,7 @@ async function expectEqual(flags: readonly string[], reports: readonly RankRepor
   }
 }
 
-/** The bytes of all values in the files of a directory and of those below it. */
+/** Returns the bytes of all values in the files of a directory and of those below it. */
 function valueBytes(directory: string): number {
   const files = readdirSync(directory, { recursive: true, withFileTypes: true });
   return files

@@ -1,5 +1,4 @@
-// What a rank records about its steps: memory by phase, and the time of its collectives beside that
-// of its device.
+// A rank records memory by phase, and the time of its collectives beside that of its device.
 
 import { appendFileSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -31,7 +30,9 @@ async function statusOf(flags: string): Promise<RankStatus[]> {
 }
 
 describe('a device', () => {
-  /** A device whose work takes until `finish` is called, and whose clock belongs to the test. */
+  /**
+   * Makes a device whose work takes until `finish` is called, and whose clock belongs to the test.
+   */
   function device() {
     const made = {
       dispatches: 0,
@@ -49,7 +50,7 @@ describe('a device', () => {
     const backend = device();
     const watch = new CommWatch(backend, () => backend.now);
     watch.begin();
-    backend.dispatches = 3; // issued at 0, finished at 40
+    backend.dispatches = 3; // The collective is issued at 0 and finished at 40.
     await nextTurn();
     backend.now = 40;
     backend.finish();
@@ -186,7 +187,7 @@ describe('events.jsonl', () => {
   it('holds the run in order, with what ranks said where steps double and in the end', async () => {
     const { events, held } = await record('--ranks 2');
     const names = events
-      .filter(({ type }) => type !== 'rankEnd') // a rank may end before rank 0 has made its text
+      .filter(({ type }) => type !== 'rankEnd') // A rank may end before rank 0 has made its text.
       .map((event) => (event.type === 'rank' ? `rank ${event.step}` : event.type));
     expect(names).toEqual([
       'run',
@@ -223,7 +224,8 @@ describe('events.jsonl', () => {
   it('of a run that goes on loses what is behind the save, and no counter has a step twice', async () => {
     const { out } = await record('--ranks 1 --save-every 2 --keep 9');
     rmSync(join(out, 'saves', 'step-000003'), { recursive: true });
-    appendFileSync(join(out, 'events.jsonl'), '{"type":"warn'); // as if killed while writing
+    // The file ends as if the run was killed while writing.
+    appendFileSync(join(out, 'events.jsonl'), '{"type":"warn');
     const earlier: RunRecord[] = [];
     const counters = new PrometheusText();
     const { events, held } = await record('--ranks 1 --save-every 2 --resume auto', undefined, {

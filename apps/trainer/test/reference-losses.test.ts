@@ -1,6 +1,6 @@
-// The first 20 losses beside PyTorch's (tooling/reference), on the cpu device over memory. It runs
-// every pair of ranks, resharding, checkpointing and precision, and with SHARDWEAVE_LONG=1 every
-// combination.
+// The first 20 losses are compared with PyTorch's (tooling/reference), on the cpu device over
+// memory. Every pair of ranks, resharding, checkpointing and precision runs, and with
+// SHARDWEAVE_LONG=1 every combination.
 
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -86,7 +86,8 @@ describe('ddp', () => {
     const once = await ddp('accum-fp32', '--ranks 3 --no-sync');
     expectReference(each, 'accum-fp32');
     expectReference(once, 'accum-fp32');
-    const buckets = (record: RunRecord) => record.reports[0]!.allReduces - 20; // less losses
+    // The all-reduces of 20 losses are left out.
+    const buckets = (record: RunRecord) => record.reports[0]!.allReduces - 20;
     expect(buckets(each)).toBe(2 * buckets(once));
   });
 

@@ -22,7 +22,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(root, { recursive: true }));
 
-/** This rank's copy of all parameters, as text. */
+/** Returns this rank's copy of all parameters, as text. */
 async function weightsOf({ module }: Strategy): Promise<string> {
   const state = isFsdp(module)
     ? await stateDict(module as FullyShardedDataParallel, { stateDictOnRank0Only: false })

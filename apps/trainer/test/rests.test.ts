@@ -1,4 +1,4 @@
-// What a run leaves in --offload-dir, and finds there.
+// These tests check what a run leaves in --offload-dir, and finds there.
 
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

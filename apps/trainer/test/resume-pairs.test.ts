@@ -45,8 +45,8 @@ beforeAll(() => {
 afterAll(() => rmSync(root, { recursive: true }));
 
 /**
- * The next losses from each save in turn. One run loads them all, and the losses are those of its
- * first rank.
+ * Returns the next losses from each save in turn. One run loads them all, and the losses are those
+ * of its first rank.
  */
 async function goOn(flags: string, saves: readonly FoundSave[]): Promise<number[][]> {
   const asked = await resolveConfig(parseFlags(flags.split(' '), () => {}));

@@ -1,5 +1,5 @@
-// Runs that end and are resumed. A save holds all that a run needs, so losses and weights are those
-// of a run that never stopped.
+// Runs end and are resumed. A save holds all that a run needs, so losses and weights are those of a
+// run that never stopped.
 
 import {
   cpSync,
@@ -58,7 +58,7 @@ describe('a run that ended goes on bit for bit', () => {
     expect(told(first)).toEqual(told(unbroken).slice(0, 5));
     const again = await run(`${flags} --out ${broken} --resume auto --save-every 2`);
     const from = again.resumed!.step;
-    expect([2, 4]).toContain(from); // the second save may have been under way
+    expect([2, 4]).toContain(from); // The second save may have been under way.
     expect(again.resumed!.notes).toEqual([]);
     expect(told(again)).toEqual(told(unbroken).slice(from));
     expect(savesIn(broken)).toEqual(['step-000004', 'step-000006']);
@@ -148,7 +148,7 @@ describe('a save', () => {
     const { extra, optimizer } = await openSave(pieceDirectory(path));
     expect(extra.run).toMatchObject({ step: 6, updates: 6, config: { batch: 12, ranks: 2 } });
     expect(new Set(Object.values(optimizer!.steps))).toEqual(new Set([6]));
-    expect(readdirSync(path)).toHaveLength(3); // one file for each rank, and the index
+    expect(readdirSync(path)).toHaveLength(3); // There is one file for each rank, and the index.
   });
 
   it.each<[string, (path: string) => void]>([

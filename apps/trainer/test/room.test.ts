@@ -26,7 +26,7 @@ const configOf = (flags: string) =>
   resolveConfig(parseFlags(`--device cpu ${flags}`.split(' '), () => {}));
 const roomOf = (deviceBytes: number): Room => ({ deviceBytes, hostBytes: 1e12, ranksHere: 1 });
 
-/** The message with which a run is refused. */
+/** Returns the message with which a run is refused. */
 async function refusal(flags: string, room: Room): Promise<string> {
   const error: unknown = await requireRoom(await configOf(flags), room).catch((thrown) => thrown);
   expect(error).toBeInstanceOf(UsageError);

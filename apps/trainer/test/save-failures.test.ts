@@ -31,7 +31,7 @@ beforeEach(() => {
 });
 afterAll(() => rmSync(root, { recursive: true }));
 
-/** Half of a tensor with 40 elements. */
+/** Returns half of a tensor with 40 elements. */
 function captured(rank: number): CapturedModule {
   const values = Float32Array.from({ length: 40 }, (_, i) => i);
   const read = async (start: number, end: number) =>
@@ -44,7 +44,7 @@ function captured(rank: number): CapturedModule {
   return { pieces: pieces(), optimizer, waitMs: 0, release: async () => {} };
 }
 
-/** A save of two ranks. `files` is the file layer of the second one. */
+/** Makes a save of two ranks. `files` is the file layer of the second one. */
 function save(step: number, files?: FileLayer) {
   return Promise.all(
     createMemoryGroup(2).map((group, rank) =>

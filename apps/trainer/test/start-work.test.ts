@@ -1,6 +1,6 @@
-// The work of a start before the first step, in counts that do not depend on timing. Each weight is
-// drawn once, directly where it rests. It passes through the host only if it rests there or goes to
-// other ranks.
+// These tests check the work of a start before the first step, in counts that do not depend on
+// timing. Each weight is drawn once, directly where it rests. It passes through the host only if it
+// rests there or goes to other ranks.
 
 import { createDryGroup } from '@shardweave/collectives';
 import { parameterCount } from '@shardweave/nn';
@@ -12,8 +12,8 @@ import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strate
 import { resolveConfig } from '../src/resolve-config.js';
 
 /**
- * How many elements the kernels of rank 0 write, by kernel, and how many bytes pass between host
- * and device, all before the first step.
+ * Returns how many elements the kernels of rank 0 write, by kernel, and how many bytes pass between
+ * host and device, all before the first step.
  */
 async function startOf(flags: readonly string[]) {
   const config = await resolveConfig(parseFlags([...flags], () => {}));

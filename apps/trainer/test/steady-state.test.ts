@@ -6,8 +6,8 @@ import { expectSteady } from './support/expect-steady.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 /**
- * How many steps are taken. What grows with steps has grown by then. A software driver needs a
- * tenth of a second for each.
+ * The number of steps. What grows with steps has grown by then. A software driver needs a tenth of
+ * a second for each.
  */
 const STEPS = { cpu: 100, webgpu: 30 };
 const RANKS = 2;

@@ -1,7 +1,6 @@
-// The kernels of a GPT's step for each way of training, counted in forward, backward and the
+// The kernels of a GPT's step for each way of training are counted in forward, backward and the
 // optimizer's step, so that additional ones are noticed. A comment beside each number says which
 // kernels that way adds to those of the bare module.
-// way adds to the bare module's.
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';

@@ -7,7 +7,8 @@ import { TextStream } from '../src/generate/text-stream.js';
 const bytes = await loadTokenizer('byte');
 
 /**
- * What the stream emits after each byte of a text or each token. The last part comes at the end.
+ * Returns what the stream emits after each byte of a text or each token. The last part comes at the
+ * end.
  */
 function parts(tokens: Iterable<number>, stop: readonly string[] = [], prompt = ''): string[] {
   const stream = new TextStream((ids) => bytes.decode(ids), {

@@ -1,5 +1,5 @@
-// Tokenizers of real models compared with a build of the Rust library that their authors used, and
-// their chat templates compared with texts worked out by hand.
+// Tokenizers of real models are compared with a build of the Rust library that their authors used,
+// and their chat templates with texts worked out by hand.
 
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';

@@ -63,7 +63,7 @@ describe('trainLoop', () => {
     const ended = await run((step) => (step === 2 ? nan : FINE));
     expect(ended.error).toBeInstanceOf(TrainerError);
     expect(ended.error).toHaveProperty('message', expect.stringContaining('at step 3'));
-    expect(ended.log).toHaveLength(3); // the step that diverged is reported
+    expect(ended.log).toHaveLength(3); // The step that diverged is reported.
     const skipped = await run((step) => (step === 2 ? { ...nan, isSkipped: true } : FINE));
     expect(skipped.error).toBeUndefined();
     expect(skipped.log).toHaveLength(CONFIG.steps);

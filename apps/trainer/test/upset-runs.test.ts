@@ -1,4 +1,5 @@
-// What people do to a run that has ended or is at work, and what the run then says.
+// These tests do to a run that has ended or is at work what people do, and check what the run then
+// says.
 
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// The first losses beside PyTorch's on WebGPU: chosen cells in one process and in several, and jobs
-// whose ranks run on both kinds of device.
+// The first losses on WebGPU are compared with PyTorch's: chosen cells in one process and in
+// several, and jobs whose ranks run on both kinds of device.
 
 import { beforeAll, describe, expect, it } from 'vitest';
 import { buildCommand } from './support/build-command.js';
