@@ -64,7 +64,7 @@ function runAll(environments: readonly Variables[]): Promise<readonly string[]> 
 
 const ranks = ['0', '1'];
 
-/** The environment that each launcher gives to `rank`; `port` is a free one. */
+/** The environment that each launcher gives to `rank`. `port` is a free one. */
 const LAUNCHERS: Readonly<Record<string, (rank: string, port: string) => Variables>> = {
   torchrun: (rank, port) => ({
     RANK: rank,

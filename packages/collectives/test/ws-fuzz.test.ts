@@ -117,7 +117,7 @@ const REQUESTS: readonly ((random: SeededRandom) => Buffer)[] = [
   () => Buffer.alloc(0),
 ];
 
-/** Opens one connection with `lies` of the seed; resolves when it has ended. */
+/** Opens one connection with `lies` of the seed. Resolves when it has ended. */
 async function attack(port: number, random: SeededRandom): Promise<number> {
   const socket = connect(port, '127.0.0.1');
   socket.on('error', () => {});

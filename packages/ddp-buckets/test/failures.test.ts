@@ -259,7 +259,7 @@ it('the others learn of a hook that failed while backward still goes on', async 
     const { inner, step } = fragile(rank);
     if (rank.rank === 1) {
       inner.fails = 'communication hook';
-      // b's bucket has left and fails; a's gradient comes when rank 0 has heard of it.
+      // b's bucket has left and fails. a's gradient comes when rank 0 has heard of it.
       inner.isHeld = () => told;
     }
     const error = await step().catch((failure: unknown) => failure as Error);

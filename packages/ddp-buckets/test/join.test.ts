@@ -22,7 +22,7 @@ class Tallied extends Bag {
 }
 
 /**
- * Trains each rank for as many steps as it has inputs; returns the gradients of each step, and the
+ * Trains each rank for as many steps as it has inputs. Returns the gradients of each step, and the
  * weights at the end.
  */
 async function joined(

@@ -89,8 +89,8 @@ describe.each(FORMATS)('$dtype', ({ dtype, exponentBits, mantissaBits, narrow, w
       }
     }
     expect(wrong).toEqual([]);
-    // From half a step above the largest finite value on, numbers become infinity; anything below
-    // rounds down to it.
+    // From half a step above the largest finite value on, numbers become infinity. Anything below
+    // is rounded down to it.
     const top = reference[largest]!;
     const step = top - reference[largest - 1]!;
     expect(narrow(top + step / 4)).toBe(largest);

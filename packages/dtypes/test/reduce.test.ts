@@ -63,7 +63,8 @@ describe('reducePartsPlain', () => {
     };
     expect(sum([0, 1, 2])).toBe(2 ** 24);
     expect(sum([1, 2, 0])).toBe(2 ** 24 + 2);
-    // In bf16, 256 + 1 alone rounds back to 256; summed in f32 and rounded once, 256 + 4 * 1 = 260.
+    // In bf16, 256 + 1 alone is rounded back to 256. Added in f32 and rounded once, 256 + 4 * 1 =
+    // 260.
     const half = [[256], [1], [1], [1], [1]].map((part) => fromF32Array(part, 'bf16'));
     const output = new Uint8Array(2);
     reducePartsPlain(half, output, { dtype: 'bf16', op: 'sum' });

@@ -75,7 +75,7 @@ function open(
   return { model, optimizer, output, backward, step, evaluate, close };
 }
 
-/** Trains two steps on each rank; returns what the models then evaluate to. */
+/** Trains two steps on each rank, and returns what the models then evaluate to. */
 async function left() {
   const stores = Array.from({ length: WORLD_SIZE }, () => createHostStore());
   const evaluated = await onRanks(WORLD_SIZE, async (rank) => {

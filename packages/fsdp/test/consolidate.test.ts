@@ -150,8 +150,9 @@ it("metadata tell names, shapes, each rank's padding, and shared names", async (
     ['flat_param_2', '2', ['2.weight', '2.bias']],
   ]);
   expect(first.flats[0]!.shapes).toEqual([[37], [37, DIM]]);
-  // Parameters begin at multiples of 128. 37 and 222 elements take 384, 128 on each rank; 1369 and
-  // 37 take 1536, 512 on each; 37 and 37 take 256, so the third rank has none.
+  // Parameters begin at multiples of 128. Those of 37 and 222 elements take 384, which is 128 on
+  // each rank. Those of 1369 and 37 take 1536, which is 512 on each. Those of 37 and 37 take 256,
+  // so the third rank has none.
   expect(metadata.map(({ flats }) => flats.map(({ padding }) => padding))).toEqual([
     [0, 0, 0],
     [0, 0, 0],

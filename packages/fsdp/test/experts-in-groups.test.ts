@@ -37,7 +37,7 @@ async function expertOf(model: FullyShardedDataParallel): Promise<string> {
 }
 
 /**
- * Saves two experts over four ranks after a step; returns the save, each rank's expert and its
+ * Saves two experts over four ranks after a step. Returns the save, each rank's expert and its
  * optimizer state.
  */
 async function savedPairs(expert: Partial<FsdpOptions> = {}) {

@@ -116,7 +116,9 @@ function exactNorm(normType: number): number {
   return values.reduce((all, value) => all + Math.abs(value) ** normType, 0) ** (1 / normType);
 }
 
-/** Norm types. A square root hides half of all last bits; sums of magnitudes hide none. */
+/**
+ * The types of norms. A square root hides half of all last bits, and sums of magnitudes hide none.
+ */
 const TYPES = [2, 1, 0.5];
 
 describe.each([

@@ -338,7 +338,7 @@ describe('a loss that a module keeps aside', () => {
   /** This module notes the size of what it returns. */
   class Noting extends Module<[x: Tensor], Tensor> {
     readonly inner: Module;
-    /** Kept after forward; the code that adds it to a loss disposes it. */
+    /** A value that is kept after forward. The code that adds it to a loss disposes it. */
     aside: Tensor | undefined;
     constructor(device: Device, inner: Module) {
       super(device);

@@ -196,7 +196,8 @@ it('without strict, loads what is there, keeps the rest and passes over stranger
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
     const before = await stateDict(model);
-    // One parameter of a block is chosen, and all of another; none of the third block and the root.
+    // One parameter of a block is chosen, all of another block, and none of the third block and the
+    // root.
     const chosen = [...before.keys()].filter(
       (name) => name.includes('h.1.') || name.endsWith('h.0.ln_1.bias'),
     );

@@ -71,7 +71,7 @@ function build(device: Device, wrap: Wrap): Module {
   );
 }
 
-/** Trains with `numForwards` losses before one backward; returns means over the rows. */
+/** Trains with `numForwards` losses before one backward. Returns means over the rows. */
 async function train(
   model: Module,
   rows: { readonly first: number; readonly count: number },

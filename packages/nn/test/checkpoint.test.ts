@@ -213,8 +213,8 @@ describe('checkpoint', () => {
       await run({ offloadToCpu: true }),
     ];
     expect(offloaded.gradients).toEqual(kept.gradients);
-    // With offloading only the output is held; without it also the inputs of the second and the
-    // third segment.
+    // With offloading only the output is held. Without it the inputs of the second and the third
+    // segment are held too.
     expect([offloaded.held, kept.held]).toEqual([120, 3 * 120]);
   });
 

@@ -22,7 +22,7 @@ interface Flat {
   readonly flat: Tensor;
   /** Two parameters, each of which has one half of the flat. */
   readonly halves: readonly Tensor[];
-  /** The flat's home; undefined where it rests on the device. */
+  /** The flat's home, or undefined where it rests on the device. */
   readonly home: StoredFlat | undefined;
   addGradient(seed: number): Promise<void>;
   read(): Promise<Uint8Array>;

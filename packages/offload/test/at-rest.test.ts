@@ -43,7 +43,7 @@ function open(build: Build, options: OffloadOptions & { readonly seed?: number }
   return { device, model, optimizer, step, evaluate };
 }
 
-/** Trains two steps and ends; the store then has what a next process finds. */
+/** Trains two steps and ends. The store then has what a next process finds. */
 async function leave(build: Build, store: ShardStore) {
   const run = open(build, { store });
   for (let i = 0; i < 2; i++) {

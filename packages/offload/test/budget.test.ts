@@ -30,7 +30,7 @@ function stack(device: Device): Sequential {
 }
 
 /**
- * Trains a stack of layers for some steps; returns the bytes that the pool held after each part of
+ * Trains a stack of layers for some steps. Returns the bytes that the pool held after each part of
  * them.
  */
 async function trainStack(model: Sequential | OffloadModel, steps: number) {

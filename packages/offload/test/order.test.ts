@@ -198,7 +198,7 @@ it('a store that keeps nothing takes no host memory for what passes to it', asyn
 const MOST_RUNS = 50;
 
 /**
- * Runs until three runs in a row have made no host buffer, at most MOST_RUNS times; returns the
+ * Runs until three runs in a row have made no host buffer, at most MOST_RUNS times, and returns the
  * number of runs. Timing decides how many buffers are needed at once, so each of the first runs may
  * make some.
  */

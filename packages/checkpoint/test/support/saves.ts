@@ -139,7 +139,7 @@ export async function save(
   }
 }
 
-/** Loads everything; throws where a value differs from `tensors`. */
+/** Loads everything, and throws where a value differs from `tensors`. */
 export async function expectSaved(store: PieceStore, tensors: readonly Values[]): Promise<void> {
   const found = await openSave(store);
   const loaded = tensors.map((each) => wanted(each));

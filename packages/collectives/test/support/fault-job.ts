@@ -19,7 +19,9 @@ const SECRET = 'of this very test';
 
 export class RankProcess {
   readonly child: ChildProcess;
-  /** The address at which the others reach this process; for rank 0 that of the rendezvous. */
+  /**
+   * The address at which the others reach this process. For rank 0 it is that of the rendezvous.
+   */
   readonly address: string;
   readonly #reports: RankReport[] = [];
   #onReport: (() => void) | undefined;
@@ -144,7 +146,7 @@ export class RankProcesses implements AsyncDisposable {
     return { child, port };
   }
 
-  /** Joins processes without a job into a new one; their ranks are their order. */
+  /** Joins processes without a job into a new one. Their ranks are their order. */
   async join(processes: readonly RankProcess[], options: JoinOptions = {}): Promise<void> {
     const { links, rendezvousPort, optionsOf } = options;
     const attempt = this.#numJobs++;

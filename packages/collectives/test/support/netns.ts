@@ -117,7 +117,7 @@ function addressOf(host: number): string {
   return `10.77.0.${host + 1}`;
 }
 
-/** Removes namespaces with their cables and cards; processes in them must have ended. */
+/** Removes namespaces with their cables and cards. Processes in them must have ended. */
 function removeNamespaces(names: readonly string[]): void {
   for (const name of names) {
     rmSync(`/etc/netns/${name}`, { recursive: true, force: true });

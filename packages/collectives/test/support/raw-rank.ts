@@ -90,7 +90,7 @@ async function nextMessage(socket: WebSocket): Promise<[Buffer]> {
   return Promise.race([once(socket, 'message') as Promise<[Buffer]>, closed]);
 }
 
-/** Joins a job of two whose rank 0 listens at `port`; resolves with the link when it has formed. */
+/** Joins a job of two whose rank 0 listens at `port`. Resolves with the link when it has formed. */
 export async function joinRaw(options: RawRankOptions): Promise<WebSocket> {
   const meeting = await rawConnection('rendezvous', options);
   const heard = once(meeting, 'message');

@@ -68,7 +68,7 @@ async function serveCases(): Promise<void> {
 
 const programs = {
   /**
-   * Gathers until something goes wrong; after a moment the last rank ends, in the way under test.
+   * Gathers until something goes wrong. After a moment the last rank ends, in the way under test.
    */
   gather: async (group: ProcessGroup) => {
     const input = group.allocate(100_000);

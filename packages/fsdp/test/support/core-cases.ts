@@ -35,7 +35,8 @@ import { DIM, inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './scena
 export interface CoreCase {
   readonly name: string;
   /**
-   * Runs the case on one rank; every rank runs it. Rejects where a promise is not kept.
+   * Runs the case on one rank. Every rank runs it. Rejects where a promise is not kept.
+   *
    * @param directory an empty directory, the same on all ranks
    */
   run(rank: Rank, directory: string): Promise<void>;

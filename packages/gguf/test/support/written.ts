@@ -12,7 +12,8 @@ export async function bytesOf(file: GgufFile): Promise<Uint8Array> {
 }
 
 /**
- * Reads a file with @huggingface/gguf; metadata comes without the types of the keys that it knows.
+ * Reads a file with @huggingface/gguf. The metadata comes without the types of the keys that it
+ * knows.
  */
 export async function readGguf(path: string) {
   const { metadata, ...rest } = await gguf(path, { allowLocalFile: true });
