@@ -9,8 +9,8 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { openTiles, tilesReason, title } from './support/webgpu-kit.js';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
+import { openTilesDevice, tilesReason, title } from './support/webgpu-kit.js';
 
 const F32_BYTES = 4;
 
@@ -149,15 +149,21 @@ describe('on a driver that computes nothing', () => {
 describe.skipIf(tilesReason !== undefined)(title('on tiles for hardware', tilesReason), () => {
   test('a step that is cut gives the bits of the whole one', async () => {
     const sizes = { batch: 2, seq: 70, heads: 2, kvHeads: 1, dim: 16, isCausal: true };
+    const gpu = await openTilesDevice();
+    onTestFinished(() => gpu.destroy());
     const bits = async (maxFlops: number) => {
-      const backend = await openTiles({ maxFlops });
+      const backend = await createWebGpuBackend({
+        device: gpu,
+        kernelProfile: 'hardware',
+        maxFlops,
+      });
+      onTestFinished(() => backend.dispose());
       const device = new Device(backend);
       const { qkv, out } = await step(device, sizes);
       const read = async (x: { toArray(): Promise<ArrayLike<number>> }) =>
         Buffer.from(Float32Array.from(await x.toArray()).buffer).toString('hex');
       const results = { out: await read(out), gradient: await read(qkv.grad!) };
       const { submits } = backend.statistics();
-      await backend.dispose();
       return { results, submits };
     };
     const [whole, cut] = [await bits(50e9), await bits(50_000)];

@@ -34,8 +34,17 @@ export const tilesReason =
  * time.
  */
 export async function openTiles(options: Options = {}): Promise<WebGpuBackend> {
-  const opened = isHardware ? webGpu() : await openSwiftShader();
-  return createWebGpuBackend({ gpu: opened, kernelProfile: 'hardware', ...options });
+  return createWebGpuBackend({ gpu: await tilesGpu(), kernelProfile: 'hardware', ...options });
+}
+
+/** A device of that driver, on which several backends compile each kernel only once. */
+export async function openTilesDevice(): Promise<GPUDevice> {
+  const adapter = await (await tilesGpu()).requestAdapter();
+  return adapter!.requestDevice();
+}
+
+async function tilesGpu(): Promise<GPU> {
+  return isHardware ? webGpu() : await openSwiftShader();
 }
 
 export type Options = NonNullable<Parameters<typeof createWebGpuBackend>[0]>;
