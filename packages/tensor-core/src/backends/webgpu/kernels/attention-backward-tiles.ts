@@ -1,5 +1,6 @@
-// WGSL of attention's gradients: the sums of dOut * out, then those of queries, then those of keys
-// and values, whose rows are keys. See attention-tile.ts.
+// The WGSL kernels of attention's gradients, in the order in which they run: the sums of dOut * out
+// by row (a kernel of their own only beside segments), the gradients of queries, and those of keys
+// and values, whose tiles have keys as rows. attention-tile.ts describes the tiles.
 
 import type { DType } from '@shardweave/dtypes';
 import { type Binding, defineKernel, type Kernel } from '../kernel.js';
@@ -17,7 +18,10 @@ import { type AttentionSpec, attentionInputs, keyOf, PARAMS } from './attention-
 
 const DELTA_THREADS = 64;
 
-/** delta = sum(dOut * out) of each row, `lanes` neighbors a row: eight load whole sectors. */
+/**
+ * Stores delta = sum(dOut * out) of each row. `lanes` neighboring invocations share a row; eight of
+ * them load whole memory sectors of 32 bytes.
+ */
 export function deltaKernel(spec: {
   readonly dtype: DType;
   readonly isWide: boolean;
@@ -69,14 +73,14 @@ fn main(@builtin(workgroup_id) group_id: vec3<u32>, @builtin(num_workgroups) cou
 }
 
 /**
- * Whether the queries' kernel makes the sums of dOut * out, too, and keeps them in stats. Beside
- * segments it would bind nine buffers, and a device may allow eight.
+ * Whether the queries' kernel also computes the sums of dOut * out and stores them in stats. With
+ * segments it does not, as `out` would be its ninth buffer, and a device may allow only eight.
  */
 export function sumsDelta({ hasSegments }: AttentionSpec): boolean {
   return !hasSegments;
 }
 
-/** Gradients of queries: rows are queries, columns keys. */
+/** The kernel of the queries' gradients; its tiles have queries as rows and keys as columns. */
 export function queriesKernel(spec: AttentionSpec): { readonly key: string; build(): Kernel } {
   const key = keyOf('attention queries', spec);
   return { key, build: () => buildQueries(key, spec) };
@@ -132,9 +136,9 @@ ${queriesHead(threads, { across: tile.across, rows })}
 }
 
 /**
- * Sums dOut * out of the tile's rows into stats: the invocations along a row's columns have parts
- * of its dimensions, the first one adds them up. What a workgroup has written to stats it may read
- * behind the barriers.
+ * Returns WGSL that stores sum(dOut * out) of the tile's rows in stats. The invocations of a row
+ * each sum some of its dimensions, and one invocation adds these parts up. The barriers at the end
+ * let the workgroup read what it has written to stats.
  */
 function deltasOf({ isWide, tile }: AttentionSpec, { rows, threads }: Slices): string {
   const added = isWide
@@ -161,7 +165,8 @@ function deltasOf({ isWide, tile }: AttentionSpec, { rows, threads }: Slices): s
 }
 
 /**
- * Gradients of keys and values: rows are keys, columns the queries of all heads that share them.
+ * The kernel of the gradients of keys and values. Its tiles have keys as rows, and as columns the
+ * queries of all heads that share these keys.
  */
 export function keysKernel(spec: AttentionSpec): { readonly key: string; build(): Kernel } {
   const key = keyOf('attention keys', spec);
@@ -169,7 +174,7 @@ export function keysKernel(spec: AttentionSpec): { readonly key: string; build()
 }
 
 function buildKeys(label: string, spec: AttentionSpec): Kernel {
-  // More at once would take registers that loads by elements and narrow heads need.
+  // Loads by elements and narrow heads need the registers that more slices at once would take.
   const scoreSlices = spec.isWide && spec.tile.across > 8 ? 4 : 1;
   const slices = new Slices(spec, { scoreSlices });
   const { dtype, isWide, isShared, hasSegments, mask, tile } = spec;

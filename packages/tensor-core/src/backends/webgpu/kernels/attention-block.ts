@@ -1,11 +1,12 @@
-// WGSL of the 32 pairs that an invocation has in a block of attention: which are hidden, and which
-// dropout leaves. Each is a bit of a word: bit 8 * c + i is row i, of eight, with column c, of
-// four. A loop that makes bits stays small, where the same loop over values would be written out
-// with a random generator in each turn.
+// An invocation has 32 pairs in a block of attention, 8 rows by 4 columns. The WGSL here finds
+// which of them are hidden and which dropout leaves, as one word each: bit 8 * c + i stands for row
+// i with column c, so row 2 with column 1 is bit 10. Words keep the shader small: a loop can set
+// bits, while a loop over an array of values must be unrolled, with a random generator in each
+// turn.
 
 import { type AttentionSpec, each } from './attention-tile.js';
 
-/** Which side a tile's rows are of; its columns are of the other. */
+/** The side that a tile's rows come from; its columns come from the other one. */
 export type RowSide = 'queries' | 'keys';
 
 const ROWS = 8;
@@ -68,8 +69,8 @@ ${hasDropout ? `${KEPT_4}${(isByQuery ? KEPT_BY_QUERY : KEPT_BY_KEY).replace('RO
 }
 
 /**
- * Scales scores, adds the mask and finds what is hidden; `scores` are vectors of an invocation's
- * rows.
+ * Returns WGSL that scales scores, adds the mask to them and declares `hidden`, the word of hidden
+ * pairs. `scores` names an array with one vector for each row of the invocation.
  */
 export function mark(spec: AttentionSpec, scores: string, rowOf: (i: string) => string): string {
   return `${each(ROWS, (i) => `${scores}[${i}] *= P.scale;`)}
@@ -89,18 +90,19 @@ export function mark(spec: AttentionSpec, scores: string, rowOf: (i: string) => 
     }`;
 }
 
-/** Declares `kept`, the bits that dropout leaves. */
+/** Returns WGSL that declares `kept`, the word of pairs that dropout leaves. */
 export function keep({ hasDropout }: AttentionSpec): string {
   return hasDropout ? 'let kept = kept_of(batch, head, row0 + 4u * y, first + 4u * x);' : '';
 }
 
-/** Vector `i` of weights or slopes as dropout leaves it. */
+/** Returns WGSL of vector `i` of weights or slopes as dropout leaves it. */
 export function dropped({ hasDropout }: AttentionSpec, value: string, i: string): string {
   return hasDropout ? `select(vec4<f32>(), P.kept_scale * ${value}, picked(kept, ${i}))` : value;
 }
 
 /**
- * The lowest and the highest id of a run of rows or columns. Its length is no constant, because
+ * WGSL that compares the segment ids of a pair, and that returns the lowest and the highest id of
+ * a run of queries or keys. The length of a run is passed as a value that is no constant, because
  * compilers then load 64 ids at once into scalar registers that other values need.
  */
 const SEGMENTS = `
@@ -124,7 +126,10 @@ fn keys_segments(batch: u32, first: u32, count: u32) -> vec2<i32> {
   return ends;
 }`;
 
-/** Bits of four keys in a row, whose words are of one block of the generator or of two. */
+/**
+ * WGSL that returns the dropout bits of four neighboring keys. The generator makes blocks of four
+ * words, so these four come from one block or from two.
+ */
 const KEPT_4 = `
 fn kept4(batch: u32, head: u32, query: u32, key: u32) -> u32 {
   let at = word_of(batch, head, query, key);

@@ -1,5 +1,5 @@
-// The kernels between the products of attention-chunks.ts, over rows of a chunk's scores: scores to
-// weights, and to their own gradients.
+// The kernels that run between the matrix products of attention-chunks.ts. They work on the rows of
+// a chunk's scores: one turns scores into weights, the other into the scores' gradients.
 
 import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
@@ -13,7 +13,7 @@ import {
 } from './attention-pairs.js';
 import { runRows } from './rows.js';
 
-/** Queries [row0, row0 + rows), and the run of keys that they see. */
+/** The queries [row0, row0 + rows) and the keys [first, first + span) that they may see. */
 export interface Chunk {
   readonly row0: number;
   readonly rows: number;
@@ -23,7 +23,10 @@ export interface Chunk {
 
 const CHUNK_PARAMS = { ...ATTENTION_PARAMS, row0: 'u32', chunk: 'u32', first_key: 'u32' } as const;
 
-/** Where a row of scores stands, and which of them its position lets it see. */
+/**
+ * WGSL that finds the batch, head and query of a row of scores, and the columns [low, high) that
+ * the query's position lets it see.
+ */
 const PLACE = `
   let batch = row / P.chunk / P.heads;
   let head = row / P.chunk % P.heads;
@@ -35,7 +38,7 @@ const PLACE = `
 
 const PAIR = 'let pair = marked(load_s(base + j), batch, head, query, P.first_key + j);';
 
-/** Scores become used weights in place; log-sum-exps go to stats. */
+/** Turns scores into weights after dropout, in place, and stores their log-sum-exps in stats. */
 export function weigh(ctx: KernelContext, part: AttentionPart, chunk: Chunk, scores: View): void {
   rowsOfChunk(ctx, part, chunk, {
     name: 'attention weights',
@@ -76,7 +79,10 @@ export function weigh(ctx: KernelContext, part: AttentionPart, chunk: Chunk, sco
   });
 }
 
-/** Scores become used weights, products of dOut and values the scores' gradients, both in place. */
+/**
+ * Turns scores into weights after dropout, and `slopes`, which holds the products of dOut and
+ * values, into the scores' gradients, both in place.
+ */
 export function slope(
   ctx: KernelContext,
   part: AttentionPart,

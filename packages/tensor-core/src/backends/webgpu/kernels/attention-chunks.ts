@@ -1,7 +1,8 @@
-// Attention for CPU drivers: chunks of queries through the matrix products that are tuned for them,
-// with scores of one chunk in scratch. Barriers and workgroup memory, which the tiles of hardware
-// live from, cost such a driver seconds of compiling and most of its speed.
-// Surprise: zero weights of hidden keys within a chunk's range are multiplied, so their NaN shows.
+// Attention for drivers that run on the CPU takes chunks of queries through the matrix products
+// that are tuned for such drivers, and keeps the scores of one chunk in scratch. The tiles for
+// hardware need barriers and workgroup memory, which cost a CPU driver seconds of compiling and
+// most of its speed. A surprise: the products multiply hidden keys within a chunk's range by the
+// weight 0, so a NaN in such a key or value reaches the result.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { AttentionOperands, HeadStrides } from '../../../kernel-calls/products.js';
@@ -14,10 +15,10 @@ import { cast, fill } from './cast.js';
 import { copyStrided } from './copy.js';
 import { matmul } from './matmul.js';
 
-/** Queries of a chunk, where their scores take no more than SCORE_BYTES. */
+/** The most queries of a chunk, of which there are fewer where scores exceed SCORE_BYTES. */
 const CHUNK_ROWS = 128;
 const SCORE_BYTES = 32 * 1024 * 1024;
-/** Rows of all heads that make a chunk worth its products. */
+/** The queries that a chunk has room for at least: fewer batches run at once before that. */
 const LEAST_ROWS = 16;
 
 export function forwardChunks(ctx: KernelContext, part: AttentionPart): void {
@@ -82,14 +83,14 @@ export function backwardChunks(ctx: KernelContext, part: AttentionPart): void {
   });
 }
 
-/** Where products of a chunk give gradients of keys or values, or add to those of other chunks. */
+/** Where a chunk's products store gradients of keys or values; `isSum` adds to earlier chunks'. */
 interface KeySums {
   readonly view: View;
   readonly strides: HeadStrides;
   readonly isSum: boolean;
 }
 
-/** Whether one product gives all of a key's gradient, so that nothing need be added up. */
+/** Whether one product gives a key's whole gradient, so that no sums over chunks are needed. */
 function isOneChunk(ctx: KernelContext, part: AttentionPart): boolean {
   let isWhole = groupOf(part.call) === 1;
   eachChunk(ctx, part, ({ rows, span }) => {
@@ -98,7 +99,7 @@ function isOneChunk(ctx: KernelContext, part: AttentionPart): boolean {
   return isWhole;
 }
 
-/** Two matrices of a chunk's scores. */
+/** Calls `body` with two scratch matrices of the size of a chunk's scores. */
 function withScores(
   ctx: KernelContext,
   { call, count }: AttentionPart,
@@ -176,7 +177,7 @@ function backwardChunk(
   });
 }
 
-/** scores = alpha * left right^T: rows of queries, or of dOut, with those of keys or values. */
+/** Computes scores = alpha * left right^T. `left` is q with k as `right`, or dOut with v. */
 function product(
   ctx: KernelContext,
   part: AttentionPart,
@@ -213,7 +214,7 @@ function product(
   });
 }
 
-/** The scores of one member of each group as an operand: [batch, kvHeads, rows, span]. */
+/** The scores of one member of each group as a matmul operand [batch, kvHeads, rows, span]. */
 function scoreSide<Side extends 'a' | 'out'>(
   { call }: AttentionPart,
   { rows, span }: Chunk,
@@ -245,7 +246,10 @@ function groupOf({ numHeads, numKvHeads }: AttentionOperands): number {
   return numHeads / numKvHeads;
 }
 
-/** Heads of a group one after the other, for products have two strides of batches. */
+/**
+ * Calls `body` for each query head of a group. One product cannot take them all, as matmul has two
+ * batch dimensions and they would be a third.
+ */
 function eachMember(call: AttentionOperands, body: (member: number) => void): void {
   for (let member = 0; member < groupOf(call); member++) {
     body(member);
@@ -256,7 +260,7 @@ function sliceFrom(view: View, start: number): View {
   return sliceView(view, start, view.size - start);
 }
 
-/** Batches at once, so that a chunk's scores and the sums of dk and dv bind. */
+/** Returns how many batches run at once, so that a chunk's scores and sums of dk and dv bind. */
 export function chunkBatches(ctx: KernelContext, call: AttentionOperands): number {
   const { numHeads, numKvHeads, numKeys, dim } = call;
   const sums = ctx.windowUnits(['f32'], Math.max(numHeads, numKvHeads * dim) * numKeys, {
@@ -284,14 +288,14 @@ function eachChunk(
     const last = from + rows - 1;
     const start = window > 0 ? from - window + 1 : 0;
     const ahead = window > 0 ? last + window : numKeys;
-    // One key at least: whose weights are 0 where nothing is seen.
+    // A chunk has at least one key, whose weights are 0 where its queries see nothing.
     const first = Math.min(Math.max(start, 0), numKeys - 1);
     const end = Math.max(first + 1, Math.min(isCausal ? last + 1 : ahead, numKeys));
     body({ row0, rows, first, span: end - first });
   }
 }
 
-/** Dense f32 rows [batch, kvHeads, keys, dim] into an operand's gradient. */
+/** Stores dense f32 rows [batch, kvHeads, keys, dim] as an operand's gradient, in its dtype. */
 function storeRows(
   ctx: KernelContext,
   { call, count }: AttentionPart,

@@ -1,4 +1,5 @@
-// WGSL of attention's results: rows are queries, columns keys. See attention-tile.ts.
+// The WGSL kernel of attention's forward pass, whose tiles have queries as rows and keys as
+// columns. attention-tile.ts describes the tiles.
 
 import { defineKernel, type Kernel } from '../kernel.js';
 import { blockHelpers, dropped, keep, mark } from './attention-block.js';
@@ -103,7 +104,10 @@ ${queriesHead(threads, { across, rows })}
   });
 }
 
-/** The blocks of queries that see most keys come first, for what ends last is waited for. */
+/**
+ * Returns the head of `main` for kernels whose rows are queries. Workgroups take the last block of
+ * queries first: under a causal mask it sees the most keys, and what takes longest starts first.
+ */
 export function queriesHead(
   threads: number,
   { across, rows }: { readonly across: number; readonly rows: number },
@@ -123,7 +127,10 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
   var turn = 0u;`;
 }
 
-/** Opens the loop over blocks of keys: `count` of them, and whether a row doesn't see one. */
+/**
+ * Returns WGSL that opens the loop over blocks of keys. It declares `count`, the keys of the block,
+ * and `is_partial`, whether some row may not see some key of it.
+ */
 export function keyBlocks(spec: AttentionSpec, { rows, columns }: Slices): string {
   const isMasked = spec.mask !== undefined;
   const { hasSegments } = spec;
@@ -136,6 +143,10 @@ export function keyBlocks(spec: AttentionSpec, { rows, columns }: Slices): strin
     let is_partial = ${isMasked} || ${hasSegments ? 'has_several || ' : ''}count < ${columns}u || key_end(row0) < first + count || key_start(last_row) > first || row0 + ${rows}u > P.queries;`;
 }
 
+/**
+ * WGSL that skips a block whose segment ids lie apart from those of the rows, and declares whether
+ * rows and columns have more than one id between them.
+ */
 export const SKIP_SEGMENTS = `if (ids.x > row_ids.y || row_ids.x > ids.y) { continue; }
     let has_several = any(vec4<i32>(ids, row_ids.xx) != row_ids.xyxy);`;
 

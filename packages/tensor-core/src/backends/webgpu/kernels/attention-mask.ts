@@ -1,5 +1,6 @@
-// WGSL of the gradient of attention's mask: an invocation has an element, and computes the scores
-// of all pairs that it is added to once more. Of the mask's own size, and nothing beside it.
+// The WGSL kernel of the gradient of attention's mask. An invocation has one element of the mask
+// and computes again the scores of all pairs that this element was added to, so the kernel needs no
+// memory beside the gradient itself.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -29,7 +30,9 @@ const PARAMS = {
   per_lane: 'u32',
 } as const;
 
-/** `views`: q, k, v, dOut, stats, then mask and segments where there are any. */
+/**
+ * Adds up the mask's gradient. `views` are q, k, v, dOut, stats, then mask and segments, if any.
+ */
 export function maskGradient(
   ctx: KernelContext,
   part: AttentionPart<KernelCalls['attentionMaskGradient']>,

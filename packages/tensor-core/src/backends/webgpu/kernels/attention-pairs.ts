@@ -1,5 +1,5 @@
-// WGSL of the pairs of queries and keys: which see each other, what is added to their scores, and
-// what dropout leaves of their weights. Shared by the kernels of attention.
+// WGSL functions on pairs of a query and a key, which all kernels of attention share: whether the
+// pair sees each other, what the mask adds to its score, and what dropout leaves of its weight.
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -7,16 +7,16 @@ import type { AttentionOperands } from '../../../kernel-calls/products.js';
 import { SPECIAL_VALUES } from '../wgsl.js';
 import { PHILOX_WORDS } from './dropout.js';
 
-/** A call's operands cut to some of its batches: `count` from `first` on. */
+/** A call whose operands are cut to `count` of its batches, from number `first` on. */
 export interface AttentionPart<Call extends AttentionOperands = KernelCalls['attentionBackward']> {
   readonly call: Call;
   readonly first: number;
   readonly count: number;
-  /** Rows of all batches: half of stats. */
+  /** The rows of all batches of the whole call, which is half the size of stats. */
   readonly numRows: number;
 }
 
-/** What the text depends on. */
+/** What the text of these functions depends on. */
 export interface PairSpec {
   readonly mask: DType | undefined;
   readonly hasSegments: boolean;
@@ -31,7 +31,7 @@ export function pairSpecOf(call: AttentionOperands): PairSpec {
   };
 }
 
-/** Parameters that kernels of attention have in common. */
+/** The parameters that all kernels of attention have. */
 export const ATTENTION_PARAMS = {
   first_batch: 'u32',
   dim: 'u32',
@@ -56,7 +56,7 @@ export const ATTENTION_PARAMS = {
   counter_high: 'u32',
 } as const;
 
-/** Those of kernels that take queries, keys and values where they lie, in elements. */
+/** Strides of queries, keys and values in elements, for kernels that read them where they lie. */
 export const STRIDE_PARAMS = {
   q_batch: 'u32',
   q_head: 'u32',
@@ -69,7 +69,7 @@ export const STRIDE_PARAMS = {
   v_row: 'u32',
 } as const;
 
-/** The values of both for a run of batches from `first` on, of which all have `numRows` rows. */
+/** The values of ATTENTION_PARAMS and STRIDE_PARAMS for a part of a call; see AttentionPart. */
 export function pairParams(
   call: AttentionOperands,
   { first, numRows }: { readonly first: number; readonly numRows: number },
@@ -110,7 +110,7 @@ export function pairParams(
   };
 }
 
-/** Which pairs see each other, what is added to their scores, and what dropout leaves of them. */
+/** Returns the WGSL functions that this file describes. */
 export function pairHelpers(spec: PairSpec): string {
   const { mask, hasSegments, hasDropout } = spec;
   return `${SPECIAL_VALUES}
@@ -152,7 +152,10 @@ fn larger(a: f32, b: f32) -> f32 { return select(a, b, b > a || is_nan(b)); }
 ${hasDropout ? `${PHILOX_WORDS}${KEPT}` : 'fn kept(batch: u32, head: u32, query: u32, key: u32) -> f32 { return 1.0; }'}`;
 }
 
-/** What dropout multiplies a weight by: words of the generator, counted in 64 bits. */
+/**
+ * WGSL of the factor by which dropout multiplies a weight. The weight's number in [batch, head,
+ * query, key] picks its word of the generator; it may exceed 32 bits, so it is counted in 64.
+ */
 const KEPT = `
 fn word_of(batch: u32, head: u32, query: u32, key: u32) -> vec2<u32> {
   let row = ((batch + P.first_batch) * P.heads + head) * P.queries + query;

@@ -1,30 +1,32 @@
-// WGSL of the two products of attention's tiles. Both take slices of eight through workgroup
-// memory, and load the next slice while they multiply this one: `left` holds a slice of the rows,
-// four rows to a vector, and `right` a slice of the columns.
+// WGSL of the two matrix products of attention's tiles: scores, and sums over a block's columns.
+// Both take slices of eight through workgroup memory and load the next slice while they multiply
+// this one. The array `left` holds a slice of the rows, four rows to a vector, and `right` a slice
+// of the columns.
 //
-// Note [slices of scores]: the sums over a block's columns read the scores from `left`, too, into
-// which the invocations that have them write eight columns a slice. All of a block's scores would
-// take more workgroup memory than every device has beside the rest; one, two or four slices at once
-// do not.
+// Note [slices of scores]: the sums read scores from `left` as well. The invocations that computed
+// the scores write them there, eight columns to a slice, and one, two or four slices at a time. All
+// of a block's scores would need more workgroup memory than some devices have left.
 //
-// Note [hidden]: a score that its row doesn't see has the weight 0, but 0 times NaN is NaN. Where a
-// slice of values holds a NaN or an infinity and the block hides something, the sums pass over
-// hidden pairs one by one.
+// Note [hidden]: a hidden pair has the weight 0, but 0 times NaN is NaN. Where a block hides some
+// pair and a slice of its values holds a NaN or an infinity, the sums skip hidden pairs one by one.
 //
-// Note [indices]: Dawn clamps each index that is no constant, and drivers keep the clamp. The
-// arrays have more dimensions than they need so that the stores of a vector share their dynamic
-// indices.
+// Note [indices]: Dawn clamps each index that is not a constant, and drivers do not remove the
+// clamp. The arrays have more dimensions than they need, so that all stores of a vector share one
+// set of clamped indices and differ in constant ones.
 
 import { elementsPerWord } from '../kernel.js';
 import { type AttentionSpec, each } from './attention-tile.js';
 
-/** Dimensions, or columns, of a slice: a sector of f32. */
+/** The dimensions or columns of a slice. Eight f32 are one memory sector of 32 bytes. */
 const SLICE = 8;
 const SLICE_VECTORS = SLICE / 4;
-/** Rows of an invocation, in two halves of the tile. */
+/** The rows of an invocation: four in each half of the tile. */
 const ROWS = 8;
 
-/** An operand whose rows of a head are loaded. `base` is a variable, `row` and `count` are WGSL. */
+/**
+ * An operand whose rows are loaded. `base` and `first` name the WGSL variables that hold the head's
+ * first element and the first row to load.
+ */
 export interface RowsOf {
   readonly name: 'q' | 'k' | 'v' | 'd_out';
   readonly base: string;
@@ -38,18 +40,21 @@ const STORED: Readonly<Record<RowsOf['name'], { row: string; count: string }>> =
   d_out: { row: '(P.heads * P.dim)', count: 'P.queries' },
 };
 
-/** Makes the unrolled text of a tile. */
+/** Generates the unrolled WGSL text of a tile. */
 export class Slices {
   readonly rows: number;
   readonly columns: number;
   readonly threads: number;
-  /** Vectors of a row of `left` and of `right`: odd, so that turned stores meet each bank once. */
+  /**
+   * The vectors in a row of `left`, and below of `right`. Both are odd, so that the transposing
+   * stores of a warp reach each bank of workgroup memory once.
+   */
   readonly leftStride: number;
   readonly rightStride: number;
   readonly #spec: AttentionSpec;
   readonly #scoreSlices: number;
 
-  /** @param options.scoreSlices slices of scores that `left` takes at once */
+  /** @param options.scoreSlices how many slices of scores `left` holds at once */
   constructor(spec: AttentionSpec, { scoreSlices }: { readonly scoreSlices: 1 | 2 | 4 }) {
     this.#scoreSlices = scoreSlices;
     const { down, across, quads } = spec.tile;
@@ -61,7 +66,10 @@ export class Slices {
     this.rightStride = (across * quads) | 1;
   }
 
-  /** Workgroup memory, and the functions that load and store slices of the operands. */
+  /**
+   * Declares workgroup memory, and functions that load and store slices. `turned` names operands
+   * that are transposed on the way, for scores; `flat` those that are not, for sums.
+   */
   declarations(turned: readonly RowsOf['name'][], flat: readonly RowsOf['name'][]): string {
     const { across, quads, down } = this.#spec.tile;
     return `var<workgroup> left: array<array<array<array<vec4<f32>, ${this.leftStride}>, 4>, ${SLICE_VECTORS}>, ${this.#scoreSlices}>;
@@ -92,9 +100,9 @@ fn is_spoiled(v: vec4<f32>) -> bool {
   }
 
   /**
-   * Rows past the last repeat the last one. Dimensions past the last are 0 where rows are loaded by
-   * elements. Where they are loaded by vectors a head is whole slices, and nothing uses what is
-   * read behind it.
+   * Returns a WGSL function that loads a vector of a slice. For rows past the last it loads the
+   * last one again. Dimensions past the last are 0 where rows are loaded by elements. Where they
+   * are loaded by vectors, a head is whole slices, and what is read past it is never used.
    */
   #fetch(name: RowsOf['name'], order: 'turned' | 'flat'): string {
     const { row, count } = STORED[name];
@@ -111,31 +119,33 @@ fn is_spoiled(v: vec4<f32>) -> bool {
   }
 
   /**
-   * Declares an invocation's rows of `quads` vectors each, all zero. It says so: an array without
-   * an initial value keeps the last turn's values in a loop, on both software drivers under Dawn.
+   * Declares an invocation's rows of `quads` vectors each, all zero. The zeros are written out,
+   * since on both software drivers under Dawn an array without an initial value, declared in a
+   * loop, keeps the values of the turn before.
    */
   zeros(name: string, quads = 1): string {
     return `var ${name} = array<vec4<f32>, ${ROWS * quads}>();`;
   }
 
-  /** Statements for each row of an invocation. */
+  /** Returns statements for each row of an invocation. */
   rowwise(body: (i: string) => string): string {
     return each(ROWS, (i) => body(i));
   }
 
   /**
-   * Statements for each half of an invocation's rows: their vectors lie `down` apart in the tile.
+   * Returns statements for each half of an invocation's rows. In workgroup memory the vectors of
+   * the halves lie `down` apart.
    */
   halves(body: (h: string, at: string) => string): string {
     return each(2, (h) => body(h, `y + ${h} * ${this.#spec.tile.down}u`));
   }
 
-  /** WGSL of the row that is number i of this invocation, from the tile's first. */
+  /** Returns WGSL of the number of the invocation's row i among all queries or keys. */
   rowOf(i: string): string {
     return `row0 + 4u * y + (${i} >> 2u) * ${this.rows / 2}u + (${i} & 3u)`;
   }
 
-  /** `into` = rows times columns, summed over the head's dimensions. */
+  /** Returns WGSL that declares `into`, the rows times the columns over the head's dimensions. */
   scores(into: string, left: RowsOf, right: RowsOf): string {
     const sides = [
       { side: 'left', of: left, count: this.rows * SLICE_VECTORS },
@@ -177,8 +187,9 @@ fn is_spoiled(v: vec4<f32>) -> bool {
   }
 
   /**
-   * `into` += scores `of` times the rows of an operand, summed over the `count` columns of the
-   * block. Needs `hidden`, `is_partial` and `turn`, which counts slices.
+   * Returns WGSL that adds to `into` the scores `of` times the rows of an operand, over the `count`
+   * columns of the block. It needs the variables `hidden`, `is_partial`, and `turn`, which counts
+   * slices.
    */
   sums(into: string, of: string, values: RowsOf): string {
     const { across, quads } = this.#spec.tile;
@@ -242,7 +253,10 @@ fn is_spoiled(v: vec4<f32>) -> bool {
   }`;
   }
 
-  /** Stores sums: `at` is a row's first element, `factor` what row i is multiplied by. */
+  /**
+   * Returns WGSL that stores sums. `at` gives the first element of a row, and `factor` what row i
+   * is multiplied by.
+   */
   store(
     name: string,
     options: {
@@ -279,18 +293,23 @@ fn is_spoiled(v: vec4<f32>) -> bool {
       : each(4, (c) => `if (d + ${c} < P.dim) { store_${to}(at + d + ${c}, value[${c}]); }`);
   }
 
-  /** Both vectors of this invocation's rows, of a column or dimension of the slice. */
+  /**
+   * Declares `a`, the values of the invocation's eight rows in column or dimension k of a slice.
+   */
   #leftOf(k: string, slice = '0'): string {
     const at = `left[${slice}][${k} >> 2u][${k} & 3u]`;
     return `let a = array<vec4<f32>, 2>(${at}[y], ${at}[y + ${this.#spec.tile.down}u]);`;
   }
 
-  /** Vectors that an invocation loads of a slice of `count`. */
+  /** The vectors that an invocation loads of a slice of `count` vectors. */
   #numUnits(count: number): number {
     return Math.ceil(count / this.threads);
   }
 
-  /** Statements for each of them: `guard` is there where the last may be none. */
+  /**
+   * Returns statements for each of these vectors. `guard` is an `if` where the last vector may lie
+   * past the slice.
+   */
   #units(
     count: number,
     body: (unit: { readonly i: string; readonly u: string; readonly guard: string }) => string,
@@ -303,7 +322,7 @@ fn is_spoiled(v: vec4<f32>) -> bool {
   }
 }
 
-/** WGSL of row i's value in the vectors of #leftOf. */
+/** Returns WGSL of row i's value in the vectors that #leftOf declares. */
 function rowValue(i: string): string {
   return `a[${i} >> 2u][${i} & 3u]`;
 }

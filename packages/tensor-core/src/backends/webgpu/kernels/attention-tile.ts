@@ -1,37 +1,41 @@
-// The tile of attention's kernels: a workgroup has some rows of one side (queries, or keys for
-// their gradients) and walks blocks of the other side, its columns. Both products are those of a
-// matrix tile: an invocation has eight rows by four columns of scores, then eight rows by a few
-// quads of the head's dimensions of the sums. See attention-slices.ts.
+// The tiles of attention's kernels. A workgroup has some rows of one side (queries, or keys in the
+// kernel of their gradients) and walks blocks of the other side, its columns. An invocation
+// computes eight rows by four columns of scores, then eight rows by four or eight dimensions of the
+// sums; attention-slices.ts has both products.
 
 import type { DType } from '@shardweave/dtypes';
 import type { Binding } from '../kernel.js';
 import { ATTENTION_PARAMS, type PairSpec, STRIDE_PARAMS } from './attention-pairs.js';
 
-/** What the text of the kernels depends on. */
+/** What the text of attention's kernels depends on. */
 export interface AttentionSpec extends PairSpec {
   readonly dtype: DType;
   /**
-   * Every row of every operand starts at a multiple of four elements, and a head is whole slices.
+   * Whether every row of every operand starts at a multiple of four elements, and a head is whole
+   * slices of eight.
    */
   readonly isWide: boolean;
-  /** dk and dv lie in one buffer, which can be bound for writing only once. */
+  /** Whether dk and dv lie in one buffer, which can be bound for writing only once. */
   readonly isShared: boolean;
   readonly tile: AttentionTile;
 }
 
 export interface AttentionTile {
-  /** Invocations along rows, each of which has eight. */
+  /** The invocations along rows, each of which has eight. */
   readonly down: number;
-  /** Invocations along columns, each of which has four, and along the head's dimensions. */
+  /** The invocations along columns, each of which has four; the same share out the dimensions. */
   readonly across: number;
-  /** Four dimensions each, of an invocation; `across` quads lie between them. */
+  /** The groups of four dimensions that an invocation has, `across` such groups apart. */
   readonly quads: number;
 }
 
-/** Invocations along the head's dimensions, least first. */
+/** The values that `across` may have, in ascending order. */
 const ACROSS = [8, 12, 16, 24, 32, 48, 64];
 const WARP = 32;
-/** With one quad an invocation loads more for what it multiplies: more of them share the loads. */
+/**
+ * The most invocations of a tile, by its most quads. With one quad an invocation loads more for
+ * each product, so more invocations share the loads.
+ */
 const MOST_INVOCATIONS = { 1: 256, 2: 128 };
 /** No tile has more rows than 64, so that all larger numbers of rows get the same one. */
 const MANY_ROWS = 65;
@@ -39,9 +43,10 @@ const MANY_ROWS = 65;
 const CHOSEN = new Map<number, AttentionTile>();
 
 /**
- * The tile for heads of `dim` dimensions. Forward and the queries' gradients have one sum for each
- * row and may keep two quads of it in an invocation; keys and values have two sums, and keep one
- * quad of each. Few rows, such as the one of a token that is generated, get more columns at once.
+ * Returns the tile for heads of `dim` dimensions. The forward pass and the queries' gradients have
+ * one sum for each row, of which an invocation may keep two quads; keys and values have two sums,
+ * of which it keeps one quad each. Few rows, such as the single one of a generated token, get a
+ * tile with more columns.
  */
 export function attentionTile(
   dim: number,
@@ -122,8 +127,8 @@ export function keyOf(kind: string, spec: AttentionSpec): string {
 }
 
 /**
- * Statements for each of `count` numbers, written out: a GPU keeps an array in registers where
- * nothing but constants index it.
+ * Returns statements for each of `count` numbers, written out, since a GPU keeps an array in
+ * registers only where all of its indices are constants.
  */
 export function each(count: number, body: (i: string, isLast: boolean) => string): string {
   return Array.from({ length: count }, (_, i) => `{ ${body(`${i}u`, i === count - 1)} }`).join(

@@ -1,6 +1,6 @@
-// What a dispatch of attention computes and moves, for its cut into shorter ones and for whoever
-// counts. Tiles pass over the blocks in which positions hide every pair: a causal head of 1,024
-// tokens takes little more than half of the pairs.
+// What a dispatch of attention computes and moves. The operations decide whether it is cut into
+// shorter dispatches, and benches count both. Tiles skip blocks in which positions hide every pair,
+// so a causal head of 1,024 tokens computes little more than half of its pairs.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -32,12 +32,12 @@ export function computedPairs(
   return blocks * rows * columns;
 }
 
-/** The pairs where every tile walks all blocks, which none takes more of. */
+/** The pairs of one head if every tile walked all blocks, which bounds computedPairs. */
 export function allPairs(call: AttentionOperands, side: RowSide, tile: TileSize): number {
   return computedPairs({ ...call, isCausal: false, window: 0 }, side, tile);
 }
 
-/** The first column that positions let a row see, which may be none of them; see pairHelpers. */
+/** The first column that positions let a row see, which may lie outside of them all. */
 function firstSeen(
   { isCausal, window, queryOffset }: AttentionOperands,
   side: RowSide,
@@ -50,7 +50,7 @@ function firstSeen(
   return window === 0 ? 0 : at - window + 1;
 }
 
-/** One more than the last column that positions let a row see. */
+/** One more than the last column that positions let a row see, which may lie outside as well. */
 function behindSeen(
   { isCausal, window, queryOffset }: AttentionOperands,
   side: RowSide,
@@ -66,8 +66,8 @@ function behindSeen(
 type Operand = 'q' | 'k' | 'v' | 'out' | 'dOut' | 'dq' | 'dk' | 'dv';
 
 /**
- * The bytes of operands, each element once. A view may span more than that, as those of queries,
- * keys and values do that lie side by side in the rows of one product.
+ * The bytes of operands, with each element counted once. A view may span more: queries, keys and
+ * values that lie side by side in the rows of one product span each other.
  */
 export function operandBytes(
   call: AttentionOperands,

@@ -1,7 +1,7 @@
-// Attention forward and backward: which tile, and which batches where operands exceed a binding.
-// Backward is two kernels: the queries' gradients, with the sums of dOut * out, and then those of
-// keys and values. Beside documents the sums have a kernel of their own, for the queries' would
-// bind more buffers than every device allows. CPU drivers have ways of their own; see
+// Attention forward and backward: this file chooses the tile, and how many batches run at once
+// where operands exceed a binding. Backward runs two kernels: the queries' gradients with the sums
+// of dOut * out, then the gradients of keys and values. With segments the sums have a kernel of
+// their own, as sumsDelta explains. Drivers on the CPU take chunks instead; see
 // attention-chunks.ts.
 
 import { byteSize } from '@shardweave/dtypes';
@@ -64,7 +64,7 @@ export function attentionMaskGradient(
   });
 }
 
-/** Sums of dOut * out by row, into the second half of stats. */
+/** Stores the sums of dOut * out by row in the second half of stats. */
 function deltas(ctx: KernelContext, { call, first, count, numRows }: AttentionPart): void {
   const { out, dOut, stats, numHeads: heads, numQueries: queries, dim } = call;
   const { isSoftware } = ctx.profile;
@@ -142,7 +142,8 @@ function specOf(call: AttentionOperands, tile: AttentionSpec['tile']): Attention
 }
 
 /**
- * Whether a head is whole slices, and all operands of the pass can be loaded and stored as vectors.
+ * Whether a head is whole slices of eight, and all operands of the pass can be loaded and stored as
+ * vectors of four.
  */
 function isWide(call: AttentionOperands): boolean {
   const { q, k, v, out, dim, qStrides, kStrides, vStrides } = call;
@@ -229,7 +230,7 @@ function run(
     readonly views: readonly View[];
     readonly side: RowSide;
     readonly spec: AttentionSpec;
-    /** Products of all pairs and dimensions that the kernel makes. */
+    /** How many products of all pairs with all dimensions the kernel computes. */
     readonly products: number;
     readonly read: Parameters<typeof operandBytes>[2];
     readonly written: Parameters<typeof operandBytes>[2];
@@ -244,7 +245,8 @@ function run(
   const grid: Grid = [Math.ceil(length / tile.rows), heads, count];
   const flopsOf = (pairs: number) => 2 * options.products * count * numHeads * pairs * dim;
   const flops = flopsOf(computedPairs(call, side, tile));
-  // A cut within a head takes its tiles for alike, and causal ones are not.
+  // A cut within a head assumes that all of its tiles take equally long. Causal ones do not, so
+  // each tile counts there as one that walks all blocks.
   const isHeadCut = flops / (count * heads) > ctx.profile.maxFlops;
   ctx.dispatch(ctx.kernel(kernel.key, kernel.build), {
     params: Object.assign(pairParams(call, { first, numRows }), {
