@@ -102,8 +102,8 @@ export function dropped({ hasDropout }: AttentionSpec, value: string, i: string)
 
 /**
  * WGSL that compares the segment ids of a pair, and that returns the lowest and the highest id of
- * a run of queries or keys. The length of a run is passed as a value that is no constant, because
- * compilers then load 64 ids at once into scalar registers that other values need.
+ * a run of queries or keys. The length of a run is not a constant: given one, compilers load 64 ids
+ * at once into scalar registers that other values need.
  */
 const SEGMENTS = `
 fn same_segment(batch: u32, query: u32, key: u32) -> bool {

@@ -45,7 +45,7 @@ const CHOSEN = new Map<number, AttentionTile>();
 /**
  * Returns the tile for heads of `dim` dimensions. The forward pass and the queries' gradients have
  * one sum for each row, of which an invocation may keep two quads; keys and values have two sums,
- * of which it keeps one quad each. Few rows, such as the single one of a generated token, get a
+ * of which it keeps one quad each. Few queries, such as the single one of a generated token, get a
  * tile with more columns.
  */
 export function attentionTile(
