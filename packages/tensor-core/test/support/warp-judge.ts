@@ -151,7 +151,7 @@ function scopeOf(wgsl: string, name: string, lane: number, row: number): Scope {
   return scope;
 }
 
-function sectors(starts: readonly number[], width: number): number {
+export function sectors(starts: readonly number[], width: number): number {
   const touched = new Set<number>();
   for (const start of starts) {
     for (let byte = start; byte < start + width; byte += 2) {
@@ -165,7 +165,7 @@ function sectors(starts: readonly number[], width: number): number {
  * Counts the turns of an access. Lanes are served 128 bytes at a time. Two different words of one
  * bank take two turns, equal words one.
  */
-function turns(words: readonly number[], width: 1 | 4): number {
+export function turns(words: readonly number[], width: 1 | 4): number {
   const atOnce = WARP / width;
   let total = 0;
   for (let first = 0; first < WARP; first += atOnce) {
