@@ -2,7 +2,14 @@
 // their operations. Results stay those of the whole work, up to rounding where a sum over k is cut.
 // A further test checks how the device is waited for.
 
-import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
+import {
+  type Backend,
+  type BackendBuffer,
+  Device,
+  type KernelCalls,
+  scaledDotProductAttention,
+  type View,
+} from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -183,6 +190,34 @@ describe.skipIf(reason !== undefined)(title('webgpu device, long work'), () => {
       expect(Buffer.compare(cut.bytes, whole.bytes)).toBe(0);
     },
   );
+
+  test("a mask's gradient that is cut gives equal bits", async () => {
+    const [heads, queries, keys, dim] = [3, 21, 18, 8];
+    const results = async (maxFlops: number, requiresGrad = true) => {
+      const backend = await open({ maxFlops });
+      const device = new Device(backend);
+      const draw = (shape: number[], from: number) => {
+        const length = shape.reduce((product, extent) => product * extent);
+        const values = Float32Array.from({ length }, (_, i) => Math.sin(from + i));
+        return device.tensor(values, shape);
+      };
+      const [q, k, v] = [queries, keys, keys].map((rows, i) => draw([2, rows, heads, dim], i));
+      const mask = draw([heads, queries, keys], 3);
+      q!.requiresGrad = true;
+      mask.requiresGrad = requiresGrad;
+      const out = scaledDotProductAttention(q!, k!, v!, { mask });
+      await out.backward({ gradient: draw([2, queries, heads, dim], 4) });
+      const gradient = await mask.grad?.toArray();
+      const { submits } = backend.statistics();
+      await backend.dispose();
+      return { gradient, submits };
+    };
+    const whole = await results(MAX_FLOPS);
+    const [cut, without] = [await results(5000), await results(5000, false)];
+    // The gradient's 72,576 operations take 15 dispatches.
+    expect(cut.submits).toBeGreaterThanOrEqual(without.submits + 15);
+    expect(cut.gradient).toEqual(whole.gradient);
+  });
 
   test('a sum over k that is cut into parts equals the whole sum', async () => {
     const [m, n, k] = [40, 36, 84];

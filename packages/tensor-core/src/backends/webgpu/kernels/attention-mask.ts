@@ -26,6 +26,7 @@ const PARAMS = {
   own_queries: 'u32',
   own_keys: 'u32',
   goes_on: 'u32',
+  first_word: 'u32',
   words: 'u32',
   per_lane: 'u32',
 } as const;
@@ -45,7 +46,6 @@ export function maskGradient(
     maskStrides[axis] === 0 ? 1 : extent,
   );
   const words = own.reduce((product, extent) => product * extent, 1);
-  const { grid, perLane } = elementwiseGrid(ctx, words);
   const key = `attention mask ${spec.dtype} ${spec.mask}${spec.hasSegments ? ' segments' : ''}${spec.hasDropout ? ' dropout' : ''}`;
   const compiled = ctx.kernel(key, () =>
     defineKernel({
@@ -93,22 +93,31 @@ fn add_pairs(u: u32) {
   }
   store_d_mask(u, sum);
 }
-${elementwiseMain('add_pairs(u);')}`,
+${elementwiseMain('add_pairs(P.first_word + u);')}`,
     }),
   );
-  ctx.dispatch(compiled, {
-    params: {
-      ...pairParams(call, part),
-      batches: count,
-      own_batches: own[0]!,
-      own_heads: own[1]!,
-      own_queries: own[2]!,
-      own_keys: own[3]!,
-      goes_on: first > 0 && maskStrides[0] === 0 ? 1 : 0,
-      words,
-      per_lane: perLane,
-    },
-    views: [...views, call.dMask],
-    grid,
-  });
+  // Each element of the mask sums all pairs that it was added to, by two products of a head's row.
+  const flopsOfWord = (4 * count * numHeads * numQueries * numKeys * call.dim) / words;
+  const most = Math.max(1, Math.floor(ctx.profile.maxFlops / flopsOfWord));
+  for (let firstWord = 0; firstWord < words; firstWord += most) {
+    const numWords = Math.min(most, words - firstWord);
+    const { grid, perLane } = elementwiseGrid(ctx, numWords);
+    ctx.dispatch(compiled, {
+      params: {
+        ...pairParams(call, part),
+        batches: count,
+        own_batches: own[0]!,
+        own_heads: own[1]!,
+        own_queries: own[2]!,
+        own_keys: own[3]!,
+        goes_on: first > 0 && maskStrides[0] === 0 ? 1 : 0,
+        first_word: firstWord,
+        words: numWords,
+        per_lane: perLane,
+      },
+      views: [...views, call.dMask],
+      grid,
+      flops: flopsOfWord * numWords,
+    });
+  }
 }
