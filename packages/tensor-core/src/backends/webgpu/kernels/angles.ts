@@ -1,8 +1,8 @@
-// Sines and cosines. WGSL promises an absolute error of 2^-11 between -pi and pi and nothing
-// beyond, so angles are brought into [-pi/4, pi/4] by integers, alike on every driver, and
-// polynomials do the rest.
+// Sines and cosines in WGSL. The language promises an absolute error of 2^-11 between -pi and pi
+// and nothing beyond. Here integer arithmetic, which is equal on every driver, brings angles into
+// [-pi/4, pi/4], and polynomials do the rest.
 
-/** The high word of a product of two words. */
+/** WGSL `multiply_high(a, b)`: the high 32 bits of the product of two u32. */
 export const MULTIPLY_HIGH = `
 fn multiply_high(a: u32, b: u32) -> u32 {
   let low = (a & 0xffffu) * (b & 0xffffu);
@@ -13,8 +13,9 @@ fn multiply_high(a: u32, b: u32) -> u32 {
 `;
 
 /**
- * `turn_sine(phase)` and `turn_cosine(phase)` of an angle in units of 2^-32 turns. Fits of our own,
- * within 1e-7.
+ * WGSL `turn_sine(phase)` and `turn_cosine(phase)` of an angle in units of 2^-32 turns, so that
+ * 0x40000000 is a quarter turn. The polynomials were fitted for this project and err by less than
+ * 1e-7.
  */
 export const TURNS = `
 fn sine_near_zero(r: f32) -> f32 {
@@ -37,7 +38,10 @@ fn turn_sine(phase: u32) -> f32 {
 fn turn_cosine(phase: u32) -> f32 { return turn_sine(phase + 0x40000000u); }
 `;
 
-/** `sin_of(x)` and `cos_of(x)` for any f32; NaN for NaN and infinities. Needs SPECIAL_VALUES. */
+/**
+ * WGSL `sin_of(x)` and `cos_of(x)` for any f32, which return NaN for NaN and infinities. The kernel
+ * must declare SPECIAL_VALUES.
+ */
 export const SIN_COS = `${MULTIPLY_HIGH}${TURNS}
 // 1 / (2 pi) behind 32 zero bits, most significant word first.
 var<private> turns_per_radian: array<u32, 8> = array<u32, 8>(

@@ -1,5 +1,5 @@
-// Values into a dtype: fill with one, or convert a view of another. Works on bits, so that NaN,
-// infinities and subnormals survive drivers that flush or assume there are none.
+// Filling a view with a value, and converting a view to another dtype. Both work on bits, because
+// drivers may flush subnormals and may assume that there are no NaNs or infinities.
 
 import { byteSize, type DType, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -23,7 +23,7 @@ export function fill(ctx: KernelContext, { out, value }: KernelCalls['fill']): v
   );
   const word = wordOf(value, out.dtype);
   const asWords: View = { ...out, dtype: 'u32', size: wordsOf(out) };
-  // A neighbor's element in the last word's other half stays.
+  // The other half of the last word may belong to a neighboring tensor, and keeps its element.
   const isOdd = elementsPerWord(out.dtype) === 2 && out.size % 2 === 1;
   ctx.eachWindow([asWords], asWords.size, (start, length) => {
     const { grid, perLane } = elementwiseGrid(ctx, length);
@@ -88,7 +88,9 @@ ${elementwiseMain(store)}`,
   });
 }
 
-/** 16-bit floats as f32 bits, others as they are. */
+/**
+ * Returns WGSL that reads element e: the f32 bits of a 16-bit float, or another dtype's own bits.
+ */
 function readBits(from: DType): string {
   switch (from) {
     case 'f16':
@@ -113,8 +115,9 @@ function convertBits(from: DType, to: DType): string {
 }
 
 /**
- * Conversions to integers saturate, which WGSL left open for long. Integers beyond 2^24 round to
- * f32 first, in the driver's way.
+ * WGSL functions that convert between the bits of dtypes. Conversions to integers saturate here,
+ * since WGSL did not define the result for a long time. Integers beyond 2^24 are rounded to f32 by
+ * the driver.
  */
 const CONVERSIONS = `
 fn bf16_of_bits(u: u32) -> u32 {
@@ -138,7 +141,7 @@ fn to_u32(u: u32) -> u32 {
 }
 `;
 
-/** One 32-bit word of `value` in `dtype`, two elements of 16 bits. */
+/** Returns a 32-bit word filled with `value` in `dtype`: one element, or two of 16 bits. */
 function wordOf(value: number, dtype: DType): number {
   switch (dtype) {
     case 'f32':

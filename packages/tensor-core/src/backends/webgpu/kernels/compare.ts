@@ -1,5 +1,5 @@
-// Comparisons, and choosing between two operands by a mask. NaN is tested by bits, since drivers
-// may assume that there is none.
+// Comparisons, and the choice between two operands by a condition. NaN is tested by its bits, since
+// drivers may assume that there is none.
 
 import type { CompareKind } from '../../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -46,7 +46,10 @@ export function where(ctx: KernelContext, call: KernelCalls['where']): void {
   });
 }
 
-/** out[i] by WGSL `value` of one element of each input, which has the input's name. */
+/**
+ * Computes out[i] by the WGSL statements `value`, in which each input's name stands for its
+ * element: `return a + b;`.
+ */
 function pairwise(
   ctx: KernelContext,
   call: {

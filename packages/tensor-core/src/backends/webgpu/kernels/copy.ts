@@ -1,5 +1,5 @@
-// Strided copies of bits: transposes, slices, concatenation, expansion. 8 bytes moved per 32-bit
-// element, 4 per 16-bit one.
+// Strided copies, which make transposes, slices, concatenations and expansions. They copy bits, and
+// move 8 bytes for a 32-bit element and 4 for a 16-bit one.
 
 import { LimitError } from '../../../errors.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -33,8 +33,9 @@ interface CopyBlock {
 }
 
 /**
- * Halves what doesn't bind, along the axis that spans most of it: for a transpose one axis shortens
- * what is read, and the other what is written.
+ * Copies a block, or halves it until both sides bind, each time along the axis that spans most of
+ * the side that does not. In a transpose halving one axis shortens what is read, and halving the
+ * other what is written.
  */
 function copyBlocks(ctx: KernelContext, block: CopyBlock): void {
   const { shape, x, out } = block;
@@ -70,9 +71,9 @@ function copyBlocks(ctx: KernelContext, block: CopyBlock): void {
 }
 
 /**
- * About half of an axis. 16-bit outputs are stored by pairs of neighbors: where rows have odd
- * lengths, pairs reach over their ends, so that only the first axis may be cut, before a whole
- * word.
+ * Returns about half of an axis. 16-bit outputs are stored as pairs of neighbors. Where rows have
+ * odd lengths, pairs reach over the ends of rows, so only the first axis may be cut, and only at a
+ * whole word.
  */
 function halfOf({ shape, out }: CopyBlock, axis: number): number {
   const half = Math.ceil(shape[axis]! / 2);

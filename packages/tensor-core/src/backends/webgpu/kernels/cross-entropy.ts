@@ -1,5 +1,5 @@
-// Cross-entropy fused with log-softmax over rows, and its gradient to the logits. Logits larger
-// than a binding go in blocks of rows.
+// Cross-entropy fused with log-softmax over rows, and its gradient with respect to the logits.
+// Logits that are larger than a binding are taken in blocks of rows.
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -52,7 +52,8 @@ export function crossEntropyBackward(
   call: KernelCalls['crossEntropyBackward'],
 ): void {
   const { logits, targets, lse, dLoss, out, rows, cols, first: firstClass, classes } = call;
-  // Odd 16-bit rows go through f32, two at least so that blocks start at whole words.
+  // 16-bit rows of odd length are computed in f32 and cast. Blocks then have an even number of
+  // rows, so that each starts at a whole word.
   const isWhole = hasWholeRows(out, cols);
   const dtypes = [logits.dtype, isWhole ? out.dtype : 'f32'] as const;
   const rowsAt = { rows, cols, multiple: isWhole ? 1 : 2 };
@@ -107,7 +108,10 @@ function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackwar
   });
 }
 
-/** Blocks of rows that bind at once; all but the last have a multiple of `multiple` rows. */
+/**
+ * Calls `body` for blocks of rows that bind at once. All blocks but the last have a multiple of
+ * `multiple` rows.
+ */
 function eachRows(
   ctx: KernelContext,
   op: string,

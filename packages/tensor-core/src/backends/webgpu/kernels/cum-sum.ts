@@ -1,5 +1,5 @@
-// Running sums along an axis of [outer, dim, inner]. Lines that don't bind go by parts, each from
-// the last sums of the part before.
+// Running sums along the middle axis of [outer, dim, inner]. Lines that do not bind are summed in
+// parts, each of which starts from the last sums of the part before.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -8,19 +8,19 @@ import { INTEGER_DIVIDE } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { eachRowBlock, runRows } from './rows.js';
 
-/** Lines of running sums, or parts of lines. */
+/** The lines of one dispatch, or the parts of lines. */
 interface SummedLines {
   /** [outer, dim, inner] */
   readonly x: View;
-  /** As x, with one element of the line more where a part has one before it: see cumSumByParts. */
+  /** As x, but with one more element per line where `goesOn`: the last sum of the part before. */
   readonly out: View;
   readonly outer: number;
   readonly dim: number;
   readonly inner: number;
   readonly isReverse: boolean;
-  /** The lines of the whole call. */
+  /** The number of lines of the whole call, which decides how many lanes share a line. */
   readonly allLines: number;
-  /** Whether sums go on from what out has of the part before. */
+  /** Whether sums continue from those of the part before, which `out` holds. */
   readonly goesOn: boolean;
 }
 
@@ -45,11 +45,11 @@ export function cumSum(ctx: KernelContext, call: KernelCalls['cumSum']): void {
   });
 }
 
-/** Parts of lines in the order of the sums, each bound with the last sums of the part before it. */
+/** Sums parts of lines in order. Each part is bound together with the last sums before it. */
 function cumSumByParts(ctx: KernelContext, call: SummedLines): void {
   const { x, out, dim, inner, isReverse } = call;
   const units = ctx.windowUnits([x.dtype, out.dtype], inner, { multiple: 2, op: 'cumSum' });
-  const step = units - 1; // beside the sums before them
+  const step = units - 1; // one unit is left for the sums of the part before
   for (let done = 0; done < dim; done += step) {
     const count = Math.min(step, dim - done);
     const first = isReverse ? dim - done - count : done;
@@ -66,7 +66,8 @@ function cumSumByParts(ctx: KernelContext, call: SummedLines): void {
 }
 
 /**
- * Lanes sum runs of neighbors, then each goes through its own again, from the sum of those before.
+ * Sums lines. Each lane first sums a run of neighboring elements; then it goes through its run
+ * again and stores running sums, starting from the sum of the runs before it.
  */
 function sumLines(ctx: KernelContext, call: SummedLines): void {
   const { x, out, outer, dim, inner, isReverse, allLines, goesOn } = call;

@@ -1,5 +1,5 @@
-// A user's kernel: its WGSL between the accessors and the stores that elementwise kernels have.
-// Inputs are bound whole, for it may read any of their elements.
+// The kernel of a custom op puts the user's WGSL between the accessors and the stores of
+// elementwise kernels. Its inputs are bound whole, because it may read any of their elements.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
@@ -17,7 +17,7 @@ export function custom(ctx: KernelContext, call: KernelCalls['custom']): void {
   }
   map(ctx, {
     name: `custom ${kernel.name}`,
-    // Two ops may have one name.
+    // The text is part of the key, because two ops may have the same name.
     keyText: kernel.wgsl,
     inputs,
     out,

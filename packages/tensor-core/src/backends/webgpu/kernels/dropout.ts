@@ -1,5 +1,6 @@
-// Dropout from the counter-based generator Philox4x32-10 (Salmon et al., 2011, "Parallel random
-// numbers: as easy as 1, 2, 3"). WGSL has no 64-bit product: high words come from 16-bit halves.
+// Dropout by the counter-based generator Philox4x32-10 (Salmon et al., 2011, "Parallel random
+// numbers: as easy as 1, 2, 3"). WGSL has no 64-bit product, so high words are computed from 16-bit
+// halves.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -7,10 +8,10 @@ import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 
-/** Words that one evaluation of the generator makes. */
+/** The words that one evaluation of the generator makes. */
 const BLOCK = 4;
 
-/** `philox(low, high)`: the four words of one counter, of P.key0 and P.key1. */
+/** WGSL `philox(low, high)`: the four words of a counter under the key P.key0 and P.key1. */
 export const PHILOX_WORDS = `
 fn high_product(a: u32, b: u32) -> u32 {
   let al = a & 0xffffu; let ah = a >> 16u;
@@ -33,7 +34,7 @@ fn philox(low: u32, high: u32) -> vec4<u32> {
 }
 `;
 
-/** The generator, of PHILOX_PARAMS. */
+/** WGSL `random_block(n)`, which takes key and counter from PHILOX_PARAMS. */
 export const PHILOX = `${PHILOX_WORDS}
 // The generator's block n after the call's first.
 fn random_block(n: u32) -> vec4<u32> {
@@ -51,8 +52,8 @@ export const PHILOX_PARAMS = {
 } as const;
 
 /**
- * Values of PHILOX_PARAMS for a call whose first element is `first`; `shift` is its place in a
- * block.
+ * Returns the values of PHILOX_PARAMS for a call whose first element has the number `first`.
+ * `shift` is that element's place in its block of four: `first` 6 gives block 1 and shift 2.
  */
 export function philoxParams(
   first: number,

@@ -1,5 +1,5 @@
-// Functions of single elements: unary, their gradients, affine and broadcast binary. One invocation
-// handles runs of words; 4 to 12 bytes moved per element.
+// Functions of single elements: unary ones and their gradients, affine ones, and binary ones with
+// broadcasting. An invocation handles several words, and a call moves 4 to 12 bytes per element.
 
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../../../kernel-calls/elementwise.js';
@@ -14,15 +14,15 @@ import { collapse, eachWalkBlock, stridedIndex, strideParams } from './strided.j
 export const ELEMENTWISE_SIZE = [64, 1, 1] as const;
 
 /**
- * Words that each invocation handles. A CPU driver spends 0.2 us on every workgroup, so it gets
- * fewer of them, each with more work.
+ * The words that each invocation handles. A CPU driver spends 0.2 us on every workgroup, so it gets
+ * fewer workgroups with more work each.
  */
 const WORDS_SOFTWARE = 32;
 const WORDS_HARDWARE = 4;
-/** Workgroups below which hardware is better served by shorter invocations. */
+/** The workgroups that hardware should get at least; below that, invocations handle fewer words. */
 const MANY_GROUPS = 1024;
 
-/** By bits: drivers may assume that there are no infinities. */
+/** WGSL that tests for infinity by bits, since drivers may assume that there are none. */
 const IS_INFINITE = `
 fn is_infinite(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) == 0x7f800000u; }
 `;
@@ -52,7 +52,8 @@ fn gelu_inner(x: f32) -> f32 { return SQRT_2_OVER_PI * (x + 0.044715 * x * x * x
 `;
 
 /**
- * Drivers overflow in tanh and exp for large arguments, and lose small ones to cancellation.
+ * WGSL of tanh and the logistic function. Those of drivers overflow for large arguments and lose
+ * small ones to cancellation.
  */
 const TANH_AND_SIGMOID = `
 fn safe_tanh(x: f32) -> f32 {
@@ -71,8 +72,8 @@ fn sigmoid(x: f32) -> f32 {
 `;
 
 /**
- * WGSL of each kind at `x`. ACTIVATIONS, LOG and SIN_COS define what it calls; every kernel has
- * is_nan and exp_of (wgsl.ts).
+ * The WGSL expression of each kind at `x`. ACTIVATIONS, LOG and SIN_COS define the functions that
+ * it calls; is_nan and exp_of, from wgsl.ts, are in every kernel.
  */
 export const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
   neg: '-x',
@@ -93,7 +94,10 @@ export const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
   geluTanh: '0.5 * x * (1.0 + safe_tanh(gelu_inner(x)))',
 };
 
-/** WGSL of each kind's derivative at `x`. ACTIVATIONS, SLOPES and SIN_COS define what it calls. */
+/**
+ * The WGSL expression of each kind's derivative at `x`. ACTIVATIONS, SLOPES and SIN_COS define the
+ * functions that it calls.
+ */
 export const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   neg: '-1.0',
   abs: 'select(sign(x), x, is_nan(x))',
@@ -113,7 +117,7 @@ export const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   geluTanh: 'gelu_tanh_slope(x)',
 };
 
-/** What DERIVATIVES call beyond ACTIVATIONS, which stand in front of it. */
+/** Further functions that DERIVATIVES call. A kernel puts ACTIVATIONS in front of them. */
 export const SLOPES = `fn tanh_slope(x: f32) -> f32 {
   let e = exp(-2.0 * min(abs(x), 40.0));
   let d = 1.0 + e;
@@ -137,12 +141,12 @@ fn gelu_tanh_slope(x: f32) -> f32 {
 }
 `;
 
-/** What the activations among FUNCTIONS call, and what SLOPES needs in front of it. */
+/** Functions that the activations among FUNCTIONS call, and that SLOPES calls. */
 export const ACTIVATIONS = `${SPECIAL_VALUES}${IS_INFINITE}${TANH_AND_SIGMOID}${GELU}
 fn silu(x: f32) -> f32 { return select(x * sigmoid(x), nan(), is_infinite(x) && x < 0.0); }
 `;
 
-/** Drivers disagree about a log outside the positive numbers. */
+/** WGSL of a log with NaN, 0 and infinity spelled out, because drivers disagree about them. */
 const LOG = `fn full_log(x: f32) -> f32 {
   if (is_nan(x) || x < 0.0) { return nan(); }
   if (x == 0.0) { return -inf(); }
@@ -250,25 +254,28 @@ function combine(kind: BinaryKind, dtype: DType): string {
   }
 }
 
-/** A function of element i: WGSL `value` returns out[i] from `load_<input>(i)` and parameters. */
+/**
+ * A kernel that computes each element by itself. The WGSL statements `value` return out[i] from
+ * `load_<input>(i)` and from parameters: `return fma(load_x(i), P.scale, P.shift);`.
+ */
 export interface Mapping {
-  /** Names the function completely, but for dtypes and aliasing. */
+  /** The function's name, unique up to dtypes and aliasing; see keyText. */
   readonly name: string;
-  /** Names it together with `name`, and is no part of its label. */
+  /** A text that makes the kernel's key unique where `name` alone does not. */
   readonly keyText?: string;
   readonly inputs: Readonly<Record<string, View>>;
   readonly out: View;
-  /** f32 parameters. */
+  /** The values of f32 parameters. */
   readonly params?: Readonly<Record<string, number>>;
-  /** u32 parameters. */
+  /** The values of u32 parameters. */
   readonly integers?: Readonly<Record<string, number>>;
-  /** Inputs aren't dense in i, so that the call can't be cut into ranges. */
+  /** Whether element i needs more of an input than its element i, so that no range can be cut. */
   readonly isWhole?: boolean;
   readonly helpers?: string;
   readonly value: string;
 }
 
-/** out[i] = value(i) over all elements, in ranges that bind at once. */
+/** Computes out[i] = value(i) for all elements, in ranges that bind at once. */
 export function map(ctx: KernelContext, mapping: Mapping): void {
   const { inputs, out, params = {}, integers = {} } = mapping;
   const inPlace = Object.keys(inputs).filter((name) => isSameView(inputs[name]!, out));
@@ -329,7 +336,7 @@ ${elementwiseMain(storeWord(out.dtype))}`,
   });
 }
 
-/** WGSL that stores word `u` of `out` from `value(i)`; `P.size` counts elements. */
+/** Returns WGSL that stores word `u` of `out`, which holds one or two elements of `value(i)`. */
 export function storeWord(dtype: DType): string {
   return elementsPerWord(dtype) === 2
     ? `let i = 2u * u;
@@ -337,7 +344,7 @@ export function storeWord(dtype: DType): string {
     : 'store_out(u, value(u));';
 }
 
-/** `main` that runs `word` for each u < P.words; a workgroup takes a contiguous block. */
+/** Returns a `main` that runs `word` for each u < P.words. A workgroup takes a contiguous run. */
 export function elementwiseMain(word: string): string {
   return `${mainHead(ELEMENTWISE_SIZE)}
   let first = group * 64u * P.per_lane + lane;
@@ -348,7 +355,7 @@ export function elementwiseMain(word: string): string {
 }`;
 }
 
-/** Workgroups for a number of words, and words for each invocation. */
+/** Returns the workgroups for a number of words, and how many words each invocation handles. */
 export function elementwiseGrid(
   ctx: KernelContext,
   words: number,

@@ -1,6 +1,7 @@
-// Rows of a table by id, and the sum of gradients by id. The gradient has no atomics: places are
-// sorted by their ids, equal ones in order, and each element of the table's gradient adds up its
-// id's run.
+// Embedding looks up rows of a table by id; its gradient sums rows by id. Atomic additions would
+// sum in any order, so the gradient sorts the places of ids by id instead, equal ones in order, and
+// each element of the table's gradient adds up the run of its id. The ids [7, 2, 7] have the order
+// [1, 0, 2].
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -12,8 +13,9 @@ import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './eleme
 import { eachRowBlock } from './rows.js';
 
 /**
- * Ids that are ordered by counting, each among those of its run; longer runs, by powers of two, are
- * merged. On lavapipe 32 to 256 cost the same within a third.
+ * The length of the first sorted runs, a power of two, in which each id counts the ids that come
+ * before it. Longer runs are merged from these. On lavapipe, lengths from 32 to 256 cost the same
+ * within a third.
  */
 const RUN = 128;
 
@@ -49,7 +51,7 @@ export function embeddingBackward(
       findStarts(ctx, { ids, order, starts });
       eachBlock(ctx, 'embeddingBackward', dTable, { rows, cols }, (block, firstRow) => {
         const isOneBlock = ctx.fits([dy]);
-        // Sums that go on in the next block of tokens do so in f32.
+        // Sums that continue in the next block of tokens are kept in f32.
         const run = isOneBlock ? withView : through32;
         run(ctx, block, (out) => {
           const tokens = { strides: [cols], rows: count, op: 'embeddingBackward' };
@@ -90,8 +92,8 @@ function withView(_ctx: KernelContext, view: View, body: (view: View) => void): 
 }
 
 /**
- * Runs `body` with the places of ids in the order of ids, of equal ones in their own: a merge sort
- * by ranks.
+ * Runs `body` with the places of all ids, sorted by id and among equal ids by place. It is a merge
+ * sort in which each element computes its own rank.
  */
 function withOrder(
   ctx: KernelContext,
@@ -127,8 +129,8 @@ function withOrder(
 }
 
 /**
- * A place goes to its rank in its run: behind smaller ids, and behind equal ones that come before
- * it.
+ * WGSL that puts a place at its rank in its run: after smaller ids, and after equal ids that come
+ * earlier.
  */
 const RANK_IN_RUN = `
 fn sort(i: u32) {
@@ -142,7 +144,10 @@ fn sort(i: u32) {
   store_out(start + rank, i);
 }`;
 
-/** A place of one of two ordered runs goes behind those of the other that come before it. */
+/**
+ * WGSL that merges two sorted runs: a place goes after those of its own run before it, and after
+ * those of the other run that come before it, which a binary search counts.
+ */
 const RANK_IN_PAIR = `
 fn sort(k: u32) {
   let i = load_order(k);
@@ -176,7 +181,7 @@ ${elementwiseMain('sort(u);')}`,
   });
 }
 
-/** starts[v]: how many ids are below v. */
+/** Stores in starts[v] how many ids are below v, which is where the run of id v begins. */
 function findStarts(
   ctx: KernelContext,
   { ids, order, starts }: { readonly ids: View; readonly order: View; readonly starts: View },
@@ -213,7 +218,7 @@ ${elementwiseMain('find(u);')}`,
   });
 }
 
-/** Blocks of rows of a table that bind at once and start at whole words. */
+/** Calls `body` for blocks of a table's rows that bind at once and start at whole words. */
 function eachBlock(
   ctx: KernelContext,
   op: string,

@@ -1,4 +1,5 @@
-// A gate: an activation of one operand times another. 12 bytes moved per element, and 20 backward.
+// A gate multiplies an activation of one operand by another, as in SwiGLU. In f32 it moves 12 bytes
+// per element, and 20 for both gradients.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';
@@ -6,7 +7,7 @@ import { INTEGER_DIVIDE } from '../wgsl.js';
 import { ACTIVATIONS, DERIVATIVES, FUNCTIONS, map, SLOPES } from './elementwise.js';
 import { eachRowBlock } from './rows.js';
 
-/** `at`: the element of gate and up that belongs to element i of [rows, cols]. */
+/** WGSL `at(i)`: the element of gate and up that belongs to element i of [rows, cols]. */
 const OPERANDS = `${INTEGER_DIVIDE}
 fn at(i: u32) -> u32 { return i + divide(i, P.cols) * P.gap; }`;
 

@@ -1,5 +1,5 @@
-// Elements along an axis by index, and the gradient of that without atomics, over [outer, dim,
-// inner].
+// Gather picks elements along the middle axis of [outer, dim, inner] by index. Its gradient adds
+// elements back without atomics, so that its sums have one order.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -46,9 +46,10 @@ interface AxisBlock {
 }
 
 /**
- * Blocks of an axis [outer, dim, inner] and of what is picked from it or added to it, [outer,
- * count, inner], that bind at once: by the outer ones, or where one of them doesn't bind, by picked
- * ones in order, and rows of the axis inside each.
+ * Calls `body` for blocks of `axis` [outer, dim, inner] and of `picked`, [outer, count, inner]
+ * each, that bind at once. Blocks have whole outer indices where one of them binds. Otherwise each
+ * outer index is cut into runs of picked elements, in order, and for each run into rows of the
+ * axis.
  */
 function eachAxisBlock(
   ctx: KernelContext,
@@ -85,7 +86,7 @@ function eachAxisBlock(
   }
 }
 
-/** Each invocation takes a line of the axis and adds its occurrences in order. */
+/** Adds up gradients; each invocation takes one line of the axis and adds its elements in order. */
 export function gatherBackward(ctx: KernelContext, call: KernelCalls['gatherBackward']): void {
   const { ids, dy, dx, inner } = call;
   const key = `gatherBackward ${dy.dtype}`;

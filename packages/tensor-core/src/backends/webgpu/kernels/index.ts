@@ -1,4 +1,4 @@
-// Every kernel of the seam by name: how a call becomes dispatches.
+// The functions that turn kernel calls into dispatches, by the calls' names.
 
 import type { KernelCalls, KernelName } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';

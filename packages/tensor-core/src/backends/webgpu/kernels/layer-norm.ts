@@ -1,5 +1,5 @@
-// Layer normalization over rows and its gradients. The variance is a second pass over the row,
-// since E[x^2] - E[x]^2 cancels in f32.
+// Layer normalization over rows, and its gradients. The variance takes a second pass over the row,
+// since E[x^2] - E[x]^2 loses its digits to cancellation in f32.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -90,12 +90,12 @@ export function layerNormBackward(ctx: KernelContext, call: BackwardCall): void 
 }
 
 /**
- * Rows that a workgroup goes through where it sums their part of the parameters' gradients, too,
- * and its lanes: a hundred thousand in all at the rows of a step.
+ * The rows that a workgroup goes through where it also sums the parameters' gradients, and its
+ * lanes. The 8,192 rows of a common training step give 131,072 invocations.
  */
 const ROWS_PER_GROUP = 16;
 const GROUP_LANES = 256;
-/** Longest rows whose sums fit beside what the lanes share, in 16 KiB. */
+/** The longest rows whose two sums fit into 16 KiB of workgroup memory beside what lanes share. */
 const MAX_SUMMED_COLUMNS = 1536;
 
 /** Whether one kernel for hardware reads the rows once for all gradients. */
@@ -122,7 +122,8 @@ function allGradients(ctx: KernelContext, call: WholeCall): void {
       label: key,
       bindings: [
         ...backwardBindings(call),
-        { name: 'sums', type: 'f32', access: 'read_write' }, // the eighth, which is the last there is
+        // This can be the eighth buffer, and a device may allow no ninth.
+        { name: 'sums', type: 'f32', access: 'read_write' },
       ],
       params: { rows: 'u32', cols: 'u32', biases: 'u32' },
       workgroupSize: size,
@@ -186,7 +187,10 @@ fn gradient(base: u32, j: u32, average: f32, factor: f32, mean_up: f32, mean_pro
 }`;
 }
 
-/** The gradient of `row`; `beside` is done at each element with its `normalized` value. */
+/**
+ * Returns WGSL of the input's gradient for `row`. `beside` is added to the loop over elements,
+ * where `normalized` is the element's value after normalization.
+ */
 function backwardRow({ dSum, dx }: InputCall, beside = ''): string {
   const rest = (j: string) => (dSum === undefined ? '' : ` + load_d_sum(base + ${j})`);
   return `
@@ -227,7 +231,7 @@ function inputGradient(ctx: KernelContext, call: InputCall): void {
   });
 }
 
-/** Partial sums over blocks of rows, [parts, cols], which one more kernel adds up. */
+/** Sums parameters' gradients over blocks of rows, [parts, cols], and then adds up the parts. */
 function parameterGradients(ctx: KernelContext, call: BackwardCall): void {
   const { x, dy, dWeight, dBias, rows, cols } = call;
   const perPart = rowsPerPart(ctx, call);

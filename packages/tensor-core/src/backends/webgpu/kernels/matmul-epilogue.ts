@@ -1,6 +1,6 @@
-// What a product does with its sums before it stores them, so that nobody reads and writes them
-// again: the functions are those of the kernels that it stands for, and so are the bits. Only
-// hardware gains by it.
+// Epilogues: what a product does with its sums before it stores them, so that no further kernel has
+// to read and write them. An epilogue calls the functions of the kernel that it replaces, and gives
+// the same bits. Only hardware gains by it.
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -9,20 +9,20 @@ import type { View } from '../../../view.js';
 import type { Binding, ParamType } from '../kernel.js';
 import { ACTIVATIONS, DERIVATIVES, FUNCTIONS, SLOPES } from './elementwise.js';
 
-/** Part of a product's text. */
+/** The epilogue's part of a product's text. */
 export interface EpilogueText {
-  /** Names it completely. */
+  /** A name that determines the text, together with the dtype. */
   readonly name: string;
   readonly helpers: string;
   readonly bindings: readonly Binding[];
   readonly params: Readonly<Record<string, ParamType>>;
-  /** Statements on `v`, four columns from `col` on of `row`, at `at` in out. */
+  /** Statements on the vector `v`: the columns `col` to `col + 3` of `row`, at `at` in out. */
   readonly quad: string;
-  /** The same of one column, `v`. */
+  /** The same statements for a scalar `v`, one column. */
   readonly one: string;
 }
 
-/** In the order of the bindings. */
+/** The views that an epilogue binds, in the order of its bindings. */
 export function epilogueViews(epilogue: Epilogue | undefined): View[] {
   switch (epilogue?.kind) {
     case undefined:
@@ -47,7 +47,7 @@ export function epilogueParams(call: KernelCalls['matmul']): Readonly<Record<str
   return { first_class: first, classes };
 }
 
-/** A text that is equal for epilogues of equal text, but for the dtype. */
+/** Returns a name that is equal for epilogues whose texts differ in the dtype at most. */
 export function epilogueName(epilogue: Epilogue | undefined): string | undefined {
   switch (epilogue?.kind) {
     case undefined:
@@ -62,8 +62,9 @@ export function epilogueName(epilogue: Epilogue | undefined): string | undefined
 }
 
 /**
- * @param dtype of out, and of views that are as it is
- * @param isWide whether those are loaded and stored as vectors; of 16 bits they are
+ * Returns the text of an epilogue, if there is one.
+ * @param options.dtype the dtype of out, and of the views that have its shape
+ * @param options.isWide whether these are loaded and stored as vectors, as 16-bit ones must be
  */
 export function epilogueText(
   epilogue: Epilogue | undefined,
@@ -76,7 +77,7 @@ export function epilogueText(
   const like = (name: string, access: Binding['access']): Binding => {
     return { name, type: dtype, access, isWide };
   };
-  // What comes last is of what would have been stored.
+  // An epilogue works on the value that the product would have stored, so 16-bit sums are rounded.
   const is16 = dtype === 'f16' || dtype === 'bf16';
   const rounded = is16 ? `v = ${each((c) => `${dtype}_unpack(${dtype}_bits(v.${c}), 0u)`)}; ` : '';
   switch (epilogue.kind) {
@@ -127,7 +128,7 @@ export function epilogueText(
   }
 }
 
-/** A vector of what `f` makes of each component. */
+/** Returns WGSL of a vector whose components are `f('x', 0)` to `f('w', 3)`. */
 function each(f: (component: string, i: number) => string): string {
   return `vec4<f32>(${['x', 'y', 'z', 'w'].map(f).join(', ')})`;
 }

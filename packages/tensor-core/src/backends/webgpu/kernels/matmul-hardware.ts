@@ -1,6 +1,6 @@
-// What a product for hardware is made of: which tile, in how many parts of k, which operands are
-// loaded as vectors, and the sum of the parts. Parts change the order of a sum, so their number
-// follows from the shape alone: whichever tile is tuned, the bits are the same.
+// The choices of a matrix product for hardware: its tile, the number of parts into which k is cut,
+// and which operands are loaded as vectors. Parts change the order of a sum, so their number
+// depends on the shape alone, and the bits are the same whichever tile tuning chooses.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { View } from '../../../view.js';
@@ -16,13 +16,13 @@ export interface Extent {
   readonly m: number;
   readonly n: number;
   readonly k: number;
-  /** How many products at once. */
+  /** How many products are computed at once. */
   readonly batches: number;
 }
 
 /**
- * Best first. The share of a chip's rate that a full tile reaches is an estimate from its loads of
- * workgroup memory for a multiply-add; tuning measures.
+ * The tiles, best first. `share` estimates the part of a chip's rate that a tile reaches, from its
+ * loads of workgroup memory per multiply-add. It decides only where tuning has measured nothing.
  */
 const TILES: readonly (SharedTile & { readonly share: number })[] = [
   { kind: 'shared', m: 128, n: 128, k: 8, perThread: 8, share: 1 },
@@ -35,13 +35,13 @@ export const HARDWARE_TILES: readonly SharedTile[] = TILES;
 
 /** Two workgroups for each of the 132 processors of the largest chips. */
 const FILLING_GROUPS = 264;
-/** The extent of the tile by which parts of k are counted, whichever is chosen. */
+/** The extent of the tile by which parts of k are counted, whichever tile is chosen. */
 const PART_TILE = { m: 128, n: 64 };
-/** Rows, and columns, of the largest tile. */
+/** The rows of the largest tile, which has as many columns. */
 const LARGEST_TILE = 128;
-/** Fewer steps of k do not earn back that a part is written and read again. */
+/** The least steps of k that are worth writing and reading a part. */
 const LEAST_PART = 512;
-/** Every tile's block of k divides it, so that parts begin where blocks do. */
+/** A number that every tile's block of k divides, so that parts begin where blocks do. */
 const PART_MULTIPLE = 16;
 
 export function chooseHardwareTile(extent: Extent, candidates: readonly SharedTile[]): SharedTile {
@@ -53,7 +53,7 @@ export function chooseHardwareTile(extent: Extent, candidates: readonly SharedTi
   return candidates.reduce((best, tile) => (cost(tile) < cost(best) ? tile : best));
 }
 
-/** Workgroups of a product, its parts of k included. */
+/** The workgroups of a product, including those of its parts of k. */
 export function numGroups(
   extent: Extent,
   { m, n }: { readonly m: number; readonly n: number },
@@ -62,7 +62,7 @@ export function numGroups(
   return Math.ceil(extent.m / m) * Math.ceil(extent.n / n) * batches * partsOf(extent).numParts;
 }
 
-/** Area of the tiles over the output's. */
+/** The area of all tiles divided by that of the output, which they may overlap. */
 export function wasteOf(
   extent: Extent,
   { m, n }: { readonly m: number; readonly n: number },
@@ -71,8 +71,8 @@ export function wasteOf(
 }
 
 /**
- * Weight gradients sum over all tokens into few tiles: those sums are cut, as evenly as blocks
- * allow.
+ * Returns into how many parts k is cut, and the length of one. Weight gradients sum over all tokens
+ * into few tiles, too few to fill a chip; their k is cut as evenly as blocks allow.
  */
 export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK: number } {
   const groups = Math.ceil(m / PART_TILE.m) * Math.ceil(n / PART_TILE.n) * batches;
@@ -83,9 +83,9 @@ export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK
 }
 
 /**
- * Elements of k in each window of a product too long for one dispatch: so few of its tiles would
- * then run at once that most of a chip waits, unless k is cut, too. The sum of a window is added to
- * that of those before.
+ * Returns the elements of k in one window of a product. A product that is too long for one dispatch
+ * would be cut into so few tiles at once that most of a chip waits; with k cut as well, each
+ * dispatch keeps enough tiles. The sum of a window is added to that of the windows before it.
  */
 export function longestK(extent: Extent, maxFlops: number): number {
   const { m, n, k, batches } = extent;
@@ -97,9 +97,7 @@ export function longestK(extent: Extent, maxFlops: number): number {
   return Math.ceil(k / Math.ceil(k / most) / PART_MULTIPLE) * PART_MULTIPLE;
 }
 
-/**
- * Operands whose every row starts and ends at a multiple of four elements, wherever the view lies.
- */
+/** Tells for each operand whether all of its rows start and end at multiples of four elements. */
 export function wideOf(call: MatmulCall): MatmulSpec['wide'] {
   const { a, b, out, m, n, k, transposeA, transposeB, epilogue } = call;
   const isWide = (view: View, strides: readonly number[]) =>
@@ -113,8 +111,8 @@ export function wideOf(call: MatmulCall): MatmulSpec['wide'] {
 }
 
 /**
- * out = alpha * sum of the parts + bias, and what was there where it accumulates; of the operand's
- * sums, which come in as many parts, those behind the words of out.
+ * Computes out = alpha * (sum of the parts) + bias, plus what `out` held if the call accumulates.
+ * The same dispatch adds up the parts of an operand's sums, in the invocations after those of out.
  */
 export function sumParts(
   ctx: KernelContext,

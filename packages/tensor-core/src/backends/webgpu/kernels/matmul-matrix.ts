@@ -1,13 +1,13 @@
-// The tile of the matrix product for matrix units: f16 operands, f32 sums, by WGSL's experimental
-// subgroup matrices. Workgroup memory holds a block of k of both operands, as their storage lies;
-// each subgroup keeps a rectangle of matrices of sums, and the next block is on its way while this
-// one is multiplied. Edges are as in matmul-shared: what is past the end of k becomes 0 in the
-// block, rows and columns past the end are computed and never stored. Sums leave through workgroup
-// memory, where alpha, bias and what was there before are added as in every other tile.
+// The tile of the matrix product for matrix units, with f16 operands and f32 sums, by WGSL's
+// experimental subgroup matrices. Workgroup memory holds a block of k of both operands in the order
+// of their storage. Each subgroup keeps a rectangle of matrices of sums, and loads the next block
+// while it multiplies this one. Edges are as in matmul-shared: what is past the end of k becomes 0
+// in the block; rows and columns past the end are computed and never stored. Sums go through
+// workgroup memory to `store_quad`, which every other tile calls too.
 //
-// In which order a matrix unit adds within its k, and how it rounds there, is the hardware's own:
-// what these tiles give has other bits than what others give, and equal ones among themselves, for
-// all pass each sum through the same units in ascending k. See docs/numerics.md.
+// The hardware decides in which order a matrix unit adds within its k, and how it rounds there. So
+// these tiles give other bits than the others do. Among themselves they give equal bits, because
+// all of them pass each sum through the same units in ascending k. See docs/numerics.md.
 
 import type { DeviceProfile } from '../context.js';
 import type { MatrixUnit } from '../matrix-unit.js';
@@ -20,11 +20,14 @@ export interface MatrixTile {
   readonly n: number;
   readonly k: number;
   readonly unit: MatrixUnit;
-  /** Subgroups over m and over n. */
+  /** The number of subgroups over m and over n. */
   readonly subgroups: readonly [down: number, across: number];
 }
 
-/** Best first. Each subgroup has at most 64 x 32 sums, a quarter of the registers of 32 lanes. */
+/**
+ * The shapes, best first. Each subgroup has at most 64 x 32 sums, which take a quarter of the
+ * registers of 32 lanes.
+ */
 const SHAPES = [
   { m: 128, n: 128, subgroups: [2, 4] },
   { m: 128, n: 64, subgroups: [4, 2] },
@@ -32,8 +35,8 @@ const SHAPES = [
 ] as const;
 const DEPTH = 32;
 /**
- * Elements by which rows of a block are longer, so that the rows of a matrix lie in different
- * banks.
+ * The elements by which rows of a block are longer than needed, so that the rows of a matrix lie in
+ * different banks.
  */
 const PAD = 8;
 const SUMS_PAD = 4;
@@ -58,18 +61,19 @@ export function matrixEnables({ unit }: MatrixTile): readonly string[] {
   return ['f16', 'subgroups', 'chromium_experimental_subgroup_matrix', ...size];
 }
 
-/** One operand's block, as rows of its storage. */
+/** One operand's block, in rows of the operand's storage. */
 interface Operand {
   readonly name: 'a' | 'b';
-  /** Rows of a or columns of b in the tile. */
+  /** The rows of a or the columns of b in the tile. */
   readonly extent: number;
+  /** Whether a stored row runs along k, and not along m or n. */
   readonly isAlongK: boolean;
-  /** Elements that are loaded at once. */
+  /** The elements that are loaded at once. */
   readonly width: 4 | 1;
   readonly columns: number;
-  /** Vectors of four from one row to the next. */
+  /** The vectors of four elements from one row of the block to the next. */
   readonly stride: number;
-  /** Rows from one load of an invocation to its next, and how many loads there are. */
+  /** The rows from one load of an invocation to its next, and the number of its loads. */
   readonly step: number;
   readonly count: number;
 }
@@ -86,7 +90,7 @@ export function matrixBody(
   const b = operandOf('b', spec, { extent: n, depth: k, threads });
   const operands = [a, b];
   const summed = operands.find(({ name }) => name === spec.sums);
-  // Rows and columns of a subgroup, and its matrices.
+  // The rows and columns of a subgroup's rectangle, and the numbers of its matrices.
   const [rows, cols] = [m / down, n / across];
   const [is, js] = [range(rows / unit.m), range(cols / unit.n)];
   const sumsStride = (unit.n + SUMS_PAD) / 4;
@@ -189,7 +193,7 @@ function operandOf(
   };
 }
 
-/** As matmul-shared does, so that sums of an operand have the bits that other tiles give. */
+/** Adds up a column of a block as matmul-shared does, so that the sums have the same bits. */
 function addColumn({ name, isAlongK, stride }: Operand, depth: number): string {
   const slot = (k: number) =>
     isAlongK
@@ -199,7 +203,7 @@ function addColumn({ name, isAlongK, stride }: Operand, depth: number): string {
   return `if (is_summing) { ${adds.join(' ')} }`;
 }
 
-/** Constants of the loop: the row and the column of the block that an invocation loads first. */
+/** Declares before the loop which row and column of a block an invocation loads first. */
 function placesOf({ name, isAlongK, width, columns }: Operand): string {
   const [row, col] = [`${name}_row`, `${name}_col`];
   const [e, k] = isAlongK ? [row, col] : [col, row];
@@ -216,7 +220,7 @@ function fetch({ name, isAlongK, width, step }: Operand, i: number, k0: string):
   return `${peek}(${name}_from + (${at}) / ${width}u)`;
 }
 
-/** Stores what was loaded into the block, zeros for what is past the end of k. */
+/** Stores what was loaded into the block, and zeros for what is past the end of k. */
 function stage({ name, isAlongK, width, stride, step }: Operand, i: number): string {
   const k = isAlongK ? `${name}_col` : `${name}_row + ${i * step}u`;
   const isInside = `k0 + ${k} < end_k`;

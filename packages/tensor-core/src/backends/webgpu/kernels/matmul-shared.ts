@@ -1,53 +1,54 @@
-// The tile of the matrix product for hardware: workgroup memory holds a block of k of both
-// operands, each invocation keeps a square of outputs in registers, and the next block is on its
-// way while this one is multiplied.
+// The tile of the matrix product for hardware. Workgroup memory holds a block of k of both
+// operands, each invocation keeps a square of outputs in registers, and the next block is loaded
+// while this one is multiplied.
 //
-// Note [loads of a block]: who loads what follows the operand's storage, so that a warp's loads are
-// whole sectors of 32 bytes. Where storage runs along m or n, neighbors load neighboring vectors
-// and store them as they are. Where it runs along k, as many neighbors as share a sector load from
-// one row and store element by element, turned; rows of the block are then longer by four and lie
-// in an order of their own, so that the stores of a warp meet each bank once. The test
-// matmul-static reads these expressions from the text and counts.
+// Note [loads of a block]: which invocation loads what depends on the operand's storage, so that a
+// warp loads whole sectors of 32 bytes. Where storage runs along m or n, neighboring invocations
+// load neighboring vectors and store them as they are. Where it runs along k, as many neighbors as
+// share a sector load from one row, and store element by element, transposed. Rows of the block are
+// then longer by four elements, and those of 16-bit vectors lie in an order of their own, so that
+// the stores of a warp reach each bank once. The test matmul-static evaluates these expressions.
 //
-// Note [no guards in the loop]: rows and columns past the end are loaded all the same, for WGSL
-// keeps loads within the binding and what is made of them is never stored; only what is past the
-// end of k becomes 0, on its way into the block, where nothing waits for it. Indices of the block
-// are sums, quotients and remainders of the invocation's number and constants: compilers prove
-// those to be within it, and drop the clamps that they give to all others.
+// Note [no guards in the loop]: rows and columns past the end are loaded like all others, because
+// WGSL keeps loads within the binding, and what is computed from them is never stored. Only what is
+// past the end of k becomes 0, when it is stored to the block, since a select right after the load
+// would wait for it. Indices of the block are sums, quotients and remainders of constants and the
+// invocation's number. Compilers prove that these lie within the block and drop their clamps.
 //
-// Note [sums of an operand]: the groups of the first row of tiles, or of the first column, add up
-// the block of b, or of a, that lies in workgroup memory: one lane for each of its columns, by
-// ascending k, so that all tiles give equal bits.
+// Note [sums of an operand]: the groups of the first row of tiles add up the columns of b, and
+// those of the first column of tiles the rows of a, from the block in workgroup memory. One lane
+// takes one sum, by ascending k, so that all tiles give equal bits.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { MatmulSpec, SharedTile } from './matmul-tiles.js';
 
-/** One operand of a tile: what its invocations load and where they put it. */
+/** One operand of a tile: what its invocations load and where they store it. */
 interface Operand {
   readonly name: 'a' | 'b';
-  /** Rows of a or columns of b in the tile. */
+  /** The rows of a or the columns of b in the tile. */
   readonly extent: number;
+  /** Whether a stored row runs along k, and not along m or n. */
   readonly isAlongK: boolean;
   readonly isWide: boolean;
-  /** Where element e of k lies in the tile's storage: the parameter that is a row's length. */
+  /** The parameter that holds the length of a stored row. */
   readonly row: 'P.a_row' | 'P.b_row';
-  /** Elements of one unit that is loaded: a vector's or one. */
+  /** The elements of a unit, which is what one load takes: four or one. */
   readonly width: number;
-  /** Units side by side along k that are a sector. */
+  /** The units side by side along k that make a sector. */
   readonly run: number;
   readonly units: readonly Unit[];
-  /** Where the first unit of an invocation begins in the tile: along k, and along m or n. */
+  /** WGSL of where an invocation's first unit begins in the tile, along k and along m or n. */
   readonly lane: { readonly k: string; readonly e: string };
 }
 
-/** How far the i-th unit of an invocation is from its first. */
+/** How far unit number i of an invocation lies from its first one, along k and along m or n. */
 interface Unit {
   readonly i: number;
   readonly k: number;
   readonly e: number;
 }
 
-/** Steps of k that are in workgroup memory at once: of 16 bits a sector is 16 of them. */
+/** The steps of k in workgroup memory at once. A sector of 16-bit elements holds 16 of them. */
 export function blockDepth(tile: SharedTile, { a, b }: Pick<MatmulSpec, 'a' | 'b'>): number {
   return Math.min(byteSize(a), byteSize(b)) === 2 ? Math.max(16, tile.k) : tile.k;
 }
@@ -130,7 +131,7 @@ fn main(@builtin(workgroup_id) group_here: vec3<u32>, @builtin(local_invocation_
 
 export type SummedOperand = Pick<Operand, 'name' | 'extent'>;
 
-/** Whether an invocation adds up a column of a block; see Note [sums of an operand]. */
+/** Returns WGSL of whether an invocation sums an operand; see Note [sums of an operand]. */
 export function isSumming({ name, extent }: SummedOperand): string {
   const [group, end] = name === 'a' ? ['x', 'P.m'] : ['y', 'P.n'];
   return `group_id.${group} == 0u && lane < ${extent}u && first_${name} + lane < ${end}`;
@@ -158,7 +159,8 @@ function operandOf(
   const width = isWide ? 4 : 1;
   const run = 32 / (width * byteSize(spec[name]));
   const [alongK, alongE] = isAlongK ? [width, 1] : [1, width];
-  // Along k: a run of one row, then the same of the next row, and after all rows the next run.
+  // Where storage runs along k, invocations take a run of one row, then the same run of the next
+  // row, and after all rows the next run.
   const [kInRun, e, k] = isAlongK
     ? [partOf(1, run), partOf(run, extent), partOf(run * extent, depth / (width * run))]
     : [ZERO, partOf(1, extent / width), partOf(extent / width, depth)];
@@ -183,7 +185,7 @@ function operandOf(
     })),
   };
 
-  /** (lane + i * threads) / divisor % modulus, as what follows from the lane and what from i. */
+  /** Splits (lane + i * threads) / divisor % modulus into WGSL of the lane and a number from i. */
   function partOf(divisor: number, modulus: number): Part {
     const threadsLeft = Math.max(1, threads / divisor);
     const at = (i: number) => Math.floor((i * threads) / divisor) % modulus;
@@ -196,7 +198,7 @@ function operandOf(
 }
 
 interface Part {
-  /** Empty where it is 0 in all lanes. */
+  /** WGSL of the lane's part, which is empty where that is 0 in all lanes. */
   readonly text: string;
   at(i: number): number;
 }
@@ -211,7 +213,7 @@ function sumText(...terms: readonly string[]): string {
   return terms.filter((text) => text !== '').join(' + ') || '0u';
 }
 
-/** The block's row for a step of k; see Note [loads of a block]. */
+/** Returns the block's row for a step of k; see Note [loads of a block]. */
 function rowOf({ isAlongK, run, isWide }: Operand, k: number): number {
   return isAlongK && isWide && run === 4 ? 2 * (k >> 2) + (k & 1) + 8 * ((k >> 1) & 1) : k;
 }
@@ -220,10 +222,7 @@ function strideOf({ extent, isAlongK }: Operand): number {
   return extent / 4 + (isAlongK ? 1 : 0);
 }
 
-/**
- * Constants of the loop: where an invocation loads from, in units, and where in the block it
- * stores.
- */
+/** Declares before the loop where an invocation loads from, in units, and where it stores. */
 function placesOf(operand: Operand): string {
   const { name, isAlongK, isWide, row, lane, width } = operand;
   const [e, k] = [`(first_${name} + ${name}_e)`, `${name}_k`];
@@ -244,7 +243,7 @@ function fetch({ name, isAlongK, isWide, row, width }: Operand, { k, e }: Unit, 
     : `peek_${name}(${name}_from + ${at})`;
 }
 
-/** Stores a unit into the block, zeros for what is past the end of k. */
+/** Stores a unit into the block, or zeros for what is past the end of k. */
 function stage(operand: Operand, { i, k, e }: Unit): string {
   const { name, isAlongK, isWide, width } = operand;
   const isInside = `k0 + ${name}_k + ${k}u < end_k`;

@@ -1,5 +1,5 @@
-// The candidate tiles of the matrix product. All of them but those of matrix units keep one f32
-// accumulator per output and add products with fma in ascending k, so that they give equal bits.
+// The candidate tiles of the matrix product. All tiles except those of matrix units keep one f32
+// accumulator per output and add products with fma in ascending k, so they give equal bits.
 
 import type { DType } from '@shardweave/dtypes';
 import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
@@ -14,15 +14,15 @@ export interface MatmulSpec {
   readonly out: DType;
   readonly bias: DType | undefined;
   readonly accumulate: boolean;
-  /** The operand whose sums over k are stored, too. */
+  /** The operand whose sums over k are stored as well. */
   readonly sums: 'a' | 'b' | undefined;
   readonly transposeA: boolean;
   readonly transposeB: boolean;
-  /** Whether tiles for hardware bind f16 operands as such; else they are unpacked from words. */
+  /** Whether tiles for hardware bind f16 operands as WGSL's f16, or unpack them from words. */
   readonly hasShaderF16: boolean;
   /**
-   * Operands whose rows start and end at multiples of four elements: hardware loads them as
-   * vectors.
+   * Whether the rows of each operand start and end at multiples of four elements, so that hardware
+   * can load them as vectors.
    */
   readonly wide: Readonly<Record<'a' | 'b' | 'out', boolean>>;
   readonly epilogue: EpilogueText | undefined;
@@ -33,26 +33,27 @@ export interface SharedTile {
   readonly m: number;
   readonly n: number;
   readonly k: number;
-  /** Rows, and columns, of each invocation's square. */
+  /** The rows of each invocation's square, which has as many columns. */
   readonly perThread: number;
 }
 
 export type Tile =
   /**
-   * Workgroup memory holds blocks of a and b; each invocation a square of outputs. For hardware.
+   * A tile for hardware. Workgroup memory holds blocks of a and b, and each invocation has a square
+   * of outputs.
    */
   | SharedTile
-  /** The same by matrix units, for f16 alone. */
+  /** A tile that uses matrix units, for f16 operands only. */
   | MatrixTile
-  /** Outputs in registers, loads straight from storage. For CPU drivers without subgroups. */
+  /** A tile for CPU drivers. It keeps outputs in registers and loads straight from storage. */
   | { readonly kind: 'direct'; readonly m: number; readonly n: number; readonly lanes: number }
   /**
-   * One subgroup: lanes load a along k and broadcast it. On CPU drivers a load costs far more than
-   * an fma.
+   * A tile of one subgroup, for CPU drivers, on which a load costs far more than an fma. Its lanes
+   * load a along k and broadcast what they have.
    */
   | { readonly kind: 'broadcast'; readonly m: number; readonly n: number; readonly lanes: number };
 
-/** Rows and columns of the output that one workgroup makes. */
+/** The rows and columns of the output that one workgroup computes. */
 export function tileExtent(tile: Tile): readonly [m: number, n: number] {
   return isHardwareTile(tile) ? [tile.m, tile.n] : [tile.m, tile.n * tile.lanes];
 }
@@ -126,7 +127,8 @@ export function matmulKernel(spec: MatmulSpec, tile: Tile): Kernel {
     },
     workgroupSize: size,
     isCuttable: true,
-    // out [m, n] = alpha * op(a) [m, k] x op(b) [k, n] + bias; `a_base` and so on are the batch's.
+    // The body computes out [m, n] = alpha * op(a) [m, k] x op(b) [k, n] + bias. In it `a_base`,
+    // `b_base` and `out_base` are the first elements of a batch.
     body: `
 ${epilogue?.helpers ?? ''}
 ${isWide('out') ? storeQuad(spec) : storePair(spec)}
@@ -145,7 +147,10 @@ function threadsOf(tile: Tile): number {
   }
 }
 
-/** Stores columns col and col + 1; col is even, and for 16-bit outputs so is n. */
+/**
+ * Returns WGSL that stores the columns col and col + 1. col is even, and for 16-bit outputs n is
+ * even as well.
+ */
 function storePair({ out, bias, accumulate, epilogue }: MatmulSpec): string {
   const body =
     elementsPerWord(out) === 2
@@ -170,7 +175,9 @@ fn store_quad(base: u32, row: u32, col: u32, sum: vec4<f32>) {
 }`;
 }
 
-/** Stores four columns at once, of rows that begin and end at multiples of four. */
+/**
+ * Returns WGSL that stores four columns at once, for rows that begin and end at multiples of four.
+ */
 function storeQuad({ bias, accumulate, epilogue }: MatmulSpec): string {
   const biases = [0, 1, 2, 3].map((i) => `load_bias(col + ${i}u)`).join(', ');
   return `fn store_quad(base: u32, row: u32, col: u32, sum: vec4<f32>) {
@@ -227,9 +234,10 @@ function broadcastBody(
 }
 
 /**
- * Each lane keeps m rows by n columns, columns in pairs spread over the lanes. Edges are clamped
- * and zeroed, not branched on, and nothing but offsets lives through the loop: a CPU driver
- * compiles it in seconds otherwise.
+ * Returns the body of a tile in which each lane keeps m rows by n columns. Columns come in pairs
+ * that are spread over the lanes. Indices past the edges are clamped or their values zeroed,
+ * without branches, and only offsets live through the loop; otherwise a CPU driver takes seconds to
+ * compile.
  */
 function registerBody(
   { m, n, lanes }: { m: number; n: number; lanes: number },
@@ -237,7 +245,7 @@ function registerBody(
   { transposeA, transposeB }: MatmulSpec,
   options: {
     lane: string;
-    /** Steps of k in the unrolled loop. */
+    /** The steps of k in one turn of the loop, which are unrolled. */
     block: number;
     aLoad: (at: (k: string) => string) => string;
     bLoad: (at: (k: string) => string, q: number) => string;

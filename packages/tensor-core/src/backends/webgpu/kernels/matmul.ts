@@ -1,5 +1,6 @@
-// Batched matrix products of strided, optionally transposed operands: which tile, which blocks of
-// operands larger than a binding, and 16-bit outputs whose rows share words.
+// Batched matrix products of strided, optionally transposed operands. This file chooses the tile,
+// cuts operands that exceed a binding into blocks, and handles 16-bit outputs whose rows share
+// words.
 
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../errors.js';
@@ -34,7 +35,8 @@ export type MatmulCall = KernelCalls['matmul'];
 const MAX_GRID = 65535;
 
 /**
- * By flops: cubes up to 203, 406 and 812. The best tile for 512 lost a third of the speed at 256.
+ * The classes of products by operations: up to cubes of 203, 406 and 812. They are tuned apart,
+ * because the best tile for 512 lost a third of the speed at 256.
  */
 const SIZE_CLASSES = [
   { name: 'small', below: 2 ** 24 },
@@ -42,21 +44,23 @@ const SIZE_CLASSES = [
   { name: 'large', below: 2 ** 30 },
 ];
 
-/** Rows of the smallest tile that adds up an operand, too. */
+/** The rows of the smallest tile that also sums an operand. */
 const LEAST_SUMMED = 64;
 
-/** A product in one piece, of operands that are loaded one by one. */
+/** The values for tiles of CPU drivers, which do not cut k and load operands element by element. */
 const WHOLE = { numParts: 1, partK: 0 };
 const NOT_WIDE = { a: false, b: false, out: false };
 
 /**
- * Products of m, n, k and batches from which lavapipe earns back 0.6 s of compiling in some steps.
+ * The multiply-adds, m * n * k * batches, from which the large tile's 0.6 s of compiling on
+ * lavapipe pays off within some steps.
  */
 const WORTH_COMPILING = 2 ** 20;
 
 /**
- * Best first for large products; measured by tuning, else chosen by `defaultTile`. Those of matrix
- * units come last: nothing but a measured choice takes them, and the numeric class names it.
+ * Returns the tiles that a product may use, the best for large products first. Tuning measures
+ * them; without it `defaultTile` chooses. Tiles of matrix units come last. Only a measured choice
+ * takes them, and the numeric class then names it.
  */
 export function candidateTiles(
   ctx: KernelContext,
@@ -67,10 +71,11 @@ export function candidateTiles(
     const hasSums = aSums !== undefined || bSums !== undefined;
     const shared = HARDWARE_TILES.filter(
       (t) =>
-        // Beside so few multiply-adds of a lane the sums of an operand would weigh a quarter.
+        // In a smaller tile the operand's sums would add a quarter to a lane's few multiply-adds.
         !(hasSums && t.m < LEAST_SUMMED) &&
         (t.m * t.n) / t.perThread ** 2 <= maxInvocations &&
-        4 * blockDepth(t, { a: a.dtype, b: b.dtype }) * (t.m + t.n + 8) <= maxWorkgroupBytes, // blocks' rows may be longer by four
+        // The 8 is for the rows of both blocks, which may be longer by four elements.
+        4 * blockDepth(t, { a: a.dtype, b: b.dtype }) * (t.m + t.n + 8) <= maxWorkgroupBytes,
     );
     const isF16 = a.dtype === 'f16' && b.dtype === 'f16';
     return isF16 ? [...shared, ...matrixTiles(ctx.profile)] : shared;
@@ -111,7 +116,7 @@ export function matmul(ctx: KernelContext, call: MatmulCall): void {
     matmulWhole(ctx, call);
     return;
   }
-  // A dense 16-bit output whose rows begin in the middle of words.
+  // Rows of this 16-bit output, which is dense, begin in the middle of words.
   const { out, m, n, batch } = call;
   ctx.withScratch('f32', out.size, (wide) => {
     matmulWhole(ctx, {
@@ -131,7 +136,8 @@ export function matmul(ctx: KernelContext, call: MatmulCall): void {
 }
 
 /**
- * Whether the product's own kernel stores its sums, if it has any: CPU drivers gain nothing by it.
+ * Whether the product's own kernel stores the sums of an operand, if the call asks for any. CPU
+ * drivers gain nothing by it.
  */
 function canSum(ctx: KernelContext, call: MatmulCall): boolean {
   const all = sumsOf(call);
@@ -146,8 +152,8 @@ function canSum(ctx: KernelContext, call: MatmulCall): boolean {
 }
 
 /**
- * Whether the product's own kernel does what comes last, if there is anything: CPU drivers gain
- * nothing by it, and sums that are not yet whole can't have it.
+ * Whether the product's own kernel runs the epilogue, if the call has one. CPU drivers gain nothing
+ * by it, and where k is cut, the sums are not yet complete when the kernel stores them.
  */
 function endsItself(ctx: KernelContext, call: MatmulCall): boolean {
   const { epilogue, a, b, out, m, n, k, batch } = call;
@@ -167,7 +173,7 @@ function endsItself(ctx: KernelContext, call: MatmulCall): boolean {
   );
 }
 
-/** The class of products that share a choice of tile. */
+/** Returns the class of products that share a choice of tile, such as `NT f32 f32 f32 large`. */
 export function shapeClass(call: MatmulCall): string {
   const { a, b, out, transposeA, transposeB, m, n, k } = call;
   const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
@@ -175,7 +181,9 @@ export function shapeClass(call: MatmulCall): string {
   return `${letters} ${a.dtype} ${b.dtype} ${out.dtype} ${size}`;
 }
 
-/** The classes of products that tuning gave to matrix units: what they give has bits of its own. */
+/**
+ * Returns the classes for which tuning chose matrix units, whose results have bits of their own.
+ */
 export function matrixClasses(ctx: KernelContext): string[] {
   const names = matrixTiles(ctx.profile).map(tileName);
   const chosen = Object.entries(ctx.matmulChoices.export());
@@ -184,7 +192,7 @@ export function matrixClasses(ctx: KernelContext): string[] {
     .map(([name]) => name);
 }
 
-/** Runs with a given tile, for tuning. */
+/** Computes a product with a given tile, for tuning. */
 export function matmulWithTile(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   matmulBlocks(ctx, call, tile);
 }
@@ -211,7 +219,7 @@ function matmulWhole(ctx: KernelContext, call: MatmulCall): void {
   matmulBlocks(ctx, call, tile);
 }
 
-/** The tile where nothing was measured. */
+/** Returns the tile for a product that no tuning has measured. */
 export function defaultTile(
   ctx: KernelContext,
   call: MatmulCall,
@@ -219,7 +227,7 @@ export function defaultTile(
 ): Tile {
   const { m, n, k, batch } = call;
   if (ctx.profile.isSoftware) {
-    // The small one compiles four times faster, which is most of what a small product costs.
+    // The small tile compiles four times faster, and compiling is most of a small product's cost.
     const isWorthIt = m >= 32 && n >= 64 && m * n * k * batch[0] * batch[1] >= WORTH_COMPILING;
     return isWorthIt ? candidates[0]! : candidates[1]!;
   }
@@ -229,15 +237,16 @@ export function defaultTile(
   );
 }
 
-/** One operand as rows of its storage: which dimension they run over, and their stride. */
+/** An operand as rows of its storage, and the elements from one row to the next. */
 interface Rows {
   readonly view: View;
   readonly rowStride: number;
 }
 
 /**
- * Cuts operands that exceed a binding into blocks of their stored rows: m, n and k in windows. With
- * several windows of k the output accumulates, through f32 where it is 16-bit.
+ * Computes a product, and cuts operands that exceed a binding into blocks of their stored rows,
+ * which gives windows of m, n and k. Over several windows of k the output accumulates, in f32 where
+ * it is 16-bit.
  */
 function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   const { a, b, out, m, n, k, transposeA, transposeB, aRow, bRow, outRow } = call;
@@ -254,7 +263,7 @@ function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   }
   const rowsOf = (rows: Rows): number => {
     const bytes = rows.rowStride * byteSize(rows.view.dtype);
-    // Even, so that blocks of 16-bit outputs start at whole words.
+    // The count is even, so that blocks of 16-bit outputs start at whole words.
     const count = Math.floor(limit / bytes / 2) * 2;
     if (count > 0) {
       return count;
@@ -279,7 +288,9 @@ function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   eachBlock(ctx, call, tile, { mStep, nStep, kStep });
 }
 
-/** Runs as many batches at once as bind: outer ones, or inner ones of one outer. */
+/**
+ * Runs as many batches at once as bind: several outer ones, or inner ones of a single outer one.
+ */
 function eachBatch(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   const { a, b, out, m, n, k, transposeA, transposeB, aRow, bRow, outRow } = call;
   const [outer, inner] = call.batch;
@@ -348,7 +359,7 @@ function eachBlock(ctx: KernelContext, call: MatmulCall, tile: Tile, steps: Step
   }
 }
 
-/** A 16-bit output summed over windows of k in f32, by blocks of rows, rounded once. */
+/** Sums a 16-bit output over windows of k in f32, block of rows by block, and rounds it once. */
 function accumulateWide(ctx: KernelContext, call: MatmulCall, tile: Tile, steps: Steps): void {
   const { a, out, m, n, aRow, outRow, transposeA } = call;
   const limit = ctx.profile.maxBindingBytes - BINDING_ALIGNMENT;
@@ -358,7 +369,7 @@ function accumulateWide(ctx: KernelContext, call: MatmulCall, tile: Tile, steps:
     const size = (mSize - 1) * outRow + n;
     const target = sliceView(out, m0 * outRow, size);
     ctx.withScratch('f32', size, (wide) => {
-      // Columns between rows keep what they hold.
+      // The elements between the ends of rows must keep what they hold.
       if (call.accumulate || outRow !== n) {
         cast(ctx, { x: target, out: wide });
       } else {
@@ -407,7 +418,7 @@ function canDefer({ out, n, outRow, bias, alpha, accumulate }: MatmulCall): bool
   return out.dtype === 'f32' && outRow === n && bias === undefined && alpha === 1 && !accumulate;
 }
 
-/** The parts of the product, and behind them those of the operand's sums if it has any. */
+/** Computes the parts of the product, followed in memory by those of an operand's sums if any. */
 function deferredParts(
   ctx: KernelContext,
   call: MatmulCall,
@@ -463,7 +474,7 @@ function dispatchParts(
   });
   const [tileM, tileN] = tileExtent(tile);
   const numBatches = batch[0] * batch[1];
-  // Parts come with one batch alone, so that z counts either.
+  // Only a product of one batch has parts, so that z counts either batches or parts.
   for (let first = 0; first < numBatches; first += MAX_GRID) {
     ctx.dispatch(compiled, {
       params: {

@@ -1,6 +1,7 @@
-// Norms of gradients: sums over blocks joined by a fixed binary tree, and the factor that clips. On
-// hardware a workgroup takes a node or span, on a CPU driver one invocation does. The place of a
-// block within its node must not show in its bits, for runs and shards begin anywhere.
+// Norms of gradients, which are sums over blocks that a fixed binary tree joins, and the factor
+// that clips gradients. On hardware a workgroup takes a node or a span, on a CPU driver one
+// invocation does. A block's sum must have the same bits wherever in its node the block lies,
+// because spans and shards begin anywhere.
 
 import { LimitError } from '../../../errors.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
@@ -15,13 +16,19 @@ import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, linearGrid } from '../kernel.js';
 import { mainHead } from '../wgsl.js';
 
-/** Blocks of a node, and lanes that join them. */
+/** The blocks of a node, and the lanes of the workgroup that joins them. */
 const NODE_BLOCKS = NORM_NODE_ELEMENTS / NORM_BLOCK_ELEMENTS;
-/** Lanes that share a block; each has every 32nd element, so that neighbors read neighbors. */
+/**
+ * The lanes that share a block. Each takes every 32nd element, so that neighboring lanes read
+ * neighboring elements.
+ */
 const BLOCK_LANES = 32;
-/** Blocks that a workgroup reads before it adds their parts. */
+/** The blocks that a workgroup reads before it adds their parts up. */
 const ROUND_BLOCKS = 64;
-/** Invocations of a workgroup where each has its own node: few, for a small model has few nodes. */
+/**
+ * The invocations of a workgroup where each has a node of its own. They are few, because a small
+ * model has few nodes.
+ */
 const SOFTWARE_LANES = 8;
 
 export function normNodes(ctx: KernelContext, call: KernelCalls['normNodes']): void {
@@ -99,7 +106,8 @@ ${isSoftware ? treeOfLane() : treeOfGroup()}`,
 }
 
 /**
- * The words of several spans; a single one is in the parameters, and any view stands for its table.
+ * Calls `body` with a table of the spans. A single span is passed in parameters, and the first
+ * elements of x are bound in place of a table that nothing reads.
  */
 function withSpans(
   ctx: KernelContext,
@@ -118,14 +126,14 @@ function withSpans(
 }
 
 interface Window {
-  /** Elements of x. */
+  /** The window's first element in x, and one more than its last. */
   start: number;
   end: number;
   firstNode: number;
   numNodes: number;
 }
 
-/** Runs of whole nodes that bind at once. */
+/** Returns runs of whole nodes that bind at once. */
 function windowsOf(ctx: KernelContext, x: View, spans: readonly Span[]): Window[] {
   const most = ctx.windowUnits([x.dtype], 1, { op: 'normNodes' });
   const [first, last] = [spans[0]!, spans.at(-1)!];
@@ -240,7 +248,10 @@ ${mainHead([size, 1, 1])}
 }`;
 }
 
-/** Subtrees of what came before, one for each bit of its number. */
+/**
+ * WGSL that joins leaves into a tree as they come. The stack holds one finished subtree for each
+ * set bit of the number of leaves so far: after 6 leaves (0b110), one of 4 and one of 2.
+ */
 const STACK = `
 var<private> stack: array<f32, 32>;
 fn push(i: u32, leaf: f32) {
@@ -354,8 +365,9 @@ export function clipFactor(ctx: KernelContext, call: KernelCalls['clipFactor']):
 }
 
 /**
- * Root and quotient digit by digit in integers, since WGSL lets drivers be some units off in both.
- * The 25th digit rounds: neither a root nor a quotient of f32s lies in the middle of two.
+ * WGSL that computes root and quotient digit by digit in integers, since drivers may be off by some
+ * units in both. The 25th digit decides how to round; neither a root nor a quotient of two f32 can
+ * lie halfway between two f32.
  */
 const CLIP_FACTOR = `
 const NORMAL = 0x00800000u;

@@ -1,5 +1,6 @@
-// Adam, AdamW and SGD over segments of flat views. Segments are cut into chunks on the host, once
-// per array of segments; a workgroup takes a chunk, so that the group of its elements is one load.
+// Adam, AdamW and SGD over segments of flat views. The host cuts segments into chunks, once per
+// array of segments. A workgroup takes one chunk, all of whose elements have the same parameter
+// group.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { AdamGroup, Segment, SgdGroup } from '../../../kernel-calls/updates.js';
@@ -8,18 +9,18 @@ import { type KernelContext, sliceView } from '../context.js';
 import { type Binding, defineKernel, linearGrid } from '../kernel.js';
 import { mainHead } from '../wgsl.js';
 
-/** Elements of a chunk: 16 for each of 256 invocations. */
+/** The elements of a chunk: 16 for each of 256 invocations. */
 const CHUNK = 4096;
 const GROUP_FLOATS = 12;
 
 interface Step {
   readonly name: string;
-  /** Updated in place, then read; all cut into the same windows. */
+  /** The parameter and the optimizer's state, which are updated in place. */
   readonly states: Readonly<Record<string, View>>;
   readonly grad: View;
   readonly gradScale: View | undefined;
   readonly segments: readonly Segment[];
-  /** GROUP_FLOATS values per group. */
+  /** The values of each group, GROUP_FLOATS numbers apart. */
   readonly groups: Float32Array;
   /** WGSL that updates element i from its group G and `gradient(i)`. */
   readonly body: string;
@@ -169,7 +170,11 @@ ${mainHead([perGroup, 1, 1])}
   });
 }
 
-/** [start, length, group] of chunks that cross no border of segments and windows. */
+/**
+ * Returns [start, length, group] of chunks that cross no border of segments or windows, and the
+ * number of chunks up to the end of each window. A segment of 5,000 elements in group 1 gives [0,
+ * 4096, 1] and [4096, 904, 1].
+ */
 function cutChunks(
   segments: readonly Segment[],
   windows: readonly { start: number; length: number }[],

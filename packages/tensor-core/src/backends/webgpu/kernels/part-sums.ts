@@ -22,7 +22,7 @@ const F32_BYTES = 4;
 
 /** A sum's parameters; `end` is the number of the workgroup behind its last one. */
 const FIELDS = ['end', 'bound', 'first', 'stride', 'parts', 'size', 'at'] as const;
-/** The names of those of each sum, such as end_3. */
+/** The names of these parameters for each sum, such as end_3. */
 const NAMES = Array.from({ length: MAX_SUMS }, (_, i) => FIELDS.map((field) => `${field}_${i}`));
 
 /**

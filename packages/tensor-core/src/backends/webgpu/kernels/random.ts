@@ -1,5 +1,5 @@
-// Random numbers from Philox4x32-10 and a recipe of integers (random-recipe.ts), whose only
-// operation on floats is the last one: a product, which every driver rounds alike.
+// Random numbers from Philox4x32-10 and the integer arithmetic of random-recipe.ts. The only
+// operation on floats is the last one, a product, which every driver rounds alike.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import { normalTable } from '../../../random-recipe.js';
@@ -26,7 +26,9 @@ fn integer_of(word: u32) -> i32 {
   return select(-distance, distance, is_upper);
 }`;
 
-/** An invocation makes a block of four where those of the call begin at one. */
+/**
+ * Fills `out`. An invocation draws a block of four where the call's first element begins a block.
+ */
 export function random(ctx: KernelContext, call: KernelCalls['random']): void {
   const { kind, out, key0, key1, counterOffset, scale, first, range } = call;
   const table = normalTable();

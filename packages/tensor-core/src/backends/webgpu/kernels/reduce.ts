@@ -1,5 +1,6 @@
-// Reductions over the middle axis of [outer, dim, inner]. Long axes are cut into parts, reduced to
-// f32 partial results, which a second pass reduces; the order depends on sizes and device only.
+// Reductions over the middle axis of [outer, dim, inner]. A long axis is cut into parts that are
+// reduced to f32 partial results, and another pass reduces those. The order depends only on sizes
+// and device.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -10,34 +11,35 @@ import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
 import { eachRowBlock, hasWholeRows, laneReductions } from './rows.js';
 
-/** `count` counts entries equal to y. */
+/** The kind of a reduction. `count` counts the elements that are equal to y. */
 type ReduceKind = 'sum' | 'max' | 'min' | 'count';
 
 export interface Reduction {
   readonly kind: ReduceKind;
   readonly x: View;
-  /** For `count`: [outer, inner]. */
+  /** What `count` compares with: [outer, inner]. */
   readonly y?: View;
   readonly out: View;
   readonly outer: number;
   readonly dim: number;
   readonly inner: number;
-  /** The result is divided by it; default 1. */
+  /** The number that the result is divided by. The default is 1. */
   readonly divisor?: number;
 }
 
 /**
- * Results in flight that keep a device busy. A thread has few loads under way, so that by estimate
- * 16,384 of them reach a thirtieth of the memory rate of a large chip.
+ * The number of results at once that keeps a device busy. A thread has few loads under way, so by
+ * estimate 16,384 threads reach only a thirtieth of a large chip's memory rate.
  */
 const BUSY_SOFTWARE = 64;
 const BUSY_HARDWARE = 65536;
 /**
- * Shortest part worth a result of its own; 768 columns have 86 of them, which one more pass sums.
+ * The shortest part of an axis that is worth a partial result. On hardware a long axis beside 768
+ * columns gets 86 parts, which one more pass sums.
  */
 const MIN_PART_SOFTWARE = 1024;
 const MIN_PART_HARDWARE = 96;
-/** Lanes that share a row where `inner` is 1 on hardware, and entries each should have. */
+/** The lanes that share a row on hardware where `inner` is 1, and the elements each should have. */
 const GROUP_LANES = 256;
 const ENTRIES_PER_LANE = 16;
 
@@ -77,8 +79,9 @@ export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremum
 }
 
 /**
- * Blocks of x [outer, dim, inner] and of what has one line of `inner` for each of its outer ones,
- * by the outer ones, or inside each of them where one doesn't bind.
+ * Calls `body` with blocks of views that bind at once. Views have the shape [outer, dim, inner] or
+ * [outer, inner]. Blocks have whole outer indices, or lie inside one outer index where one does not
+ * bind.
  */
 function eachLineBlock(
   ctx: KernelContext,
@@ -100,7 +103,7 @@ function eachLineBlock(
   }
 }
 
-/** The reduction into any float dtype. */
+/** Reduces into any float dtype. */
 export function reduceInto(ctx: KernelContext, reduction: Reduction): void {
   through32(ctx, reduction.out, (out) => reduceWide(ctx, { ...reduction, out }));
 }
@@ -188,7 +191,8 @@ function pass(
 }
 
 /**
- * Entries of a part, which must bind at once; two of them at least, or nothing would be reduced.
+ * Returns the most elements of an axis in a part, which must bind at once. It is two at least,
+ * since a pass with one element in each part would reduce nothing.
  */
 function mostPerPart(ctx: KernelContext, { kind, x, dim, inner }: Reduction): number {
   return dim * inner <= ctx.windowElements(x.dtype)

@@ -1,5 +1,6 @@
-// Root mean square normalization over rows and its gradients. With a residual the rows are those of
-// x + residual as they are stored: each use adds and rounds again, which needs no barrier.
+// Root mean square normalization over rows, and its gradients. With a residual the rows are those
+// of x + residual, rounded as they are stored. Each use adds and rounds again instead of reading
+// what was stored, so no barrier is needed.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -107,7 +108,7 @@ fn gradient(base: u32, j: u32, factor: f32, mean_product: f32) -> f32 {
   });
 }
 
-/** Partial sums over blocks of rows, [parts, cols], added up by the reduction kernel. */
+/** Sums the weight's gradient over blocks of rows, [parts, cols], and reduces the parts. */
 function weightGradient(
   ctx: KernelContext,
   call: KernelCalls['rmsNormBackward'] & { readonly dWeight: View },

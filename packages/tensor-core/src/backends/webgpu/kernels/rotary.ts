@@ -1,6 +1,6 @@
-// Rotary position embedding: columns j and j + half of a head are a point that turns by position *
-// frequency j. 8 bytes moved per element; each makes its own sine and cosine, which costs less than
-// a table.
+// Rotary position embedding. The columns j and j + half of a head are the coordinates of a point
+// that turns by the angle position * frequency j. A call moves 8 bytes per f32 element. Each
+// element computes its own sine and cosine, which costs less than reading them from a table.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { KernelContext } from '../context.js';

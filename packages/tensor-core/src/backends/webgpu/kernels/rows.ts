@@ -1,5 +1,5 @@
-// Kernels over rows: on hardware a workgroup takes a row and reduces in workgroup memory; on a CPU
-// driver, where barriers are dear, one invocation takes a row.
+// Kernels over rows. On hardware a workgroup takes a row and reduces it in workgroup memory. On a
+// CPU driver barriers are expensive, so one invocation takes a row.
 
 import type { DType } from '@shardweave/dtypes';
 import type { View } from '../../../view.js';
@@ -14,38 +14,44 @@ import {
 import { mainHead } from '../wgsl.js';
 import { through32 } from './cast.js';
 
-/** Rows below which even a CPU driver shares a row among invocations: its threads times lanes. */
+/**
+ * The number of rows below which even a CPU driver shares a row among invocations, because rows
+ * would no longer fill its threads and vector lanes.
+ */
 const FEW_ROWS = 16;
-/** Invocations of a workgroup where each has its own row. */
+/** The invocations of a workgroup where each has a row of its own. */
 const ROWS_PER_GROUP = 32;
+/** The columns from which hardware takes 256 lanes for a row instead of 64. */
 const WIDE_ROW = 1024;
-/** Rows summed by one invocation of a parameter's gradient, before partial sums are added up. */
+/** The rows of which one invocation sums a parameter's gradient, before the parts are added up. */
 const ROWS_PER_PART_SOFTWARE = 256;
 const ROWS_PER_PART_HARDWARE = 64;
 
 export interface RowCall {
-  /** Names the kernel completely, but for lanes. */
+  /** The kernel's name, unique up to lanes. Its first word names the op in errors. */
   readonly key: string;
   readonly rows: number;
   /**
-   * The rows of the whole call where this is a block of it: lanes, and with them the order of sums,
-   * follow it. Else the call is cut here into blocks of rows that bind at once.
+   * The rows of the whole call where this is a block of it. The number of lanes, and with it the
+   * order of sums, depends on them. Where it is undefined, runRows cuts the call into blocks of
+   * rows that bind at once.
    */
   readonly allRows?: number;
   readonly cols: number;
-  /** Bindings with one element a row. */
+  /** The names of bindings with one element per row. */
   readonly perRow?: readonly string[];
-  /** Bindings that all rows share. */
+  /** The names of bindings that all rows share. */
   readonly shared?: readonly string[];
   readonly bindings: readonly Binding[];
   readonly aliases?: Readonly<Record<string, string>>;
-  /** Beside `rows`, `cols` and `first_row`, the block's place in the call. */
+  /** Parameters beside `rows`, `cols`, and `first_row`, the number of the block's first row. */
   readonly params: Readonly<Record<string, ParamType>>;
-  /** By the number of lanes where they share memory. */
+  /** WGSL functions, or a function that returns them for a number of lanes. */
   readonly helpers?: string | ((lanes: number) => string);
   /**
-   * WGSL of one row: `row`, `base` (its first element) and `me` (0 to LANES - 1) are given;
-   * `reduce_add` and `reduce_max` combine over LANES and must be reached by all of them.
+   * WGSL of one row. It may use `row`, `base` (the row's first element) and `me` (0 to LANES - 1).
+   * `reduce_add`, `reduce_max` and `reduce_min` combine values of all lanes, so every lane must
+   * reach them.
    */
   readonly body: string;
   readonly values: Readonly<Record<string, number>>;
@@ -95,7 +101,7 @@ ${call.body}
   eachRowBlock(ctx, views, { strides, rows, op, areWritten }, dispatch);
 }
 
-/** A loop that stores a row of `out`, element j from the WGSL expression `value(j)`. */
+/** Returns a WGSL loop that stores a row of `out`, with the expression `value(j)` for element j. */
 export function storeRow(out: View, value: (j: string) => string, name = 'out'): string {
   return elementsPerWord(out.dtype) === 2
     ? `for (var j = 2u * me; j < P.cols; j += 2u * LANES) {
@@ -104,12 +110,12 @@ export function storeRow(out: View, value: (j: string) => string, name = 'out'):
     : `for (var j = me; j < P.cols; j += LANES) { store_${name}(base + j, ${value('j')}); }`;
 }
 
-/** Whether rows of `out` are whole words, so that invocations of two rows share none. */
+/** Whether rows of `out` are whole words, so that no word belongs to two rows. */
 export function hasWholeRows(out: View, cols: number): boolean {
   return cols % elementsPerWord(out.dtype) === 0;
 }
 
-/** `summed(i)`: element i of x, or of x + residual rounded to `dtype`. */
+/** Returns WGSL `summed(i)`: element i of x, or of x + residual rounded to a 16-bit `dtype`. */
 export function summed(residual: View | undefined, dtype: DType | undefined): string {
   const value = residual === undefined ? 'load_x(i)' : 'load_x(i) + load_residual(i)';
   const is16 = residual !== undefined && (dtype === 'f16' || dtype === 'bf16');
@@ -117,7 +123,8 @@ export function summed(residual: View | undefined, dtype: DType | undefined): st
 }
 
 /**
- * Runs `body` with views whose rows are whole words: the outputs, or f32 ones cast to them after.
+ * Runs `body` with views whose rows are whole words. These are the outputs themselves, or f32
+ * scratch that is cast to them afterwards.
  */
 export function withWholeRows(
   ctx: KernelContext,
@@ -152,9 +159,9 @@ export function present(view: View | undefined): View[] {
 }
 
 /**
- * Calls `body` with blocks of rows whose views bind at once; `strides` has one a view, 0 where it
- * is bound as a whole. Blocks begin at multiples of `multiple` rows, and at whole words of what is
- * written: the last view, if not said otherwise.
+ * Calls `body` with blocks of rows whose views bind at once. `strides` gives the elements of a row
+ * of each view, 0 where the view is bound as a whole. Blocks begin at multiples of `multiple` rows,
+ * and at whole words of the views that are written, which is the last one by default.
  */
 export function eachRowBlock(
   ctx: KernelContext,
@@ -186,7 +193,7 @@ export function eachRowBlock(
     const numRows = Math.min(step, rows - first);
     const parts = views.map((view, i) => {
       const start = first * strides[i]!;
-      // The last row may be shorter, as that of one half of pairs.
+      // The last row may be shorter than its stride: gate and up may lie side by side in each row.
       const isToEnd = strides[i] === 0 || first + numRows === rows;
       return sliceView(view, start, isToEnd ? view.size - start : numRows * strides[i]!);
     });
@@ -194,7 +201,7 @@ export function eachRowBlock(
   }
 }
 
-/** What the gradient of a norm's parameters reads: rows, and what was found of each. */
+/** What the gradient of a norm's parameters reads: the rows, and the statistics of each. */
 interface NormRows {
   readonly x: View;
   readonly mean?: View;
@@ -204,7 +211,7 @@ interface NormRows {
   readonly cols: number;
 }
 
-/** Rows that one invocation sums of a parameter's gradient: no more than bind at once. */
+/** Returns the rows that one invocation sums of a parameter's gradient, at most those that bind. */
 export function rowsPerPart(ctx: KernelContext, { x, dy, cols }: NormRows): number {
   const usual = ctx.profile.isSoftware ? ROWS_PER_PART_SOFTWARE : ROWS_PER_PART_HARDWARE;
   return ctx.fits([x, dy])
@@ -213,8 +220,9 @@ export function rowsPerPart(ctx: KernelContext, { x, dy, cols }: NormRows): numb
 }
 
 /**
- * Calls `body` with blocks of whole parts of `perPart` rows that bind at once: x, mean, rstd and
- * dy, and what cuts theirs out of sums [parts, cols].
+ * Calls `body` with blocks that bind at once and consist of whole parts of `perPart` rows. It gets
+ * the views of x, mean, rstd and dy, the number of rows, and a function that cuts the block's parts
+ * out of sums [parts, cols].
  */
 export function eachPartBlock(
   ctx: KernelContext,
@@ -230,7 +238,7 @@ export function eachPartBlock(
   });
 }
 
-/** Combining a value over the lanes of a workgroup, always in the same order. */
+/** Returns WGSL that combines a value over the lanes of a workgroup, always in the same order. */
 export function laneReductions(lanes: number): string {
   if (lanes === 1) {
     return `fn reduce_add(v: f32, me: u32) -> f32 { return v; }

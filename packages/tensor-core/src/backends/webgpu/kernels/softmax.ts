@@ -1,5 +1,6 @@
-// Row softmax and log-softmax of scale * x with an optional causal mask, and their gradients. Three
-// passes over a row: maximum, sum of exponentials, store.
+// Softmax and log-softmax over rows of scale * x, with an optional causal mask, and their
+// gradients. The forward kernel passes over a row three times: for the maximum, for the sum of
+// exponentials, and to store.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import { isSameView, type KernelContext } from '../context.js';

@@ -1,5 +1,5 @@
-// Walks over strided operands: merging dimensions that one stride can walk, and the WGSL that turns
-// a linear index into one offset per operand.
+// Walks over strided operands. Dimensions that one stride can walk are merged, and the WGSL here
+// turns a linear index into one offset per operand.
 
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../errors.js';
@@ -9,11 +9,14 @@ import { elementsPerWord } from '../kernel.js';
 
 export interface Walk {
   readonly shape: readonly number[];
-  /** One list per operand, in elements. */
+  /** The strides of each operand, in elements. */
   readonly strides: readonly (readonly number[])[];
 }
 
-/** Drops dimensions of extent 1 and merges neighbors that all operands walk with one stride. */
+/**
+ * Drops dimensions of extent 1 and merges neighbors that all operands walk with one stride. The
+ * shape [4, 1, 8] with strides [8, 8, 1] becomes [32] with [1].
+ */
 export function collapse(shape: readonly number[], strides: readonly (readonly number[])[]): Walk {
   const kept: number[] = [];
   const keptStrides: number[][] = strides.map(() => []);
@@ -43,8 +46,8 @@ export function collapse(shape: readonly number[], strides: readonly (readonly n
 }
 
 /**
- * Calls `body` with blocks of a walk whose dense output and operands bind at once: leading axes are
- * cut, and 16-bit outputs at whole words.
+ * Calls `body` with blocks of a walk whose dense output and operands bind at once. Blocks are cut
+ * along leading axes, and those of 16-bit outputs start at whole words.
  */
 export function eachWalkBlock(
   ctx: KernelContext,
@@ -63,7 +66,7 @@ export function eachWalkBlock(
   }
   const [extent, ...rest] = walk.shape;
   const inner = rest.reduce((product, dim) => product * dim, 1);
-  // Elements from the first to the last that one step along the first axis reads.
+  // A span is the elements from the first to the last that one step along the first axis reads.
   const spans = walk.strides.map(([, ...strides]) =>
     strides.reduce((span, stride, axis) => span + stride * (rest[axis]! - 1), 1),
   );
@@ -101,7 +104,7 @@ export function eachWalkBlock(
   }
 }
 
-/** Parameters that `stridedIndex` reads: extents but the first, strides of each operand. */
+/** Returns the parameters that `stridedIndex` reads: all extents but the first, and all strides. */
 export function strideParams(walk: Walk, names: readonly string[]): Record<string, number> {
   const params: Record<string, number> = {};
   walk.shape.forEach((extent, axis) => {
@@ -115,7 +118,7 @@ export function strideParams(walk: Walk, names: readonly string[]): Record<strin
   return params;
 }
 
-/** `strided(i)` with one offset per operand. Needs INTEGER_DIVIDE. */
+/** Returns WGSL `strided(i)`, which gives one offset per operand. It needs INTEGER_DIVIDE. */
 export function stridedIndex(rank: number, names: readonly string[]): string {
   const lines = ['var rest = i;', 'var at = Offsets();'];
   for (let axis = rank - 1; axis > 0; axis--) {

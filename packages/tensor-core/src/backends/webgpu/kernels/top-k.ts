@@ -1,5 +1,5 @@
-// The largest along an axis of [outer, dim, inner]. Lines that don't bind go by parts, with what
-// was found in those before.
+// The largest elements along the middle axis of [outer, dim, inner]. Lines that do not bind are
+// searched in parts, each together with what was found in the parts before it.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
@@ -9,7 +9,8 @@ import { copyStrided } from './copy.js';
 import { eachRowBlock, runRows } from './rows.js';
 
 /**
- * Order of f32 by the order of words: NaN above all, zeros of both signs equal. 0 stands for none.
+ * WGSL that maps an f32 to a word of the same order. NaN is above all numbers, and zeros of both
+ * signs are equal. No element has the word 0, which stands for none.
  */
 const KEYS = `
 fn key_of(v: f32) -> u32 {
@@ -24,7 +25,7 @@ fn better(a: Best, b: Best) -> Best {
   return a;
 }`;
 
-/** Lines whose largest are found at once. */
+/** The lines of one dispatch. */
 interface TopKLines {
   /** [outer, dim, inner] */
   readonly x: View;
@@ -32,7 +33,7 @@ interface TopKLines {
   readonly dim: number;
   readonly inner: number;
   readonly count: number;
-  /** The lines of the whole call. */
+  /** The number of lines of the whole call, which decides how many lanes share a line. */
   readonly allLines: number;
 }
 
@@ -56,7 +57,8 @@ export function topK(ctx: KernelContext, call: KernelCalls['topK']): void {
 }
 
 /**
- * Parts of lines in order: the largest of each and of those found before it, with what orders them.
+ * Searches parts of lines in order. Each part starts from the keys and indices that were found in
+ * the parts before it.
  */
 function topKByParts(ctx: KernelContext, call: TopKLines, out: View): void {
   const { x, dim, inner, count } = call;
@@ -86,7 +88,8 @@ function topKByParts(ctx: KernelContext, call: TopKLines, out: View): void {
 }
 
 /**
- * Keys, then indices: [2, count, inner] of u32 each. The first part of a line has none before it.
+ * What a search by parts reads and writes: [2, count, inner] of u32, keys and then indices. For the
+ * first part of a line nothing reads `before`.
  */
 interface FoundByParts {
   readonly before: View;
@@ -95,7 +98,7 @@ interface FoundByParts {
   readonly first: number;
 }
 
-/** A round for each result: the best of those behind the one found last. */
+/** Finds the largest elements one by one: each is the best that comes after the one found last. */
 function largestOf(
   ctx: KernelContext,
   { x, outer, dim, inner, count, allLines }: TopKLines,
