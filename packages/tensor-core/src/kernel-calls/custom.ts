@@ -1,23 +1,24 @@
-// A kernel of a user: see defineOp.
+// The kernel of an op that a user defines by defineOp.
 
 import type { View } from '../view.js';
 
 /**
- * Values of a tensor as a custom kernel's plain twin sees them, row-major, whatever the storage.
+ * The values of a tensor as a custom op's plain function sees them: row-major float64, whatever the
+ * tensor's dtype.
  */
 export interface PlainArray {
   readonly shape: readonly number[];
   readonly data: Float64Array;
 }
 
-/** A user's kernel: see defineOp, which makes and checks it. */
+/** The kernel of a custom op, which defineOp makes and checks. */
 export interface CustomKernel {
-  /** Equal names don't make equal kernels: the text does. */
+  /** The op's name. Two kernels of one name may differ in their text. */
   readonly name: string;
   readonly params: Readonly<Record<string, 'f32' | 'u32'>>;
-  /** Declares `element`, with the accessors of each input and the parameters `P`. */
+  /** WGSL that declares `element(i)`. It may use the accessors of inputs and the parameters `P`. */
   readonly wgsl: string;
-  /** The same on the host: fills out.data. */
+  /** The same function on the host, for all elements: it fills out.data. */
   plain(
     inputs: Readonly<Record<string, PlainArray>>,
     out: PlainArray,
@@ -25,13 +26,13 @@ export interface CustomKernel {
   ): void;
 }
 
-/** What the kernel `custom` is called with, by its name. */
+/** What the kernel `custom` is called with; its comment states what it computes. */
 export interface CustomCalls {
   /**
-   * out[i] = element(i) of a user's kernel, in any dtypes, from all of the inputs; out dense. Where
-   * the device computes on the host's memory the plain twin runs in its place, in float64, in queue
-   * order; what it throws rejects the next read or sync, as a shader error does, or is thrown at
-   * once.
+   * out[i] = element(i) of a user's kernel, in any dtypes, where element(i) may read all of the
+   * inputs; out is dense. A device that computes in the host's memory runs `plain` instead, in
+   * float64 and in queue order. What `plain` throws is thrown at once, or rejects the next read or
+   * sync as a shader error does.
    */
   custom: {
     kernel: CustomKernel;

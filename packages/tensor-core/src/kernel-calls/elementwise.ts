@@ -24,13 +24,13 @@ export type UnaryKind =
   | 'gelu'
   | 'geluTanh';
 
-/** What a gate passes its first half through. */
+/** The activation that a gate applies to its first operand. */
 export type GateKind = 'silu' | 'gelu' | 'geluTanh';
 
 /** A function of two elements. */
 export type BinaryKind = 'add' | 'sub' | 'mul' | 'div' | 'maximum' | 'minimum' | 'pow';
 
-/** A comparison; NaN is in none but 'ne'. */
+/** A comparison. With NaN all are false but 'ne', which is true. */
 export type CompareKind = 'eq' | 'ne' | 'lt' | 'le' | 'gt' | 'ge';
 
 /**
@@ -40,21 +40,21 @@ export interface ElementwiseCalls {
   /** out[i] = value, converted to out's dtype. */
   fill: { out: View; value: number };
   /**
-   * out[i] = x[i] in another dtype, any pair. Float to float rounds to nearest even and
-   * keeps NaN, infinities and subnormals. Float to integer truncates toward zero and saturates,
-   * NaN gives 0. Integer to integer keeps the bits.
+   * out[i] = x[i] in another dtype, for any pair of dtypes. Float to float rounds to nearest even
+   * and keeps NaN, infinities and subnormals. Float to integer truncates toward zero and saturates,
+   * and NaN gives 0. Integer to integer keeps the bits.
    */
   cast: { x: View; out: View };
-  /** out[i] = f(x[i]), float, in place allowed. */
+  /** out[i] = f(x[i]) of floats. It may run in place. */
   unary: { kind: UnaryKind; x: View; out: View };
   /**
-   * out[i] = dy[i] * f'(x[i]), in place over dy allowed. Where f has a kink, f' is a convention:
+   * out[i] = dy[i] * f'(x[i]). It may run in place over dy. Where f has a kink, f' is a convention:
    * relu'(0) = 0, abs'(0) = 0.
    */
   unaryBackward: { kind: UnaryKind; x: View; dy: View; out: View };
   /**
-   * out[r, c] = f(gate[r, c]) * up[r, c], float, out dense [rows, cols]. Rows of gate and up are
-   * `row` apart: cols, or 2 * cols where they are the halves of one operand.
+   * out[r, c] = f(gate[r, c]) * up[r, c] of floats, where out is dense [rows, cols]. Rows of gate
+   * and up are `row` elements apart: cols, or 2 * cols where they are the halves of one operand.
    */
   gated: {
     kind: GateKind;
@@ -66,8 +66,8 @@ export interface ElementwiseCalls {
     row: number;
   };
   /**
-   * Gradients of the above. Of 'gate': dy * up * f'(gate), and of 'up': dy * f(gate), both dense
-   * [rows, cols]; of 'both': [rows, 2 * cols], that of gate in front.
+   * The gradients of gated. With `of` 'gate', out = dy * up * f'(gate), and with 'up', out = dy *
+   * f(gate), both dense [rows, cols]. With 'both', out is [rows, 2 * cols] and has gate's first.
    */
   gatedBackward: {
     kind: GateKind;
@@ -81,11 +81,11 @@ export interface ElementwiseCalls {
     row: number;
   };
   /**
-   * In heads h < numRotated of x [tokens, heads, 2 * half], columns j and j + half are a point that
-   * turns by position * frequency j, or back where inverse; other heads are copied. frequencies:
-   * u32 [2, half], high and low words of turns * 2^64; angles are products of integers, modulo a
-   * turn. Token t stands at positions[t mod period] (u32 or i32, below 2^31), or at offset + t mod
-   * period.
+   * In the heads h < numRotated of x [tokens, heads, 2 * half], columns j and j + half are a point
+   * that turns by position * frequency j, or turns back if isInverse; other heads are copied.
+   * frequencies is u32 [2, half] and holds the high and the low words of turns * 2^64, so that
+   * angles are products of integers, modulo a turn. Token t stands at positions[t mod period] (u32
+   * or i32, below 2^31), or at offset + t mod period.
    */
   rotary: {
     x: View;
@@ -100,13 +100,13 @@ export interface ElementwiseCalls {
     offset: number;
     isInverse: boolean;
   };
-  /** out[i] = x[i] * scale + shift, float, in place allowed. */
+  /** out[i] = x[i] * scale + shift of floats. It may run in place. */
   affine: { x: View; out: View; scale: number; shift: number };
   /**
-   * out = a (kind) b over `shape` (rank 1 to 6), out dense, a and b read through strides (0
-   * broadcasts). Floats mix; integers must agree in dtype and have no div and pow. In place over a
-   * or b where its strides are dense. One step along the last axis that is walked by itself must
-   * bind.
+   * out = a (kind) b over `shape` (rank 1 to 6), where out is dense and a and b are read through
+   * strides, of which 0 broadcasts. Float dtypes may differ; integers must have one dtype and have
+   * no div and pow. It may run in place over a or b where that operand's strides are dense. One
+   * step along the last axis that is walked by itself must bind.
    */
   binary: {
     kind: BinaryKind;
@@ -118,8 +118,8 @@ export interface ElementwiseCalls {
     bStrides: readonly number[];
   };
   /**
-   * out = 1 where a (kind) b over `shape` (rank 1 to 6), else 0; out u32, dense. Operands as
-   * binary's.
+   * out = 1 where a (kind) b holds, else 0, over `shape` (rank 1 to 6); out is u32 and dense. The
+   * operands are as in binary.
    */
   compare: {
     kind: CompareKind;
@@ -131,8 +131,8 @@ export interface ElementwiseCalls {
     bStrides: readonly number[];
   };
   /**
-   * out = a where condition (u32 or i32) is not 0, else b, over `shape` (rank 1 to 6), out dense; a
-   * and b as binary's.
+   * out = a where condition (u32 or i32) is not 0, else b, over `shape` (rank 1 to 6); out is
+   * dense. The operands are as in binary.
    */
   where: {
     condition: View;
@@ -145,10 +145,11 @@ export interface ElementwiseCalls {
     bStrides: readonly number[];
   };
   /**
-   * out[outOffset + sum(i*outStrides)] = x[xOffset + sum(i*xStrides)] for all i in `shape` (rank 1
-   * to 6), equal dtypes, any dtype: transpose, slice, cat, expand. x strides may be 0, never
-   * negative. 16-bit outputs: either dense over the whole of out with outOffset 0, or last out
-   * stride 1 with outOffset, last extent and the other out strides even.
+   * out[outOffset + sum(i * outStrides)] = x[xOffset + sum(i * xStrides)] for all i in `shape`
+   * (rank 1 to 6), of any dtype that x and out share: it makes transposes, slices, concatenations
+   * and expansions. Strides of x may be 0, but not negative. A 16-bit out is either dense as a
+   * whole with outOffset 0, or its last stride is 1, and outOffset, the last extent and the other
+   * strides are even.
    */
   copyStrided: {
     x: View;
@@ -160,17 +161,17 @@ export interface ElementwiseCalls {
     outStrides: readonly number[];
   };
   /**
-   * out[i] = keep(i) ? x[i] / (1 - p) : 0, in place allowed. keep(i): with e =
-   * counterOffset + i, word (e mod 4) of Philox4x32-10 with key (key0, key1) and counter
-   * (floor(e / 4) low 32, high 32, 0, 0) is >= floor(p * 2^32). Its own gradient kernel.
+   * out[i] = keep(i) ? x[i] / (1 - p) : 0. It may run in place. With e = counterOffset + i, keep(i)
+   * is whether word (e mod 4) of Philox4x32-10 with key (key0, key1) and counter (floor(e / 4) low
+   * 32, high 32, 0, 0) is >= floor(p * 2^32). The gradient is the same kernel over dy.
    */
   dropout: { x: View; out: View; p: number; key0: number; key1: number; counterOffset: number };
   /**
-   * Random numbers, equal to the bit on all devices: out[i] = n * scale, f32 rounded to out's
-   * dtype, where the integer n is made of word (e mod 4) of dropout's generator at e =
-   * counterOffset + i. uniform: n = 2 floor(word / 2^8) + 1 - 2^24. normal: n / 2^21 is the normal
-   * number below which lies the part (first + word * range / 2^32) / 2^32 of all, range 0 standing
-   * for 2^32; see random-recipe.ts.
+   * Random numbers that are equal to the bit on all devices: out[i] = n * scale, computed in f32
+   * and rounded to out's dtype. The integer n is made of word (e mod 4) of dropout's generator at e
+   * = counterOffset + i. For 'uniform' n = 2 floor(word / 2^8) + 1 - 2^24. For 'normal' n / 2^21 is
+   * the normal number below which the part (first + word * range / 2^32) / 2^32 of the distribution
+   * lies, where range 0 stands for 2^32; see random-recipe.ts.
    */
   random: {
     kind: 'uniform' | 'normal';

@@ -8,8 +8,8 @@ import type { View } from '../view.js';
  */
 export interface IndexingCalls {
   /**
-   * out[o, n, i] = x[o, ids[o, n, i], i] of x [outer, dim, inner], ids (u32 or i32) and out [outer,
-   * count, inner], of any dtype; an id outside [0, dim) gives 0.
+   * out[o, n, i] = x[o, ids[o, n, i], i], where x is [outer, dim, inner] of any dtype, and ids (u32
+   * or i32) and out are [outer, count, inner]. An id outside [0, dim) gives 0.
    */
   gather: {
     x: View;
@@ -21,8 +21,8 @@ export interface IndexingCalls {
     count: number;
   };
   /**
-   * dx[o, d, i] = sum over n with ids[o, n, i] = d of dy[o, n, i], in order of n, in f32; all is
-   * written.
+   * dx[o, d, i] = the sum of dy[o, n, i] over all n with ids[o, n, i] = d, in order of n, in f32.
+   * All elements of dx are written.
    */
   gatherBackward: {
     ids: View;
@@ -34,19 +34,19 @@ export interface IndexingCalls {
     count: number;
   };
   /**
-   * out (i32 or u32) [outer, count, inner]: indices of the largest along dim of x (float), in
-   * descending order, the first of equal ones first; NaN is the largest, and zeros of both signs
-   * are equal.
+   * out (i32 or u32) [outer, count, inner] gets the indices of the largest elements along dim of x
+   * (float), in descending order of the elements, with the lower index first among equal ones. NaN
+   * is the largest, and zeros of both signs are equal.
    */
   topK: { x: View; out: View; outer: number; dim: number; inner: number; count: number };
   /**
-   * out[i, :] = table[ids[i], :]; ids u32 or i32 [count]; an id outside [0, rows) gives zeros. Ids
-   * must bind.
+   * out[i, :] = table[ids[i], :], where ids is u32 or i32 [count]. An id outside [0, rows) gives
+   * zeros. Ids must bind.
    */
   embedding: { table: View; ids: View; out: View; rows: number; cols: number; count: number };
   /**
-   * dTable[v, :] = sum over i with ids[i] = v of dy[i, :], in order of i; all rows are written. Ids
-   * must bind.
+   * dTable[v, :] = the sum of dy[i, :] over all i with ids[i] = v, in order of i. All rows are
+   * written. Ids must bind.
    */
   embeddingBackward: {
     ids: View;

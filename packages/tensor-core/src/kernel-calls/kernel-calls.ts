@@ -1,4 +1,4 @@
-// All kernels of the seam, by name, with what each is called with.
+// The calls of all kernels, which are the seam between ops and backends.
 
 import type { CustomCalls } from './custom.js';
 import type { ElementwiseCalls } from './elementwise.js';
@@ -22,5 +22,8 @@ export interface KernelCalls
 /** The name of a kernel, such as 'matmul' or 'softmax'. */
 export type KernelName = keyof KernelCalls;
 
-/** Values of calls that hold views themselves: a custom kernel's operands, a product's epilogue. */
+/**
+ * The properties of calls whose values hold views themselves: a custom kernel's operands and a
+ * product's epilogue.
+ */
 export const NESTED_VIEWS: ReadonlySet<string> = new Set(['inputs', 'epilogue']);

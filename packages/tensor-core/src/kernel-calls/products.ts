@@ -1,64 +1,66 @@
-// Matrix products and attention.
+// The calls of matrix products and of attention.
 
 import type { View } from '../view.js';
 import type { ElementwiseCalls, UnaryKind } from './elementwise.js';
 import type { RowCalls } from './rows.js';
 
-/** How far apart the parts of one operand of attention lie, in elements; columns have stride 1. */
+/** How far apart the parts of an operand of attention lie, in elements. Columns have stride 1. */
 export interface HeadStrides {
   readonly batch: number;
   readonly head: number;
   readonly row: number;
 }
 
-/** What both passes of attention take. */
+/** The operands that both passes of attention take. */
 export interface AttentionOperands {
-  /** Queries: rows [batch, numHeads, numQueries, dim] through qStrides. */
+  /** The queries: rows [batch, numHeads, numQueries, dim] through qStrides. */
   q: View;
-  /** Keys: rows [batch, numKvHeads, numKeys, dim] through kStrides. */
+  /** The keys: rows [batch, numKvHeads, numKeys, dim] through kStrides. */
   k: View;
-  /** Values, as the keys, through vStrides. */
+  /** The values, in rows like those of the keys, through vStrides. */
   v: View;
-  /** Rows as the queries', dense as [batch, numQueries, numHeads, dim]. */
+  /** The result, dense [batch, numQueries, numHeads, dim]. */
   out: View;
   /**
-   * f32 [2, batch, numHeads, numQueries]. Forward writes the first half: log-sum-exp of each row's
-   * scores, -inf where it sees nothing. Backward reads it and writes the second: sum(dOut * out) of
-   * each row.
+   * Statistics of rows, f32 [2, batch, numHeads, numQueries]. Forward writes the first half, the
+   * log-sum-exp of each row's scores, which is -inf for a row that sees nothing. Backward reads it
+   * and writes the second half, sum(dOut * out) of each row.
    */
   stats: View;
   /**
-   * Added to the scores, any float, [batch, numHeads, numQueries, numKeys] through maskStrides;
-   * -inf hides.
+   * Numbers of any float dtype that are added to the scores: [batch, numHeads, numQueries, numKeys]
+   * through maskStrides. -inf hides a key from a query.
    */
   mask: View | undefined;
   /**
-   * u32 or i32 [batch, numQueries] and [batch, numKeys], both or none: a query sees keys of its own
-   * number.
+   * The documents' ids, u32 or i32 [batch, numQueries], and below [batch, numKeys]; both are given
+   * or neither. A query sees only keys with its own id.
    */
   querySegments: View | undefined;
   keySegments: View | undefined;
   batch: number;
-  /** A multiple of numKvHeads: consecutive query heads share keys and values. */
+  /** The heads of queries, a multiple of numKvHeads: consecutive ones share keys and values. */
   numHeads: number;
   numKvHeads: number;
   numQueries: number;
   numKeys: number;
-  /** At most MAX_HEAD_DIM; in 16 bits even. */
+  /** The size of a head, at most MAX_HEAD_DIM, and even for 16-bit dtypes. */
   dim: number;
   scale: number;
-  /** Query i stands at position queryOffset + i, key j at j. A whole number, of either sign. */
+  /** Query i stands at position queryOffset + i, and key j at j. It may be negative. */
   queryOffset: number;
-  /** Whether a query sees no key behind its own position. */
+  /** Whether a query sees no key at a position after its own. */
   isCausal: boolean;
-  /** Above 0: a query sees keys that are less than so many positions away. */
+  /** How many positions away keys must be fewer than for a query to see them; 0 for no limit. */
   window: number;
   qStrides: HeadStrides;
   kStrides: HeadStrides;
   vStrides: HeadStrides;
-  /** May be 0; the last is 0 or 1. */
+  /** The mask's strides in elements, of which 0 broadcasts. The last one is 0 or 1. */
   maskStrides: readonly [batch: number, head: number, row: number, column: number];
-  /** Drops weights as `dropout` does elements of [batch, numHeads, numQueries, numKeys]. */
+  /**
+   * How weights are dropped: as `dropout` drops elements [batch, numHeads, numQueries, numKeys].
+   */
   dropout:
     | {
         readonly p: number;
@@ -69,7 +71,7 @@ export interface AttentionOperands {
     | undefined;
 }
 
-/** What the sums of a product are reductions of: [k, inner] to [inner]. */
+/** Returns the reductions, [k, inner] to [inner], that a product's aSums or bSums stand for. */
 export function sumsOf({ a, b, m, n, aSums, bSums }: ProductCalls['matmul']) {
   return [
     ...(aSums === undefined ? [] : [{ x: a, out: aSums, inner: m }]),
@@ -77,7 +79,7 @@ export function sumsOf({ a, b, m, n, aSums, bSums }: ProductCalls['matmul']) {
   ];
 }
 
-/** All activations: the unary kinds that a product can end with. */
+/** The unary kinds that a product's epilogue can apply. */
 export const ACTIVATION_KINDS = [
   'relu',
   'silu',
@@ -85,31 +87,31 @@ export const ACTIVATION_KINDS = [
   'geluTanh',
 ] as const satisfies readonly UnaryKind[];
 
-/** A unary kind that a product can end with, by an epilogue. */
+/** A unary kind that a product's epilogue can apply. */
 export type Activation = (typeof ACTIVATION_KINDS)[number];
 
 /**
- * What a product ends with: it leaves what another kernel would make of `out`, in place. `out` then
- * has one batch and is dense, except under 'crossEntropyBackward'. The views of an epilogue that
- * are added, activated or differentiated have the shape of `out`, and are dense too.
+ * The last step of a product, which does what another kernel would do with `out` in place. `out`
+ * then has one batch and is dense, except under 'crossEntropyBackward'. The views of 'add',
+ * 'activate' and 'slope' have the shape of `out` and are dense as well.
  */
 export type Epilogue =
-  /** out + addend. */
+  /** out becomes addend + out. */
   | { readonly kind: 'add'; readonly addend: View }
-  /** `activated` becomes the activation of what out holds. */
+  /** `activated` becomes the activation of out, which stays as it is. */
   | { readonly kind: 'activate'; readonly activation: Activation; readonly activated: View }
-  /** out * activation'(at). */
+  /** out becomes out * activation'(at). */
   | { readonly kind: 'slope'; readonly activation: Activation; readonly at: View }
   /**
-   * The kernel crossEntropyBackward, on rows that are `outRow` apart. Columns from the n-th on are
-   * undefined afterwards.
+   * The kernel crossEntropyBackward runs over out, whose rows are `outRow` elements apart. The
+   * columns from n on are undefined afterwards.
    */
   | ({ readonly kind: 'crossEntropyBackward' } & Pick<
       RowCalls['crossEntropyBackward'],
       'targets' | 'lse' | 'dLoss' | 'first' | 'classes'
     >);
 
-/** The kernels that epilogues stand for. */
+/** The kernels that do what epilogues do. */
 export interface EpilogueKernels {
   binary(call: ElementwiseCalls['binary']): void;
   unary(call: ElementwiseCalls['unary']): void;
@@ -140,7 +142,7 @@ export function runEpilogue(call: ProductCalls['matmul'], kernels: EpilogueKerne
   }
 }
 
-/** Largest head of attention. */
+/** The largest head size of attention. */
 export const MAX_HEAD_DIM = 256;
 
 /**
@@ -149,14 +151,17 @@ export const MAX_HEAD_DIM = 256;
  */
 export interface ProductCalls {
   /**
-   * out[b] = alpha * op(a[b]) x op(b[b]) + bias (+ out[b] if accumulate), for outer x inner
-   * batches. op(a) is m x k: stored [m, k] with row stride aRow, or if transposeA [k, m] with row
-   * stride aRow; op(b) is k x n: stored [k, n], or if transposeB [n, k], with row stride bRow; out
-   * [m, n] with row stride outRow. Columns have stride 1. Batch strides may be 0 for a and b. bias:
-   * [n]. 16-bit out: dense, or n, outRow and the batch strides even. Two stored rows of each
-   * operand must bind. aSums or bSums, not both: sums of one batch's op(a) or op(b) over k, without
-   * alpha, as the gradient of a bias is made beside its weight's: [m] of a dense a with transposeA,
-   * [n] of a dense b without transposeB, any float. What the epilogue does comes last.
+   * out[i] = alpha * op(a[i]) x op(b[i]) + bias (+ out[i] if accumulate), for each i of outer x
+   * inner batches. op(a) is m x k, stored as [m, k] or, if transposeA, as [k, m], with row stride
+   * aRow. op(b) is k x n, stored as [k, n] or, if transposeB, as [n, k], with row stride bRow. out
+   * is [m, n] with row stride outRow, and bias [n]. Columns have stride 1. Batch strides of a and b
+   * may be 0. A 16-bit out is dense, or n, outRow and its batch strides are even. Two stored rows
+   * of each operand must bind.
+   *
+   * aSums or bSums, not both, get the sums over k of op(a) or op(b), without alpha, in any float
+   * dtype: [m] of a dense a with transposeA, or [n] of a dense b without transposeB. There is one
+   * batch then. A bias's gradient is such a sum beside the product of its weight's. The epilogue
+   * comes last.
    */
   matmul: {
     a: View;
@@ -182,19 +187,19 @@ export interface ProductCalls {
     accumulate: boolean;
   };
   /**
-   * out = dropped(softmax(scale * q k^T + mask)) v by head, over the keys that each query sees
-   * (Dao, "FlashAttention-2", 2023): nothing of numQueries x numKeys is kept, and blocks that no
-   * row of theirs sees are passed over. A row that sees nothing is 0. A key that a row doesn't see
-   * reaches nothing of it, NaN neither, but on CPU drivers of webgpu, which multiply NaN by the
-   * weight 0 of keys that rows nearby see. q, k, v and out have one dtype.
+   * out = dropped(softmax(scale * q k^T + mask)) v for each head, over the keys that each query
+   * sees (Dao, "FlashAttention-2", 2023). Nothing of the size numQueries x numKeys is kept, and
+   * blocks of which no row sees anything are skipped. A row that sees nothing is 0. A hidden key
+   * does not change a row, even if it holds NaN, except on CPU drivers of webgpu, which multiply by
+   * the weight 0 those keys that rows nearby see. q, k, v and out have one dtype.
    */
   attention: AttentionOperands;
   /**
-   * Gradients of the above, scores computed again and their weights from stats: dq, dk and dv are
-   * of the sizes, strides and dtype of q, k and v, and of one buffer where their elements are
-   * apart. Sums over the queries (dk, dv) run head by head of a group and along the rows, or rows
-   * first where a device takes all heads at once; those over the keys (dq) ascend. The order is
-   * fixed.
+   * The gradients of attention. Scores are computed again, and weights from them and stats. dq, dk
+   * and dv have the sizes, strides and dtype of q, k and v, and may lie in one buffer where no
+   * element belongs to two of them. Sums over the queries (dk, dv) run head by head of a group and
+   * along the rows, or rows first where a device takes all heads at once; sums over the keys (dq)
+   * ascend. Each device has one fixed order.
    */
   attentionBackward: AttentionOperands & {
     dOut: View; // as out
@@ -203,9 +208,10 @@ export interface ProductCalls {
     dv: View;
   };
   /**
-   * Gradient of the mask, behind attentionBackward of the same call, whose stats it reads: dMask is
-   * f32, as dense as the mask, and each element the sum over what the mask is broadcast over, in
-   * the order of batches, heads, queries and keys. Where all is hidden it is 0.
+   * The gradient of the mask. It runs after attentionBackward of the same call, whose stats it
+   * reads. dMask is f32 and has the mask's strides. Each element is a sum over all pairs that the
+   * mask's element is broadcast to, in the order of batches, heads, queries and keys, and 0 where
+   * all of them are hidden.
    */
   attentionMaskGradient: AttentionOperands & {
     dOut: View; // as out

@@ -1,5 +1,5 @@
-// Kernels over whole rows: sums, softmax, norms and the loss. A row must bind; of reduce, some
-// elements of each line.
+// The calls of kernels over whole rows: sums, softmax, norms and the loss. A row must bind. For
+// reduce, extremumBackward and cumSum it is enough that some elements of a line do.
 
 import type { View } from '../view.js';
 
@@ -8,7 +8,9 @@ import type { View } from '../view.js';
  * computes.
  */
 export interface RowCalls {
-  /** x [outer, dim, inner] -> out [outer, inner], float. */
+  /**
+   * out [outer, inner] = the sum, mean or extremum of x [outer, dim, inner] along dim, of floats.
+   */
   reduce: {
     kind: 'sum' | 'mean' | 'max' | 'min';
     x: View;
@@ -18,8 +20,8 @@ export interface RowCalls {
     inner: number;
   };
   /**
-   * Gradient of max or min: dy split evenly among the entries of x equal to y. A line whose y is
-   * NaN has none equal to it, and its gradient is NaN.
+   * The gradient of max or min, which splits dy evenly among the elements of x that equal y. A line
+   * whose y is NaN has no such element, and its gradient is NaN.
    */
   extremumBackward: {
     x: View; // [outer, dim, inner]
@@ -30,7 +32,9 @@ export interface RowCalls {
     dim: number;
     inner: number;
   };
-  /** Sums along dim up to and with each element, from its end where isReverse. Integers wrap. */
+  /**
+   * Running sums along dim, from its end if isReverse. Each includes its element; integers wrap.
+   */
   cumSum: {
     x: View;
     out: View; // [outer, dim, inner], an integer where x is
@@ -40,9 +44,10 @@ export interface RowCalls {
     isReverse: boolean;
   };
   /**
-   * Row softmax (or log-softmax) of scale * x, [rows, cols], in place allowed. With causalRows =
-   * P > 0, row r is query position t = r mod P and sees columns j <= t + cols - P; the others
-   * become 0 (log: -inf).
+   * Softmax, or log-softmax if isLog, over rows of scale * x, [rows, cols]. It may run in place.
+   * With causalRows = P > 0, row r is the query at position t = r mod P and sees the columns j <= t
+   * + cols
+   * - P; the others become 0, or -inf if isLog.
    */
   softmax: {
     x: View;
@@ -54,8 +59,8 @@ export interface RowCalls {
     causalRows: number;
   };
   /**
-   * From y = softmax(scale * x): out = scale * y * (dy - sum(dy * y)); isLog: scale * (dy - exp(y)
-   * * sum(dy)). In place over dy allowed.
+   * The gradient of softmax from its result y: out = scale * y * (dy - sum(dy * y)), or if isLog
+   * out = scale * (dy - exp(y) * sum(dy)). It may run in place over dy.
    */
   softmaxBackward: {
     y: View;
@@ -67,8 +72,9 @@ export interface RowCalls {
     isLog: boolean;
   };
   /**
-   * out = (x - mean) * rstd * weight + bias per row of [rows, cols]; mean, rstd f32 [rows]; biased
-   * variance. With a residual, sum = x + residual is stored, and what was stored is normalized.
+   * out = (x - mean) * rstd * weight + bias for each row of [rows, cols], where mean and rstd are
+   * f32 [rows] and the variance is the biased one. With a residual, sum = x + residual is stored,
+   * and what was stored is normalized.
    */
   layerNorm: {
     x: View;
@@ -84,8 +90,9 @@ export interface RowCalls {
     eps: number;
   };
   /**
-   * dx of the above, x being what was normalized, dSum added last where given; dWeight = sum over
-   * rows of dy * xhat, dBias = sum over rows of dy. Any of the three may be absent.
+   * The gradients of layerNorm, where x is what was normalized. dSum is added to dx at the end,
+   * where it is given. dWeight = the sum over rows of dy * (x - mean) * rstd, and dBias = the sum
+   * over rows of dy. Any of dx, dWeight and dBias may be absent.
    */
   layerNormBackward: {
     x: View;
@@ -101,9 +108,9 @@ export interface RowCalls {
     cols: number;
   };
   /**
-   * out = x * rstd * (weight + weightOffset) per row of [rows, cols]; rstd = 1 / sqrt(mean(x^2) +
-   * eps), f32 [rows]. With a residual, sum = x + residual is stored, and what was stored is
-   * normalized.
+   * out = x * rstd * (weight + weightOffset) for each row of [rows, cols], where rstd = 1 /
+   * sqrt(mean(x^2) + eps) is f32 [rows]. With a residual, sum = x + residual is stored, and what
+   * was stored is normalized.
    */
   rmsNorm: {
     x: View;
@@ -117,7 +124,10 @@ export interface RowCalls {
     cols: number;
     eps: number;
   };
-  /** dx of the above, dSum added last where given, and dWeight; either of them may be absent. */
+  /**
+   * The gradients of rmsNorm, where x is what was normalized. dSum is added to dx at the end, where
+   * it is given. Either of dx and dWeight may be absent.
+   */
   rmsNormBackward: {
     x: View;
     weight: View | undefined;
@@ -131,13 +141,13 @@ export interface RowCalls {
     cols: number;
   };
   /**
-   * loss[i] = logSumExp(logits[i, :]) - logits[i, targets[i]]; lse[i] = logSumExp; both f32 [rows];
-   * targets u32 or i32. A target outside [0, cols) gives loss 0.
+   * lse[i] = logSumExp(logits[i, :]) and loss[i] = lse[i] - logits[i, targets[i]], both f32 [rows].
+   * targets is u32 or i32; one outside [0, cols) gives the loss 0.
    */
   crossEntropy: { logits: View; targets: View; loss: View; lse: View; rows: number; cols: number };
   /**
-   * out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (first + j == targets[i])); rows whose
-   * target is not in [0, classes) get 0. In place over logits allowed.
+   * out[i, j] = dLoss[i] * (exp(logits[i, j] - lse[i]) - (first + j == targets[i])), and 0 in rows
+   * whose target is not in [0, classes). It may run in place over logits.
    */
   crossEntropyBackward: {
     logits: View;
@@ -147,9 +157,9 @@ export interface RowCalls {
     out: View;
     rows: number;
     cols: number;
-    /** The class of the first column. Default 0. */
+    /** The class of the first column. The default is 0. */
     first?: number;
-    /** Default cols. */
+    /** The number of classes. The default is cols. */
     classes?: number;
   };
 }

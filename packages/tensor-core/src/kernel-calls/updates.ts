@@ -1,8 +1,8 @@
-// What follows a backward: norms of gradients, and the steps of optimizers.
+// The calls that follow a backward pass: norms of gradients, and the steps of optimizers.
 
 import type { View } from '../view.js';
 
-/** Hyperparameters of one optimizer group. Bias corrections are 1 - beta^t, made on the host. */
+/** The hyperparameters of one group of the kernel `adam`. Bias corrections are 1 - beta^t. */
 export interface AdamGroup {
   readonly lr: number;
   readonly beta1: number;
@@ -11,38 +11,41 @@ export interface AdamGroup {
   readonly weightDecay: number;
   readonly biasCorrection1: number;
   readonly biasCorrection2: number;
-  /** true: AdamW (param *= 1 - lr*wd before the step); false: Adam (grad += wd*param). */
+  /**
+   * Whether the group steps by AdamW, which multiplies param by 1 - lr * weightDecay before the
+   * step. Adam adds weightDecay * param to the gradient.
+   */
   readonly decoupled: boolean;
 }
 
-/** Hyperparameters of one group of the kernel `sgd`, with PyTorch's meaning of each. */
+/** The hyperparameters of one group of the kernel `sgd`, each with PyTorch's meaning. */
 export interface SgdGroup {
   readonly lr: number;
   readonly momentum: number;
   readonly dampening: number;
   readonly weightDecay: number;
   readonly nesterov: boolean;
-  /** On the first step the momentum buffer is set to the gradient, as PyTorch does. */
+  /** Whether this is the first step, which sets the momentum buffer to the gradient. */
   readonly isFirstStep: boolean;
 }
 
-/** Elements [start, start + length) of a flat view belong to optimizer group `group`. */
+/** The elements [start, start + length) of a flat view, which belong to optimizer group `group`. */
 export interface Segment {
   readonly start: number;
   readonly length: number;
   readonly group: number;
 }
 
-/** Elements [start, start + length) of a view. */
+/** The elements [start, start + length) of a view. */
 export interface Span {
   readonly start: number;
   readonly length: number;
 }
 
-/** Elements whose magnitudes a norm adds up by themselves, before anything else; see normNodes. */
+/** The elements of a block, which a norm adds up by themselves before anything else. */
 export const NORM_BLOCK_ELEMENTS = 128;
 
-/** Most elements behind one result of normNodes: 256 blocks. */
+/** The elements of a node, which is 256 blocks and gives one result of normNodes. */
 export const NORM_NODE_ELEMENTS = 256 * NORM_BLOCK_ELEMENTS;
 
 /**
@@ -51,30 +54,32 @@ export const NORM_NODE_ELEMENTS = 256 * NORM_BLOCK_ELEMENTS;
  */
 export interface UpdateCalls {
   /**
-   * Norms, first part. Each span is cut into nodes of NORM_NODE_ELEMENTS, the last one shorter, and
-   * nodes into blocks of NORM_BLOCK_ELEMENTS. A block is the sum of |x[i]|^power, or the largest
-   * |x[i]| where power is Infinity, in an order that depends on its length alone; below the
-   * smallest normal number it counts as 0. Neighboring blocks are added, then neighbors of those,
-   * and so on; one without a neighbor stays. out f32: the nodes of the first span, then those of
-   * the next. Spans ascend and don't overlap. x float; a node must bind.
+   * The first part of norms. Each span of x (float) is cut into nodes of NORM_NODE_ELEMENTS, of
+   * which the last may be shorter, and nodes into blocks of NORM_BLOCK_ELEMENTS. A block's value is
+   * the sum of |x[i]|^power, or the largest |x[i]| where power is Infinity, in an order that
+   * depends only on its length; below the smallest normal number it counts as 0. Neighboring blocks
+   * are added, then neighboring sums, and so on; a value without a neighbor goes up as it is. out
+   * (f32) gets the nodes of the first span, then those of the next. Spans ascend and do not
+   * overlap. A node must bind.
    */
   normNodes: { x: View; out: View; spans: readonly Span[]; power: number };
   /**
-   * Norms, second part: out[i] is span i of x, f32, added up as blocks are in normNodes, or its
-   * largest element where isMax.
+   * The second part of norms: out[i] is the sum of span i of x, f32, added up as normNodes adds
+   * blocks, or its largest element if isMax.
    */
   normTree: { x: View; out: View; spans: readonly Span[]; isMax: boolean };
   /**
    * norm[0] = unscale * sqrt(squares[0]) and scale[0] = unscale * min(1, maxNorm / (norm[0] +
-   * 1e-6)), where maxNorm is Infinity unscale itself; all f32 [1]. Each operation is rounded to f32
-   * correctly on every device, division and root too; a bound or a quotient below the normal
+   * 1e-6)), or unscale itself where maxNorm is Infinity; all are f32 [1]. Every device rounds each
+   * operation to f32 correctly, even division and root. A bound or a quotient below the normal
    * numbers counts as 0.
    */
   clipFactor: { squares: View; norm: View; scale: View; maxNorm: number; unscale: number };
   /**
-   * One Adam or AdamW step as PyTorch's, in place on param, expAvg, expAvgSq (f32, equal sizes);
-   * grad float, multiplied by gradScale[0] (f32 [1]) where given. Elements of no segment are left
-   * alone. Segments ascend and don't overlap; keep the array's identity, so it can key a cache.
+   * One step of Adam or AdamW as in PyTorch, in place on param, expAvg and expAvgSq (f32, of equal
+   * sizes). grad is float, and is multiplied by gradScale[0] (f32 [1]) where that is given.
+   * Elements of no segment stay as they are. Segments ascend and do not overlap. Their array must
+   * be the same object in each step and must not change, because it keys a cache.
    */
   adam: {
     param: View;
@@ -86,7 +91,8 @@ export interface UpdateCalls {
     segments: readonly Segment[];
   };
   /**
-   * One SGD step as PyTorch's; momentumBuffer absent where all momentums are 0. As adam otherwise.
+   * One step of SGD as in PyTorch. momentumBuffer is absent where all momentums are 0. The rest is
+   * as in adam.
    */
   sgd: {
     param: View;
