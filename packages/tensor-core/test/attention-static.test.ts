@@ -40,6 +40,7 @@ test.each(
       isWide: true,
       mask: undefined,
       hasSegments: false,
+      sharesIds: false,
       hasDropout: false,
       isShared: true,
       tile,

@@ -2,6 +2,7 @@
 // nothing: in each dtype and with timestamps, on any machine. A software driver would take minutes
 // for them. The kernels for software run in webgpu-backend.test.ts.
 
+import { add, Device, LimitError } from '@shardweave/tensor-core';
 import { kernelCases } from '@shardweave/tensor-core/testing';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
@@ -22,5 +23,25 @@ test('all kernels for hardware compile', async () => {
   }
   await backend.sync(); // This rejects with the first shader that does not compile.
   expect(backend.statistics().pipelines).toBeGreaterThan(LEAST_PIPELINES);
+  await backend.dispose();
+});
+
+test('a kernel of more storage buffers than the device allows is refused, and others run', async () => {
+  const gpu = openNodeGpu({ flags: ['backend=null'] });
+  const gpuDevice = await (await gpu.requestAdapter())!.requestDevice();
+  const own = gpuDevice.limits;
+  const limits = new Proxy(own, {
+    get: (_, name) =>
+      name === 'maxStorageBuffersPerShaderStage' ? 2 : Reflect.get(own, name, own),
+  });
+  Object.defineProperty(gpuDevice, 'limits', { value: limits });
+  const backend = await createWebGpuBackend({ device: gpuDevice, kernelProfile: 'hardware' });
+  const device = new Device(backend);
+  const [a, b] = [device.full([4], 1), device.full([4], 2)];
+  expect(() => add(a, b)).toThrow(
+    /^binary add.*: expected a kernel of at most 2 storage buffers, got 3\. .*requiredLimits/,
+  );
+  expect(() => add(a, b)).toThrow(LimitError);
+  expect(await add(a, 1).toArray()).toHaveLength(4);
   await backend.dispose();
 });

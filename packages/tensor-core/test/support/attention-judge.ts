@@ -1,6 +1,6 @@
-// This counts what a warp of 32 asks of memory in a tile of attention: loads of an operand's slices,
-// stores of them to workgroup memory, and the reads that feed the products. As for the products,
-// the indices in the text are evaluated for each lane, so what is judged is what runs.
+// This counts what a warp of 32 asks of memory in a tile of attention: loads of an operand's
+// slices, stores of them to workgroup memory, and the reads that feed the products. As for the
+// products, the indices in the text are evaluated for each lane, so what is judged is what runs.
 
 import { evaluate, sectors, turns, WARP } from './warp-judge.js';
 

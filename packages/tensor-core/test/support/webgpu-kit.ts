@@ -37,6 +37,12 @@ export async function openTiles(options: Options = {}): Promise<WebGpuBackend> {
   return createWebGpuBackend({ gpu: await tilesGpu(), kernelProfile: 'hardware', ...options });
 }
 
+if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && tilesReason !== undefined) {
+  throw new Error(
+    `SHARDWEAVE_REQUIRE_WEBGPU=1, but nothing runs attention's tiles: ${tilesReason}`,
+  );
+}
+
 /** A device of that driver, on which several backends compile each kernel only once. */
 export async function openTilesDevice(): Promise<GPUDevice> {
   const adapter = await (await tilesGpu()).requestAdapter();

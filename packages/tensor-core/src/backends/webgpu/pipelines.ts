@@ -1,6 +1,7 @@
 // Keeps compiled kernels by their text, with explicit bind group layouts: binding 0 is the
 // parameters (a uniform buffer with a dynamic offset), the others are storage buffers.
 
+import { LimitError } from '../../errors.js';
 import type { Fault } from './fault.js';
 import { type Kernel, PARAM_BYTES } from './kernel.js';
 
@@ -63,6 +64,7 @@ export class Pipelines {
   }
 
   async #prepareOne(kernel: Kernel): Promise<void> {
+    this.#requireBindings(kernel);
     const { wgsl, label } = kernel;
     const device = this.#device;
     device.pushErrorScope('validation');
@@ -85,6 +87,7 @@ export class Pipelines {
     if (known !== undefined) {
       return known;
     }
+    this.#requireBindings(kernel);
     const { label, wgsl } = kernel;
     const device = this.#device;
     device.pushErrorScope('validation');
@@ -94,6 +97,16 @@ export class Pipelines {
     const compiled = { kernel, pipeline, layout };
     this.#byText.set(wgsl, compiled);
     return compiled;
+  }
+
+  /** The driver would refuse such a kernel later, and in words about its layout. */
+  #requireBindings({ label, bindings }: Kernel): void {
+    const most = this.#device.limits.maxStorageBuffersPerShaderStage;
+    if (bindings.length > most) {
+      throw new LimitError(
+        `${label}: expected a kernel of at most ${most} storage buffers, got ${bindings.length}. Open the GPUDevice with requiredLimits.maxStorageBuffersPerShaderStage of 10, as createWebGpuBackend does where the adapter has as many.`,
+      );
+    }
   }
 
   #describe(kernel: Kernel): {

@@ -28,6 +28,8 @@ interface Options {
   readonly mask?: 'full' | 'rows' | 'columns' | 'hides rows';
   /** Rows of keys and values start at multiples of four elements. */
   readonly isAligned?: boolean;
+  /** Gradients of keys and of values have a buffer each, as behind rotary embedding. */
+  readonly isApart?: boolean;
   /** What `fill` is. */
   readonly says?: string;
   /** Values of q, k, v and dOut by place among all. */
@@ -113,8 +115,12 @@ export function attentionCases(): ConformanceCase[] {
       { isCausal: true, isAligned: true },
     ),
     attentionCase(
-      { batch: 2, queries: 33, keys: 66, dim: 64 },
-      { isCausal: true, isAligned: true, documents: 20, p: 0.3 },
+      { batch: 2, queries: 66, keys: 66, dim: 64 },
+      { isCausal: true, isAligned: true, isApart: true, documents: 20, p: 0.3 },
+    ),
+    attentionCase(
+      { heads: 2, kvHeads: 1, queries: 66, keys: 66, dim: 64 },
+      { isCausal: true, isAligned: true, isApart: true },
     ),
     // In whole blocks, of which nothing is hidden: its weight is 0, and no other.
     attentionCase(
@@ -250,14 +256,15 @@ export function runAttention(
     stats: calls.output(2 * numRows, 'f32', { tolerance: dtype === 'f32' ? 'sum' : 'cancelling' }),
   };
   calls.run('attention', call);
-  const wide = calls.output(batch * keys * width, dtype, { tolerance: 'sum' });
+  const gradients = () => calls.output(batch * keys * width, dtype, { tolerance: 'sum' });
+  const wide = gradients();
   const dOut = calls.values(special('dOut', numRows * dim), dtype, { offset });
   calls.run('attentionBackward', {
     ...call,
     dOut,
     dq: calls.output(q.size, dtype, { tolerance: 'sum' }),
     dk: calls.slice(wide, 0, kvSize),
-    dv: calls.slice(wide, kvHeads * dim, kvSize),
+    dv: calls.slice(options.isApart ? gradients() : wide, kvHeads * dim, kvSize),
   });
   if (call.mask !== undefined) {
     const dMask = calls.output(call.mask.size, 'f32', { offset: 1, tolerance: 'sum' });
@@ -332,5 +339,7 @@ function segmentsOf(
       ),
       'i32',
     );
-  return { querySegments: ids(queries, queryOffset), keySegments: ids(keys, 0) };
+  const keySegments = ids(keys, 0);
+  const isSelf = queries === keys && queryOffset === 0;
+  return { querySegments: isSelf ? keySegments : ids(queries, queryOffset), keySegments };
 }

@@ -14,7 +14,7 @@ import {
 } from './attention-forward-tiles.js';
 import { pairHelpers } from './attention-pairs.js';
 import { Slices } from './attention-slices.js';
-import { type AttentionSpec, attentionInputs, keyOf, PARAMS } from './attention-tile.js';
+import { type AttentionSpec, attentionInputs, idAliases, keyOf, PARAMS } from './attention-tile.js';
 
 const DELTA_THREADS = 64;
 
@@ -99,6 +99,7 @@ function buildQueries(label: string, spec: AttentionSpec): Kernel {
       { ...stats!, access: sumsDelta(spec) ? 'read_write' : 'read' },
       { name: 'dq', type: dtype, access: 'read_write', isWide },
     ],
+    aliases: idAliases(spec),
     params: PARAMS,
     isCuttable: true,
     workgroupSize: [threads, 1, 1],
@@ -195,6 +196,7 @@ function buildKeys(label: string, spec: AttentionSpec): Kernel {
       ...attentionInputs(spec, ['q', 'k', 'v', 'd_out', 'stats']),
       ...(isShared ? [written('dkv')] : [written('dk'), written('dv')]),
     ],
+    aliases: idAliases(spec),
     params: PARAMS,
     isCuttable: true,
     workgroupSize: [threads, 1, 1],

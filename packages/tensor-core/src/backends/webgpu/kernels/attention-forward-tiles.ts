@@ -5,7 +5,14 @@ import { defineKernel, type Kernel } from '../kernel.js';
 import { blockHelpers, dropped, keep, mark } from './attention-block.js';
 import { pairHelpers } from './attention-pairs.js';
 import { type RowsOf, Slices } from './attention-slices.js';
-import { type AttentionSpec, attentionInputs, each, keyOf, PARAMS } from './attention-tile.js';
+import {
+  type AttentionSpec,
+  attentionInputs,
+  each,
+  idAliases,
+  keyOf,
+  PARAMS,
+} from './attention-tile.js';
 
 export function forwardKernel(spec: AttentionSpec): { readonly key: string; build(): Kernel } {
   const key = keyOf('attention', spec);
@@ -24,6 +31,7 @@ function buildForward(label: string, spec: AttentionSpec): Kernel {
       { name: 'out', type: dtype, access: 'read_write', isWide },
       { name: 'stats', type: 'f32', access: 'read_write' },
     ],
+    aliases: idAliases(spec),
     params: PARAMS,
     isCuttable: true,
     workgroupSize: [threads, 1, 1],

@@ -14,7 +14,7 @@ import {
   pairSpecOf,
   STRIDE_PARAMS,
 } from './attention-pairs.js';
-import { attentionInputs } from './attention-tile.js';
+import { attentionInputs, idAliases } from './attention-tile.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 
 const PARAMS = {
@@ -46,7 +46,7 @@ export function maskGradient(
     maskStrides[axis] === 0 ? 1 : extent,
   );
   const words = own.reduce((product, extent) => product * extent, 1);
-  const key = `attention mask ${spec.dtype} ${spec.mask}${spec.hasSegments ? ' segments' : ''}${spec.hasDropout ? ' dropout' : ''}`;
+  const key = `attention mask ${spec.dtype} ${spec.mask}${spec.hasSegments ? (spec.sharesIds ? ' segments' : ' two segments') : ''}${spec.hasDropout ? ' dropout' : ''}`;
   const compiled = ctx.kernel(key, () =>
     defineKernel({
       label: key,
@@ -54,6 +54,7 @@ export function maskGradient(
         ...attentionInputs(spec, ['q', 'k', 'v', 'd_out', 'stats']),
         { name: 'd_mask', type: 'f32', access: 'read_write' },
       ],
+      aliases: idAliases(spec),
       params: PARAMS,
       workgroupSize: ELEMENTWISE_SIZE,
       body: `${pairHelpers(spec)}

@@ -4,6 +4,7 @@
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { AttentionOperands } from '../../../kernel-calls/products.js';
+import { isSameView } from '../context.js';
 import { SPECIAL_VALUES } from '../wgsl.js';
 import { PHILOX_WORDS } from './dropout.js';
 
@@ -20,13 +21,27 @@ export interface AttentionPart<Call extends AttentionOperands = KernelCalls['att
 export interface PairSpec {
   readonly mask: DType | undefined;
   readonly hasSegments: boolean;
+  /**
+   * Whether queries and keys have one tensor of ids, which takes one of the eight storage buffers
+   * that every device allows.
+   */
+  readonly sharesIds: boolean;
   readonly hasDropout: boolean;
+}
+
+export function sharesIds({ querySegments, keySegments }: AttentionOperands): boolean {
+  return (
+    querySegments !== undefined &&
+    keySegments !== undefined &&
+    isSameView(querySegments, keySegments)
+  );
 }
 
 export function pairSpecOf(call: AttentionOperands): PairSpec {
   return {
     mask: call.mask?.dtype,
     hasSegments: call.keySegments !== undefined,
+    sharesIds: sharesIds(call),
     hasDropout: call.dropout !== undefined,
   };
 }

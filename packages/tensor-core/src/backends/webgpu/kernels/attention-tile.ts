@@ -96,28 +96,38 @@ export const PARAMS = {
 } as const;
 
 export function attentionInputs(
-  spec: Pick<AttentionSpec, 'dtype' | 'mask' | 'hasSegments'> & { readonly isWide?: boolean },
+  spec: Pick<AttentionSpec, 'dtype' | 'mask' | 'hasSegments' | 'sharesIds'> & {
+    readonly isWide?: boolean;
+  },
   names: readonly string[],
 ): Binding[] {
-  const { dtype, mask, hasSegments, isWide = false } = spec;
+  const { dtype, mask, hasSegments, sharesIds, isWide = false } = spec;
+  const ids = sharesIds ? ['ids'] : ['query_ids', 'key_ids'];
   const read = (name: string, type: Binding['type']): Binding => ({ name, type, access: 'read' });
   return [
     ...names.map((name) =>
       name === 'stats' ? read(name, 'f32') : { ...read(name, dtype), isWide },
     ),
     ...(mask === undefined ? [] : [read('mask', mask)]),
-    ...(hasSegments ? [read('query_ids', 'raw'), read('key_ids', 'raw')] : []),
+    ...(hasSegments ? ids.map((name) => read(name, 'raw')) : []),
   ];
 }
 
+/** The names by which kernels read ids, where they have one binding. */
+export function idAliases({
+  sharesIds,
+}: Pick<AttentionSpec, 'sharesIds'>): Readonly<Record<string, string>> {
+  return sharesIds ? { query_ids: 'ids', key_ids: 'ids' } : {};
+}
+
 export function keyOf(kind: string, spec: AttentionSpec): string {
-  const { tile, dtype, isWide, mask, hasSegments, hasDropout, isShared } = spec;
+  const { tile, dtype, isWide, mask, hasSegments, sharesIds, hasDropout, isShared } = spec;
   return [
     kind,
     dtype,
     isWide ? 'wide' : '',
     mask === undefined ? '' : `mask ${mask}`,
-    hasSegments ? 'segments' : '',
+    hasSegments ? `${sharesIds ? '' : 'two '}segments` : '',
     hasDropout ? 'dropout' : '',
     kind === 'attention keys' && isShared ? 'shared' : '',
     `${8 * tile.down}x${tile.across}x${tile.quads}`,

@@ -15,7 +15,7 @@ import type { RowSide } from './attention-block.js';
 import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';
 import { forwardKernel } from './attention-forward-tiles.js';
 import { maskGradient } from './attention-mask.js';
-import { type AttentionPart, pairParams, pairSpecOf } from './attention-pairs.js';
+import { type AttentionPart, pairParams, pairSpecOf, sharesIds } from './attention-pairs.js';
 import { type AttentionSpec, attentionTile } from './attention-tile.js';
 import { allPairs, computedPairs, operandBytes } from './attention-work.js';
 
@@ -218,7 +218,8 @@ function inputs(
   { call }: AttentionPart,
   names: readonly ('q' | 'k' | 'v' | 'dOut' | 'stats')[],
 ): View[] {
-  const extra = [call.mask, call.querySegments, call.keySegments];
+  const querySegments = sharesIds(call) ? undefined : call.querySegments;
+  const extra = [call.mask, querySegments, call.keySegments];
   return [...names.map((name) => call[name]), ...extra.filter((view) => view !== undefined)];
 }
 
