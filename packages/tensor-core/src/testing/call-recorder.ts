@@ -1,5 +1,6 @@
-// Runs calls on the reference, and repeats them on backends over equal bytes: compares all of what
-// they leave, results within a tolerance, inputs and everything outside the views bit for bit.
+// Runs calls on the reference device and repeats them on other backends over equal bytes. Then it
+// compares all bytes that they leave: results within a tolerance, and inputs and everything outside
+// the views bit for bit.
 
 import { byteSize, type DType, fromF32Array, toF32Array } from '@shardweave/dtypes';
 import type { Backend } from '../backend.js';
@@ -10,27 +11,30 @@ import { ConformanceError } from './conformance-error.js';
 import { SeededRandom } from './seeded-random.js';
 import { type Tolerance, type ToleranceName, toleranceOf } from './tolerance.js';
 
-/** Bytes before and after each view that nobody may write. */
+/** The bytes before and after each view, which no kernel may write. */
 const GUARD_BYTES = 16;
-/** Fills outputs and guards: huge and finite in every float dtype, so reading it shows. */
+/**
+ * The byte that fills outputs and guards. It makes numbers that are finite and large in every float
+ * dtype, so that a kernel that reads them gives a wrong result.
+ */
 const PATTERN = 0x7b;
 
 export interface OperandOptions {
-  /** Elements between the guard and the view; for 16-bit outputs even. Default 0. */
+  /** The elements between the guard and the view, even for 16-bit outputs. The default is 0. */
   readonly offset?: number;
-  /** Kernels write it (in place or accumulating). Default false for inputs: it must not change. */
+  /** Whether kernels write the operand. An input, the default, must not change. */
   readonly isWritten?: boolean;
-  /** Default the case's. */
+  /** The tolerance of the result. The default is the case's. */
   readonly tolerance?: ToleranceName;
 }
 
 export interface FloatOptions extends OperandOptions {
-  /** Range of the uniform values. Default -1 and 1. */
+  /** The range [low, high) of the uniform values. The default is [-1, 1). */
   readonly low?: number;
   readonly high?: number;
 }
 
-/** One buffer with guards around its view. */
+/** A buffer with guards around its view. */
 interface Operand {
   readonly view: View;
   readonly initial: Uint8Array;
@@ -39,14 +43,14 @@ interface Operand {
   label: string;
 }
 
-/** What was done, in order: an operand was made, or a kernel called. */
+/** A step of a case: an operand that was made, or a kernel that was called. */
 type Step =
   | { readonly operand: Operand }
   | { readonly kernel: KernelName; readonly call: KernelCalls[KernelName] };
 
 /**
  * What the body of a conformance case calls: `floats`, `values` and `output` make operands, and
- * `run` calls a kernel on the reference at once. All of it is kept, in order, as the Recording that
+ * `run` calls a kernel on the reference at once. The steps are kept in order, as a Recording that
  * is then repeated on the backends under test.
  */
 export class CallRecorder {
@@ -63,14 +67,14 @@ export class CallRecorder {
     this.random = new SeededRandom(name);
   }
 
-  /** An input of uniform random values. */
+  /** Makes an input of uniform random values. */
   floats(size: number, dtype: DType, options: FloatOptions = {}): View {
     const { low = -1, high = 1 } = options;
     const values = Array.from({ length: size }, () => this.random.uniform(low, high));
     return this.values(values, dtype, options);
   }
 
-  /** An input of given values, rounded to a float dtype or exact in an integer one. */
+  /** Makes an input of given values, which are rounded to a float dtype. */
   values(values: readonly number[], dtype: DType, options: OperandOptions = {}): View {
     if (dtype === 'i32') {
       return this.bits(Int32Array.from(values), dtype, options);
@@ -81,13 +85,13 @@ export class CallRecorder {
     return this.bits(fromF32Array(Float32Array.from(values), dtype), dtype, options);
   }
 
-  /** An input of random bits: NaN, infinities and subnormals among them. */
+  /** Makes an input of random bits, with NaN, infinities and subnormals among them. */
   anyBits(size: number, dtype: DType, options: OperandOptions = {}): View {
     const words = Uint32Array.from({ length: size }, () => this.random.bits());
     return this.bits(byteSize(dtype) === 2 ? Uint16Array.from(words) : words, dtype, options);
   }
 
-  /** An input of given elements, whatever their array's type. */
+  /** Makes an input of the bytes of an array, whatever its type. */
   bits(data: ArrayBufferView, dtype: DType, options: OperandOptions = {}): View {
     const { offset = 0, isWritten = false, tolerance = this.#tolerance } = options;
     const byteOffset = GUARD_BYTES + offset * byteSize(dtype);
@@ -104,20 +108,20 @@ export class CallRecorder {
     return view;
   }
 
-  /** An output, filled with a pattern that must not survive where the kernel writes. */
+  /** Makes an output, filled with a pattern that must not survive where the kernel writes. */
   output(size: number, dtype: DType, options: OperandOptions = {}): View {
     const pattern = new Uint8Array(size * byteSize(dtype)).fill(PATTERN);
     return this.bits(pattern, dtype, { ...options, isWritten: true });
   }
 
-  /** `size` elements of `view` from `start`, in the same buffer. */
+  /** Returns a view of `size` elements of `view` from `start` on, in the same buffer. */
   slice(view: View, start: number, size: number): View {
     return { ...view, byteOffset: view.byteOffset + start * byteSize(view.dtype), size };
   }
 
   /** Runs a kernel on the reference. */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
-    // A case may run one kernel in all its kinds: `unary tanh.out` says which of them failed.
+    // A case may run a kernel in all of its kinds, and `unary tanh.out` says which of them failed.
     const title = 'kind' in call ? `${kernel} ${call.kind}` : kernel;
     for (const [key, value] of Object.entries(call)) {
       this.#nameOperand(value, `${title}.${key}`);
@@ -131,7 +135,7 @@ export class CallRecorder {
     this.#reference.run(kernel, call);
   }
 
-  /** What was done, and what it left on the reference. */
+  /** Returns the steps so far and what they left on the reference. */
   recording(): Recording {
     const operands = [...this.#operands.values()];
     const expected = Promise.all(
@@ -154,7 +158,7 @@ export class Recording {
   readonly #name: string;
   readonly #steps: readonly Step[];
   readonly #operands: readonly Operand[];
-  /** By operand, all of its buffer. */
+  /** The bytes that each operand's whole buffer must hold at the end. */
   readonly #expected: Promise<readonly Uint8Array[]>;
 
   constructor(
@@ -171,7 +175,7 @@ export class Recording {
     this.#expected = made.expected;
   }
 
-  /** Bytes of the largest operand's buffer. */
+  /** The bytes of the largest operand's buffer. */
   get largestBytes(): number {
     return Math.max(...this.#operands.map(({ initial }) => initial.length));
   }
@@ -210,7 +214,10 @@ export class Recording {
     }
   }
 
-  /** Bytes outside the view, but for the half-word that a 16-bit output of odd size may clobber. */
+  /**
+   * Compares the bytes outside the view. The half-word after a 16-bit output of odd size may have
+   * been overwritten.
+   */
   #compareOutside({ view, initial, isWritten, label }: Operand, got: Uint8Array): void {
     const { byteOffset, size, dtype } = view;
     const end = byteOffset + size * byteSize(dtype);
@@ -275,11 +282,11 @@ function closeness({ relative, absolute }: Tolerance): (got: number, want: numbe
   return (got, want) =>
     Object.is(got, want) ||
     got === want ||
-    // Without the test, any number would be within an infinite distance of an infinity.
+    // Without this test any number would be within the infinite tolerance of an infinity.
     (Number.isFinite(want) && Math.abs(got - want) <= absolute + relative * Math.abs(want));
 }
 
-/** A call with each view in the buffer that stands for its own. */
+/** Returns a call whose views lie in the buffers that stand for their own. */
 function placed(call: object, buffers: ReadonlyMap<BackendBuffer, BackendBuffer>): unknown {
   const entries = Object.entries(call).map(([key, value]) => {
     if (typeof value !== 'object' || value === null) {

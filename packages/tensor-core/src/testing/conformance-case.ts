@@ -1,22 +1,24 @@
-// One named check of a backend, runnable by any test runner or by a page.
+// The cases of the conformance suite, which any test runner or a page can run.
 
 import type { Backend } from '../backend.js';
 import { CallRecorder, type Recording } from './call-recorder.js';
 import { ConformanceError } from './conformance-error.js';
 import type { ToleranceName } from './tolerance.js';
 
-/** One named check that every backend has to pass; it runs in any test runner, or in a page. */
+/** A named check that every backend has to pass. It runs in any test runner, or in a page. */
 export interface ConformanceCase {
   readonly name: string;
-  /** Rejects with ConformanceError on a mismatch; leaves no buffers behind. */
+  /**
+   * Runs the check. It rejects with ConformanceError on a mismatch and leaves no buffers behind.
+   */
   run(backend: Backend): Promise<void>;
-  /** Bytes of the largest buffer that kernels get; undefined for a case of the queue. */
+  /** Returns the bytes of the largest operand. A case of the queue has no such function. */
   readonly largestBytes?: () => number;
 }
 
 /**
- * A case that makes calls in `body`, compared in all operands at its end. The reference makes them
- * once, whatever number of backends the case runs on.
+ * Makes a case of the calls in `body`, whose operands are all compared at the end. The reference
+ * makes the calls once, on however many backends the case runs.
  */
 export function recordedCase(
   name: string,
@@ -38,7 +40,7 @@ export function recordedCase(
   };
 }
 
-/** A case that must end with as many live buffers as it began with. */
+/** Makes a case that must end with as many live buffers as it began with. */
 export function freeingCase(
   name: string,
   body: (backend: Backend) => Promise<void>,

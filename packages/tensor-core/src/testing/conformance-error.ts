@@ -1,6 +1,9 @@
-// What a conformance case throws when a backend's result is not the reference's.
+// The error of a conformance case whose backend gives another result than the reference.
 
-/** The message says case, operand, index, expected, got and how many elements differ. */
+/**
+ * The error of a conformance case. Its message names the case, the operand and the first element
+ * that differs, with what was expected and got, and says how many elements differ.
+ */
 export class ConformanceError extends Error {
   readonly code = 'CONFORMANCE';
   readonly caseName: string;

@@ -1,5 +1,6 @@
-// What tests of backends and of code above them need: the reference device, kernel cases that hold
-// any backend against it, and op cases against float64 twins, in any test runner or page.
+// Entry for tests of backends and of code above them: the reference device, kernel cases that
+// compare any backend with it, and op cases that compare ops with float64 twins, for any test
+// runner or page.
 
 export { createReferenceBackend, type ReferenceOptions } from '../backends/reference/index.js';
 export type { ConformanceCase } from './conformance-case.js';

@@ -1,4 +1,5 @@
-// All conformance cases of the seam: every kernel against the reference device, and the queue.
+// All conformance cases of backends: every kernel compared with the reference device, and the
+// queue.
 
 import { attentionCases, hiddenKeyCases } from './cases/attention.js';
 import { castCases } from './cases/cast.js';
@@ -29,8 +30,9 @@ import { splitCases } from './cases/split.js';
 import type { ConformanceCase } from './conformance-case.js';
 
 /**
- * The cases, each independent of the others: pass a backend to `run`, which rejects with
- * ConformanceError where the backend differs. One backend can serve all of them, one at a time.
+ * Returns the cases that every backend must pass. Pass a backend to a case's `run`, which rejects
+ * with ConformanceError where the backend differs. The cases are independent of each other; one
+ * backend can serve all of them, one at a time.
  */
 export function kernelCases(): ConformanceCase[] {
   return [
@@ -62,21 +64,23 @@ export function kernelCases(): ConformanceCase[] {
 }
 
 /**
- * Cases of attention in which hidden keys hold NaN and infinities, for all devices but CPU drivers
- * of webgpu.
+ * Returns cases of attention in which hidden keys hold NaN and infinities, for all devices except
+ * webgpu on CPU drivers.
  */
 export function hiddenKeyKernelCases(): ConformanceCase[] {
   return hiddenKeyCases();
 }
 
-/** Cases of many rows, batches and terms, for devices whose views may be of 1 MiB or more. */
+/**
+ * Returns cases of many rows, batches and terms, for devices whose views may have 1 MiB or more.
+ */
 export function manyKernelCases(): ConformanceCase[] {
   return manyCases();
 }
 
 /**
- * Cases of operands larger than one view, for a device made with `limits.maxViewBytes` of at most
- * 64 KiB (4 KiB is quick); on other devices they reject.
+ * Returns cases of operands larger than one view, for a device made with `limits.maxViewBytes` of
+ * at most 64 KiB (4 KiB is quick). On other devices they reject.
  */
 export function splitKernelCases(): ConformanceCase[] {
   return splitCases();

@@ -1,5 +1,5 @@
-// All checks of the ops: values and gradients against float64 twins, on any device. Sizes are small
-// and odd, so that the whole runs in seconds on a software driver too.
+// All checks of the ops: values and gradients compared with float64 twins, on any device. Sizes are
+// small and odd, so that all cases run within seconds even on a software driver.
 
 import type { OpCase } from './op-check.js';
 import { attentionOpCases } from './ops/attention.js';
@@ -17,8 +17,9 @@ import { rowOpCases } from './ops/rows.js';
 import { shapeOpCases } from './ops/shape.js';
 
 /**
- * The cases, each independent of the others: pass a device outside any scope to `run`, which
- * rejects with ConformanceError where an op differs or leaves memory behind.
+ * Returns the cases of all ops, each independent of the others. Pass a device, outside any scope,
+ * to a case's `run`, which rejects with ConformanceError where an op differs or leaves memory
+ * behind.
  */
 export function opCases(): OpCase[] {
   return [

@@ -1,5 +1,5 @@
-// Holds one op against its float64 twin on any device: values, shapes, dtypes, gradients by central
-// differences of the twin, and that the op leaves nothing behind outside any scope.
+// Compares an op with its float64 twin on any device: values, shapes, dtypes, and gradients, which
+// must equal central differences of the twin. It also checks that the op leaves no memory behind.
 
 import { type DType, fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import type { Device } from '../device.js';
@@ -11,50 +11,55 @@ import { SeededRandom } from './seeded-random.js';
 import type { Tolerance } from './tolerance.js';
 import type { TwinArray } from './twins/twin-array.js';
 
-/** One check of the ops; runs in any test runner or page. */
+/** A named check of an op. It runs in any test runner, or in a page. */
 export interface OpCase {
   readonly name: string;
-  /** Rejects with ConformanceError on a mismatch; leaves the device's memory as it was. */
+  /** Runs the check. It rejects with ConformanceError on a mismatch and frees what it allocates. */
   run(device: Device): Promise<void>;
 }
 
-/** One input of an op under test: its shape, and what it is filled with. */
+/** An input of an op under test: its shape, and what it is filled with. */
 export interface OpInput {
   readonly shape: readonly number[];
-  /** Default the case's. Integers get no gradient. */
+  /** The input's dtype. The default is the case's. Integers get no gradient. */
   readonly dtype?: DType;
-  /** Uniform in [low, high), or given values. Default [-1, 1). */
+  /** Given values, or the range [low, high) of uniform ones. The default is [-1, 1). */
   readonly values?: readonly number[] | { readonly low: number; readonly high: number };
 }
 
 /**
- * An op beside its twin: what it is called with, what it should give in float64, and how far it may
- * be from that.
+ * An op and its twin: what the op is called with, what it should give, and how far off it may be.
  */
 export interface OpSpec {
   readonly dtype: FloatDType;
   readonly inputs: readonly OpInput[];
   readonly op: (inputs: readonly Tensor[]) => Tensor | readonly Tensor[];
-  /** `key` is the one that the device's next random op gets. */
+  /** The same computation in float64. `key` is the key that the device's next random op gets. */
   readonly twin: (inputs: readonly TwinArray[], key: RandomKey) => TwinArray | readonly TwinArray[];
-  /** Default `dtype`. */
+  /** The dtype of the outputs. The default is `dtype`. */
   readonly outDType?: DType;
   /**
-   * How many 16-bit roundings follow each other in the op: the tolerances of f16 and bf16 in
-   * op-tolerance.ts are multiplied by it. Default 1.
+   * How many 16-bit roundings follow each other in the op. The tolerances of f16 and bf16 in
+   * op-tolerance.ts are multiplied by it. The default is 1.
    */
   readonly roundings?: number;
 }
 
-/** Elements of an input whose gradients are checked one by one; all at once along a direction. */
+/**
+ * The elements of an input whose gradients are checked one by one. All of them are checked
+ * together, along one direction.
+ */
 const MAX_SINGLE_GRADIENTS = 16;
-/** The twin's error is about 1e-16 / STEP from rounding, STEP^2 from curvature: 1e-10 both. */
+/**
+ * The step of central differences. Rounding makes an error of about 1e-16 / STEP and curvature one
+ * of STEP^2, which are 1e-11 and 1e-10.
+ */
 const STEP = 1e-5;
 
 /**
- * Makes the check of one op: its values, shapes, dtypes and gradients against the float64 twin, and
- * that the device's live bytes are afterwards what they were before. The twin's results are
- * computed once, however many devices the case runs on.
+ * Makes the check of one op: it compares values, shapes, dtypes and gradients with the float64
+ * twin, and the device's live bytes afterwards with those before. The twin's results are computed
+ * once, on however many devices the case runs.
  */
 export function opCase(name: string, spec: OpSpec): OpCase {
   const known: KnownTwins = { outputs: new Map(), slopes: new Map() };
@@ -76,7 +81,7 @@ export function opCase(name: string, spec: OpSpec): OpCase {
   };
 }
 
-/** What the twin gave on an earlier device, by the random key and the direction. */
+/** What the twin gave for an earlier device, by the random key and the direction. */
 interface KnownTwins {
   readonly outputs: Map<string, readonly TwinArray[]>;
   readonly slopes: Map<string, number>;
@@ -135,7 +140,7 @@ class OpCheck {
     }
   }
 
-  /** Gradients of the outputs' sum under random weights. */
+  /** Compares the gradients of the outputs' sum under random weights. */
   async #checkGradients(
     evaluate: (at: readonly TwinArray[]) => readonly TwinArray[],
     keyName: string,
@@ -172,7 +177,7 @@ class OpCheck {
     });
   }
 
-  /** Central difference of the loss as leaf number `leaf` moves along `direction`. */
+  /** Returns the central difference of the loss as leaf number `leaf` moves along `direction`. */
   #slope(loss: (at: readonly TwinArray[]) => number, leaf: number, direction: Float64Array) {
     const target = this.#inputs.filter(({ tensor }) => tensor.requiresGrad)[leaf]!;
     const moved = (by: number) =>
@@ -218,7 +223,8 @@ class OpCheck {
         );
       }
     }
-    // All elements at once, along random signs; errors of single elements are independent.
+    // All elements are checked together along random signs. The limit assumes that their errors are
+    // independent of each other.
     const signs = Float64Array.from({ length }, () => (this.#random.integer(0, 2) === 0 ? -1 : 1));
     let along = 0;
     let variance = 0;
@@ -253,7 +259,7 @@ class OpCheck {
         return;
       }
       const isClose = Math.abs(got[i]! - value) <= absolute + relative * Math.abs(value);
-      // Any number would be within an infinite distance of an infinity.
+      // Without this test any number would be within the infinite tolerance of an infinity.
       if (!Number.isFinite(value) || !isClose) {
         this.#fail(`${label}[${i}]: expected ${value}, got ${got[i]}`);
       }
@@ -269,7 +275,7 @@ class OpCheck {
     return { absolute: absolute * factor, relative: relative * factor };
   }
 
-  /** A tensor outside any scope, and the values that it really holds. */
+  /** Makes a tensor outside any scope, and its twin of the values that it holds after rounding. */
   #make({ shape, dtype = this.#spec.dtype, values }: OpInput) {
     const size = shape.reduce((product, dim) => product * dim, 1);
     const range = values !== undefined && 'low' in values ? values : { low: -1, high: 1 };

@@ -1,6 +1,6 @@
-// How far an op and its gradient may be from their float64 twin, whose inputs are the stored ones:
-// |got - want| <= absolute + relative * |want|. Values in the cases are about 1. Single kernels are
-// held to the reference device by tolerance.ts.
+// How far an op and its gradient may be from their float64 twin, which gets the inputs as they are
+// stored: |got - want| <= absolute + relative * |want|. Values in the cases are about 1. Single
+// kernels are compared with the reference device under tolerance.ts.
 
 import type { Tolerance } from './tolerance.js';
 
@@ -13,11 +13,11 @@ export interface OpTolerance {
 }
 
 /**
- * f32: WGSL's exp, log and tanh are within about 2e-5 (see tolerance.ts), sums have up to 65 terms;
- * gradients chain several. 16 bits: an output is rounded once, by half of 2^-10 (f16) or 2^-7
- * (bf16) relative, and f32's error may carry it over a border; gradients round at each op of the
- * backward rule and add a dozen such terms. Cases that store more in between say by how much
- * (`roundings`).
+ * The tolerances by dtype. In f32, WGSL's exp, log and tanh are within about 2e-5 (see
+ * tolerance.ts), sums have up to 65 terms, and gradients chain several of these. In 16 bits an
+ * output is rounded once, by at most half of 2^-10 (f16) or 2^-7 (bf16) relative, and f32's error
+ * may carry it over a rounding border. Gradients are rounded at each op of the backward rule and
+ * add a dozen such terms. A case that stores more in between says how often (`roundings`).
  */
 export const OP_TOLERANCES: Readonly<Record<FloatDType, OpTolerance>> = {
   f32: {

@@ -1,4 +1,4 @@
-// A small seeded generator for test data (Marsaglia's xorshift32); not for anything else.
+// A small seeded generator (Marsaglia's xorshift32), which is good enough for test data only.
 
 import { fnv1a } from '@shardweave/dtypes';
 
@@ -13,7 +13,7 @@ export class SeededRandom {
     }
   }
 
-  /** A random 32-bit word, never 0. */
+  /** Returns a random 32-bit word, which is never 0. */
   bits(): number {
     let x = this.#state;
     x ^= x << 13;
@@ -23,12 +23,12 @@ export class SeededRandom {
     return this.#state;
   }
 
-  /** Uniform in [low, high). */
+  /** Returns a number that is uniform in [low, high). */
   uniform(low: number, high: number): number {
     return low + ((high - low) * this.bits()) / 2 ** 32;
   }
 
-  /** Uniform among the integers of [low, high). */
+  /** Returns an integer of [low, high), each about equally often. */
   integer(low: number, high: number): number {
     return low + (this.bits() % (high - low));
   }

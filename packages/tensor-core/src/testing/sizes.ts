@@ -1,14 +1,15 @@
-// The sizes and places of views that every elementwise case goes through.
+// The sizes and offsets of views that every elementwise case goes through.
 
 import type { DType } from '@shardweave/dtypes';
 
-/** Below, at and above what vector lanes, words and workgroups hold. */
+/** Sizes below and above what vector lanes, words and workgroups hold. */
 export const SIZES = [1, 7, 63, 65, 1000] as const;
 export const FLOATS = ['f32', 'f16', 'bf16'] as const satisfies readonly DType[];
 /**
- * Inputs may start at any element: in the middle of a word, of a vector, of 256 bytes. A case with
- * two of a size takes [i] for one and [4 - i] for the other, so that they start at other places.
+ * Offsets of inputs, which may start at any element: in the middle of a word, of a vector, of 256
+ * bytes. A case with two inputs of a size takes [i] for one and [4 - i] for the other, so that they
+ * start at different places.
  */
 export const INPUT_OFFSETS = [0, 1, 3, 70, 129] as const;
-/** Outputs start at whole words; again [4 - i] is for the second of a size. */
+/** Offsets of outputs, which start at whole words. Again [4 - i] is for the second of a size. */
 export const OUTPUT_OFFSETS = [0, 2, 6, 66, 128] as const;

@@ -1,4 +1,4 @@
-// Attention of one row at a time, weights and all, and its gradients.
+// Attention and its gradients, computed for one query's row of scores at a time.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { AttentionOperands, HeadStrides } from '../../kernel-calls/products.js';
@@ -13,7 +13,7 @@ interface Row {
   readonly query: number;
   /** The row's number among [batch, numHeads, numQueries]. */
   readonly index: number;
-  /** The keys that it sees, ascending, and their scores. */
+  /** The keys that the query sees, in ascending order, and below their scores. */
   readonly keys: readonly number[];
   readonly scores: readonly number[];
 }
@@ -108,7 +108,7 @@ export function attentionMaskGradient(
   });
 }
 
-/** Elements that gradients are added to. */
+/** The elements of a view, to which gradients are added in float64. */
 class Sums {
   readonly values: Float64Array;
 
@@ -121,7 +121,7 @@ class Sums {
   }
 }
 
-/** Rows of the operand alone: what lies between them is another's. */
+/** Stores only the rows of an operand, since what lies between them may belong to another one. */
 function storeRows(
   { batch, dim }: AttentionOperands,
   { sums, to }: { readonly sums: Sums; readonly to: Elements },
@@ -181,7 +181,7 @@ function isNear(call: AttentionOperands, query: number, key: number): boolean {
   return (!call.isCausal || away >= 0) && (call.window === 0 || Math.abs(away) < call.window);
 }
 
-/** What a weight is multiplied by: 0 where it is dropped. */
+/** Returns a function that gives the factor of a weight, which is 0 where the weight is dropped. */
 function keepOf(call: AttentionOperands): (row: number, key: number) => number {
   const { dropout, numKeys } = call;
   if (dropout === undefined) {

@@ -1,4 +1,4 @@
-// Values into a dtype: fill with one, or convert a view of another.
+// Filling a view with a value, and converting a view to another dtype.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';

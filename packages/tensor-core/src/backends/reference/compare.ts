@@ -1,4 +1,4 @@
-// Comparisons, and choosing between two operands by a mask; both through strides.
+// Comparisons, and the choice between two operands by a condition, both through strides.
 
 import type { CompareKind } from '../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';

@@ -1,4 +1,4 @@
-// Moves elements between strided layouts, bit for bit.
+// Strided copies, which move elements bit for bit.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { View } from '../../view.js';

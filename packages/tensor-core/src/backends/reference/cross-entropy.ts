@@ -1,4 +1,4 @@
-// Cross-entropy fused with log-softmax over rows, and its gradient to the logits.
+// Cross-entropy fused with log-softmax over rows, and its gradient with respect to the logits.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';

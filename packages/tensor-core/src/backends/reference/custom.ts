@@ -1,4 +1,5 @@
-// A user's kernel by its plain twin: values as float64, rounded once where they are stored.
+// The kernel of a custom op runs as its `plain` function in float64. Values are rounded once, where
+// they are stored.
 
 import type { PlainArray } from '../../kernel-calls/custom.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';

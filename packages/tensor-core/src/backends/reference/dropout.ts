@@ -1,5 +1,5 @@
-// Dropout from the counter-based generator Philox4x32-10 (Salmon et al., 2011, "Parallel random
-// numbers: as easy as 1, 2, 3"): element e's fate depends on the key and e alone.
+// Dropout by the counter-based generator Philox4x32-10 (Salmon et al., 2011, "Parallel random
+// numbers: as easy as 1, 2, 3"). Whether element e is kept depends only on the key and e.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
@@ -11,7 +11,7 @@ const ROUNDS = 10;
 const MULTIPLIERS = [0xd2511f53, 0xcd9e8d57] as const;
 const WEYL = [0x9e3779b9, 0xbb67ae85] as const;
 
-/** Which elements are kept, and what stands for element 0. */
+/** A mask: its probability, its key, and the generator's number of element 0. */
 export interface Mask {
   readonly p: number;
   readonly key0: number;
@@ -34,7 +34,7 @@ export function isKept({ p, key0, key1, counterOffset }: Mask, i: number): boole
   return philox(counter, [key0, key1])[element % 4]! >= Math.floor(p * 2 ** 32);
 }
 
-/** Four random 32-bit words of a counter and a key, both of 32-bit words. */
+/** Returns the four random words of a counter and a key, all of 32 bits. */
 export function philox(counter: Quad, key: readonly [number, number]): Quad {
   let [c0, c1, c2, c3] = counter;
   let [k0, k1] = key;
@@ -48,7 +48,7 @@ export function philox(counter: Quad, key: readonly [number, number]): Quad {
   return [c0, c1, c2, c3];
 }
 
-/** The high and low words of a 64-bit product. */
+/** Returns the high and the low word of a 64-bit product. */
 function multiply(a: number, b: number): [high: number, low: number] {
   const product = BigInt(a) * BigInt(b);
   return [Number(product >> 32n), Number(product & 0xffffffffn)];

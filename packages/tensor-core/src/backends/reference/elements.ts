@@ -1,5 +1,5 @@
-// Element access for the reference kernels: numbers in, numbers out, rounded to the storage dtype
-// at each store. 16-bit stores round to f32 first, as kernels that compute in f32 do.
+// Access to elements for the reference kernels, which read and write numbers. Each store rounds to
+// the dtype. A 16-bit store rounds to f32 first, as kernels that compute in f32 do.
 
 import { bf16ToF32, f16ToF32, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
 import type { View } from '../../view.js';
@@ -8,11 +8,14 @@ import type { View } from '../../view.js';
 export interface Elements {
   readonly size: number;
   get(i: number): number;
-  /** Rounds to nearest even; to an integer dtype truncates toward zero and saturates, NaN is 0. */
+  /**
+   * Stores a value. A float dtype rounds it to nearest even; an integer dtype truncates it toward
+   * zero and saturates, and stores 0 for NaN.
+   */
   set(i: number, value: number): void;
 }
 
-/** Gives a kernel access to a view. */
+/** The function by which a kernel gets access to a view. */
 export type Open = (view: View) => Elements;
 
 /** Opens `view` over the bytes of its buffer. */
@@ -32,7 +35,7 @@ export function openElements(bytes: ArrayBufferLike, view: View): Elements {
   }
 }
 
-/** The rows that a norm is of: x, or the sum with a residual as it was stored. */
+/** Returns the rows that a norm works on: x, or the sum with a residual, which it stores first. */
 export function addRows(
   call: {
     readonly x: View;
@@ -53,12 +56,12 @@ export function addRows(
   return sum;
 }
 
-/** All elements at once, for kernels that read each of them many times. */
+/** Returns all elements as numbers, for kernels that read each of them many times. */
 export function valuesOf(elements: Elements): Float64Array {
   return Float64Array.from({ length: elements.size }, (_, i) => elements.get(i));
 }
 
-/** The bits of a view's elements, for kernels that move and don't compute. */
+/** Returns the bits of a view's elements, for kernels that only move them. */
 export function openBits(bytes: ArrayBuffer, view: View): Uint16Array | Uint32Array {
   const is16 = view.dtype === 'f16' || view.dtype === 'bf16';
   return is16

@@ -1,4 +1,5 @@
-// Functions of single elements and their derivatives: unary, affine and broadcast binary.
+// Functions of single elements and their derivatives, affine functions, and binary ones with
+// broadcasting.
 
 import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
@@ -9,7 +10,7 @@ const SQRT_2_OVER_PI = Math.sqrt(2 / Math.PI);
 /** The cubic coefficient of GELU's tanh form (Hendrycks and Gimpel, 2016). */
 const GELU_CUBIC = 0.044715;
 
-/** Each kind's function. */
+/** The function of each unary kind. */
 export const FUNCTIONS: Readonly<Record<UnaryKind, (x: number) => number>> = {
   neg: (x) => -x,
   abs: Math.abs,
@@ -62,7 +63,7 @@ const FLOAT_PAIRS: Readonly<Record<BinaryKind, (a: number, b: number) => number>
   pow: (a, b) => a ** b,
 };
 
-/** Integers wrap modulo 2^32: `| 0` or `>>> 0` follows. */
+/** Binary functions of integers. `combiner` wraps their results modulo 2^32. */
 const INTEGER_PAIRS: Readonly<Record<string, (a: number, b: number) => number>> = {
   add: (a, b) => a + b,
   sub: (a, b) => a - b,
@@ -126,14 +127,14 @@ function geluInner(x: number): number {
   return SQRT_2_OVER_PI * (x + GELU_CUBIC * x ** 3);
 }
 
-/** The normal distribution's cumulative. */
+/** The cumulative distribution function of the normal distribution. */
 function normalCdf(x: number): number {
   return 0.5 * (1 + erf(x / Math.SQRT2));
 }
 
 /**
- * The error function by its series erf(x) = 2/sqrt(pi) e^(-x^2) sum 2^n x^(2n+1) / (2n+1)!!, whose
- * terms all have one sign, so that it is accurate to about 1e-15.
+ * Computes the error function by its series erf(x) = 2/sqrt(pi) e^(-x^2) sum 2^n x^(2n+1) /
+ * (2n+1)!!. All terms have one sign, so the result is accurate to about 1e-15.
  */
 function erf(x: number): number {
   if (Math.abs(x) > 6) {

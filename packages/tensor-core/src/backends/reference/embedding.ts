@@ -1,4 +1,4 @@
-// Rows of a table by id, and the sum of gradients by id.
+// Embedding looks up rows of a table by id, and its gradient sums rows by id.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';

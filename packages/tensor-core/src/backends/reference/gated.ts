@@ -1,4 +1,4 @@
-// A gate: a function of one operand times another, from two operands or the halves of one.
+// A gate multiplies an activation of one operand by another. Both may be halves of one tensor.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';

@@ -1,5 +1,5 @@
-// Elements along an axis by index, the gradient of that, the largest along an axis, and running
-// sums.
+// Gather, which picks elements along an axis by index, its gradient, the largest elements along an
+// axis, and running sums.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
@@ -53,7 +53,7 @@ export function topK(call: KernelCalls['topK'], open: Open): void {
   }
 }
 
-/** NaN before all numbers; zeros of both signs are equal. */
+/** Orders numbers descending, with NaN before all numbers and zeros of both signs equal. */
 function descending(a: number, b: number): number {
   if (Number.isNaN(a) || Number.isNaN(b)) {
     return Number(Number.isNaN(b)) - Number(Number.isNaN(a));

@@ -1,5 +1,5 @@
-// The reference device: every kernel as plain float64 loops, run at once. It is the specification
-// that the cpu and webgpu devices are held against, written to be read and not to be fast.
+// The reference device runs every kernel at once, as plain float64 loops. It is the specification
+// with which the cpu and webgpu devices are compared, and is written to be read, not to be fast.
 
 import type { Backend, BackendInfo, BackendTraceSink } from '../../backend.js';
 import { DisposedError, requireBufferSize } from '../../errors.js';
@@ -28,9 +28,11 @@ import { rotary } from './rotary.js';
 import { checkCall } from './rules.js';
 import { softmax, softmaxBackward } from './softmax.js';
 
-/** Fresh memory reads as NaN in every float dtype, so that nobody relies on zeros. */
+/**
+ * The byte that fills new memory. It makes NaN in every float dtype, so that no op relies on zeros.
+ */
 const POISON = 0xff;
-/** Small enough for any host, large enough for any test. */
+/** The largest buffer, which is small enough for any host and large enough for any test. */
 const MAX_BUFFER_BYTES = 2 ** 30;
 
 type Bits = (view: View) => Uint16Array | Uint32Array;
@@ -81,12 +83,13 @@ const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bit
 /** Options of createReferenceBackend. */
 export interface ReferenceOptions {
   /**
-   * What limits.maxViewBytes says, for tests of ops above; the kernels accept any. Default 1 GiB.
+   * The value of limits.maxViewBytes, for tests of ops that cut their operands. The kernels accept
+   * views of any size. The default is 1 GiB.
    */
   readonly maxViewBytes?: number;
 }
 
-/** A backend of its own memory; slow, exact, for tests and for reading. */
+/** Makes a reference backend with memory of its own, which is slow and exact, for tests. */
 export function createReferenceBackend(options: ReferenceOptions = {}): Backend {
   return new ReferenceBackend(options.maxViewBytes ?? MAX_BUFFER_BYTES);
 }

@@ -1,5 +1,5 @@
-// Norms of gradients. Blocks are float64, rounded once; what follows is f32 in the order that the
-// seam states, for its bits are part of the specification.
+// Norms of gradients. Blocks are summed in float64 and rounded once. What follows is f32 in the
+// order that normNodes states, because its bits are part of the specification.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from '../../kernel-calls/updates.js';
@@ -55,7 +55,7 @@ export function clipFactor(call: KernelCalls['clipFactor'], open: Open): void {
   open(call.scale).set(0, Math.fround(factor) * Math.fround(unscale));
 }
 
-/** Neighbors joined until one is left; the last of an odd number goes up as it is. */
+/** Joins neighbors until one is left. The last of an odd number goes up as it is. */
 function joined(values: readonly number[], isMax: boolean): number {
   if (values.length <= 1) {
     return values[0] ?? 0;

@@ -1,4 +1,5 @@
-// Random numbers: words of the generator, the recipe's integers, one product.
+// Random numbers, each of which is an integer that random-recipe.ts makes of a word of the
+// generator, times a scale.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { normalTable, randomInteger } from '../../random-recipe.js';

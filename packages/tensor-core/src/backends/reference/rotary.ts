@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al., 2021): columns j and j + half of a head are a point that
-// turns by position * frequency j.
+// Rotary position embedding (Su et al., 2021). The columns j and j + half of a head are the
+// coordinates of a point that turns by position * frequency j.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';
@@ -26,7 +26,7 @@ export function rotary(call: KernelCalls['rotary'], open: Open): void {
   }
 }
 
-/** Radians, whole turns dropped while they are integers. */
+/** Returns an angle in radians. Whole turns are dropped while the angle is still an integer. */
 function angleOf(position: number, high: number, low: number): number {
   const frequency = (BigInt(high) << 32n) | BigInt(low);
   const turns = BigInt.asUintN(64, BigInt(position | 0) * frequency);

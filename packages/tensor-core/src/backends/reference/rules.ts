@@ -1,5 +1,5 @@
-// Checks calls against the seam's rules of alignment, aliasing and extent, so that what stands
-// above learns on the reference device what would corrupt memory on a real one.
+// Checks calls by the rules of alignment, aliasing and extent. So an op that would corrupt memory
+// on a real device gets an error on the reference device.
 
 import { byteSize } from '@shardweave/dtypes';
 import { ShapeError, StateError } from '../../errors.js';
@@ -57,7 +57,7 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   custom: { out: [] },
 };
 
-/** Elements that each view of a call must have; strided views may have more. */
+/** The elements that each view of a call must have. Strided views may have more. */
 const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<string, number>> } = {
   fill: () => ({}),
   cast: ({ out }) => ({ x: out.size }),
@@ -181,9 +181,9 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
   custom: ({ shapes }) =>
     Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, product(shape)])),
 };
-/** Outputs that may lie between each other's rows in one buffer. */
+/** Outputs of which the rows of one may lie between those of another in one buffer. */
 const INTERLEAVED: ReadonlySet<string> = new Set(['dq', 'dk', 'dv']);
-/** Kernels whose views may be longer than what they touch. */
+/** Kernels whose views may be longer than what the kernels touch. */
 const STRIDED: ReadonlySet<KernelName> = new Set([
   'attention',
   'attentionBackward',
@@ -198,6 +198,7 @@ const STRIDED: ReadonlySet<KernelName> = new Set([
 ]);
 
 /**
+ * Checks the views of a call.
  * @throws {ShapeError} for sizes and alignments that don't fit the call
  * @throws {StateError} for operands that overlap where they must not
  */
@@ -259,7 +260,7 @@ function checkExtent(name: string, view: View, extent: number | undefined, mayBe
   throw new ShapeError(`${name}: expected ${extent} elements, got ${view.size}.`);
 }
 
-/** 16-bit outputs are written as words: rows are dense, or all of them start and end on words. */
+/** Requires that a 16-bit out, which is written as words, is dense or has rows of whole words. */
 function checkMatmulWords(call: KernelCalls['matmul']): void {
   if (byteSize(call.out.dtype) === 4) {
     return;
@@ -325,7 +326,7 @@ function isSame(a: View, b: View): boolean {
   return a.byteOffset === b.byteOffset && a.dtype === b.dtype && a.size === b.size;
 }
 
-/** The word border behind a view: what a 16-bit output may clobber. */
+/** Returns the end of a view's last word, up to which a 16-bit output may overwrite. */
 function endOf({ byteOffset, size, dtype }: View): number {
   return Math.ceil((byteOffset + size * byteSize(dtype)) / 4) * 4;
 }
@@ -358,7 +359,7 @@ function product(shape: readonly number[]): number {
   return shape.reduce((total, dim) => total * dim, 1);
 }
 
-/** One more than the largest element that a walk visits. */
+/** Returns one more than the largest element that a walk visits. */
 function reach(shape: readonly number[], strides: readonly number[]): number {
   return shape.reduce((last, dim, axis) => last + (dim - 1) * strides[axis]!, 1);
 }

@@ -1,4 +1,5 @@
-// Row softmax and log-softmax of scale * x, with an optional causal mask, and their gradients.
+// Softmax and log-softmax over rows of scale * x, with an optional causal mask, and their
+// gradients.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Open } from './elements.js';

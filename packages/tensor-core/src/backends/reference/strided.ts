@@ -1,4 +1,4 @@
-// Walks an index space in row-major order, keeping one offset per operand.
+// Walks over an index space in row-major order, with one offset per operand.
 
 /**
  * Calls `visit` for each index of `shape` with its row-major number and, for each row of

@@ -1,6 +1,6 @@
-// Attention and its gradients in all options: views of fused rows, groups, causal, windows,
-// segments, masks, offsets, dropout, at sizes around the blocks (of 64; on the CPU device of 96 by
-// 192), and what hidden keys hold.
+// Cases of attention and its gradients with all options: views of fused rows, groups of heads,
+// causal masks, windows, segments, masks, offsets and dropout. Sizes lie around the blocks of the
+// devices, and some cases put NaN into keys that are hidden.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { AttentionOperands } from '../../kernel-calls/products.js';
@@ -23,16 +23,16 @@ interface Options {
   readonly window?: number;
   readonly queryOffset?: number;
   readonly p?: number;
-  /** Length of each document, in queries and in keys; ids begin below 0. */
+  /** The length of each document, in queries and in keys. Ids begin below 0. */
   readonly documents?: number;
   readonly mask?: 'full' | 'rows' | 'columns' | 'hides rows';
-  /** Rows of keys and values start at multiples of four elements. */
+  /** Whether rows of keys and values start at multiples of four elements. */
   readonly isAligned?: boolean;
-  /** Gradients of keys and of values have a buffer each, as behind rotary embedding. */
+  /** Whether gradients of keys and of values have a buffer each, as with rotary embedding. */
   readonly isApart?: boolean;
-  /** What `fill` is. */
+  /** What `fill` does, for the case's name. */
   readonly says?: string;
-  /** Values of q, k, v and dOut by place among all. */
+  /** Returns the value of an operand's element number i, or undefined for a random one. */
   readonly fill?: (operand: 'q' | 'k' | 'v' | 'dOut', i: number) => number | undefined;
 }
 
@@ -56,7 +56,7 @@ export function attentionCases(): ConformanceCase[] {
     ...FLOATS.map((dtype) =>
       attentionCase({ queries: 2, keys: 197, dim: 6 }, { isCausal: true, queryOffset: 190 }, dtype),
     ),
-    // As a token that is generated: many heads of one query, of which some share keys.
+    // A generated token is such a call: many heads of one query, of which some share keys.
     attentionCase(
       { batch: 2, heads: 6, kvHeads: 2, queries: 1, keys: 110, dim: 10 },
       { isCausal: true },
@@ -67,7 +67,7 @@ export function attentionCases(): ConformanceCase[] {
     ),
     attentionCase({ heads: 4, kvHeads: 2, queries: 3, keys: 101, dim: 4 }, { mask: 'full' }),
     attentionCase({ queries: 290, keys: 290, dim: 4 }, { isCausal: true }),
-    // Few heads of many keys: some devices split their gradients by keys.
+    // These calls have few heads and many keys, so some devices split their gradients by keys.
     ...FLOATS.map((dtype) =>
       attentionCase(
         { heads: 2, kvHeads: 1, queries: 97, keys: 395, dim: 4 },
@@ -100,7 +100,7 @@ export function attentionCases(): ConformanceCase[] {
         fill: (name, i) => (name === 'q' ? 300 : name === 'k' ? (i % 7) - 3 : undefined),
       },
     ),
-    // Rows that a GPU loads by vectors, in more than one block of queries and of keys.
+    // A GPU loads these rows by vectors, in more than one block of queries and of keys.
     ...FLOATS.map((dtype) =>
       attentionCase(
         { heads: 2, kvHeads: 1, queries: 70, keys: 70, dim: 64 },
@@ -122,7 +122,7 @@ export function attentionCases(): ConformanceCase[] {
       { heads: 2, kvHeads: 1, queries: 66, keys: 66, dim: 64 },
       { isCausal: true, isAligned: true, isApart: true },
     ),
-    // In whole blocks, of which nothing is hidden: its weight is 0, and no other.
+    // All blocks are whole and nothing is hidden, so only the score of -infinity has the weight 0.
     attentionCase(
       { queries: 16, keys: 128, dim: 4 },
       {
@@ -135,8 +135,8 @@ export function attentionCases(): ConformanceCase[] {
 }
 
 /**
- * Cases in which keys hold NaN and infinities that some rows see and others, in the same block,
- * don't.
+ * Returns cases in which keys hold NaN and infinities that some rows of a block see and other rows
+ * of the same block do not.
  */
 export function hiddenKeyCases(): ConformanceCase[] {
   const hidden = Number.NaN;
@@ -190,7 +190,7 @@ function attentionCase(shape: Shape, options: Options, dtype: DType = 'f32'): Co
   );
 }
 
-/** Forward, backward, and the mask's gradient where there is one. */
+/** Runs forward, backward, and the mask's gradient where there is a mask. */
 export function runAttention(
   calls: CallRecorder,
   shape: Shape,
@@ -199,7 +199,8 @@ export function runAttention(
   const { batch = 1, heads = 1, kvHeads = heads, queries, keys, dim } = shape;
   const special = (operand: Parameters<NonNullable<Options['fill']>>[0], size: number) =>
     Array.from({ length: size }, (_, i) => fill?.(operand, i) ?? calls.random.uniform(-1, 1));
-  // Keys and values side by side in rows with a few more columns, queries alone.
+  // Keys and values lie side by side in rows with a few more columns; queries have rows of their
+  // own.
   const more = options.isAligned === true ? 4 : 2;
   const width = 2 * kvHeads * dim + more;
   const kValues = special('k', batch * keys * kvHeads * dim);
@@ -252,7 +253,7 @@ export function runAttention(
     mask: maskOf(calls, options.mask, [batch, heads, queries, keys]),
     ...segmentsOf(calls, options, { batch, queries, keys }),
     out: calls.output(numRows * dim, dtype, { tolerance: 'sum' }),
-    // Its second half sums products with results that a device has rounded to 16 bits.
+    // The second half of stats sums products with results that a device has rounded to 16 bits.
     stats: calls.output(2 * numRows, 'f32', { tolerance: dtype === 'f32' ? 'sum' : 'cancelling' }),
   };
   calls.run('attention', call);

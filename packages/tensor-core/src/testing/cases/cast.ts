@@ -1,4 +1,5 @@
-// fill and cast: all 16-bit patterns, and f32 around every border between two 16-bit values.
+// Cases of fill and cast, with all 16-bit patterns, and f32 around every border between two 16-bit
+// values.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
@@ -6,7 +7,7 @@ import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
 
 const ALL_DTYPES: readonly DType[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
 
-/** Around zero, around each integer limit, infinities, NaN, subnormals. */
+/** Values around zero and around each integer limit, infinities, NaN and subnormals. */
 const F32_EDGES = [
   0,
   -0,
@@ -106,7 +107,7 @@ function edgesCase(to: DType): ConformanceCase {
   });
 }
 
-/** The f32 values halfway between neighboring 16-bit values, and their own two neighbors. */
+/** Casts the f32 values halfway between neighboring 16-bit values, and their own two neighbors. */
 function borderCase(to: 'f16' | 'bf16', borders: () => Uint32Array): ConformanceCase {
   return recordedCase(`cast f32 around every rounding border of ${to}`, 'exact', (calls) => {
     const around = borders();
@@ -124,7 +125,7 @@ function bf16Borders(): Uint32Array {
   return Uint32Array.from({ length: 65536 }, (_, high) => ((high << 16) | 0x8000) >>> 0);
 }
 
-/** Halfway values in all binades, subnormal ones included, of both signs. */
+/** Returns the bits of the halfway values of both signs, including those of subnormal values. */
 function f16Borders(): Uint32Array {
   const halfways = new Float32Array(2 * 0x7c00);
   for (let bits = 0; bits < 0x7c00; bits++) {
@@ -138,7 +139,7 @@ function f16Borders(): Uint32Array {
   return new Uint32Array(halfways.buffer);
 }
 
-/** Up to 2^24, where f32 is exact, and every sign. */
+/** Casts integers of both signs up to 2^24, where f32 is exact. */
 function integerCase(from: 'i32' | 'u32', to: DType): ConformanceCase {
   return recordedCase(`cast ${from} to ${to}`, 'exact', (calls) => {
     const magnitudes = [0, 1, 2, 255, 257, 259, 2049, 2051, 65504, 65519, 65520, 65536, 16777215];
@@ -153,7 +154,7 @@ function integerCase(from: 'i32' | 'u32', to: DType): ConformanceCase {
   });
 }
 
-/** Beyond 2^24 WGSL may round either way. */
+/** Casts integers beyond 2^24, where WGSL may round either way. */
 function largeIntegerCase(from: 'i32' | 'u32'): ConformanceCase {
   return recordedCase(`cast large ${from} to floats`, 'arithmetic', (calls) => {
     const x = calls.anyBits(65, from);

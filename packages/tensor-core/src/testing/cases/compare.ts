@@ -1,4 +1,4 @@
-// compare and where, dense and broadcast, of every dtype.
+// Cases of compare and where, dense and broadcast, in every dtype.
 
 import type { DType } from '@shardweave/dtypes';
 import type { CompareKind } from '../../kernel-calls/elementwise.js';
@@ -21,7 +21,7 @@ export function compareCases(): ConformanceCase[] {
   ];
 }
 
-/** Few values, so that many are equal. */
+/** Makes an operand of five different values, so that many are equal. */
 function operand(calls: CallRecorder, size: number, dtype: DType, offset: number): View {
   const low = dtype === 'u32' ? 0 : -2;
   const values = Array.from({ length: size }, () => low + calls.random.integer(0, 5));
@@ -61,7 +61,7 @@ function compareCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Every value with every other. */
+/** Compares each special value with each. */
 function specialCase(dtype: DType): ConformanceCase {
   return recordedCase(`compare ${dtype} of NaN and infinities`, 'exact', (calls) => {
     const n = SPECIAL.length;

@@ -1,4 +1,4 @@
-// copyStrided: transposes, slices, concatenation and expansion, bit for bit.
+// Cases of copyStrided: transposes, slices, concatenation and expansion, bit for bit.
 
 import type { DType } from '@shardweave/dtypes';
 import type { View } from '../../view.js';
@@ -15,7 +15,7 @@ interface Walk {
   readonly outOffset?: number;
 }
 
-/** Into a dense output, any parity: what reshapes, transposes, slices and expansions need. */
+/** Walks into a dense output, as reshapes, transposes, slices and expansions need them. */
 const INTO_DENSE: readonly Walk[] = [
   { shape: [1], xStrides: [1], outStrides: [1] },
   { shape: [1000], xStrides: [1], outStrides: [1], xOffset: 3 },
@@ -27,14 +27,16 @@ const INTO_DENSE: readonly Walk[] = [
   { shape: [9, 7], xStrides: [1, 0], outStrides: [7, 1] }, // expands columns
   { shape: [2, 1, 3, 2, 2, 3], xStrides: [36, 9, 3, 18, 9, 1], outStrides: [36, 36, 12, 6, 3, 1] },
 ];
-/** Into a part of the output; for 16-bit outputs offset, last extent and strides are even. */
+/**
+ * Walks into a part of the output, with the even offsets, extents and strides of 16-bit outputs.
+ */
 const INTO_PART: readonly Walk[] = [
   { shape: [3, 4], xStrides: [4, 1], outStrides: [10, 1], outOffset: 6 }, // cat along columns
   { shape: [3, 4], xStrides: [5, 1], outStrides: [4, 1], xOffset: 1, outOffset: 8 }, // along rows
   { shape: [2, 3, 6], xStrides: [1, 2, 6], outStrides: [30, 10, 1], outOffset: 2 },
   { shape: [130], xStrides: [1], outStrides: [1], xOffset: 1, outOffset: 64 },
 ];
-/** Whole words only: nothing need be even. */
+/** Walks for 32-bit elements only, which need not be even anywhere. */
 const INTO_ANY: readonly Walk[] = [
   { shape: [5, 7], xStrides: [7, 1], outStrides: [1, 5] }, // transposes while writing
   { shape: [3, 5], xStrides: [5, 1], outStrides: [9, 1], outOffset: 3 },
@@ -56,7 +58,7 @@ export function copyCases(): ConformanceCase[] {
   );
 }
 
-/** Two copies into one output, as cat does; the gap between them stays. */
+/** Makes two copies into one output, as cat does. The gap between them must stay as it is. */
 function concatenate(calls: CallRecorder, dtype: DType): void {
   const out = calls.output(7 * 12, dtype);
   const part = { shape: [7, 4], xStrides: [4, 1], outStrides: [12, 1] };

@@ -1,4 +1,4 @@
-// crossEntropy and its gradient: odd rows, invalid targets, large logits.
+// Cases of crossEntropy and its gradient, with odd rows, invalid targets and large logits.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
@@ -53,7 +53,8 @@ function inPlaceCase(dtype: DType): ConformanceCase {
     const lse = calls.floats(9, 'f32', { low: 4, high: 5 });
     const dLoss = calls.floats(9, 'f32');
     calls.run('crossEntropyBackward', { ...extent, logits, targets, lse, dLoss, out: logits });
-    // Columns from class 60 on of 200: targets before them, in them, behind them, and no class.
+    // The columns are the classes from 60 on, of 200. Targets lie before them, in them, after them,
+    // or outside of all classes.
     const part = { ...extent, first: 60, classes: 200 };
     const others = calls.values([59, 60, 124, 125, 199, 200, -100, 0, 61], 'i32');
     const own = calls.floats(585, dtype, { isWritten: true });

@@ -1,4 +1,4 @@
-// Kernels of a user's own: any element of an input may be read, at any offset and in any dtype.
+// Cases of a custom kernel, which reads its inputs at other elements than its own.
 
 import type { CustomKernel } from '../../kernel-calls/custom.js';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';

@@ -1,10 +1,11 @@
-// dropout: the same elements dropped, whatever the size, the place and the counter.
+// Cases of dropout, which must drop the same elements on every device, at all sizes, places and
+// counters.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
 
-/** Within a block of four, at carries of the counter's low word, far beyond it. */
+/** Counters within a block of four, at carries of the low word, and far beyond them. */
 const COUNTER_OFFSETS = [0, 1, 2, 3, 5, 2 ** 32 - 2, 2 ** 34 - 3, 2 ** 34 + 2, 2 ** 50 + 7];
 const PROBABILITIES = [0, 1e-9, 0.1, 0.5, 0.9, 1 - 2 ** -20];
 
@@ -17,8 +18,9 @@ export function dropoutCases(): ConformanceCase[] {
   ];
 }
 
-// Inputs stay away from 0, so that a dropped element never passes for a kept one.
-
+/**
+ * Inputs stay away from 0 here and below, so that a dropped element never looks like a kept one.
+ */
 function dropoutCase(from: DType, to: DType): ConformanceCase {
   return recordedCase(`dropout ${from} to ${to}`, 'arithmetic', (calls) => {
     SIZES.forEach((size, i) => {

@@ -1,4 +1,4 @@
-// unary, unaryBackward, affine and binary.
+// Cases of unary, unaryBackward, affine and binary.
 
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
@@ -32,7 +32,7 @@ const MIXES: readonly (readonly [from: DType, to: DType])[] = [
   ['f32', 'bf16'],
   ['bf16', 'f16'],
 ];
-/** Where a naive tanh or sigmoid overflows to NaN. */
+/** Arguments where a naive tanh or sigmoid overflows to NaN, and small ones. */
 const FAR = [-1e4, -100, -50, -20, -10, -1e-3, -0, 0, 1e-3, 10, 20, 50, 100, 1e4];
 
 export function elementwiseCases(): ConformanceCase[] {
@@ -77,7 +77,9 @@ function saturationCase(kind: UnaryKind): ConformanceCase {
   });
 }
 
-/** Near multiples of a quarter turn and where 24 bits of the angle are all behind the point. */
+/**
+ * Takes angles near multiples of a quarter turn, and so large that an f32 has no fraction there.
+ */
 function farAnglesCase(): ConformanceCase {
   return recordedCase('unary sin and cos of large angles', 'transcendental', (calls) => {
     const angles = [0.78, 0.7854, Math.PI / 2, Math.PI, 2 * Math.PI, 355, 8192.5, 131072, 16777216];
@@ -187,7 +189,7 @@ function binaryInPlaceCase(): ConformanceCase {
   });
 }
 
-/** Flat parameters: several operands are views of one buffer, at any elements. */
+/** Takes operands that are views of one buffer, as flat parameters are, at any elements. */
 function sharedInputCase(): ConformanceCase {
   return recordedCase('binary of two views of one buffer', 'arithmetic', (calls) => {
     for (const dtype of FLOATS) {
@@ -221,7 +223,7 @@ function runDense(
   calls.run('binary', { kind, a, b, out, shape: [size], aStrides: [1], bStrides: [1] });
 }
 
-/** Elements that a walk over `shape` with `strides` reaches. */
+/** Returns the elements that a walk over `shape` with `strides` reaches. */
 function extentOf(shape: readonly number[], strides: readonly number[]): number {
   return shape.reduce((last, dim, axis) => last + (dim - 1) * strides[axis]!, 1);
 }

@@ -1,11 +1,11 @@
-// embedding and its gradient: repeated, absent and invalid ids.
+// Cases of embedding and its gradient, with repeated, absent and invalid ids.
 
 import type { DType } from '@shardweave/dtypes';
 import type { CallRecorder } from '../call-recorder.js';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
-/** [rows, cols, count]; odd 16-bit rows start in the middle of a word. */
+/** The shapes [rows, cols, count]. 16-bit rows of odd length start in the middle of a word. */
 const SHAPES = [
   [1, 1, 1],
   [5, 7, 3],
@@ -47,7 +47,7 @@ function embeddingCase(table: DType, out: DType): ConformanceCase {
   });
 }
 
-/** Mostly valid ids, among them the last row; some just outside, some far. */
+/** Makes ids that are mostly valid, the last row among them, some just outside and some far off. */
 function idsOf(
   calls: CallRecorder,
   { rows, count, idType }: { rows: number; count: number; idType: 'i32' | 'u32' },

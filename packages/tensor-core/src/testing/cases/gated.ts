@@ -1,11 +1,11 @@
-// gated and its gradients: from two operands and from the halves of one.
+// Cases of gated and its gradients, from two operands and from the halves of one.
 
 import type { DType } from '@shardweave/dtypes';
 import type { GateKind } from '../../kernel-calls/elementwise.js';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
-/** [rows, cols]; halves of odd 16-bit rows meet inside a word. */
+/** The shapes [rows, cols]. 16-bit halves of odd length meet inside a word. */
 const SHAPES = [
   [1, 1],
   [3, 7],

@@ -1,4 +1,4 @@
-// gather and its gradient, topK and cumSum, over rows and over inner axes.
+// Cases of gather and its gradient, of topK and of cumSum, over rows and over inner axes.
 
 import type { DType } from '@shardweave/dtypes';
 import type { CallRecorder } from '../call-recorder.js';
@@ -29,7 +29,7 @@ export function gatherCases(): ConformanceCase[] {
   ];
 }
 
-/** Repeated indices, and some outside. */
+/** Makes indices of which some repeat and some lie outside. */
 function idsOf(calls: CallRecorder, size: number, dim: number) {
   const ids = Array.from({ length: size }, (_, i) => {
     return i % 11 === 10
@@ -69,7 +69,7 @@ function gatherIntegersCase(): ConformanceCase {
   });
 }
 
-/** Coarse values, so that many are equal; up to all of an axis. */
+/** Takes coarse values, so that many are equal, and up to 65 results of an axis. */
 function topKCase(dtype: DType): ConformanceCase {
   return recordedCase(`topK ${dtype}`, 'exact', (calls) => {
     for (const [outer, dim, inner] of SHAPES) {
@@ -132,7 +132,7 @@ function cumSumIntegersCase(): ConformanceCase {
   });
 }
 
-/** What comes before them is untouched. */
+/** Sums lines with NaN or infinities in the middle, which must leave the sums before them alone. */
 function cumSumSpecialCase(dtype: DType): ConformanceCase {
   return recordedCase(`cumSum ${dtype} of NaN and infinities`, 'sum', (calls) => {
     const rows = [NAN, INF, -INF].flatMap((value) =>

@@ -1,4 +1,4 @@
-// layerNorm, its gradient to the input and to the parameters.
+// Cases of layerNorm and its gradients.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
@@ -26,7 +26,7 @@ export function layerNormCases(): ConformanceCase[] {
   ];
 }
 
-/** @param parameters dtype of weight, bias and output; the input has `dtype`. */
+/** @param parameters the dtype of weight, bias and output, while the input has `dtype` */
 function layerNormCase(dtype: DType, parameters: DType): ConformanceCase {
   const name = `layerNorm ${dtype} with parameters ${parameters}, and backward`;
   return recordedCase(name, 'sum', (calls) => {
@@ -91,7 +91,9 @@ function plainCase(): ConformanceCase {
   );
 }
 
-/** Inside a flat parameter, views start at multiples of 256 bytes; so do their gradients. */
+/**
+ * Takes views of a flat parameter, which start at multiples of 256 bytes, as their gradients do.
+ */
 function flatParametersCase(): ConformanceCase {
   return recordedCase(
     'layerNorm with its parameters in one buffer, and its gradients',

@@ -1,11 +1,11 @@
-// More rows and batches than a grid of 65,535 workgroups has in one dimension, and long sums. Each
-// row's work is tiny. Their operands take up to half a megabyte, so the device's views must hold
-// that.
+// Cases with more rows and batches than the 65,535 workgroups that a grid may have in one
+// dimension, and with long sums. Operands take up to half a megabyte, which the device's views must
+// hold.
 
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { manyNormCases } from './norm.js';
 
-/** Above WebGPU's limit, and so that the second row of the grid is partly filled. */
+/** A count above WebGPU's limit, for which the second row of the grid is partly filled. */
 const BEYOND_GRID = 65_601;
 
 export function manyCases(): ConformanceCase[] {
@@ -51,7 +51,7 @@ function batchesCase(): ConformanceCase {
   });
 }
 
-/** 100,003 terms of one sign, over lines, columns and all. */
+/** Sums 100,003 terms of one sign, in one line, in columns, and as a norm. */
 function longSumCase(): ConformanceCase {
   return recordedCase('reduce and normNodes of 100,003 terms', 'longSum', (calls) => {
     const size = 100_003;
@@ -68,7 +68,7 @@ function longSumCase(): ConformanceCase {
   });
 }
 
-/** More nodes, and more results of trees, than a grid has in one dimension. */
+/** Takes more nodes, and more results of trees, than a grid has workgroups in one dimension. */
 function spansCase(): ConformanceCase {
   return recordedCase('normNodes and normTree of 65,601 spans', 'sum', (calls) => {
     const spans = Array.from({ length: BEYOND_GRID }, (_, start) => ({ start, length: 1 }));

@@ -1,4 +1,5 @@
-// matmul: shapes, transposes, dtypes, strides, batches, bias, alpha and accumulation.
+// Cases of matmul: shapes, transposes, dtypes, strides, batches, bias, alpha, accumulation, sums of
+// operands and epilogues.
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
@@ -10,7 +11,10 @@ import { FLOATS } from '../sizes.js';
 
 type Call = KernelCalls['matmul'];
 
-/** [m, n, k]: single elements, tails of tiles on each side, whole tiles, vectors, long sums. */
+/**
+ * The shapes [m, n, k]: single elements, tails of tiles on each side, whole tiles, vectors and long
+ * sums.
+ */
 const SHAPES = [
   [1, 1, 1],
   [7, 5, 3],
@@ -23,8 +27,8 @@ const SHAPES = [
   [5, 7, 1000],
 ] as const;
 /**
- * [m, n, k] of epilogues: besides tails of tiles, more than a block of k, of m and of n on the CPU
- * device.
+ * The shapes [m, n, k] of cases with alpha, bias and accumulation. Beside tails of tiles they have
+ * more than one block of k, of m and of n on the CPU device.
  */
 const EPILOGUE_SHAPES = [
   [7, 5, 3],
@@ -76,8 +80,8 @@ function shapesCase(transposeA: boolean, transposeB: boolean): ConformanceCase {
 }
 
 /**
- * Rows that start and end at multiples of four elements, which hardware loads as vectors, inside
- * longer ones too; and sums over so much of k that it is cut.
+ * Takes rows that start and end at multiples of four elements, which hardware loads as vectors,
+ * some of them inside longer rows, and sums over so much of k that it is cut.
  */
 function alignedCase(dtype: DType): ConformanceCase {
   return recordedCase(`matmul ${dtype} of all shapes in aligned rows`, 'sum', (calls) => {
@@ -147,9 +151,7 @@ function biasMixCase(): ConformanceCase {
   });
 }
 
-/**
- * Sums of what the product reads: in rows of vectors and others, in one part of k and in several.
- */
+/** Also sums an operand, in rows of vectors and others, and in one part of k and several. */
 function sumsCase(dtype: DType): ConformanceCase {
   return recordedCase(`matmul ${dtype} of all shapes with sums`, 'sum', (calls) => {
     for (const [m, n, k, sumsType] of [
@@ -171,8 +173,8 @@ function sumsCase(dtype: DType): ConformanceCase {
 }
 
 /**
- * What a product ends with: in rows of vectors and others, over tiles' edges, behind a bias, and of
- * so much k that it is cut into parts.
+ * Runs every epilogue, in rows of vectors and others, over edges of tiles, after a bias, and with
+ * so much of k that it is cut into parts.
  */
 function endingsCase(dtype: DType): ConformanceCase {
   return recordedCase(`matmul ${dtype} with every epilogue`, 'sum', (calls) => {
@@ -191,7 +193,7 @@ function endingsCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** The two of them whose text is longest, and one after parts of k. */
+/** Runs the two epilogues whose text is longest, and one over parts of k. */
 function longEndingsCase(): ConformanceCase {
   return recordedCase('matmul f32 of all shapes with an epilogue', 'sum', (calls) => {
     const [m, n] = [36, 68];
@@ -224,7 +226,7 @@ function endings(
   };
 }
 
-/** Targets before the columns, in them, behind them, and no class at all. */
+/** Makes an epilogue with targets before the columns, in them, after them and of no class. */
 function logitSlopes(calls: CallRecorder, m: number, n: number): Epilogue {
   const ids = Array.from({ length: m }, (_, i) => [3, 6 + (i % n), 6 + n, -100][i % 4]!);
   return {
@@ -237,7 +239,7 @@ function logitSlopes(calls: CallRecorder, m: number, n: number): Epilogue {
   };
 }
 
-/** Dense batches; with odd 16-bit matrices, words straddle rows and matrices. */
+/** Takes dense batches. In odd 16-bit matrices words straddle rows and matrices. */
 function batchCase(dtype: DType): ConformanceCase {
   return recordedCase(`matmul ${dtype} batched and broadcast`, 'sum', (calls) => {
     for (const [m, n, k] of [
@@ -264,7 +266,7 @@ function batchCase(dtype: DType): ConformanceCase {
 }
 
 /**
- * Heads of [batch, seq, heads * dim] without a copy: scores q k^T, weights by values, gradients.
+ * Computes attention over heads of [batch, seq, heads * dim] by products, without copying heads.
  */
 function attentionCase(dtype: DType): ConformanceCase {
   return recordedCase(`matmul ${dtype} over interleaved heads`, 'sum', (calls) => {
@@ -278,7 +280,7 @@ function attention(calls: CallRecorder, dtype: DType, seq: number): void {
   const [batch, heads, dim] = [2, 3, 6];
   const width = heads * dim;
   const flat = batch * seq * width;
-  /** q, k or v of a buffer that holds the three side by side, as one product makes them. */
+  /** Returns q, k or v of a buffer that holds the three side by side, as one product makes them. */
   const packed = (all: View, part: number) => ({
     view: calls.slice(all, part * width, 3 * flat - part * width),
     row: 3 * width,
@@ -318,7 +320,7 @@ function attention(calls: CallRecorder, dtype: DType, seq: number): void {
   const toValues = { m: seq, n: dim, k: seq };
   run([weights, packed(qkv, 2), merged(calls.output(flat, dtype))], toValues);
 
-  // The gradients go into one buffer, each between the others.
+  // The gradients go into one buffer, in which the rows of one lie between those of the others.
   const gradients = calls.output(3 * flat, dtype);
   const dOut = merged(calls.floats(flat, dtype));
   run([weights, packed(qkv, 1), packed(gradients, 0)], toValues);
@@ -326,7 +328,7 @@ function attention(calls: CallRecorder, dtype: DType, seq: number): void {
   run([weights, dOut, packed(gradients, 2)], { ...toValues, transposeA: true });
 }
 
-/** Rows longer than the matrix is wide: what lies between them must survive. */
+/** Takes rows that are longer than the matrix is wide. What lies between them must survive. */
 function stridedCase(): ConformanceCase {
   return recordedCase('matmul into and out of wider rows', 'sum', (calls) => {
     for (const dtype of FLOATS) {
@@ -354,7 +356,7 @@ function sameBufferCase(): ConformanceCase {
   });
 }
 
-/** What a product of two plain matrices does not use. */
+/** The options of a product of two plain matrices, which uses none of them. */
 export const PLAIN = {
   bias: undefined,
   transposeA: false,

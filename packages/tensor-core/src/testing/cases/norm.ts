@@ -1,4 +1,4 @@
-// normNodes, normTree and clipFactor.
+// Cases of normNodes, normTree and clipFactor.
 
 import type { DType } from '@shardweave/dtypes';
 import { NORM_NODE_ELEMENTS } from '../../kernel-calls/updates.js';
@@ -9,12 +9,12 @@ export function normCases(): ConformanceCase[] {
   return [...FLOATS.map(blocksCase), treeCase(), factorCase()];
 }
 
-/** Cases of whole nodes, which take 128 KiB. */
+/** Returns cases of whole nodes, which take 128 KiB each. */
 export function manyNormCases(): ConformanceCase[] {
   return FLOATS.map(nodesCase);
 }
 
-/** Around blocks. */
+/** Takes sizes around one block. */
 function blocksCase(dtype: DType): ConformanceCase {
   return recordedCase(`normNodes ${dtype}`, 'sum', (calls) => {
     for (const size of [...SIZES, 127, 128, 129]) {
@@ -27,7 +27,7 @@ function blocksCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Several spans with gaps, of less than a block to more than a node. */
+/** Takes several spans with gaps between them, from one element to more than a node. */
 function nodesCase(dtype: DType): ConformanceCase {
   return recordedCase(`normNodes ${dtype} of whole nodes`, 'longSum', (calls) => {
     const lengths = [1, 128, 129, NORM_NODE_ELEMENTS + 1, 7, NORM_NODE_ELEMENTS];
@@ -44,7 +44,7 @@ function nodesCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Bits: the order of the tree is the same on every device, and a sum of two f32s is too. */
+/** Compares bits, since every device adds in the order of the tree and rounds each sum alike. */
 function treeCase(): ConformanceCase {
   return recordedCase('normTree', 'exact', (calls) => {
     for (const length of [1, 2, 3, 7, 255, 256, 257, 1000]) {
@@ -66,7 +66,7 @@ function treeCase(): ConformanceCase {
   });
 }
 
-/** Bits, of root and quotient, at exponents odd and even. */
+/** Compares bits of root and quotient, at odd and even exponents. */
 function factorCase(): ConformanceCase {
   return recordedCase('clipFactor', 'exact', (calls) => {
     const squares = Array.from({ length: 60 }, () => 2 ** calls.random.uniform(-60, 60));

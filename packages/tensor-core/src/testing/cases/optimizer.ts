@@ -1,4 +1,5 @@
-// adam and sgd over several steps: segments with gaps, groups, gradient scale, gradient dtypes.
+// Cases of adam and sgd over several steps, with gaps between segments, groups, a gradient scale
+// and all dtypes of gradients.
 
 import type { DType } from '@shardweave/dtypes';
 import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/updates.js';
@@ -8,7 +9,7 @@ import { FLOATS } from '../sizes.js';
 
 const SIZE = 1000;
 const NUM_STEPS = 3;
-/** Gaps at both ends and between; single elements; odd starts; neighbors of two groups. */
+/** Segments with gaps before, between and after them, single elements and odd starts. */
 const SEGMENTS: readonly Segment[] = [
   { start: 1, length: 1, group: 0 },
   { start: 3, length: 60, group: 1 },
@@ -62,7 +63,7 @@ function sgdCase(gradType: DType): ConformanceCase {
   });
 }
 
-/** More segments and groups than a small table in a uniform buffer would hold. */
+/** Takes more segments and groups than a small table in a uniform buffer would hold. */
 function manySegmentsCase(): ConformanceCase {
   return recordedCase('adam with 150 segments of 20 groups', 'transcendental', (calls) => {
     const segments = Array.from({ length: 150 }, (_, i) => {
@@ -96,7 +97,7 @@ function parameterOfOne(calls: CallRecorder) {
   return { param: calls.floats(1, 'f32', { isWritten: true }), grad: calls.floats(1, 'bf16') };
 }
 
-/** AdamW, Adam with decay in the gradient, Adam without decay. */
+/** Returns groups of AdamW, of Adam with decay in the gradient, and of Adam without decay. */
 function adamGroups(step: number): AdamGroup[] {
   const group = (lr: number, beta1: number, beta2: number) => ({
     lr,
@@ -112,7 +113,7 @@ function adamGroups(step: number): AdamGroup[] {
   ];
 }
 
-/** Nesterov, dampening with decay, no momentum although the buffer is there. */
+/** Returns groups with Nesterov momentum, with dampening and decay, and without momentum. */
 function sgdGroups(isFirstStep: boolean): SgdGroup[] {
   const group = { lr: 0.1, momentum: 0.9, dampening: 0, weightDecay: 0, isFirstStep };
   return [

@@ -1,4 +1,5 @@
-// The queue: commands take effect in call order, bytes are copied when given, memory is counted.
+// Cases of a backend's queue: commands take effect in call order, bytes are copied when they are
+// given, and memory is counted.
 
 import type { Backend } from '../../backend.js';
 import type { BackendBuffer, View } from '../../view.js';
@@ -25,7 +26,7 @@ export function queueCases(): ConformanceCase[] {
   ];
 }
 
-/** What a queue case gets: a backend whose buffers are freed at the case's end. */
+/** What the body of a queue case gets: a backend whose buffers are freed at the case's end. */
 class Bench {
   readonly backend: Backend;
   readonly #name: string;
@@ -42,7 +43,7 @@ class Bench {
     return buffer;
   }
 
-  /** A new buffer of these f32 values. */
+  /** Returns a new buffer of these f32 values. */
   upload(values: readonly number[]): BackendBuffer {
     const buffer = this.alloc(values.length);
     this.write(buffer, values);
@@ -53,7 +54,7 @@ class Bench {
     this.backend.write(buffer, byteOffset, bytesOf(values));
   }
 
-  /** to = from * scale + shift over whole buffers. */
+  /** Computes to = from * scale + shift over whole buffers. */
   affine(from: BackendBuffer, to: BackendBuffer, scale: number, shift: number): void {
     this.backend.run('affine', { x: viewOf(from), out: viewOf(to), scale, shift });
   }
@@ -69,7 +70,7 @@ class Bench {
     }
   }
 
-  /** Reads a whole buffer as f32; the read is queued now. */
+  /** Reads a whole buffer as f32. The read is queued at once. */
   async read(buffer: BackendBuffer): Promise<number[]> {
     return valuesOf(await this.backend.read(buffer, 0, buffer.byteLength));
   }

@@ -1,11 +1,12 @@
-// random: equal to the bit, from any place of the stream, within bounds too.
+// Cases of random, whose numbers are equal to the bit from any place of the stream, with bounds or
+// without.
 
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
 
-/** Places of the stream: in the middle of a block, and where the counter's words carry. */
+/** Places of the stream: at a block's start and inside one, and where the counter's words carry. */
 const OFFSETS = [0, 1, 70, 2 ** 34 - 6, 2 ** 45 + 3] as const;
-/** first and range in 2^-32 of the distribution: all of it, the middle, a tail. */
+/** `first` and `range` of all of the distribution, of its middle, and of a tail. */
 const RANGES = [
   [0, 0],
   [97_714_219, 4_099_538_858],
@@ -13,8 +14,8 @@ const RANGES = [
 ] as const;
 
 /**
- * Places of the distribution beside the ends of the table's segments, where its row is easily the
- * next one's.
+ * Places of the distribution beside the ends of the table's segments, where a kernel easily takes
+ * the row of the next segment.
  */
 const ENDS = Array.from({ length: 32 }, (_, octave) => [
   2 ** octave - 1,

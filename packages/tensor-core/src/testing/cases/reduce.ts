@@ -1,10 +1,13 @@
-// reduce and extremumBackward.
+// Cases of reduce and extremumBackward.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
-/** [outer, dim, inner]: rows, columns, the middle, one element, more rows than a workgroup. */
+/**
+ * The shapes [outer, dim, inner]: rows, columns, middle axes, one element, and more rows than a
+ * workgroup has invocations.
+ */
 const SHAPES = [
   [1, 1, 1],
   [1, 1000, 1],
@@ -55,7 +58,7 @@ function extremumCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** A kernel that starts its maximum at 0, or takes padding for values, fails here. */
+/** Takes extrema of one sign, which a kernel misses that starts at 0 or reads padding. */
 function negativeExtremumCase(): ConformanceCase {
   return recordedCase('reduce: extrema of one sign', 'exact', (calls) => {
     for (const dtype of FLOATS) {

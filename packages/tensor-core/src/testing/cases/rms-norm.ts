@@ -1,10 +1,13 @@
-// rmsNorm and its gradients, and both norms of a sum with a residual.
+// Cases of rmsNorm and its gradients, and of both norms of a sum with a residual.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
-/** [rows, cols]: more rows than a part of the weight's gradient has, and rows of several blocks. */
+/**
+ * The shapes [rows, cols]: more rows than a part of the weight's gradient has, and rows of several
+ * blocks.
+ */
 const SHAPES = [
   [1, 1],
   [3, 7],
@@ -25,7 +28,7 @@ export function rmsNormCases(): ConformanceCase[] {
   ];
 }
 
-/** @param parameters dtype of the weight and the output; the input has `dtype`. */
+/** @param parameters the dtype of weight and output, while the input has `dtype` */
 function rmsNormCase(dtype: DType, parameters: DType): ConformanceCase {
   const name = `rmsNorm ${dtype} with weight ${parameters}, and backward`;
   return recordedCase(name, 'sum', (calls) => {
@@ -68,7 +71,7 @@ function plainCase(): ConformanceCase {
   });
 }
 
-/** What is normalized is the sum as it was stored; the gradient of the sum comes on top. */
+/** Normalizes a sum as it was stored. The gradient of the sum is added to the norm's. */
 function residualCase(dtype: DType): ConformanceCase {
   return recordedCase(`rmsNorm and layerNorm ${dtype} of a sum, and backward`, 'sum', (calls) => {
     for (const [rows, cols] of SHAPES) {

@@ -1,4 +1,5 @@
-// rotary: halves, positions of either kind, heads that stay as they are, and the way back.
+// Cases of rotary, with positions of a range or listed, heads that stay as they are, and the
+// inverse.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
@@ -13,7 +14,7 @@ const SHAPES = [
   [2, 1, 1, 1000, 1],
   [2, 2, 1, 2051, 2],
 ] as const;
-/** Far positions, where an f32 angle would be off by a part of a turn, and one before the first. */
+/** Far positions, at which an f32 angle would be off by part of a turn, and a negative one. */
 const FAR = [131_071, 0, 2 ** 31 - 1, -1, 4097, 1_000_003];
 
 export function rotaryCases(): ConformanceCase[] {

@@ -1,11 +1,14 @@
-// Operands apart in one buffer, read and written by one kernel: the seam allows it, and WebGPU's
-// bindings, 256 bytes apart and either read or written, do not.
+// Cases of a kernel that reads and writes separate parts of one buffer. Kernels allow that. WebGPU
+// does not without care: bindings start at multiples of 256 bytes, and a buffer is either read or
+// written in a dispatch.
 
 import type { CallRecorder } from '../call-recorder.js';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
-/** Elements between an input's end and an output's start, so that they share 256 bytes or not. */
+/**
+ * The elements between an input and an output, which share 256 bytes with some and not with others.
+ */
 const GAPS = [0, 2, 300] as const;
 
 export function sharedBufferCases(): ConformanceCase[] {

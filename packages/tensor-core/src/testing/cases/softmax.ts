@@ -1,10 +1,10 @@
-// softmax and log-softmax, plain and causal, and their gradients.
+// Cases of softmax and log-softmax, plain and causal, and of their gradients.
 
 import type { DType } from '@shardweave/dtypes';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
 import { FLOATS } from '../sizes.js';
 
-/** [rows, cols], rows of odd 16-bit length share a word with the next. */
+/** The shapes [rows, cols]. A 16-bit row of odd length shares a word with the next. */
 const SHAPES = [
   [1, 1],
   [3, 7],
@@ -80,7 +80,7 @@ function inPlaceCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Without the row's maximum taken out first, exp overflows. */
+/** Takes scores whose exp overflows unless the row's maximum is subtracted first. */
 function extremeCase(): ConformanceCase {
   return recordedCase('softmax of large scores', 'transcendental', (calls) => {
     const lowest = Number.NEGATIVE_INFINITY;

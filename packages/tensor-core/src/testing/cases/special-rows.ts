@@ -1,6 +1,6 @@
-// NaN, infinities and overflow through kernels over rows and products. They must reach what depends
-// on them, and nothing else: not the next row, not what a mask hides, not a gradient that a target
-// outside leaves at 0, nor an output that only lies where a NaN was before.
+// NaN, infinities and overflow in kernels over rows and in products. They must reach what depends
+// on them and nothing else: not the next row, not what a mask hides, not a gradient that is 0
+// because its target is no class, and not an output that overwrites a NaN.
 
 import type { DType } from '@shardweave/dtypes';
 import type { CallRecorder } from '../call-recorder.js';
@@ -23,7 +23,7 @@ export function specialRowCases(): ConformanceCase[] {
   ];
 }
 
-/** A row for each special value, which replaces one of its own, and a last row without one. */
+/** Makes a row for each special value, which replaces one element, and a last row without any. */
 function rowsOf(
   calls: CallRecorder,
   cols: number,
@@ -60,7 +60,7 @@ function softmaxCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Column 5 is special in each row; rows 0 to 4 do not see it, and must not depend on it. */
+/** Makes column 5 special in each row. Rows 0 to 4 do not see it and must not depend on it. */
 function causalCase(dtype: DType): ConformanceCase {
   return recordedCase(`softmax ${dtype} hides NaN behind its mask`, 'transcendental', (calls) => {
     const cols = 9;
@@ -77,7 +77,7 @@ function causalCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Probabilities as small as e^-80 under a relative tolerance. */
+/** Compares probabilities as small as e^-85 under a relative tolerance. */
 function tailCase(): ConformanceCase {
   return recordedCase('softmax and cross-entropy of small probabilities', 'tail', (calls) => {
     const scores = [0, -5, -20, -40, -60, -80, -85];
@@ -134,7 +134,7 @@ function layerNormCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** A norm with special values in its rows, its residual, its weight or its gradients. */
+/** Computes a norm with special values in its rows, its residual, its weight or its gradients. */
 function rmsNormCase(dtype: DType): ConformanceCase {
   return recordedCase(`rmsNorm ${dtype} of NaN and infinities, and backward`, 'sum', (calls) => {
     for (const cols of [7, 65]) {
@@ -171,7 +171,9 @@ function rmsNormCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** The fourth row has -inf at its target: its loss is infinite. The last has no target. */
+/**
+ * Makes a fourth row with -inf at its target, so that its loss is infinite; the last has no target.
+ */
 function crossEntropyCase(dtype: DType): ConformanceCase {
   return recordedCase(
     `crossEntropy ${dtype} of NaN and infinities, and backward`,
@@ -201,8 +203,8 @@ function crossEntropyCase(dtype: DType): ConformanceCase {
 }
 
 /**
- * Products with special values in a, in b, in the bias or in the output that is added to, some of
- * them in the last of several blocks of k; and one that overwrites an output of NaN.
+ * Computes products with special values in a, in b, in the bias or in the output that is added to,
+ * some of them in the last of several blocks of k, and one that overwrites an output of NaN.
  */
 function matmulCase(dtype: DType): ConformanceCase {
   return recordedCase(`matmul ${dtype} of NaN and infinities`, 'sum', (calls) => {
@@ -254,7 +256,9 @@ function matmulCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Sums beyond the dtype are infinite; partial sums beyond it, of a sum within, are not. */
+/**
+ * Takes sums beyond the dtype, which are infinite, and sums of which only partial sums are beyond.
+ */
 function matmulOverflowCase(dtype: DType): ConformanceCase {
   return recordedCase(`matmul ${dtype} of sums near its largest number`, 'sum', (calls) => {
     const large = dtype === 'f16' ? 200 : 2 ** 59;

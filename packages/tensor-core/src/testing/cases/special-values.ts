@@ -1,6 +1,6 @@
-// NaN, infinities and overflow through kernels of single elements, reductions, moves and
-// optimizers. A training step finds out that it must be skipped by a norm that is not finite: so a
-// kernel that turns NaN or infinity into a number lets a broken step pass for a good one.
+// NaN, infinities and overflow in kernels of single elements, reductions, moves and optimizers. A
+// training step is skipped if the norm of its gradients is not finite. So a kernel that turns NaN
+// or infinity into a number lets a broken step pass for a good one.
 
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind } from '../../kernel-calls/elementwise.js';
@@ -10,9 +10,9 @@ import { FLOATS } from '../sizes.js';
 import { UNARY_KINDS } from './elementwise.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
-/** The last two are infinite in f16, and their squares in f32. */
+/** The last two are infinite in f16, and the square of the last is infinite in f32 too. */
 const SPECIAL = [NAN, INF, -INF, 0, 1, -1, 0.5, 2, -3, 300, -65504, 7e4, 3e38];
-/** NaN at each end, in the middle of vectors and words, in the first and the last lane and part. */
+/** Places at both ends, inside vectors and words, and in the first and last lane and part. */
 const PLACES = [0, 1, 2, 3, 31, 62, 63, 64];
 const BINARY_KINDS: readonly BinaryKind[] = [
   'add',
@@ -78,7 +78,7 @@ function unaryCase(dtype: DType): ConformanceCase {
   );
 }
 
-/** A gate with special values in one operand at a time, the others being moderate. */
+/** Computes a gate with special values in one operand at a time. */
 function gateCase(dtype: DType): ConformanceCase {
   return recordedCase(
     `gated ${dtype} of NaN and infinities, and backward`,
@@ -103,7 +103,7 @@ function gateCase(dtype: DType): ConformanceCase {
   );
 }
 
-/** Pairs of each special value with each, dense and broadcast. */
+/** Combines each special value with each, dense and broadcast. */
 function binaryCase(dtype: DType): ConformanceCase {
   return recordedCase(`binary ${dtype} of NaN and infinities`, 'transcendental', (calls) => {
     const n = SPECIAL.length;
@@ -125,7 +125,7 @@ function binaryCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Results around the largest number of the dtype: rounded to it, or infinite. */
+/** Takes results around the largest number of the dtype, which are rounded to it or infinite. */
 function overflowCase(dtype: DType): ConformanceCase {
   return recordedCase(`overflow of ${dtype} through ops`, 'arithmetic', (calls) => {
     const largest = { f32: 3.4e38, f16: 65504, bf16: 3.38e38 }[dtype as 'f32' | 'f16' | 'bf16'];
@@ -145,8 +145,8 @@ function overflowCase(dtype: DType): ConformanceCase {
 }
 
 /**
- * Results as small as 1e-38 under a relative tolerance: the absolute one of other cases, 5e-6,
- * would take 0 for any of them.
+ * Compares results as small as 1e-38 under a relative tolerance. Under the absolute one of other
+ * cases, 5e-6, a kernel could return 0 for all of them.
  */
 function tailCase(): ConformanceCase {
   return recordedCase('exp, sigmoid and pow of small results', 'tail', (calls) => {
@@ -205,7 +205,7 @@ function reduceCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** A maximum of NaN has no entry equal to it: the gradient of its line is NaN, as the value is. */
+/** Takes lines with a NaN. No element equals their extremum, and their gradient is NaN as well. */
 function extremumCase(dtype: DType): ConformanceCase {
   return recordedCase(`extremumBackward ${dtype} of NaN and infinities`, 'arithmetic', (calls) => {
     const lines = [NAN, INF, -INF].map((value) => withValue(calls, 65, 31, value));
@@ -260,7 +260,7 @@ function treeCase(): ConformanceCase {
   });
 }
 
-/** Bits: every device computes the same factor from the same sum. */
+/** Compares bits, since every device computes the same factor from the same sum. */
 function clipCase(): ConformanceCase {
   return recordedCase('clipFactor of NaN, infinities and extremes', 'exact', (calls) => {
     for (const value of [NAN, INF, 0, 2 ** -126, 1e-30, 1, 3.4e38]) {
@@ -277,7 +277,7 @@ function clipCase(): ConformanceCase {
   });
 }
 
-/** What moves values moves these too, and only to where they belong. */
+/** Moves special values, which must arrive where they belong and nowhere else. */
 function moveCase(dtype: DType): ConformanceCase {
   return recordedCase(`moves of ${dtype} NaN and infinities`, 'exact', (calls) => {
     const size = SPECIAL.length;
@@ -296,7 +296,7 @@ function moveCase(dtype: DType): ConformanceCase {
   });
 }
 
-/** Points with a special value in one of their two columns; heads that don't turn keep theirs. */
+/** Turns points with a special value in one of their columns, beside heads that do not turn. */
 function rotaryCase(dtype: DType): ConformanceCase {
   return recordedCase(`rotary ${dtype} of NaN and infinities`, 'transcendental', (calls) => {
     const values = [NAN, 1, 2, 3, INF, 1, 2, 3, 1, -INF, 2, 3, 1, 2, 3, NAN];
@@ -311,8 +311,8 @@ function rotaryCase(dtype: DType): ConformanceCase {
 }
 
 /**
- * Steps with special values in the gradients, the parameters, the state and the scale. They must
- * not come through from a momentum buffer that the first step overwrites, or that nobody reads.
+ * Makes steps with special values in the gradients, the parameters, the state and the scale. Those
+ * in a momentum buffer that the first step overwrites, or that no step reads, must reach nothing.
  */
 function optimizerCase(dtype: DType): ConformanceCase {
   return recordedCase(
@@ -365,7 +365,7 @@ const ADAM = {
 };
 const SGD = { lr: 0.1, momentum: 0.9, dampening: 0, weightDecay: 0.1, nesterov: false };
 
-/** Random values with one of them replaced. */
+/** Makes random values, of which one is replaced. */
 function withValue(calls: CallRecorder, size: number, place: number, value: number): number[] {
   return Array.from({ length: size }, (_, i) =>
     i === place ? value : calls.random.uniform(-1, 1),

@@ -1,4 +1,5 @@
-// Kernels that go element by element, or walk through strides, on operands larger than a view.
+// Cases of kernels that take elements one by one, or walk through strides, on operands larger than
+// a view.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { CallRecorder } from '../call-recorder.js';
@@ -87,7 +88,7 @@ function castAndDropout(calls: CallRecorder, limitBytes: number): void {
   }
 }
 
-/** Spans with gaps between them, several to a view; the last one is a view's. */
+/** Takes spans with gaps between them, about three to a view. */
 function normNodes(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of FLOATS) {
     const size = numBeyond(limitBytes, dtype);
@@ -103,7 +104,7 @@ function normNodes(calls: CallRecorder, limitBytes: number): void {
   }
 }
 
-/** Segments that cross the borders of views, lie inside one, and leave gaps. */
+/** Takes segments that cross the borders of views, that lie inside one, and that leave gaps. */
 function optimizers(calls: CallRecorder, limitBytes: number): void {
   const size = numBeyond(limitBytes, 'f32');
   const half = Math.floor(size / 2);
@@ -146,7 +147,7 @@ function broadcast(calls: CallRecorder, limitBytes: number): void {
     calls.run('binary', { ...byRow, kind: 'add', a: inPlace, b: row, out: inPlace });
     const flags = calls.output(size, 'u32');
     calls.run('compare', { ...byRow, kind: 'lt', a, b: row, out: flags });
-    // One of the first axis is beyond a view.
+    // A single index of the first axis spans more than a view.
     const column = calls.floats(rows, dtype);
     const byColumn = { shape: [2, rows / 2, cols], aStrides: [size / 2, cols, 1] };
     const whole = rows % 2 === 0 ? byColumn : { shape: [1, rows, cols], aStrides: [size, cols, 1] };
@@ -168,8 +169,8 @@ function broadcast(calls: CallRecorder, limitBytes: number): void {
 }
 
 /**
- * A transpose, of which no part of rows is a part of rows, one inside out's rows, and one of odd
- * rows.
+ * Copies a transpose, whose rows come from all rows of x, then into a part of out's rows, and then
+ * with rows of odd length.
  */
 function copies(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {

@@ -1,4 +1,4 @@
-// What a case with operands larger than a view is, and how large it makes them.
+// The form of cases with operands larger than a view, and the size of these operands.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { CallRecorder } from '../call-recorder.js';
@@ -11,10 +11,10 @@ export interface Split {
   body(calls: CallRecorder, limitBytes: number): void;
 }
 
-/** Splits know elements by their bytes. */
+/** A dtype of each width, since the width alone decides how operands are cut. */
 export const WIDTHS = ['f32', 'bf16'] as const;
 
-/** Elements of three and a half views, and a few, so that parts don't end evenly. */
+/** Returns the elements of three and a half views and 5 more, so that parts do not end evenly. */
 export function numBeyond(limitBytes: number, dtype: DType): number {
   return Math.floor((3.5 * limitBytes) / byteSize(dtype)) + 5;
 }

@@ -1,5 +1,5 @@
-// Kernels along an axis on operands larger than a view: many lines, and lines that are larger
-// themselves.
+// Cases of kernels along an axis on operands larger than a view, which have many lines, or lines
+// that are larger than a view themselves.
 
 import type { CallRecorder } from '../call-recorder.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
@@ -14,12 +14,12 @@ export function lineSplits(): Split[] {
   ];
 }
 
-/** Outer lines beyond a view. */
+/** Takes more outer indices than fit a view. */
 function reduceMany(calls: CallRecorder, limitBytes: number): void {
   reductions(calls, limitBytes, (size) => ({ outer: Math.ceil(size / 35), dim: 5, inner: 7 }));
 }
 
-/** One line beyond a view, in one row and in several. */
+/** Takes lines longer than a view, first with one column and then with 129. */
 function reduceLong(calls: CallRecorder, limitBytes: number): void {
   reductions(calls, limitBytes, (size) => ({ outer: 2, dim: size, inner: 1 }));
   reductions(calls, limitBytes, (size) => ({ outer: 1, dim: Math.ceil(size / 129), inner: 129 }));
@@ -44,7 +44,7 @@ function reductions(
   }
 }
 
-/** Lines beyond a view, by many outer ones and as one. */
+/** Takes more outer indices than fit a view, and then lines longer than a view. */
 function gather(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const size = numBeyond(limitBytes, dtype);
@@ -68,7 +68,7 @@ function gather(calls: CallRecorder, limitBytes: number): void {
   }
 }
 
-/** Equal values in all parts of a line, and more results than the last part has elements. */
+/** Takes lines with equal values in all parts, and more results than the last part has elements. */
 function topK(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const size = numBeyond(limitBytes, dtype);

@@ -1,4 +1,4 @@
-// Products and attention on operands larger than a view.
+// Cases of products and attention on operands larger than a view.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { CallRecorder } from '../call-recorder.js';
@@ -15,7 +15,7 @@ export function productSplits(): Split[] {
   ];
 }
 
-/** Batches that share a mask or a part of it, so that its gradient is summed over several views. */
+/** Takes batches that share a mask or part of it, whose gradient is summed over several views. */
 function attention(calls: CallRecorder, limitBytes: number): void {
   const [queries, keys, dim] = [7, 9, 16];
   const batch = Math.ceil(numBeyond(limitBytes, 'f32') / (queries * dim));
@@ -24,7 +24,7 @@ function attention(calls: CallRecorder, limitBytes: number): void {
   }
 }
 
-/** All three matrices beyond the limit, rows and columns many, the sum short. */
+/** Takes many rows or many columns, and a short sum. */
 function matmulWide(calls: CallRecorder, limitBytes: number): void {
   const k = 18;
   const side = Math.ceil((2.5 * limitBytes) / 4 / k / 2) * 2;
@@ -39,7 +39,7 @@ function matmulWide(calls: CallRecorder, limitBytes: number): void {
 }
 
 /**
- * Sums over windows of k; two rows of an operand, which a product needs at once, just fit a view.
+ * Sums over windows of k. Two rows of an operand, which a product needs at once, just fit a view.
  */
 function matmulLong(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of FLOATS) {
@@ -83,7 +83,7 @@ function matmulAll(
   }
 }
 
-/** Batches of heads, more than bind at once, and one whose own matrices don't. */
+/** Takes more batches than bind at once, and then batches of which not even one binds. */
 function matmulBatches(calls: CallRecorder, limitBytes: number): void {
   for (const dtype of WIDTHS) {
     const elements = limitBytes / byteSize(dtype);

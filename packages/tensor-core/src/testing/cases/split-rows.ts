@@ -1,4 +1,4 @@
-// Kernels over rows, of tables too, on operands larger than a view.
+// Cases of kernels over rows, and over tables, on operands larger than a view.
 
 import type { DType } from '@shardweave/dtypes';
 import type { CallRecorder } from '../call-recorder.js';
@@ -36,7 +36,7 @@ function embedding(calls: CallRecorder, limitBytes: number): void {
   }
 }
 
-/** More tokens than a view has gradients of, ids that come up again in each part of them. */
+/** Takes more tokens than fit a view. Their ids come up again in each part of the tokens. */
 function embeddingOfMany(calls: CallRecorder, limitBytes: number): void {
   const [rows, cols] = [23, 17];
   for (const dtype of WIDTHS) {
@@ -53,7 +53,7 @@ function embeddingOfMany(calls: CallRecorder, limitBytes: number): void {
   }
 }
 
-/** Rows of an even and of an odd length. */
+/** Returns shapes larger than a view, with rows of an even and of an odd length. */
 function rowsBeyond(limitBytes: number, dtype: DType, lengths = [60, 61]) {
   return lengths.map((cols) => ({ rows: Math.ceil(numBeyond(limitBytes, dtype) / cols), cols }));
 }

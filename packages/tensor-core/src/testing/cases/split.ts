@@ -1,5 +1,5 @@
-// Kernels with operands larger than a view may be on the device. For a device
-// made with a small limit: at a real one of 128 MiB the same would take minutes.
+// Cases of kernels with operands larger than a view may be on the device. They are for devices made
+// with a small limit; at a real one of 128 MiB they would take minutes.
 
 import type { Backend } from '../../backend.js';
 import { type ConformanceCase, recordedCase } from '../conformance-case.js';
@@ -10,7 +10,7 @@ import { lineSplits } from './split-lines.js';
 import { productSplits } from './split-products.js';
 import { rowSplits } from './split-rows.js';
 
-/** Keeps operands below a million elements. */
+/** The largest limit, which keeps operands below a million elements. */
 const MAX_LIMIT_BYTES = 64 * 1024;
 
 export function splitCases(): ConformanceCase[] {

@@ -69,7 +69,7 @@ function packedCase(
   });
 }
 
-/** Four heads of queries over two of keys and values, in two batches. */
+/** Returns inputs with four heads of queries and two of keys and values, in two batches. */
 function operands({
   queries,
   keys,
@@ -132,14 +132,14 @@ function querySegmentsCase(): OpCase {
   });
 }
 
-/** Its gradient is summed over what it is broadcast over. */
+/** Checks a mask, whose gradient is summed over everything that the mask is broadcast over. */
 function maskCase(
   shape: readonly number[],
   options: { readonly isCausal?: boolean; readonly dropout?: number } = {},
   dtype: FloatDType = 'f32',
 ): OpCase {
   const size = shape.reduce((product, dim) => product * dim, 1);
-  // Every eleventh is hidden.
+  // Every eleventh element hides its key.
   const values = Array.from({ length: size }, (_, i) =>
     i % 11 === 4 ? Number.NEGATIVE_INFINITY : ((i * 37) % 50) / 16 - 1.5,
   );
@@ -160,7 +160,8 @@ function maskCase(
 }
 
 /**
- * Keys and values that are the same columns, and queries beside them: gradients of one tensor add.
+ * Takes keys and values that are the same columns of one tensor, with queries beside them, so that
+ * its gradients are added.
  */
 function sharedCase(): OpCase {
   return opCase('scaledDotProductAttention of keys that are the values', {

@@ -1,4 +1,5 @@
-// Op cases of dropout: the mask against a generator of its own, and equal however rows are cut.
+// Op cases of dropout. Masks must equal those of a second generator, and must not depend on how
+// rows are cut.
 
 import type { Device } from '../../device.js';
 import { causalSelfAttention } from '../../ops/attention.js';
@@ -10,7 +11,7 @@ import { FLOATS } from '../sizes.js';
 import { dropoutTwin } from '../twins/dropout.js';
 
 const NUM_ROWS = 8;
-/** Where 8 rows are cut: into two uneven parts, and into three. */
+/** The rows at which 8 rows are cut: once into two uneven parts, and once into three. */
 const CUTS = [[3], [1, 6]] as const;
 
 export function dropoutOpCases(): OpCase[] {
@@ -42,7 +43,7 @@ export function dropoutOpCases(): OpCase[] {
   ];
 }
 
-/** Runs `forward` on all rows at once and on parts that name their first row; compares all bits. */
+/** Compares the bits of `forward` on all rows with those on parts that name their first row. */
 function cutCase(name: string, forward: (device: Device, rows: number) => Tensor): OpCase {
   return {
     name,

@@ -1,4 +1,4 @@
-// Op cases of single elements, pairs with broadcasting, affine and cast.
+// Op cases of functions of single elements, of pairs with broadcasting, of affine and of cast.
 
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
@@ -16,11 +16,11 @@ type Unary = readonly [
   range?: OpInput['values'],
 ];
 
-/** Away from a pole at 0, and from where a function is undefined. */
+/** Values away from a pole at 0, and from where a function is undefined. */
 const POSITIVE = { low: 0.5, high: 2 };
 /**
- * On both sides of a kink at 0, where the gradient is checked by a central difference: one across
- * the kink would be the mean of both slopes.
+ * Values on both sides of a kink at 0, but not at it, where a central difference would be the mean
+ * of both slopes.
  */
 const AROUND_ZERO = [-1.5, -0.25, 0.25, 1.5, 2, -3, 0.125];
 const UNARY: Readonly<Record<UnaryKind, Unary>> = {
@@ -82,7 +82,7 @@ const SHAPES: readonly (readonly [readonly number[], readonly number[]])[] = [
     [3, 1],
   ],
 ];
-/** More axes than kernels walk, until neighbors are merged. */
+/** Shapes with more axes than kernels walk before neighbors are merged. */
 const DEEP: (typeof SHAPES)[number] = [
   [2, 3, 1, 2, 1, 3, 1],
   [1, 1, 1, 2, 2, 3, 1],
@@ -146,7 +146,9 @@ function pairCase(
   });
 }
 
-/** The central difference at a tie is the mean of both sides: the half that the op promises. */
+/**
+ * Takes ties, where the central difference is the mean of both sides: the half that ops promise.
+ */
 function tieCases(): OpCase[] {
   return (['maximum', 'minimum'] as const).flatMap((kind) =>
     FLOATS.map((dtype) =>

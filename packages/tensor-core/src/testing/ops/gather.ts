@@ -5,7 +5,7 @@ import { type OpCase, opCase } from '../op-check.js';
 import { FLOATS } from '../sizes.js';
 import { buildTwin, elementAt, type TwinArray } from '../twins/twin-array.js';
 
-/** All different, and further apart than the twin's step. */
+/** Values that are all different, and further apart than the step of central differences. */
 const SPREAD = [3, -1, 2.5, 0.5, 4, -2, 1.5, 0, -3, 2, 1, -0.5];
 
 export function gatherOpCases(): OpCase[] {

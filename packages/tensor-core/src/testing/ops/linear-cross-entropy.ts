@@ -1,5 +1,5 @@
-// Op cases of the head with its loss: one chunk and many, whose borders cut rows and classes
-// unevenly.
+// Op cases of a model's head with its loss, in one chunk and in many, whose borders cut rows and
+// classes unevenly.
 
 import { linearCrossEntropy } from '../../ops/linear-cross-entropy.js';
 import { type OpCase, opCase } from '../op-check.js';
@@ -8,7 +8,10 @@ import { FLOATS } from '../sizes.js';
 import { crossEntropyTwin } from '../twins/rows.js';
 import { buildTwin, type TwinArray } from '../twins/twin-array.js';
 
-/** Fewer bytes than any chunk has: one row of logits, and 64 classes. */
+/**
+ * Fewer bytes than any chunk takes, which gives the smallest chunks: one row in forward and 64
+ * classes in backward.
+ */
 const LEAST = 1;
 
 const SIZES = [
@@ -43,7 +46,7 @@ interface Size {
 }
 
 function sized(dtype: FloatDType, { rows, classes, dim, chunkBytes }: Size): OpCase {
-  // Each fifth is no class; strides of 37 visit all chunks.
+  // Every fifth id is no class. The others go on by 37, so that they visit all chunks.
   const ids = Array.from({ length: rows }, (_, i) =>
     i % 5 === 4 ? [-100, classes][i % 2]! : (37 * i + classes - 1) % classes,
   );
@@ -103,7 +106,7 @@ function unsignedIds(): OpCase {
   });
 }
 
-/** The loss is 0, and gradients are zeros and not absent. */
+/** Ignores all targets: the loss is 0, and gradients are zeros and not absent. */
 function nothingCounted(): OpCase {
   return opCase('linearCrossEntropy of ignored targets alone', {
     dtype: 'f32',
@@ -119,7 +122,7 @@ function nothingCounted(): OpCase {
   });
 }
 
-/** x [..., dim] times weight [classes, dim], transposed. */
+/** Returns x [..., dim] times the transpose of weight [classes, dim]. */
 function logitsTwin(x: TwinArray, weight: TwinArray): TwinArray {
   const [classes, dim] = weight.shape as [number, number];
   const rows = x.data.length / dim;

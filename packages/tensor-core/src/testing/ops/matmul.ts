@@ -23,7 +23,7 @@ const TRANSPOSES = [
   [true, true],
 ] as const;
 
-/** Stored shapes before transposing, [lead of a, lead of b, m, n, k]. */
+/** Names of cases, and the batch dimensions of a and of b. */
 const BATCHES: readonly (readonly [string, readonly number[], readonly number[]])[] = [
   ['batched', [3], [3]],
   ['one matrix for all of a', [2, 3], []],
@@ -73,7 +73,7 @@ function productCase(
   });
 }
 
-/** Sums of nothing are zero, and so are the gradients of what they would have used. */
+/** Takes sums of nothing, which are zero, as are the gradients of their operands. */
 function emptyCases(): OpCase[] {
   return [
     productCase('f32', [[], []], [3, 2, 0], [false, false]),
@@ -133,7 +133,7 @@ function linearCase(
   );
 }
 
-/** Linear maps that end with something, and those of an activation, which backward goes through. */
+/** Takes linear maps that end with an addition or an activation, and maps of an activation. */
 function endingCases(dtype: FloatDType): OpCase[] {
   const [x, inner, outer] = [{ shape: [2, 3, 7] }, { shape: [7, 5] }, { shape: [5, 7] }];
   const rowsOf = (y: TwinArray) => ({ shape: [6, y.shape.at(-1)!], data: y.data });

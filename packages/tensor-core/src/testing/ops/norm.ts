@@ -93,7 +93,7 @@ export function normOpCases(): OpCase[] {
     ...(['sum', 'norm'] as const).map((used) =>
       opCase(`addRmsNorm ${dtype} of which only the ${used} is used`, {
         dtype,
-        // The sum alone reaches no weight.
+        // The weight is no input where only the sum is used, since it would get no gradient.
         inputs: [
           { shape: [3, 7] },
           { shape: [3, 7] },
@@ -114,7 +114,7 @@ export function normOpCases(): OpCase[] {
   ]);
 }
 
-/** Both results as one, so that one backward brings both gradients. */
+/** Joins both results, so that one backward pass gives both gradients. */
 function joined(x: Tensor, make: () => NormedSum): Tensor {
   return x.device.scope(() => {
     const { sum, norm } = make();

@@ -28,7 +28,7 @@ export function reduceOpCases(): OpCase[] {
       ...FLOATS.slice(1).map((dtype) => reduceCase(kind, dtype, [[3, 7], { axis: 1 }])),
     ]),
     ...FLOATS.flatMap((dtype) => [tieCase('max', dtype), tieCase('min', dtype)]),
-    // Partial sums beyond f16 that cancel: rounded once, at the end.
+    // The partial sums exceed f16 and cancel, since a sum is rounded only once, at its end.
     reduceCase('sum', 'f16', [[2, 1, 2], { axis: [0, 2] }], [6e4, 6e4, -6e4, -5e4]),
     reduceCase('sum', 'f32', [[3, 0], { axis: 1 }]),
     reduceCase('max', 'f32', [[0, 3], { axis: 1 }]),
@@ -56,7 +56,7 @@ function reduceCase(
   );
 }
 
-/** Two equal extrema: the central difference of either is half, as is its share. */
+/** Takes two equal extrema. The central difference of each is half, and so is its share. */
 function tieCase(kind: 'max' | 'min', dtype: FloatDType): OpCase {
   const values = [1, 5, 5, -2, -2, 0, 5, 1, 5, -2, 3, -2];
   return reduceCase(kind, dtype, [[2, 6], { axis: 1 }], values);

@@ -1,4 +1,4 @@
-// Op cases of rotary position embedding. Frequencies of the twin are made from their definition.
+// Op cases of rotary position embedding. The twin computes frequencies from their definition.
 
 import { rotaryEmbedding, rotaryFrequencies } from '../../ops/rotary-embedding.js';
 import type { Tensor } from '../../tensor.js';
@@ -6,7 +6,7 @@ import { type OpCase, opCase } from '../op-check.js';
 import { FLOATS } from '../sizes.js';
 import { rotaryTwin } from '../twins/rotary-embedding.js';
 
-/** Far positions: an f32 product with a frequency would be off by a hundredth. */
+/** Far positions, at which an f32 product with a frequency would be off by a hundredth. */
 const FAR = [131_071, 5, 1_000_003, 0, 77, 8192];
 
 export function rotaryOpCases(): OpCase[] {

@@ -13,7 +13,7 @@ const SHAPES = {
   f16: [[3, 7]],
   bf16: [[3, 7]],
 } as const;
-/** An id outside every table here and beyond all classes: no row, no target. */
+/** An id outside every table and beyond all classes in these cases. */
 const NO_TARGET = 1000;
 
 export function rowOpCases(): OpCase[] {
@@ -103,7 +103,7 @@ function embeddingCases(): OpCase[] {
   );
 }
 
-/** A second target of weight 0, one that counts for more, and weights that have a gradient. */
+/** Takes weights of 0, above 1 and in between, which have a gradient as well. */
 function weightedCrossEntropyCases(): OpCase[] {
   return (['mean', 'sum', 'none'] as const).map((reduction) =>
     opCase(`crossEntropy ${reduction} with weights`, {

@@ -1,4 +1,4 @@
-// Op cases of what moves elements: odd sizes, so that 16-bit rows end inside words.
+// Op cases of ops that move elements. Sizes are odd, so that 16-bit rows end inside words.
 
 import type { DType } from '@shardweave/dtypes';
 import { broadcastTo, cat, reshape, slice, split, transpose } from '../../ops/shape.js';
@@ -100,7 +100,7 @@ function moveCase({ name, shapes, op, twin }: Move, dtype: DType): OpCase {
   });
 }
 
-/** A slice that begins and ends inside a word, read by the ops after it. */
+/** Takes a slice that begins and ends inside a word, which further ops read. */
 function chainCase(dtype: FloatDType): OpCase {
   return opCase(`slices inside words, moved on ${dtype}`, {
     dtype,

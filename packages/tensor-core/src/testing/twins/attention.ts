@@ -1,5 +1,5 @@
-// Float64 twin of attention: whole matrices of scores, from operands of their own or packed in
-// rows.
+// The float64 twin of attention computes whole matrices of scores, from separate operands or from
+// operands that are packed in rows.
 
 import { dropoutTwin, type TwinMask } from './dropout.js';
 import { elementAt, type TwinArray } from './twin-array.js';
@@ -8,7 +8,7 @@ export interface AttentionTwinOptions {
   readonly isCausal?: boolean;
   readonly window?: number;
   readonly queryOffset?: number;
-  /** Ids [batch, keys] and [batch, queries]. */
+  /** The documents' ids of the keys [batch, keys], and below of the queries [batch, queries]. */
   readonly segments?: TwinArray;
   readonly querySegments?: TwinArray;
   readonly mask?: TwinArray;
@@ -16,7 +16,10 @@ export interface AttentionTwinOptions {
   readonly dropped?: TwinMask | undefined;
 }
 
-/** q [batch, queries, heads, dim], k and v [batch, keys, kvHeads, dim]; the result as q. */
+/**
+ * Returns attention in the shape of q, [batch, queries, heads, dim]. k and v are [batch, keys,
+ * kvHeads, dim].
+ */
 export function attentionTwin(
   q: TwinArray,
   k: TwinArray,
@@ -77,7 +80,10 @@ export function attentionTwin(
   return { shape: q.shape, data };
 }
 
-/** Columns [start, start + heads * dim) of [batch, seq, width] as [batch, seq, heads, dim]. */
+/**
+ * Returns the columns [start, start + heads * dim) of [batch, seq, width], as [batch, seq, heads,
+ * dim].
+ */
 export function headsTwin(
   rows: TwinArray,
   { start, heads, dim }: { readonly start: number; readonly heads: number; readonly dim: number },

@@ -1,8 +1,8 @@
-// Float64 twin of dropout: its own Philox4x32-10 (Salmon et al., 2011), in 16-bit limbs.
+// The float64 twin of dropout has its own Philox4x32-10 (Salmon et al., 2011), in 16-bit limbs.
 
 import type { TwinArray } from './twin-array.js';
 
-/** A mask's key, and the global index of the first element. */
+/** A mask: its probability, its key, and the global index of the first element. */
 export interface TwinMask {
   readonly p: number;
   readonly key0: number;
@@ -20,7 +20,7 @@ export function dropoutTwin(x: TwinArray, mask: TwinMask): TwinArray {
   return { shape: x.shape, data };
 }
 
-/** Four random words of a block number below 2^53. */
+/** Returns the four random words of a block number below 2^53. */
 export function philoxTwin(block: number, key0: number, key1: number): number[] {
   let counter = [block % 2 ** 32, Math.floor(block / 2 ** 32), 0, 0];
   for (let round = 0; round < 10; round++) {

@@ -2,12 +2,12 @@
 
 import { buildTwin, elementAt, type TwinArray } from './twin-array.js';
 
-/** f of each element. */
+/** Returns f of each element. */
 export function mapTwin(x: TwinArray, f: (value: number) => number): TwinArray {
   return { shape: x.shape, data: x.data.map(f) };
 }
 
-/** f of each pair, broadcast by NumPy's rules. */
+/** Returns f of each pair of elements, broadcast by NumPy's rules. */
 export function pairTwin(
   a: TwinArray,
   b: TwinArray,
@@ -23,7 +23,7 @@ export function pairTwin(
   return buildTwin(shape, (index) => f(elementAt(a, index), elementAt(b, index)));
 }
 
-/** The error function by Simpson's rule over its integral, to about 1e-11 for |x| <= 4. */
+/** Computes the error function by Simpson's rule, to about 1e-11 for |x| <= 4. */
 export function erf(x: number): number {
   const steps = 2000;
   const h = x / steps;

@@ -2,7 +2,7 @@
 
 import { buildTwin, elementAt, type TwinArray } from './twin-array.js';
 
-/** f(gate) * up; without `up` of the halves of the last axis. */
+/** Returns f(gate) * up. Without `up`, gate and up are the halves of the last axis of `gate`. */
 export function gateTwin(
   gate: TwinArray,
   { f, up }: { readonly f: (x: number) => number; readonly up: TwinArray | undefined },

@@ -1,8 +1,11 @@
-// Float64 twin of batched matrix products.
+// The float64 twin of batched matrix products.
 
 import { buildTwin, elementAt, type TwinArray } from './twin-array.js';
 
-/** a times b over the last two axes, either read swapped, leading axes broadcast. */
+/**
+ * Returns a times b over the last two axes, which may be transposed in each. Leading axes are
+ * broadcast.
+ */
 export function matmulTwin(
   a: TwinArray,
   b: TwinArray,

@@ -1,13 +1,13 @@
-// Float64 twin of rotary position embedding, by frequencies in radians.
+// The float64 twin of rotary position embedding takes frequencies in radians.
 
 import { buildTwin, elementAt, type TwinArray } from './twin-array.js';
 
 export function rotaryTwin(
   x: TwinArray,
   options: {
-    /** Radians a position, one for each pair of columns. */
+    /** The radians per position, one number for each pair of columns. */
     readonly frequencies: readonly number[];
-    /** Gives a token's position from its index: leading axes, then the place in its sequence. */
+    /** Returns the position of a token from its index in the leading axes: [batch, place]. */
     readonly positionOf: (token: readonly number[]) => number;
     readonly numRotated: number;
   },

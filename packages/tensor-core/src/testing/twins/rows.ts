@@ -65,7 +65,7 @@ export function rmsNormTwin(
   return { shape: x.shape, data };
 }
 
-/** One loss per row, 0 where the target is outside the classes. */
+/** Returns the loss, to which rows whose target is no class add 0. */
 export function crossEntropyTwin(
   logits: TwinArray,
   targets: TwinArray,
@@ -96,7 +96,7 @@ export function crossEntropyTwin(
   return { shape: [], data: Float64Array.of(reduction === 'sum' ? total : total / rows) };
 }
 
-/** Rows of the table by id, zeros for an id outside it. */
+/** Returns rows of the table by id, and zeros for an id outside it. */
 export function embeddingTwin(table: TwinArray, ids: TwinArray): TwinArray {
   const [rows, cols] = table.shape as [number, number];
   const data = new Float64Array(ids.data.length * cols);

@@ -1,12 +1,13 @@
-// Float64 arrays with a shape, for the twins of ops: plain loops that share no code with the ops.
+// Float64 arrays with a shape, for the twins of ops, which are plain loops that share no code with
+// the ops.
 
-/** Row-major values. */
+/** A shape and its values in row-major order: [2, 3] has six values. */
 export interface TwinArray {
   readonly shape: readonly number[];
   readonly data: Float64Array;
 }
 
-/** An array of `shape` whose element at an index is `valueAt(index)`. */
+/** Returns an array of `shape` whose element at each index is `valueAt(index)`. */
 export function buildTwin(
   shape: readonly number[],
   valueAt: (index: readonly number[]) => number,
@@ -19,7 +20,7 @@ export function buildTwin(
   const index = shape.map(() => 0);
   for (let i = 0; i < size; i++) {
     data[i] = valueAt(index);
-    // Counts like an odometer, the last digit fastest.
+    // The index counts like an odometer, with its last digit fastest.
     for (let axis = shape.length - 1; axis >= 0; axis--) {
       index[axis]! += 1;
       if (index[axis]! < shape[axis]!) {
@@ -32,8 +33,8 @@ export function buildTwin(
 }
 
 /**
- * The element at `index`; axes that the array lacks in front, or has with length 1, are passed
- * over.
+ * Returns the element at `index`. Axes that the array lacks in front, or has with length 1, are
+ * ignored.
  */
 export function elementAt(array: TwinArray, index: readonly number[]): number {
   const lead = index.length - array.shape.length;
@@ -44,7 +45,7 @@ export function elementAt(array: TwinArray, index: readonly number[]): number {
   return array.data[position]!;
 }
 
-/** The rows of the last axis: their number and length. */
+/** Returns the number and the length of the rows along the last axis. */
 export function rowsOf(array: TwinArray): { readonly rows: number; readonly cols: number } {
   const cols = array.shape[array.shape.length - 1]!;
   return { rows: array.data.length / cols, cols };
