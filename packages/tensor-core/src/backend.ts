@@ -1,7 +1,7 @@
-// The seam between tensors and devices: everything a device must be able to do.
-// A backend is a queue over byte buffers. It knows nothing of autograd, ownership, pools or
-// tags; those live above it and are the same for every device. Three implementations: webgpu,
-// cpu (WebAssembly) and reference (plain float64 loops, the specification of every kernel).
+// The seam between tensors and devices: everything that a device must be able to do. A backend is a
+// queue over byte buffers. It knows nothing of autograd, ownership, pools or tags, which lie above
+// it and are the same for every device. There are three implementations: webgpu, cpu (WebAssembly)
+// and reference (plain float64 loops that specify every kernel).
 //
 // Ordering   alloc, write, copy, run and read take effect in call order, as on one queue. All
 //            but read and sync return at once, having at most encoded the work.
@@ -28,12 +28,12 @@ import type { BackendBuffer } from './view.js';
 
 /** The sizes that a device can handle, in bytes. */
 export interface BackendLimits {
-  /** Largest buffer that alloc can make. */
+  /** The largest buffer that alloc can make. */
   readonly maxBufferBytes: number;
   /**
-   * Largest view of one operand that the device binds at once. Kernels split larger operands by
-   * elements, rows or batches. Where a kernel's comment says that it needs a row or a batch whole
-   * and that is larger, it throws LimitError. A user's kernel (`custom`) needs all operands whole.
+   * The largest view of one operand that the device binds at once. Kernels split larger operands by
+   * elements, rows or batches. A kernel whose comment says that a row or a batch must bind throws
+   * LimitError where that is larger. The kernel of a custom op needs all operands whole.
    */
   readonly maxViewBytes: number;
 }
@@ -41,7 +41,7 @@ export interface BackendLimits {
 /** What a device is: its kind, its name for people, and what results and limits depend on. */
 export interface BackendInfo {
   readonly kind: 'webgpu' | 'cpu' | 'reference';
-  /** For people: adapter name and driver, or 'wasm relaxed simd, 2 threads'. */
+  /** A text for people: the adapter's name and driver, or 'wasm relaxed simd, 2 threads'. */
   readonly description: string;
   readonly isSoftware: boolean;
   /**
@@ -54,7 +54,7 @@ export interface BackendInfo {
   readonly limits: BackendLimits;
 }
 
-/** Receives what a profiler shows; times in ms on the clock of performance.now(). */
+/** A function that receives what a profiler shows. Times are in ms of performance.now(). */
 export type BackendTraceSink = (event: {
   readonly name: string;
   readonly track: 'device' | 'staging';
@@ -83,14 +83,16 @@ export interface Backend {
   readonly info: BackendInfo;
 
   /**
-   * `byteLength` is a multiple of 4.
-   * @throws {LimitError} above maxBufferBytes, and OutOfMemoryError
-   * where the device knows at once that there is no room.
+   * Allocates a buffer. `byteLength` is a multiple of 4.
+   * @throws {LimitError} above maxBufferBytes
+   * @throws {OutOfMemoryError} where the device knows at once that there is no room
    */
   alloc(byteLength: number, label: string): BackendBuffer;
   free(buffer: BackendBuffer): void;
 
-  /** Uploads; `bytes` is copied before this returns. Offset and length are multiples of 4. */
+  /**
+   * Uploads `bytes`, which are copied before this returns. Offset and length are multiples of 4.
+   */
   write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void;
   /**
    * Resolves when few written bytes wait in host memory for the device. A host that awaits it
@@ -100,8 +102,8 @@ export interface Backend {
    */
   whenWritable?(): Promise<void>;
   /**
-   * Reads back once everything queued before has run. Fills and returns `into` (whose length is
-   * byteLength), or a fresh array. Offset and length are multiples of 4.
+   * Reads bytes back once everything queued before has run. It fills and returns `into`, whose
+   * length is byteLength, or a new array. Offset and length are multiples of 4.
    */
   read(
     buffer: BackendBuffer,
@@ -111,11 +113,11 @@ export interface Backend {
   ): Promise<Uint8Array>;
   /**
    * Fills `into` at once, without waiting for work that is queued or running, which must not write
-   * these bytes. Offset and length are multiples of 4. Throws where the device has failed. Absent
-   * where the device's memory is not the host's.
+   * these bytes. Offset and length are multiples of 4. It throws where the device has failed, and
+   * is absent where the device's memory is not the host's.
    */
   readNow?(buffer: BackendBuffer, byteOffset: number, into: Uint8Array): void;
-  /** Between different buffers; offsets and length are multiples of 4. */
+  /** Copies bytes between different buffers. Offsets and length are multiples of 4. */
   copy(
     from: BackendBuffer,
     fromOffset: number,
@@ -133,7 +135,7 @@ export interface Backend {
    * at the latest, and queues nothing. A backend without it needs no scratch.
    */
   planScratch?<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void;
-  /** Stands for `flush` beside planScratch: all scratch is given back. */
+  /** Does beside planScratch what `flush` does beside `run`: all scratch is given back. */
   flushPlanned?(): void;
 
   /**
@@ -150,16 +152,16 @@ export interface Backend {
    */
   onMemoryPressure?(relieve: () => void): () => void;
 
-  /** Hands everything encoded so far to the device; does not wait. */
+  /** Hands everything encoded so far to the device, without waiting for it. */
   flush(): void;
   /** Resolves when everything queued so far has run. */
   sync(): Promise<void>;
-  /** Bytes held by buffers that were allocated and not freed, and their number. */
+  /** Returns the bytes of buffers that were allocated and not freed, and their number. */
   usage(): { readonly bytes: number; readonly buffers: number };
-  /** Kernels queued since creation; for tests that count dispatches. */
+  /** The kernels queued since creation, for tests that count dispatches. */
   readonly dispatches: number;
-  /** Starts (or with undefined stops) reporting kernel and staging times. */
+  /** Starts to report times of kernels and staging, or stops if `sink` is undefined. */
   trace(sink: BackendTraceSink | undefined): void;
-  /** Frees everything and stops its threads. Pending reads reject. Idempotent. */
+  /** Frees everything and stops the threads. Pending reads reject. Later calls do nothing. */
   dispose(): Promise<void>;
 }

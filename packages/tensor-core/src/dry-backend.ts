@@ -1,18 +1,18 @@
-// A backend that holds and computes nothing: what runs over it shows how much memory it would take.
+// A backend that holds and computes nothing. Code that runs over it shows how much memory it takes.
 
 import type { Backend, BackendInfo } from './backend.js';
 import { requireBufferSize } from './errors.js';
 import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
 import type { BackendBuffer } from './view.js';
 
-/** Sees what would have been queued. */
+/** Functions that are told what would have been queued. */
 export interface DryBackendOptions {
   onKernel?<K extends KernelName>(kernel: K, call: KernelCalls[K]): void;
-  /** Bytes on their way between the host and the device. */
+  /** Called with the bytes of each transfer between the host and the device. */
   onCopy?(byteLength: number): void;
 }
 
-/** What a dry backend stands for: one that is open, or what is known of it. */
+/** The backend that a dry backend stands for: an open one, or what is known about it. */
 export interface DryModel {
   readonly info: BackendInfo;
   readonly planScratch?: Backend['planScratch'];
@@ -20,8 +20,8 @@ export interface DryModel {
 }
 
 /**
- * Larger reads are of values that nobody looks at; making arrays and zeros would cost more than all
- * else.
+ * The largest read that gives zeros. Nobody looks at the values of larger ones, and making arrays
+ * of zeros for them would cost more than all else.
  */
 const ZEROED_BYTES = 64 * 1024;
 

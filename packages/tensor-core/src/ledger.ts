@@ -1,7 +1,7 @@
-// Counts the bytes a device holds, by what they are for. It counts storages as asked for (element
-// bytes padded to a word), not the pool's size classes: these are the numbers formulas predict.
+// Counts the bytes that a device holds, by what they are for. It counts storages by their elements'
+// bytes, padded to a word, and not by the pool's size classes, so formulas can predict the numbers.
 
-/** What bytes are for. Every storage has exactly one tag at a time. */
+/** The purposes of bytes. Every storage has exactly one tag at a time. */
 export const MEMORY_TAGS = [
   'parameter', // parameters, or a rank's shard of them
   'gathered', // full parameters, present only around their use
@@ -13,17 +13,17 @@ export const MEMORY_TAGS = [
 /** One of MEMORY_TAGS: what the bytes of a storage are for. */
 export type MemoryTag = (typeof MEMORY_TAGS)[number];
 
-/** Bytes by tag and in total. */
+/** Numbers of bytes by tag and in total. */
 export type MemoryBytes = Readonly<Record<MemoryTag | 'total', number>>;
 
-/** Live and peak bytes of one device, by tag. */
+/** The live and the peak bytes of one device, by tag. */
 export class Ledger {
   readonly #live = emptyBytes();
   readonly #peak = emptyBytes();
-  /** What was live at the peak, once the total has gone below it. */
+  /** The bytes by tag at the peak, which are kept once the total has fallen below it. */
   readonly #mix = emptyBytes();
 
-  /** Notes `bytes` (negative: given back) under `tag`. */
+  /** Adds `bytes` to `tag`. A negative number is bytes that were given back. */
   add(tag: MemoryTag, bytes: number): void {
     if (bytes < 0) {
       this.#keepMix();
@@ -36,7 +36,7 @@ export class Ledger {
     }
   }
 
-  /** Moves bytes from one tag to another; the total, and so its peak, stays. */
+  /** Moves bytes from one tag to another. The total and its peak do not change. */
   move(from: MemoryTag, to: MemoryTag, bytes: number): void {
     this.#live[from] -= bytes;
     this.#live[to] += bytes;
@@ -45,28 +45,30 @@ export class Ledger {
     }
   }
 
-  /** Bytes held now. */
+  /** Returns the bytes that are held now. */
   live(): MemoryBytes {
     return { ...this.#live };
   }
 
-  /** The most held at once since creation or the last resetPeak, each tag on its own. */
+  /**
+   * Returns the most bytes at once since creation or the last resetPeak, for each tag separately.
+   */
   peak(): MemoryBytes {
     return { ...this.#peak };
   }
 
-  /** Bytes by tag when the total was last at its peak, which they add up to. */
+  /** Returns the bytes by tag when the total was last at its peak, to which they add up. */
   atPeak(): MemoryBytes {
     return { ...(this.#isAtPeak ? this.#live : this.#mix) };
   }
 
-  /** Forgets what is live, when the device gave all of it back; peaks stay. */
+  /** Sets live bytes to 0, when the device has given all of them back. Peaks stay. */
   clear(): void {
     this.#keepMix();
     Object.assign(this.#live, emptyBytes());
   }
 
-  /** Starts a new peak at what is live now. */
+  /** Sets the peaks to what is live now. */
   resetPeak(): void {
     Object.assign(this.#peak, this.#live);
   }

@@ -1,13 +1,14 @@
-// Which devices give equal bits for equal inputs: those of one numeric class. See docs/numerics.md.
+// Devices of one numeric class give equal bits for equal inputs. See docs/numerics.md.
 
 import type { BackendInfo } from './backend.js';
 import type { Device } from './device.js';
 import type { View } from './view.js';
 
 /**
- * Versions of the kernels of each kind of device. Whoever changes the bits that a kernel gives, the
- * order of a sum or where it rounds, raises its kind's: saves and ranks are compared by it. Those
- * of the cpu device are held to a hash in the tests; of WGSL only its author knows.
+ * The versions of the kernels of each kind of device, by which saves and ranks are compared. A
+ * change of the bits that a kernel gives, such as the order of a sum or the place of a rounding,
+ * must raise its kind's version. A test compares a hash of the cpu device's kernels; for WGSL it is
+ * up to the author.
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
   webgpu: 5,
@@ -15,21 +16,20 @@ export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
   reference: 1,
 };
 
-/**
- * 2^-12 more than 1: its square lies in the middle of two f32s, and rounding takes the lower one.
- */
+/** A number whose square lies in the middle of two f32, of which rounding takes the lower one. */
 export const FUSE_FACTOR = 1 + 2 ** -12;
 /**
- * FUSE_FACTOR^2 - 1 where the product was rounded before the subtraction; fused it is 2^-24 more.
+ * The value of FUSE_FACTOR^2 - 1 where the product is rounded before the subtraction. Where both
+ * are fused it is 2^-24 more.
  */
 export const PLAIN_RESULT = 2 ** -11;
 
 /**
- * The numeric class of a device: kind, version of its kernels, what they are compiled for, and
- * whether a product that is added to something is rounded before, in simple kernels and in sums of
- * matrix products. That is in no specification (WGSL's fma may do either, as may WebAssembly's
- * relaxed one) but up to compiler, driver and hardware, so kernels that do it are run. Waits for
- * the device.
+ * Returns the numeric class of a device: its kind, the version of its kernels, what they are
+ * compiled for, and whether they round a product before they add to it, in simple kernels and in
+ * the sums of matrix products. WGSL's fma may do either, and so may WebAssembly's relaxed one. It
+ * is up to the compiler, the driver and the hardware, so such kernels are run to find out, and the
+ * device is waited for.
  */
 export async function numericClassOf(device: Device): Promise<string> {
   const { kind, compiledFor } = device.backend.info;
@@ -46,7 +46,7 @@ function affineResult(device: Device): Promise<number> {
   });
 }
 
-/** The first of 4 x 4 results, for fewer rows may have a kernel of their own. */
+/** Returns the first of 4 x 4 results, since fewer rows may have a kernel of their own. */
 function matmulResult(device: Device): Promise<number> {
   const size = 4;
   const row = [1, FUSE_FACTOR];
@@ -74,7 +74,7 @@ function matmulResult(device: Device): Promise<number> {
   });
 }
 
-/** The first of `count` results of a kernel over `inputs`. */
+/** Returns the first of `count` results of a kernel over `inputs`. */
 async function firstOf(
   device: Device,
   inputs: readonly (readonly number[])[],

@@ -1,14 +1,14 @@
-// Checks of options as plain JavaScript gives them, for this package and those built on it: an
-// unknown name or a wrong type is named where it is given, and not where it first hurts.
+// Checks of options that plain JavaScript may pass, for this package and those built on it. An
+// unknown name or a wrong type is reported where it is passed, not where it first does harm:
 // `LayerNorm: expected dim to be a whole number of at least 1, got "32".`
 
 import { nearestName } from './nearest-name.js';
 
-/** What an option may be. */
+/** A rule that says which values an option may have. */
 export interface OptionRule {
-  /** Completes "expected lr to be ...". */
+  /** The words that complete "expected lr to be ...". */
   readonly expected: string;
-  /** Whether undefined, the default, is one of them. */
+  /** Whether undefined is allowed as well, so that the option may be left out. */
   readonly isOptional?: boolean;
   holds(value: unknown): boolean;
 }
@@ -16,15 +16,15 @@ export interface OptionRule {
 /** A rule for each option, so that none can be forgotten and others are unknown. */
 export type OptionRules<Options> = { readonly [Name in keyof Options]-?: OptionRule };
 
-/** The checks of one package, which throw its own class. */
+/** The checks of one package, which throw that package's error class. */
 export interface OptionChecks {
   /**
-   * Refuses what is no object, an unknown option, and one that breaks its rule. An unknown one that
-   * is undefined is none.
-   * @param owner the class or function, as messages begin
+   * Refuses a value that is no object, an unknown option, and an option that breaks its rule. An
+   * unknown option whose value is undefined is ignored.
+   * @param owner the class or function with whose name messages begin
    */
   checkOptions<Options>(owner: string, options: unknown, rules: OptionRules<Options>): void;
-  /** Refuses what is no object, and an unknown option. */
+  /** Refuses a value that is no object, and an unknown option. */
   checkNames(owner: string, options: unknown, names: readonly string[]): void;
   /** Refuses a value that breaks the rule. */
   checkValue(owner: string, name: string, value: unknown, rule: OptionRule): void;
@@ -33,8 +33,8 @@ export interface OptionChecks {
 /**
  * Makes the checks of one package.
  * @param OptionError the class that the checks throw
- * @param answers for names of options that other versions or systems have, in camelCase: what
- * stands for each here, which the message says
+ * @param answers names of options that other versions or systems have, in camelCase, each with a
+ * hint about what to use here, which the message includes
  */
 export function optionChecks(
   OptionError: new (message: string) => Error,
@@ -54,7 +54,7 @@ export function optionChecks(
           `${owner}: expected an object of options (${names.join(', ')}), got ${shown(options)}.`,
         );
       }
-      // Inherited ones, too: options may be made with Object.create.
+      // Inherited properties count as well, since options may be made with Object.create.
       for (const name in options) {
         if (names.includes(name) || Reflect.get(options, name) === undefined) {
           continue;
@@ -82,13 +82,13 @@ function hintOf(name: string, known: readonly string[]): string {
   return nearest === undefined ? `Known ones: ${known.join(', ')}.` : `Did you mean ${nearest}?`;
 }
 
-/** Options without those that are undefined, which would hide defaults where they are spread. */
+/** Returns options without those that are undefined, which would hide defaults when spread. */
 export function given<Options extends object>(options: Options): Partial<Options> {
   const entries = Object.entries(options).filter(([, value]) => value !== undefined);
   return Object.fromEntries(entries) as Partial<Options>;
 }
 
-/** A value, as messages name what came. */
+/** Returns a value in the form in which messages name it. */
 export function shown(value: unknown): string {
   if (value === undefined) {
     return 'nothing';
@@ -114,12 +114,12 @@ export function shown(value: unknown): string {
 
 // ---- rules -------------------------------------------------------------------------------------
 
-/** The same rule, which also lets undefined pass. */
+/** Returns a rule that also lets undefined pass. */
 export function optional(rule: OptionRule): OptionRule {
   return { ...rule, isOptional: true };
 }
 
-/** The same rules for options that may all be left out. */
+/** Returns rules that also let undefined pass, for options that may all be left out. */
 export function allOptional<Rules extends Readonly<Record<string, OptionRule>>>(
   rules: Rules,
 ): { readonly [Name in keyof Rules]: OptionRule } {

@@ -20,16 +20,16 @@ export function sizeClass(byteLength: number): number {
   return Math.ceil(byteLength / step) * step;
 }
 
-/** The buffers one device has from its backend. */
+/** The buffers that one device has from its backend. */
 export class Pool {
   readonly #backend: Backend;
-  /** By size class, oldest last. */
+  /** The free buffers of each size class, with the oldest last. */
   readonly #free = new Map<number, BackendBuffer[]>();
   /** The size class of every buffer, in use and free. */
   readonly #classes = new Map<BackendBuffer, number>();
-  /** What was set as `limitBytes`. */
+  /** The limit that was set as `limitBytes`. */
   #limitBytes = Number.POSITIVE_INFINITY;
-  /** The limits of `limit` that have not ended. */
+  /** The limits that `limit` has put up and that have not ended. */
   readonly #limits = new Set<{ readonly bytes: number }>();
   #reservedBytes = 0;
   #inUseBytes = 0;
@@ -43,9 +43,9 @@ export class Pool {
   }
 
   /**
-   * Most bytes to hold of the backend, in use and free; by default Infinity. Where a request would
-   * pass it, free buffers are given back first, the largest of them first. Reading it gives the
-   * smallest of what was set and of the limits that `limit` has put up.
+   * The most bytes to take from the backend, in use and free. The default is Infinity. Where a
+   * request would exceed it, free buffers are given back first, the largest of them first. Reading
+   * it gives the smallest of what was set and of the limits that `limit` has put up.
    */
   get limitBytes(): number {
     return [...this.#limits].reduce((least, { bytes }) => Math.min(least, bytes), this.#limitBytes);

@@ -1,5 +1,5 @@
-// Where the heads of attention's operands lie: tensors of their own, or columns of wider rows,
-// which are read and written where they are.
+// The heads of attention's operands. They are tensors of their own, or columns of wider rows, which
+// kernels read and write in place.
 
 import { byteSize } from '@shardweave/dtypes';
 import { checkOptions } from '../check-options.js';
@@ -10,7 +10,7 @@ import { isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';
 import { requireFloat, requireSameDevice, shapeText } from './checks.js';
 
-/** Some columns of [batch, seq, width] as heads side by side; made by headsOf. */
+/** Columns of a tensor [batch, seq, width] that are heads side by side, made by headsOf. */
 export interface Heads {
   readonly tensor: Tensor;
   readonly numHeads: number;
@@ -19,17 +19,19 @@ export interface Heads {
   readonly start: number;
 }
 
-/** Queries, keys or values: [batch, seq, heads, headDim], or columns of a wider tensor. */
+/** An operand of attention: a tensor [batch, seq, heads, headDim], or columns of a wider one. */
 export type AttentionRows = Tensor | Heads;
 
 const RULES = { numHeads: whole(1), headDim: whole(1), start: whole(0) };
 
 /**
- * numHeads heads side by side in columns [start, start + numHeads * headDim) of `tensor`, read and
- * written there: queries, keys and values of one fused projection need no copy.
+ * Makes an operand of attention of the columns [start, start + numHeads * headDim) of `tensor`,
+ * which hold numHeads heads side by side. Kernels read and write them in place, so queries, keys
+ * and values of one fused projection need no copy.
  * @param tensor [batch, seq, width]
- * @param options.headDim columns of a head; by default those from `start` on are divided evenly
- * @param options.start first column. Default 0.
+ * @param options.headDim the columns of a head. By default the columns from `start` on are divided
+ * evenly.
+ * @param options.start the first column. The default is 0.
  */
 export function headsOf(
   tensor: Tensor,
@@ -47,7 +49,7 @@ export function headsOf(
   return { tensor, numHeads, headDim, start };
 }
 
-/** Where the heads of one operand lie in its tensor. */
+/** The place of an operand's heads in its tensor: start and strides are in elements. */
 export interface Layout {
   readonly tensor: Tensor;
   readonly start: number;
@@ -84,7 +86,10 @@ export function areApart(a: Layout, b: Layout): boolean {
   return a.start + widthOf(a) <= b.start || b.start + widthOf(b) <= a.start;
 }
 
-/** The operand in `tensor`, its own or its gradient, from its first element to its last. */
+/**
+ * Returns the view of an operand in `tensor`, which is its own tensor or its gradient, from the
+ * operand's first element to its last.
+ */
 export function viewOf(
   tensor: Tensor,
   { start, strides, headDim, heads, rows, batch }: Layout,

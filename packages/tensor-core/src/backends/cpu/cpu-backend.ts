@@ -30,11 +30,11 @@ export interface CpuParts {
   readonly isFused: boolean;
 }
 
-/** The bytes per ns that one thread copies, which decide only how far copies are split. */
+/** The ns that one thread takes to copy a byte, which decide only how far copies are split. */
 const COPY_NS_PER_BYTE = 0.1;
 /**
- * A larger read takes no room of its own, which no pool's limit would count, but holds the queue up
- * while the host copies: 1.6 ms at 10 GB/s.
+ * The largest read that is copied to room of its own first, which no pool's limit counts. A larger
+ * one holds the queue up while the host copies it: 16 MiB take 1.7 ms at 10 GB/s.
  */
 const MAX_LANDING_BYTES = 16 * 1024 * 1024;
 

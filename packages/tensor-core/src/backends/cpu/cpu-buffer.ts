@@ -6,7 +6,7 @@ export class CpuBuffer implements BackendBuffer {
   readonly id: number;
   readonly byteLength: number;
   readonly label: string;
-  /** 0 where the allocation failed (the device has failed then too). */
+  /** The block's address, which is 0 where the allocation failed and with it the device. */
   readonly address: number;
   isFreed = false;
 

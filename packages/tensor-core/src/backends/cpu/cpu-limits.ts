@@ -3,7 +3,7 @@
 import { SCRATCH_BASE, SCRATCH_BYTES } from '../../../assembly/layout.js';
 import type { BackendInfo } from '../../backend.js';
 
-/** 4 GiB less a page. */
+/** The largest memory of a device: 4 GiB less a page. */
 export const MAX_MEMORY_BYTES = 65535 * 65536;
 const MAX_STAGING_BYTES = 16 * 1024 * 1024;
 const PAGE_BYTES = 65536;
@@ -15,7 +15,7 @@ const PAGE_BYTES = 65536;
 export interface CpuLimitsOptions {
   /** The number of worker threads, as in CpuBackendOptions. */
   readonly threads: number;
-  /** The most bytes, as in CpuBackendOptions. Default: what a WebAssembly memory can grow to. */
+  /** The most bytes, as in CpuBackendOptions. The default is what a WebAssembly memory can have. */
   readonly memoryBytes?: number;
 }
 
@@ -38,13 +38,13 @@ export function cpuLayout({ threads, memoryBytes }: CpuLimitsOptions): CpuLayout
   };
 }
 
-/** Bytes beyond which a device's buffers together are refused for sure. */
+/** Returns the bytes above which a device cannot hold its buffers in any case. */
 export function cpuBufferBytes(options: CpuLimitsOptions): number {
   const { memoryBytes, heapBase, stagingBytes } = cpuLayout(options);
   return memoryBytes - heapBase - stagingBytes;
 }
 
-/** What a CPU device says of itself, without its threads. */
+/** Returns what a CPU device reports about itself, without its threads. */
 export function cpuInfo(options: CpuLimitsOptions): BackendInfo {
   const { memoryBytes } = cpuLayout(options);
   return {

@@ -1,4 +1,4 @@
-// Puts a CPU device together: memory, queue and whoever runs it.
+// Puts a CPU device together from its memory, its queue and the engine that runs the queue.
 
 import type { Backend } from '../../backend.js';
 import { checkOptions } from '../../check-options.js';
@@ -20,30 +20,38 @@ import { WasmMemory } from './wasm-memory.js';
 /** Options of the WebAssembly backend: its threads, its memory, and how exactly it rounds. */
 export interface CpuBackendOptions {
   /**
-   * Worker threads; 0 runs on the host, in slices. Default: the machine's cores, at most 8, or 0
-   * where there is no SharedArrayBuffer (a page that is not cross-origin isolated).
+   * The number of worker threads. With 0 kernels run on the host's thread, in slices. The default
+   * is the machine's cores, at most 8, or 0 where there is no SharedArrayBuffer (a page that is not
+   * cross-origin isolated).
    */
   readonly threads?: number;
-  /** URL of `@shardweave/tensor-core/cpu-worker`, where a page forbids workers from Blob URLs. */
+  /**
+   * The URL of `@shardweave/tensor-core/cpu-worker`, for pages that forbid workers of Blob URLs.
+   */
   readonly workerUrl?: string | URL;
-  /** Most that the device's memory may grow to. Default: 4 GiB less a page, or what can be had. */
+  /**
+   * The bytes that the device's memory may grow to. The default is 4 GiB less a page, or less where
+   * the engine cannot reserve that.
+   */
   readonly memoryBytes?: number;
   /**
-   * Whether matrix products may round each product and its sum at once, which is faster. Default:
-   * true, and they do where the host has relaxed SIMD and the processor fuses; its numeric class
-   * says so.
+   * Whether matrix products may round each product and its sum at once, which is faster. The
+   * default is true. Products are then fused where the host has relaxed SIMD and the processor
+   * fuses, and the device's numeric class says so.
    */
   readonly fusedProducts?: boolean;
 }
 
-/** Beyond, memory bandwidth is the limit, and every thread costs scratch. */
+/**
+ * The most threads by default. With more, memory bandwidth is the limit, and each takes scratch.
+ */
 const DEFAULT_MAX_THREADS = 8;
 const MAX_THREADS = 64;
 
 /**
- * Opens the CPU device. Rejects with LimitError for options out of range, OutOfMemoryError where
- * the memory can't be reserved, DeviceLostError where a worker can't start, StateError
- * where the kernels were built from other sources.
+ * Opens the CPU device. It rejects with LimitError for options out of range, with OutOfMemoryError
+ * where the memory cannot be reserved, with DeviceLostError where a worker cannot start, and with
+ * StateError where the kernels were built from other sources.
  */
 export async function createCpuBackend(options: CpuBackendOptions = {}): Promise<Backend> {
   checkOptions<CpuBackendOptions>('createCpuBackend', options, {
@@ -104,7 +112,10 @@ function coreCount(): number {
   return os?.availableParallelism() ?? globalThis.navigator?.hardwareConcurrency ?? 1;
 }
 
-/** Where the engine can't reserve all of the address space, and nobody asked for it: half of it. */
+/**
+ * Opens the device's memory. Where the engine cannot reserve it and the caller named no size, half
+ * as much is tried, again and again.
+ */
 function openMemory(
   initialBytes: number,
   options: { readonly asked: number | undefined; readonly isShared: boolean },

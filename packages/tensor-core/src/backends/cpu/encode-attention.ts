@@ -1,4 +1,4 @@
-// Commands of assembly/attention.ts, and how their work is split.
+// Encodes the commands of assembly/attention.ts and splits their work into chunks.
 
 import { byteSize } from '@shardweave/dtypes';
 import {
@@ -15,11 +15,13 @@ import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { AttentionOperands } from '../../kernel-calls/products.js';
 import { type CommandWriter, DTYPE_CODES } from './command-writer.js';
 
-/** What one thread does; decides only how far to split. */
+/** The operations of one thread per ns, which decide only how far work is split. */
 const FLOP_PER_NS = 40;
-/** Elements of rows that a thread goes over in a nanosecond. */
+/**
+ * The elements of rows that one thread goes over in a ns, which decide only how far work is split.
+ */
 const ELEMENTS_PER_NS = 2;
-/** Backward has so many units of work at least, where the keys of few heads have blocks enough. */
+/** The least units of work of backward, as far as the keys of few heads have that many blocks. */
 const MIN_UNITS = 4;
 
 export function attention(call: KernelCalls['attention'], w: CommandWriter): void {
@@ -41,8 +43,9 @@ export function attentionBackward(call: KernelCalls['attentionBackward'], w: Com
   const parts = Math.min(blocks, Math.ceil(MIN_UNITS / (batch * numKvHeads)));
   const wanted = w.chunksFor((10 * productsOf(call)) / FLOP_PER_NS);
   const chunks = Math.min(batch * numKvHeads * parts, wanted);
-  // Gradients of queries are added up in f32: those of 16 bits apart, one group of heads a chunk at
-  // a time, and with parts all but the first part's of f32.
+  // Gradients of queries are added up in f32. Those of 16 bits are summed in scratch, where a chunk
+  // has one group of heads at a time. With several parts, each has sums of its own in scratch,
+  // except that the first part of f32 gradients sums in place.
   const isF32 = byteSize(q.dtype) === 4;
   const groups = parts > 1 ? batch * numKvHeads * (isF32 ? parts - 1 : parts) : isF32 ? 0 : chunks;
   const rows = (groups * numQueries * numHeads) / numKvHeads;
@@ -77,7 +80,7 @@ export function attentionMaskGradient(
   w.commit(Math.min(batches! * heads! * rows!, wanted));
 }
 
-/** Multiplications of one product over the pairs that positions let see each other, roughly. */
+/** Returns about how many multiplications one product over the visible pairs takes. */
 function productsOf(call: AttentionOperands): number {
   const { batch, numHeads, numQueries, numKeys, dim, window, isCausal } = call;
   const seen = window > 0 ? Math.min(numKeys, window) : numKeys;

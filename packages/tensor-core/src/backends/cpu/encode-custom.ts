@@ -1,5 +1,6 @@
-// A user's kernel on the CPU device: its plain twin, on the host's thread, when the queue has come
-// there. Addresses are taken now, for a buffer may be freed while its last use is queued.
+// On the CPU device the kernel of a custom op is its `plain` function, which runs on the host's
+// thread when the queue has come to it. Addresses are taken when it is queued, because a buffer may
+// be freed before its last use has run.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { custom as runPlain } from '../reference/custom.js';

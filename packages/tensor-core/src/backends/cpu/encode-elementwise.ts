@@ -1,5 +1,5 @@
-// Commands of the kernels in assembly/elementwise.ts, binary.ts, copy.ts and dropout.ts. Costs are
-// ns per element on one thread, rough measurements that only decide how far to split.
+// Encodes the commands of assembly/elementwise.ts, binary.ts, copy.ts and dropout.ts. Costs are
+// rough measurements in ns per element on one thread, which only decide how far work is split.
 
 import { byteSize, f32ToBf16, f32ToF16 } from '@shardweave/dtypes';
 import {
@@ -251,7 +251,10 @@ function elementAddress(view: View, offset: number): number {
   return addressOf(view.buffer) + view.byteOffset + offset * byteSize(view.dtype);
 }
 
-/** The bits of `value` in a dtype: integers truncate toward zero and saturate, NaN gives 0. */
+/**
+ * Returns the bits of `value` in a dtype. For an integer dtype the value is truncated toward zero
+ * and saturates, and NaN gives 0.
+ */
 function bitsOf(dtype: View['dtype'], value: number): number {
   switch (dtype) {
     case 'f32':

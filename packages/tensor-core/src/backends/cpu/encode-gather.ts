@@ -1,4 +1,4 @@
-// Commands of assembly/gather.ts. Costs are ns per element on one thread, rough.
+// Encodes the commands of assembly/gather.ts. Costs are rough ns per element on one thread.
 
 import { byteSize } from '@shardweave/dtypes';
 import {
@@ -22,7 +22,7 @@ export function gather(call: KernelCalls['gather'], w: CommandWriter): void {
   w.commit(w.chunksFor(outer * count * inner * 2));
 }
 
-/** 16-bit gradients are summed in f32 and rounded at the end. */
+/** Sums 16-bit gradients in f32 scratch and rounds them at the end. */
 export function gatherBackward(call: KernelCalls['gatherBackward'], w: CommandWriter): void {
   const { ids, dy, dx, outer, dim, inner, count } = call;
   const isWide = dx.dtype === 'f32';

@@ -1,4 +1,4 @@
-// The command of assembly/matmul.ts, and how its work is split.
+// Encodes the command of assembly/matmul.ts and splits its work into chunks.
 
 import { byteSize } from '@shardweave/dtypes';
 import {
@@ -17,18 +17,23 @@ import { crossEntropyBackward, reduce } from './encode-rows.js';
 
 /** A thread's rate, which decides only how far work is split. */
 const FLOP_PER_NS = 45;
-/** A chunk costs about a microsecond more than the products in it. */
+/** The least work of a chunk in ns. A chunk costs about 1,000 ns beside the products in it. */
 const CHUNK_NS = 30_000;
-/** So that one thread's last chunk, while the others have none, is a small part of the product. */
+/** The chunks per thread, which keep the time short when only one thread still has a chunk. */
 const CHUNKS_PER_THREAD = 8;
-/** Rows and columns of a chunk below which loading panels weighs more than sharing. */
+/**
+ * The least rows and columns of a chunk. With fewer, loading panels costs more than sharing saves.
+ */
 const MIN_ROWS = 48;
 const MIN_COLUMNS = 64;
-/** Bytes of b that few rows read in a nanosecond, of one thread. */
+/** The bytes of b that one thread reads in a ns for a product of few rows. */
 const FEW_ROWS_BYTES_PER_NS = 15;
-/** Columns for which all k should be kept packed; fewer cost too many visits to the rows of a. */
+/** The least columns of which all of k is kept packed. Fewer would cost too many passes over a. */
 const MIN_KEPT_COLUMNS = 128;
-/** Where they are not kept every chunk packs its own part of both operands, so there are fewer. */
+/**
+ * The columns at once where they are not kept packed, and below the chunks per thread, of which
+ * there are fewer then, because every chunk packs its own part of both operands.
+ */
 const UNKEPT_COLUMNS = 512;
 const UNKEPT_CHUNKS_PER_THREAD = 2;
 
@@ -67,12 +72,14 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
 
 interface Columns {
   readonly atOnce: number;
-  /** Whether all k of them stay packed: see Note [panels of b] in assembly/matmul.ts. */
+  /**
+   * Whether all of k stays packed for these columns; see Note [panels of b] in assembly/matmul.ts.
+   */
   readonly areKept: boolean;
 }
 
 function columnsAtOnce(k: number, most: number): Columns {
-  // A panel of 8 columns, with its padding, for each block of k.
+  // Each block of k has a panel of 8 columns, which takes so many bytes with its padding.
   const blockBytes = Math.min(k, MATMUL_DEPTH) * 8 * 4 + 64;
   const kept = 8 * Math.floor(MATMUL_PANEL_BYTES / (Math.ceil(k / MATMUL_DEPTH) * blockBytes));
   const areKept = kept >= MIN_KEPT_COLUMNS;
@@ -94,8 +101,8 @@ interface Split {
 }
 
 /**
- * One chunk a thread where chunks are parts of b's rows: see Note [order of b] in
- * assembly/few-rows.ts.
+ * Splits a product of few rows. Where chunks are parts of b's rows each thread gets one; see Note
+ * [order of b] in assembly/few-rows.ts.
  */
 function splitFewRows(call: KernelCalls['matmul'], threads: number): Split {
   const { n, k, batch, transposeB } = call;
@@ -110,7 +117,10 @@ function splitFewRows(call: KernelCalls['matmul'], threads: number): Split {
   return { batches, rows: 1, columns };
 }
 
-/** Whole batches where there are enough, else rows of one block of columns after the other. */
+/**
+ * Splits a product into whole batches where there are enough of them, or else into rows and
+ * columns.
+ */
 function splitProduct({ m, n, k, batches, columns }: Product, threads: number): Split {
   const ns = (2 * m * n * k * batches) / FLOP_PER_NS;
   const perThread = columns.areKept ? CHUNKS_PER_THREAD : UNKEPT_CHUNKS_PER_THREAD;
@@ -128,7 +138,7 @@ function splitProduct({ m, n, k, batches, columns }: Product, threads: number): 
     const parts = Math.min(mostColumns, Math.ceil(perBatch / rows));
     return { batches, rows, columns: Math.max(blocks, parts) };
   }
-  // The grid whose chunks pack the least: each packs its rows of a and its columns of b.
+  // The best grid is the one whose chunks pack least: each packs its rows of a and columns of b.
   let best: Split = { batches, rows: 1, columns: Math.min(mostColumns, perBatch) };
   let least = Number.POSITIVE_INFINITY;
   for (let rows = 1; rows <= Math.min(mostRows, perBatch); rows++) {

@@ -1,4 +1,4 @@
-// Commands of assembly/norm.ts. Spans travel with the command, as a table.
+// Encodes the commands of assembly/norm.ts. Spans travel with the command, as a table.
 
 import {
   NORM_MAX,

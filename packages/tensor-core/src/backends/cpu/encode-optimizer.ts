@@ -1,4 +1,5 @@
-// Commands of assembly/optimizer.ts. Groups and segments travel with the command, as tables.
+// Encodes the commands of assembly/optimizer.ts. Groups and segments travel with the command, as
+// tables.
 
 import { OP_ADAM, OP_SGD } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
@@ -43,7 +44,7 @@ function sgdWords(group: SgdGroup): readonly number[] {
   return [lr, momentum, 1 - dampening, weightDecay, nesterov ? 1 : 0, isFirstStep ? 1 : 0];
 }
 
-/** All groups as f32, then all segments as u32. */
+/** Returns a table of all groups as f32, followed by all segments as u32. */
 function buildTable(
   groups: readonly (readonly number[])[],
   segments: readonly Segment[],

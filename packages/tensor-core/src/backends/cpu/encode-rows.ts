@@ -1,5 +1,5 @@
-// Commands of the kernels that work row by row: assembly/reduce.ts, softmax.ts, layer-norm.ts,
-// embedding.ts and cross-entropy.ts. Costs are ns per element on one thread, rough.
+// Encodes the commands of kernels that work row by row: assembly/reduce.ts, softmax.ts,
+// layer-norm.ts, embedding.ts and cross-entropy.ts. Costs are rough ns per element on one thread.
 
 import {
   COLUMN_BLOCK,
@@ -87,7 +87,7 @@ export function layerNormBackward(call: KernelCalls['layerNormBackward'], w: Com
   w.start(OP_LAYER_NORM_PARAM_GRAD, 'layerNormBackward').view(call.x);
   w.view(call.mean).view(call.rstd).view(call.dy).view(call.dWeight).view(call.dBias);
   w.int(rows, cols);
-  // A strip of columns costs a visit to every row, so no more strips than threads.
+  // Each strip of columns is a pass over all rows, so there are no more strips than threads.
   w.commit(Math.min(w.chunksFor(rows * cols), w.threads, Math.ceil(cols / 16)));
 }
 
@@ -161,7 +161,10 @@ function rowChunks(w: CommandWriter, ns: number, rows: number): number {
   return Math.max(1, Math.min(w.chunksFor(ns), rows));
 }
 
-/** For kernels whose units are rows (inner = 1) or blocks of columns of one outer index. */
+/**
+ * Returns the chunks of a kernel whose units are rows (where inner is 1), or else blocks of columns
+ * of one outer index.
+ */
 function unitChunks(w: CommandWriter, ns: number, outer: number, inner: number): number {
   return rowChunks(w, ns, inner === 1 ? outer : outer * Math.ceil(inner / COLUMN_BLOCK));
 }

@@ -1,4 +1,4 @@
-// The encoder of every kernel.
+// The functions that encode kernel calls as commands, by the calls' names.
 
 import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { CommandWriter } from './command-writer.js';

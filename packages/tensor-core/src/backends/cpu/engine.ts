@@ -1,21 +1,21 @@
-// Who runs the commands of a queue: worker threads, or the host itself.
+// An engine runs the commands of a queue, on worker threads or on the host itself.
 
 export interface Engine {
-  /** Threads that take chunks; 0 where the host runs commands inline. */
+  /** The threads that take chunks, or 0 where the host runs commands inline. */
   readonly threads: number;
-  /** Commands have been published while the engine may have been idle. */
+  /** Tells the engine, which may be idle, that commands have been published. */
   wake(): void;
-  /** Runs commands now to make room in the ring. False where that is not the host's business. */
+  /** Runs commands now to make room in the ring. Returns false where threads run them instead. */
   drain(): boolean;
-  /** While held, the engine keeps the process alive: somebody waits for a result. */
+  /** Sets whether the engine keeps the process alive, as it must while somebody awaits a result. */
   hold(isHeld: boolean): void;
-  /** Ends it. Nothing runs afterwards. */
+  /** Ends the engine. Nothing runs afterwards. */
   dispose(): Promise<void>;
 }
 
 export interface EngineEvents {
-  /** Everything queued before fence `id` has run. */
+  /** Called when everything that was queued before fence `id` has run. */
   onFence(id: number): void;
-  /** The engine cannot go on. */
+  /** Called when the engine cannot go on. */
   onFailure(error: Error): void;
 }

@@ -1,14 +1,17 @@
-// Allocator inside the linear memory: best fit over free runs, which merge with their neighbors.
-// It knows nothing of the queue: bytes freed here may be handed out at once because whoever uses
-// them next is queued later.
+// The allocator inside the linear memory takes the free run that fits best, and merges free runs
+// with their neighbors. It knows nothing of the queue. Freed bytes may be handed out at once,
+// because the commands that use them next are queued later.
 
 import type { WasmMemory } from './wasm-memory.js';
 
-/** Blocks start and end on it, so no two share a cache line and flat parameters stay aligned. */
+/**
+ * The alignment of blocks at both ends, so that no two share a cache line and flat parameters are
+ * aligned.
+ */
 const ALIGNMENT = 256;
-/** Kernels read whole vectors past the end of a view. */
+/** The bytes that stay free at the top, since kernels read whole vectors past the end of a view. */
 const TAIL_BYTES = 4096;
-/** The memory grows by at least this much, and by an eighth. */
+/** The least that the memory grows by. It grows by an eighth where that is more. */
 const MIN_GROWTH_BYTES = 4 * 1024 * 1024;
 
 export class Heap {
@@ -16,11 +19,11 @@ export class Heap {
   readonly #used = new Map<number, number>();
   readonly #freeByStart = new Map<number, number>();
   readonly #freeByEnd = new Map<number, number>();
-  /** Starts by size; entries that have merged away are dropped when met. */
+  /** The starts of free runs by size. Those of runs that have merged are dropped when met. */
   readonly #startsBySize = new Map<number, number[]>();
-  /** Ascending keys of the above. */
+  /** The keys of #startsBySize in ascending order. */
   readonly #sizes: number[] = [];
-  /** Everything from here on has never been handed out. */
+  /** The address from which on nothing has ever been handed out. */
   #top: number;
 
   constructor(memory: WasmMemory, base: number) {
@@ -28,7 +31,7 @@ export class Heap {
     this.#top = Math.ceil(base / ALIGNMENT) * ALIGNMENT;
   }
 
-  /** Address of a block, or 0 where there is no room. */
+  /** Returns the address of a new block, or 0 where there is no room. */
   alloc(byteLength: number): number {
     const size = roundUp(byteLength);
     const start = this.#takeFree(size);
@@ -39,7 +42,7 @@ export class Heap {
     return start;
   }
 
-  /** Whether a block has room in what the memory has grown to. */
+  /** Whether there is room for a block without growing the memory. */
   hasRoom(byteLength: number): boolean {
     const size = roundUp(byteLength);
     const tail = this.#freeByEnd.get(this.#top) ?? 0;
@@ -67,7 +70,7 @@ export class Heap {
     this.#remember(from, size);
   }
 
-  /** At the top, on from a free run that ends there. */
+  /** Takes a block at the top, beginning with the free run that ends there, if any. */
   #extend(size: number): number {
     const tail = this.#freeByEnd.get(this.#top) ?? 0;
     const start = this.#top - tail;
@@ -89,7 +92,7 @@ export class Heap {
     return start;
   }
 
-  /** The smallest free run that fits, cut to `size`; 0 where none does. */
+  /** Takes the smallest free run that fits, cut to `size`, or returns 0 where none does. */
   #takeFree(size: number): number {
     for (let i = lowerBound(this.#sizes, size); i < this.#sizes.length; ) {
       const found = this.#sizes[i]!;

@@ -1,11 +1,11 @@
-// Runs commands on the host itself, in slices between which the event loop turns: where a page has
-// no SharedArrayBuffer, and for `threads: 0`.
+// The inline engine runs commands on the host's own thread, in slices between which the event loop
+// turns. It serves pages without SharedArrayBuffer, and `threads: 0`.
 
 import { DeviceLostError } from '../../errors.js';
 import type { Engine, EngineEvents } from './engine.js';
 import type { WasmMemory } from './wasm-memory.js';
 
-/** A page can draw a frame between two slices, at least where commands are short. */
+/** The time of a slice. A page can draw a frame between two slices where commands are short. */
 const SLICE_MS = 8;
 
 export function startInline(
@@ -64,7 +64,9 @@ export function startInline(
   };
 }
 
-/** Runs a callback after pending events; setTimeout would wait 4 ms in a page. */
+/**
+ * Returns a function that runs a callback after pending events. In a page setTimeout waits 4 ms.
+ */
 function turnOfEventLoop(): (callback: () => void) => void {
   if (typeof setImmediate === 'function') {
     return (callback) => void setImmediate(callback);

@@ -1,12 +1,12 @@
-// Room in the heap for whoever needs it, after those that keep memory for reuse have given it back.
+// Takes room in the heap. Where there is none, those that keep memory for reuse give it back first.
 
 import { OutOfMemoryError } from '../../errors.js';
 import type { Heap } from './heap.js';
 import type { WasmMemory } from './wasm-memory.js';
 
 /**
- * A WebAssembly memory never shrinks, so before it grows for so much, what is kept for reuse goes.
- * Smaller pieces are not worth it: they find room in holes.
+ * The size from which on memory that is kept for reuse is given back before the memory grows, as a
+ * WebAssembly memory never shrinks. Smaller pieces are not worth that and find room in holes.
  */
 const LARGE_BYTES = 2 ** 20;
 
@@ -28,7 +28,8 @@ export class Room {
   }
 
   /**
-   * @throws {OutOfMemoryError} where there is none, and then nothing has changed but the relief.
+   * Takes room and returns its address.
+   * @throws {OutOfMemoryError} where there is none, even after memory kept for reuse was given back
    */
   reserve(byteLength: number, label: string): number {
     const isGrowing = byteLength >= LARGE_BYTES && !this.#heap.hasRoom(byteLength);

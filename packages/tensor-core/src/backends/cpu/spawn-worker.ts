@@ -1,4 +1,4 @@
-// One worker thread, the same for Node's worker_threads and for the browser's Worker.
+// Starts a worker thread, with one interface for Node's worker_threads and the browser's Worker.
 
 import { type WorkerReply, type WorkerStart, workerMain } from './worker-main.js';
 
@@ -9,12 +9,12 @@ export interface WorkerEvents {
 
 export interface WorkerHandle {
   post(start: WorkerStart): void;
-  /** Whether it keeps the process alive (Node; a page's workers never do). */
+  /** Sets whether the worker keeps the process alive. In a page it never does. */
   hold(isHeld: boolean): void;
   terminate(): Promise<void>;
 }
 
-// Some compilers wrap functions in a helper that keeps their names; it is absent in the worker.
+// Some compilers wrap functions in a helper, __name, which the worker's text has to define.
 const SOURCE = `const __name = (f) => f; (${workerMain.toString()})();`;
 
 /** Starts a worker from `url`, or from source text that travels with this module. */
@@ -28,7 +28,7 @@ function spawnNode(
   events: WorkerEvents,
   url: string | URL | undefined,
 ): WorkerHandle {
-  // Nothing of the host's flags: a loader or an inspector has no business in a compute thread.
+  // The worker gets none of the host's flags, since a compute thread needs no loader or inspector.
   const options = { execArgv: [], stdin: false };
   const worker =
     url === undefined

@@ -1,5 +1,6 @@
-// Bytes on their way from the host into the queue: a ring inside the linear memory. A piece is
-// free again when the command that reads it has run, so the host never overwrites what is queued.
+// Staging is a ring inside the linear memory for bytes on their way from the host into the queue. A
+// piece is free again when the command that reads it has run, so the host never overwrites bytes
+// that a queued command still needs.
 
 import type { WasmMemory } from './wasm-memory.js';
 
@@ -7,7 +8,7 @@ const ALIGNMENT = 64;
 
 interface Piece {
   readonly end: number;
-  /** Number of the command that reads it. */
+  /** The number of the command that reads the piece. */
   readonly command: number;
 }
 
@@ -15,20 +16,20 @@ export class Staging {
   readonly #memory: WasmMemory;
   readonly #base: number;
   readonly #capacity: number;
-  /** Next byte to hand out, and how far pieces in use reach back. */
+  /** The next byte to hand out, and below the first byte of the oldest piece in use. */
   #head = 0;
   #tail = 0;
   #pieces: Piece[] = [];
   #first = 0;
 
-  /** Over `capacity` bytes from `base` on. */
+  /** Makes a ring over `capacity` bytes from address `base` on. */
   constructor(memory: WasmMemory, base: number, capacity: number) {
     this.#memory = memory;
     this.#base = base;
     this.#capacity = capacity;
   }
 
-  /** Largest piece that is sure to fit once the ring is empty. */
+  /** The largest piece that may be put, which surely fits once the ring is empty. */
   get maxPieceBytes(): number {
     return this.#capacity >> 2;
   }
@@ -70,14 +71,15 @@ export class Staging {
     }
   }
 
-  /** Offset of `size` free bytes in one run, or -1. */
+  /** Returns the offset of `size` free bytes in one run, or -1 where there is no such run. */
   #fit(size: number): number {
     const isEmpty = this.#first === this.#pieces.length;
     if (isEmpty || this.#head > this.#tail) {
       if (this.#head + size <= this.#capacity) {
         return this.#head;
       }
-      // From the start again; never quite up to the tail, or full would look like empty.
+      // The ring goes on at its start. It never fills up to the tail, or full would look like
+      // empty.
       return size < this.#tail ? 0 : -1;
     }
     return this.#head + size < this.#tail ? this.#head : -1;

@@ -1,4 +1,4 @@
-// Runs commands on worker threads over a shared memory.
+// The thread engine runs commands on worker threads over a shared memory.
 
 import { CONTROL_BASE, CTL_SIGNAL, CTL_SLEEPERS, CTL_STOP } from '../../../assembly/layout.js';
 import { DeviceLostError } from '../../errors.js';
@@ -41,7 +41,7 @@ export async function startThreads(
   return {
     threads,
     wake: () => {
-      // One is enough: it wakes the others when it meets work for several.
+      // Waking one thread is enough, since it wakes the others when it finds work for several.
       if (Atomics.load(memory.words, SLEEPERS) >= threads) {
         Atomics.add(memory.words, SIGNAL, 1);
         Atomics.notify(memory.words, SIGNAL, 1);
@@ -87,7 +87,7 @@ function startWorker(
       workerUrl,
     );
     workers.push(worker);
-    // Until it is ready somebody waits for it.
+    // The worker keeps the process alive until it is ready, since the caller awaits that.
     worker.hold(true);
     worker.post({
       module,

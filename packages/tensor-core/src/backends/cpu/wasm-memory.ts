@@ -1,5 +1,5 @@
-// The one linear memory of a CPU device and typed views of all of it. A memory that has grown has a
-// new buffer, so views are made again; nobody else may keep them.
+// The linear memory of a CPU device, and typed views of all of it. A memory that has grown has a
+// new buffer, so the views are made again, and no other code may keep them.
 
 const PAGE_BYTES = 65536;
 
@@ -39,7 +39,7 @@ export class WasmMemory {
     return this.#doubles;
   }
 
-  /** Grows to at least `byteLength`; false where the limit or the machine does not allow it. */
+  /** Grows to at least `byteLength`. Returns false where the limit or the machine forbids that. */
   growTo(byteLength: number): boolean {
     const pages = Math.ceil((byteLength - this.byteLength) / PAGE_BYTES);
     if (pages <= 0) {

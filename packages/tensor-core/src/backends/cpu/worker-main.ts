@@ -1,12 +1,13 @@
-// What a worker thread does: wait for its module and memory, then run commands inside wasm until
-// the device is disposed. Self-contained, because its source text is what Node's worker evaluates.
+// A worker thread waits for its module and memory, and then runs commands inside wasm until the
+// device is disposed. The function refers to nothing outside of it, because workers evaluate its
+// source text.
 
 /** What the host posts to a worker. */
 export interface WorkerStart {
   readonly module: WebAssembly.Module;
   readonly memory: WebAssembly.Memory;
   readonly thread: number;
-  /** The host's performance.timeOrigin. */
+  /** The value of performance.timeOrigin on the host, to which times in traces refer. */
   readonly timeOrigin: number;
 }
 
