@@ -3,16 +3,18 @@
 import { OptionError } from './errors.js';
 import { allOptional, type OptionRules, optionChecks } from './options.js';
 
-/** PyTorch's words that are too far from ours to be taken for a slip. */
+/** PyTorch's names of options that are too far from ours to be taken for a slip. */
 const ANSWERS = { dim: 'Use axis.', keepdim: 'Use keepDims.' };
 
 const CHECKS = optionChecks(OptionError, ANSWERS);
 
-/** By the rules as they are declared: ops check their options in every step. */
+/** The optional rules by the rules they are made of, which are kept since ops check each call. */
 const OPTIONAL = new WeakMap<object, OptionRules<unknown>>();
 
 /**
- * @throws {OptionError} for what is no object, an unknown name, and a value that breaks its rule
+ * Checks options, all of which may be left out.
+ * @throws {OptionError} for a value that is no object, an unknown name, or a value that breaks its
+ * rule
  */
 export function checkOptions<Options>(
   owner: string,

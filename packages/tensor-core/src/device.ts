@@ -27,9 +27,9 @@ import type { BackendBuffer } from './view.js';
  * Options of `new Device(backend, options)`: the seed of its random state, and where its events go.
  */
 export interface DeviceOptions {
-  /** Seeds dropout; equal on all ranks of a job. Default 0. */
+  /** The seed of random ops, which must be equal on all ranks of a job. The default is 0. */
   readonly seed?: number;
-  /** Receives ranges and collectives; see Trace. Default none. */
+  /** The trace that receives ranges and collectives. By default there is none. */
   readonly trace?: Trace;
 }
 
@@ -38,10 +38,10 @@ export interface DeviceOptions {
  * that gets a gradient, and the memory tag under which its bytes are counted.
  */
 export interface TensorOptions {
-  /** Default f32, or the dtype of the typed array given. */
+  /** The dtype. The default is f32, or that of the typed array given. */
   readonly dtype?: DType;
   readonly requiresGrad?: boolean;
-  /** Default 'activation'. */
+  /** The memory tag. The default is 'activation'. */
   readonly tag?: MemoryTag;
 }
 
@@ -49,7 +49,7 @@ const IS_BACKEND = having('a backend', 'alloc', 'free', 'write', 'read', 'copy',
 const DTYPES: readonly string[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
 const TENSOR_OPTIONS = ['dtype', 'requiresGrad', 'tag'];
 
-/** What dryRun replaces while it runs. */
+/** The parts of a device that dryRun replaces while it runs. */
 interface DeviceMemory {
   readonly backend: Backend;
   readonly pool: Pool;
@@ -84,7 +84,7 @@ export class Device {
   #scopes = new ScopeStack();
   readonly #engine = new Engine(this);
   readonly #finalHooks = new Map<Tensor, FinalHook[]>();
-  /** Innermost last. They are objects so that each end finds the mode that it began. */
+  /** The grad modes, innermost last. Each is an object, so that its end finds the one it began. */
   readonly #gradModes: { readonly isEnabled: boolean }[] = [];
   #memory: DeviceMemory;
   readonly #scratchBytes = new Map<BackendBuffer, number>();
@@ -156,13 +156,16 @@ export class Device {
 
   // ---- making tensors ------------------------------------------------------------------------
 
-  /** An absent storage; the caller is its first holder. */
+  /** Makes a storage without a buffer. The caller is its first holder. */
   storage(elementCount: number, dtype: DType, tag: MemoryTag): Storage {
     this.requireLive('storage');
     return new Storage(this, elementCount, dtype, tag);
   }
 
-  /** Undefined contents. Belongs to the current scope, or to the caller where none is open. */
+  /**
+   * Makes a tensor of undefined contents. It belongs to the current scope, or to the caller where
+   * none is open.
+   */
   empty(shape: Shape, options: TensorOptions = {}): Tensor {
     checkShape('empty', shape);
     checkNames('empty', options, TENSOR_OPTIONS);
@@ -192,7 +195,7 @@ export class Device {
     return tensor;
   }
 
-  /** All elements `value`. */
+  /** Makes a tensor whose elements are all `value`. */
   full(shape: Shape, value: number, options: TensorOptions = {}): Tensor {
     const tensor = this.empty(shape, options);
     if (tensor.size > 0) {
@@ -206,8 +209,8 @@ export class Device {
   }
 
   /**
-   * A tensor from host values, row-major.
-   * @param shape default [data.length]
+   * Makes a tensor from host values in row-major order.
+   * @param shape the shape, which by default is [data.length]
    * @throws {ShapeError} when the number of values is not the shape's.
    */
   tensor(data: TensorData, shape?: Shape, options: TensorOptions = {}): Tensor {
@@ -365,7 +368,7 @@ export class Device {
     };
   }
 
-  /** Runs the hooks of onGradientFinal; called by the engine. */
+  /** Runs the hooks of onGradientFinal. The engine calls it. */
   notifyFinal(leaf: Tensor, pass: Pass): Promise<void> | undefined {
     const hooks = this.#finalHooks.get(leaf);
     if (hooks === undefined) {
@@ -399,7 +402,7 @@ export class Device {
   // ---- in place, outside the graph -----------------------------------------------------------
 
   /**
-   * target += source, equal in size.
+   * Computes target += source. Both have the same size.
    * @throws {ShapeError} for another size, or a 16-bit target that begins or ends inside a word.
    */
   addInPlace(target: Tensor, source: Tensor): void {
@@ -421,7 +424,7 @@ export class Device {
     });
   }
 
-  /** target = source, equal in size, converted to target's dtype. Throws as addInPlace does. */
+  /** Copies source to target, in target's dtype. Both have the same size. Throws as addInPlace. */
   copyInto(target: Tensor, source: Tensor): void {
     checkTarget('copyInto', target, source);
     if (target.size === 0) {
@@ -433,7 +436,7 @@ export class Device {
 
   // ---- housekeeping --------------------------------------------------------------------------
 
-  /** Puts a further tensor over a storage into the current scope; called by ops that make views. */
+  /** Puts a further tensor over a storage into the current scope. Ops that make views call it. */
   track(tensor: Tensor): void {
     const scope = this.#scopes.current;
     if (scope === undefined) {
@@ -445,7 +448,7 @@ export class Device {
     }
   }
 
-  /** Takes a tensor's storage out of the current scope; the caller becomes its holder. */
+  /** Takes a tensor's storage out of the current scope. The caller becomes its holder. */
   untrack(tensor: Tensor): void {
     const scope = this.#scopes.current;
     if (scope === undefined) {
@@ -456,7 +459,7 @@ export class Device {
     }
   }
 
-  /** Ends the current scope's hold on a tensor's storage; false where it has none. */
+  /** Ends the current scope's hold on a tensor's storage. Returns false where it has none. */
   drop(tensor: Tensor): boolean {
     const isHeld = this.#scopes.current?.storages.delete(tensor.storage) ?? false;
     if (isHeld) {
@@ -465,7 +468,7 @@ export class Device {
     return isHeld;
   }
 
-  /** Bytes live and at peak by tag, and what the pool holds of the backend. */
+  /** Returns the live and the peak bytes by tag, and the bytes that the pool has taken. */
   memory() {
     return {
       live: this.ledger.live(),

@@ -1,7 +1,7 @@
 // Typed errors of tensor-core. `code` is stable and is what callers branch on; messages read
 // `op: expected X, got Y (context). Hint.`. The codes are a table in the package's README.
 
-/** The stable codes of this package's errors, one a class; callers branch on them. */
+/** The stable codes of this package's errors, one for each class, on which callers branch. */
 export type TensorErrorCode =
   | 'SHAPE'
   | 'DTYPE'
@@ -14,13 +14,13 @@ export type TensorErrorCode =
   | 'STATE'
   | 'OPTION';
 
-/** Options of every error of this package. */
+/** The options of every error of this package. */
 export interface TensorErrorOptions {
   /** The error that led to this one. */
   readonly cause?: unknown;
 }
 
-/** Base of all errors that tensor-core throws or rejects with on purpose. */
+/** The base class of all errors that tensor-core throws or rejects with on purpose. */
 export abstract class TensorError extends Error {
   abstract readonly code: TensorErrorCode;
 
@@ -35,12 +35,12 @@ export class ShapeError extends TensorError {
   readonly code = 'SHAPE';
 }
 
-/** An element type that the op doesn't take. */
+/** A dtype that the op does not take. */
 export class DTypeError extends TensorError {
   readonly code = 'DTYPE';
 }
 
-/** An option that there is not, or of a wrong kind: the caller's mistake. */
+/** An option that does not exist, or a value of a wrong kind: the caller's mistake. */
 export class OptionError extends TensorError {
   readonly code = 'OPTION';
 }
@@ -48,7 +48,7 @@ export class OptionError extends TensorError {
 /** More than the device can hold or bind at once. */
 export class LimitError extends TensorError {
   readonly code = 'LIMIT';
-  /** Bytes asked for and allowed, where known. */
+  /** The bytes that were asked for and those that are allowed, where they are known. */
   readonly requestedBytes: number | undefined;
   readonly limitBytes: number | undefined;
 
@@ -82,7 +82,7 @@ export function requireBufferSize(
   }
 }
 
-/** Use of a tensor, storage, buffer or device after it was freed. */
+/** A use of a tensor, storage, buffer or device after it was freed. */
 export class DisposedError extends TensorError {
   readonly code = 'DISPOSED';
 }
@@ -90,7 +90,7 @@ export class DisposedError extends TensorError {
 /** The device is gone (driver reset, unplugged, worker died); nothing on it can be read again. */
 export class DeviceLostError extends TensorError {
   readonly code = 'DEVICE_LOST';
-  /** What the driver said, e.g. 'destroyed' or 'unknown'. */
+  /** The reason that the driver gave, such as 'destroyed' or 'unknown'. */
   readonly reason: string | undefined;
 
   constructor(message: string, options: TensorErrorOptions & { readonly reason?: string } = {}) {
@@ -99,12 +99,12 @@ export class DeviceLostError extends TensorError {
   }
 }
 
-/** Bytes around a failed allocation, each where it is known. */
+/** The bytes around a failed allocation, each where it is known. */
 export interface MemoryBytesAtFailure {
   readonly requestedBytes?: number;
-  /** In use when it failed. */
+  /** The bytes in use when it failed. */
   readonly liveBytes?: number;
-  /** In use and kept for reuse, after what could be given back was. */
+  /** The bytes in use and kept for reuse, after everything that could be was given back. */
   readonly reservedBytes?: number;
   readonly limitBytes?: number;
 }
@@ -129,7 +129,7 @@ export class OutOfMemoryError extends TensorError {
   }
 }
 
-/** One message of a shader compiler; line and column count from 1, 0 where unknown. */
+/** A message of a shader compiler. Line and column count from 1 and are 0 where unknown. */
 export interface ShaderMessage {
   readonly severity: 'error' | 'warning' | 'info';
   readonly message: string;
@@ -138,7 +138,8 @@ export interface ShaderMessage {
 }
 
 /**
- * A kernel that failed to compile: our bug or the driver's. The message lists all and the source.
+ * A kernel that failed to compile, by a fault of ours or of the driver. The message lists all
+ * messages of the compiler and the source.
  */
 export class ShaderError extends TensorError {
   readonly code = 'SHADER';
@@ -159,12 +160,12 @@ export class ShaderError extends TensorError {
   }
 }
 
-/** Misuse of the autograd graph: freed, absent, or backward of something without one. */
+/** A misuse of the autograd graph, which was freed or never recorded. */
 export class GraphError extends TensorError {
   readonly code = 'GRAPH';
 }
 
-/** A call that is valid in itself but not now: scopes out of order, rebinding a non-leaf. */
+/** A call that is not valid now: it ends scopes out of order, say, or rebinds a non-leaf. */
 export class StateError extends TensorError {
   readonly code = 'STATE';
 }

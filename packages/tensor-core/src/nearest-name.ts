@@ -1,11 +1,14 @@
-// Which known name a misspelt one was meant to be.
+// Finds the known name that a misspelt one was meant to be.
 
-/** Letters that may be wrong, missing or too many: two, or a quarter of a long name. */
+/** Returns how many letters may be wrong, missing or too many: two, or a quarter of a long name. */
 function mostWrong(name: string): number {
   return Math.max(2, Math.floor(name.length / 4));
 }
 
-/** The nearest of `known`, whatever its case and underscores; undefined where none is near. */
+/**
+ * Returns the nearest of `known`, whatever its case and underscores, or undefined where none is
+ * near. For 'learningRat' and ['lr', 'learning_rate'] it is 'learning_rate'.
+ */
 export function nearestName(name: string, known: readonly string[]): string | undefined {
   const plain = plainOf(name);
   let nearest: string | undefined;
@@ -27,7 +30,7 @@ function plainOf(name: string): string {
   return name.replaceAll('_', '').toLowerCase();
 }
 
-/** Letters to insert, remove or replace (Levenshtein). */
+/** Returns the number of letters to insert, remove or replace (Levenshtein). */
 function editDistance(from: string, to: string): number {
   let row = Array.from({ length: to.length + 1 }, (_, i) => i);
   for (let i = 1; i <= from.length; i++) {

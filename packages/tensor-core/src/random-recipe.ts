@@ -1,28 +1,29 @@
-// Random numbers by integers and one f32 product, so that all devices, threads and splits give
-// equal bits: the logarithm of a GPU is not that of a CPU, and neither are those of two JavaScript
-// engines. What is made here in floating point uses only + - * / and roots, which IEEE 754 rounds
-// everywhere alike.
+// Random numbers by integer arithmetic and one f32 product, so that all devices, threads and splits
+// give equal bits. Logarithms would not, since those of GPUs, CPUs and JavaScript engines differ.
+// The floating-point arithmetic here uses only + - * / and roots, which IEEE 754 rounds alike
+// everywhere.
 
 /**
- * A number is an integer of at most 24 bits, which f32 holds, times a scale. Bits behind a normal's
- * point.
+ * The fraction bits of a normal number. A random number is an integer of at most 24 bits, which f32
+ * holds exactly, times a scale.
  */
 export const NORMAL_BITS = 21;
-/** A uniform integer is odd and lies within 2^24 of 0. */
+/** The bits of a uniform integer, which is odd and lies within 2^24 of 0. */
 export const UNIFORM_BITS = 24;
-/** Segments of a factor of two in the probability. */
+/** The segments of the table for each factor of two in the probability. */
 export const SEGMENTS = 32;
-/** Bits behind the point of the table's numbers: 6.4 of them fit a word. */
+/** The fraction bits of the table's distances, which are at most 6.4 and so fit a word. */
 const TABLE_BITS = 29;
 
-/** Words of the inverse of the normal distribution; see normalTable. */
+/** The words of normalTable, once they have been computed. */
 const table: { words: Uint32Array | undefined } = { words: undefined };
 
 /**
- * Rows of four words (a, b, c, power) for segments of the tail probability p in (0, 1/2): the
- * distance from the mean is a - t * (b - t * c), t from 0 to 1 within the segment, within 2^-21.
- * Row 32 (31 - k) + j is the j-th part of 32 of [2^-(k + 2), 2^-(k + 1)); a tail times its power is
- * t, what precedes it shifted out.
+ * Returns the inverse of the normal distribution, as rows of four words (a, b, c, power) for
+ * segments of the tail probability p in (0, 1/2). The distance from the mean is a - t * (b - t *
+ * c), within 2^-21, where t goes from 0 to 1 within the segment. Row 32 (31 - k) + j is part j of
+ * 32 of [2^-(k + 2), 2^-(k + 1)). A tail times the row's power is t, with the bits above it shifted
+ * out.
  */
 export function normalTable(): Uint32Array {
   table.words ??= makeTable();
@@ -40,7 +41,7 @@ function makeTable(): Uint32Array {
     for (let j = 0; j < SEGMENTS; j++) {
       const at = (part: number) => tailDistance(low * (1 + (j + part) / SEGMENTS), start);
       const [middle, end] = [at(0.5), at(1)];
-      // The parabola through three points; it bends upward.
+      // The segment is the parabola through three points, which bends upward.
       const bend = 2 * (start + end - 2 * middle);
       const slope = start - end + bend;
       const power = k + 6 < 32 ? 2 ** (k + 6) : 0;
@@ -55,12 +56,12 @@ function makeTable(): Uint32Array {
 }
 
 /**
- * The distance z >= 0 from the mean beyond which a normal number lies with probability p on one
- * side.
+ * Returns the distance z >= 0 from the mean that a normal number exceeds on one side with
+ * probability p.
  */
 function tailDistance(p: number, near: number): number {
   let z = near;
-  // Newton's; the tail is convex, so that all steps but the first go up.
+  // This is Newton's method. The tail is convex, so all steps but the first go up.
   for (let i = 0; i < 20; i++) {
     const step = (normalTail(z) - p) / density(z);
     z += step;
@@ -71,10 +72,11 @@ function tailDistance(p: number, near: number): number {
   return z;
 }
 
-/** Probability that a normal number exceeds z >= 0. */
+/** Returns the probability that a normal number exceeds z >= 0. */
 export function normalTail(z: number): number {
   if (z < 3) {
-    // 1/2 minus density times z + z^3 / 3 + z^5 / 15 + ..., whose terms have one sign.
+    // The tail is 1/2 minus the density times z + z^3 / 3 + z^5 / 15 + ..., whose terms have one
+    // sign.
     let [term, sum] = [z, z];
     for (let n = 3; term > 1e-18 * sum; n += 2) {
       term *= (z * z) / n;
@@ -82,7 +84,7 @@ export function normalTail(z: number): number {
     }
     return 0.5 - density(z) * sum;
   }
-  // Laplace's continued fraction.
+  // Farther out Laplace's continued fraction converges fast.
   let rest = z;
   for (let n = 40; n >= 1; n--) {
     rest = z + n / rest;
@@ -94,7 +96,7 @@ function density(z: number): number {
   return exponential((-z * z) / 2) / Math.sqrt(2 * Math.PI);
 }
 
-/** e^x for x <= 0, by its series on a sixty-fourth of x. */
+/** Returns e^x for x <= 0, by the series at x / 64. */
 function exponential(x: number): number {
   const small = x / 64;
   let [term, sum] = [1, 1];
@@ -108,7 +110,7 @@ function exponential(x: number): number {
   return sum;
 }
 
-/** What the kernel makes of a random word: see `random` in backend.ts. */
+/** Returns the integer n that the kernel `random` makes of a random word; see ElementwiseCalls. */
 export function randomInteger(
   word: number,
   call: { readonly kind: 'uniform' | 'normal'; readonly first: number; readonly range: number },
@@ -119,10 +121,10 @@ export function randomInteger(
   }
   const place = call.range === 0 ? word : (call.first + highWord(word, call.range)) >>> 0;
   const isUpper = place >= 2 ** 31;
-  // An odd multiple of 2^-33: the probability of lying farther out.
+  // The tail, times 2^-33, is the probability of lying farther out. It is odd, so never 0.
   const tail = (((isUpper ? ~place : place) << 1) | 1) >>> 0;
   const octave = Math.clz32(tail);
-  // Twice, for a shift by 32 is none; the leading one falls off.
+  // There are two shifts, because a shift by 32 would do nothing. The leading one falls off.
   const part = ((tail << octave) << 1) >>> 0;
   const at = ((31 - octave) * SEGMENTS + (part >>> 27)) * 4;
   const t = Math.imul(tail, words[at + 3]!) >>> 0;
@@ -133,15 +135,15 @@ export function randomInteger(
 }
 
 /**
- * The upper 32 bits of a 64-bit product, from 16-bit halves: integers alone, which engines compile
- * well.
+ * Returns the upper 32 bits of a 64-bit product. It uses only integers, in 16-bit halves, which
+ * engines compile well.
  */
 function highWord(a: number, b: number): number {
   const aLow = a & 0xffff;
   const aHigh = a >>> 16;
   const bLow = b & 0xffff;
   const bHigh = b >>> 16;
-  // None of these sums passes 2^32, so that their low 32 bits are all of them.
+  // None of these sums reaches 2^32, so their low 32 bits are the whole sums.
   const middle = (Math.imul(aHigh, bLow) + (Math.imul(aLow, bLow) >>> 16)) | 0;
   const carry = (Math.imul(aLow, bHigh) + (middle & 0xffff)) | 0;
   return (Math.imul(aHigh, bHigh) + (middle >>> 16) + (carry >>> 16)) >>> 0;

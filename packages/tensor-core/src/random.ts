@@ -6,12 +6,12 @@
 // all ranks would count from row 0 and drop the same elements. A wrapper that knows its rank
 // therefore names a stream, which keeps the masks of ranks apart until somebody calls begin.
 
-/** A snapshot that a recomputation restores. */
+/** A snapshot of the random state, which a recomputation restores. */
 export interface RandomState {
   readonly step: number;
   readonly rowOffset: number;
   readonly callCount: number;
-  /** 0 where a step was begun. See Note [streams]. */
+  /** The stream, which is 0 where a step was begun. See Note [streams]. */
   readonly stream: number;
 }
 
@@ -21,7 +21,7 @@ export interface RandomKey {
   readonly key1: number;
 }
 
-/** One device's stream of keys. */
+/** The random state of one device, which gives the keys of its random ops. */
 export class Random {
   readonly seed: number;
   #step = 0;
@@ -30,12 +30,12 @@ export class Random {
   #stream = 0;
   #hasBegun = false;
 
-  /** @param seed any safe integer; equal on all ranks of a job. */
+  /** @param seed any safe integer, which must be equal on all ranks of a job */
   constructor(seed: number) {
     this.seed = seed;
   }
 
-  /** Starts the forward of a (micro-)batch whose first row is `rowOffset` of the global batch. */
+  /** Begins the forward pass of a (micro-)batch whose first row is row `rowOffset` of the batch. */
   begin(options: { step: number; rowOffset: number }): void {
     this.#step = options.step;
     this.#rowOffset = options.rowOffset;
@@ -45,8 +45,9 @@ export class Random {
   }
 
   /**
-   * Keeps masks apart from those of other streams, as long as no step was ever begun. For wrappers
-   * that know their rank, before each forward; stream 0 has the masks of a device without any.
+   * Keeps masks apart from those of other streams, as long as no step was ever begun. A wrapper
+   * that knows its rank calls it before each forward pass. Stream 0 has the masks of a device
+   * without one.
    * @param stream a whole number from 0 on: the rank among those that share a batch
    */
   separate(stream: number): void {
@@ -55,7 +56,7 @@ export class Random {
     }
   }
 
-  /** Whether steps are begun by somebody, who so says which masks each of them has. */
+  /** Whether a step was ever begun, so that the steps decide which masks are drawn. */
   get hasBegun(): boolean {
     return this.#hasBegun;
   }
@@ -64,12 +65,12 @@ export class Random {
     return this.#rowOffset;
   }
 
-  /** The key of the next random op whose values all ranks share, as initial parameters. */
+  /** Returns the key of the next random op whose values all ranks share, such as parameters. */
   nextKey(): RandomKey {
     return this.#next(0);
   }
 
-  /** The key of the next mask: another one in each stream. */
+  /** Returns the key of the next mask, which differs between streams. */
   nextMaskKey(): RandomKey {
     return this.#next(this.#stream);
   }

@@ -4,7 +4,7 @@
 
 import type { Storage } from './storage.js';
 
-/** Made by `storage.openReader()`; close it, for the storage's buffer stays until then. */
+/** A reader of one storage, made by `storage.openReader()`. The buffer stays until it is closed. */
 export class StorageReader {
   readonly #storage: Storage;
   readonly #onClose: () => void;
@@ -30,15 +30,15 @@ export class StorageReader {
   }
 
   /**
-   * Bytes of the storage. Where the device computes in the host's memory, this waits for no later
-   * work.
+   * Reads bytes of the storage. Where the device computes in the host's memory, the read does not
+   * wait for work that was queued later.
    */
   async read(byteOffset: number, byteLength: number, into?: Uint8Array): Promise<Uint8Array> {
     await this.#settled;
     return this.#storage.readSettled(byteOffset, byteLength, into);
   }
 
-  /** Resolves when it is closed: for whoever wants to change the bytes. */
+  /** Resolves when the reader is closed, which code that changes the bytes has to await. */
   whenClosed(): Promise<void> {
     if (!this.#isClosed) {
       this.#waitsSinceMs ??= performance.now();
@@ -46,12 +46,12 @@ export class StorageReader {
     return this.#closed;
   }
 
-  /** Milliseconds for which somebody waited for it. */
+  /** The milliseconds for which other code waited for the reader to be closed. */
   get waitMs(): number {
     return this.#waitMs;
   }
 
-  /** Lets the bytes change. Idempotent. */
+  /** Closes the reader, so that the bytes may change. Later calls do nothing. */
   close(): void {
     if (this.#isClosed) {
       return;

@@ -8,22 +8,22 @@ import type { MemoryTag } from './ledger.js';
 import { StorageReader } from './storage-reader.js';
 import type { BackendBuffer, View } from './view.js';
 
-/** Bytes that `elementCount` elements take on a device: whole 32-bit words, at least one. */
+/** Returns the bytes of `elementCount` elements on a device: whole 32-bit words, at least one. */
 export function storageBytes(elementCount: number, dtype: DType): number {
   return Math.max(4, Math.ceil((elementCount * byteSize(dtype)) / 4) * 4);
 }
 
 /**
- * Elements of one dtype on one device, with or without a buffer at the moment. Holders (an owner,
- * a scope, a graph node) call retain and release; the last release frees the buffer for good.
- * Before that, `free` and `fill` may drop the buffer and take another any number of times, while
- * all who refer to the storage keep referring to the same object.
+ * The elements of one dtype on one device, with or without a buffer at the moment. Holders (an
+ * owner, a scope, a graph node) call retain and release; the last release frees the buffer for
+ * good. Before that, `free` and `fill` may drop the buffer and take another any number of times,
+ * while all who refer to the storage keep referring to the same object.
  */
 export class Storage {
   readonly device: Device;
   readonly dtype: DType;
   readonly elementCount: number;
-  /** Bytes on the device when filled; what the ledger counts. */
+  /** The bytes on the device when filled, which the ledger counts. */
   readonly byteLength: number;
   #tag: MemoryTag;
   #buffer: BackendBuffer | undefined;
@@ -35,11 +35,11 @@ export class Storage {
   #holds = 1;
   #version = 0;
   #isReleased = false;
-  /** Set while the buffer is borrowed: called in place of giving the buffer to the pool. */
+  /** The function that is called instead of giving the buffer to the pool, while it is borrowed. */
   #giveBack: (() => void) | undefined;
   readonly #readers = new Set<StorageReader>();
 
-  /** Made by Device.storage; absent until fill. The maker is its first holder. */
+  /** Called by Device.storage. The storage has no buffer until `fill`; its maker holds it first. */
   constructor(device: Device, elementCount: number, dtype: DType, tag: MemoryTag) {
     this.device = device;
     this.dtype = dtype;
@@ -64,7 +64,7 @@ export class Storage {
     return this.#buffer !== undefined && !this.device.isDisposed;
   }
 
-  /** Number of in-place changes that were noted. A copy made at another number is stale. */
+  /** The number of in-place changes that were noted. A copy made at another number is stale. */
   get version(): number {
     return this.#version;
   }
@@ -74,12 +74,12 @@ export class Storage {
     this.#version += 1;
   }
 
-  /** Number of holders. */
+  /** The number of holders. */
   get holds(): number {
     return this.#holds;
   }
 
-  /** Takes a buffer from the pool; its contents are undefined. No-op when filled. */
+  /** Takes a buffer of undefined contents from the pool, unless the storage has one. */
   fill(): void {
     if (this.#isReleased) {
       throw new DisposedError('storage.fill: the storage was released.');
@@ -101,7 +101,7 @@ export class Storage {
     this.#giveBack = giveBack;
   }
 
-  /** Gives the buffer back to the pool; the contents are lost, the identity stays. */
+  /** Gives the buffer back to the pool. The contents are lost; the storage stays what it is. */
   free(): void {
     if (this.#buffer === undefined) {
       return;
@@ -128,7 +128,7 @@ export class Storage {
     this.#holds += 1;
   }
 
-  /** The last release frees it for good; further ones do nothing. */
+  /** Gives up one hold. The last release frees the buffer for good; further ones do nothing. */
   release(): void {
     if (this.#isReleased) {
       return;
@@ -142,7 +142,7 @@ export class Storage {
   }
 
   /**
-   * The elements [offset, offset + size) for a backend.
+   * Returns the elements [offset, offset + size) as a backend takes them.
    * @throws {StateError} when the storage holds no buffer at the moment.
    */
   view(offset = 0, size = this.elementCount - offset): View {

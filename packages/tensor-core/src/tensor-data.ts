@@ -1,10 +1,11 @@
-// What device calls accept: host values and their dtypes, shapes, and targets of writes in place.
+// Checks what calls of a device accept: host values and their dtypes, shapes, and targets of writes
+// in place.
 
 import { byteSize, type DType, fromF32Array } from '@shardweave/dtypes';
 import { ShapeError } from './errors.js';
 import type { Shape, Tensor } from './tensor.js';
 
-/** Values a tensor is made from: numbers, or raw little-endian bytes with an explicit dtype. */
+/** The values of a new tensor: numbers, or raw little-endian bytes with an explicit dtype. */
 export type TensorData = readonly number[] | Float32Array | Int32Array | Uint32Array | Uint8Array;
 
 export function checkShape(op: string, shape: Shape): void {

@@ -23,7 +23,7 @@ export interface ShardPiece {
   readonly flat: Tensor;
   readonly start: number;
   readonly length: number;
-  /** Element of the parameter that lies at `start`. Default 0. */
+  /** The parameter's element that lies at `start`. The default is 0. */
   readonly first?: number;
   /**
    * How many devices share the whole flat parameter, of which `flat` is this device's part. Default
@@ -33,7 +33,7 @@ export interface ShardPiece {
   readonly numShards?: number;
 }
 
-/** Number of elements of a shape; 1 for []. */
+/** Returns the number of elements of a shape, which is 1 for []. */
 export function elementCountOf(shape: Shape): number {
   return shape.reduce((product, dim) => product * dim, 1);
 }
@@ -52,15 +52,15 @@ export function isTensor(value: unknown): value is Tensor {
 export class Tensor {
   readonly [BRAND] = true;
   readonly shape: Shape;
-  /** Number of elements. */
+  /** The number of elements. */
   readonly size: number;
-  /** For leaves: whether backward computes `grad`. For results: whether backward reaches them. */
+  /** Whether backward computes `grad`, for a leaf, or reaches the tensor, for a result. */
   requiresGrad: boolean;
-  /** For people and errors; parameters carry their path. */
+  /** A name for people and errors, which for a parameter is its path. */
   name = '';
-  /** Takes a leaf's gradients instead of `grad`; set by sharding and bucketing. */
+  /** What takes a leaf's gradients instead of `grad`. Sharding and bucketing set it. */
   gradSink: GradSink | undefined = undefined;
-  /** Where the optimizer finds a sharded or packed parameter; undefined: the tensor itself. */
+  /** Where the optimizer finds a sharded or packed parameter. Others are stepped themselves. */
   piece: ShardPiece | undefined = undefined;
   /**
    * Where a flat rests between steps if not on the device. Its type is unknown in this package:
@@ -113,7 +113,7 @@ export class Tensor {
     return this.#storage;
   }
 
-  /** First element's index in the storage. */
+  /** The index of the first element in the storage. */
   get offset(): number {
     return this.#offset;
   }
@@ -145,12 +145,12 @@ export class Tensor {
     this.#offset = offset;
   }
 
-  /** The tensor's elements as kernels take them: a buffer, an offset, a size and a dtype. */
+  /** Returns the elements as kernels take them: a buffer, an offset, a size and a dtype. */
   view(): View {
     return this.#storage.view(this.#offset, this.size);
   }
 
-  /** The same elements outside the graph; shares the storage. */
+  /** Returns a tensor of the same elements outside the graph, which shares the storage. */
   detach(): Tensor {
     const tensor = new Tensor(this.#storage, this.shape, this.#offset);
     this.device.track(tensor);
@@ -237,7 +237,7 @@ export class Tensor {
     return (await this.toArray())[0]!;
   }
 
-  /** Runs backward from this tensor: Device.backward(this, options). */
+  /** Runs backward from this tensor, as Device.backward(this, options) does. */
   backward(options?: { gradient?: Tensor; retainGraph?: boolean }): Promise<void> {
     return this.device.backward(this, options);
   }

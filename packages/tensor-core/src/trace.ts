@@ -10,7 +10,7 @@ export type TraceTrack = 'main' | 'collectives' | 'device' | 'staging';
 import { checkOptions } from './check-options.js';
 import { whole } from './options.js';
 
-/** Times in milliseconds on the clock of performance.now(). */
+/** A timed event. Its times are in milliseconds on the clock of performance.now(). */
 export interface TraceEvent {
   readonly name: string;
   readonly track: TraceTrack;
@@ -21,7 +21,7 @@ export interface TraceEvent {
 
 const TRACKS: readonly TraceTrack[] = ['main', 'collectives', 'device', 'staging'];
 
-/** One rank's events. */
+/** The events of one rank. */
 export class Trace {
   readonly rank: number;
   readonly events: TraceEvent[] = [];
@@ -55,8 +55,8 @@ export class Trace {
 }
 
 /**
- * The events of several ranks as the text of one Chrome trace: a process per rank, a thread per
- * track. Overlapping events of one track get lanes of their own.
+ * Returns the events of several ranks as the text of one Chrome trace, with a process per rank and
+ * a thread per track. Overlapping events of one track get lanes of their own.
  */
 export function chromeTrace(traces: readonly Trace[]): string {
   const out: object[] = [];
@@ -73,7 +73,7 @@ export function chromeTrace(traces: readonly Trace[]): string {
         .filter((event) => event.track === track)
         .sort((a, b) => a.startMs - b.startMs || b.endMs - a.endMs);
       for (const event of events) {
-        // Ranges of the main track nest; the others may overlap and need a lane each.
+        // Ranges of the main track nest. Events of other tracks may overlap and then need lanes.
         let lane = 0;
         if (track !== 'main') {
           lane = laneEnds.findIndex((end) => end <= event.startMs);

@@ -4,13 +4,13 @@
 
 import type { DType } from '@shardweave/dtypes';
 
-/** An allocation on a device. Contents are undefined until written. */
+/** An allocation on a device, whose contents are undefined until they are written. */
 export interface BackendBuffer {
-  /** Unique for the life of the backend; never reused, so it can key a cache of bind groups. */
+  /** A number that the backend never uses again, so that it can key a cache of bind groups. */
   readonly id: number;
-  /** A multiple of 4, at least 4. */
+  /** The length in bytes, a multiple of 4 and at least 4. */
   readonly byteLength: number;
-  /** Whether its allocation is known to have failed: it can only be freed. */
+  /** Whether the allocation is known to have failed, after which the buffer can only be freed. */
   readonly isLost?: boolean;
 }
 
@@ -19,6 +19,6 @@ export interface View {
   readonly buffer: BackendBuffer;
   readonly byteOffset: number;
   readonly dtype: DType;
-  /** In elements. */
+  /** The number of elements. */
   readonly size: number;
 }

@@ -37,11 +37,11 @@ const NAME = 'scaledDotProductAttention';
  * dropout.
  */
 export interface AttentionOptions {
-  /** Whether a query sees no key behind its own position. Default false. */
+  /** Whether a query sees no key at a position after its own. The default is false. */
   readonly isCausal?: boolean;
-  /** A query sees keys less than so many positions away. Default all. */
+  /** How many positions away keys must be fewer than to be seen. By default there is no limit. */
   readonly window?: number;
-  /** Position of the first query among the keys. Default the last queries': keys - queries. */
+  /** The first query's position among the keys. The default is keys - queries. */
   readonly queryOffset?: number;
   /**
    * Ids [batch, keys] (i32, u32) of documents packed in a row: a query sees its own document's
@@ -55,9 +55,9 @@ export interface AttentionOptions {
    * hides.
    */
   readonly mask?: Tensor;
-  /** What scores are multiplied by. Default 1 / sqrt(headDim). */
+  /** The factor of scores. The default is 1 / sqrt(headDim). */
   readonly scale?: number;
-  /** Probability of dropping an attention weight. Default 0. */
+  /** The probability of dropping an attention weight. The default is 0. */
   readonly dropout?: number;
 }
 
@@ -190,7 +190,7 @@ function attend(
     backward: ([dOut], needs) => {
       const gradients = backward(layouts, shared, { dOut: dOut!, operands });
       const { mask } = options;
-      // It runs behind the others, because it reads sums that they make.
+      // The mask's gradient runs after the others, because it reads sums that they make.
       const dMask = needs[shared.length] ? maskGradient(mask!, dOut!, operands) : undefined;
       return [...gradients, dMask];
     },
@@ -321,7 +321,7 @@ function segmentsAt(
   return count === keys ? segments : slice(segments, { axis: 1, start: first, end: first + count });
 }
 
-/** Strides that read the mask as [batch, heads, queries, keys]. */
+/** Returns strides that read the mask as [batch, heads, queries, keys]. */
 function maskStridesOf(
   mask: Tensor | undefined,
   [q, k]: readonly [Layout, Layout],

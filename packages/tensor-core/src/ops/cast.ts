@@ -6,9 +6,9 @@ import { checkNames } from '../check-options.js';
 import type { Tensor } from '../tensor.js';
 
 /**
- * x converted to another dtype, by the rules of the cast kernel (backend.ts). Where x has that
- * dtype already, the result is x itself, or with `copy: true` a copy. Gradients flow only between
- * float dtypes; a conversion from or to integers ends the graph.
+ * x converted to another dtype, by the rules of the kernel `cast` (ElementwiseCalls). Where x has
+ * that dtype already, the result is x itself, or with `copy: true` a copy. Gradients flow only
+ * between float dtypes; a conversion from or to integers ends the graph.
  */
 export function cast(x: Tensor, dtype: DType, options: { readonly copy?: boolean } = {}): Tensor {
   checkNames('cast', options, ['copy']);

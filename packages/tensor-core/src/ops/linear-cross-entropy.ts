@@ -427,7 +427,7 @@ function product({ x, dim }: Head, spec: Product): void {
   });
 }
 
-/** `count` elements from the tensor's element `first` on. */
+/** Returns `count` elements from the tensor's element `first` on. */
 function part(tensor: Tensor, first: number, count: number): View {
   return tensor.storage.view(tensor.offset + first, count);
 }

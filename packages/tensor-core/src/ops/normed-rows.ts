@@ -23,7 +23,7 @@ interface Rows {
 
 export interface Normalization {
   readonly parameters: readonly Tensor[];
-  /** Those of the parameters that backward reads. */
+  /** The parameters that backward reads. */
   readonly saved: readonly Tensor[];
   /** How many f32 values of each row, such as its mean, forward writes and backward reads. */
   readonly numStats: number;
