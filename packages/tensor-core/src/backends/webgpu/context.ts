@@ -19,11 +19,11 @@ export interface DeviceProfile {
    * memory and no barriers.
    */
   readonly isSoftware: boolean;
-  /** The number of invocations of a subgroup; undefined unless all have the same. */
+  /** The number of invocations of a subgroup, or undefined where subgroups differ. */
   readonly subgroupSize: number | undefined;
   /** Whether shaders may read f16 as such. */
   readonly hasShaderF16: boolean;
-  /** What its matrix units multiply; undefined where kernels can't use any. */
+  /** What the matrix units multiply, or undefined where kernels cannot use any. */
   readonly matrixUnit: MatrixUnit | undefined;
   readonly maxBindingBytes: number;
   /** See MAX_FLOPS in cut-grid.ts. */
@@ -39,12 +39,12 @@ export interface Table {
 }
 
 /**
- * More than one table for each flat parameter or bucket of a model: a guard against callers whose
- * arrays are new in every step.
+ * The most tables, which is more than one for each flat parameter or bucket of a model. It guards
+ * against callers whose arrays are new in every step.
  */
 const MAX_TABLES = 4096;
 
-/** Takes what kernels encode: the device's recorder, or the one of a dry run. */
+/** What takes the commands of kernels: the device's recorder, or the encoder of a dry run. */
 export interface KernelEncoder {
   /** The compiled kernel of a spec, which `key` names completely. */
   kernel(key: string, build: () => Kernel): CompiledKernel;
@@ -54,7 +54,8 @@ export interface KernelEncoder {
 }
 
 /**
- * Whose scratch the kernel that is being encoded takes; set around each, for encoding never waits.
+ * The scratch of the kernel that is being encoded. It is set around each kernel, which works
+ * because encoding never waits.
  */
 export interface ScratchSlot {
   current: Scratch;
@@ -151,8 +152,8 @@ export class KernelContext {
   }
 
   /**
-   * A table of words that belongs to a host array, uploaded when first asked for. The array must
-   * not change. The least recently made tables go when there are many.
+   * Returns the table of words that belongs to a host array, which must not change. It is uploaded
+   * when first asked for. The least recently made tables go when there are many.
    */
   table(owner: object, build: () => { words: Uint32Array; ends: readonly number[] }): Table {
     const known = this.#tables.get(owner);
@@ -183,8 +184,9 @@ export class KernelContext {
   }
 
   /**
-   * Most units of `unitElements` elements whose views of these dtypes bind at once, wherever they
-   * start. A multiple of `multiple`, or LimitError where not even that many fit.
+   * Returns the most units of `unitElements` elements whose views of these dtypes bind at once,
+   * wherever they start. It is a multiple of `multiple`.
+   * @throws {LimitError} where not even `multiple` units fit
    */
   windowUnits(
     dtypes: readonly DType[],
@@ -214,7 +216,7 @@ export class KernelContext {
     return views.every(({ dtype, size }) => size <= this.windowElements(dtype));
   }
 
-  /** Calls `body` with consecutive ranges of [0, size) that bind at once; starts are even. */
+  /** Calls `body` with consecutive ranges of [0, size) that bind at once. Their starts are even. */
   eachWindow(
     views: readonly View[],
     size: number,
@@ -231,7 +233,7 @@ export class KernelContext {
   }
 }
 
-/** The view of `length` elements from `start` on. */
+/** Returns the view of `length` elements from `start` on. */
 export function sliceView(view: View, start: number, length: number): View {
   return {
     buffer: view.buffer,

@@ -5,12 +5,13 @@
 import type { Grid } from './kernel.js';
 
 /**
- * Floating-point operations of a dispatch and of a submit, by estimate. The slowest GPUs that are
- * worth training on do 500 GFLOP/s: a tenth of a second, where the shortest limit known is two.
+ * The most floating-point operations of a dispatch and of a submit, by estimate. The slowest GPUs
+ * that are worth training on do 500 GFLOP/s, so they take a tenth of a second. The shortest limit
+ * known is two seconds.
  */
 export const MAX_FLOPS = 50e9;
 
-/** What reading or writing a byte counts as, for kernels that say no number of operations. */
+/** The operations that a byte counts as, for kernels that state no number of operations. */
 export const FLOPS_PER_BYTE = 8;
 
 export interface GridPart {

@@ -42,7 +42,7 @@ export interface SumBatch {
 
 /** The storage buffers that WebGPU's default limits let a kernel bind. */
 const MAX_BINDINGS = 8;
-/** As many as have room in the parameters of one dispatch, beside the offsets of its views. */
+/** The sums that have room in the parameters of one dispatch, beside the offsets of its views. */
 export const MAX_SUMS = 8;
 /**
  * The most bytes of parts that wait at once. GPT-2 124M has 17 MiB of them in a layer, and larger

@@ -14,29 +14,29 @@ import { WebGpuBackend } from './webgpu-backend.js';
 /** How a caller's GPUBuffer is to be read as a tensor: the shape and dtype, and where it begins. */
 export interface GpuTensorOptions {
   readonly shape: Shape;
-  /** The elements' dtype. Default f32. */
+  /** The elements' dtype. The default is f32. */
   readonly dtype?: DType;
-  /** The byte at which the first element begins, a multiple of 4. Default 0. */
+  /** The byte at which the first element begins, a multiple of 4. The default is 0. */
   readonly byteOffset?: number;
   readonly requiresGrad?: boolean;
 }
 
-/** Where a tensor's elements lie. */
+/** The place of a tensor's elements. */
 export interface GpuTensorPlace {
   readonly buffer: GPUBuffer;
   readonly byteOffset: number;
   readonly byteLength: number;
 }
 
-/** STORAGE, COPY_SRC and COPY_DST. */
+/** The usages that a buffer must have: STORAGE, COPY_SRC and COPY_DST. */
 const USAGE = 0x0080 | 0x0004 | 0x0008;
 
 /**
- * A tensor over a GPUBuffer of the caller's, of the GPUDevice that the backend was made with.
- * Nothing is copied. The buffer stays the caller's: it is in no pool and no ledger, and is never
- * destroyed here; once the tensor and the graphs that saved it are gone, the work that uses it has
- * been submitted, and it may be destroyed. Work submitted to the queue before the tensor is used is
- * seen.
+ * Makes a tensor over a GPUBuffer of the caller's, of the GPUDevice that the backend was made with.
+ * Nothing is copied. The buffer stays the caller's: no pool and no ledger counts it, and it is
+ * never destroyed here. Once the tensor and the graphs that saved it are gone, the work that uses
+ * the buffer has been submitted, and the caller may destroy it. Work that was submitted to the
+ * queue before the tensor is used is seen.
  * @throws {OptionError} on other devices, and for a buffer that lacks a usage
  * @throws {ShapeError} where the elements don't fit the buffer
  * @throws {DeviceLostError} once the GPUDevice is known to be lost
@@ -81,10 +81,10 @@ export function tensorFromGpuBuffer(
 }
 
 /**
- * The buffer behind a tensor. All work queued so far is submitted, so that what the caller submits
- * next to the same queue comes after it; whoever writes to it does so before the next op that reads
- * it. The buffer is the tensor's: valid until it is disposed (its scope may end), never to be
- * destroyed.
+ * Returns the buffer behind a tensor. All work queued so far is submitted, so that what the caller
+ * submits next to the same queue comes after it. A caller that writes to the buffer does so before
+ * the next op that reads it. The buffer is the tensor's: it is valid until the tensor is disposed,
+ * by its scope, say, and the caller must not destroy it.
  * @throws {OptionError} on other devices, and in a dry run
  * @throws {DeviceLostError} once the GPUDevice is known to be lost
  */

@@ -32,41 +32,42 @@ export type { WebGpuBackend, WebGpuStatistics } from './webgpu-backend.js';
  * Options of createWebGpuBackend: which adapter or open device it takes, and how it runs kernels.
  */
 export interface WebGpuOptions {
-  /** Where adapters come from. Default navigator.gpu; in Node openNodeGpu() makes one. */
+  /** The source of adapters. The default is navigator.gpu; in Node openNodeGpu() makes one. */
   readonly gpu?: GPU;
   /** An open device, which dispose leaves open. It should have the adapter's own limits. */
   readonly device?: GPUDevice;
   /**
-   * Names the adapter of `device` where the host does not; default its own, or an unknown hardware
-   * one.
+   * A description of the adapter of `device`, for hosts that give none. The default is the device's
+   * own, or an unknown hardware adapter.
    */
   readonly adapterInfo?: GPUAdapterInfo;
-  /** Which of several adapters is asked for. Default 'high-performance'. */
+  /** Which of several adapters is asked for. The default is 'high-performance'. */
   readonly powerPreference?: 'low-power' | 'high-performance';
-  /** Whether a driver that computes on the CPU will do. Default true. */
+  /** Whether a driver that computes on the CPU is accepted. The default is true. */
   readonly allowSoftware?: boolean;
   /** Tiles that were chosen earlier or by another rank; see exportMatmulChoices. */
   readonly matmulChoices?: MatmulChoiceTable;
   /**
-   * Where tuneMatmul leaves its choices and a later device of the same adapter and kernels finds
-   * them: fileTuningStore() in Node, indexedDbTuningStore() in a page. Default nowhere.
+   * The store in which tuneMatmul leaves its choices for later devices of the same adapter and
+   * kernels: fileTuningStore() in Node, indexedDbTuningStore() in a page. By default there is none.
    */
   readonly tuningStore?: TuningStore;
-  /** The largest storage binding in bytes, for tests of splitting. Default the device's own. */
+  /** The largest storage binding in bytes, for tests of splitting. The default is the device's. */
   readonly maxBindingBytes?: number;
   /**
-   * Most floating-point operations of a dispatch and of a submit, by estimate: what takes longer is
-   * cut, for drivers and browsers end it, and the device with it. Default 50e9.
+   * The most floating-point operations of a dispatch and of a submit, by estimate. What takes more
+   * is cut, because drivers and browsers end dispatches that run for seconds, and the device with
+   * them. The default is 50e9.
    */
   readonly maxFlops?: number;
   /**
-   * Whether kernels are those for hardware or for CPU drivers, for tests of the other kind. Default
-   * by the adapter.
+   * Whether kernels are those for hardware or for CPU drivers, for tests of the other kind. By
+   * default the adapter decides.
    */
   readonly kernelProfile?: 'hardware' | 'software';
   /**
-   * Whether waiting sleeps between looks at the device instead of keeping a promise pending.
-   * Default: in Node, where the adapter computes on the CPU.
+   * Whether waiting sleeps between looks at the device instead of keeping a promise pending. By
+   * default it does in Node where the adapter computes on the CPU.
    */
   readonly isPaced?: boolean;
 }

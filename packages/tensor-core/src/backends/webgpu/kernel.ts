@@ -13,12 +13,14 @@ export interface Binding {
   readonly type: ElementType;
   readonly access: 'read' | 'read_write';
   /**
-   * Seen as vectors of four elements, at indices that are multiples of four: by `load4_x` and
-   * `store4_x`; or by `peek4_x`, which takes the number of a vector and returns its words as they
-   * are stored, and `widen_x`, which unpacks them or gives zeros in their place.
+   * Whether the buffer is seen as vectors of four elements. `load4_x` and `store4_x` take indices
+   * that are multiples of four. `peek4_x` takes the number of a vector and returns its words as
+   * they are stored, and `widen_x` unpacks them or gives zeros in their place.
    */
   readonly isWide?: boolean;
-  /** Read as WGSL's own f16, which the kernel must enable; else f16 is unpacked from words. */
+  /**
+   * Whether f16 is read as WGSL's own f16, which the kernel must enable, or unpacked from words.
+   */
   readonly isShaderF16?: boolean;
 }
 
@@ -27,14 +29,14 @@ export type ParamType = 'u32' | 'i32' | 'f32';
 export interface KernelSpec {
   readonly label: string;
   readonly bindings: readonly Binding[];
-  /** Names read through another binding because the call is in place: { x: 'out' }. */
+  /** The names that are read through another binding, since the call is in place: { x: 'out' }. */
   readonly aliases?: Readonly<Record<string, string>>;
   readonly params: Readonly<Record<string, ParamType>>;
   readonly workgroupSize: readonly [number, number, number];
   readonly enables?: readonly string[];
   /**
-   * Its workgroups may run in several dispatches: `main` adds `first_group()` to its workgroup_id,
-   * and asks for no number of workgroups.
+   * Whether the workgroups may run in several dispatches. `main` then adds `first_group()` to its
+   * workgroup_id, and does not use the number of workgroups.
    */
   readonly isCuttable?: boolean;
   /** The text behind the generated declarations: helpers and `main`. */
@@ -55,7 +57,7 @@ export interface Kernel {
 /** The numbers of workgroups in x, y and z. */
 export type Grid = readonly [number, number, number];
 
-/** Bytes of one parameter block: 64 words, and the default alignment of dynamic offsets. */
+/** The bytes of a parameter block: 64 words, which is the default alignment of dynamic offsets. */
 export const PARAM_BYTES = 256;
 
 /** The last parameters of kernels that may be cut, but for the views': filled at dispatch. */

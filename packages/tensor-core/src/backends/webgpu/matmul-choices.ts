@@ -1,6 +1,6 @@
-// Which matmul tile serves which class of products on this device. All tiles sum in the same order,
-// so a choice changes time and never values, but for those of matrix units, which the numeric class
-// names; rank 0 can choose for all.
+// The matmul tile for each class of products on this device. All tiles except those of matrix units
+// sum in the same order, so a choice changes the time and not the values. Classes that use matrix
+// units are named in the numeric class. Rank 0 can choose for all ranks.
 
 /** The name of a tile for each class of products (transposes, dtypes, size), as plain JSON. */
 export type MatmulChoiceTable = Readonly<Record<string, string>>;

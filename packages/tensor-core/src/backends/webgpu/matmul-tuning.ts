@@ -1,6 +1,6 @@
-// Measures candidate tiles on the device, on products of the sizes that training makes: so many of
-// one behind each other that the device's time is told and not the clock's. Asked for explicitly: a
-// cold start isn't spent on it.
+// Measures candidate tiles on the device, on products of the sizes that training makes. Each
+// product is repeated until the clock's error no longer matters. Tuning runs only when it is asked
+// for, so that no start of a program pays for it.
 
 import type { DType } from '@shardweave/dtypes';
 import type { Backend } from '../../backend.js';
@@ -23,11 +23,11 @@ import { median, type Stopwatch } from './stopwatch.js';
  * workgroup computes.
  */
 export interface MatmulTuning {
-  /** The operand and output dtypes to tune for. Default f32. */
+  /** The operand and output dtypes to tune for. The default is f32. */
   readonly dtypes?: readonly DType[];
-  /** The sizes [m, n, k] of products to tune for. Default one of each size class. */
+  /** The sizes [m, n, k] of products to tune for. The default is one of each size class. */
   readonly shapes?: readonly (readonly [m: number, n: number, k: number])[];
-  /** Whether known choices are measured again. Default false. */
+  /** Whether known choices are measured again. The default is false. */
   readonly isAnew?: boolean;
 }
 

@@ -6,7 +6,7 @@ import { checkOptions } from '../../check-options.js';
 
 export { fileTuningStore } from './file-tuning-store.js';
 
-/** Lives as long as the process: Dawn crashes once the object behind a device is collected. */
+/** Objects kept for the life of the process, since Dawn crashes once a device's is collected. */
 const instances: GPU[] = [];
 
 /** Adapters offer matrix units, which are experimental, behind the second alone. */

@@ -26,11 +26,13 @@ export interface Dispatch {
   /** The operands in the order of the kernel's bindings. */
   readonly views: readonly View[];
   readonly grid: Grid;
-  /** An estimate of floating-point operations. Default: by the bytes of the views. */
+  /**
+   * An estimate of floating-point operations. By default it follows from the bytes of the views.
+   */
   readonly flops?: number;
   /**
-   * The bytes that are read and written, each once, where views span others as well. Default: those
-   * of the views. Only who counts asks for them.
+   * Returns the bytes that are read and written, each once, for kernels whose views span more than
+   * that. The default are those of the views. It is called only when somebody counts.
    */
   moved?(): { readonly read: number; readonly written: number };
 }
@@ -61,7 +63,7 @@ export class Recorder {
   #flopsInSubmit = 0;
   #serial = 0;
   #dying: GPUBuffer[] = [];
-  /** The timestamps of whoever times at the moment. */
+  /** The timestamps of the profiler or stopwatch that is active at the moment. */
   timestamps: Timestamps | undefined;
 
   constructor(
@@ -93,7 +95,7 @@ export class Recorder {
     this.bindGroups = new BindGroups(device, this.#uniform);
   }
 
-  /** The submit that what is recorded now will be part of; counts from 1. */
+  /** The number of the submit that will contain what is recorded now. It counts from 1. */
   get openSerial(): number {
     return this.#serial + 1;
   }

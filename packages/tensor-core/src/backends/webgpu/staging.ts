@@ -53,7 +53,7 @@ export class UploadRing {
     return { bytes: this.#bytes, buffers: this.#chunks };
   }
 
-  /** Bytes of chunks that wait for their submit to be known complete. */
+  /** The bytes of chunks that wait for their submit to be known complete. */
   get inFlightBytes(): number {
     return this.#inFlight.reduce((sum, chunk) => sum + chunk.gpu.size, 0);
   }

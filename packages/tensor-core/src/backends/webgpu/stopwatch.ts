@@ -1,6 +1,6 @@
-// How long commands take on the device. By its timestamps where it has them, around a whole pass,
-// so that what browsers round them to is small against it; else by the host's clock, around a
-// submit and the wait for it, which is late by up to a millisecond.
+// Measures how long commands take on the device. Where the device has timestamps they are taken
+// around a whole pass, so that the rounding of browsers is small against it. Elsewhere the host's
+// clock is read around a submit and the wait for it, which is late by up to a millisecond.
 
 import type { BackendTraceSink } from '../../backend.js';
 import type { Recorder } from './recorder.js';
@@ -13,9 +13,9 @@ export interface Stopwatch {
   time(encode: () => void): Promise<number>;
 }
 
-/** Browsers round timestamps to 0.1 ms. */
+/** The least time that timestamps measure well, since browsers round them to 0.1 ms. */
 const LEAST_MS_OF_TIMESTAMPS = 4;
-/** A wait is late by a millisecond. */
+/** The least time that the host's clock measures well, since a wait is late by a millisecond. */
 const LEAST_MS_OF_HOST = 40;
 
 export interface StopwatchParts {
@@ -60,7 +60,7 @@ export async function withStopwatch(
   }
 }
 
-/** The middle one, or the mean of both. */
+/** Returns the middle value, or the mean of the two middle ones. */
 export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const half = sorted.length / 2;

@@ -19,7 +19,7 @@ export class Timestamps {
   readonly #querySet: GPUQuerySet;
   readonly #resolved: GPUBuffer;
   #labels: string[] = [];
-  /** Host minus device clock in ms; the smallest seen, as a wait can only be late. */
+  /** Host minus device clock in ms: the smallest difference seen, since waits can only be late. */
   #clockOffsetMs = Number.POSITIVE_INFINITY;
 
   constructor(
@@ -43,7 +43,7 @@ export class Timestamps {
     });
   }
 
-  /** Timestamps of the next pass; undefined when the set is full. */
+  /** Returns the timestamps of the next pass, or undefined when the set is full. */
   next(label: string): GPUComputePassTimestampWrites | undefined {
     const i = 2 * this.#labels.length;
     if (i + 2 > CAPACITY) {

@@ -3,11 +3,11 @@
 
 import type { MatmulChoiceTable } from './matmul-choices.js';
 
-/** Tables by what they were measured on. */
+/** A store of tables, each under the name of what it was measured on. */
 export interface TuningStore {
-  /** Undefined where there is none, or none that can be read: it is then measured anew. */
+  /** Resolves to the table, or to undefined where there is none that can be read. */
   read(key: string): Promise<MatmulChoiceTable | undefined>;
-  /** May be lost: whoever reads has a way without it. */
+  /** Keeps a table if it can. A table that is lost is measured again. */
   write(key: string, table: MatmulChoiceTable): Promise<void>;
 }
 
@@ -33,7 +33,7 @@ export function indexedDbTuningStore(name = 'shardweave'): TuningStore {
   };
 }
 
-/** The value as a table: anybody may have written it. */
+/** Returns a stored value as a table. It is checked, because anybody may have written it. */
 export function tableOf(value: unknown): MatmulChoiceTable | undefined {
   const isTable =
     typeof value === 'object' &&

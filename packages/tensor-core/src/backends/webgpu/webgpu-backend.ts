@@ -33,7 +33,7 @@ export interface WebGpuBackendParts {
   readonly ownsDevice: boolean;
   /** See Note [paced waits] in waiter.ts. */
   readonly isPaced: boolean;
-  /** Smaller than the device's own, for tests of splitting. */
+  /** A limit smaller than the device's own, for tests of splitting. */
   readonly maxBindingBytes: number;
   /** See MAX_FLOPS in cut-grid.ts. */
   readonly maxFlops: number;
@@ -205,7 +205,7 @@ export class WebGpuBackend implements Backend {
     this.#context.forget(freed);
     freed.isFreed = true;
     if (!this.#buffers.delete(freed)) {
-      // A borrowed one: its owner may destroy it from now on.
+      // The caller owns this buffer and may destroy it from now on, so its last uses are submitted.
       this.#submit();
       this.#recorder.bindGroups.forget(freed.id);
       return;

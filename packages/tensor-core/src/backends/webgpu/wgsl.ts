@@ -37,7 +37,7 @@ fn bf16_unpack(word: u32, half: u32) -> f32 {
 fn group_index(id: vec3<u32>, count: vec3<u32>) -> u32 { return id.y * count.x + id.x; }
 `.trim();
 
-/** f16 to the bits of f32 for every pattern, whatever the driver does to subnormals. */
+/** WGSL that gives the f32 bits of every f16, whatever the driver does to subnormals. */
 export const F16_UNPACK_EXACT = `
 fn f16_unpack_exact(word: u32, half: u32) -> u32 {
   let h = word >> (half << 4u);
@@ -50,8 +50,8 @@ fn f16_unpack_exact(word: u32, half: u32) -> u32 {
 `.trim();
 
 /**
- * i / d by a reciprocal and two corrections: software drivers divide integers lane by lane, and
- * hardware has no integer division either. Exact for d < 2^31.
+ * WGSL `divide(i, d)`: i / d by a reciprocal and two corrections, because software drivers divide
+ * integers lane by lane, and hardware has no integer division either. It is exact for d < 2^31.
  */
 export const INTEGER_DIVIDE = `
 fn divide(i: u32, d: u32) -> u32 {
@@ -63,7 +63,7 @@ fn divide(i: u32, d: u32) -> u32 {
 }
 `.trim();
 
-/** Head of `main` for kernels that index by workgroup and invocation. */
+/** Returns the head of `main` for kernels that index by workgroup and invocation. */
 export function mainHead(workgroupSize: readonly [number, number, number]): string {
   return `@compute @workgroup_size(${workgroupSize.join(', ')})
 fn main(
@@ -75,7 +75,10 @@ fn main(
   let group = group_index(group_id, group_count);`;
 }
 
-/** NaN and infinity, which constant expressions may not make. Kernels that need them add this. */
+/**
+ * WGSL `nan()` and `inf()`, whose values constant expressions may not have. Kernels that need them
+ * add this text.
+ */
 export const SPECIAL_VALUES = `
 var<private> nan_bits: u32 = 0x7fc00000u;
 var<private> inf_bits: u32 = 0x7f800000u;
