@@ -63,12 +63,12 @@ export class Pool {
     return () => void this.#limits.delete(limit);
   }
 
-  /** Bytes of all buffers, in use and free. */
+  /** The bytes of all buffers, in use and free. */
   get reservedBytes(): number {
     return this.#reservedBytes;
   }
 
-  /** Bytes of the buffers in use. */
+  /** The bytes of the buffers in use. */
   get inUseBytes(): number {
     return this.#inUseBytes;
   }
@@ -85,7 +85,7 @@ export class Pool {
     this.#peakInUseBytes = this.#inUseBytes;
   }
 
-  /** Number of buffers, in use and free. */
+  /** The number of buffers, in use and free. */
   get bufferCount(): number {
     return this.#classes.size;
   }
@@ -193,7 +193,7 @@ export class Pool {
     this.#free.clear();
   }
 
-  /** Gives all buffers back, those in use too. */
+  /** Gives all buffers back, even those in use. */
   dispose(): void {
     this.#unsubscribe?.();
     this.#free.clear();

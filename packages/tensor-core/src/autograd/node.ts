@@ -44,13 +44,13 @@ export interface ActivationNote {
  * rule itself.
  */
 export interface NodeOptions {
-  /** Name of the op, for errors and traces. */
+  /** The name of the op, for errors and traces. */
   readonly name: string;
   readonly inputs: readonly Tensor[];
   readonly outputs: readonly Tensor[];
-  /** Tensors the rule reads; their storages are held until the node is released. */
+  /** The tensors that the rule reads. Their storages are held until the node is released. */
   readonly saved: readonly Tensor[];
-  /** Leaves whose gradients the rule itself produces by an inner backward (checkpointing). */
+  /** The leaves whose gradients the rule itself produces by an inner backward (checkpointing). */
   readonly hiddenLeaves?: readonly Tensor[];
   /** @internal */
   readonly activation?: ActivationNote;
@@ -92,7 +92,7 @@ export class GraphNode {
     return this.#rule === undefined;
   }
 
-  /** Undefined once the node is released, since the storage it refers to may be gone. */
+  /** The note of an activation, undefined once the node is released, as its storage may be gone. */
   get activation(): ActivationNote | undefined {
     return this.#activation;
   }
@@ -111,7 +111,7 @@ export class GraphNode {
     );
   }
 
-  /** Gives up what it saved; running it again is an error. Idempotent. */
+  /** Gives up what the node saved. Running it afterwards is an error; releasing it again is not. */
   release(): void {
     if (this.#rule === undefined) {
       return;

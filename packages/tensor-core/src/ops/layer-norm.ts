@@ -13,7 +13,7 @@ export interface LayerNormOpOptions {
   readonly weight?: Tensor;
   /** What is added to each column, [cols]. Without it nothing is. */
   readonly bias?: Tensor;
-  /** Added to the variance under the root. The default is 1e-5. */
+  /** A number that is added to the variance under the root. The default is 1e-5. */
   readonly eps?: number;
 }
 

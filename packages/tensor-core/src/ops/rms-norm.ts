@@ -14,7 +14,7 @@ export interface RmsNormOptions {
    * from one, as Gemma does. The default is 0.
    */
   readonly weightOffset?: number;
-  /** Added to the mean of squares under the root. The default is 1e-6. */
+  /** A number that is added to the mean of squares under the root. The default is 1e-6. */
   readonly eps?: number;
 }
 

@@ -1,10 +1,10 @@
-// Makes dimensions fewer and longer without changing their meaning: kernels run over rows, and long
-// rows are cheap.
+// Merges dimensions into fewer and longer ones that mean the same walk, since kernels run over rows
+// and are fast on long ones.
 
 export interface CollapsedShape {
   /** The extents, of which there is at least one. */
   readonly shape: readonly number[];
-  /** For each operand, one stride a dimension. */
+  /** The strides of each operand, one for each dimension. */
   readonly strides: readonly (readonly number[])[];
 }
 

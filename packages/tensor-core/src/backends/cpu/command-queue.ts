@@ -1,7 +1,7 @@
-// Commands from the host to the engine, through a ring in the linear memory. Committing never
-// blocks: what doesn't fit the ring (or the staging bytes) waits in a list on the host, which is
-// moved on as commands finish. A host that would fill that list with payloads asks whenFewWait
-// first. Numbers of commands are 32 bits and wrap.
+// The queue of commands from the host to the engine is a ring in the linear memory. Committing
+// never blocks. Commands that do not fit the ring, or whose bytes do not fit the staging memory,
+// wait in a list on the host, which moves on as commands finish. A host that would fill that list
+// with payloads awaits whenFewWait first. Numbers of commands have 32 bits and wrap.
 
 import {
   CONTROL_BASE,
@@ -136,9 +136,9 @@ export class CommandQueue {
   }
 
   /**
-   * Runs `host` once everything before has run, and nothing after it earlier: at once where that is
-   * now, or can be made so (an inline engine); else when a fence says so, and later commands wait
-   * on the host.
+   * Runs `host` after all commands before it and before all after it. It runs at once where
+   * everything before has run or an inline engine can run it now. Otherwise it waits for a fence,
+   * and later commands wait on the host.
    */
   commitHost(host: HostCommand): void {
     if (this.#failure !== undefined) {
@@ -214,7 +214,7 @@ export class CommandQueue {
     return this.#drained === this.#written || this.#completed() === this.#written;
   }
 
-  /** Runs the host's work now; false where commands before it still run. */
+  /** Runs the host's work now, or returns false where commands before it still run. */
   #runHost(host: HostCommand): boolean {
     if (!this.#hasRunAll()) {
       return false;
@@ -237,7 +237,7 @@ export class CommandQueue {
     return Atomics.load(this.#memory.words, COMPLETED);
   }
 
-  /** Puts a command into the ring; false where there is no room now. */
+  /** Puts a command into the ring, or returns false where there is no room now. */
   #write(command: Command, slots: number): boolean {
     while (((this.#written - this.#completed()) | 0) >= slots) {
       if (!this.#drain()) {
@@ -279,15 +279,15 @@ export class CommandQueue {
     return true;
   }
 
-  /** Lets an inline engine run a command; false with threads, which are not waited for. */
+  /** Lets an inline engine run a command. Returns false with threads, which are not waited for. */
   #drain(): boolean {
     this.publish();
     return this.#engine!.drain();
   }
 
   /**
-   * Shows the engine what is written: at once while it is busy, which costs nothing, or where the
-   * work is large, and else in batches.
+   * Shows the engine what is written. It does so at once where the work is large, or the engine is
+   * busy and need not be woken, and otherwise in batches.
    */
   #publishSoon(isLarge: boolean): void {
     const pending = (this.#written - this.#published) | 0;
@@ -399,7 +399,7 @@ function fenceCommand(id: number): Command {
   return { op: OP_FENCE, chunks: 1, args, argCount: 1, ...none };
 }
 
-/** A copy that the encoder and the caller cannot change any more. */
+/** Returns a copy of a command that the encoder and the caller cannot change any more. */
 function keep(command: Command): Command {
   return {
     ...command,

@@ -9,12 +9,12 @@ import type { BackendBuffer, View } from '../../view.js';
 
 /** out[i] = parts[first + i] + parts[first + stride + i] + ..., all in f32, `numParts` terms. */
 export interface PartSum {
-  /** Element of the parts at which the first term of out[0] lies. */
+  /** The element of the parts at which the first term of out[0] lies. */
   readonly first: number;
-  /** Elements between the terms of one sum. */
+  /** The elements from one term of a sum to the next. */
   readonly stride: number;
   readonly numParts: number;
-  /** f32; its size is the number of sums. */
+  /** Where the sums are stored, in f32. Its size is the number of sums. */
   readonly out: View;
 }
 
@@ -51,7 +51,7 @@ export const MAX_SUMS = 8;
 const MAX_WAITING_BYTES = 32 * 2 ** 20;
 const F32_BYTES = 4;
 
-/** Bytes [start, end) of a buffer, from its first waiting output to the end of its last. */
+/** The bytes [start, end) of a buffer, from its first waiting output to the end of its last. */
 interface Range {
   start: number;
   end: number;

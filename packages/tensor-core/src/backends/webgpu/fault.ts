@@ -24,7 +24,7 @@ export class Fault {
     return this.#error;
   }
 
-  /** Keeps the first failure; later ones follow from it. */
+  /** Keeps the first failure, from which later ones follow. */
   raise(error: Error): void {
     if (this.#error !== undefined) {
       return;

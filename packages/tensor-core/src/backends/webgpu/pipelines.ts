@@ -29,7 +29,7 @@ export class Pipelines {
     return this.#byText.size;
   }
 
-  /** The kernel of a spec; `key` names the spec, so that text is only made once. */
+  /** Returns the kernel of a spec. `key` names the spec, so that its text is made only once. */
   get(key: string, build: () => Kernel): CompiledKernel {
     let compiled = this.#byKey.get(key);
     if (compiled === undefined) {

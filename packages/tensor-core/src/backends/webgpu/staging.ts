@@ -68,7 +68,7 @@ export class UploadRing {
     return { source: chunk.gpu, sourceOffset };
   }
 
-  /** Before a submit: unmaps what the commands copy from. */
+  /** Unmaps, before a submit, the chunks that its commands copy from. */
   close(serial: number): void {
     for (const chunk of this.#filling) {
       chunk.gpu.unmap();
@@ -79,7 +79,9 @@ export class UploadRing {
     this.#filling = [];
   }
 
-  /** Maps chunks again whose submit is known to be complete. Resolves at once or in a loop turn. */
+  /**
+   * Maps chunks again whose submit is known to be complete, or destroys those that are too many.
+   */
   reclaim(completedSerial: number): void {
     const done = this.#inFlight.filter((c) => c.serial <= completedSerial);
     if (done.length === 0) {

@@ -1,5 +1,5 @@
-// Where measured choices outlive a device. In a browser that is its IndexedDB; for Node see
-// file-tuning-store.ts.
+// Stores in which measured choices outlive a device. The one here is a browser's IndexedDB;
+// file-tuning-store.ts has that of Node.
 
 import type { MatmulChoiceTable } from './matmul-choices.js';
 
