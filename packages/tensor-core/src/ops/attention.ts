@@ -44,15 +44,16 @@ export interface AttentionOptions {
   /** The first query's position among the keys. The default is keys - queries. */
   readonly queryOffset?: number;
   /**
-   * Ids [batch, keys] (i32, u32) of documents packed in a row: a query sees its own document's
-   * keys. A query's is that of the key at its position, where `querySegments` does not say.
+   * The ids [batch, keys] (i32, u32) of documents that are packed in a row, so that a query sees
+   * only keys of its own document. A query's document is that of the key at its position, unless
+   * `querySegments` names it: [[0, 0, 1]] is two tokens of one document and one of another.
    */
   readonly segments?: Tensor;
-  /** The documents' ids [batch, queries] of the queries; only beside `segments`. */
+  /** The documents' ids [batch, queries] of the queries, which need `segments` beside them. */
   readonly querySegments?: Tensor;
   /**
-   * Added to the scaled scores: floats that broadcast to [batch, heads, queries, keys]. -Infinity
-   * hides.
+   * Floats that are added to the scaled scores and broadcast to [batch, heads, queries, keys].
+   * -Infinity hides a key from a query.
    */
   readonly mask?: Tensor;
   /** The factor of scores. The default is 1 / sqrt(headDim). */
@@ -129,7 +130,7 @@ export function causalSelfAttention(
   });
 }
 
-/** Records the op, in a scope that frees what no graph needs. */
+/** Runs and records the op, in a scope that frees what no graph needs. */
 function attend(
   layouts: Layouts,
   options: AttentionOptions & { readonly isMerged: boolean },
@@ -259,7 +260,7 @@ function backward(
   return gradients;
 }
 
-/** The mask's gradient, of the mask's own shape: summed in f32 and rounded once. */
+/** Returns the mask's gradient, in the mask's shape, summed in f32 and rounded once. */
 function maskGradient(mask: Tensor, dOut: Tensor, operands: () => AttentionOperands): Tensor {
   const { device, shape } = mask;
   const call = operands();
@@ -271,7 +272,7 @@ function maskGradient(mask: Tensor, dOut: Tensor, operands: () => AttentionOpera
   return cast(dMask, mask.dtype);
 }
 
-/** The options with their defaults, which the shapes decide. */
+/** Checks options, and returns them with the defaults that shapes decide. */
 function checkExtra(
   [q, k]: Layouts,
   options: AttentionOptions,
@@ -307,7 +308,7 @@ function requireIds(name: string, ids: Tensor, shape: readonly number[]): void {
   }
 }
 
-/** The ids of the positions at which the queries stand. */
+/** Returns the ids of the positions at which the queries stand. */
 function segmentsAt(
   segments: Tensor,
   { first, count }: { readonly first: number; readonly count: number },
