@@ -3,6 +3,7 @@
 
 import {
   type Backend,
+  LimitError,
   NORM_BLOCK_ELEMENTS,
   NORM_NODE_ELEMENTS,
   type Span,
@@ -84,6 +85,20 @@ test.each(devices.filter(([name]) => reason === undefined || !name.startsWith('w
     const nodes = new Float32Array((await backend.read(out.buffer, 0, 8)).slice().buffer);
     expect([...nodes]).toEqual([0, 2 ** -119]);
     bench.freeAll();
+    await backend.dispose();
+  },
+);
+
+test.skipIf(reason !== undefined)(
+  'a node that no binding holds is refused, with the bytes it needs and those that bind',
+  async () => {
+    const backend = await open({ maxBindingBytes: 512 });
+    const bench = new Bench(backend);
+    const [x, out] = [bench.zeros(100), bench.zeros(1)];
+    const run = () =>
+      backend.run('normNodes', { x, out, spans: [{ start: 0, length: 100 }], power: 2 });
+    expect(run).toThrow(LimitError);
+    expect(run).toThrow(expect.objectContaining({ requestedBytes: 400, limitBytes: 256 }));
     await backend.dispose();
   },
 );

@@ -38,7 +38,8 @@ function buildForward(label: string, spec: AttentionSpec): Kernel {
     body: `${pairHelpers(spec)}
 ${blockHelpers(spec, 'queries')}
 ${slices.declarations(['q', 'k'], ['v'])}
-// For each row what an invocation found, the largest score, and what sums are multiplied by.
+// \`parts\` has what each invocation found in a row; \`row_most\` the largest score of a row so far;
+// \`row_factor\` what the row's sums are multiplied by.
 var<workgroup> parts: array<array<vec4<f32>, ${leftStride}>, ${across}>;
 var<workgroup> row_most: array<vec4<f32>, ${rows / 4}>;
 var<workgroup> row_factor: array<vec4<f32>, ${rows / 4}>;

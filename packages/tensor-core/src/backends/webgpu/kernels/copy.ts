@@ -85,10 +85,8 @@ function halfOf({ shape, out }: CopyBlock, axis: number): number {
   const wanted = isLast || !areRowsWhole ? half + (half % 2) : half;
   const isFirst = shape.findIndex((extent) => extent > 1) === axis;
   if (wanted >= shape[axis]! || !(areRowsWhole || isFirst)) {
-    const limitBytes = out.view.size * 2;
     throw new LimitError(
       `copyStrided: expected 16-bit rows of an even length where they are cut, got [${shape.join(', ')}]. Cast to f32 first.`,
-      { requestedBytes: limitBytes, limitBytes },
     );
   }
   return wanted;

@@ -3,6 +3,7 @@
 // invocation does. A block's sum must have the same bits wherever in its node the block lies,
 // because spans and shards begin anywhere.
 
+import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../errors.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import {
@@ -136,6 +137,7 @@ interface Window {
 /** Returns runs of whole nodes that bind at once. */
 function windowsOf(ctx: KernelContext, x: View, spans: readonly Span[]): Window[] {
   const most = ctx.windowUnits([x.dtype], 1, { op: 'normNodes' });
+  const bytes = byteSize(x.dtype);
   const [first, last] = [spans[0]!, spans.at(-1)!];
   const end = last.start + last.length;
   if (end - first.start <= most) {
@@ -156,7 +158,7 @@ function windowsOf(ctx: KernelContext, x: View, spans: readonly Span[]): Window[
       } else {
         throw new LimitError(
           `normNodes: expected nodes of at most ${most} elements, got ${to - from}. The device binds no more at once.`,
-          { requestedBytes: to - from, limitBytes: most },
+          { requestedBytes: (to - from) * bytes, limitBytes: most * bytes },
         );
       }
       node += 1;
@@ -212,7 +214,7 @@ function nodeOfGroup(): string {
   const size = NODE_BLOCKS;
   const perRound = size / BLOCK_LANES;
   return `
-// A row more than lanes, so that lanes that add rows read different banks.
+// Rows are one longer than the lanes, so that lanes which add rows read different banks.
 var<workgroup> parts: array<f32, ${ROUND_BLOCKS * (BLOCK_LANES + 1)}>;
 var<workgroup> blocks: array<f32, ${size}>;
 ${mainHead([size, 1, 1])}
@@ -414,7 +416,7 @@ ${mainHead([1, 1, 1])}
   let n = exact_sqrt(load_squares(0u)) * P.unscale;
   store_norm(0u, n);
   var factor = 1.0;
-  // Through bits, or a driver may fuse the product above with the sum.
+  // A driver may fuse the product above with the sum, unless the value passes through bits.
   let apart = bitcast<f32>(bitcast<u32>(n) ^ P.zero);
   if (P.is_bounded == 1u) { factor = exact_ratio(P.max_norm, apart + 1e-6); }
   store_scale(0u, factor * P.unscale);
