@@ -88,6 +88,21 @@ describe('Endpoint', () => {
     expect([...output]).toEqual([9, 9, 9, 9, 1, 2, 3, 4]);
   });
 
+  it('refuses more bytes than the header of a message says', () => {
+    const { endpoint } = lonelyRank();
+    const sink = endpoint.onMessage(1, allGatherHeader(4));
+    sink.write(Uint8Array.of(1, 2));
+    const sentence = 'a transport wrote 5 bytes of a message of 4';
+    expect(() => sink.write(Uint8Array.of(3, 4, 5))).toThrow(new RangeError(sentence));
+  });
+
+  it('names attach where a transport delivers before it', () => {
+    const endpoint = new Endpoint({ rank: 0, worldSize: 2 });
+    expect(() => endpoint.onMessage(1, allGatherHeader(4))).toThrow(
+      /Endpoint\.attach comes before/,
+    );
+  });
+
   it('writes nothing to the caller after a failure', async () => {
     const { endpoint, group } = lonelyRank();
     const output = new Uint8Array(8);

@@ -124,8 +124,13 @@ export class Arrival implements MessageSink {
     if (this.#isCancelled) {
       return;
     }
+    const { byteLength } = this.#header!;
+    if (this.#received + chunk.byteLength > byteLength) {
+      const written = this.#received + chunk.byteLength;
+      throw new RangeError(`a transport wrote ${written} bytes of a message of ${byteLength}`);
+    }
     if (this.#target === undefined) {
-      this.#held ??= this.#services.scratch.take(this.#header!.byteLength);
+      this.#held ??= this.#services.scratch.take(byteLength);
       this.#held.set(chunk, this.#received);
     } else {
       this.#target.set(chunk, this.#received);

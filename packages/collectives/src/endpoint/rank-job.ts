@@ -52,7 +52,10 @@ export class RankJob {
   }
 
   get transport(): Transport {
-    return this.#transport!;
+    if (this.#transport === undefined) {
+      throw new Error('Endpoint.attach comes before calls and before anything is delivered');
+    }
+    return this.#transport;
   }
 
   get failure(): Failure | undefined {
