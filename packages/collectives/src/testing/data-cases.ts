@@ -160,6 +160,25 @@ export const dataCases: readonly ConformanceCase[] = [
       }),
   },
   {
+    name: 'messages of a channel begin in the order of send, whatever their sizes',
+    worldSizes: [2, 3],
+    run: (harness, worldSize) =>
+      onRanks(harness, worldSize, async (group) => {
+        const to = (group.rank + 1) % worldSize;
+        const from = (group.rank + worldSize - 1) % worldSize;
+        // A small message that overtook the large one before it would meet its `recv`.
+        const lengths = [300_000, 8, 0, 70_000, 3];
+        const sent = lengths.map((length, i) =>
+          group.send(patternBytes(group.rank, length, i), { to }),
+        );
+        const outputs = lengths.map((length) => new Uint8Array(length));
+        await Promise.all([...sent, ...outputs.map((output) => group.recv(output, { from }))]);
+        outputs.forEach((output, i) => {
+          checkBytes(output, patternBytes(from, lengths[i]!, i), `message ${i}`);
+        });
+      }),
+  },
+  {
     name: 'buffers of shared memory can be sent and filled',
     worldSizes: [2],
     run: (harness, worldSize) =>
