@@ -89,7 +89,8 @@ describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name,
         .filter((entry) => entry !== './package.json')
         .map((entry) => `${one.manifest.name}${entry.slice(1)}`);
       expect(specifiers).not.toEqual([]);
-      expect(typeErrors(project, specifiers, environment)).toEqual([]);
+      const hint = 'declarations name no module of Node, whose types a page lacks';
+      expect(typeErrors(project, specifiers, environment), hint).toEqual([]);
     },
   );
 
@@ -110,6 +111,9 @@ describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name,
           metafile: true,
           write: false,
           logLevel: 'silent',
+        }).catch((cause: unknown) => {
+          const hint = 'an entry that is for Node alone belongs to NODE_ENTRIES';
+          throw new Error(`${specifier} does not bundle for a page; ${hint}`, { cause });
         });
         const { inputs, outputs } = result.metafile;
         const left = Object.values(outputs).flatMap((output) => output.imports);

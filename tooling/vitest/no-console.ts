@@ -21,5 +21,5 @@ afterEach(() => {
   for (const [method, original] of originals) {
     console[method] = original;
   }
-  expect(printed, 'unexpected console output').toEqual([]);
+  expect(printed, 'a test printed; one that expects output catches it with a spy').toEqual([]);
 });
