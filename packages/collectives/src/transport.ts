@@ -6,15 +6,15 @@
 //   and a message may end before one that began earlier. Control messages may overtake payload.
 //   onPeerLeft comes after everything that the peer sent.
 // - Ownership: `send` lends the payload until its promise settles. A chunk that a sink is given is
-//   lent for the duration of `write`. A sink takes exactly as many bytes as the header says: `write`
-//   throws on more, and with fewer the receiver waits until its call's time limit.
+//   lent for the duration of `write`. A sink takes exactly as many bytes as the header says:
+//   `write` throws on more, and with fewer the receiver waits until its call's time limit.
 // - Failure: onPeerLost comes once per peer, in bounded time after it died or fell silent, and
 //   nothing of that peer comes after it. `send` to a peer that left or was lost may resolve or
 //   reject; nothing depends on which. After `close` or `terminate` the listener hears nothing, and
 //   no payload is read.
-// - Data: headers and control messages are plain objects of strings, numbers, arrays and null, which
-//   JSON and structured clone carry as they are. A payload is any view of the caller's: a part of a
-//   larger buffer, of a SharedArrayBuffer, or a Buffer of Node. It is never transferred.
+// - Data: headers and control messages are plain objects of strings, numbers, arrays and null,
+//   which JSON and structured clone carry as they are. A payload is any view of the caller's: a
+//   part of a larger buffer, of a SharedArrayBuffer, or a Buffer of Node. It is never transferred.
 
 import type { CallSignature } from './endpoint/call-signature.js';
 import type { Failure, PeerCall } from './failure.js';
@@ -131,8 +131,9 @@ export interface Transport {
   sendControl(to: number, message: ControlMessage): void;
   /**
    * Frees everything, in at most about a second. 'drain' sends what is queued, and then a goodbye.
-   * 'drop', after a failure, forgets queued payload; control messages that were sent before still go
-   * out and tell the peers why. What they see of this rank behind them is not looked at any more.
+   * 'drop', after a failure, forgets queued payload; control messages that were sent before still
+   * go out and tell the peers why. Whether the peers then see this rank as lost makes no
+   * difference.
    */
   close(how: 'drain' | 'drop'): Promise<void>;
   /** Frees everything at once, without a word: peers see this rank as lost. */
