@@ -38,8 +38,8 @@ function buildForward(label: string, spec: AttentionSpec): Kernel {
     body: `${pairHelpers(spec)}
 ${blockHelpers(spec, 'queries')}
 ${slices.declarations(['q', 'k'], ['v'])}
-// \`parts\` has what each invocation found in a row; \`row_most\` the largest score of a row so far;
-// \`row_factor\` what the row's sums are multiplied by.
+// Each row has in parts what each invocation found, in row_most its largest score so far, and in
+// row_factor what its sums are multiplied by.
 var<workgroup> parts: array<array<vec4<f32>, ${leftStride}>, ${across}>;
 var<workgroup> row_most: array<vec4<f32>, ${rows / 4}>;
 var<workgroup> row_factor: array<vec4<f32>, ${rows / 4}>;
