@@ -106,11 +106,16 @@ describe.skipIf(reason !== undefined)(title('webgpu device, scratch'), () => {
   test("the backend's own scratch comes in size classes, never above the largest buffer", async () => {
     const adapter = await webGpu().requestAdapter();
     const gpuDevice = await adapter!.requestDevice();
-    const { maxStorageBufferBindingSize, maxComputeInvocationsPerWorkgroup } = gpuDevice.limits;
+    const {
+      maxStorageBufferBindingSize,
+      maxStorageBuffersPerShaderStage,
+      maxComputeInvocationsPerWorkgroup,
+    } = gpuDevice.limits;
     const limits = Object.assign(Object.create(gpuDevice.limits), {});
     for (const [name, value] of Object.entries({
       maxBufferSize: 5_000_000,
       maxStorageBufferBindingSize,
+      maxStorageBuffersPerShaderStage,
       maxComputeInvocationsPerWorkgroup,
       maxComputeWorkgroupStorageSize: gpuDevice.limits.maxComputeWorkgroupStorageSize,
     })) {
