@@ -15,6 +15,9 @@ export function clashesOf(kernel: Kernel, views: readonly View[]): number[] {
       `${kernel.label}: ${kernel.bindings.length} bindings, ${views.length} views`,
     );
   }
+  if (areApart(views)) {
+    return [];
+  }
   const clashing: number[] = [];
   const seen: { view: View; isWrite: boolean }[] = [];
   // Outputs come first, so that they stay in place.
@@ -36,6 +39,18 @@ export function clashesOf(kernel: Kernel, views: readonly View[]): number[] {
     });
   }
   return clashing;
+}
+
+/** Whether each view has a buffer of its own, as most dispatches' have. */
+function areApart(views: readonly View[]): boolean {
+  for (let i = 1; i < views.length; i++) {
+    for (let j = 0; j < i; j++) {
+      if (views[i]!.buffer === views[j]!.buffer) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 /** The whole words that a view lies in. */

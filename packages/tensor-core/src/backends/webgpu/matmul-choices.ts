@@ -8,6 +8,11 @@ export type MatmulChoiceTable = Readonly<Record<string, string>>;
 export class MatmulChoices {
   readonly #table = new Map<string, string>();
 
+  /** Whether nothing was chosen yet. */
+  get isEmpty(): boolean {
+    return this.#table.size === 0;
+  }
+
   get(shapeClass: string): string | undefined {
     return this.#table.get(shapeClass);
   }

@@ -213,10 +213,11 @@ function canStoreWords({ out, n, outRow, outBatch }: MatmulCall): boolean {
 }
 
 function matmulWhole(ctx: KernelContext, call: MatmulCall): void {
-  const chosen = ctx.matmulChoices.get(shapeClass(call));
   const candidates = candidateTiles(ctx, call);
-  const tile = candidates.find((t) => tileName(t) === chosen) ?? defaultTile(ctx, call, candidates);
-  matmulBlocks(ctx, call, tile);
+  const { matmulChoices } = ctx;
+  const chosen = matmulChoices.isEmpty ? undefined : matmulChoices.get(shapeClass(call));
+  const known = chosen === undefined ? chosen : candidates.find((t) => tileName(t) === chosen);
+  matmulBlocks(ctx, call, known ?? defaultTile(ctx, call, candidates));
 }
 
 /** Returns the tile for a product that no tuning has measured. */
