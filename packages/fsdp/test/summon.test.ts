@@ -72,6 +72,22 @@ describe('summonFullParams', () => {
     });
   });
 
+  it('a write inside is seen by a graph that saved the parameter, and by no other', async () => {
+    await onRanks(2, async (rank) => {
+      const model = sharded(rank);
+      const x = inputs(rank.device, { first: rank.rank, count: 1 });
+      await rank.device.scope(async () => {
+        const loss = lossOf(await model.call(x));
+        await summonFullParams(model, () => {
+          const [weight] = inner(model).parameters();
+          rank.device.addInPlace(weight!, rank.device.full(weight!.shape, 1));
+        });
+        await expect(loss.backward()).rejects.toThrow('a write inside summonFullParams');
+        await lossOf(await model.call(x)).backward();
+      });
+    });
+  });
+
   it('refuses to nest', async () => {
     await onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);

@@ -19,8 +19,10 @@ export interface CheckpointOptions {
 /**
  * Wraps `module` so that its activations are freed after forward and computed again in backward.
  * Loss and gradients are bit for bit those without the wrapper, dropout included, because the
- * random state is restored for the second run. Arguments and results may be tensors or containers
- * of them; other values pass through. The module's hooks run in the second run too.
+ * random state and the modes are restored for the second run. Arguments and results may be tensors
+ * or containers of them, which may change after forward; other values pass through. The module's
+ * hooks run in the second run too. As without the wrapper, backward refuses parameters and inputs
+ * that were changed in place since forward.
  * @throws {NnConfigError} where `module` is not a module
  */
 export function checkpoint<Args extends readonly unknown[], Output>(
@@ -56,15 +58,19 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     return this.children().get('module')!;
   }
 
-  async forward(...args: Args): Promise<Output> {
+  async forward(...given: Args): Promise<Output> {
     const { device, module } = this;
     if (!device.isGradEnabled) {
-      return module.call(...args);
+      return module.call(...given);
     }
+    // Whoever calls may go on filling a list or an object that it passed, so backward gets a copy
+    // of the containers.
+    const args = mapTensors(given, (tensor) => tensor);
     const inputs = listTensors(args);
     const needsGrad = inputs.map((input) => input.requiresGrad);
     const state = device.random.state();
-    const result = await device.noGrad(() => module.call(...args));
+    const setModes = module.noteModes();
+    const result = await device.noGrad(() => module.call(...given));
     // Recording turns these outputs into results of this node, so a tensor that belongs to somebody
     // else is replaced by a tensor of its own on the same storage.
     const output = mapTensors(result, (tensor) =>
@@ -76,8 +82,10 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
       inputs,
       outputs: floatsIn(output),
       saved: this.#isOffloading ? [] : inputs,
+      expected: tensorsReadBy(module),
       hiddenLeaves: module.parameters().filter((parameter) => parameter.requiresGrad),
-      backward: (gradients) => this.#backward({ args, needsGrad, kept, state, gradients }),
+      backward: (gradients) =>
+        this.#backward({ args, needsGrad, kept, state, setModes, gradients }),
     });
     return output;
   }
@@ -92,6 +100,8 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     /** The bytes of the inputs, where they were moved to the host. */
     readonly kept: ReadonlyMap<Tensor, Promise<Uint8Array>> | undefined;
     readonly state: RandomState;
+    /** Sets the modes that the module and those below it had in forward. */
+    readonly setModes: () => void;
     readonly gradients: readonly (Tensor | undefined)[];
   }): Promise<readonly (Tensor | undefined)[]> {
     const { device, module } = this;
@@ -108,7 +118,9 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
       return leaf.tensor;
     });
     const after = device.random.state();
+    const setModesBack = module.noteModes();
     device.random.restore(run.state);
+    run.setModes();
     try {
       const result = await device.enableGrad(() => module.call(...args));
       await backwardFrom(device, floatsIn(result), run.gradients);
@@ -117,6 +129,7 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
       for (const leaf of leaves) {
         leaf.take(); // frees what a failure has left
       }
+      setModesBack();
       device.random.restore(after);
     }
   }
@@ -157,6 +170,16 @@ class InputLeaf {
     before?.storage.release();
     this.#gradient = sum;
   }
+}
+
+/**
+ * The parameters and buffers that the second run of a module reads. In training it reads no running
+ * statistics, which every forward moves.
+ */
+function tensorsReadBy(module: Module): Tensor[] {
+  const evaluated = module.namedModules().filter(([, { isTraining }]) => !isTraining);
+  const buffers = evaluated.flatMap(([, one]) => [...one.ownBuffers().values()]);
+  return [...module.parameters(), ...buffers];
 }
 
 /** Queues a read-back, which reads what the tensor holds at this moment. */

@@ -67,9 +67,9 @@ export class LanguageModel<Config extends ModelConfig = ModelConfig> extends Seq
     }
   }
 
-  /** Layers have the Hub's names in paths. */
+  /** Layers have the Hub's names in paths, once the constructor knows them. */
   override childPrefix(name: string): string {
-    return this.#paths[Number(name)]!;
+    return #paths in this ? this.#paths[Number(name)]! : name;
   }
 
   override argumentsOf(index: number, previous: unknown, args: TokenArgs): readonly unknown[] {

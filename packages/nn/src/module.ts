@@ -133,9 +133,11 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   /**
    * Registers a leaf as a trainable parameter. The module owns it from now on, beyond any scope.
+   * Its name is its path below the outermost module that has it.
    */
   protected parameter(name: string, tensor: Tensor): Tensor {
     tensor.keep();
+    tensor.name = name;
     tensor.storage.tag = 'parameter';
     tensor.requiresGrad = true;
     this.#parameters.set(name, tensor);
@@ -161,6 +163,9 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   protected child<M extends Module>(name: string, module: M): M {
     this.#children.set(name, module);
+    for (const [path, tensor] of module.namedParameters()) {
+      tensor.name = joinPath(this.childPrefix(name), path);
+    }
     return module;
   }
 
@@ -271,6 +276,20 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   eval(): this {
     return this.train(false);
+  }
+
+  /**
+   * Notes the mode of this module and of each below it. Returns a function that sets those modes
+   * again.
+   * @internal
+   */
+  noteModes(): () => void {
+    const modes = this.namedModules().map(([, module]) => [module, module.#isTraining] as const);
+    return () => {
+      for (const [module, isTraining] of modes) {
+        module.#isTraining = isTraining;
+      }
+    };
   }
 
   /**

@@ -38,3 +38,17 @@ export function hasFlatGradient(flat: Tensor): boolean {
 export function isCopy({ piece, storage }: Tensor): boolean {
   return piece !== undefined && storage !== piece.flat.storage;
 }
+
+/**
+ * Tells graphs that saved copies of these parameters that the values which the copies were made
+ * from change.
+ * @param by who changes them, for the error that backward throws
+ */
+export function markCopies(parameters: Iterable<Tensor>, by: string): void {
+  for (const parameter of parameters) {
+    if (isCopy(parameter)) {
+      const { storage, offset, size } = parameter;
+      storage.markOutdated(by, [{ start: offset, length: size }]);
+    }
+  }
+}

@@ -1,5 +1,6 @@
 import {
   ActivationCheckpointError,
+  BatchNorm1d,
   checkpoint,
   Dropout,
   Gpt2,
@@ -316,7 +317,94 @@ describe('checkpoint', () => {
     expect(device.random.state()).toEqual(before);
     expect(device.isGradEnabled).toBe(true);
   });
+
+  /** Programs that change something of theirs between a forward and its backward. */
+  const changes: Record<string, (layers: Module[], x: Tensor) => Promise<Tensor>> = {
+    'a list that grows, as in DenseNet': async (layers, x) => {
+      const features = [x];
+      for (const layer of layers) {
+        features.push(await layer.call(features));
+      }
+      return sum(features.at(-1)!);
+    },
+    'a state object that is refilled': async (layers, x) => {
+      const state = { hidden: x };
+      for (const layer of layers) {
+        state.hidden = await layer.call(state);
+      }
+      return sum(state.hidden);
+    },
+    'the mode, from training to evaluation': async (layers, x) => {
+      const loss = sum(await layers[0]!.call([x]));
+      layers[0]!.eval();
+      return loss;
+    },
+  };
+
+  it.each(
+    Object.keys(changes).flatMap((change) => [
+      { change, offloadToCpu: false },
+      { change, offloadToCpu: true },
+    ]),
+  )(
+    'gives the gradients of its forward after $change, offloadToCpu $offloadToCpu',
+    async ({ change, ...options }) => {
+      const gradients = async (wrap: (module: Module) => Module) => {
+        const device = makeDevice({ seed: 4 });
+        const layers = values(3).map(() => wrap(new Gathering(device)));
+        const x = device.tensor(values(6), [2, 3], { requiresGrad: true });
+        await device.scope(async () => (await changes[change]!(layers, x)).backward());
+        const leaves = [x, ...layers.flatMap((layer) => layer.parameters())];
+        return Promise.all(leaves.map(async ({ grad }) => grad && (await read(grad))));
+      };
+      const bare = await gradients((module) => module);
+      expect(await gradients((module) => checkpoint(module, options))).toEqual(bare);
+    },
+  );
+
+  it('leaves the modes as they are at backward', async () => {
+    const device = makeDevice();
+    const [layer, other] = [new Gathering(device), new Gathering(device)];
+    const model = checkpoint(new Sequential(device, [layer, other]));
+    other.eval();
+    await device.scope(async () => {
+      const out = sum(await model.call([device.zeros([2, 3])]));
+      model.train();
+      layer.eval();
+      await out.backward();
+    });
+    expect([model, layer, other].map(({ isTraining }) => isTraining)).toEqual([true, false, true]);
+  });
+
+  it('refuses running statistics that moved since an evaluation', async () => {
+    const device = makeDevice();
+    const norm = new BatchNorm1d(device, { numFeatures: 3 }).eval();
+    const x = device.tensor(values(6), [2, 3], { requiresGrad: true });
+    await device.scope(async () => {
+      const out = sum(await checkpoint(norm).call(x));
+      await norm.train().call(x);
+      await expect(out.backward()).rejects.toThrow("'checkpoint' saved");
+    });
+  });
 });
+
+/** This layer adds up what it is given, a list or a state, and drops half of the result. */
+class Gathering extends Module<[given: Tensor[] | { hidden: Tensor } | Tensor], Tensor> {
+  readonly linear: Linear;
+  readonly dropout: Dropout;
+
+  constructor(device: Device) {
+    super(device);
+    this.linear = this.child('linear', new Linear(device, { inFeatures: 3, outFeatures: 3 }));
+    this.dropout = this.child('dropout', new Dropout(device, { p: 0.5 }));
+  }
+
+  async forward(given: Tensor[] | { hidden: Tensor } | Tensor): Promise<Tensor> {
+    const tensors = tensorsIn(given);
+    const total = tensors.slice(1).reduce((one, other) => add(one, other), tensors[0]!);
+    return this.dropout.call(tanh(await this.linear.call(total)));
+  }
+}
 
 class Pair extends Module {
   readonly linear: Linear;

@@ -15,7 +15,13 @@ import {
   type StoredModel,
   storeUseOf,
 } from '@shardweave/nn/flat';
-import { byteSize, type Device, type DType, type Tensor } from '@shardweave/tensor-core';
+import {
+  byteSize,
+  type Device,
+  type DType,
+  type ElementRun,
+  type Tensor,
+} from '@shardweave/tensor-core';
 
 export interface OffloadedFlatOptions {
   readonly device: Device;
@@ -87,8 +93,12 @@ export class OffloadedFlat extends FlatParameter {
     fill: (write: (leaf: Tensor, bytes: Uint8Array) => void) => Promise<void>,
   ): Promise<void> {
     const whole = await this.read();
-    await fill((leaf, bytes) => whole.set(bytes, leaf.piece!.start * byteSize(this.flat.dtype)));
-    await this.write(whole);
+    const changed: ElementRun[] = [];
+    await fill((leaf, bytes) => {
+      whole.set(bytes, leaf.piece!.start * byteSize(this.flat.dtype));
+      changed.push({ start: leaf.offset, length: leaf.size });
+    });
+    await this.write(whole, 0, changed);
   }
 
   /**

@@ -67,8 +67,9 @@ export class ParkedActivations {
       if (parked.bytes === undefined) {
         continue;
       }
-      storage.write(parked.bytes);
-      this.#hostBuffers.give(parked.bytes);
+      const { bytes } = parked;
+      storage.refill(() => storage.write(bytes));
+      this.#hostBuffers.give(bytes);
     }
   }
 

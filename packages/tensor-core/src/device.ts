@@ -410,7 +410,7 @@ export class Device {
     if (target.size === 0) {
       return;
     }
-    target.storage.markWritten();
+    target.storage.markWritten('addInPlace', [{ start: target.offset, length: target.size }]);
     const out = target.view();
     const shape = [target.size];
     this.run('binary', {
@@ -430,7 +430,7 @@ export class Device {
     if (target.size === 0) {
       return;
     }
-    target.storage.markWritten();
+    target.storage.markWritten('copyInto', [{ start: target.offset, length: target.size }]);
     this.run('cast', { x: source.view(), out: target.view() });
   }
 

@@ -5,6 +5,7 @@ export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js
 export type { FinalHook, GradSink, Pass } from './autograd/pass.js';
 export type * from './backend.js';
 export { type CpuLimitsOptions, cpuBufferBytes, cpuInfo } from './backends/cpu/cpu-limits.js';
+export type { ElementRun } from './changes.js';
 export { Device, type DeviceOptions, type TensorOptions } from './device.js';
 export {
   createDryBackend,

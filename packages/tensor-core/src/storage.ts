@@ -2,6 +2,7 @@
 // use and fills it again before the next; whoever refers to the storage sees the new contents.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
+import { Changes, type ElementRun } from './changes.js';
 import type { Device } from './device.js';
 import { DisposedError, ShapeError, StateError } from './errors.js';
 import type { MemoryTag } from './ledger.js';
@@ -34,6 +35,14 @@ export class Storage {
   absentHint: string | undefined = undefined;
   #holds = 1;
   #version = 0;
+  /** How many calls of `refill` are under way. */
+  #numRefills = 0;
+  /**
+   * The changes of its values, which graphs that saved them look at. Unlike `version` they leave
+   * out what `refill` writes, and count what `markOutdated` tells.
+   * @internal
+   */
+  readonly changes = new Changes();
   #isReleased = false;
   /** The function that is called instead of giving the buffer to the pool, while it is borrowed. */
   #giveBack: (() => void) | undefined;
@@ -69,9 +78,52 @@ export class Storage {
     return this.#version;
   }
 
-  /** Notes that its contents changed in place; optimizers call it for what they step. */
-  markWritten(): void {
+  /**
+   * Notes that its contents changed in place, so that copies made before are stale and a graph that
+   * saved these elements refuses its backward.
+   * @param by who changed them, for that error, such as 'AdamW.step'
+   * @param runs which elements changed. Default: all.
+   */
+  markWritten(by = 'a write', runs: readonly ElementRun[] = [this.#whole]): void {
     this.#version += 1;
+    if (this.#numRefills === 0) {
+      this.changes.note(by, runs);
+    }
+  }
+
+  /**
+   * Notes that values of which this storage is filled with copies changed where they rest, as a
+   * step does to the shard that a whole parameter is gathered from. The contents themselves stay.
+   */
+  markOutdated(by: string, runs: readonly ElementRun[]): void {
+    this.changes.note(by, runs);
+  }
+
+  /**
+   * Runs `bring`, which fills the storage and brings back the values that it held before. Its
+   * writes are therefore no changes to a graph that saved them.
+   */
+  refill<T>(bring: () => T): T {
+    this.#numRefills += 1;
+    const end = () => {
+      this.#numRefills -= 1;
+    };
+    let result: T;
+    try {
+      result = bring();
+    } catch (error) {
+      end();
+      throw error;
+    }
+    if (result instanceof Promise) {
+      return result.finally(end) as T;
+    }
+    end();
+    return result;
+  }
+
+  get #whole(): ElementRun {
+    return { start: 0, length: this.elementCount };
   }
 
   /** The number of holders. */
@@ -176,7 +228,10 @@ export class Storage {
       padded = new Uint8Array(Math.ceil(bytes.byteLength / 4) * 4);
       padded.set(bytes);
     }
-    this.#version += 1;
+    const elementBytes = byteSize(this.dtype);
+    this.markWritten('storage.write', [
+      { start: byteOffset / elementBytes, length: bytes.byteLength / elementBytes },
+    ]);
     if (padded.byteLength > 0) {
       this.device.backend.write(buffer, byteOffset, padded);
     }

@@ -16,6 +16,7 @@ import {
   reshape,
   ShapeError,
   StateError,
+  softmax,
   square,
   sum,
   type Tensor,
@@ -355,5 +356,106 @@ describe('graphs', () => {
     }
     await device.scope(() => sum(square(add(matmul(x, weight), bias))).backward());
     expect(await Promise.all([x, weight, bias].map(gradOf))).toEqual(fused);
+  });
+});
+
+describe('values changed in place after an op saved them', () => {
+  const full = (value: number, shape: readonly number[] = [2]) => device.full(shape, value);
+  /** Programs whose gradients would be of the new values, and what the error of each says. */
+  const programs: Record<string, () => Promise<void>> = {
+    "'mul' saved.*'y' f32 \\[2\\], which addInPlace": () => {
+      const [x, y] = [leaf([1, 2]), full(5)];
+      y.name = 'y';
+      const z = sum(mul(x, y));
+      device.addInPlace(y, full(100));
+      return z.backward();
+    },
+    "'square' saved.*a tensor f32 \\[2\\], which addInPlace": () => {
+      const h = mul(leaf([1, 2]), 2);
+      const s = sum(square(h));
+      device.addInPlace(h, full(10));
+      return s.backward();
+    },
+    "'softmax' saved.*which copyInto": () => {
+      const probabilities = softmax(leaf([1, 2]));
+      device.copyInto(probabilities, full(9));
+      return sum(mul(probabilities, full(1))).backward();
+    },
+    "'linear' saved.*'weight' f32 \\[2, 2\\], which storage.write": () => {
+      const [x, weight] = [leaf([1, 2], [1, 2]), leaf([1, 2, 3, 4], [2, 2])];
+      weight.name = 'weight';
+      const loss = sum(linear(x, { weight }));
+      weight.storage.write(new Uint8Array(4), 12);
+      return loss.backward();
+    },
+    "'linear' saved.*'weight'.*AdamW.step": async () => {
+      const [x, weight] = [leaf([1, 2], [1, 2]), leaf([1, 2, 3, 4], [2, 2])];
+      weight.name = 'weight';
+      const loss = sum(linear(x, { weight }));
+      await loss.backward({ retainGraph: true });
+      weight.storage.markWritten('AdamW.step');
+      await loss.backward();
+    },
+  };
+
+  test.each(Object.keys(programs))('are refused by name: %s', async (message) => {
+    await device.scope(async () => {
+      const failed = programs[message]!();
+      await expect(failed).rejects.toThrow(GraphError);
+      await expect(failed).rejects.toThrow(new RegExp(`^backward: expected what ${message}`));
+    });
+  });
+
+  test('are refused only where they lie: other elements of the storage may change', async () => {
+    const storage = device.storage(6, 'f32', 'parameter');
+    storage.fill();
+    storage.write(new Uint8Array(Float32Array.of(1, 2, 3, 4, 5, 6).buffer));
+    const [before, saved, after] = [0, 2, 4].map((offset) => {
+      const part = device.zeros([2], { requiresGrad: true });
+      part.rebind(storage, offset);
+      return part;
+    }) as [Tensor, Tensor, Tensor];
+    const x = leaf([1, 1]);
+    await device.scope(async () => {
+      const loss = sum(mul(x, saved));
+      device.copyInto(before, full(9));
+      device.addInPlace(after, full(9));
+      await loss.backward({ retainGraph: true });
+      expect(await gradOf(x)).toEqual([3, 4]);
+      storage.write(new Uint8Array(8), 4); // its first element, and the last of the part before
+      device.copyInto(before, full(9)); // which does not make the first element whole again
+      await expect(loss.backward()).rejects.toThrow(GraphError);
+    });
+  });
+
+  test('may be brought back by refill, and then count as changed where they rest', async () => {
+    const bytes = new Uint8Array(Float32Array.of(3, 4).buffer);
+    const x = leaf([1, 1]);
+    const y = full(0);
+    y.storage.write(bytes);
+    await device.scope(async () => {
+      const loss = sum(mul(x, y));
+      y.storage.free();
+      y.storage.fill();
+      await y.storage.refill(async () => y.storage.write(bytes));
+      await loss.backward({ retainGraph: true });
+      expect(await gradOf(x)).toEqual([3, 4]);
+      y.storage.markOutdated('Sgd.step', [{ start: 1, length: 1 }]);
+      await expect(loss.backward()).rejects.toThrow('which Sgd.step changed in place since');
+    });
+  });
+
+  test('leave a graph made after the change alone, and a failing one its own holds', async () => {
+    const x = leaf([1, 2]);
+    const y = full(5);
+    await device.scope(async () => {
+      const old = sum(mul(x, y));
+      device.copyInto(y, full(7));
+      const fresh = sum(mul(x, y));
+      await expect(old.backward()).rejects.toThrow(GraphError);
+      await fresh.backward();
+      expect(await gradOf(x)).toEqual([7, 7]);
+    });
+    expect(y.storage.holds).toBe(1);
   });
 });

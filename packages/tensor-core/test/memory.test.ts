@@ -332,7 +332,7 @@ describe('storage', () => {
       device.zeros([4]); // This takes the buffer that was freed.
       device.beforeGradientOf(loss, () => {
         storage.fill();
-        storage.write(bytes([1, 2, 3, 4]));
+        storage.refill(() => storage.write(bytes([1, 2, 3, 4])));
       });
       await loss.backward();
     });

@@ -37,14 +37,15 @@ export async function summonFullParams<T>(
     ({ trainingState }) => trainingState !== 'summonFullParams',
   );
   const instances = [...below, ...beside];
-  const summoned: { unit: ShardedUnit; storage: Storage }[] = [];
+  const summoned: Summoned[] = [];
   const call = { operation: 'summonFullParams', states: ['idle'], instances } as const;
   for (const each of instances) {
     each.expectState(call.operation, call.states);
   }
   const gathered = collectiveCall(instance, call, async () => {
     for (const unit of instances.flatMap(({ units }) => units)) {
-      summoned.push({ unit, storage: await summon(unit) });
+      const storage = await summon(unit);
+      summoned.push({ unit, storage, numChanges: storage.changes.watch() });
     }
   });
   for (const each of instances) {
@@ -55,8 +56,8 @@ export async function summonFullParams<T>(
     return body();
   });
   const failures = outcome.status === 'rejected' ? [outcome.reason] : [];
-  for (const { unit, storage } of summoned.reverse()) {
-    const dismissed = dismiss(unit, storage, { isKept: options.volatile !== true });
+  for (const each of summoned.reverse()) {
+    const dismissed = dismiss(each, { isKept: options.volatile !== true });
     await dismissed.catch((error: unknown) => failures.push(error));
   }
   for (const each of instances) {
@@ -66,6 +67,17 @@ export async function summonFullParams<T>(
     throw failures[0];
   }
   return outcome.value;
+}
+
+/** Who changed a parameter that was written here, in the error of a backward that saved it. */
+const BY = 'a write inside summonFullParams';
+
+/** A unit whose parameters are whole, and the storage that holds them meanwhile. */
+interface Summoned {
+  readonly unit: ShardedUnit;
+  readonly storage: Storage;
+  /** How many changes the storage had seen when the callback began. */
+  readonly numChanges: number;
 }
 
 async function settled<T>(work: () => Promise<T>): Promise<PromiseSettledResult<T>> {
@@ -96,10 +108,11 @@ async function summon(unit: ShardedUnit): Promise<Storage> {
  * it rests, or refused.
  */
 async function dismiss(
-  unit: ShardedUnit,
-  storage: Storage,
+  { unit, storage, numChanges }: Summoned,
   options: { readonly isKept: boolean },
 ): Promise<void> {
+  const written = storage.changes.runsSince(numChanges);
+  storage.changes.unwatch();
   if (unit.isEncoded) {
     if (options.isKept) {
       unit.keepWrites(); // refuses what was written
@@ -113,7 +126,8 @@ async function dismiss(
   } else if (options.isKept) {
     const mine = storage.view(unit.rank * shardLength, shardLength);
     unit.device.backend.run('cast', { x: mine, out: unit.flat.view() });
-    unit.flat.storage.markWritten();
+    unit.flat.storage.markWritten(BY, []);
+    unit.full.markOutdated(BY, written);
   }
   unit.drop();
   unit.parameters.forEach(({ tensor }, index) => {
@@ -121,6 +135,6 @@ async function dismiss(
   });
   storage.release();
   if (read !== undefined) {
-    await unit.write(await read);
+    await unit.write(await read, 0, written);
   }
 }

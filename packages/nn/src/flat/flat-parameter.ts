@@ -291,14 +291,35 @@ export class FlatParameter {
       : source.readParameter(byteOffset, byteLength);
   }
 
-  /** Writes bytes of `flat`, in whole words. A copy that was loaded before is stale afterwards. */
-  async write(bytes: Uint8Array, byteOffset = 0): Promise<void> {
+  /**
+   * Writes bytes of `flat`, in whole words. A copy that was loaded before is stale afterwards.
+   * @param changed the elements of `full` whose values this changes, for graphs that saved them.
+   * Default: those of the bytes.
+   */
+  async write(
+    bytes: Uint8Array,
+    byteOffset = 0,
+    changed: readonly FlatPlace[] = [this.#fullRun(byteOffset, bytes.byteLength)],
+  ): Promise<void> {
+    this.full.markOutdated('a load', changed);
     const home = this.#valueHome;
     if (home === undefined) {
-      return this.flat.storage.write(bytes, byteOffset);
+      return this.flat.storage.refill(() => this.flat.storage.write(bytes, byteOffset));
     }
-    this.flat.storage.markWritten();
+    this.flat.storage.markWritten('a load', []);
     await home.writeParameter(bytes, byteOffset);
+  }
+
+  /** The elements of `full` whose values lie in these bytes of `flat`. */
+  #fullRun(byteOffset: number, byteLength: number): FlatPlace {
+    if (this.isEncoded) {
+      return { start: 0, length: this.fullElements }; // words lie elsewhere than their values
+    }
+    const elementBytes = byteSize(this.flat.dtype);
+    return {
+      start: this.#own.start + byteOffset / elementBytes,
+      length: byteLength / elementBytes,
+    };
   }
 
   // ---- presence --------------------------------------------------------------------------------
@@ -355,11 +376,11 @@ export class FlatParameter {
     try {
       this.full.fill();
       if (this.isEncoded) {
-        await this.#decode(bytes);
+        await this.full.refill(() => this.#decode(bytes));
       } else if (bytes === undefined) {
         this.device.backend.run('cast', { x: this.flat.view(), out: this.full.view() });
       } else {
-        this.full.write(bytes);
+        this.full.refill(() => this.full.write(bytes));
       }
     } finally {
       this.#give(bytes);
@@ -424,7 +445,7 @@ export class FlatParameter {
     if (isCurrent && full.dtype === flat.dtype && this.#valueHome === undefined) {
       const own = full.view(this.#own.start, this.#own.length);
       this.device.backend.run('cast', { x: own, out: flat.view() });
-      flat.storage.markWritten();
+      flat.storage.markWritten(); // whoever wrote into `full` has told its graphs
       full.free();
       return;
     }

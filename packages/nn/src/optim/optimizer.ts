@@ -7,7 +7,7 @@ import { checkOptions, type OptionRules, optional, whole } from '../check-option
 import { clearGradients } from '../flat/clear-gradients.js';
 import type { PinnedBytes } from '../flat/homes/byte-store.js';
 import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../flat/homes/flat-home.js';
-import { hasGradient } from '../parameter-place.js';
+import { hasGradient, markCopies } from '../parameter-place.js';
 import { type FlatPlan, planFlats } from './flat-plan.js';
 import type { FlatState, FlatStateBytes, StateRun } from './flat-state.js';
 import { FlatStates } from './flat-states.js';
@@ -164,9 +164,23 @@ export abstract class Optimizer<Options extends object> {
       this.#encode(step, { ...part, state: new Map() }, options.gradScale?.view());
       step.state.advance(step.progress);
     }
-    // Copies that were gathered or published from the flat are stale. They are marked also where
-    // nothing moves here because this rank's part is all padding: ranks must agree on it.
-    flat.storage.markWritten();
+    this.#markerOf(plan)();
+  }
+
+  /**
+   * A function that notes a step of the parameters of a flat that have a gradient now. Copies that
+   * were gathered or published from the flat are stale then, also where nothing moves here because
+   * this rank's part is all padding: ranks must agree on it.
+   */
+  #markerOf({ flat, members }: FlatPlan): () => void {
+    const by = `${this.kind}.step`;
+    const stepped = members.filter(({ param }) => hasGradient(param));
+    const places = stepped.map(({ start, length }) => ({ start: flat.offset + start, length }));
+    const params = stepped.map(({ param }) => param);
+    return () => {
+      flat.storage.markWritten(by, places);
+      markCopies(params, by);
+    };
   }
 
   #plannedStep(
@@ -214,9 +228,10 @@ export abstract class Optimizer<Options extends object> {
       if (!home?.hasGradient) {
         return [];
       }
-      plan.flat.storage.markWritten(); // copies are stale, on ranks without elements too
+      const mark = this.#markerOf(plan);
+      mark();
       const moving = movingOf(plan);
-      return moving.size > 0 ? [this.#turnOf(plan, home, { groups, moving, scale })] : [];
+      return moving.size > 0 ? [this.#turnOf(plan, home, { groups, moving, scale, mark })] : [];
     });
     const step = new StoredStep(homes, turns, {
       flatsAhead: options.flatsAhead ?? 1,
@@ -237,6 +252,7 @@ export abstract class Optimizer<Options extends object> {
       readonly groups: readonly OptimizerGroup<Options>[];
       readonly moving: ReadonlySet<Tensor>;
       readonly scale: Tensor | undefined;
+      mark(): void;
     },
   ) {
     const { scale } = call;
@@ -252,7 +268,7 @@ export abstract class Optimizer<Options extends object> {
     };
     const use = (part: FlatPart) => this.#encode(step!, part, scale?.storage.view(scale.offset, 1));
     const kept = () => {
-      plan.flat.storage.markWritten(); // again, for a copy may have been made since the step began
+      call.mark(); // again, for a copy may have been made since the step began
       step!.state.advance(step!.progress);
     };
     return { start, use, kept };

@@ -6,6 +6,7 @@ import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { fillDeferred } from '../flat/deferred-parameter.js';
 import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
 import type { StateRun } from '../optim/flat-state.js';
+import { markCopies } from '../parameter-place.js';
 import {
   type AnyOptimizer,
   type FlatShare,
@@ -96,6 +97,10 @@ export class FlatTarget {
     for (const { param } of this.#shares) {
       fillDeferred(param);
     }
+    markCopies(
+      this.#shares.map(({ param }) => param),
+      'loadCheckpoint',
+    );
     if (optimizer === undefined || home !== undefined) {
       return;
     }

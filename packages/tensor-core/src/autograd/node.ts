@@ -48,13 +48,31 @@ export interface NodeOptions {
   readonly name: string;
   readonly inputs: readonly Tensor[];
   readonly outputs: readonly Tensor[];
-  /** The tensors that the rule reads. Their storages are held until the node is released. */
+  /**
+   * The tensors that the rule reads. Their storages are held until the node is released, and
+   * backward refuses values that were changed in place since.
+   */
   readonly saved: readonly Tensor[];
+  /**
+   * Further tensors whose values the rule expects to be as they are, and which somebody else holds:
+   * the parameters of a module that a checkpoint runs again.
+   */
+  readonly expected?: readonly Tensor[];
   /** The leaves whose gradients the rule itself produces by an inner backward (checkpointing). */
   readonly hiddenLeaves?: readonly Tensor[];
   /** @internal */
   readonly activation?: ActivationNote;
   readonly backward: BackwardRule;
+}
+
+/** Values that must not change in place before backward reads them. */
+interface Watched {
+  readonly tensor: Tensor;
+  /** The storage and offset at the time of the forward: a leaf may point elsewhere meanwhile. */
+  readonly storage: Storage;
+  readonly offset: number;
+  /** How many changes the storage had seen. */
+  readonly numChanges: number;
 }
 
 /** Nodes are ordered by `id`, which ascends with creation on a device. */
@@ -66,6 +84,7 @@ export class GraphNode {
   readonly hiddenLeaves: readonly Tensor[];
   readonly hooks: GradientHook[] = [];
   readonly #saved: readonly Storage[];
+  readonly #watched: readonly Watched[];
   #rule: BackwardRule | undefined;
   #activation: ActivationNote | undefined;
 
@@ -81,6 +100,7 @@ export class GraphNode {
     for (const storage of this.#saved) {
       storage.retain();
     }
+    this.#watched = [...options.saved, ...(options.expected ?? [])].map(watch);
     options.outputs.forEach((output, index) => {
       output.node = this;
       output.outputIndex = index;
@@ -99,11 +119,15 @@ export class GraphNode {
 
   /**
    * Runs the rule.
-   * @throws {GraphError} when the node was released by an earlier backward.
+   * @throws {GraphError} when the node was released by an earlier backward, and where values that
+   * it saved were changed in place since.
    */
   run(gradients: readonly (Tensor | undefined)[]): ReturnType<BackwardRule> {
     if (this.#rule === undefined) {
       throw releasedError(this.name);
+    }
+    for (const watched of this.#watched) {
+      requireUnchanged(this.name, watched);
     }
     return this.#rule(
       gradients,
@@ -119,10 +143,29 @@ export class GraphNode {
     this.#rule = undefined;
     this.#activation = undefined;
     this.hooks.length = 0;
+    for (const { storage } of this.#watched) {
+      storage.changes.unwatch();
+    }
     for (const storage of this.#saved) {
       storage.release();
     }
   }
+}
+
+function watch(tensor: Tensor): Watched {
+  const { storage, offset } = tensor;
+  return { tensor, storage, offset, numChanges: storage.changes.watch() };
+}
+
+function requireUnchanged(op: string, { tensor, storage, offset, numChanges }: Watched): void {
+  const by = storage.changes.since(numChanges, { start: offset, length: tensor.size });
+  if (by === undefined) {
+    return;
+  }
+  const name = tensor.name === '' ? 'a tensor' : `'${tensor.name}'`;
+  throw new GraphError(
+    `backward: expected what '${op}' saved to be as its forward saw it, got ${name} ${tensor.dtype} [${tensor.shape.join(', ')}], which ${by} changed in place since. Take the backward before the change, or run the forward again after it.`,
+  );
 }
 
 export function releasedError(name: string): GraphError {

@@ -178,5 +178,5 @@ function draw(
   if (middle !== 0) {
     device.run('affine', { x: out, out, scale: 1, shift: Math.fround(middle) });
   }
-  into.storage.markWritten();
+  into.storage.markWritten('a random fill', [{ start: into.offset, length: into.size }]);
 }
