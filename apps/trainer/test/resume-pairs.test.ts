@@ -48,24 +48,31 @@ afterAll(() => rmSync(root, { recursive: true }));
  * Returns the next losses from each save in turn. One run loads them all, and the losses are those
  * of its first rank.
  */
-async function goOn(flags: string, saves: readonly FoundSave[]): Promise<number[][]> {
+async function goOn(
+  flags: string,
+  saves: readonly FoundSave[],
+  { notes = [], ...made }: { notes?: string[]; fusedProducts?: boolean } = {},
+): Promise<number[][]> {
   const asked = await resolveConfig(parseFlags(flags.split(' '), () => {}));
   const config: PreparedRun = { ...asked, tokens: await prepareTokens(asked, { entry: '' }) };
   await using data = await openData(config, config.tokens);
-  const backend = await createCpuBackend({ threads: 0 });
+  const backend = await createCpuBackend({ threads: 0, ...made });
   const [losses] = await Promise.all(
     createMemoryGroup(config.ranks).map(async (group, rank) => {
       const device = new Device(backend, { seed: config.seed });
       const groups = await openRankGroups(group, config);
       const strategy = await openStrategy({ device, config, groups });
       await strategy.initialize();
+      const numericClass = await device.numericClass();
       const step = new TrainingStep({ config, rank, device, strategy, data: data.train, group });
       const found: number[][] = [];
       for (const save of saves) {
-        const { save: loaded } = await loadResumed(
+        const resumed = await loadResumed(
           { saves: [save], notes: [] },
-          { config, strategy, group },
+          { config, strategy, group, numericClass },
         );
+        const { save: loaded } = resumed;
+        notes.push(...resumed.notes);
         step.loadScaler(loaded!.record.scaler);
         const own: number[] = [];
         for (let s = 0; s < NUM_AFTER; s++) {
@@ -98,6 +105,19 @@ describe.each(CASES)('in $precision', ({ precision, ways, tolerance }) => {
     }
     const all = await runLine(`${flagsOf(ways[0]!)} --steps ${NUM_BEFORE + NUM_AFTER}`);
     unbroken = lossesOf(all).slice(NUM_BEFORE);
+  });
+
+  it('says so where the device rounds otherwise than that of the save', async () => {
+    const [way] = ways;
+    const told = async (made: { fusedProducts?: boolean }) => {
+      const notes: string[] = [];
+      await goOn(flagsOf(way), saves.slice(0, 1), { notes, ...made });
+      return notes.join();
+    };
+    expect(await told({})).not.toMatch('computed');
+    expect(await told({ fusedProducts: false })).toMatch(
+      /^The steps before were computed by cpu .*fused, and here it is cpu .*plain: losses differ/,
+    );
   });
 
   it.each(ways)('%s goes on from what each saved', async (way) => {

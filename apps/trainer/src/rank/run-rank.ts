@@ -220,7 +220,8 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
     },
   });
   await strategy.initialize();
-  const resumed = plan && (await loadResumed(plan, { config, strategy, group: background }));
+  const resumed =
+    plan && (await loadResumed(plan, { config, strategy, group: background, numericClass }));
   const from = resumed?.save?.record;
   if (resumed !== undefined && rank === 0) {
     const { notes, save } = resumed;

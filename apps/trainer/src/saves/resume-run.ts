@@ -106,9 +106,12 @@ export async function loadResumed(
     readonly config: PreparedRun;
     readonly strategy: Strategy;
     readonly group: ProcessGroup;
+    /** This rank's numeric class. */
+    readonly numericClass: string;
   },
 ): Promise<Resumed> {
   const { config, strategy, group } = options;
+  const classes = await exchangeTexts(group, options.numericClass, CALL);
   const notes = [...plan.notes];
   for (const save of plan.saves) {
     const problem = await tryLoad(save, strategy, group);
@@ -119,7 +122,11 @@ export async function loadResumed(
     if (group.rank === 0) {
       notes.push(...(await setNewerAside(save, config)));
     }
-    return { save, notes: [...notes, ...changeNotes(save.record, config)] };
+    const { record } = save;
+    return {
+      save,
+      notes: [...notes, ...classNotes(record, classes), ...changeNotes(record, config)],
+    };
   }
   if (notes.length > 0) {
     throw noneWhole(notes);
@@ -198,6 +205,18 @@ async function setNewerAside({ path, step }: FoundSave, config: PreparedRun): Pr
     notes.push(`${save.path} is kept as ${await setAside(save.path)}.`);
   }
   return notes;
+}
+
+/** Says where the next steps round otherwise than those before, whose bits they cannot have. */
+function classNotes({ numericClasses }: SavedRun, classes: readonly string[]): string[] {
+  const [was, is] = [numericClasses, classes].map((all) =>
+    [...new Set(all)].toSorted().join(' and '),
+  );
+  return was === '' || was === is
+    ? []
+    : [
+        `The steps before were computed by ${was}, and here it is ${is}: losses differ in their last digits.`,
+      ];
 }
 
 function changeNotes(record: SavedRun, config: PreparedRun): string[] {
