@@ -137,7 +137,10 @@ export function prepareRow(row: u32): void {
   rowLo = inBlock(loOf(row));
   rowHi = inBlock(hiOf(row));
   const r = <i32>(row - row0);
-  seesAll = querySegments == 0 && maskBase == 0 && rowLo <= fromOf(r) && rowHi >= toOf(r);
+  const from = fromOf(r);
+  const to = toOf(r);
+  // A row without panels satisfies both bounds, yet it sees nothing.
+  seesAll = from < to && querySegments == 0 && maskBase == 0 && rowLo <= from && rowHi >= to;
   if (querySegments != 0) {
     rowId = load<i32>(queryIds + ((<usize>row) << 2));
   }

@@ -77,6 +77,15 @@ export function attentionCases(): ConformanceCase[] {
     ),
     attentionCase({ queries: 9, keys: 12, dim: 256 }, { isCausal: true, queryOffset: 3 }),
     attentionCase({ queries: 66, keys: 66, dim: 65 }, { queryOffset: -2, isCausal: true }),
+    // The first or the last queries of these calls see nothing: a whole block of them, and a part
+    // of the next.
+    attentionCase({ queries: 240, keys: 100, dim: 4 }, { isCausal: true }),
+    attentionCase({ queries: 200, keys: 100, dim: 4 }, { isCausal: true, queryOffset: -98 }),
+    attentionCase({ queries: 104, keys: 104, dim: 2 }, { window: 5, queryOffset: 101 }),
+    attentionCase(
+      { queries: 200, keys: 100, dim: 2 },
+      { isCausal: true, window: 5, queryOffset: 97, p: 0.3 },
+    ),
     attentionCase({ queries: 200, keys: 200, dim: 4 }, { isCausal: true, window: 30 }),
     attentionCase({ queries: 140, keys: 140, dim: 3 }, { window: 20 }),
     attentionCase({ batch: 2, queries: 150, keys: 150, dim: 5 }, { isCausal: true, documents: 40 }),
