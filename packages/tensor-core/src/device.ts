@@ -13,6 +13,7 @@ import { DisposedError, DTypeError, OptionError, ShapeError, StateError } from '
 import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
 import { Ledger, MEMORY_TAGS, type MemoryTag } from './ledger.js';
 import { numericClassOf } from './numeric-class.js';
+import { commonDType } from './ops/checks.js';
 import { having, SEED, shown } from './options.js';
 import { Pool } from './pool.js';
 import { Random } from './random.js';
@@ -402,11 +403,14 @@ export class Device {
   // ---- in place, outside the graph -----------------------------------------------------------
 
   /**
-   * Computes target += source. Both have the same size.
-   * @throws {ShapeError} for another size, or a 16-bit target that begins or ends inside a word.
+   * Computes target += source, in target's dtype. Both are floats, or integers of one dtype.
+   * @throws {ShapeError} for another shape, a source that shares a part of the target's elements,
+   * or a 16-bit target that begins or ends inside a word
+   * @throws {DTypeError} for other combinations of dtypes
    */
   addInPlace(target: Tensor, source: Tensor): void {
     checkTarget('addInPlace', target, source);
+    commonDType('addInPlace', target, source);
     if (target.size === 0) {
       return;
     }
@@ -424,10 +428,14 @@ export class Device {
     });
   }
 
-  /** Copies source to target, in target's dtype. Both have the same size. Throws as addInPlace. */
+  /**
+   * Copies source to target, converted to target's dtype as cast does, for any pair of dtypes.
+   * @throws {ShapeError} as addInPlace does
+   */
   copyInto(target: Tensor, source: Tensor): void {
     checkTarget('copyInto', target, source);
-    if (target.size === 0) {
+    const isSame = target.storage === source.storage && target.offset === source.offset;
+    if (target.size === 0 || isSame) {
       return;
     }
     target.storage.markWritten('copyInto', [{ start: target.offset, length: target.size }]);

@@ -3,6 +3,7 @@
 
 import { byteSize, type DType, fromF32Array } from '@shardweave/dtypes';
 import { ShapeError } from './errors.js';
+import { isSameShape, requireSameDevice, shapeText } from './ops/checks.js';
 import type { Shape, Tensor } from './tensor.js';
 
 /** The values of a new tensor: numbers, or raw little-endian bytes with an explicit dtype. */
@@ -18,12 +19,29 @@ export function checkShape(op: string, shape: Shape): void {
   }
 }
 
+/**
+ * Checks the operands of a write in place, before anything reaches the device: one device, one
+ * shape, and a target that kernels can write and that shares no elements with the source, unless
+ * both are the same elements.
+ */
 export function checkTarget(op: string, target: Tensor, source: Tensor): void {
-  if (target.size !== source.size) {
+  requireSameDevice(op, target, source);
+  if (!isSameShape(target.shape, source.shape)) {
     throw new ShapeError(
-      `${op}: expected ${target.size} elements for [${target.shape.join(', ')}], got [${source.shape.join(', ')}].`,
+      `${op}: expected target and source of one shape, got ${shapeText(target.shape)} and ${shapeText(source.shape)}. Reshape or broadcast the source first.`,
     );
   }
+  checkWritten(op, target);
+  const distance = Math.abs(target.offset - source.offset);
+  if (target.storage === source.storage && distance > 0 && distance < target.size) {
+    throw new ShapeError(
+      `${op}: expected a source apart from the target, got elements from ${source.offset} and from ${target.offset} on, ${target.size} each, of one storage. Copy the source first, with cast or add.`,
+    );
+  }
+}
+
+/** Checks that kernels can write a tensor that exists: 16-bit kernels write whole words. */
+export function checkWritten(op: string, target: Tensor): void {
   const end = target.offset + target.size;
   const isWhole =
     byteSize(target.dtype) === 4 ||

@@ -231,7 +231,7 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
   ],
   tensor: [[() => device.tensor([1, 2, 3], [2]), 'SHAPE', /2 values for shape \[2\], got 3/]],
   addInPlace: [
-    [() => device.addInPlace(f(3), f(1)), 'SHAPE', /3 elements for \[3\], got \[1\]/],
+    [() => device.addInPlace(f(3), f(1)), 'SHAPE', /one shape, got \[3\] and \[1\]/],
     [
       () => device.addInPlace(core.slice(h(6), { axis: 0, start: 1, end: 3 }), h(2)),
       'SHAPE',

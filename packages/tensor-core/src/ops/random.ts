@@ -8,6 +8,8 @@ import { atLeast, given, type OptionRule, type OptionRules, optional, whole } fr
 import type { RandomKey } from '../random.js';
 import { NORMAL_BITS, normalTail, UNIFORM_BITS } from '../random-recipe.js';
 import type { Shape, Tensor } from '../tensor.js';
+import { checkWritten } from '../tensor-data.js';
+import { requireFloat } from './checks.js';
 
 /**
  * Options of every draw: the tensor that it makes, and which numbers of which stream its elements
@@ -97,6 +99,7 @@ const NORMAL: OptionRules<NormalShape> = {
 /**
  * A tensor of numbers distributed uniformly from low to high, in 2^24 equally likely values.
  * @throws {OptionError} for bounds in the wrong order
+ * @throws {DTypeError} for an integer dtype
  */
 export function randomUniform(device: Device, shape: Shape, options: UniformOptions = {}): Tensor {
   checkOptions<UniformOptions>('randomUniform', options, { ...TENSOR, ...BOUNDS });
@@ -108,6 +111,7 @@ export function randomUniform(device: Device, shape: Shape, options: UniformOpti
  * A tensor of normally distributed numbers, up to 6.3 standard deviations from the mean, in steps
  * of 2^-21 standard deviations. Where low or high are given, the distribution is truncated to them.
  * @throws {OptionError} for bounds that leave less than a millionth of the distribution
+ * @throws {DTypeError} for an integer dtype
  */
 export function randomNormal(device: Device, shape: Shape, options: NormalOptions = {}): Tensor {
   checkOptions<NormalOptions>('randomNormal', options, { ...TENSOR, ...NORMAL });
@@ -115,13 +119,19 @@ export function randomNormal(device: Device, shape: Shape, options: NormalOption
   return drawn(device, shape, rest, normalRecipe(given({ mean, std, low, high })));
 }
 
-/** Fills an existing tensor with the numbers that randomUniform draws with the same key. */
+/**
+ * Fills an existing float tensor with the numbers that randomUniform draws with the same key.
+ * @throws {ShapeError} for a 16-bit tensor that begins or ends inside a word
+ */
 export function drawUniform(into: Tensor, options: StreamPart & UniformBounds): void {
   checkOptions<StreamPart & UniformBounds>('drawUniform', options, { ...PART, ...BOUNDS });
   draw(into, options, uniformRecipe(options));
 }
 
-/** Fills an existing tensor with the numbers that randomNormal draws with the same key. */
+/**
+ * Fills an existing float tensor with the numbers that randomNormal draws with the same key.
+ * @throws {ShapeError} for a 16-bit tensor that begins or ends inside a word
+ */
 export function drawNormal(into: Tensor, options: StreamPart & NormalShape): void {
   checkOptions<StreamPart & NormalShape>('drawNormal', options, { ...PART, ...NORMAL });
   draw(into, options, normalRecipe(options));
@@ -159,9 +169,11 @@ function drawn(
   { key = device.random.nextKey(), first, ...options }: RandomOptions,
   recipe: RandomRecipe,
 ): Tensor {
-  const out = device.empty(shape, options);
-  draw(out, { key, ...given({ first }) }, recipe);
-  return out;
+  return device.scope(() => {
+    const out = device.empty(shape, options);
+    draw(out, { key, ...given({ first }) }, recipe);
+    return out;
+  });
 }
 
 function draw(
@@ -169,6 +181,9 @@ function draw(
   { key: { key0, key1 }, first: counterOffset = 0 }: StreamPart,
   { middle, ...call }: RandomRecipe,
 ): void {
+  const op = call.kind === 'normal' ? 'randomNormal' : 'randomUniform';
+  requireFloat(op, into);
+  checkWritten(op, into);
   if (into.size === 0) {
     return;
   }
