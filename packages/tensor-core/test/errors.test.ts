@@ -102,6 +102,11 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
   ],
   crossEntropy: [
     [() => core.crossEntropy(f(4, 5), i(3)), 'SHAPE', /logits \[4, 5\] and targets \[3\].*ids/],
+    [
+      () => core.crossEntropy(f(2, 3, 5), i(3, 2)),
+      'SHAPE',
+      /logits \[2, 3, 5\] and targets \[3, 2\]/,
+    ],
     [() => core.crossEntropy(f(4, 5), f(4)), 'DTYPE', /f32 \[4\].*Cast/],
     [() => core.crossEntropy(f(), i()), 'SHAPE', /logits \[\] and targets \[\]/],
     [
@@ -111,6 +116,13 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
     ],
     [() => core.crossEntropy(f(4, 5), i(4), { weights: i(4) }), 'DTYPE', /i32 \[4\].*Cast/],
     [() => core.crossEntropy(f(4, 5), i(4), { weights: theirs(4) }), 'SHAPE', /one device.*host/],
+  ],
+  linearCrossEntropy: [
+    [
+      () => core.linearCrossEntropy(f(2, 3, 5), i(3, 2), { weight: f(7, 5) }),
+      'SHAPE',
+      /x \[2, 3, 5\], targets \[3, 2\]/,
+    ],
   ],
   causalSelfAttention: [
     [

@@ -2,6 +2,7 @@
 // work that it leaves out and its memory.
 
 import {
+  type CrossEntropyOptions,
   cast,
   createDryBackend,
   crossEntropy,
@@ -113,6 +114,43 @@ describe.each(await testedBackends())('linearCrossEntropy on $name', ({ reason, 
     expect(await results(device, chunked())).toEqual(await results(device, plain));
     expect(device.memory().live.total).toBe(0);
   });
+
+  test.skipIf(reason !== undefined)(
+    'a mean, as that of crossEntropy, is over the targets that count, or over all',
+    async () => {
+      const device = await opened();
+      await device.scope(async () => {
+        // All logits are 0, so each of the three targets that count has the loss log(2).
+        const x = device.zeros([2, 3, 1]);
+        const weight = device.zeros([2, 1]);
+        const logits = device.zeros([2, 3, 2], { requiresGrad: true });
+        const both = async (ids: number[], options: CrossEntropyOptions = {}) => {
+          const targets = device.tensor(ids, [2, 3], { dtype: 'i32' });
+          const loss = crossEntropy(logits, targets, options);
+          const other = linearCrossEntropy(x, targets, { weight, ...options });
+          expect(await other.item()).toBe(await loss.item());
+          await loss.backward();
+          const slopes = Array.from(await logits.grad!.toArray());
+          logits.grad!.dispose();
+          logits.grad = undefined;
+          return { loss: await loss.item(), slopes };
+        };
+        const some = [0, -100, 1, 2, -1, 0];
+        const counted = await both(some);
+        expect(counted.loss).toBeCloseTo(Math.log(2), 6);
+        const sixth = [-1, 1, 0, 0, 1, -1, 0, 0, 0, 0, -1, 1].map((sign) => sign / 6);
+        expect(counted.slopes).toEqual(sixth.map((slope) => expect.closeTo(slope, 6)));
+        const all = await both(some, { divisor: 'all' });
+        expect(all.loss).toBeCloseTo(Math.log(2) / 2, 6);
+        expect(all.slopes).toEqual(sixth.map((slope) => expect.closeTo(slope / 2, 6)));
+        const none = [-100, -100, 2, 2, 3, -1];
+        expect((await both(none)).loss).toBe(Number.NaN);
+        expect((await both(none, { reduction: 'sum' })).slopes).toEqual(Array(12).fill(0));
+        expect((await both(none, { divisor: 'all' })).loss).toBe(0);
+      });
+      expect(device.memory().live.total).toBe(0);
+    },
+  );
 
   test.skipIf(reason !== undefined)('is the same beside a frozen weight', async () => {
     const device = await opened();
@@ -277,7 +315,7 @@ describe('linearCrossEntropy', () => {
       const before = device.memory().live.total;
       const loss = linearCrossEntropy(x, targets, { weight });
       const held = device.memory().live.total - before;
-      expect(held).toBe(4 * 512 * 64 + 4); // The loss itself is held too.
+      expect(held).toBe(4 * 512 * 64 + 8); // The loss is held, too, and the number that it counts.
       const chunkBytes = 48 * 2 ** 20; // A chunk then has 82 rows.
       expect(device.memory().peak.total - before).toBeLessThan(held + chunkBytes + 8192);
       await loss.backward();

@@ -44,6 +44,10 @@ const rows: readonly (readonly [message: RegExp, call: () => unknown])[] = [
   [/^sum: .*got 'dim'. Use axis./, () => core.sum(x, wrong({ dim: 0 }))],
   [/^sum: expected an object of options .*, got 0/, () => core.sum(x, wrong(0))],
   [
+    /^crossEntropy: expected divisor to be/,
+    () => core.crossEntropy(x, ids, wrong({ divisor: 'ignored' })),
+  ],
+  [
     /^crossEntropy: expected reduction to be/,
     () => core.crossEntropy(x, ids, wrong({ reduction: 'avg' })),
   ],

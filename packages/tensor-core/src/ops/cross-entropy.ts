@@ -4,6 +4,7 @@ import { checkOptions } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import { oneOf } from '../options.js';
 import { isTensor, type Tensor } from '../tensor.js';
+import { cast } from './cast.js';
 import {
   isSameShape,
   requireFloat,
@@ -11,7 +12,8 @@ import {
   requireSameDevice,
   shapeText,
 } from './checks.js';
-import { mul } from './elementwise.js';
+import { lt } from './compare.js';
+import { div, mul } from './elementwise.js';
 import { mean, sum } from './reduce.js';
 
 /**
@@ -20,12 +22,18 @@ import { mean, sum } from './reduce.js';
  */
 export interface CrossEntropyOptions {
   /**
-   * How losses are combined: 'mean' over all targets (the default; ignored ones count in the
-   * divisor, too), 'sum', or 'none', which returns one loss per target in the targets' shape.
+   * How losses are combined: 'mean' over the targets that are not ignored (the default), 'sum', or
+   * 'none', which returns one loss per target in the targets' shape. A mean where all targets are
+   * ignored is 0 / 0, so it and its gradients are NaN, as PyTorch's; a sum is 0 there.
    */
   readonly reduction?: 'mean' | 'sum' | 'none';
   /**
-   * The factor of each target's loss, floats of the targets' shape. A mean still divides by the
+   * What a mean divides by: the number of targets that are not ignored ('counted', the default, as
+   * in PyTorch), or of all targets ('all'), so that batches of one size add up alike.
+   */
+  readonly divisor?: 'counted' | 'all';
+  /**
+   * The factor of each target's loss, floats of the targets' shape. A mean still divides by a
    * number of targets, not by the sum of the weights. By default every factor is 1.
    */
   readonly weights?: Tensor;
@@ -45,15 +53,16 @@ export function crossEntropy(
 ): Tensor {
   checkOptions<CrossEntropyOptions>('crossEntropy', options, {
     reduction: oneOf('mean', 'sum', 'none'),
+    divisor: oneOf('counted', 'all'),
     weights: { expected: 'a tensor', holds: isTensor },
   });
-  const { reduction = 'mean', weights } = options;
+  const { weights } = options;
   requireFloat('crossEntropy', logits);
   requireInteger('crossEntropy', targets);
   requireSameDevice('crossEntropy', logits, targets);
   const cols = logits.shape.at(-1) ?? 0;
   const rows = targets.size;
-  if (cols === 0 || logits.size !== rows * cols) {
+  if (cols === 0 || !isSameShape(logits.shape.slice(0, -1), targets.shape)) {
     throw new ShapeError(
       `crossEntropy: expected one target per row of logits, got logits ${shapeText(logits.shape)} and targets ${shapeText(targets.shape)}. Targets are ids, not one-hot rows.`,
     );
@@ -61,7 +70,7 @@ export function crossEntropy(
   requireTargetWeights('crossEntropy', targets, weights);
   return logits.device.scope(() => {
     const losses = lossesOf(logits, targets, { rows, cols });
-    return reduceLosses(losses, { weights, reduction });
+    return reduceLosses(losses, { ...options, targets, classes: cols });
   });
 }
 
@@ -85,17 +94,23 @@ export function requireTargetWeights(
 /** Multiplies one loss per target by its weight, and reduces the products. */
 export function reduceLosses(
   each: Tensor,
-  options: {
-    readonly weights: Tensor | undefined;
-    readonly reduction: 'mean' | 'sum' | 'none';
-  },
+  options: CrossEntropyOptions & { readonly targets: Tensor; readonly classes: number },
 ): Tensor {
-  const { weights, reduction } = options;
+  const { weights, reduction = 'mean', divisor = 'counted', targets, classes } = options;
   const losses = weights === undefined ? each : mul(each, weights);
   if (reduction === 'none') {
     return losses;
   }
-  return reduction === 'sum' ? sum(losses) : mean(losses);
+  if (reduction === 'mean' && divisor === 'all') {
+    return mean(losses);
+  }
+  const total = sum(losses);
+  return reduction === 'sum' ? total : div(total, countOf(targets, classes));
+}
+
+/** How many targets are ids of classes, f32 []. As u32 the negative ones lie above all classes. */
+function countOf(targets: Tensor, classes: number): Tensor {
+  return sum(cast(lt(cast(targets, 'u32'), classes), 'f32'));
 }
 
 /** One loss per row, of the targets' shape. */

@@ -284,6 +284,9 @@ function savedBy(kind: BinaryKind, a: Tensor, b: Tensor): Tensor[] {
   if (kind === 'add' || kind === 'sub') {
     return [];
   }
+  if (kind === 'div') {
+    return b.requiresGrad ? [a, b] : [b];
+  }
   if (kind !== 'mul') {
     return [a, b];
   }

@@ -11,10 +11,16 @@ import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
 import type { Epilogue } from '../kernel-calls/products.js';
 import { type OptionRule, oneOf, whole } from '../options.js';
-import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
+import { isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';
 import { cast } from './cast.js';
-import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
+import {
+  isSameShape,
+  requireFloat,
+  requireInteger,
+  requireSameDevice,
+  shapeText,
+} from './checks.js';
 import { type CrossEntropyOptions, reduceLosses, requireTargetWeights } from './cross-entropy.js';
 
 /**
@@ -79,7 +85,8 @@ const SPARE_COLUMNS = 4;
 /**
  * The cross-entropy of the logits x weight^T, with x [..., dim], targets [...] (i32, u32) and
  * weight [classes, dim]. The logits are f32 whatever the dtypes of the operands are. A target that
- * is not the id of a class is ignored: it adds 0 to the sum and to the gradients.
+ * is not the id of a class is ignored: it adds 0 to the sum and to the gradients, and a mean does
+ * not count it.
  *
  * Compared with matmul followed by crossEntropy, memory is saved for time. While the logits take at
  * most half of chunkBytes, they are kept for backward and no product is added. Beyond that backward
@@ -99,30 +106,26 @@ export function linearCrossEntropy(
   checkOptions<LinearCrossEntropyOptions>(op, options, {
     weight: TENSOR,
     reduction: oneOf('mean', 'sum', 'none'),
+    divisor: oneOf('counted', 'all'),
     weights: TENSOR,
     chunkBytes: whole(1),
   });
   checkValue(op, 'weight', options.weight, TENSOR);
-  const {
-    weight,
-    weights,
-    reduction = 'mean',
-    chunkBytes = usualChunk(x.device, weight),
-  } = options;
+  const { weight, weights, chunkBytes = usualChunk(x.device, weight) } = options;
   requireFloat(op, x, weight);
   requireInteger(op, targets);
   requireSameDevice(op, x, weight, targets);
   const [classes = 0, dim = 0] = weight.shape;
   const rows = targets.size;
   const isWhole = weight.rank === 2 && classes > 0 && dim > 0;
-  if (!isWhole || x.shape.at(-1) !== dim || elementCountOf(x.shape) !== rows * dim) {
+  if (!isWhole || !isSameShape(x.shape, [...targets.shape, dim])) {
     throw new ShapeError(
       `${op}: expected x [..., dim], one target per row of it and weight [classes, dim], got x ${shapeText(x.shape)}, targets ${shapeText(targets.shape)} and weight ${shapeText(weight.shape)}. Targets are ids, not one-hot rows.`,
     );
   }
   requireTargetWeights(op, targets, weights);
   const head = { x, weight, targets, first: 0, rows, classes, dim, chunkBytes };
-  return x.device.scope(() => reduceLosses(lossesOf(head), { weights, reduction }));
+  return x.device.scope(() => reduceLosses(lossesOf(head), { ...options, targets, classes }));
 }
 
 function usualChunk({ backend: { info } }: Device, weight: Tensor): number {

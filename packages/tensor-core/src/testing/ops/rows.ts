@@ -23,6 +23,7 @@ export function rowOpCases(): OpCase[] {
     ...embeddingCases(),
     ...crossEntropyCases(),
     ...weightedCrossEntropyCases(),
+    crossEntropyOverAllCase(),
   ];
 }
 
@@ -119,6 +120,20 @@ function weightedCrossEntropyCases(): OpCase[] {
         crossEntropyTwin(logits!, targets!, { reduction, weights: weights! }),
     }),
   );
+}
+
+function crossEntropyOverAllCase(): OpCase {
+  const divisor = 'all';
+  return opCase('crossEntropy mean over all targets', {
+    dtype: 'f32',
+    inputs: [
+      { shape: [2, 3, 5], values: { low: -4, high: 4 } },
+      { shape: [2, 3], dtype: 'i32', values: [4, 5, -1, 0, -100, 2] },
+    ],
+    op: ([logits, targets]) => crossEntropy(logits!, targets!, { divisor }),
+    twin: ([logits, targets]) =>
+      crossEntropyTwin(logits!, targets!, { reduction: 'mean', divisor }),
+  });
 }
 
 function crossEntropyCases(): OpCase[] {

@@ -65,20 +65,29 @@ export function rmsNormTwin(
   return { shape: x.shape, data };
 }
 
-/** Returns the loss, to which rows whose target is no class add 0. */
+/**
+ * Returns the loss, to which rows whose target is no class add 0. A mean divides by the rows that
+ * count, or, with `divisor` 'all', by all.
+ */
 export function crossEntropyTwin(
   logits: TwinArray,
   targets: TwinArray,
-  options: { readonly reduction: 'mean' | 'sum' | 'none'; readonly weights?: TwinArray },
+  options: {
+    readonly reduction: 'mean' | 'sum' | 'none';
+    readonly divisor?: 'counted' | 'all';
+    readonly weights?: TwinArray;
+  },
 ): TwinArray {
   const { reduction, weights } = options;
   const { rows, cols } = rowsOf(logits);
   const losses = new Float64Array(rows);
+  let counted = 0;
   for (let r = 0; r < rows; r++) {
     const target = targets.data[r]!;
     if (target < 0 || target >= cols) {
       continue;
     }
+    counted += 1;
     let total = 0;
     for (let c = 0; c < cols; c++) {
       total += Math.exp(logits.data[r * cols + c]!);
@@ -93,7 +102,8 @@ export function crossEntropyTwin(
   for (const loss of losses) {
     total += loss;
   }
-  return { shape: [], data: Float64Array.of(reduction === 'sum' ? total : total / rows) };
+  const divisor = options.divisor === 'all' ? rows : counted;
+  return { shape: [], data: Float64Array.of(reduction === 'sum' ? total : total / divisor) };
 }
 
 /** Returns rows of the table by id, and zeros for an id outside it. */
