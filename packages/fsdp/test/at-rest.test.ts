@@ -1,7 +1,8 @@
 // A next process resumes from what a rank's store holds of a sharded model, beside its shards.
 // These tests check what that is and what is refused.
 
-import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { toF32Array } from '@shardweave/dtypes';
+import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { BatchNorm1d, Dropout, Linear, Sequential, Sgd } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { type Device, mean, square, type Tensor } from '@shardweave/tensor-core';
@@ -30,17 +31,30 @@ const normed: Build = (device) =>
 function open(
   rank: Rank,
   store: ShardStore | undefined,
-  { build = normed, resume }: { readonly build?: Build; readonly resume?: boolean } = {},
+  {
+    build = normed,
+    resume,
+    name = 'fsdp',
+    fsdp,
+  }: {
+    readonly build?: Build;
+    readonly resume?: boolean;
+    readonly name?: string;
+    readonly fsdp?: Partial<FsdpOptions>;
+  } = {},
 ) {
   const { device, group } = rank;
   const offload =
     store === undefined
       ? {}
       : { offloadConfig: { store, ...(resume === undefined ? {} : { resume }) } };
-  const options = { processGroup: group, ...offload };
+  const options = { processGroup: group, name, ...fsdp, ...offload };
   const module = build(device);
   const last = String(module.layers().length - 1);
-  module.replaceChild(last, new FullyShardedDataParallel(module.layers().at(-1)!, options));
+  module.replaceChild(
+    last,
+    new FullyShardedDataParallel(module.layers().at(-1)!, { ...options, name: `${name}'s last` }),
+  );
   const model = new FullyShardedDataParallel(module, options);
   const optimizer = new Sgd(model.parameters(), { lr: 0.1, momentum: 0.9 });
   const output = () => {
@@ -122,6 +136,128 @@ describe('a resumed run', () => {
     expect(found).toEqual(expected);
   });
 });
+
+describe.each([1, 2])('with %i ranks', (worldSize) => {
+  const newStores = () => Array.from({ length: worldSize }, () => createHostStore());
+
+  it('a store opens in any dtype, whatever the one before it computed in', async () => {
+    const stores = newStores();
+    let before: unknown;
+    for (const dtype of ['f32', 'bf16', 'f16', 'bf16', 'f32'] as const) {
+      const isFirst = before === undefined;
+      const fsdp =
+        dtype === 'f32' ? {} : { mixedPrecision: true, computeDType: dtype, bufferDType: dtype };
+      const states = await onRanks(worldSize, async (rank) => {
+        const run = open(rank, stores[rank.rank]!, { fsdp, ...(isFirst ? {} : { resume: true }) });
+        const opened = await valuesOf(run.model);
+        await run.step();
+        const left = await valuesOf(run.model);
+        run.close();
+        return { opened, left };
+      });
+      const opened = states.map((state) => state.opened);
+      expect(opened).toEqual(isFirst ? opened : before);
+      before = states.map((state) => state.left);
+      expect(before).not.toEqual(opened);
+    }
+  });
+
+  it('two models are told apart by their names, whichever is called first', async () => {
+    const stores = newStores();
+    const job = (resume: boolean | undefined, names: readonly string[]) =>
+      onRanks(worldSize, async (rank) => {
+        const options = resume === undefined ? {} : { resume };
+        const runs = ['actor', 'critic'].map((name) =>
+          open(rank, stores[rank.rank]!, { name, ...options }),
+        );
+        const [actor, critic] = runs;
+        if (resume !== true) {
+          await actor!.step();
+          await critic!.step();
+        }
+        const order = names.map((name) => (name === 'actor' ? actor! : critic!));
+        const found = new Map<string, unknown>();
+        for (const [i, { model }] of order.entries()) {
+          found.set(names[i]!, await valuesOf(model));
+        }
+        runs.forEach((run) => void run.close());
+        return [found.get('actor'), found.get('critic')];
+      });
+    const expected = await job(undefined, ['actor', 'critic']);
+    expect(expected[0]![0]).not.toEqual(expected[0]![1]);
+    expect(await job(true, ['critic', 'actor'])).toEqual(expected);
+  });
+
+  it('a second model of one name is refused when it is made', async () => {
+    const stores = newStores();
+    await onRanks(worldSize, async (rank) => {
+      const first = open(rank, stores[rank.rank]!);
+      expect(() => open(rank, stores[rank.rank]!)).toThrow(
+        /^store: expected a name that no other .* Give each model a name of its own/,
+      );
+      first.close();
+      await open(rank, stores[rank.rank]!).step();
+    });
+  });
+
+  it.each(['nobody', 'weights', 'biases'] as const)(
+    'two optimizers of one flat find their states where %s had no gradient, and a rank no element',
+    async (frozen) => {
+      const through = (stores: readonly ShardStore[], resume: boolean | undefined, steps: number) =>
+        onRanks(worldSize, async (rank) => {
+          const { device, group: processGroup } = rank;
+          const offloadConfig = {
+            store: stores[rank.rank]!,
+            ...(resume === undefined ? {} : { resume }),
+          };
+          const layer = new Linear(device, { inFeatures: 6, outFeatures: 6 });
+          const model = new FullyShardedDataParallel(layer, { processGroup, offloadConfig });
+          const [weight, bias] = model.parameters();
+          weight!.requiresGrad = frozen !== 'weights';
+          bias!.requiresGrad = frozen !== 'biases';
+          const optimizers = [weight!, bias!].map(
+            (parameter) => new Sgd([parameter], { lr: 0.1, momentum: 0.9 }),
+          );
+          for (let step = 0; step < steps; step++) {
+            await device.scope(async () => {
+              const data = Float32Array.from({ length: 48 }, (_, i) => Math.sin(i + rank.rank));
+              await mean(square(await model.call(device.tensor(data, [8, 6])))).backward();
+            });
+            for (const optimizer of optimizers) {
+              await optimizer.step();
+              optimizer.zeroGrad();
+            }
+          }
+          const values = await valuesOf(model);
+          model.dispose();
+          return values;
+        });
+      const expected = await through(newStores(), undefined, 4);
+      const stores = newStores();
+      await through(stores, undefined, 2);
+      expect(await through(stores, true, 2)).toEqual(expected);
+    },
+  );
+});
+
+it('one store that several ranks have is refused on all ranks', async () => {
+  const [shared, own] = [createHostStore(), createHostStore()];
+  await onRanks(3, async (rank) => {
+    const store = rank.rank === 2 ? own : shared;
+    await expect(open(rank, store).model.initialize()).rejects.toThrow(
+      /^fsdp: expected one store a rank, got one that several ranks have/,
+    );
+    expect([store.generation, store.keys()]).toEqual([0, []]);
+  });
+});
+
+/** Returns a state's values as numbers, whatever their dtypes. */
+async function valuesOf(model: FullyShardedDataParallel): Promise<Record<string, number[]>> {
+  const state = await stateDict(model);
+  return Object.fromEntries(
+    [...state].map(([name, { data, dtype }]) => [name, [...toF32Array(data, dtype)]]),
+  );
+}
 
 describe('one at a time', () => {
   it('a step beside a forward is refused, and a forward beside a step waits for its end', async () => {

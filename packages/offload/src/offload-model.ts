@@ -5,7 +5,7 @@
 
 import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
 import { HostBuffers, type StageScheduler, StoredModel, storeUseOf } from '@shardweave/nn/flat';
-import { cast, isFloat, type Tensor, tensorsIn } from '@shardweave/tensor-core';
+import { cast, isFloat, tensorsIn } from '@shardweave/tensor-core';
 import { chooseSlices } from './choose-slices.js';
 import { dryBackward, dryInputs } from './dry-step.js';
 import { OffloadConfigError } from './errors.js';
@@ -89,6 +89,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   readonly #calls = new Set<ModelCall>();
   #slices: readonly OffloadSlice[];
   readonly #stored: StoredModel;
+  readonly #leaveStore: () => void;
   #isStored = false;
   #endBudget = () => {};
   #isDry = false;
@@ -100,6 +101,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
    * @param model a Sequential, which is cut into slices balanced by parameters, or a list of slices
    * @throws {OffloadConfigError} for anything else, for options that are unknown, out of range or
    * in contradiction, and for parameters that cannot be moved to the store
+   * @throws {OptimizerError} where the store has a model of this name already
    */
   constructor(model: Sequential<Args, Output> | readonly Module[], options: OffloadOptions = {}) {
     const modules = layersOf(model);
@@ -125,17 +127,21 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#layerCalls = new LayerCalls(model, modules.length);
     const device = this.device;
     const hostBuffers = this.#stagingBuffers;
+    const use = storeUseOf(this.#options.store);
+    const flats: OffloadedFlat[] = [];
     this.#stored = new StoredModel({
-      use: storeUseOf(this.#options.store),
+      use,
       name: this.#options.name,
       device,
       resume: this.#options.resume,
-      lines: () => this.#describe(),
+      flats,
       buffers: () => this.namedBuffers(),
       numSteps: () => this.numSteps,
     });
     const flatOptions = { ...this.#options, device, hostBuffers, model: this.#stored };
-    this.flats = makeFlats(this.#layers, this.namedParameters(), flatOptions);
+    flats.push(...makeFlats(this.#layers, this.namedParameters(), flatOptions));
+    this.flats = flats;
+    this.#leaveStore = use.claim([this.#options.name, ...flats.map(({ name }) => name)], device);
     const resting = [...new Set(this.parameters().map(({ piece }) => piece!.flat))];
     this.#calling = new OneCall(device, resting);
     this.#slices = this.#cut(
@@ -405,18 +411,6 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     });
   }
 
-  /** A description of its flat parameters and buffers. */
-  #describe(): string[] {
-    const textOf = (name: string, { dtype, shape }: Tensor) =>
-      `${name} ${dtype} [${shape.join(', ')}]`;
-    return [
-      ...this.flats.map(({ name, isEncoded, form, parameters }) => {
-        return `${name}${isEncoded ? ` (${form})` : ''}: ${parameters.map(({ path, tensor }) => textOf(path, tensor)).join(', ')}`;
-      }),
-      ...this.namedBuffers().map(([name, buffer]) => `buffer ${textOf(name, buffer)}`),
-    ];
-  }
-
   #layerSizes(): number[] {
     return this.#layers.map(({ module }) =>
       module.parameters().reduce((sum, { size }) => sum + size, 0),
@@ -430,5 +424,6 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       flat.dispose();
     }
     this.#stored.close();
+    this.#leaveStore();
   }
 }

@@ -22,15 +22,18 @@ function open(build: Build, options: OffloadOptions & { readonly seed?: number }
     const data = Float32Array.from({ length: 8 * width }, (_, i) => Math.sin(i));
     return (await model.call(device.tensor(data, [8, width]))) as Tensor;
   };
-  const step = (width?: number) =>
+  const backward = (width?: number) =>
     device.scope(async () => {
       const loss = mean(square(await output(width)));
       await loss.backward();
-      const value = await loss.item();
-      await optimizer.step();
-      optimizer.zeroGrad();
-      return value;
+      return loss.item();
     });
+  const step = async (width?: number) => {
+    const loss = await backward(width);
+    await optimizer.step();
+    optimizer.zeroGrad();
+    return loss;
+  };
   const evaluate = () =>
     device.noGrad(() =>
       device.scope(async () => {
@@ -40,7 +43,7 @@ function open(build: Build, options: OffloadOptions & { readonly seed?: number }
         return [...values];
       }),
     );
-  return { device, model, optimizer, step, evaluate };
+  return { device, model, optimizer, backward, step, evaluate };
 }
 
 /** Trains two steps and ends. The store then has what a next process finds. */
@@ -93,8 +96,8 @@ describe('a resumed run', () => {
   it('has the random state too: dropout goes on where it was', async () => {
     const store = createHostStore();
     const first = await leave(dropped, store);
-    const second = open(dropped, { store, resume: true });
     first.model.dispose();
+    const second = open(dropped, { store, resume: true });
     const whole = open(dropped, {});
     const expected = [];
     for (let i = 0; i < 3; i++) {
@@ -102,6 +105,80 @@ describe('a resumed run', () => {
     }
     expect(await second.step()).toBe(expected[2]);
   });
+
+  it('opens in any dtype of computation, whatever the one before it computed in', async () => {
+    const store = createHostStore();
+    let before: unknown;
+    for (const computeDType of ['f32', 'bf16', 'f16', 'bf16', 'f32'] as const) {
+      const isFirst = before === undefined;
+      const run = open(normed, { store, computeDType, ...(isFirst ? {} : { resume: true }) });
+      const state = await stateDict(run.model);
+      expect(state).toEqual(isFirst ? state : before);
+      await run.step();
+      before = await stateDict(run.model);
+      expect(before).not.toEqual(state);
+      run.model.dispose();
+    }
+  });
+
+  it('counts the steps that its parameters took before an optimizer was made anew', async () => {
+    const store = createHostStore();
+    const first = await leave(plain, store);
+    for (const numSteps of [3, 4, 5]) {
+      first.optimizer.dispose();
+      const optimizer = new Sgd(first.model.parameters(), { lr: 0.1, momentum: 0.9 });
+      await first.backward();
+      await optimizer.step();
+      optimizer.zeroGrad();
+      optimizer.dispose();
+      expect(first.model.numSteps).toBe(numSteps);
+    }
+    first.model.dispose();
+    const next = open(plain, { store, resume: true });
+    await next.step();
+    expect(next.model.numSteps).toBe(6);
+  });
+
+  it.each<['weights' | 'biases']>([['weights'], ['biases']])(
+    'has the state of either of two optimizers where the other, of all %s, never had a gradient',
+    async (frozen) => {
+      const through = async (store: ShardStore, resume: boolean | undefined, numSteps: number) => {
+        const device = new Device(createReferenceBackend(), { seed: 1 });
+        const module = new Sequential(device, plain(device));
+        const model = new OffloadModel(module, {
+          store,
+          ...(resume === undefined ? {} : { resume }),
+        });
+        const [weights, biases] = [2, 1].map((rank) =>
+          model.parameters().filter((parameter) => parameter.rank === rank),
+        );
+        for (const parameter of frozen === 'weights' ? weights! : biases!) {
+          parameter.requiresGrad = false;
+        }
+        const optimizers = [weights!, biases!].map(
+          (params) => new Sgd(params, { lr: 0.1, momentum: 0.9 }),
+        );
+        for (let step = 0; step < numSteps; step++) {
+          await device.scope(async () => {
+            const data = Float32Array.from({ length: 32 }, (_, i) => Math.sin(i));
+            const output = (await model.call(device.tensor(data, [8, 4]))) as Tensor;
+            await mean(square(output)).backward();
+          });
+          for (const optimizer of optimizers) {
+            await optimizer.step();
+            optimizer.zeroGrad();
+          }
+        }
+        const state = await stateDict(model);
+        model.dispose();
+        return state;
+      };
+      const expected = await through(createHostStore(), undefined, 4);
+      const store = createHostStore();
+      await through(store, undefined, 2);
+      expect(await through(store, true, 2)).toEqual(expected);
+    },
+  );
 
   it('knows how many steps it has taken, over any number of restarts', async () => {
     const store = createHostStore();
@@ -114,6 +191,37 @@ describe('a resumed run', () => {
       }
       run.model.dispose();
     }
+  });
+});
+
+describe('two models in one store', () => {
+  it('are told apart by their names, whichever is called first', async () => {
+    const store = createHostStore();
+    const models = (resume?: boolean) =>
+      ['actor', 'critic'].map((name, i) =>
+        open(plain, { store, name, seed: i + 1, ...(resume === undefined ? {} : { resume }) }),
+      );
+    const [actor, critic] = models();
+    await actor!.step();
+    await critic!.step();
+    const states = [await stateDict(actor!.model), await stateDict(critic!.model)];
+    expect(states[0]).not.toEqual(states[1]);
+    actor!.model.dispose();
+    critic!.model.dispose();
+    const again = models(true);
+    expect(await stateDict(again[1]!.model)).toEqual(states[1]);
+    expect(await stateDict(again[0]!.model)).toEqual(states[0]);
+  });
+
+  it('need two names: a second one of the same is refused when it is made', async () => {
+    const store = createHostStore();
+    const first = open(plain, { store });
+    expect(() => open(plain, { store })).toThrow(
+      /^store: expected a name that no other .* got 'offload' beside 'offload'\. Give each model/,
+    );
+    expect(() => open(plain, { store, name: 'offload.0' })).toThrow(/got 'offload\.0' beside/);
+    first.model.dispose();
+    await open(plain, { store }).step();
   });
 });
 
@@ -137,6 +245,7 @@ describe('a store of another model', () => {
     first.model.dispose();
     const second = open(plain, { store, seed: 2 });
     await expect(second.model.moveToStore()).rejects.toThrow(/resume/);
+    second.model.dispose();
     const third = open(plain, { store, resume: true });
     expect(await stateDict(third.model)).toEqual(state);
   });

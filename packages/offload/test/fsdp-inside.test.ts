@@ -78,9 +78,10 @@ it('refuses shards that stay on the device, and a budget with sharding inside', 
   const device = new Device(createReferenceBackend());
   const [processGroup] = createMemoryGroup(1);
   const wrap = (options: object) =>
-    layers(device).map(
-      (layer) => new FullyShardedDataParallel(layer, { processGroup: processGroup!, ...options }),
-    );
+    layers(device).map((layer, i) => {
+      const named = { processGroup: processGroup!, name: `layer ${i}`, ...options };
+      return new FullyShardedDataParallel(layer, named);
+    });
   expect(() => new OffloadModel(wrap({}))).toThrow(/offloadConfig/);
   const sharded = wrap({ offloadConfig: { store: createHostStore() } });
   expect(() => new OffloadModel(sharded, { deviceBudgetBytes: 1e6 })).toThrow(OffloadConfigError);

@@ -164,9 +164,9 @@ it('two models in one store, stepped by one optimizer', async () => {
   const run = async (isOffloaded: boolean) => {
     const device = newDevice();
     const store = createHostStore();
-    const wrap = (layers: Module[]): Module =>
-      isOffloaded ? new OffloadModel(layers, { store }) : new Sequential(device, layers);
-    const [a, b] = [wrap(linears(device, 2)), wrap(linears(device, 3))];
+    const wrap = (name: string, layers: Module[]): Module =>
+      isOffloaded ? new OffloadModel(layers, { store, name }) : new Sequential(device, layers);
+    const [a, b] = [wrap('a', linears(device, 2)), wrap('b', linears(device, 3))];
     const optimizer = new Sgd([...a.parameters(), ...b.parameters()], { lr: 0.5 });
     const losses: number[] = [];
     for (let step = 0; step < 3; step++) {

@@ -12,10 +12,10 @@ import type { ResolvedFsdpOptions } from '../resolve-options.js';
 import { shardUnit, syncBuffers } from '../unit/initial-values.js';
 import { ownParameters, requireEachInOneUnit } from '../unit/own-parameters.js';
 import { planUnits } from '../unit/plan-units.js';
-import { agreeOnGeneration, homeStepsOf, rankPrefix } from '../unit/residence.js';
+import { agreeOnStores, homeStepsOf } from '../unit/residence.js';
 import { ShardedUnit, type UnitContext } from '../unit/sharded-unit.js';
 import { SharedParameters } from '../unit/shared-parameters.js';
-import { storedInstance } from '../unit/stored-instance.js';
+import { claimNames, flatKey, storedInstance } from '../unit/stored-instance.js';
 import { openLinks } from '../unit/unit-links.js';
 import { agreeOnInstances, comparedLines } from './agree-on-instances.js';
 import { CallQueue } from './call-queue.js';
@@ -48,10 +48,12 @@ export class Instance implements TreeInstance {
   trainingState: TrainingState = 'idle';
   #tree: Tree | undefined;
   #stored: StoredModel | undefined;
+  readonly #leaveStore: () => void;
 
   /**
    * Takes the parameters that no inner instance has.
    * @throws {FsdpConfigError} for a parameter that cannot be sharded here
+   * @throws {OptimizerError} where its store has an instance of its name already
    */
   constructor({ wrapper, module, name, options }: InstanceParts) {
     this.wrapper = wrapper;
@@ -75,6 +77,7 @@ export class Instance implements TreeInstance {
     this.units = planUnits(own, options.flattenParameters, name).map(
       (plan) => new ShardedUnit(plan.name, plan.parameters, context),
     );
+    this.#leaveStore = claimNames(this, options);
   }
 
   get processGroup(): ProcessGroup {
@@ -191,8 +194,8 @@ export class Instance implements TreeInstance {
   /** Opens the links and homes of its units and shards them, once. */
   async #open(): Promise<void> {
     const { groups, residence } = this.options;
-    if (residence?.resume) {
-      await agreeOnGeneration(residence, groups);
+    if (residence?.isGiven) {
+      await agreeOnStores(residence, groups, this.wrapper.device);
     }
     this.#stored ??= storedInstance(this, this.options);
     try {
@@ -204,7 +207,7 @@ export class Instance implements TreeInstance {
     for (const unit of this.units) {
       unit.links ??= await openLinks(groups);
       try {
-        await unit.home?.open(`${rankPrefix(groups)}${unit.name}`);
+        await unit.home?.open(flatKey(unit, groups));
         await shardUnit(unit, groups, this.options);
       } catch (error) {
         this.#tellOthers(error);
@@ -284,6 +287,7 @@ export class Instance implements TreeInstance {
 
   dispose(): void {
     this.#stored?.close();
+    this.#leaveStore();
     for (const unit of this.units) {
       unit.dispose();
     }

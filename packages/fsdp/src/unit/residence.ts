@@ -2,6 +2,7 @@
 
 import { type FlatHome, type HomeSteps, type StoreUse, storeUseOf } from '@shardweave/nn/flat';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
+import type { Device } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import { callIdentity } from '../tree/call-identity.js';
 import type { LinkGroups } from './unit-links.js';
@@ -98,32 +99,52 @@ export function occupyUnits(
   };
 }
 
-/** The prefix of this rank's names in a store, which ranks of one process may share. */
+/**
+ * The prefix of this rank's names in its store. An instance in a group of its own, such as an
+ * expert, may have another rank there than the instances around it.
+ */
 export function rankPrefix({ processGroup, replicateGroup }: LinkGroups): string {
   const replica = replicateGroup === undefined ? '' : `replica${replicateGroup.rank}.`;
   return `${replica}rank${processGroup.rank}/`;
 }
 
+/** What a rank tells in place of its store's generation where another rank has the store, too. */
+const SHARED = -1;
+
 /**
- * Checks that every rank goes on from the same step. Collective.
- * @throws {FsdpConfigError} naming the generations
+ * Checks that every rank has a store of its own, and where they resume, that all go on from the
+ * same step. Collective.
+ *
+ * Two ranks in one store would commit it twice a step: after a kill between the two it would have
+ * the shards of two steps, and nothing would tell, since a store has one generation. Ranks of one
+ * process have a device each, so a store with names of models on another device is shared.
+ * @throws {FsdpConfigError} on all ranks, naming the ranks or the generations
  */
-export async function agreeOnGeneration(residence: Residence, groups: LinkGroups): Promise<void> {
+export async function agreeOnStores(
+  residence: Residence,
+  groups: LinkGroups,
+  device: Device,
+): Promise<void> {
   const identity = callIdentity('initialize', 'stores');
-  const generations = [residence.store.generation];
+  const generation = residence.resume ? residence.store.generation : 0;
+  let found = [residence.use.isSharedBeyond(device) ? SHARED : generation];
   for (const group of [groups.processGroup, groups.replicateGroup]) {
     if (group === undefined || group.worldSize === 1) {
       continue;
     }
-    const own = new Uint8Array(Float64Array.of(generations[0]!).buffer);
+    const own = new Uint8Array(Float64Array.of(found.includes(SHARED) ? SHARED : found[0]!).buffer);
     const all = new Uint8Array(own.byteLength * group.worldSize);
-    await group.allGather(own, all, { dtype: 'u8', tag: 'generation', identity });
-    generations.push(...new Float64Array(all.buffer));
+    await group.allGather(own, all, { dtype: 'u8', tag: 'stores', identity });
+    found = [...found, ...new Float64Array(all.buffer)];
   }
-  if (new Set(generations).size === 1) {
-    return;
+  if (found.includes(SHARED)) {
+    throw new FsdpConfigError(
+      `fsdp: expected one store a rank, got one that several ranks have (offloadConfig of rank ${groups.processGroup.rank} or of another). Each rank opens its own, in a directory of its own.`,
+    );
   }
-  throw new FsdpConfigError(
-    `fsdp: expected all ranks' stores in one generation, got ${generations.slice(1).join(', ')} by rank. Some were killed before they could commit: start from a checkpoint.`,
-  );
+  if (new Set(found).size > 1) {
+    throw new FsdpConfigError(
+      `fsdp: expected all ranks' stores in one generation, got ${found.slice(1).join(', ')} by rank. Some were killed before they could commit: start from a checkpoint.`,
+    );
+  }
 }

@@ -18,27 +18,40 @@ export function storedInstance(
   const device: Device = instance.wrapper.device;
   return new StoredModel({
     use: residence.use,
-    name: `${rankPrefix(groups)}instance ${instance.name}`,
+    name: instanceKey(instance, groups),
     device,
     resume: residence.asked,
-    lines: () => linesOf(instance, groups),
+    flats: instance.units,
+    marks: () => [
+      `rank ${groups.processGroup.rank} of ${groups.processGroup.worldSize}`,
+      ...inner(instance).map(({ name }) => `instance ${name}`),
+    ],
     buffers: () => ownBuffers(instance),
     numSteps: () => Math.max(0, ...instance.units.map(({ home }) => home?.restingStep ?? 0)),
   });
 }
 
-function linesOf(instance: TreeInstance, { processGroup }: LinkGroups): string[] {
-  const textOf = (name: string, { dtype, shape }: Tensor) =>
-    `${name} ${dtype} [${shape.join(', ')}]`;
-  return [
-    `rank ${processGroup.rank} of ${processGroup.worldSize}`,
-    ...instance.units.map(({ name, form, parameters }) => {
-      const list = parameters.map((parameter) => textOf(parameter.path, parameter.tensor));
-      return `${name} (${form}): ${list.join(', ')}`;
-    }),
-    ...ownBuffers(instance).map(([name, buffer]) => `buffer ${textOf(name, buffer)}`),
-    ...inner(instance).map(({ name }) => `instance ${name}`),
-  ];
+/**
+ * Takes the names of an instance and its flat parameters in its store. The returned function gives
+ * them back.
+ * @throws {OptimizerError} where the store has an instance of this name already
+ */
+export function claimNames(
+  { name, units, wrapper }: TreeInstance,
+  { residence, groups }: { readonly residence: Residence | undefined; readonly groups: LinkGroups },
+): () => void {
+  const own = residence?.isGiven ? [instanceKey({ name }, groups)] : [];
+  const keys = [...own, ...units.map((unit) => flatKey(unit, groups))];
+  return residence?.use.claim(keys, wrapper.device) ?? (() => {});
+}
+
+/** The name of a flat parameter in this rank's store. */
+export function flatKey({ name }: { readonly name: string }, groups: LinkGroups): string {
+  return `${rankPrefix(groups)}${name}`;
+}
+
+function instanceKey({ name }: { readonly name: string }, groups: LinkGroups): string {
+  return `${rankPrefix(groups)}instance ${name}`;
 }
 
 /** The buffers that no inner instance has. */

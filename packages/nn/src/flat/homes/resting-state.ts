@@ -18,13 +18,15 @@ export interface StateSignature {
 }
 
 interface Head extends StateSignature {
+  /** See RestingState.numSteps. */
+  readonly numStepsBefore?: number;
   readonly runs: readonly StateRun[];
   /** The names of the tensors that have values. */
   readonly tensors: readonly string[];
 }
 
 /** The key of a head, behind the state's own prefix. */
-const HEAD = 'state';
+export const HEAD = 'state';
 
 /** The state of one optimizer for one flat, kept as bytes in a store. */
 export class RestingState {
@@ -35,44 +37,46 @@ export class RestingState {
   readonly #tensors = new Map<string, StoredBytes>();
   #signature: StateSignature;
   #runs: readonly StateRun[] | undefined;
+  #numStepsBefore: number;
   /** The names of the tensors that the store has from an earlier process. */
   #taken: ReadonlySet<string> = new Set();
 
-  /** @param options.byteLength the size of each tensor */
+  /**
+   * @param options.byteLength the size of each tensor
+   * @param options.numStepsBefore the steps that its elements have seen by other optimizers
+   */
   constructor(
     store: ByteStore,
     prefix: string,
-    options: { readonly signature: StateSignature; readonly byteLength: number },
+    options: {
+      readonly signature: StateSignature;
+      readonly byteLength: number;
+      readonly numStepsBefore: number;
+    },
   ) {
     this.#store = store;
     this.#prefix = prefix;
     this.#byteLength = options.byteLength;
     this.#signature = options.signature;
+    this.#numStepsBefore = options.numStepsBefore;
     this.#head = new StoredBytes(store, `${prefix}${HEAD}`, { byteLength: 0, resume: false });
   }
 
   /**
-   * Reads the state that an earlier process left; undefined where there is none.
+   * Reads the state that an earlier process left under `prefix`.
    * @throws {OptimizerError} for a head that lacks the steps of each run
    */
-  static async resume(
-    store: ByteStore,
-    prefix: string,
-    byteLength: number,
-  ): Promise<RestingState | undefined> {
-    const length = store.byteLength(`${prefix}${HEAD}`);
-    if (length === undefined) {
-      return undefined;
-    }
-    const bytes = new Uint8Array(length);
+  static async resume(store: ByteStore, prefix: string, byteLength: number): Promise<RestingState> {
+    const bytes = new Uint8Array(store.byteLength(`${prefix}${HEAD}`)!);
     await store.read(`${prefix}${HEAD}`, bytes);
-    const { runs, tensors, ...signature } = JSON.parse(new TextDecoder().decode(bytes)) as Head;
+    const head = JSON.parse(new TextDecoder().decode(bytes)) as Head;
+    const { runs, tensors, numStepsBefore = 0, ...signature } = head;
     if (!Array.isArray(runs)) {
       throw new OptimizerError(
         `resume: expected the steps of each part ('runs') in '${prefix}${HEAD}' of the store, got ${Object.keys({ tensors, ...signature }).join(', ')}. Another version of @shardweave/nn wrote it: go on with that one and save a checkpoint, or begin anew (resume: false).`,
       );
     }
-    const state = new RestingState(store, prefix, { signature, byteLength });
+    const state = new RestingState(store, prefix, { signature, byteLength, numStepsBefore });
     state.#runs = runs;
     state.#taken = new Set(tensors);
     return state;
@@ -85,6 +89,15 @@ export class RestingState {
   /** How many steps each run of elements has seen; undefined before the first step. */
   get runs(): readonly StateRun[] | undefined {
     return this.#runs;
+  }
+
+  /**
+   * The most steps that any of its elements has seen, by this optimizer or by others whose state it
+   * replaced; undefined where there was none.
+   */
+  get numSteps(): number | undefined {
+    const most = Math.max(0, ...(this.#runs ?? []).map(({ step }) => step));
+    return this.#numStepsBefore + most || undefined;
   }
 
   /** Whether a tensor has values. A tensor without values stands for zeros. */
@@ -109,7 +122,8 @@ export class RestingState {
    */
   async setRuns(runs: readonly StateRun[], names: Iterable<string>): Promise<void> {
     this.#runs = runs;
-    const head: Head = { runs, tensors: [...names], ...this.#signature };
+    const numStepsBefore = this.#numStepsBefore;
+    const head: Head = { runs, tensors: [...names], numStepsBefore, ...this.#signature };
     const last = runs.map((run) => ({ ...run, step: Number.MAX_SAFE_INTEGER }));
     const most = JSON.stringify({ ...head, runs: last }).length;
     const text = JSON.stringify(head).padEnd(most); // its size stays as step numbers grow
@@ -136,6 +150,7 @@ export class RestingState {
     for (const name of this.#taken) {
       this.tensor(name);
     }
+    this.#numStepsBefore = 0; // what is loaded counts its own steps
     const gone = [...this.#tensors].filter(([name]) => !tensors.has(name));
     await Promise.all([
       ...[...tensors].map(([name, bytes]) => this.tensor(name).write(bytes)),

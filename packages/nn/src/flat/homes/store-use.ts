@@ -2,6 +2,7 @@
 // the converter of 16-bit floats.
 
 import { WireCodec } from '@shardweave/dtypes';
+import type { Device } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
 import type { ByteStore } from './byte-store.js';
 import type { HomeSteps, UnfinishedStep } from './flat-home.js';
@@ -21,7 +22,7 @@ import type { HomeSteps, UnfinishedStep } from './flat-home.js';
  */
 export class StoreUse implements HomeSteps {
   readonly store: ByteStore;
-  readonly #names = new Set<string>();
+  readonly #claims = new Map<string, { readonly device: Device }>();
   readonly #pending = new Set<Promise<void>>();
   readonly #companions = new Set<{ write(): Promise<void> }>();
   /** The step that is under way; it never rejects. */
@@ -36,18 +37,43 @@ export class StoreUse implements HomeSteps {
     this.store = store;
   }
 
-  /** A name that no other flat parameter has: `name`, or `name#2`, `name#3` if it is taken. */
-  claim(name: string): string {
-    let claimed = name;
-    for (let count = 2; this.#names.has(claimed); count++) {
-      claimed = `${name}#${count}`;
+  /**
+   * Takes names in the store for a model on `device` and for its flats, all of them or none. The
+   * returned function gives them back; the device's disposal does, too.
+   * @throws {OptimizerError} for a name that is taken: a later process finds values by their names
+   * alone, and numbers in the order of first calls could swap two models
+   */
+  claim(names: readonly string[], device: Device): () => void {
+    const taken = this.#liveClaims().map(([name]) => name);
+    for (const name of names) {
+      const clash = taken.find((each) => isWithin(each, name) || isWithin(name, each));
+      if (clash !== undefined) {
+        throw new OptimizerError(
+          `store: expected a name that no other model or flat parameter in the store has, got '${name}' beside '${clash}'. Give each model a name of its own (option name), or dispose the other.`,
+        );
+      }
+      taken.push(name);
     }
-    this.#names.add(claimed);
-    return claimed;
+    const claim = { device };
+    for (const name of names) {
+      this.#claims.set(name, claim);
+    }
+    return () => {
+      for (const name of names) {
+        if (this.#claims.get(name) === claim) {
+          this.#claims.delete(name);
+        }
+      }
+    };
   }
 
-  release(name: string): void {
-    this.#names.delete(name);
+  /** Whether models on another device, and so of another rank, have names in the store. */
+  isSharedBeyond(device: Device): boolean {
+    return this.#liveClaims().some(([, claim]) => claim.device !== device);
+  }
+
+  #liveClaims() {
+    return [...this.#claims].filter(([, { device }]) => !device.isDisposed);
   }
 
   /** Removes what an earlier program left under a name. */
@@ -143,6 +169,11 @@ export class StoreUse implements HomeSteps {
       `optimizer: expected '${name}' in its store as a whole step left it, got one that failed half-way. Finish it first: await optimizer.step() again.`,
     );
   }
+}
+
+/** Whether the keys of a name would be among those of another, as `a/2` and `a`. */
+function isWithin(name: string, other: string): boolean {
+  return `${name}/`.startsWith(`${other}/`);
 }
 
 const USE = Symbol('nn store use');

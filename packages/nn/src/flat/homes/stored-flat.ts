@@ -9,6 +9,7 @@ import type { PinnedBytes } from './byte-store.js';
 import type { FlatHome, FlatVisit, VisitStep } from './flat-home.js';
 import type { HostBuffers } from './host-buffers.js';
 import {
+  HEAD,
   isOverlapping,
   isSameSignature,
   RestingState,
@@ -42,6 +43,8 @@ export interface StoredFlatOptions {
 }
 
 interface KeptState {
+  /** Its number in the store, from 1. */
+  readonly number: number;
   readonly state: RestingState;
   readonly owner: object | undefined;
   /** Whether its owner was disposed. The next optimizer of the same elements replaces it. */
@@ -73,7 +76,8 @@ export class StoredFlat implements FlatHome {
   }
 
   /**
-   * Takes its place in the store. The same program must give it the same name in every process.
+   * Takes its place in the store, under a name that its wrapper has claimed there. The same program
+   * must give it the same name in every process.
    * @throws {OptimizerError} where it resumes and the store has no such values
    */
   open(name: string): Promise<void> {
@@ -83,7 +87,7 @@ export class StoredFlat implements FlatHome {
 
   async #open(name: string): Promise<void> {
     await this.#options.model?.open();
-    this.#name = this.#options.use.claim(name);
+    this.#name = name;
     try {
       await this.#takePlace();
     } catch (error) {
@@ -118,20 +122,28 @@ export class StoredFlat implements FlatHome {
         `resume: expected ${flat.storage.byteLength} bytes of '${this.#name}' in the store, got none or another number. Resume the same model on the same ranks.`,
       );
     }
-    for (let i = 0; ; i++) {
-      const state = await RestingState.resume(use.store, this.#statePrefix(i), flat.size * 4);
-      if (state === undefined) {
-        return;
-      }
-      this.#states.push({ state, owner: undefined, isLeft: false });
+    for (const number of this.#numbersAtRest()) {
+      const state = await RestingState.resume(use.store, this.#statePrefix(number), flat.size * 4);
+      this.#states.push({ number, state, owner: undefined, isLeft: false });
     }
+  }
+
+  /**
+   * The numbers of the states that the store has, ascending. An optimizer that took a number and no
+   * step has left a gap.
+   */
+  #numbersAtRest(): number[] {
+    const prefix = `${this.name}/`;
+    const keys = this.#options.use.store.keys().filter((key) => key.startsWith(prefix));
+    const numbers = keys.flatMap((key) => {
+      const found = HEAD_KEY.exec(key.slice(prefix.length));
+      return found === null ? [] : [Number(found[1] ?? 1)];
+    });
+    return numbers.sort((a, b) => a - b);
   }
 
   /** Gives up its place in the store; the values stay there. */
   close(): void {
-    if (this.#name !== undefined) {
-      this.#options.use.release(this.#name);
-    }
     this.#name = undefined;
     this.#opening = undefined;
   }
@@ -324,8 +336,7 @@ export class StoredFlat implements FlatHome {
 
   /** The most steps that any optimizer's state at rest has seen; undefined where there is none. */
   get restingStep(): number | undefined {
-    const runs = this.#states.flatMap(({ state }) => state.runs ?? []);
-    return runs.length === 0 ? undefined : Math.max(...runs.map(({ step }) => step));
+    return mostSteps(this.#states);
   }
 
   stateOf(owner: object, signature: StateSignature): RestingState {
@@ -341,21 +352,26 @@ export class StoredFlat implements FlatHome {
       this.#states[this.#states.indexOf(fitting)] = { ...fitting, owner };
       return fitting.state;
     }
-    if (resting.length > 0) {
+    // An optimizer that never stepped has left no state, so other elements are no mistake.
+    const same = this.#states.filter(({ state }) => isOverlapping(state.signature, signature));
+    if (same.some((each) => each.owner === undefined)) {
       const kept = resting.map(({ state }) => state.signature);
       refuseSignature(this.name, kept, signature);
     }
     const { use, flat } = this.#options;
-    const left = this.#states.findIndex(
-      ({ isLeft, state }) => isLeft && isOverlapping(state.signature, signature),
-    );
-    const index = left < 0 ? this.#states.length : left;
-    if (left >= 0) {
-      use.awaitBeforeCommit(this.#states[left]!.state.remove().catch(() => undefined));
+    const numbers = new Set(this.#states.map(({ number }) => number));
+    let number = 1;
+    while (numbers.has(number)) {
+      number += 1;
     }
-    const options = { signature, byteLength: flat.size * 4 };
-    const state = new RestingState(use.store, this.#statePrefix(index), options);
-    this.#states[index] = { state, owner, isLeft: false };
+    const numStepsBefore = mostSteps(same) ?? 0;
+    for (const left of same.filter(({ isLeft }) => isLeft)) {
+      use.awaitBeforeCommit(left.state.remove().catch(() => undefined));
+      this.#states.splice(this.#states.indexOf(left), 1);
+    }
+    const options = { signature, byteLength: flat.size * 4, numStepsBefore };
+    const state = new RestingState(use.store, this.#statePrefix(number), options);
+    this.#states.push({ number, state, owner, isLeft: false });
     return state;
   }
 
@@ -367,8 +383,8 @@ export class StoredFlat implements FlatHome {
   }
 
   /** The keys' prefix: `name/` for the first optimizer, then `name/2/`, `name/3/`. */
-  #statePrefix(index: number): string {
-    return index === 0 ? `${this.name}/` : `${this.name}/${index + 1}/`;
+  #statePrefix(number: number): string {
+    return number === 1 ? `${this.name}/` : `${this.name}/${number}/`;
   }
 
   /** Whether host memory holds bytes that the store refused. */
@@ -396,4 +412,12 @@ export class StoredFlat implements FlatHome {
     const options = { byteLength, resume: isTaken };
     return new StoredBytes(use.store, `${this.#name}/${part}`, options);
   }
+}
+
+/** The key of a state's head behind the name of its flat, with the state's number if above 1. */
+const HEAD_KEY = new RegExp(`^(?:(\\d+)/)?${HEAD}$`);
+
+function mostSteps(states: readonly KeptState[]): number | undefined {
+  const steps = states.flatMap(({ state }) => state.numSteps ?? []);
+  return steps.length === 0 ? undefined : Math.max(...steps);
 }
