@@ -1,9 +1,8 @@
 // Each directory has one owner. These tests run owners, and kill them, as real processes.
 
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readdir, readFile, stat, unlink, writeFile } from 'node:fs/promises';
-import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { StoreLockedError } from '@shardweave/shard-store';
@@ -161,6 +160,11 @@ async function leftIn(directory: string, step: number): Promise<readonly Left[]>
   );
 }
 
+/** The command that runs another in a space of process numbers of its own, where it may. */
+const UNSHARE = [[], ['--map-root-user']]
+  .map((user) => ['unshare', ...user, '--pid', '--fork', '--kill-child', '--mount-proc'])
+  .find(([command, ...args]) => spawnSync(command!, [...args, 'true']).status === 0);
+
 /** A process number above all that Linux gives. */
 const NOBODY = 2 ** 22 + 1;
 
@@ -208,7 +212,8 @@ describe('owners', () => {
 
   it('lets in one of many that find a dead owner at the same time', async () => {
     const directory = await newDirectory();
-    await claim(directory, 7, `${NOBODY}.1.${hostname()}`);
+    const [, , , , ...space] = (await ownName(7)).split('.');
+    await claim(directory, 7, [NOBODY, 1, ...space].join('.'));
     const tries = Array.from({ length: 8 }, () => openDiskStore({ directory }));
     const outcomes = await Promise.allSettled(tries);
     const stores = outcomes.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
@@ -270,9 +275,40 @@ describe('owners', () => {
 
   it('does not take an owner for dead that comes from another machine', async () => {
     const directory = await newDirectory();
-    await claim(directory, 4, `${NOBODY}.7.else%2Fwhere.example`);
-    await expect(openDiskStore({ directory })).rejects.toThrow(/on else\/where\.example/);
+    const [, , , , namespace, machine] = (await ownName(4)).split('.');
+    await claim(directory, 4, `${NOBODY}.7.${namespace}.${machine}.else%2Fwhere.example`);
+    await expect(openDiskStore({ directory })).rejects.toThrow(
+      /on else\/where\.example, in another container or on another machine\. /,
+    );
   });
+
+  it.each([
+    ['of one name in a directory on a network', 1],
+    ['whose container has the same name', 0],
+  ])('does not take an owner for dead on a machine %s', async (_, differing) => {
+    const directory = await newDirectory();
+    const [, , , , ...space] = (await ownName(4)).split('.');
+    const other = space.map((part, i) => (i === differing ? '7' : part));
+    await claim(directory, 4, [NOBODY, 7, ...other].join('.'));
+    await expect(openDiskStore({ directory })).rejects.toThrow(/in another container or on/);
+  });
+
+  it.skipIf(UNSHARE === undefined)(
+    'keeps a process out that has another space of process numbers, unless unshare is not permitted',
+    async () => {
+      const directory = await newDirectory();
+      const store = await openDiskStore({ directory });
+      const [command, ...args] = UNSHARE!;
+      const other = spawnSync(command!, [...args, process.execPath, program, directory], {
+        encoding: 'utf8',
+        timeout: 10_000,
+        killSignal: 'SIGKILL',
+      });
+      expect(other.stderr).toMatch(/StoreLockedError: lock: expected nobody else/);
+      expect(other.stdout).toBe('');
+      await store.close();
+    },
+  );
 
   it('takes over from an owner that was killed before it gave its name', async () => {
     const directory = await newDirectory();

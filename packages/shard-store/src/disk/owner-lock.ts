@@ -1,7 +1,7 @@
 // Gives a directory one owner at a time. Node has no file locks that a kill releases, so an owner
 // is a number with the name of a process, and the highest number counts. See Note [owners].
 
-import { readFile } from 'node:fs/promises';
+import { readFile, readlink } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { StoreLockedError } from '../errors.js';
@@ -10,15 +10,17 @@ import { OWNER } from './file-names.js';
 
 // Note [owners]
 // An owner is an empty file `shardweave-owner.<n>`, which only one process can create, and a second
-// file whose name tells who it is, `shardweave-owner.<n>.<process>.<start>.<host>`. The files are
-// empty so that a full disk has room for them. Numbers only rise: a process that finds the highest
+// file whose name tells who it is, `shardweave-owner.<n>.<process>.<start>.<space>.<machine>.<host>`.
+// A process number means something only within one space of them: containers on one machine each
+// count their own, even where they share its host name, and so do machines that share a directory.
+// An owner in another space may live, for all that can be told from here. The files are empty so that a full disk has room for them. Numbers only rise: a process that finds the highest
 // owner gone creates the next number, and then checks whether it is the highest. A process that
 // slept between looking and creating may create a number that was removed meanwhile, but then a
 // higher one is there, and it withdraws. For that reason the last number stays when its owner
 // leaves, together with `shardweave-owner.<n>.released`.
 
 const RELEASED = 'released';
-const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(released|\d+\.\w*\..*))?$/;
+const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(released|\d+\.\w*\.\d*\.\w*\..*))?$/;
 /**
  * A number without a name is about to get one, or its process was killed. It gets 20 times 50 ms.
  */
@@ -36,11 +38,12 @@ export interface OwnerLock {
 /** Makes this process the owner of a directory, or throws StoreLockedError. */
 export async function lockDirectory(files: FileLayer, directory: string): Promise<OwnerLock> {
   const start = (await startTimeOf(process.pid)) ?? '';
-  const name = `${process.pid}.${start}.${encodeURIComponent(hostname())}`;
+  const space = await spaceOfNumbers();
+  const name = `${process.pid}.${start}.${space}`;
   for (;;) {
     const highest = Math.max(0, ...(await ownersIn(files, directory)).keys());
     if (highest > 0) {
-      await expectGone(files, directory, highest);
+      await expectGone(files, directory, { number: highest, space });
     }
     const own = join(directory, `${OWNER}.${highest + 1}`);
     if (!(await createEmpty(files, own))) {
@@ -83,7 +86,11 @@ async function ownersIn(files: FileLayer, directory: string): Promise<Owners> {
 }
 
 /** Returns where the owner has left or died, and throws StoreLockedError where it has not. */
-async function expectGone(files: FileLayer, directory: string, number: number): Promise<void> {
+async function expectGone(
+  files: FileLayer,
+  directory: string,
+  { number, space }: { readonly number: number; readonly space: string },
+): Promise<void> {
   for (let tries = 0; tries < NAME_TRIES; tries++) {
     const names = (await ownersIn(files, directory)).get(number);
     if (names === undefined || names.includes(RELEASED)) {
@@ -91,14 +98,16 @@ async function expectGone(files: FileLayer, directory: string, number: number): 
     }
     const [name] = names;
     if (name !== undefined) {
-      const [pid, start, ...host] = name.split('.');
-      const owner = { pid: Number(pid), start: start!, host: decodeURIComponent(host.join('.')) };
-      if (!(await isAlive(owner))) {
+      const [pid, start, ...rest] = name.split('.');
+      const isHere = rest.join('.') === space;
+      if (isHere && !(await isAlive({ pid: Number(pid), start: start! }))) {
         return;
       }
+      const host = decodeURIComponent(rest.slice(2).join('.'));
+      const where = isHere ? '' : ', in another container or on another machine';
       throw new StoreLockedError(
-        `lock: expected nobody else in ${directory}, got process ${owner.pid} on ` +
-          `${owner.host}. Close its store, or delete ${OWNER}.${number}.${name} if it is gone.`,
+        `lock: expected nobody else in ${directory}, got process ${pid} on ${host}${where}. ` +
+          `Close its store, or delete ${OWNER}.${number}.${name} if it is gone.`,
       );
     }
     await new Promise((resolve) => setTimeout(resolve, NAME_PAUSE_MS));
@@ -132,17 +141,19 @@ async function remove(
 }
 
 /**
- * Whether the process may still be running. A process on another machine may, for all that can be
- * told from here.
+ * The space in which this process has its number: the number of its namespace, the machine's id and
+ * its name. The first two are empty where the platform does not tell them. A machine keeps them
+ * when it starts again, outside of containers.
  */
-async function isAlive(owner: {
-  readonly pid: number;
-  readonly start: string;
-  readonly host: string;
-}): Promise<boolean> {
-  if (owner.host !== hostname()) {
-    return true;
-  }
+async function spaceOfNumbers(): Promise<string> {
+  const namespace = await readlink('/proc/self/ns/pid').catch(() => '');
+  const machine = await readFile('/etc/machine-id', 'utf8').catch(() => '');
+  const numbers = [namespace.replace(/\D/g, ''), machine.replace(/\W/g, '')];
+  return [...numbers, encodeURIComponent(hostname())].join('.');
+}
+
+/** Whether a process of this space may still be running. */
+async function isAlive(owner: { readonly pid: number; readonly start: string }): Promise<boolean> {
   try {
     process.kill(owner.pid, 0);
   } catch (error) {
