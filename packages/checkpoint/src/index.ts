@@ -17,6 +17,7 @@ export {
 export { type FitOptions, openSave, Save } from './open-save.js';
 export type { PieceReader, PieceSink, PieceStore } from './piece-store.js';
 export { type PiecesInOptions, piecesIn } from './pieces-in.js';
+export { requireJson } from './require-json.js';
 export {
   INDEX_FILE,
   PIECE_BYTES,

@@ -11,6 +11,7 @@ import { CheckpointIncompleteError, CheckpointUsageError } from './errors.js';
 import { labelOf, requireAlike, sizeOf, tensorKey } from './held-piece.js';
 import type { PieceStore } from './piece-store.js';
 import { findIndex } from './read-index.js';
+import { requireJson } from './require-json.js';
 import {
   encodeIndex,
   INDEX_FILE,
@@ -25,7 +26,7 @@ import {
 /** What a save keeps beside its pieces. */
 export interface SaveRecord {
   readonly optimizer?: SavedOptimizer | undefined;
-  /** Whatever else is to be kept: JSON. */
+  /** Whatever else is to be kept: JSON, which reads back as it was written; see requireJson. */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
@@ -38,6 +39,7 @@ export interface SaveSession {
    * either save as a whole.
    * @throws {CheckpointIncompleteError} for elements that no part has, or that two have
    * @throws {StateDictError} for a tensor whose dtype or shape differs between parts
+   * @throws {CheckpointUsageError} for an `extra` that is not JSON
    */
   publish(parts: readonly SavedPart[], record?: SaveRecord): Promise<void>;
   /** Ends the session without a save; the one before stays. */
@@ -82,6 +84,7 @@ function sessionOf(
     id,
     publish: (parts, { optimizer, extra = {} } = {}) =>
       end(async () => {
+        requireJson(extra, 'extra');
         const files = Object.assign({}, ...parts.map((part) => part.files));
         const tensors = merged(parts);
         await store.replace(INDEX_FILE, encodeIndex({ id, files, tensors, optimizer, extra }));

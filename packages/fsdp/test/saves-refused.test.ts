@@ -17,6 +17,20 @@ import { onRanks } from './support/ranks.js';
 import { adam, everything, net, place, saved, train } from './support/saved-models.js';
 import { DIM, inputs, layer, Stack } from './support/scenarios.js';
 
+it.each([1, 2])(
+  'an extra that is not JSON, before anything is written, %i ranks',
+  async (count) => {
+    const files = place();
+    await onRanks(count, async (rank) => {
+      const extra = { best: Number.POSITIVE_INFINITY };
+      await expect(saveCheckpoint(net(rank), files, { extra })).rejects.toThrow(
+        /save: expected JSON at extra\.best, .* got Infinity/,
+      );
+      expect(await files.files()).toEqual([]);
+    });
+  },
+);
+
 describe('refuses, on every rank and without loading anything', () => {
   /** Saves of other tensors than the model's, which differ only by names and shapes. */
   const other: [string, (device: Device) => Module, object][] = [

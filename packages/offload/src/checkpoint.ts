@@ -1,7 +1,13 @@
 // Writes an offloaded model and its optimizer into a save and reads them back: values pass between
 // the model's store and the save by way of the host, and the device takes no part.
 
-import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
+import {
+  openSave,
+  type PieceReader,
+  type PieceStore,
+  requireJson,
+  writeSave,
+} from '@shardweave/checkpoint';
 import { type CapturedModule, StateDictError } from '@shardweave/nn';
 import { type AnyOptimizer, HeldModule } from '@shardweave/nn/flat';
 import type { OffloadModel } from './offload-model.js';
@@ -13,7 +19,7 @@ import type { OffloadModel } from './offload-model.js';
 export interface SaveCheckpointOptions {
   /** The optimizer whose state is saved too. */
   readonly optimizer?: AnyOptimizer;
-  /** JSON that is kept beside the save. */
+  /** JSON that is kept beside the save. What is not JSON is refused. */
   readonly extra?: Readonly<Record<string, unknown>>;
   /**
    * Frozen parameters are not saved, such as those of a base model whose adapters are trained.
@@ -50,6 +56,7 @@ export async function saveCheckpoint(
   options: SaveCheckpointOptions = {},
 ): Promise<void> {
   const { extra = {} } = options;
+  requireJson(extra, 'extra');
   await model.whileAtRest('saveCheckpoint', async () => {
     const held = heldModule(model, options, 'saveCheckpoint');
     const record = () => ({ optimizer: held.optimizerRecord(), extra });

@@ -1,8 +1,9 @@
 // These tests cover a model and its store: what is written when, stores that refuse, several models
 // in one store, and disposal.
 
+import { piecesIn } from '@shardweave/checkpoint';
 import { type Module, Sequential, Sgd } from '@shardweave/nn';
-import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
+import { loadStateDict, OffloadModel, saveCheckpoint, stateDict } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
@@ -205,6 +206,15 @@ it('a model that is disposed leaves its name to the next one', async () => {
     expect([...store.keys()].sort()).toEqual(keys);
     model.dispose();
   }
+});
+
+it('an extra of a save that is not JSON is refused before anything is written', async () => {
+  const files = piecesIn(createHostStore());
+  const saving = saveCheckpoint(new OffloadModel(linears(newDevice(), 2)), files, {
+    extra: { seen: new Map() },
+  });
+  await expect(saving).rejects.toThrow(/^save: expected JSON at extra\.seen, .* instance of Map/);
+  expect(await files.files()).toEqual([]);
 });
 
 it('a state that was loaded is what a next process finds', async () => {

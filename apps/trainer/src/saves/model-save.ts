@@ -4,7 +4,7 @@
 import { type HeldPiece, type PieceStore, writeSave } from '@shardweave/checkpoint';
 import { type LazyTensor, StateDictError } from '@shardweave/nn';
 import type { RunConfig } from '../run-config.js';
-import type { SavedRun } from './saved-run.js';
+import { extraOf, type SavedRun } from './saved-run.js';
 import { parameterShapes } from './saved-state.js';
 
 /** A parameter in its file, in a dtype that devices compute with. */
@@ -33,7 +33,7 @@ export async function writeModelSave(
     }
   };
   const run: SavedRun = { step: 0, updates: 0, numericClasses: [], config };
-  await writeSave(store, { pieces: pieces(), record: () => ({ extra: { run } }) });
+  await writeSave(store, { pieces: pieces(), record: () => ({ extra: extraOf(run) }) });
 }
 
 function weightOf(

@@ -15,7 +15,7 @@ import type { EmitRankEvent } from '../rank/events.js';
 import type { Strategy } from '../rank/strategies/strategy.js';
 import type { PreparedRun } from '../run-config.js';
 import { removeParts, removeSave, savesOf, stepsIn } from './save-directory.js';
-import { type SavedRun, tokensOf } from './saved-run.js';
+import { extraOf, type SavedRun, tokensOf } from './saved-run.js';
 import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
 
 export interface RunSavesOptions {
@@ -136,7 +136,7 @@ export class RunSaves {
     const startMs = this.#now();
     this.#lastMs = startMs;
     const { step } = progress;
-    const extra = { run: this.#record(progress) };
+    const extra = extraOf(this.#record(progress));
     const options = { directory: this.#directory, step, group: background, extra };
     const { saving } = strategy;
     const isBeside = 'capture' in saving;

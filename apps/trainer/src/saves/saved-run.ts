@@ -141,3 +141,11 @@ function describeBase(base: BaseModel | undefined): string {
 function textOf(value: unknown): string {
   return typeof value === 'string' ? value : (JSON.stringify(value) ?? 'none');
 }
+
+/**
+ * The `extra` of a run's save: its record as JSON has it, without the options that are not given. A
+ * loss that is not finite becomes null.
+ */
+export function extraOf(run: SavedRun): Readonly<Record<string, unknown>> {
+  return { run: JSON.parse(JSON.stringify(run)) };
+}

@@ -7,6 +7,7 @@ import {
   openSave,
   type PieceReader,
   type PieceStore,
+  requireJson,
   type Save,
   type SavedPart,
   type SaveSession,
@@ -32,7 +33,7 @@ import { namesFor } from './optim-state-dict.js';
 export interface SaveCheckpointOptions {
   /** The optimizer whose state is saved too. */
   readonly optimizer?: AnyOptimizer;
-  /** JSON that is kept beside the save; the first rank's is taken. */
+  /** JSON that is kept beside the save; the first rank's is taken. What is not JSON is refused. */
   readonly extra?: Readonly<Record<string, unknown>>;
   /**
    * Frozen parameters are not saved, such as those of a base model whose adapters are trained.
@@ -91,6 +92,7 @@ async function writeShards(
   let part: SavedPart | undefined;
   try {
     const held = await agree(root, operation, async () => {
+      requireJson(extra, 'extra');
       session = root.isFirstRank ? await beginSave(store) : undefined;
       return heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: root.isFirstRank });
     });

@@ -1,7 +1,13 @@
 // Saves a plain module with its optimizer, and loads it again. What a wrapper has sharded or put
 // into a store is saved by that wrapper's own package, but such saves load here too.
 
-import { openSave, type PieceReader, type PieceStore, writeSave } from '@shardweave/checkpoint';
+import {
+  openSave,
+  type PieceReader,
+  type PieceStore,
+  requireJson,
+  writeSave,
+} from '@shardweave/checkpoint';
 import type { Module } from '../module.js';
 import { requireHere } from '../state-dict.js';
 import type { CapturedModule } from './captured-module.js';
@@ -12,7 +18,7 @@ import { HeldModule } from './held-module.js';
 export interface SaveCheckpointOptions {
   /** The optimizer whose state is saved too. Default none. */
   readonly optimizer?: AnyOptimizer;
-  /** Anything else to find in the save again, such as the step. It must be plain JSON. */
+  /** Anything else to find in the save again, such as the step. What is not JSON is refused. */
   readonly extra?: Readonly<Record<string, unknown>>;
   /**
    * Leaves frozen parameters out of the save, such as the base model beside which adapters are
@@ -47,6 +53,7 @@ export async function saveCheckpoint(
   options: SaveCheckpointOptions = {},
 ): Promise<void> {
   const { extra = {} } = options;
+  requireJson(extra, 'extra');
   const held = heldModule(module, options, 'saveCheckpoint');
   const checkVersions = held.noteVersions('saveCheckpoint');
   const pieces = async function* () {
