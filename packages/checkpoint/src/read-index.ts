@@ -50,7 +50,8 @@ export async function readIndex(reader: PieceReader): Promise<SaveIndex> {
   );
 }
 
-function parseIndex(text: string, where: string): SaveIndex {
+/** The index of a file's text; `where` is for errors. Throws as readIndex does. */
+export function parseIndex(text: string, where: string): SaveIndex {
   let parsed: unknown;
   try {
     parsed = JSON.parse(text);

@@ -10,7 +10,7 @@
 import { CheckpointIncompleteError, CheckpointUsageError } from './errors.js';
 import { labelOf, requireAlike, sizeOf, tensorKey } from './held-piece.js';
 import type { PieceStore } from './piece-store.js';
-import { findIndex } from './read-index.js';
+import { findIndex, parseIndex } from './read-index.js';
 import { requireJson } from './require-json.js';
 import {
   encodeIndex,
@@ -40,6 +40,8 @@ export interface SaveSession {
    * @throws {CheckpointIncompleteError} for elements that no part has, or that two have
    * @throws {StateDictError} for a tensor whose dtype or shape differs between parts
    * @throws {CheckpointUsageError} for an `extra` that is not JSON
+   * @throws {CheckpointFormatError} for a part or record that would not open, such as a parameter
+   * without a name
    */
   publish(parts: readonly SavedPart[], record?: SaveRecord): Promise<void>;
   /** Ends the session without a save; the one before stays. */
@@ -87,7 +89,10 @@ function sessionOf(
         requireJson(extra, 'extra');
         const files = Object.assign({}, ...parts.map((part) => part.files));
         const tensors = merged(parts);
-        await store.replace(INDEX_FILE, encodeIndex({ id, files, tensors, optimizer, extra }));
+        const index = encodeIndex({ id, files, tensors, optimizer, extra });
+        // An index that does not open must not take the place of one that does.
+        parseIndex(new TextDecoder().decode(index), 'the save to publish');
+        await store.replace(INDEX_FILE, index);
         // The save is whole already; the next one removes what can't be removed.
         await removeFiles(store, (file) => !isOwn(file)).catch(() => undefined);
       }),

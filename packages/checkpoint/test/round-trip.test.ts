@@ -115,6 +115,21 @@ describe.each(PLACES)('in %s', (_, place) => {
   });
 });
 
+it('what would not open is not published, and the save before stays', async () => {
+  const piecesOf = async function* () {
+    yield held(tensor('0.weight', [3]), 0, 3);
+  };
+  const store = piecesIn(createHostStore());
+  await writeSave(store, { pieces: piecesOf(), record: () => ({ extra: { step: 1 } }) });
+  const groups = [{ params: [undefined] }];
+  const optimizer = { kind: 'AdamW', steps: {}, groups };
+  const saving = writeSave(store, { pieces: piecesOf(), record: () => ({ optimizer }) });
+  await expect(saving).rejects.toThrow(
+    "expected a text at index.optimizer.groups[0].params[0] of 'index.json' in the save to publish",
+  );
+  expect((await openSave(store)).extra).toEqual({ step: 1 });
+});
+
 it('parts that leave elements out, or have them twice, are not published', async () => {
   const store = piecesIn(createHostStore());
   await save(store, model(1));

@@ -2,13 +2,15 @@
 
 import {
   FsdpConfigError,
+  type FullOptimStateDict,
   type FullyShardedDataParallel,
   gatherFullOptimStateDict,
   getShardFromOptimStateDict,
   loadFullOptimStateDict,
   loadOptimStateShard,
+  localOptimStateDict,
 } from '@shardweave/fsdp';
-import { Sgd, StateDictError } from '@shardweave/nn';
+import { type AdamOptions, AdamW, Sgd, StateDictError } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
@@ -65,6 +67,62 @@ describe('refuses', () => {
     await onRanks(2, async (rank) => {
       await expect(run(net(rank), rank.device)).rejects.toBeInstanceOf(type);
     });
+  });
+
+  it('a parameter that was in another group, by its name', async () => {
+    await onRanks(2, async (rank) => {
+      const model = net(rank);
+      const optimizer = adam(model);
+      await train(model, optimizer, { rank, steps: [0] });
+      const shard = await localOptimStateDict(model, optimizer);
+      const [weight, ...rest] = model.parameters();
+      const own = new AdamW([{ params: rest }, { params: [weight!] }], { lr: 7 });
+      const text = /'0\.bias' in saved group 1 and '1\.weight' in saved group 0/;
+      await expect(loadOptimStateShard(model, own, shard)).rejects.toThrow(text);
+      expect(own.groups.map(({ lr }) => lr)).toEqual([7, 7]);
+    });
+  });
+
+  describe('on all ranks of all replicas, where one', () => {
+    /** Loads `given` on the last of 2 x 2 ranks, and the whole state on the others. */
+    const expectRefused = async (
+      change: (
+        full: FullOptimStateDict<AdamOptions>,
+      ) => FullOptimStateDict<AdamOptions> | undefined,
+    ) => {
+      let full: FullOptimStateDict<AdamOptions> | undefined;
+      await onRanks(1, async (rank) => {
+        const model = net(rank);
+        const optimizer = adam(model);
+        await train(model, optimizer, { rank, steps: [0] });
+        full = await gatherFullOptimStateDict(model, optimizer);
+      });
+      const loaded = await onRanks(4, async (rank) => {
+        const groups = {
+          processGroup: await rank.group.split(rank.rank >> 1),
+          replicateGroup: await rank.group.split(rank.rank & 1),
+        };
+        const model = net(rank, groups);
+        const optimizer = adam(model);
+        for (const group of optimizer.groups) {
+          group.lr = 7;
+        }
+        const given = rank.rank === 3 ? change(full!) : full;
+        const loading = loadFullOptimStateDict(model, optimizer, given!);
+        await expect(loading).rejects.toThrow();
+        const runs = await optimizer.flatStateRuns(model.units[0]!.flat);
+        return [...optimizer.groups.map(({ lr }) => lr), runs.length];
+      });
+      expect(loaded).toEqual([0, 1, 2, 3].map(() => [7, 7, 0]));
+    };
+
+    it('has no state', () => expectRefused(() => undefined));
+
+    it('has other options', () =>
+      expectRefused((full) => ({
+        ...full,
+        paramGroups: full.paramGroups.map((group) => ({ ...group, lr: 3 })),
+      })));
   });
 
   it('ranks that have stepped differently, on every rank', async () => {

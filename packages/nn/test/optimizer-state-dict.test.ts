@@ -57,8 +57,57 @@ describe('optimizer state dicts', () => {
       ['p0', params[1]!],
       ['p2', params[2]!],
     ] as const;
-    await expect(optimizer.loadStateDict(dict, swapped)).rejects.toThrow(/misshapen state: p0, p1/);
+    await expect(optimizer.loadStateDict(dict, swapped)).rejects.toThrow(/Misshapen: p0, p1/);
     await expect(optimizer.stateDict([])).rejects.toThrow('a name for each parameter');
+    const { step, tensors } = dict.state.get('p0')!;
+    const turned = [...tensors].map(([name, each]) => [name, { ...each, shape: [3, 2] }] as const);
+    const state = new Map([...dict.state, ['p0', { step, tensors: new Map(turned) }]]);
+    await expect(optimizer.loadStateDict({ ...dict, state }, named(params))).rejects.toMatchObject({
+      mismatched: ['p0'],
+    });
+  });
+
+  describe('give the options of groups', () => {
+    /** Saves groups of the parameters with these numbers, and loads them into others. */
+    const lrsOf = async (
+      saved: readonly (readonly number[])[],
+      own: readonly (readonly number[])[],
+    ) => {
+      const params = leaves(makeDevice());
+      const groups = (numbers: readonly (readonly number[])[], first: number) =>
+        numbers.map((group, i) => ({ params: group.map((p) => params[p]!), lr: first + i }));
+      const from = new Sgd(groups(saved, 10));
+      const into = new Sgd(groups(own, 20));
+      await train(into, params, 1, 1);
+      const before = await Promise.all(params.map(read));
+      await into.loadStateDict(await from.stateDict(named(params)), named(params));
+      expect(await Promise.all(params.map(read))).toEqual(before);
+      return into.groups.map(({ lr }) => lr);
+    };
+
+    it.each([
+      ['of other order', [[0, 1], [2]], [[2], [1, 0]], [11, 10]],
+      ['with parameters that are frozen now, or new', [[0, 1], [2]], [[2], [0]], [11, 10]],
+      ['with new parameters', [[0], [2]], [[2], [1, 0]], [11, 10]],
+      ['without parameters, in order', [[], [0, 1, 2], []], [[0, 1, 2], [], []], [11, 10, 12]],
+    ])('%s', async (_, saved, own, lrs) => {
+      expect(await lrsOf(saved, own)).toEqual(lrs);
+    });
+
+    it.each([
+      ['one was split', [[0, 1, 2]], [[0], [1, 2]], "got 'p0' in group 0 and 'p1' in group 1"],
+      ['two were joined', [[0], [1, 2]], [[0, 1, 2]], "0 and 'p1' in saved group 1"],
+      ['a parameter has moved', [[0, 1], [2]], [[0], [2, 1]], "got 'p2' in saved group 1 and 'p1'"],
+      [
+        'one was not saved',
+        [[0]],
+        [[0], [1, 2]],
+        "2 saved parameter groups, got none for group 1, of 'p1'",
+      ],
+      ['one is not here', [[0], [1, 2]], [[0]], "got saved group 1 of 2 besides, of 'p1'"],
+    ])('but not where %s', async (_, saved, own, text) => {
+      await expect(lrsOf(saved, own)).rejects.toThrow(text);
+    });
   });
 
   it('of before the first step take away what was stepped since', async () => {

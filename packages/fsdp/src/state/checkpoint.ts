@@ -231,9 +231,6 @@ function heldBy(
   },
 ): HeldModule {
   const { optimizer, onlyTrained, holdsBuffers } = options;
-  if (optimizer !== undefined) {
-    namesFor(root, optimizer); // refuses parameters of other modules
-  }
   const parameters = new Map(
     units.flatMap(({ unit, keys }) =>
       unit.parameters.map(({ tensor }, i) => [tensor, keys[i]!] as const),
@@ -244,6 +241,8 @@ function heldBy(
     buffers: holdsBuffers ? root.wrapper.namedBuffers() : [],
     optimizer,
     onlyTrained,
+    // An expert's name has no number in its group, which is that of all ranks.
+    ...(optimizer === undefined ? {} : { groupNames: namesFor(root, optimizer) }),
   });
 }
 

@@ -5,11 +5,11 @@
 
 import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/nn';
 import { StateDictError } from '@shardweave/nn';
-import { type FlatStateBytes, joinMembers } from '@shardweave/nn/flat';
-import { elementCountOf, type Tensor } from '@shardweave/tensor-core';
+import { checkStates, type FlatStateBytes, joinMembers } from '@shardweave/nn/flat';
+import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { agree } from '../tree/agree.js';
+import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
 import { requireEachInOneUnit, requireNoOwnerBeside } from '../unit/own-parameters.js';
@@ -105,7 +105,7 @@ export function getShardFromOptimStateDict<Options extends object>(
   requireEachInOneUnit(root);
   requireNoOwnerBeside(root, 'optimizer state');
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
-  checkFull(full, names);
+  checkStates('optimizer state', full.state, names);
   const flats = new Map<string, FlatStateBytes>();
   flatsOf(root).forEach(({ unit, isLocal }, index) => {
     const shard = isLocal ? undefined : shardOf(unit, full, names);
@@ -140,10 +140,12 @@ export async function localOptimStateDict<Options extends object>(
 
 /**
  * Sets one rank's state and the groups' options. A parameter without an entry starts afresh; an
- * expert without one keeps its state. Collective: every rank loads its own.
+ * expert without one keeps its state. Options go by the names of parameters, whatever the order of
+ * groups is. Collective: every rank loads its own.
  * @returns `extra`, as it was given
- * @throws {StateDictError} where groups, names or lengths differ: nothing is loaded on that rank,
- * and the others throw {FsdpRankFailedError}
+ * @throws {StateDictError} where groups, names or lengths do not fit, naming a parameter that was
+ * in another group, and where ranks give other options. The other ranks throw
+ * {FsdpRankFailedError}, and nothing is loaded on any rank
  */
 export async function loadOptimStateShard<Options extends object>(
   fsdp: FullyShardedDataParallel,
@@ -153,30 +155,39 @@ export async function loadOptimStateShard<Options extends object>(
   const call = { operation: 'loadOptimStateShard', states: ['idle'] } as const;
   const root = instanceOf(fsdp);
   return collectiveCall(root, call, () =>
-    agree(root, call.operation, () => writeShard(root, optimizer, shard)),
+    loadShard(root, optimizer, { operation: call.operation, make: () => shard }),
   );
 }
 
-async function writeShard<Options extends object>(
+/** Loads what `make` gives, once all ranks have found that theirs fits and have the same groups. */
+async function loadShard<Options extends object>(
   root: Instance,
   optimizer: Optimizer<Options>,
-  shard: OptimStateShard<Options>,
+  { operation, make }: { readonly operation: string; make(): OptimStateShard<Options> },
 ): Promise<Readonly<Record<string, unknown>>> {
-  namesFor(root, optimizer);
   const flats = flatsOf(root);
-  checkShard(flats, optimizer, shard);
-  shard.paramGroups.forEach(({ params: _, ...options }, i) => {
-    Object.assign(optimizer.groups[i]!, options);
+  let shard: OptimStateShard<Options> | undefined;
+  let groups: Optimizer<Options>['groups'] = [];
+  await agreeOnText(root, operation, () => {
+    const names = namesFor(root, optimizer);
+    shard = make();
+    groups = optimizer.groupsFrom(shard.paramGroups, names, { operation });
+    checkShard(flats, shard);
+    return JSON.stringify(groups.map(({ params: _, ...options }) => options));
   });
-  for (const [index, { unit, isLocal }] of flats.entries()) {
-    const state = shard.flats.get(flatKey(index));
-    if (state !== undefined) {
-      await optimizer.writeFlatState(unit.flat, state);
-    } else if (!isLocal && (await optimizer.flatStateRuns(unit.flat)).length > 0) {
-      await optimizer.writeFlatState(unit.flat, { runs: [], tensors: new Map() });
+  const { flats: states, extra } = shard!;
+  await agree(root, operation, async () => {
+    optimizer.takeOptions(groups);
+    for (const [index, { unit, isLocal }] of flats.entries()) {
+      const state = states.get(flatKey(index));
+      if (state !== undefined) {
+        await optimizer.writeFlatState(unit.flat, state);
+      } else if (!isLocal && (await optimizer.flatStateRuns(unit.flat)).length > 0) {
+        await optimizer.writeFlatState(unit.flat, { runs: [], tensors: new Map() });
+      }
     }
-  }
-  return shard.extra;
+  });
+  return extra;
 }
 
 /**
@@ -192,9 +203,10 @@ export async function loadFullOptimStateDict<Options extends object>(
   const call = { operation: 'loadFullOptimStateDict', states: ['idle'] } as const;
   const root = instanceOf(fsdp);
   return collectiveCall(root, call, () =>
-    agree(root, call.operation, () =>
-      writeShard(root, optimizer, getShardFromOptimStateDict(fsdp, full)),
-    ),
+    loadShard(root, optimizer, {
+      operation: call.operation,
+      make: () => getShardFromOptimStateDict(fsdp, full),
+    }),
   );
 }
 
@@ -261,37 +273,7 @@ function shardOf(
   return shard.runs.length > 0 ? shard : undefined;
 }
 
-function checkFull(full: OptimizerStateDict<unknown>, names: ReadonlyMap<Tensor, string>): void {
-  const tensors = new Map([...names].map(([tensor, name]) => [name, tensor]));
-  const unexpected = [...full.state.keys()].filter((name) => !tensors.has(name));
-  const mismatched = [...full.state].flatMap(([name, { tensors: parts }]) => {
-    const tensor = tensors.get(name);
-    const isFitting = [...parts.values()].every(
-      ({ shape, data }) =>
-        shape.join() === tensor?.shape.join() &&
-        data.byteLength === elementCountOf(shape) * F32_BYTES,
-    );
-    return tensor === undefined || isFitting ? [] : [name];
-  });
-  if (unexpected.length + mismatched.length === 0) {
-    return;
-  }
-  throw new StateDictError(
-    `optimizer state: expected parameters of this module. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${mismatched.join(', ') || 'none'}.`,
-    { unexpected, mismatched },
-  );
-}
-
-function checkShard<Options extends object>(
-  flats: readonly OwnedFlat[],
-  optimizer: Optimizer<Options>,
-  { flats: given, paramGroups }: OptimStateShard<Options>,
-): void {
-  if (paramGroups.length !== optimizer.groups.length) {
-    throw new StateDictError(
-      `optimizer state: expected ${optimizer.groups.length} parameter groups, got ${paramGroups.length}. Make the optimizer with the groups it was saved with.`,
-    );
-  }
+function checkShard(flats: readonly OwnedFlat[], { flats: given }: OptimStateShard<unknown>): void {
   const lengths = new Map(flats.map(({ unit }, i) => [flatKey(i), unit.layout.shardLength]));
   const unexpected = [...given.keys()].filter((key) => !lengths.has(key));
   const mismatched = [...given].flatMap(([key, { tensors }]) => {

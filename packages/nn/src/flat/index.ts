@@ -18,7 +18,7 @@ export {
   normCover,
   normOfRoots,
 } from '../optim/norm-tree.js';
-export { joinMembers } from '../optim/optimizer-state.js';
+export { checkStates, joinMembers } from '../optim/optimizer-state.js';
 export type { AnyOptimizer, FlatProgress, SavedNames } from '../saves/held-flats.js';
 export {
   HeldModule,

@@ -4,6 +4,7 @@
 
 import { type Device, NORM_BLOCK_ELEMENTS, type Span, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
+import { hasGradient } from '../parameter-place.js';
 import { eachGradient } from './each-gradient.js';
 import { pieceOf } from './flat-plan.js';
 import { blockRange, DEVICE_LEVEL, type NormNode, type NormValue, normCover } from './norm-tree.js';
@@ -25,7 +26,7 @@ export interface NodePlan {
  */
 export function normParameters(parameters: Iterable<Tensor>): Tensor[] {
   return [...new Set(parameters)].filter(
-    ({ size, requiresGrad, grad }) => size > 0 && (requiresGrad || grad !== undefined),
+    (each) => each.size > 0 && (each.requiresGrad || hasGradient(each)),
   );
 }
 

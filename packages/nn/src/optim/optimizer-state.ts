@@ -7,6 +7,8 @@ import { isSharded } from '../parameter-place.js';
 import type { FlatMember } from './flat-plan.js';
 import { type FlatStateBytes, joinRuns, runAt } from './flat-state.js';
 
+const F32_BYTES = 4;
+
 /** The state of one parameter on the host. Its tensors have the parameter's shape. */
 export interface ParameterState {
   readonly step: number;
@@ -98,41 +100,33 @@ export function joinMembers(
 }
 
 /**
- * Checks whether a dict fits an optimizer with these parameters. Of a state tensor it compares the
- * number of elements and not the shape.
- * @throws {StateDictError} for a name that no parameter has, for a state tensor of another size,
- * and for another number of groups
+ * Checks whether state fits parameters of these names.
+ * @throws {StateDictError} for a name that no parameter has, and for a state tensor of another
+ * shape
  */
-export function checkStateDict<Options>(
-  dict: OptimizerStateDict<Options>,
-  {
-    names,
-    numGroups,
-  }: {
-    readonly names: ReadonlyMap<Tensor, string>;
-    readonly numGroups: number;
-  },
+export function checkStates(
+  operation: string,
+  states: ReadonlyMap<string, ParameterState>,
+  names: ReadonlyMap<Tensor, string>,
 ): void {
   const known = new Map([...names].map(([tensor, name]) => [name, tensor]));
-  const unexpected = [...dict.state.keys()].filter((name) => !known.has(name));
-  const mismatched = [...dict.state].flatMap(([name, { tensors }]) => {
-    const size = known.get(name)?.size;
-    const isFitting = [...tensors.values()].every(({ data }) => data.byteLength === size! * 4);
-    return size === undefined || isFitting ? [] : [name];
-  });
-  if (dict.paramGroups.length !== numGroups) {
-    throw new StateDictError(
-      `optimizer.loadStateDict: expected ${numGroups} parameter groups, got ${dict.paramGroups.length}.`,
+  const unexpected = [...states.keys()].filter((name) => !known.has(name));
+  const mismatched = [...states].flatMap(([name, { tensors }]) => {
+    const param = known.get(name);
+    const isFitting = [...tensors.values()].every(
+      ({ shape, data }) =>
+        shape.join() === param?.shape.join() && data.byteLength === param.size * F32_BYTES,
     );
-  }
+    return param === undefined || isFitting ? [] : [name];
+  });
   if (unexpected.length + mismatched.length > 0) {
     throw new StateDictError(
-      `optimizer.loadStateDict: unknown parameters: ${list(unexpected)}; misshapen state: ${list(mismatched)}.`,
+      `${operation}: expected state of this module's parameters. Unexpected: ${list(unexpected)}. Misshapen: ${list(mismatched)}.`,
       { unexpected, mismatched },
     );
   }
 }
 
 function list(names: readonly string[]): string {
-  return names.length === 0 ? 'none' : names.join(', ');
+  return names.join(', ') || 'none';
 }

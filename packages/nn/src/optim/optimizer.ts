@@ -12,8 +12,9 @@ import { type FlatPlan, planFlats } from './flat-plan.js';
 import type { FlatState, FlatStateBytes, StateRun } from './flat-state.js';
 import { FlatStates } from './flat-states.js';
 import { type FlatStep, type PlannedStep, planStep, stepPart } from './flat-step.js';
+import { matchGroups, type SavedGroup } from './match-groups.js';
 import {
-  checkStateDict,
+  checkStates,
   joinMembers,
   memberState,
   namesOf,
@@ -336,6 +337,34 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
+   * The groups as they will be with saved options, which go by the names of parameters. Nothing
+   * changes. Sharding and saves use it.
+   * @param options.strict whether a group that only one side has is an error; default true
+   * @throws {StateDictError} naming a parameter that was in another group
+   * @throws {NnConfigError} for options that cannot work
+   */
+  groupsFrom(
+    saved: readonly SavedGroup[],
+    names: ReadonlyMap<Tensor, string>,
+    { operation, strict = true }: { readonly operation: string; readonly strict?: boolean },
+  ): readonly OptimizerGroup<Options>[] {
+    const own = this.groups.map(({ params }) => params.map((param) => names.get(param)!));
+    const matched = matchGroups(saved, own, { operation, strict });
+    const groups = this.groups.map((group, i) => {
+      return { ...group, ...matched[i], params: group.params };
+    });
+    this.#checkGroups(groups);
+    return groups;
+  }
+
+  /** Takes over the options of `groupsFrom`. */
+  takeOptions(groups: readonly OptimizerGroup<Options>[]): void {
+    for (const [i, group] of groups.entries()) {
+      Object.assign(this.groups[i]!, group);
+    }
+  }
+
+  /**
    * The options and the state by parameter name, copied to the host; waits for the device.
    * @param named usually module.namedParameters()
    * @throws {OptimizerError} where a parameter is unnamed or lies here only in part (sharded)
@@ -362,11 +391,12 @@ export abstract class Optimizer<Options extends object> {
   }
 
   /**
-   * Takes over the options and the state of `dict`. Nothing changes where they do not fit.
+   * Takes over the options and the state of `dict`. Each group gets the options of the group that
+   * its parameters were in, whatever the order of groups is. Nothing changes where they do not fit.
    * @throws {OptimizerError} where a flat that rests off the device is in a forward, backward or
    * step that has not ended
-   * @throws {StateDictError} where names, groups or the sizes of state tensors do not fit; shapes
-   * are not compared
+   * @throws {StateDictError} where names or shapes do not fit, and naming a parameter that was in
+   * another group
    */
   async loadStateDict(
     dict: OptimizerStateDict<Options>,
@@ -374,11 +404,10 @@ export abstract class Optimizer<Options extends object> {
   ): Promise<void> {
     const names = namesOf(this.parameters(), named);
     const plans = this.#plan();
-    checkStateDict(dict, { names, numGroups: this.groups.length });
-    const loaded = this.groups.map((group, i) => {
-      return { ...group, ...dict.paramGroups[i], params: group.params };
+    checkStates('optimizer.loadStateDict', dict.state, names);
+    const loaded = this.groupsFrom(dict.paramGroups, names, {
+      operation: 'optimizer.loadStateDict',
     });
-    this.#checkGroups(loaded);
     const leave = occupyHomes(flatsIn(plans), 'optimizer.loadStateDict');
     await this.#takeOver(dict, loaded, { names, plans }).finally(leave);
   }
@@ -394,9 +423,7 @@ export abstract class Optimizer<Options extends object> {
     for (const flat of flatsIn(plans)) {
       await this.#states.ready(flat); // may reject, which it must before anything changes
     }
-    for (const [i, group] of groups.entries()) {
-      Object.assign(this.groups[i]!, group);
-    }
+    this.takeOptions(groups);
     for (const { flat, members } of plans) {
       this.#states.drop(flat);
       const entries = members.map(({ param, start, length }) => {

@@ -13,6 +13,7 @@ import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from '../errors.js';
 import { flatHomeOf } from '../flat/homes/flat-home.js';
 import { nameOf } from '../optim/flat-plan.js';
+import type { SavedGroup } from '../optim/match-groups.js';
 import { CapturedFlats, type CapturedModule } from './captured-module.js';
 import { FlatTarget } from './flat-target.js';
 import {
@@ -37,6 +38,11 @@ export interface HeldModuleOptions {
   /** Buffers by name, given only where this process writes or loads them. */
   readonly buffers: readonly (readonly [string, Tensor])[];
   readonly optimizer?: AnyOptimizer | undefined;
+  /**
+   * The names under which groups list their parameters, equal on all ranks. Default: those of
+   * `parameters`.
+   */
+  readonly groupNames?: SavedNames;
   /** Leaves frozen parameters out. Default false. */
   readonly onlyTrained?: boolean | undefined;
 }
@@ -71,8 +77,10 @@ export interface LoadOptions {
  */
 export class HeldModule {
   readonly #options: HeldModuleOptions;
-  /** The state tensors that the optimizer keeps of each parameter that it steps. */
-  readonly #stepped: ReadonlyMap<Tensor, readonly string[]>;
+  /** The names of all parameters, frozen ones too, which groups may have. */
+  readonly #groupNames: SavedNames;
+  /** The parameters that the optimizer steps. */
+  readonly #stepped: ReadonlySet<Tensor>;
   /** The steps of each parameter whose state `pieces` has given. */
   readonly steps: Record<string, number> = {};
 
@@ -81,13 +89,9 @@ export class HeldModule {
     const { optimizer, onlyTrained = false } = options;
     const held = [...options.parameters].filter(([param]) => !onlyTrained || param.requiresGrad);
     this.#options = { ...options, parameters: new Map(held) };
-    this.#stepped = new Map(
-      (optimizer?.groups ?? []).flatMap((group) => {
-        const names = optimizer!.stateNamesOf(group);
-        return group.params.map((param) => [param, names] as const);
-      }),
-    );
-    const foreign = [...this.#stepped.keys()].find((param) => !options.parameters.has(param));
+    this.#groupNames = options.groupNames ?? options.parameters;
+    this.#stepped = new Set(optimizer?.parameters());
+    const foreign = [...this.#stepped].find((param) => !options.parameters.has(param));
     if (foreign !== undefined) {
       throw new NnConfigError(
         `checkpoint: expected an optimizer of the module's parameters, got ${nameOf(foreign)}. Pass the module around all that it steps.`,
@@ -162,14 +166,14 @@ export class HeldModule {
 
   /** Steps of `pieces` and the options of groups; undefined without an optimizer. */
   optimizerRecord(): SavedOptimizer | undefined {
-    const { parameters, optimizer } = this.#options;
+    const { optimizer } = this.#options;
     return (
       optimizer && {
         kind: optimizer.kind,
         steps: this.steps,
         groups: optimizer.groups.map(({ params, ...options }) => ({
           ...(options as Readonly<Record<string, unknown>>),
-          params: params.map((param) => parameters.get(param)!),
+          params: params.map((param) => this.#groupNames.get(param)!),
         })),
       }
     );
@@ -182,43 +186,38 @@ export class HeldModule {
    * @throws {CheckpointCorruptError} where it is damaged
    */
   async check(save: Save, options: LoadOptions = {}): Promise<void> {
-    const { strict, isForeign = () => false } = options;
-    const { optimizer } = this.#options;
-    const targets = this.#targets(save);
+    const { strict = true, isForeign = () => false } = options;
     const buffers = this.#buffers();
     const kept = new Set(
       [...this.#options.parameters].flatMap(([param, name]) =>
         this.#stepped.has(param) && param.requiresGrad ? [name] : [],
       ),
     );
-    save.checkFit(
-      [...targets.flatMap(({ expected }) => expected), ...buffers.map(({ piece }) => piece)],
-      {
-        ...(strict === undefined ? {} : { strict }),
-        // Saved state of a parameter that nothing steps here is left out: it may be frozen now.
-        ignores: ({ kind, name }: TensorSpec) =>
-          isForeign(name) || (kind === 'state' && !kept.has(name)),
-      },
-    );
-    if (optimizer !== undefined && (save.optimizer?.kind ?? optimizer.kind) !== optimizer.kind) {
-      throw new StateDictError(
-        `loadCheckpoint: expected state of ${optimizer.kind}, got that of ${save.optimizer!.kind}. Make the optimizer that was saved, or load without one.`,
-      );
-    }
-    if (optimizer !== undefined && save.optimizer?.groups.length !== optimizer.groups.length) {
-      throw new StateDictError(
-        `loadCheckpoint: expected ${optimizer.groups.length} saved parameter groups, got ${save.optimizer?.groups.length ?? 'no optimizer state'}. Pass the optimizer to saveCheckpoint, with the same groups.`,
-      );
-    }
+    // State is compared last, because the groups tell which there must be, and a group that does
+    // not fit is better told than the state that it would have had.
+    const isState = ({ kind }: TensorSpec) => kind === 'state';
+    const values = this.#targets(save, []).flatMap(({ expected }) => expected);
+    save.checkFit([...values, ...buffers.map(({ piece }) => piece)], {
+      strict,
+      ignores: (spec) => isForeign(spec.name) || isState(spec),
+    });
+    const targets = this.#targets(save, this.#groupsFrom(save, strict));
+    save.checkFit(targets.flatMap(({ expected }) => expected).filter(isState), {
+      strict,
+      // Saved state of a parameter that nothing steps here is left out: it may be frozen now.
+      ignores: (spec) => isForeign(spec.name) || !isState(spec) || !kept.has(spec.name),
+    });
     await save.verify([
       ...targets.flatMap(({ pieces }) => pieces),
       ...buffers.map(({ piece }) => piece),
     ]);
   }
 
-  /** Loads a save that was checked: parameters, state, buffers, and the options of groups. */
+  /** Loads a save that was checked: the options of groups, parameters, state and buffers. */
   async load(save: Save): Promise<void> {
-    for (const target of this.#targets(save)) {
+    const groups = this.#groupsFrom(save, false);
+    this.#options.optimizer?.takeOptions(groups); // first, for state is made as options need it
+    for (const target of this.#targets(save, groups)) {
       await target.begin();
       await save.fill(target.pieces);
       await target.end();
@@ -226,10 +225,6 @@ export class HeldModule {
     for (const { piece, end } of this.#buffers()) {
       await save.fill([piece]);
       await end();
-    }
-    const { optimizer } = this.#options;
-    for (const [i, { params: _, ...options }] of (save.optimizer?.groups ?? []).entries()) {
-      Object.assign(optimizer?.groups[i] ?? {}, options);
     }
   }
 
@@ -250,11 +245,40 @@ export class HeldModule {
     };
   }
 
-  #targets(save: Save): FlatTarget[] {
+  /**
+   * The optimizer's groups with their saved options; none without an optimizer.
+   * @throws {StateDictError} where the save has another optimizer, none, or other groups
+   */
+  #groupsFrom(save: Save, isStrict: boolean): AnyOptimizer['groups'] {
+    const { optimizer } = this.#options;
+    if (optimizer === undefined) {
+      return [];
+    }
+    if (save.optimizer?.kind !== optimizer.kind) {
+      const got =
+        save.optimizer === undefined ? 'no optimizer state' : `that of ${save.optimizer.kind}`;
+      throw new StateDictError(
+        `loadCheckpoint: expected state of ${optimizer.kind}, got ${got}. Make the optimizer that was saved, or load without one.`,
+      );
+    }
+    const groups = save.optimizer.groups as readonly unknown[] as readonly SavedGroup[];
+    return optimizer.groupsFrom(groups, this.#groupNames, {
+      operation: 'loadCheckpoint',
+      strict: isStrict,
+    });
+  }
+
+  /** The flats to load, with the state that groups keep of their parameters. */
+  #targets(save: Save, groups: AnyOptimizer['groups']): FlatTarget[] {
     const { parameters, optimizer } = this.#options;
-    const options = { save, optimizer, stepped: this.#stepped };
+    const stepped = new Map(
+      groups.flatMap((group) => {
+        const names = optimizer!.stateNamesOf(group);
+        return group.params.map((param) => [param, names] as const);
+      }),
+    );
     return [...sharesByFlat(parameters)].map(
-      ([flat, shares]) => new FlatTarget(flat, shares, options),
+      ([flat, shares]) => new FlatTarget(flat, shares, { save, optimizer, stepped }),
     );
   }
 
