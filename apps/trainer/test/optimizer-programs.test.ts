@@ -159,3 +159,26 @@ describe.each(STRATEGIES.map((each) => [each.name, each] as const))('%s', (_, st
     expect(await under(strategy, program)).toEqual(await under(PLAIN, program));
   });
 });
+describe.each(
+  STRATEGIES.filter(({ name }) => !/host|offload/.test(name)).map((each) => [each.name, each]),
+)('%s', (_, strategy) => {
+  it('steps by the gradients and options of the call, while a save has yet to read', async () => {
+    const program = (isCaptured: boolean) => async (wrapped: Wrapped) => {
+      const optimizer = new AdamW(wrapped.model.parameters(), { lr: 0.1 });
+      await train(wrapped, optimizer, [0]);
+      await backward(wrapped, 1);
+      const captured = isCaptured ? await wrapped.capture!({ optimizer }) : undefined;
+      const { device } = wrapped.model;
+      await device.scope(async () => {
+        const gradScale = device.full([1], 0.5);
+        const calls = [optimizer.step({ gradScale }), captured?.release(), optimizer.step()];
+        optimizer.groups[0]!.lr = 0.01;
+        optimizer.zeroGrad();
+        await Promise.all(calls);
+      });
+      await train(wrapped, optimizer, [2]);
+      return textOf(wrapped);
+    };
+    expect(await under(strategy, program(true))).toEqual(await under(strategy, program(false)));
+  });
+});

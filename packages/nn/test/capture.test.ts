@@ -252,3 +252,19 @@ it('a module that is disposed is saved all the same, and then freed', async () =
   await loadCheckpoint(loaded, store);
   expect(await textOf(loaded)).toEqual(before);
 });
+
+it('a step that waits refuses a gradient that a backward has added to', async () => {
+  const { model, optimizer } = open(makeDevice());
+  await step(model, optimizer);
+  const before = await textOf(model);
+  const captured = await captureCheckpoint(model);
+  const stepping = step(model, optimizer);
+  const { grad } = model.parameters()[0]!;
+  model.device.addInPlace(grad!, grad!);
+  await captured.release();
+  await expect(stepping).rejects.toThrow('optimizer.step: expected the gradient of');
+  expect(await textOf(model)).toEqual(before);
+  optimizer.zeroGrad();
+  await step(model, optimizer);
+  expect(await textOf(model)).not.toEqual(before);
+});

@@ -4,6 +4,7 @@
 
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, type OptionRules, optional, whole } from '../check-options.js';
+import { OptimizerError } from '../errors.js';
 import { clearGradients } from '../flat/clear-gradients.js';
 import type { PinnedBytes } from '../flat/homes/byte-store.js';
 import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../flat/homes/flat-home.js';
@@ -58,6 +59,8 @@ export abstract class Optimizer<Options extends object> {
    * step with the same gradients must not step twice.
    */
   #finished: ReadonlyMap<FlatHome, number> | undefined;
+  /** The end of steps that wait for a save to read their flats. */
+  #waiting: Promise<void> | undefined;
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
     this.groups = groupsOf(params, defaults);
@@ -109,12 +112,15 @@ export abstract class Optimizer<Options extends object> {
    * stepped.
    *
    * Flats on the device are encoded when the call returns, except those that a save
-   * (captureCheckpoint) has yet to read. The promise waits for such a save, for the flats that rest
-   * off the device, which are stepped one after the other, and for their commit. Where it rejects
-   * because a store failed, nothing of the step is committed. Calling `step` again finishes it with
-   * the options that it began with, and so does whatever reads those flats next.
+   * (captureCheckpoint) has yet to read. They are stepped when it has, by the gradients, the scale
+   * and the options of the call, so zeroGrad may follow at once. The promise waits for such a save,
+   * for the flats that rest off the device, which are stepped one after the other, and for their
+   * commit. Where it rejects because a store failed, nothing of the step is committed. Calling
+   * `step` again finishes it with the options that it began with, and so does whatever reads those
+   * flats next.
    * @throws {OptimizerError} where a flat that rests off the device is in a forward, backward or
-   * step that has not ended; nothing is stepped then
+   * step that has not ended; nothing is stepped then. Also where a backward adds to a gradient that
+   * waits for a save
    */
   async step(options: StepOptions = {}): Promise<void> {
     checkOptions('optimizer.step', options, STEP_RULES);
@@ -141,28 +147,89 @@ export abstract class Optimizer<Options extends object> {
         this.#states.restingOf(flat); // throws for another optimizer's state, before any step
       }
     }
-    for (const plan of plans) {
-      if (flatHomeOf(plan.flat) === undefined && plan.flat.grad !== undefined) {
-        for (const reader of plan.flat.storage.readers) {
-          await reader.whenClosed();
-        }
-        this.#stepResident(plan, options);
-      }
-    }
-    if (homes.length === 0) {
-      return;
-    }
-    await this.#storedStep(plans, homes, options).finish();
+    const resident = this.#residentTurns(plans);
+    // Both begin with what there is at the call; only then may the call wait.
+    const stored = homes.length === 0 ? undefined : this.#storedStep(plans, homes, options);
+    await this.#stepResidents(resident, options.gradScale);
+    await stored?.finish();
   }
 
-  #stepResident(plan: FlatPlan, options: StepOptions): void {
+  /** The flats on the device that have a gradient. */
+  #residentTurns(plans: readonly FlatPlan[]): ResidentTurn[] {
+    return plans.flatMap((plan) => {
+      const { grad } = plan.flat;
+      const isTurn = flatHomeOf(plan.flat) === undefined && grad !== undefined;
+      return isTurn ? [{ plan, grad, moving: movingOf(plan) }] : [];
+    });
+  }
+
+  /**
+   * Steps flats on the device. Those that a save has yet to read wait for it, with the gradients,
+   * the scale and the options of this call, behind earlier steps that wait.
+   */
+  async #stepResidents(turns: readonly ResidentTurn[], scale: Tensor | undefined): Promise<void> {
+    const isWaiting = ({ plan }: ResidentTurn) =>
+      this.#waiting !== undefined || plan.flat.storage.readers.size > 0;
+    const later = turns.filter(isWaiting);
+    for (const turn of turns) {
+      if (!later.includes(turn)) {
+        this.#stepResident(turn, this.groups, scale);
+      }
+    }
+    if (later.length === 0) {
+      return;
+    }
+    const step = this.#stepLater(later, scale, this.#waiting);
+    const waiting = step.catch(() => undefined); // its caller hears of a failure
+    this.#waiting = waiting;
+    await step.finally(() => {
+      if (this.#waiting === waiting) {
+        this.#waiting = undefined;
+      }
+    });
+  }
+
+  async #stepLater(
+    turns: readonly ResidentTurn[],
+    scale: Tensor | undefined,
+    before: Promise<void> | undefined,
+  ): Promise<void> {
+    const groups = this.groups.map((group) => ({ ...group }));
+    const held = [...turns.map(({ grad }) => grad), ...(scale === undefined ? [] : [scale])];
+    const versions = turns.map(({ grad }) => grad.storage.version);
+    for (const { storage } of held) {
+      storage.retain();
+    }
+    try {
+      await before;
+      for (const [i, turn] of turns.entries()) {
+        for (const reader of turn.plan.flat.storage.readers) {
+          await reader.whenClosed();
+        }
+        if (turn.grad.storage.version !== versions[i]) {
+          throw new OptimizerError(
+            `optimizer.step: expected the gradient of '${turn.plan.flat.name}' to stay until a save has read its values, got a backward beside it. Await the step first, or call zeroGrad.`,
+          );
+        }
+        this.#stepResident(turn, groups, scale);
+      }
+    } finally {
+      for (const { storage } of held) {
+        storage.release();
+      }
+    }
+  }
+
+  #stepResident(
+    { plan, grad, moving }: ResidentTurn,
+    groups: readonly OptimizerGroup<Options>[],
+    scale: Tensor | undefined,
+  ): void {
     const { flat } = plan;
-    const { groups } = this;
-    const moving = movingOf(plan);
     if (moving.size > 0) {
       const step = this.#plannedStep(plan, { groups, moving });
-      const part = { start: 0, length: flat.size, param: undefined, grad: flat.grad! };
-      this.#encode(step, { ...part, state: new Map() }, options.gradScale?.view());
+      const part = { start: 0, length: flat.size, param: undefined, grad };
+      this.#encode(step, { ...part, state: new Map() }, scale);
       step.state.advance(step.progress);
     }
     this.#markerOf(plan)();
@@ -202,12 +269,9 @@ export abstract class Optimizer<Options extends object> {
     });
   }
 
-  #encode(
-    step: PlannedStep<Options>,
-    part: FlatPart,
-    gradScale: ReturnType<Tensor['view']> | undefined,
-  ): void {
+  #encode(step: PlannedStep<Options>, part: FlatPart, scale: Tensor | undefined): void {
     const { device } = step.plan.flat;
+    const gradScale = scale?.storage.view(scale.offset, 1); // its tensor may be disposed by then
     stepPart(step, part, gradScale, (call) => this.stepFlat(device, call));
   }
 
@@ -267,7 +331,7 @@ export abstract class Optimizer<Options extends object> {
         runs: state.runsAfter(progress),
       });
     };
-    const use = (part: FlatPart) => this.#encode(step!, part, scale?.storage.view(scale.offset, 1));
+    const use = (part: FlatPart) => this.#encode(step!, part, scale);
     const kept = () => {
       call.mark(); // again, for a copy may have been made since the step began
       step!.state.advance(step!.progress);
@@ -281,7 +345,6 @@ export abstract class Optimizer<Options extends object> {
    */
   #isRepeated(homes: readonly FlatHome[]): boolean {
     const finished = this.#finished;
-    this.#finished = undefined;
     return (
       finished !== undefined &&
       homes.length === finished.size &&
@@ -466,6 +529,13 @@ export abstract class Optimizer<Options extends object> {
 
 function flatsIn(plans: readonly FlatPlan[]): Tensor[] {
   return plans.map(({ flat }) => flat);
+}
+
+/** A flat on the device, the gradient that steps it, and the parameters that have one. */
+interface ResidentTurn {
+  readonly plan: FlatPlan;
+  readonly grad: Tensor;
+  readonly moving: ReadonlySet<Tensor>;
 }
 
 /** The parameters of a flat that have a gradient, and elements on this rank. */
