@@ -6,7 +6,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
 import type { UseKind } from '@shardweave/nn/flat';
-import type { Pass, Tensor } from '@shardweave/tensor-core';
+import { type Pass, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 import { castBuffers, castInputs } from './cast-inputs.js';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError } from './errors.js';
@@ -72,6 +72,8 @@ export class FullyShardedDataParallel<
    * tell them twice.
    */
   #toldError: unknown;
+  /** What its forwards have returned, which may be an input of its next one. */
+  readonly #outputs = new WeakSet<Tensor>();
 
   /**
    * @throws {FsdpConfigError} for options that contradict each other, for packed parameters, and
@@ -251,6 +253,9 @@ export class FullyShardedDataParallel<
       return 'unrecorded';
     }
     const hook = (pass: Pass) => this.#beforeBackward(tree, pass);
+    for (const tensor of tensorsIn(output)) {
+      this.#outputs.add(tensor);
+    }
     return this.device.beforeGradientOf(output, hook) > 0 ? 'recorded' : 'unreached';
   }
 
@@ -281,9 +286,10 @@ export class FullyShardedDataParallel<
   /**
    * Frees frozen parameters at the end of this module's backward. They are needed for the gradients
    * of the module's inputs, which come after the last gradient of its parameters; once an input's
-   * gradient is passed on, all nodes of the module have run. With findUnusedParameters they stay: a
-   * rank that takes another way through the model would have to gather them again, and gathers are
-   * alike on all.
+   * gradient is passed on, all nodes of the module have run. They stay where that input is what
+   * this module returned before, whose backward comes next and reads them again. With
+   * findUnusedParameters they stay, too: a rank that takes another way through the model would have
+   * to gather them again, and gathers are alike on all.
    */
   #dropBeforeInputs(tree: Tree, args: Args): void {
     const instance = this.#instance;
@@ -295,7 +301,8 @@ export class FullyShardedDataParallel<
     ) {
       return;
     }
-    this.device.beforeGradientOf(args, () => {
+    const inputs = tensorsIn(args).filter((input) => !this.#outputs.has(input));
+    this.device.beforeGradientOf(inputs, () => {
       if (instance.isDroppedAfterBackward) {
         instance.drop();
       }

@@ -2,7 +2,7 @@
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, Module } from '@shardweave/nn';
-import { type Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
 import {
@@ -41,6 +41,38 @@ async function expectFrozen({ weights }: Outcome, names: readonly string[]): Pro
     } else {
       expect(weights.get(name), name).not.toEqual(values);
     }
+  }
+}
+
+/** This module adds what an adapter gives to what its base gives. */
+class Adapted extends Module<[x: Tensor], Tensor> {
+  constructor(device: Device, base: Module, adapter: Module) {
+    super(device);
+    this.child('base', base);
+    this.child('adapter', adapter);
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    const { base, adapter } = Object.fromEntries(this.children()) as Record<string, Module>;
+    return add(await base!.call(x), await adapter!.call(x));
+  }
+}
+
+/** This module runs one block three times, with nothing between, as ALBERT does. */
+class Again extends Module<[x: Tensor], Tensor> {
+  readonly #block: Module;
+
+  constructor(device: Device, block: Module) {
+    super(device);
+    this.#block = this.child('block', block);
+  }
+
+  async forward(x: Tensor): Promise<Tensor> {
+    let hidden = x;
+    for (let i = 0; i < 3; i++) {
+      hidden = await this.#block.call(hidden);
+    }
+    return hidden;
   }
 }
 
@@ -110,6 +142,28 @@ describe.each([
     );
     await expectFrozen(outcome, ['0.weight', '0.bias', '2.weight', '2.bias']);
   });
+
+  it.each(['all of it', 'all but adapters'])(
+    'a unit that is its own input, %s frozen',
+    async (frozen) => {
+      const outcome = await expectEqualTraining(
+        {
+          fsdp,
+          build: (device, wrap) => {
+            const [a, b, c] = layers(device);
+            freeze(b);
+            const block = frozen === 'all of it' ? b : new Adapted(device, b, layer(device));
+            return wrap(new Stack(device, [wrap(a), new Again(device, wrap(block)), wrap(c)]));
+          },
+        },
+        worldSize,
+      );
+      const name = frozen === 'all of it' ? '1.block' : '1.block.base';
+      const start = await initial();
+      expect(outcome.weights.get(`${name}.weight`)).toEqual(start.get('1.weight'));
+      expect(outcome.weights.get('0.weight')).not.toEqual(start.get('0.weight'));
+    },
+  );
 
   it('parameters frozen after wrapping', async () => {
     const outcome = await expectEqualTraining(
