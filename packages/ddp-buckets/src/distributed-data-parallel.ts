@@ -286,6 +286,22 @@ export class DistributedDataParallel<
 
   // ---- forward ---------------------------------------------------------------------------------
 
+  /**
+   * Calls the module as any other. Where a forward whose graph is recorded fails, or a hook around
+   * it, the other ranks are told: now or later they wait for the backward of this one.
+   */
+  override async call(...args: Args): Promise<Output> {
+    const { isGradEnabled, isInBackward } = this.device;
+    try {
+      return await super.call(...args);
+    } catch (error) {
+      if (isGradEnabled && !isInBackward) {
+        await this.#lanes.tellOthers('ddp forward', error);
+      }
+      throw error;
+    }
+  }
+
   override async forward(...args: Args): Promise<Output> {
     await this.initialize();
     const { device } = this;
@@ -294,24 +310,16 @@ export class DistributedDataParallel<
       return this.#record(args, undefined);
     }
     device.random.separate(this.processGroup.rank);
-    const isWaitedFor = device.isGradEnabled && this.#sync.isReducing;
-    try {
-      await this.#shareAdded();
-      if (this.isTraining && this.#options.isBroadcastingBuffers) {
-        const root = await this.#sync.uneven.announceBuffers();
-        await this.#syncBuffers({ root, identity: this.#sync.buffersIdentity });
-      }
-      if (!device.isGradEnabled) {
-        return await this.module.call(...args);
-      }
-      this.#sync.range('ddp: before forward', () => this.#sync.noteForward());
-      return await this.#record(args, this.isTraining ? this.#sync.noteRecorded() : undefined);
-    } catch (error) {
-      if (isWaitedFor) {
-        await this.#lanes.tellOthers('ddp forward', error);
-      }
-      throw error;
+    await this.#shareAdded();
+    if (this.isTraining && this.#options.isBroadcastingBuffers) {
+      const root = await this.#sync.uneven.announceBuffers();
+      await this.#syncBuffers({ root, identity: this.#sync.buffersIdentity });
     }
+    if (!device.isGradEnabled) {
+      return this.module.call(...args);
+    }
+    this.#sync.range('ddp: before forward', () => this.#sync.noteForward());
+    return this.#record(args, this.isTraining ? this.#sync.noteRecorded() : undefined);
   }
 
   async #record(args: Args, recorded: RecordedForward | undefined): Promise<Output> {

@@ -58,7 +58,7 @@ export class GradientSync implements GradSink {
     return this.#pass !== undefined;
   }
 
-  /** Whether other ranks wait for this one's next backward. */
+  /** Whether the next backward is reduced. */
   get isReducing(): boolean {
     return this.isSyncing && this.isEnabled;
   }
@@ -142,23 +142,23 @@ export class GradientSync implements GradSink {
   }
 
   /**
-   * Called when a backward has failed, whether or not it reached this wrapper. Where the backward
-   * would have been reduced, the other ranks wait for it, and are told.
+   * Called when a backward has failed, whether or not it reached this wrapper. The other ranks wait
+   * for it, or for a later one that reduces what it should have left here, and are told.
    */
   failed(error: unknown, pass: Pass): void {
-    if (this.#keeper.context === undefined || !this.isReducing) {
+    if (this.#keeper.context === undefined) {
       return;
     }
     pass.onFailure(() => this.#lanes.tellOthers('ddp backward', error));
   }
 
-  /** @throws {DdpStateError} where a backward in noSync has failed half-way */
+  /** @throws {DdpStateError} where a backward failed that had begun to add to what others left */
   #requireWholeLocals(): void {
     if (!this.locals.areTorn) {
       return;
     }
     throw new DdpStateError(
-      'ddp backward: expected the gradients of whole backwards, got those of one that failed before it was reduced. Part of it is in their sums; call zeroGrad and repeat the step.',
+      'ddp backward: expected the gradients that backwards in noSync left to be whole, got a part of them: a backward that failed since had begun to add to them, or to reduce them. Call zeroGrad and repeat the step.',
     );
   }
 
@@ -246,7 +246,7 @@ export class GradientSync implements GradSink {
     }
   }
 
-  /** Returns to rest after a failed backward; what it had added is lost. */
+  /** Returns to rest after a failed backward. */
   #reset(): void {
     this.locals.failPass();
     this.#cycle?.reset();

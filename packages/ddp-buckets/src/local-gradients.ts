@@ -12,27 +12,33 @@ interface LocalGradient {
 
 export class LocalGradients {
   readonly #sums = new Map<Tensor, LocalGradient>();
-  /** The leaves whose sums the present backward has added to, or taken. */
+  /** The leaves whose sums the present backward has begun. */
+  readonly #begun = new Set<Tensor>();
+  /** The leaves whose sums of earlier backwards the present one has added to, or taken. */
   readonly #touched = new Set<Tensor>();
-  /** The leaves that a failed backward has touched: their sums hold parts of it, or are gone. */
+  /** The leaves of which a failed backward touched such a sum: it holds a part, or is gone. */
   readonly #torn = new Set<Tensor>();
 
-  /** Whether a failed backward has left sums that it is half part of. */
+  /** Whether a failed backward has torn what earlier ones had left. */
   get areTorn(): boolean {
     return this.#torn.size > 0;
   }
 
   /** Called when a backward begins. */
   beginPass(): void {
+    this.#begun.clear();
     this.#touched.clear();
   }
 
-  /** Called when the backward has failed. */
+  /** Called when the backward has failed: forgets it where nothing of earlier ones is mixed in. */
   failPass(): void {
+    for (const leaf of this.#begun) {
+      this.take(leaf)?.dispose();
+    }
     for (const leaf of this.#touched) {
       this.#torn.add(leaf);
     }
-    this.#touched.clear();
+    this.beginPass();
   }
 
   has(leaf: Tensor): boolean {
@@ -41,9 +47,9 @@ export class LocalGradients {
 
   add(leaf: Tensor, gradient: Tensor): void {
     const { device } = leaf;
-    this.#touched.add(leaf);
     const before = this.#current(leaf);
     if (before !== undefined) {
+      this.#touch(leaf);
       device.addInPlace(before.sum, gradient);
       return;
     }
@@ -54,6 +60,7 @@ export class LocalGradients {
       leaf.grad = sum;
     }
     this.#sums.set(leaf, { sum, isShown });
+    this.#begun.add(leaf);
   }
 
   /**
@@ -63,7 +70,7 @@ export class LocalGradients {
     const current = this.#current(leaf);
     this.#sums.delete(leaf);
     if (current !== undefined) {
-      this.#touched.add(leaf);
+      this.#touch(leaf);
     }
     if (current?.isShown === true) {
       leaf.grad = undefined;
@@ -80,6 +87,12 @@ export class LocalGradients {
       if (current?.isShown === false) {
         current.sum.dispose();
       }
+    }
+  }
+
+  #touch(leaf: Tensor): void {
+    if (!this.#begun.has(leaf)) {
+      this.#touched.add(leaf);
     }
   }
 

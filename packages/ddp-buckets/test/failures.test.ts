@@ -1,7 +1,11 @@
 // One rank fails while the others wait for it. The groups keep their time-out of ten minutes, so
 // the others learn of the failure from that rank or the test fails.
 
-import { allReduceHook, type CommunicationHook } from '@shardweave/ddp-buckets';
+import {
+  allReduceHook,
+  type CommunicationHook,
+  type DistributedDataParallel,
+} from '@shardweave/ddp-buckets';
 import { Module, Sgd } from '@shardweave/nn';
 import { mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
@@ -14,12 +18,19 @@ const PLACES = [
   'forward',
   'hook before forward',
   'hook after forward',
+  'hook before the wrapper',
+  'hook after the wrapper',
   'backward before any gradient',
   'backward between two gradients',
   'backward of the loss',
   'communication hook',
 ] as const;
-type Place = (typeof PLACES)[number];
+/** Where a step fails that is not reduced. */
+const LOCAL_PLACES = [
+  ...PLACES.filter((place) => place !== 'communication hook'),
+  'hook of a final gradient',
+] as const;
+type Place = (typeof PLACES | typeof LOCAL_PLACES)[number];
 
 /** This module multiplies two parameters, and fails at the place it is told. */
 class Fragile extends Module<[factor: number], Tensor> {
@@ -76,6 +87,11 @@ function fragile(rank: Rank, options: { readonly numStreams?: number } = {}) {
     communicationHook,
     numAllreduceStreams: options.numStreams ?? 1,
   });
+  model.aroundForward({
+    before: () => inner.failAt('hook before the wrapper'),
+    after: () => inner.failAt('hook after the wrapper'),
+  });
+  rank.device.onGradientFinal(inner.b, () => inner.failAt('hook of a final gradient'));
   const step = () =>
     rank.device.scope(async () => {
       const out: Tensor = await model.call(1 + rank.rank);
@@ -302,45 +318,109 @@ it('an evaluation that fails on one rank ends nothing', async () => {
   });
 });
 
-describe('a backward that fails in noSync', () => {
-  it('ends nothing, but what it has added is not reduced before zeroGrad', async () => {
-    await onRanks(2, async (rank) => {
+/** Runs steps whose gradients stay on their rank. */
+const UNREDUCED = {
+  noSync: (model: DistributedDataParallel, step: () => Promise<void>) => model.noSync(step),
+  disableAllreduce: async (model: DistributedDataParallel, step: () => Promise<void>) => {
+    model.disableAllreduce();
+    await step().finally(() => model.enableAllreduce());
+  },
+} as const;
+
+describe.each(['noSync', 'disableAllreduce'] as const)('under %s', (mode) => {
+  it.each(LOCAL_PLACES)('a rank that fails in its %s ends the others', IN_TIME, async (place) => {
+    const errors = await onRanks(3, async (rank) => {
       const { inner, model, step } = fragile(rank);
       await step();
-      model.zeroGrad();
-      inner.fails = 'backward between two gradients'; // b has its gradient, and a has none.
-      await expect(model.noSync(step)).rejects.toThrow('broken');
-      inner.fails = undefined;
-      model.zeroGrad();
-      await model.noSync(step);
-      await step();
-      expect(await pulled(model)).toEqual({ a: 3, b: 3 });
+      inner.fails = rank.rank === 1 ? place : undefined;
+      // The others fail in the first call that needs this rank.
+      const both = UNREDUCED[mode](model, step).then(step);
+      return both.catch((error: unknown) => error as Error);
     });
-    const errors = await onRanks(2, async (rank) => {
-      const { inner, model, step } = fragile(rank);
-      await step();
-      model.zeroGrad();
-      inner.fails = rank.rank === 1 ? 'backward between two gradients' : undefined;
-      await model.noSync(step).catch(() => undefined);
-      inner.fails = undefined;
-      return step().catch((failure: unknown) => failure as Error);
-    });
-    expect(errors[1]).toMatchObject({ code: 'DDP_STATE' });
-    expect((errors[1] as Error).message).toMatch(/of whole backwards.*call zeroGrad/);
-    expect(errors[0]).toMatchObject({ code: 'ABORTED', originRank: 1 });
+    expect((errors[1] as Error).message).toBe(ownText(place, 1));
+    for (const rank of [0, 2]) {
+      expect(errors[rank]).toMatchObject({ code: 'ABORTED', originRank: 1 });
+      expect((errors[rank] as Error).message).toContain(`failed on rank 1/3: broken in ${place}`);
+    }
   });
 
-  it('before it has added anything may be repeated', async () => {
+  it.each(LOCAL_PLACES)('ranks that all fail in their %s train on', async (place) => {
     await onRanks(2, async (rank) => {
       const { inner, model, step } = fragile(rank);
-      await model.noSync(step);
-      if (rank.rank === 1) {
-        inner.fails = 'backward before any gradient'; // The other rank hears nothing of it.
-        await expect(model.noSync(step)).rejects.toThrow('broken');
+      for (let i = 0; i < 2; i++) {
+        inner.fails = place;
+        await expect(UNREDUCED[mode](model, step)).rejects.toThrow(ownText(place, rank.rank));
         inner.fails = undefined;
+        model.zeroGrad();
+        await UNREDUCED[mode](model, step);
+        await step();
+        expect(await pulled(model)).toEqual({ a: 3, b: 3 });
       }
-      await step();
-      expect(await pulled(model)).toEqual({ a: 3, b: 3 });
     });
   });
+});
+
+describe.each([1, 2])('where all fail alike in a backward, world size %i', (worldSize) => {
+  /** Runs a micro-batch in noSync where `isLocal` is true, else one that is reduced. */
+  const run = ({ model, step }: ReturnType<typeof fragile>, isLocal: boolean) =>
+    isLocal ? model.noSync(step) : step();
+
+  it.each([true, false])(
+    'and it had added nothing, earlier sums of noSync stay, in noSync: %s',
+    async (isLocal) => {
+      await onRanks(worldSize, async (rank) => {
+        const made = fragile(rank);
+        await made.model.noSync(made.step);
+        await made.model.noSync(made.step);
+        made.inner.fails = 'backward before any gradient';
+        await expect(run(made, isLocal)).rejects.toThrow('broken');
+        made.inner.fails = undefined;
+        await made.step();
+        const mean = worldSize === 1 ? 1 : 1.5;
+        expect(await pulled(made.model)).toEqual({ a: 3 * mean, b: 3 * mean });
+      });
+    },
+  );
+
+  it.each([true, false])(
+    'and nothing was left before, it is as if it had never run, in noSync: %s',
+    async (isLocal) => {
+      await onRanks(worldSize, async (rank) => {
+        const made = fragile(rank);
+        await made.step();
+        made.inner.fails = 'backward between two gradients'; // b has its gradient, a has none.
+        await expect(run(made, isLocal)).rejects.toThrow('broken');
+        made.inner.fails = undefined;
+        await made.step();
+        const mean = worldSize === 1 ? 1 : 1.5;
+        expect(await pulled(made.model)).toEqual({ a: 2 * mean, b: 2 * mean });
+        made.model.zeroGrad();
+        expect(rank.device.memory().live.gradient).toBe(0);
+      });
+    },
+  );
+
+  it.each([true, false])(
+    'and it had added to earlier sums of noSync, the next reduction asks for zeroGrad, in noSync: %s',
+    async (isLocal) => {
+      await onRanks(worldSize, async (rank) => {
+        const made = fragile(rank);
+        await made.model.noSync(made.step);
+        made.inner.fails = 'backward between two gradients';
+        await expect(run(made, isLocal)).rejects.toThrow('broken');
+        made.inner.fails = undefined;
+        await made.model.noSync(made.step);
+        for (let i = 0; i < 2; i++) {
+          const error = await made.step().catch((failure: unknown) => failure as Error);
+          expect(error).toMatchObject({ code: 'DDP_STATE' });
+          expect((error as Error).message).toMatch(/left to be whole.*Call zeroGrad/);
+        }
+        made.model.zeroGrad();
+        await made.model.noSync(made.step);
+        await made.step();
+        const mean = worldSize === 1 ? 1 : 1.5;
+        expect(await pulled(made.model)).toEqual({ a: 2 * mean, b: 2 * mean });
+      });
+    },
+  );
 });
