@@ -1,19 +1,37 @@
-// What a process of a LoRA run takes. The command trains adapters beside a base in bf16, which has
-// random values in a shape of bench/shapes and is sharded over 1 and 2 processes over ws. It
-// compares the most resident bytes of each process (VmHWM, so on Linux only) with the process's
-// ledger and with the formulas of docs/memory-model.md. It needs the built packages.
+// What a process of a LoRA run takes, and when. The command trains adapters beside a base in bf16,
+// which has random values in a shape of bench/shapes and is sharded over 1 and 2 processes over ws.
+// The run draws the values or, with --weights, reads them from a file, as those of a user's model.
+// The bench compares the most resident bytes of each process (VmHWM, so on Linux only) with the
+// process's ledger and with the formulas of docs/memory-model.md: once the model is loaded, after
+// the last step, and at the end, which writes the adapters and a text. It needs the built packages.
 // Usage: node bench/lora-memory.mjs [--shape smollm2-135m] [--ranks 1,2] [--steps 3]
-//   [--precision bf16] [--report FILE]
+//   [--lora-rank 16] [--lora-targets all-linear] [--batch 2] [--seq 256] [--precision bf16]
+//   [--weights] [--tree DIR: another built checkout, whose trainer is measured] [--report FILE]
 
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { randomFillSync } from 'node:crypto';
+import {
+  copyFileSync,
+  createWriteStream,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { pipeline } from 'node:stream/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { shardLayout } from '../packages/fsdp/dist/index.js';
-import { applyLora, makeModel, parseModelConfig } from '../packages/nn/dist/index.js';
+import {
+  applyLora,
+  makeModel,
+  parseModelConfig,
+  safetensorsPieces,
+} from '../packages/nn/dist/index.js';
 import { createCpuBackend } from '../packages/tensor-core/dist/cpu.js';
 import { Device } from '../packages/tensor-core/dist/index.js';
 import { publish } from './figures/publish.mjs';
@@ -21,20 +39,26 @@ import { endRecord, headOf, startRecord } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url));
-const RANK = 16;
-const TOKENS = ['--batch', '2', '--seq', '256'];
 const POLL_MS = 50;
+const STAGES = ['loaded', 'steps', 'end'];
 
 const { values: flags } = parseArgs({
   options: {
     shape: { type: 'string', default: 'smollm2-135m' },
     ranks: { type: 'string', default: '1,2' },
     steps: { type: 'string', default: '3' },
+    'lora-rank': { type: 'string', default: '16' },
+    'lora-targets': { type: 'string', default: 'all-linear' },
+    batch: { type: 'string', default: '2' },
+    seq: { type: 'string', default: '256' },
     precision: { type: 'string', default: 'bf16' },
+    weights: { type: 'boolean', default: false },
+    tree: { type: 'string' },
     report: { type: 'string' },
   },
 });
-const modelDirectory = `bench/shapes/${flags.shape}`;
+const config = join(ROOT, 'bench/shapes', flags.shape, 'config.json');
+const modelDirectory = flags.weights ? await writeWeights() : dirname(config);
 const record = await startRecord('bench/lora-memory.mjs');
 const rows = [];
 for (const ranks of flags.ranks.split(',').map(Number)) {
@@ -44,6 +68,9 @@ for (const ranks of flags.ranks.split(',').map(Number)) {
   }
 }
 await endRecord(record);
+if (flags.weights) {
+  rmSync(modelDirectory, { recursive: true });
+}
 Object.assign(record, { flags, rows });
 publish(flags.report, report(), record);
 
@@ -51,28 +78,43 @@ publish(flags.report, report(), record);
 async function measure(ranks) {
   const out = mkdtempSync(join(tmpdir(), 'lora-memory-'));
   const args = [
-    ...['--model', modelDirectory, '--tokenizer', 'byte', '--lora-rank', String(RANK), ...TOKENS],
+    ...['--model', modelDirectory, '--tokenizer', 'byte'],
+    ...['--lora-rank', flags['lora-rank'], '--lora-targets', flags['lora-targets']],
+    ...['--batch', flags.batch, '--seq', flags.seq, '--steps', flags.steps],
     ...['--precision', flags.precision, '--device', 'cpu', '--threads', '1', '--strategy', 'fsdp'],
-    ...['--ranks', String(ranks), '--transport', 'ws', '--steps', flags.steps],
-    ...['--out', join(out, 'run'), '--quiet'],
+    ...['--ranks', String(ranks), '--transport', 'ws', '--out', join(out, 'run')],
   ];
   const child = spawn(process.execPath, ['apps/trainer/dist/main.js', 'train', ...args], {
-    cwd: ROOT,
-    stdio: ['ignore', 'inherit', 'inherit'],
+    cwd: flags.tree ?? ROOT,
+    stdio: ['ignore', 'pipe', 'inherit'],
   });
   const ended = new Promise((resolve) => child.on('exit', resolve));
-  const most = new Map();
+  const most = Object.fromEntries(STAGES.map((stage) => [stage, new Map()]));
+  let stage = 0;
+  const read = () => {
+    for (const pid of childrenOf(child.pid)) {
+      const kilobytes = /VmHWM:\s+(\d+)/.exec(statusOf(pid))?.[1];
+      if (kilobytes !== undefined) {
+        most[STAGES[stage]].set(pid, Number(kilobytes) * 1024);
+      }
+    }
+  };
+  // The header follows the loading, and the last step's line the last step.
+  const lastStep = new RegExp(`^step +${flags.steps}/${flags.steps} `);
+  createInterface({ input: child.stdout }).on('line', (line) => {
+    console.error(line);
+    const isNext = stage === 0 ? /^model /.test(line) : stage === 1 && lastStep.test(line);
+    if (isNext) {
+      read();
+      stage++;
+    }
+  });
   let code;
   ended.then((value) => {
     code = value ?? 1;
   });
   while (code === undefined) {
-    for (const pid of childrenOf(child.pid)) {
-      const kilobytes = /VmHWM:\s+(\d+)/.exec(statusOf(pid))?.[1];
-      if (kilobytes !== undefined) {
-        most.set(pid, Number(kilobytes) * 1024);
-      }
-    }
+    read();
     await sleep(POLL_MS);
   }
   if (code !== 0) {
@@ -81,11 +123,13 @@ async function measure(ranks) {
   const summary = JSON.parse(readFileSync(join(out, 'run', 'summary.json'), 'utf8'));
   rmSync(out, { recursive: true });
   // Processes are started in rank order, so their ids grow with the rank.
-  const processes = [...most].sort(([a], [b]) => a - b).map(([, bytes]) => bytes);
   return summary.ranks.map(({ rank, peakBytes }) => ({
     rank,
     peakBytes,
-    residentBytes: processes[rank],
+    residentBytes: STAGES.map((name) => {
+      const processes = [...most[name]].sort(([a], [b]) => a - b);
+      return processes[rank][1];
+    }),
   }));
 }
 
@@ -96,9 +140,13 @@ async function measure(ranks) {
 async function predict(ranks) {
   const backend = await createCpuBackend({ threads: 1 });
   const device = new Device(backend);
-  const text = readFileSync(new URL(`shapes/${flags.shape}/config.json`, import.meta.url), 'utf8');
-  const model = makeModel(device, parseModelConfig(text), { deferInit: true });
-  applyLora(model, { rank: RANK });
+  const model = deferredModel(device);
+  applyLora(model, {
+    rank: Number(flags['lora-rank']),
+    ...(flags['lora-targets'] === 'all-linear'
+      ? {}
+      : { targets: flags['lora-targets'].split(',') }),
+  });
   const blocks = model.layers().slice(1, -1);
   const inBlocks = new Set(blocks.flatMap((block) => block.parameters()));
   const root = model.parameters().filter((parameter) => !inBlocks.has(parameter));
@@ -121,6 +169,33 @@ async function predict(ranks) {
     adapters: 4 * total('adapters'),
     optimizer: 8 * total('adapters'),
   };
+}
+
+function deferredModel(device) {
+  return makeModel(device, parseModelConfig(readFileSync(config, 'utf8')), { deferInit: true });
+}
+
+/** Writes a model directory with random weights in bf16, a tensor at a time. */
+async function writeWeights() {
+  const directory = mkdtempSync(join(tmpdir(), 'lora-memory-model-'));
+  copyFileSync(config, join(directory, 'config.json'));
+  const backend = await createCpuBackend({ threads: 1 });
+  const device = new Device(backend);
+  const state = deferredModel(device)
+    .namedParameters()
+    .map(([name, { shape, size }]) => {
+      // Signs and the lower bits are random, and magnitudes are near 2^-6.
+      const read = async () => {
+        const words = randomFillSync(new Uint16Array(size));
+        return new Uint8Array(words.map((word) => (word & 0x80ff) | 0x3c00).buffer);
+      };
+      return [name, { dtype: 'bf16', shape, read }];
+    });
+  const file = createWriteStream(join(directory, 'model.safetensors'));
+  await pipeline(safetensorsPieces(new Map(state)), file);
+  device.dispose();
+  await backend.dispose();
+  return directory;
 }
 
 function childrenOf(parent) {
@@ -152,7 +227,8 @@ function report() {
     count(peakBytes.gathered),
     count(peakBytes.activation),
     count(peakBytes.total),
-    count(residentBytes),
+    ...residentBytes.map(count),
+    count(residentBytes[2] - residentBytes[1]),
   ]);
   const head = [
     ...[
@@ -163,11 +239,12 @@ function report() {
       'parameters',
       'moments by formula',
     ],
-    ...['moments', 'gathered', 'activations', 'peak of the device', 'VmHWM of the process'],
+    ...['moments', 'gathered', 'activations', 'peak of the device'],
+    ...['process: loaded', 'after the steps', 'at the end', 'added by the end'],
   ];
   return [
     headOf(`Memory of LoRA on ${flags.shape}`, record),
-    `Adapters of rank ${RANK} on all linear layers of a frozen base, --precision ${flags.precision}, 2 x 256 tokens a step of all ranks, a process a rank over ws. Bytes; each column is the most of its own, so they add up to more than the peak.`,
+    `Adapters of rank ${flags['lora-rank']} on ${flags['lora-targets']} of a frozen base, --precision ${flags.precision}, ${flags.batch} x ${flags.seq} tokens a step of all ranks, a process a rank over ws. Bytes; each column of the device is the most of its own, so they add up to more than the peak. Those of the process are its VmHWM up to that moment.`,
     table(head, body),
     'The process has, besides its device: Node with its code (about 80 MB), kernels and workers, buffers of the pool that wait for their next use, and host memory of values on their way (drawn, read, gathered).',
   ].join('\n\n');

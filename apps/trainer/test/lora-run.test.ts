@@ -6,16 +6,24 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { peftLayers, readPeftState, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { loadTokenizer } from '../src/data/tokenizer.js';
 import { InterruptedError } from '../src/errors.js';
+import { parseFlags } from '../src/flags.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
+import { writeTrained } from '../src/model/write-trained.js';
+import { sampleText } from '../src/rank/sample-text.js';
+import { resolveConfig } from '../src/resolve-config.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
+import { trainOn } from './support/train-on.js';
 
 const BASE = 'tooling/reference/data/tiny';
 const DATA = `--data ${BASE}/text.txt --tokenizer byte --order sequential --batch 4 --seq 16 --lr 0.01 --schedule constant`;
 const newDirectory = () => mkdtempSync(join(tmpdir(), 'lora-run-'));
 const run = (flags: string) => runFlags(`--model ${BASE} ${DATA} ${flags}`.split(' '));
 const lossesOf = async (flags: string) => (await run(flags)).steps.map(({ loss }) => loss);
+
+const openTokenizer = () => loadTokenizer('byte', undefined);
 
 const adaptersIn = (directory: string) =>
   readPeftState(
@@ -84,10 +92,58 @@ describe('adapters', () => {
     });
   });
 
-  it.each(['fsdp', 'offload'])('beside a base of 16 bits write a text, by %s', async (strategy) => {
-    const flags = `--model ${BASE} ${DATA} --lora-rank 4 --precision bf16 --strategy ${strategy} --steps 1`;
-    const { text } = await runFlags(flags.split(' '), { isQuiet: false });
+  it('beside a base of 16 bits write a text, the same by each strategy', async () => {
+    const ways = ['fsdp', 'fsdp --ranks 2', 'ddp --ranks 2', 'offload'].map(async (strategy) => {
+      const flags = `--model ${BASE} ${DATA} --lora-rank 4 --precision bf16 --strategy ${strategy} --steps 1 --lr 0`;
+      return (await runFlags(flags.split(' '), { isQuiet: false })).text;
+    });
+    const [text, ...others] = await Promise.all(ways);
     expect(text!.length).toBeGreaterThan(20);
+    expect(others).toEqual([text, text, text]);
+  });
+
+  it.each([
+    'fsdp --ranks 2',
+    'fsdp --ranks 2 --precision bf16',
+    'fsdp --ranks 2 --cpu-offload',
+    'ddp --ranks 2',
+    'ddp --ranks 2 --precision bf16',
+    'offload',
+    'single',
+    'single --precision bf16',
+  ])('end alone, without the frozen base or a second model, by %s', async (strategy) => {
+    const flags = `--model ${ROOT}${BASE} ${DATA} --lora-rank 1 --lora-targets c_fc --strategy ${strategy} --steps 1`;
+    const config = await resolveConfig(parseFlags(flags.split(' '), () => {}));
+    const factors = 2 * (64 + 256); // two layers, each with lora_A [1, 64] and lora_B [256, 1]
+    await trainOn(flags, (text) => text, {
+      onTrained: async (trained, rank) => {
+        const { model, group } = trained.text;
+        const { device } = model;
+        const before = group?.stats();
+        const live = device.memory().live.total;
+        device.ledger.resetPeak();
+        const state = await trained.stateDict();
+        const received = (group?.stats().bytesReceived ?? 0) - (before?.bytesReceived ?? 0);
+        // Each tensor of a shard is padded to 128 elements.
+        expect(received).toBeLessThanOrEqual(rank === 0 ? 4 * (factors + 4 * 128) : 0);
+        expect(device.ledger.peak().total).toBe(live);
+        const directory = newDirectory();
+        if (rank === 0) {
+          await writeTrained(directory, { config, state });
+          const written = readFileSync(join(directory, 'adapter_model.safetensors'));
+          const { tensors } = readSafetensors(written);
+          expect(tensors.size).toBe(4);
+        }
+        if (rank === 0 || group !== undefined) {
+          device.ledger.resetPeak();
+          const text = { device, config, maxTokens: 2, openTokenizer };
+          await sampleText(trained.text, text);
+          // The logits and what a unit gathers are less than half of the base.
+          const base = config.precision === 'fp32' ? 4 * 243_456 : 2 * 243_456;
+          expect(device.ledger.peak().total - live).toBeLessThan(0.75 * base);
+        }
+      },
+    });
   });
 });
 

@@ -72,6 +72,29 @@ describe.each([1, 2, 3, 8])('world size %i', (worldSize) => {
   });
 });
 
+it('stateDict with onlyTrained has no frozen entry, and gathers no frozen unit', async () => {
+  await onRanks(2, async ({ device, group }) => {
+    const model = withBuffers(device, (module) => {
+      const linear = module.children().get('0');
+      for (const parameter of linear?.parameters() ?? []) {
+        parameter.requiresGrad = false;
+      }
+      return new FullyShardedDataParallel(module, { processGroup: group });
+    }) as FullyShardedDataParallel;
+    const all = await stateDict(model);
+    const numGathered = () => group.stats().allGathers;
+    const before = numGathered();
+    const trained = await stateDict(model, { onlyTrained: true });
+    expect(numGathered() - before).toBe(1); // the norm's unit, beside the frozen layer's
+    const frozen = [...all.keys()].filter((name) => name.startsWith('0.'));
+    expect(frozen).toHaveLength(2);
+    for (const name of frozen) {
+      all.delete(name);
+    }
+    expect(isSameBytes(trained, all)).toBe(true);
+  });
+});
+
 describe('lazy tensors', () => {
   /**
    * Returns a saved state whose tensors are read when asked for. It notes each read, and how many

@@ -23,7 +23,7 @@ import type { DeviceHost } from './device-host.js';
 import { evaluate } from './evaluation.js';
 import type { EmitRankEvent, RankTaken } from './events.js';
 import { RankWatch } from './rank-watch.js';
-import { sampleText } from './sample-text.js';
+import { gatheredBytes, sampleLength, sampleText } from './sample-text.js';
 import { StoreWatch } from './store-watch.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 import { openStore } from './strategies/open-rest.js';
@@ -38,6 +38,9 @@ import { TrainingStep } from './training-step.js';
  * faster.
  */
 const LEAST_STEPS_TO_MEASURE = 50;
+
+const NO_TEXT =
+  'No text is written at the end: each of its tokens would gather the whole model. The command generate writes one.';
 
 export interface RankOptions {
   readonly config: PreparedRun;
@@ -110,7 +113,7 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
     const made = { backend, device, data, strategy, groups, comm, stores };
     trained = await train({ ...options, ...use, ...made, onSaves });
     strategy.optimizer.dispose();
-    if (rank === 0 && trained !== undefined) {
+    if (trained !== undefined) {
       await leaveResults(options, { device, strategy, state: trained.state });
     }
   } catch (error) {
@@ -185,7 +188,7 @@ interface TrainOptions extends RankOptions, SavesUse {
 }
 
 interface Trained {
-  /** The whole model for rank 0, on the host or at rest; empty for the others. */
+  /** What has been trained, for rank 0, on the host or at rest. */
   readonly state: ModelState;
   /** The number of steps of this command, and what they took. */
   readonly steps: number;
@@ -193,7 +196,7 @@ interface Trained {
 }
 
 /**
- * Runs all steps, and then gathers the whole model; every rank takes part.
+ * Runs all steps, and then gathers what has been trained; every rank takes part.
  * @returns undefined where the run ends early, as it was asked to
  */
 async function train(options: TrainOptions): Promise<Trained | undefined> {
@@ -325,22 +328,38 @@ function directoryOf({ model }: RunConfig): string | undefined {
   return model.kind === 'directory' ? model.path : undefined;
 }
 
-/** Writes the model and shows what it has learnt. */
-async function leaveResults({ config, emit }: RankOptions, made: Made): Promise<void> {
+/** Writes the model and shows what it has learnt. Collective. */
+async function leaveResults({ config, rank, emit }: RankOptions, made: Made): Promise<void> {
   const { device, strategy, state } = made;
-  if (config.outDir !== undefined) {
+  if (rank === 0 && config.outDir !== undefined) {
     emit({ type: 'doing', what: 'writing the model' });
     const name = config.lora === undefined ? RUN_FILES.model : RUN_FILES.adapter;
     await writeTrained(join(config.outDir, name), { config, state });
   }
-  if (config.isQuiet) {
+  const { text } = strategy;
+  if (config.isQuiet || (rank > 0 && text.group === undefined)) {
     return;
   }
-  emit({ type: 'doing', what: 'writing a text' });
-  const model = await strategy.textModel(state);
-  const tokenizer = await loadTokenizer(config.tokenizer, directoryOf(config));
-  const sample = await sampleText(device, model.eval(), { config, tokenizer });
-  emit({ type: 'sample', ...sample });
+  const maxTokens = sampleLength(config.modelConfig, gatheredBytes(config, text));
+  if (rank === 0) {
+    emit(
+      maxTokens === 0
+        ? { type: 'warning', text: NO_TEXT }
+        : { type: 'doing', what: 'writing a text' },
+    );
+  }
+  if (maxTokens === 0) {
+    return;
+  }
+  const sample = await sampleText(text, {
+    device,
+    config,
+    maxTokens,
+    openTokenizer: () => loadTokenizer(config.tokenizer, directoryOf(config)),
+  });
+  if (sample !== undefined) {
+    emit({ type: 'sample', ...sample });
+  }
 }
 
 /**

@@ -1,17 +1,20 @@
-// Makes text with the trained model, on one rank alone.
+// Makes text with the trained model as it rests: on one rank alone or, where each rank has a shard,
+// on all together, of which the first leads. No second model is loaded for it.
 
+import type { ProcessGroup } from '@shardweave/collectives';
 import {
   generate,
   KeyValueCache,
+  type LogitsAfter,
   type ModelConfig,
-  type Module,
   nextLogits,
   parameterCount,
-  type TokenArgs,
 } from '@shardweave/nn';
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import { byteSize, type Device } from '@shardweave/tensor-core';
 import type { Tokenizer } from '../data/tokenizer.js';
 import type { RunConfig } from '../run-config.js';
+import { COMPUTE_DTYPES } from './strategies/model-parts.js';
+import type { TextModel } from './strategies/strategy.js';
 
 /** The most tokens: a paragraph of bytes, or a longer one of words. */
 const MOST_TOKENS = 240;
@@ -21,6 +24,11 @@ const LEAST_TOKENS = 16;
  * about ten seconds of a CPU.
  */
 const MOST_READS = 16e9;
+/**
+ * The most bytes that a rank gathers for a text, since each token gathers the whole model; this
+ * takes some ten seconds over sockets of one machine.
+ */
+const MOST_GATHERED = 2 ** 29;
 const TEMPERATURE = 0.8;
 const TOP_K = 40;
 
@@ -32,29 +40,60 @@ export interface TextSample {
 /**
  * The number of tokens that a model writes: fewer where it is large, and as many on a slow machine
  * as on a fast one.
+ * @param gatheredBytes what a rank gathers for each token. Where it is too much for a text, the
+ * result is 0.
  */
-export function sampleLength(config: ModelConfig): number {
+export function sampleLength(config: ModelConfig, gatheredBytes = 0): number {
   const affordable = Math.floor(MOST_READS / parameterCount(config));
-  return Math.min(MOST_TOKENS, Math.max(LEAST_TOKENS, affordable));
+  const most = Math.min(MOST_TOKENS, Math.max(LEAST_TOKENS, affordable));
+  const gathered = Math.floor(MOST_GATHERED / gatheredBytes);
+  return gathered < LEAST_TOKENS ? 0 : Math.min(most, gathered);
+}
+
+/** What a rank gathers for each token of a text. */
+export function gatheredBytes(
+  { modelConfig, precision }: Pick<RunConfig, 'modelConfig' | 'precision'>,
+  { group }: Pick<TextModel, 'group'>,
+): number {
+  const wholeBytes = parameterCount(modelConfig) * byteSize(COMPUTE_DTYPES[precision]);
+  return group === undefined ? 0 : wholeBytes * (1 - 1 / group.worldSize);
+}
+
+export interface SampleOptions {
+  readonly device: Device;
+  readonly config: Pick<RunConfig, 'dataFile' | 'seq' | 'seed'>;
+  /** At least one. */
+  readonly maxTokens: number;
+  /** Opens the tokenizer, which only the first rank needs. */
+  readonly openTokenizer: () => Promise<Tokenizer>;
 }
 
 /**
- * @param model the whole model, in evaluation mode: ids [1, seq] (u32) to logits [1, seq, vocab]
+ * Collective where the model has a group.
+ * @returns undefined on all ranks of the group but the first
  */
 export async function sampleText(
-  device: Device,
-  model: Module<TokenArgs, Tensor>,
-  options: { readonly config: RunConfig; readonly tokenizer: Tokenizer },
-): Promise<TextSample> {
-  const { config, tokenizer } = options;
-  const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
+  { model, group }: TextModel,
+  { device, config, maxTokens, openTokenizer }: SampleOptions,
+): Promise<TextSample | undefined> {
   const context = config.seq;
   using cache = new KeyValueCache(device, { capacity: context });
+  const logitsAfter = nextLogits(model.eval(), { cache });
+  if (group !== undefined && group.rank > 0) {
+    await follow(group, logitsAfter, context);
+    return undefined;
+  }
+  const tokenizer = await openTokenizer();
+  const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
   const tokens: number[] = [];
-  const drawn = generate(nextLogits(model, { cache }), tokenizer.encode(prompt), {
+  const lead: LogitsAfter = async (seen) => {
+    await share(group, seen, context);
+    return logitsAfter(seen);
+  };
+  const drawn = generate(lead, tokenizer.encode(prompt), {
     temperature: TEMPERATURE,
     topK: TOP_K,
-    maxTokens: sampleLength(config.modelConfig),
+    maxTokens,
     context,
     seed: config.seed,
     stop: tokenizer.endTokens,
@@ -62,5 +101,32 @@ export async function sampleText(
   for await (const token of drawn) {
     tokens.push(token);
   }
+  await share(group, [], context);
   return { prompt, text: tokenizer.decode(tokens) };
+}
+
+/** Runs the model on whatever the first rank runs it on, whose device may draw other tokens. */
+async function follow(group: ProcessGroup, logitsAfter: LogitsAfter, context: number) {
+  for (;;) {
+    const seen = await share(group, [], context);
+    if (seen.length === 0) {
+      return;
+    }
+    await logitsAfter(seen);
+  }
+}
+
+/** The first rank's tokens, at most `context`; none at the end. Collective. */
+async function share(
+  group: ProcessGroup | undefined,
+  tokens: readonly number[],
+  context: number,
+): Promise<readonly number[]> {
+  if (group === undefined) {
+    return tokens;
+  }
+  const sent = new Uint32Array(1 + context);
+  sent.set([tokens.length, ...tokens]);
+  await group.broadcast(new Uint8Array(sent.buffer), { root: 0, tag: 'text' });
+  return [...sent.subarray(1, 1 + sent[0]!)];
 }

@@ -6,7 +6,7 @@ import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
 import { restShape, restSize } from '@shardweave/nn/flat';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
-import { checkOptions, STATE_DICT_RULES } from '../check-options.js';
+import { checkOptions, STATE_DICT_CALL_RULES } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
@@ -26,8 +26,8 @@ import {
 } from './state-entry.js';
 
 /**
- * Options of stateDict: whether entries are bytes or tensors, and which ranks get them. Each
- * defaults to the option of the same name of the instance.
+ * Options of stateDict: which parameters have entries, whether those are bytes or tensors, and
+ * which ranks get them.
  */
 export interface StateDictOptions {
   /**
@@ -40,6 +40,11 @@ export interface StateDictOptions {
    * shard, but all ranks take part. Default: the instance's option.
    */
   readonly stateDictOnRank0Only?: boolean;
+  /**
+   * Frozen parameters are left out, and units that have nothing else are not gathered, such as
+   * those of a base model whose adapters are trained. Default false.
+   */
+  readonly onlyTrained?: boolean;
 }
 
 /**
@@ -53,7 +58,7 @@ export async function stateDict(
   fsdp: FullyShardedDataParallel,
   options: StateDictOptions = {},
 ): Promise<StateDict> {
-  checkOptions('stateDict', options, STATE_DICT_RULES);
+  checkOptions('stateDict', options, STATE_DICT_CALL_RULES);
   const call = { operation: 'stateDict', states: ['idle', 'summonFullParams'] } as const;
   const root = instanceOf(fsdp);
   return collectiveCall(root, call, () => gatherStateDict(root, options));
@@ -61,12 +66,26 @@ export async function stateDict(
 
 async function gatherStateDict(root: Instance, options: StateDictOptions): Promise<StateDict> {
   const { wrapper } = root;
-  const { stateDictDevice, stateDictOnRank0Only } = { ...root.options.stateDict, ...options };
-  const names = new Map(wrapper.namedParameters().map(([name, tensor]) => [tensor, name]));
+  const {
+    stateDictDevice,
+    stateDictOnRank0Only,
+    onlyTrained = false,
+  } = {
+    ...root.options.stateDict,
+    ...options,
+  };
+  const names = new Map(
+    wrapper
+      .namedParameters()
+      .flatMap(([name, tensor]) => (onlyTrained && !tensor.requiresGrad ? [] : [[tensor, name]])),
+  );
   const found = new Map<string, StateEntry>();
   const checkShards = noteShards(root, 'stateDict');
   const isElsewhere = stateDictOnRank0Only && !root.isFirstRank;
   for (const unit of unitsUsedBy(root)) {
+    if (onlyTrained && !unit.parameters.some(({ tensor }) => names.has(tensor))) {
+      continue;
+    }
     const whole = await gatherWhole(root, unit, stateDictOnRank0Only);
     if (whole === undefined || isElsewhere) {
       continue;
@@ -75,7 +94,7 @@ async function gatherStateDict(root: Instance, options: StateDictOptions): Promi
     unit.parameters.forEach(({ tensor }, index) => {
       const name = names.get(tensor);
       if (name === undefined) {
-        return; // belongs to another instance alone
+        return; // belongs to another instance alone, or is left out
       }
       const start = unit.layout.offsets[index]! * byteSize(dtype);
       const data = whole.slice(start, start + restSize(tensor) * byteSize(dtype));

@@ -37,7 +37,7 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
         groups.gather.rank === 0 ? captureCheckpoint(ddp, { optimizer, onlyTrained }) : undefined,
     },
     stateDict: async () => lazyStateDict(ddp),
-    textModel: async () => model,
+    text: { model },
     dispose: async () => ddp.dispose(),
   };
 }

@@ -15,7 +15,7 @@ import {
   stateDict,
   syncReplicas,
 } from '@shardweave/fsdp';
-import { type LanguageModel, type Module, streamStateDict, type TokenArgs } from '@shardweave/nn';
+import type { LanguageModel, Module, TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
@@ -55,7 +55,6 @@ async function openShards(
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
   await withWeights(model, config, (state, options) => loadStateDict(fsdp, state, options));
-  let whole: LanguageModel | undefined;
   const isSavedBeside =
     rest === undefined ? !config.cpuOffload : await isPinningOnAll(rest, groups);
   return {
@@ -93,16 +92,10 @@ async function openShards(
       : {
           save: (store, extra) => saveCheckpoint(fsdp, store, { optimizer, extra, onlyTrained }),
         },
-    stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true }),
-    textModel: async (state) => {
-      fsdp.dispose(); // the plain copy takes its place
-      whole = deferredModel(device, config);
-      await streamStateDict(whole, state);
-      return whole;
-    },
+    stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true, onlyTrained }),
+    text: { model: fsdp, ...(isReplicated ? {} : { group: groups.gather }) },
     dispose: async () => {
       fsdp.dispose();
-      whole?.dispose();
       await rest?.store.close();
     },
   };

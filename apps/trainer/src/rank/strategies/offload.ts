@@ -60,7 +60,7 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
           save: (place, extra) => saveCheckpoint(offload, place, { optimizer, extra, onlyTrained }),
         },
     stateDict: () => lazyStateDict(offload),
-    textModel: async () => offload,
+    text: { model: offload },
     dispose: async () => {
       offload.dispose();
       await store.close();

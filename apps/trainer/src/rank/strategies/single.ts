@@ -30,7 +30,7 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
       loadCheckpoint(model, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
     saving: { capture: () => captureCheckpoint(model, { optimizer, onlyTrained }) },
     stateDict: async () => lazyStateDict(model),
-    textModel: async () => model,
+    text: { model },
     dispose: async () => {
       model.dispose();
       packed.dispose();

@@ -51,21 +51,23 @@ export interface Strategy {
   readonly saving: Saving;
 
   /**
-   * The whole model for rank 0, gathered on the host, or read from where it rests when it is asked
-   * for; empty for the other ranks of fsdp. Collective.
+   * The trained parameters for rank 0, gathered on the host, or read from where they rest when they
+   * are asked for; empty for the other ranks of fsdp. Frozen ones stay where they are. Collective.
    */
   stateDict(): Promise<ModelState>;
 
-  /**
-   * The whole model on one rank, to make text with when training is over; it belongs to the
-   * strategy. Other memory on the device may be freed for it, so the model can't be trained after
-   * that.
-   * @param state the result of stateDict
-   */
-  textModel(state: ModelState): Promise<Module<TokenArgs, Tensor>>;
+  /** What makes text when training is over: the trained model as it rests. */
+  readonly text: TextModel;
 
   /** Frees the model, and closes what it rests in. The optimizer is the caller's. */
   dispose(): Promise<void>;
+}
+
+/** A model that makes text where it has been trained, so that no second one is loaded. */
+export interface TextModel {
+  readonly model: Module<TokenArgs, Tensor>;
+  /** The ranks that run its forward together. Absent where each can run it alone. */
+  readonly group?: ProcessGroup;
 }
 
 /**
