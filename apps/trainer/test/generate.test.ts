@@ -12,11 +12,11 @@ import {
   generate,
   type LanguageModel,
   loadStateDict,
-  type ModelFileOptions,
   makeModel,
   nextLogits,
   parseModelConfig,
   stateDict,
+  type WeightsDType,
   writeSafetensors,
 } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
@@ -61,7 +61,7 @@ afterAll(async () => {
 async function makeDirectory({
   dtype = 'f32',
   ...options
-}: LettersOptions & ModelFileOptions = {}) {
+}: LettersOptions & { readonly dtype?: WeightsDType } = {}) {
   const directory = lettersDirectory(options);
   directories.push(directory);
   const config = parseModelConfig(JSON.stringify(options.config ?? LLAMA));

@@ -1,10 +1,17 @@
 // The command trains with LoRA: a base model goes in, adapters come out in PEFT's files, and
 // training continues from them.
 
-import { cpSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
+import { appendFileSync, cpSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { peftLayers, readPeftState, readSafetensors } from '@shardweave/nn';
+import { fromF32Array, toF32Array } from '@shardweave/dtypes';
+import {
+  type HostTensor,
+  peftLayers,
+  readPeftState,
+  readSafetensors,
+  safetensorsPieces,
+} from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { InterruptedError } from '../src/errors.js';
@@ -188,6 +195,49 @@ describe('merge', () => {
     expect(readdirSync(join(out, 'both'))).toEqual(readdirSync(merged));
     expect(readdirSync(out).filter((name) => name.includes('both'))).toEqual(['both']);
     expect((await merge(...args.with(5, out))).err).toMatch(/--out: .* is not empty/);
+  });
+
+  it('keeps the dtype of each weight of its base, unless one is asked for', async () => {
+    const base = newDirectory();
+    const { tensors } = readSafetensors(readFileSync(`${ROOT}${BASE}/model.safetensors`));
+    const state = new Map<string, HostTensor>();
+    for (const [name, tensor] of tensors) {
+      const dtype = name.includes('ln_') ? 'f32' : name.includes('wte') ? 'bf16' : 'f16';
+      const data = fromF32Array(toF32Array(tensor.data, 'f32'), dtype);
+      state.set(name, { dtype, shape: tensor.shape, data });
+    }
+    for await (const piece of safetensorsPieces(state)) {
+      appendFileSync(join(base, 'model.safetensors'), piece);
+    }
+    cpSync(`${ROOT}${BASE}/config.json`, join(base, 'config.json'));
+    const lora = `--model ${base} ${DATA} --strategy single --lora-rank 2 --lora-targets c_fc`;
+    const out = newDirectory();
+    await runFlags(`${lora} --steps 2 --out ${out}`.split(' '));
+    const merged = async (...flags: string[]) => {
+      const to = join(newDirectory(), 'merged');
+      const args = ['--model', base, '--adapter', out, '--out', to, ...flags];
+      expect((await merge(...args)).err).toBe('');
+      const config = JSON.parse(readFileSync(join(to, 'config.json'), 'utf8'));
+      const file = readSafetensors(readFileSync(join(to, 'model.safetensors')));
+      return { file: file.tensors, dtype: config.torch_dtype };
+    };
+    const kept = await merged();
+    expect(kept.dtype).toBe('float16'); // as most of them
+    for (const [name, tensor] of kept.file) {
+      const { dtype, data } = state.get(name)!;
+      expect(tensor.dtype, name).toBe(dtype);
+      expect(Buffer.compare(tensor.data, data) === 0, name).toBe(!name.includes('c_fc.weight'));
+    }
+    for (const [dtype, told] of [
+      ['f16', 'float16'],
+      ['f32', 'float32'],
+    ] as const) {
+      const asked = await merged('--dtype', dtype);
+      expect(asked.dtype).toBe(told);
+      expect(new Set([...asked.file.values()].map((tensor) => tensor.dtype))).toEqual(
+        new Set([dtype]),
+      );
+    }
   });
 
   it.each([

@@ -108,6 +108,21 @@ describe('config.json', () => {
     expect(parse({ ...rest, rope_parameters: { ...SCALING, rope_theta } })).toEqual(config);
     const plain = { rope_type: 'default', rope_theta: 100000 };
     expect(parse({ ...rest, rope_parameters: plain })).toEqual(parse(SMOL));
+    const { factor, ...others } = SCALING; // in another order
+    const twice = { rope_scaling: { ...others, factor }, rope_parameters: SCALING };
+    expect(parse({ ...rest, rope_theta, ...twice })).toEqual(config);
+  });
+
+  it.each([
+    [{ rope_scaling: { rope_type: 'default' }, rope_parameters: SCALING }],
+    [{ rope_scaling: SCALING, rope_parameters: { ...SCALING, factor: 8 } }],
+    [{ rope_theta: 10000, rope_parameters: { ...SCALING, rope_theta: 500000 } }],
+    [{ rope_scaling: { ...SCALING, type: 'linear' } }],
+  ])('that says two things about its positions, %j, is refused', (change) => {
+    expect(() => parse({ ...SMOL, ...change })).toThrow(FormatError);
+    for (const name of Object.keys(change)) {
+      expect(() => parse({ ...SMOL, ...change })).toThrow(name);
+    }
   });
 
   it.each([
@@ -124,6 +139,10 @@ describe('config.json', () => {
     [{ rope_scaling: 'llama3' }, 'rope_scaling'],
     [{ layer_types: ['full_attention', 'sliding_attention'] }, 'layer_types'],
     [{ is_encoder_decoder: true }, 'is_encoder_decoder'],
+    [{ architectures: ['GemmaForCausalLM'] }, 'GemmaForCausalLM'],
+    [{ architectures: ['LlamaForSequenceClassification'] }, 'architectures'],
+    [{ architectures: ['Qwen2ForCausalLM'] }, 'architectures'],
+    [{ architectures: 'LlamaForCausalLM' }, 'architectures'],
   ])('that asks for %j is refused by the name of the field', (change, name) => {
     expect(() => parse({ ...SMOL, ...change })).toThrow(FormatError);
     expect(() => parse({ ...SMOL, ...change })).toThrow(name);

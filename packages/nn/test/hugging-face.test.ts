@@ -225,6 +225,7 @@ describe('config.json', () => {
       pruned_heads: { 0: [1] },
       quantization_config: { bits: 4 },
       alibi: true,
+      architectures: ['GPT2ForSequenceClassification'],
     })) {
       const text = JSON.stringify({ ...PUBLISHED, ...CONFIG, [name]: value });
       expect(() => parseModelConfig(text)).toThrow(FormatError);

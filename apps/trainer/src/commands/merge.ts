@@ -1,6 +1,6 @@
 // The command `merge`: adds adapters into the model that they were trained beside.
 
-import { mergeAdapters, parameterCount, StateDictError } from '@shardweave/nn';
+import { mergeAdapters, parameterCount, StateDictError, type WeightsDType } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { Command, Option } from 'commander';
@@ -21,7 +21,7 @@ interface MergeFlags {
   readonly model: string;
   readonly adapter: string;
   readonly out: string;
-  readonly dtype?: 'f32' | 'bf16';
+  readonly dtype?: WeightsDType;
   readonly quiet?: boolean;
 }
 
@@ -51,10 +51,10 @@ function mergeOptions(): Command {
     .requiredOption('--adapter <DIR>', 'adapter_config.json and adapter_model.safetensors')
     .requiredOption('--out <DIR>', 'a new directory for the model, its tokenizer beside it')
     .addOption(
-      new Option('--dtype <DTYPE>', "of the weights (default: the base model's)").choices([
-        'f32',
-        'bf16',
-      ]),
+      new Option(
+        '--dtype <DTYPE>',
+        'of all weights (default: that of each in the base model)',
+      ).choices(['f32', 'bf16', 'f16']),
     )
     .option('--quiet', 'print nothing but errors');
 }
@@ -84,14 +84,9 @@ async function mergeInto(
         const state = explain(() =>
           mergeAdapters(base, adapters, { device, scale: alpha / rank, fanInFanOut }),
         );
-        const isNarrow = [...base.values()].some((tensor) => tensor.dtype === 'bf16');
         await writeNewDirectory(out, async (part) => {
           await copyTokenizer(path, part);
-          await writeModel(
-            part,
-            { config, state },
-            { dtype: dtype ?? (isNarrow ? 'bf16' : 'f32'), signal },
-          );
+          await writeModel(part, { config, state }, { dtype: dtype ?? 'kept', signal });
         });
       }),
     );

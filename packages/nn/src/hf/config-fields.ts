@@ -11,7 +11,7 @@ export type ConfigFields = Readonly<Record<string, unknown>>;
  * generated with it.
  */
 const HARMLESS: ReadonlySet<string> = new Set([
-  ...['_name_or_path', 'architectures', 'torch_dtype', 'dtype', 'transformers_version'],
+  ...['_name_or_path', 'torch_dtype', 'dtype', 'transformers_version'],
   ...['use_cache', 'return_dict', 'output_attentions', 'output_hidden_states', 'torchscript'],
   ...['attn_implementation', '_attn_implementation', '_attn_implementation_autoset'],
   ...['gradient_checkpointing', 'pretraining_tp', 'tp_plan', 'chunk_size_feed_forward'],
@@ -30,6 +30,8 @@ const HARMLESS: ReadonlySet<string> = new Set([
 const FIXED: ConfigFields = { is_encoder_decoder: false, add_cross_attention: false };
 
 export interface FieldRules {
+  /** The classes in `architectures` whose weights and computation are the model's. */
+  readonly architectures: readonly string[];
   /** The fields that the model computes with. */
   readonly own: ReadonlySet<string>;
   /** Fields that would change the computation, each with the value under which they do not. */
@@ -50,6 +52,10 @@ export function ownFields(fields: ConfigFields, rules: FieldRules): Record<strin
     if (value === null || HARMLESS.has(name)) {
       continue;
     }
+    if (name === 'architectures') {
+      requireArchitectures(value, rules.architectures);
+      continue;
+    }
     if (rules.own.has(name)) {
       own[name] = value;
     } else if (Object.hasOwn(fixed, name)) {
@@ -59,6 +65,14 @@ export function ownFields(fields: ConfigFields, rules: FieldRules): Record<strin
     }
   }
   return own;
+}
+
+/** A class with another head, or of another family, has a config of the same model_type. */
+function requireArchitectures(value: unknown, known: readonly string[]): void {
+  const isKnown = Array.isArray(value) && value.every((name) => known.includes(name));
+  if (!isKnown) {
+    refuse(`architectures to be ${known.join(' or ')}`, value);
+  }
 }
 
 function requireFixed(name: string, value: unknown, expected: unknown): void {

@@ -53,6 +53,7 @@ const FACTORS = [
  */
 export function readDecoderConfig(fields: ConfigFields): DecoderConfig {
   const options = ownFields(fields, {
+    architectures: [ARCHITECTURES[fields.model_type as DecoderFamily]],
     own: OWN,
     fixed: FIXED,
     isHarmless: (name, value) =>
@@ -87,15 +88,34 @@ function isFull(layerTypes: unknown): boolean {
 }
 
 /** The base and the scaling of the rotary frequencies, under their older names. */
-function readRotary(fields: ConfigFields): {
+interface Rotary {
   readonly rope_theta?: unknown;
   readonly rope_scaling?: RopeScaling | null;
-} {
-  const field = ROTARY.find((name) => (fields[name] ?? null) !== null);
-  if (field === undefined) {
-    return {};
+}
+
+/**
+ * What rope_theta and the fields of ROTARY say. A file may say a thing in several of them, and then
+ * each says the same.
+ */
+function readRotary(fields: ConfigFields): Rotary {
+  const given = ['rope_theta', ...ROTARY].filter((name) => (fields[name] ?? null) !== null);
+  const said = given.map((name) =>
+    name === 'rope_theta' ? { rope_theta: fields[name] } : readField(name, fields[name]),
+  );
+  const all: Record<string, unknown> = Object.assign({}, ...said);
+  const isOne = said
+    .flatMap((rotary) => Object.entries(rotary))
+    .every(([name, value]) => JSON.stringify(value) === JSON.stringify(all[name]));
+  if (!isOne) {
+    const texts = given.map((name) => `${name} ${JSON.stringify(fields[name])}`);
+    throw new FormatError(
+      `config.json: expected ${given.join(', ')} to say the same, got ${texts.join(', ')}. Remove what the model was not trained with.`,
+    );
   }
-  const given = fields[field];
+  return all;
+}
+
+function readField(field: string, given: unknown): Rotary {
   if (typeof given !== 'object' || given === null || Array.isArray(given)) {
     throw new FormatError(
       `config.json: expected ${field} to be an object or null, got ${JSON.stringify(given)}.`,
@@ -103,6 +123,11 @@ function readRotary(fields: ConfigFields): {
   }
   const { type, rope_type: kind = type, rope_theta: base, ...factors } = given as ConfigFields;
   const theta = base === undefined ? {} : { rope_theta: base };
+  if (type !== undefined && type !== kind) {
+    throw new FormatError(
+      `config.json: expected ${field}.type and ${field}.rope_type to be the same, got ${JSON.stringify(type)} and ${JSON.stringify(kind)}.`,
+    );
+  }
   if (kind !== 'default' && kind !== 'llama3') {
     throw new FormatError(
       `config.json: expected ${field}.rope_type to be 'default' or 'llama3', got ${JSON.stringify(kind)}. This decoder stretches positions in no other way.`,
@@ -115,6 +140,7 @@ function readRotary(fields: ConfigFields): {
       `config.json: expected no ${field}.${unknown} beside rope_type '${kind}', got ${JSON.stringify(factors[unknown])}.`,
     );
   }
-  const scaling = kind === 'llama3' ? { rope_type: kind, ...factors } : null;
+  const sorted = known.filter((name) => name in factors).map((name) => [name, factors[name]]);
+  const scaling = kind === 'llama3' ? { rope_type: kind, ...Object.fromEntries(sorted) } : null;
   return { ...theta, rope_scaling: scaling as RopeScaling | null };
 }

@@ -3,6 +3,8 @@
 import { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from '../gpt2-config.js';
 import { type ConfigFields, ownFields } from './config-fields.js';
 
+const ARCHITECTURE = 'GPT2LMHeadModel';
+
 /** Fields that would change the computation, each with the value that this model computes. */
 const FIXED: ConfigFields = {
   tie_word_embeddings: true,
@@ -33,6 +35,7 @@ const OWN: ReadonlySet<string> = new Set(Object.keys(GPT2_DEFAULTS));
 export function readGpt2Config(fields: ConfigFields): Gpt2Config {
   const { n_positions: positions = GPT2_DEFAULTS.n_positions } = fields;
   const options = ownFields(fields, {
+    architectures: [ARCHITECTURE, 'GPT2Model'], // without a head, which is the token table
     own: OWN,
     // Older files have n_ctx, the number of positions that attention sees. It must be all of them.
     fixed: { ...FIXED, n_ctx: positions, pruned_heads: {} },
@@ -44,7 +47,7 @@ export function readGpt2Config(fields: ConfigFields): Gpt2Config {
 /** The fields of the config.json that describes a GPT-2. */
 export function gpt2ConfigFields(config: Gpt2Config): ConfigFields {
   return {
-    architectures: ['GPT2LMHeadModel'],
+    architectures: [ARCHITECTURE],
     ...FIXED,
     ...config,
     n_ctx: config.n_positions, // older readers need it

@@ -3,6 +3,7 @@
 // The caller reads and writes the files, since this also runs in browsers.
 
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
+import { elementCountOf } from '@shardweave/tensor-core';
 import { checkOptions, oneOf, optional, whole } from '../check-options.js';
 import { FormatError } from '../errors.js';
 import { type HostTensor, isDeviceDType, type LazyTensor } from '../host-tensor.js';
@@ -130,8 +131,8 @@ export interface ModelFile {
 
 /** Options of writing a model's weights in the Hub's layout. */
 export interface ModelFileOptions {
-  /** The dtype in which floats are written. Default 'f32'. */
-  readonly dtype?: WeightsDType;
+  /** The dtype in which floats are written; 'kept': each tensor's own. Default 'f32'. */
+  readonly dtype?: WeightsDType | 'kept';
   /**
    * The bytes of tensors above which another file begins. A tensor is never cut, so a larger one
    * has a file of its own. Default 5e9.
@@ -150,11 +151,13 @@ export function modelFiles(
   options: ModelFileOptions = {},
 ): readonly ModelFile[] {
   checkOptions<ModelFileOptions>('modelFiles', options, {
-    dtype: optional(oneOf('f32', 'bf16', 'f16')),
+    dtype: optional(oneOf('f32', 'bf16', 'f16', 'kept')),
     maxFileBytes: optional(whole(1)),
   });
   const { dtype = 'f32', maxFileBytes = MAX_FILE_BYTES } = options;
-  const converted = [...state].map(([name, tensor]) => [name, inDType(tensor, dtype)] as const);
+  const converted = [...state].map(
+    ([name, tensor]) => [name, dtype === 'kept' ? tensor : inDType(tensor, dtype)] as const,
+  );
   const shards = splitTensors(converted, maxFileBytes);
   const weights = shards.map((tensors, i) => {
     return {
@@ -170,7 +173,7 @@ export function modelFiles(
   return [
     ...weights.map(({ name, pieces }) => ({ name, pieces })),
     ...index,
-    text(CONFIG, modelConfigText(config, { dtype })),
+    text(CONFIG, modelConfigText(config, { dtype: dtype === 'kept' ? mostDType(state) : dtype })),
   ];
 }
 
@@ -214,6 +217,18 @@ function indexText(files: readonly { readonly name: string; readonly tensors: Te
     weight_map: Object.fromEntries(placed.map(([key, name]) => [key, name])),
   };
   return `${JSON.stringify(index, undefined, 2)}\n`;
+}
+
+/** The dtype that most weights have, which is the one that a config names where there are several. */
+function mostDType(state: Tensors): WeightsDType {
+  const counts = { f32: 0, bf16: 0, f16: 0 };
+  for (const { dtype, shape } of state.values()) {
+    if (Object.hasOwn(counts, dtype)) {
+      counts[dtype as WeightsDType] += elementCountOf(shape);
+    }
+  }
+  const [[most]] = Object.entries(counts).sort(([, a], [, b]) => b - a) as [[WeightsDType, number]];
+  return most;
 }
 
 /** The tensor itself, or one that converts its floats when it is read. */
