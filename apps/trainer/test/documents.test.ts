@@ -5,8 +5,10 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Template } from '@huggingface/jinja';
 import { describe, expect, it } from 'vitest';
-import { COUNTED, encodeDocument } from '../src/data/document.js';
+import type { Dataset } from '../src/data/dataset.js';
+import { COUNTED, encodeDocuments } from '../src/data/document.js';
 import { defaultCacheDirectory, prepareTokens } from '../src/data/prepare-tokens.js';
 import { TokenFile } from '../src/data/token-file.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
@@ -16,14 +18,23 @@ import { LETTERS, type LettersOptions, lettersDirectory } from './support/letter
 
 const { begin, end, other } = LETTERS;
 
-/** Returns a document's tokens as text, with those that count in brackets. */
-async function marked(line: object, options: LettersOptions = {}): Promise<string> {
+/** Returns the tokens of a line's documents as text, with those that count in brackets. */
+async function markedAll(line: object, options: LettersOptions = {}): Promise<string[]> {
   const tokenizer = await loadTokenizer('model', lettersDirectory(options));
-  const texts = [...encodeDocument(JSON.stringify(line), tokenizer)].map((token) => {
-    const text = tokenizer.decode([(token & ~COUNTED) >>> 0]);
-    return token >= COUNTED ? `[${text}]` : text;
+  return encodeDocuments(JSON.stringify(line), tokenizer).map((tokens) => {
+    const texts = [...tokens].map((token) => {
+      const text = tokenizer.decode([(token & ~COUNTED) >>> 0]);
+      return token >= COUNTED ? `[${text}]` : text;
+    });
+    return texts.join('').replaceAll('][', '');
   });
-  return texts.join('').replaceAll('][', '');
+}
+
+/** The same of a line with one document. */
+async function marked(line: object, options: LettersOptions = {}): Promise<string> {
+  const all = await markedAll(line, options);
+  expect(all).toHaveLength(1);
+  return all[0]!;
 }
 
 describe('a document', () => {
@@ -80,9 +91,11 @@ describe('a document', () => {
   it("ends with GPT-2's, which has no template", async () => {
     const gpt2 = await loadTokenizer('gpt2');
     const pair = JSON.stringify({ prompt: 'Hello', completion: ' world' });
-    expect([...encodeDocument(pair, gpt2)]).toEqual([15496, 995 + COUNTED, 50256 + COUNTED]);
+    expect(encodeDocuments(pair, gpt2).map((ids) => [...ids])).toEqual([
+      [15496, 995 + COUNTED, 50256 + COUNTED],
+    ]);
     const chat = JSON.stringify({ messages: [CHAT] });
-    expect(() => encodeDocument(chat, gpt2)).toThrow(/--tokenizer gpt2 has no chat template/);
+    expect(() => encodeDocuments(chat, gpt2)).toThrow(/--tokenizer gpt2 has no chat template/);
   });
 
   it('ends with the end token also where a template writes none', async () => {
@@ -105,6 +118,193 @@ describe('a document', () => {
 });
 
 const CHAT = { role: 'user', content: 'q' };
+const SAYS = { role: 'assistant', content: 'yes' };
+const QA = 'u:q<end>\na:[yes<end>]';
+
+describe('a shape', () => {
+  const quoted = [
+    { from: 'system', value: 's' },
+    { from: 'human', value: 'q' },
+    { from: 'gpt', value: 'yes' },
+  ];
+  it.each([
+    ['ShareGPT', { id: 'x', conversations: quoted }, `s:s<end>\n${QA}`],
+    [
+      'ShareGPT with a system field',
+      { system: 's', conversations: quoted.slice(1) },
+      `s:s<end>\n${QA}`,
+    ],
+    ['conversations with roles', { conversations: [CHAT, SAYS] }, QA],
+    ['Alpaca', { instruction: 'q', input: '', output: 'yes' }, QA],
+    [
+      'Alpaca with an input',
+      { instruction: 'p', input: 'q', output: 'yes' },
+      'u:p\n\nq<end>\na:[yes<end>]',
+    ],
+    ['input and output', { input: 'q', output: 'yes' }, QA],
+    ['question and answer', { question: 'q', answer: 'yes' }, QA],
+    [
+      "TRL's lists",
+      { prompt: [CHAT, SAYS, CHAT], completion: [SAYS] },
+      `u:q<end>\na:yes<end>\n${QA}`,
+    ],
+    [
+      'UltraChat, whose prompt stands beside',
+      { prompt: 'q', prompt_id: '1', messages: [CHAT, SAYS] },
+      QA,
+    ],
+    [
+      'parts of text',
+      { messages: [{ role: 'user', content: [{ type: 'text', text: 'q' }] }, SAYS] },
+      QA,
+    ],
+    [
+      'fields that are null elsewhere',
+      { text: null, messages: [CHAT, { ...SAYS, tool_calls: null, weight: null }] },
+      QA,
+    ],
+    ['messages as JSON text', { messages: JSON.stringify([CHAT, SAYS]) }, QA],
+  ])('is read as it is: %s', async (_, line, expected) => {
+    expect(await marked(line)).toBe(expected);
+  });
+
+  it('of a conversation excludes answers of weight 0', async () => {
+    const messages = [CHAT, { ...SAYS, weight: 0 }, CHAT, { ...SAYS, weight: 1 }];
+    expect(await marked({ messages })).toBe(`u:q<end>\na:yes<end>\n${QA}`);
+  });
+});
+
+/** Templates that treat tools and calls as those of three families do. */
+const LLAMA_LIKE =
+  '{{ bos_token }}{% if tools is not none and tools is defined %}T{% for t in tools %}{{ t | tojson(indent=1) }};{% endfor %}<end>{% endif %}' +
+  "{% for m in messages %}{% if 'tool_calls' in m %}{% if not m.tool_calls|length == 1 %}{{ raise_exception('one call') }}{% endif %}" +
+  '{% set call = m.tool_calls[0].function %}<{{ m.role }}>{{ \'{"name": "\' + call.name + \'", "parameters": \' }}{{ call.arguments | tojson }}{{ \'}<end>\' }}' +
+  "{% elif m.role == 'tool' %}<ipython>{{ m.content | tojson if m.content is mapping else m.content }}<end>" +
+  '{% else %}<{{ m.role }}>{{ m.content | trim }}<end>{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}';
+const QWEN_LIKE =
+  "{%- if tools %}{% for t in tools %}[{{ t | tojson }}]{% endfor %}<end>{% endif %}{%- for m in messages %}{%- if m.role == 'assistant' %}" +
+  "{%- set said = m.content %}{%- if '/t' in said %}{%- set said = said.split('/t')[-1] if not loop.last else said %}{%- endif %}a:{{ said }}" +
+  '{%- for c in m.tool_calls or [] %}!{{ c.function.name }}{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}{{ c.function.arguments | tojson }}{% endif %}{%- endfor %}{{ "<end>\n" }}' +
+  "{%- elif m.role in ['user', 'system', 'tool'] %}{{- m.role[0] + ':' + m.content + '<end>\\n' }}{%- endif %}{%- endfor %}" +
+  "{%- if add_generation_prompt %}{{- 'a:' }}{% if enable_thinking is defined and enable_thinking is false %}no/t{% endif %}{%- endif %}";
+const SMOL_LIKE =
+  "{% for m in messages %}{% if loop.first and messages[0].role != 'system' %}{{ 's:default<end>\n' }}{% endif %}" +
+  "{% generation %}{{ m.role[0] + ':' + m.content + '<end>' + '\n' }}{% endgeneration %}{% endfor %}{% if add_generation_prompt %}{{ 'a:' }}{% endif %}";
+
+describe('a conversation with tools', () => {
+  const tools = [{ type: 'function', function: { name: 'f', description: 'does' } }];
+  const call = (given: unknown) => ({
+    role: 'assistant',
+    content: null,
+    tool_calls: [{ type: 'function', function: { name: 'f', arguments: given } }],
+  });
+  const line = (given: unknown) => ({
+    tools,
+    messages: [CHAT, call(given), { role: 'tool', name: 'f', content: '7' }, SAYS],
+  });
+
+  it.each([
+    [
+      'Llama 3.1',
+      LLAMA_LIKE,
+      '<begin>T{\n "type": "function",\n "function": {\n  "name": "f",\n  "description": "does"\n }\n};<end>' +
+        '<user>q<end><assistant>[{"name": "f", "parameters": {"a": 1}}<end>]<ipython>7<end><assistant>[yes<end>]',
+    ],
+    [
+      'Qwen 3',
+      QWEN_LIKE,
+      '[{"type": "function", "function": {"name": "f", "description": "does"}}]<end>' +
+        'u:q<end>\na:[!f{"a": 1}<end>]\nt:7<end>\na:[yes<end>]',
+    ],
+  ])('is what the template of %s writes', async (_, template, expected) => {
+    for (const given of ['{"a":1}', { a: 1 }]) {
+      expect(await marked(line(given), { template })).toBe(expected);
+    }
+    const direct = new Template(template).render({
+      ...line({ a: 1 }),
+      messages: line({ a: 1 }).messages.map((m) => ({ ...m, content: m.content ?? '' })),
+      bos_token: '<begin>',
+      eos_token: '<end>',
+    });
+    const tokenizer = await loadTokenizer('model', lettersDirectory({ template }));
+    const [tokens] = encodeDocuments(JSON.stringify(line('{"a":1}')), tokenizer);
+    expect(tokenizer.decode(tokens!.map((token) => token & ~COUNTED))).toBe(direct.trimEnd());
+  });
+
+  it("passes documents and the template's own variables on", async () => {
+    const template =
+      "{% for d in documents or [] %}{{ d.title }}|{% endfor %}{% for m in messages %}{{ m.role[0] + style|default(':') + m.content + '<end>' }}{% endfor %}{% if add_generation_prompt %}a{{ style|default(':') }}{% endif %}";
+    const chat = { documents: [{ title: 'x' }], messages: [CHAT, SAYS] };
+    expect(await marked(chat, { template })).toBe('x|u:q<end>a:[yes<end>]');
+    const styled = { ...chat, chat_template_kwargs: { style: '>' } };
+    expect(await marked(styled, { template })).toBe('x|u>q<end>a>[yes<end>]');
+  });
+
+  it('is refused where the calls, the tools or a message leave no trace', async () => {
+    const told = async (given: object, template: string) =>
+      marked(given, { template }).catch((error: Error) => error.message);
+    const messages = [CHAT, call('{}')];
+    expect(await told({ messages }, SMOL_LIKE)).toMatch(
+      /writes nothing of "tool_calls" of message 2 \(assistant\)\. Give/,
+    );
+    expect(await told({ tools, messages: [CHAT, SAYS] }, SMOL_LIKE)).toMatch(
+      /writes nothing of "tools"/,
+    );
+    const odd = [CHAT, { role: 'function', content: '7' }, SAYS];
+    expect(await told({ messages: odd }, QWEN_LIKE)).toMatch(
+      /writes nothing of "content" of message 2 \(function\)/,
+    );
+    const thought = [CHAT, { ...SAYS, reasoning_content: 'Hm.' }];
+    expect(await told({ messages: thought }, QWEN_LIKE)).toMatch(/nothing of "reasoning_content"/);
+    expect(
+      await told({ messages: [CHAT, SAYS], enable_thinking: false, id: 1 }, QWEN_THINKS),
+    ).toMatch(
+      /"enable_thinking" beside the messages is a variable .* "chat_template_kwargs": \{"enable_thinking"/,
+    );
+  });
+});
+
+/** A template that writes its variable into the conversation itself. */
+const QWEN_THINKS = `{% if enable_thinking is defined %}t{% endif %}${QWEN_LIKE}`;
+
+describe('a template that writes earlier answers in another way', () => {
+  const turns = [CHAT, { role: 'assistant', content: 'hm/tyes' }, CHAT, SAYS];
+
+  it('gets a document for each answer, with the text that the model sees then', async () => {
+    expect(await markedAll({ messages: turns }, { template: QWEN_LIKE })).toEqual([
+      'u:q<end>\na:[hm/tyes<end>]',
+      `u:q<end>\na:yes<end>\n${QA}`,
+    ]);
+    const skipped = turns.map((turn, i) => (i === 1 ? { ...turn, weight: 0 } : turn));
+    expect(await markedAll({ messages: skipped }, { template: QWEN_LIKE })).toEqual([
+      `u:q<end>\na:yes<end>\n${QA}`,
+    ]);
+  });
+
+  it('is evaluated on none of the conversations that are learnt', async () => {
+    const lines = Array.from({ length: 6 }, (_, i) => ({
+      messages: turns.map((turn) => ({ ...turn, content: `${turn.content}${i}` })),
+    }));
+    const { file, model } = jsonlFile(lines, { template: QWEN_LIKE });
+    await using data = await openFlags(
+      `--model ${model} --data ${file} --valid-fraction 0.5 --batch 1 --seq 32 --ranks 1`,
+    );
+    expect(data.train.size.documents).toBe(6);
+    const numbers = async (set: Dataset) => {
+      const found = new Set<string>();
+      for (let step = 0; step < set.numSteps; step++) {
+        const { tokens } = await set.microBatch(step, 0, 0);
+        for (const token of tokens) {
+          found.add(/[0-5]/.exec(String.fromCharCode(token))?.[0] ?? '');
+        }
+      }
+      return [...found].filter((digit) => digit !== '');
+    };
+    const [learnt, apart] = [await numbers(data.train), await numbers(data.valid!)];
+    expect([...learnt, ...apart].sort()).toEqual(['0', '1', '2', '3', '4', '5']);
+  });
+});
+
 const refused: [string, (object | string)[], RegExp, (LettersOptions & { flags?: string })?][] = [
   [
     'a broken line',
@@ -142,6 +342,52 @@ const refused: [string, (object | string)[], RegExp, (LettersOptions & { flags?:
     [{ messages: [CHAT, { role: 'assistant', content: 'a' }, CHAT] }],
     /, line 1: the model's chat template writes message 2 \(assistant\) in another way/,
     { template: '{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}' },
+  ],
+  [
+    'an answer before which the template writes a system message',
+    [{ messages: [SAYS, CHAT, SAYS] }],
+    /, line 1: message 1 \(assistant\) has nothing before it, .* default system message/,
+    { template: SMOL_LIKE },
+  ],
+  [
+    'a weight between',
+    [{ messages: [CHAT, { ...SAYS, weight: 0.5 }] }],
+    /expected a weight of 0, .* got 0\.5 in message 2 \(assistant\)/,
+  ],
+  [
+    'a weight on what is asked',
+    [{ messages: [{ ...CHAT, weight: 1 }, SAYS] }],
+    /expected a weight of 0, .* got 1 in message 1 \(user\)/,
+  ],
+  [
+    'a picture',
+    [{ messages: [{ role: 'user', content: [{ type: 'image_url' }] }, SAYS] }],
+    /expected content of text, .* got a part "image_url" in message 1/,
+  ],
+  [
+    'an unknown speaker',
+    [{ conversations: [{ from: 'robot', value: 'x' }] }],
+    /expected "from" to be one of human, .* got "robot" in message 1/,
+  ],
+  [
+    'arguments that are no JSON',
+    [{ messages: [CHAT, { role: 'assistant', tool_calls: [{ function: { arguments: '{' } }] }] }],
+    /expected the arguments of a call as an object, .* got "\{" in message 2/,
+  ],
+  [
+    'a list of tools that is none',
+    [{ tools: '{}', messages: [CHAT, SAYS] }],
+    /expected a list as "tools"/,
+  ],
+  [
+    'what was said before',
+    [{ instruction: 'q', output: 'a', history: [['a', 'b']] }],
+    /got "history" beside them, which is not read/,
+  ],
+  [
+    'two system messages',
+    [{ system: 'a', messages: [{ role: 'system', content: 'b' }, CHAT, SAYS] }],
+    /got "system" beside messages that begin with one/,
   ],
   [
     'messages without a template',

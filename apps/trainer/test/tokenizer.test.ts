@@ -6,8 +6,11 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { Tokenizer as RustTokenizer } from '@anush008/tokenizers';
+import { Template } from '@huggingface/jinja';
 import { beforeAll, describe, expect, it } from 'vitest';
+import type { Conversation } from '../src/data/chat-template.js';
 import { encodeParts } from '../src/data/encode-parts.js';
+import { readDocument } from '../src/data/line-shapes.js';
 import { readText } from '../src/data/text.js';
 import { loadTokenizer, type Tokenizer } from '../src/data/tokenizer.js';
 import { UsageError } from '../src/errors.js';
@@ -101,13 +104,15 @@ describe("Llama 3.1's files", () => {
   });
 
   it('write a conversation, with one begin token', () => {
-    const parts = llama.chat!.parts([
-      { role: 'system', content: ' Be brief. ' },
-      { role: 'user', content: 'Hi!' },
-      { role: 'assistant', content: 'Hello.' },
-      { role: 'user', content: 'Bye' },
-      { role: 'assistant', content: 'So long!' },
-    ]);
+    const [parts = []] = llama.chat!.documents({
+      messages: [
+        { role: 'system', content: ' Be brief. ' },
+        { role: 'user', content: 'Hi!' },
+        { role: 'assistant', content: 'Hello.' },
+        { role: 'user', content: 'Bye' },
+        { role: 'assistant', content: 'So long!' },
+      ],
+    });
     expect(text(parts)).toBe(
       '<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>' +
         '<|start_header_id|>user<|end_header_id|>\n\nHi!<|eot_id|>' +
@@ -136,11 +141,13 @@ describe("Qwen 3's files", () => {
   });
 
   it('write a conversation; the line break behind an answer is not said', () => {
-    const parts = qwen.chat!.parts([
-      { role: 'system', content: 'Be brief.' },
-      { role: 'user', content: '2+2?' },
-      { role: 'assistant', content: '<think>\nEasy.\n</think>\n\n4' },
-    ]);
+    const [parts = []] = qwen.chat!.documents({
+      messages: [
+        { role: 'system', content: 'Be brief.' },
+        { role: 'user', content: '2+2?' },
+        { role: 'assistant', content: '<think>\nEasy.\n</think>\n\n4' },
+      ],
+    });
     expect(text(parts)).toBe(
       '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n2+2?<|im_end|>\n' +
         '<|im_start|>assistant\n<think>\nEasy.\n</think>\n\n4<|im_end|>',
@@ -148,14 +155,67 @@ describe("Qwen 3's files", () => {
     expect(answers(parts)).toEqual(['<think>\nEasy.\n</think>\n\n4<|im_end|>']);
   });
 
-  it('drop earlier thinking, so a second answer is an error', () => {
-    const turns = ['1+1?', '<think>\nHm.\n</think>\n\n2', '2+2?', '4'].map((content, i) => ({
+  it('drop earlier thinking, so each answer is learnt from the text that it is asked with', () => {
+    const messages = ['1+1?', '<think>\nHm.\n</think>\n\n2', '2+2?', '4'].map((content, i) => ({
       role: i % 2 === 0 ? 'user' : 'assistant',
       content,
     }));
-    const write = () => qwen.chat!.parts(turns);
-    expect(write).toThrow(UsageError);
-    expect(write).toThrow(/message 2 \(assistant\) in another way once others follow it/);
+    const documents = qwen.chat!.documents({ messages });
+    expect(documents.map(text)).toEqual([
+      '<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n<think>\nHm.\n</think>\n\n2<|im_end|>',
+      '<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n' +
+        '<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n4<|im_end|>',
+    ]);
+    expect(documents.map(answers)).toEqual([
+      ['<think>\nHm.\n</think>\n\n2<|im_end|>'],
+      ['<think>\n\n</think>\n\n4<|im_end|>'],
+    ]);
+  });
+
+  it('write tools, calls and results as the template does, whose calls keep their thinking', () => {
+    const tools = [
+      { type: 'function', function: { name: 'sky', description: 'The sky over a town.' } },
+    ];
+    const line = {
+      tools: JSON.stringify(tools),
+      messages: [
+        { role: 'user', content: 'Rain in Oslo?' },
+        {
+          role: 'assistant',
+          content: '',
+          reasoning_content: 'Ask.',
+          tool_calls: [
+            { id: '1', type: 'function', function: { name: 'sky', arguments: '{"town":"Oslo"}' } },
+          ],
+        },
+        { role: 'tool', tool_call_id: '1', content: 'dry' },
+        { role: 'assistant', content: 'No.', reasoning_content: 'Dry.' },
+      ],
+    };
+    const read = readDocument(line) as { conversation: Conversation };
+    const documents = qwen.chat!.documents(read.conversation);
+    // Both answers follow the last question, so the template keeps what was thought before them.
+    expect(documents).toHaveLength(1);
+    const [all, ...rest] = text(documents[0]!).split('<|im_start|>user\n');
+    expect(all).toContain(
+      '<tools>\n{"type": "function", "function": {"name": "sky", "description": "The sky over a town."}}\n</tools>',
+    );
+    expect(rest.join('<|im_start|>user\n')).toBe(
+      'Rain in Oslo?<|im_end|>\n<|im_start|>assistant\n<think>\nAsk.\n</think>\n\n' +
+        '<tool_call>\n{"name": "sky", "arguments": {"town": "Oslo"}}\n</tool_call><|im_end|>\n' +
+        '<|im_start|>user\n<tool_response>\ndry\n</tool_response><|im_end|>\n' +
+        '<|im_start|>assistant\n<think>\nDry.\n</think>\n\nNo.<|im_end|>',
+    );
+    const { chat_template } = JSON.parse(
+      readFileSync(join(QWEN, 'tokenizer_config.json'), 'utf8'),
+    ) as { chat_template: string };
+    const parsed = structuredClone(line.messages) as Record<string, unknown>[];
+    parsed[1]!.tool_calls = [
+      { id: '1', type: 'function', function: { name: 'sky', arguments: { town: 'Oslo' } } },
+    ];
+    expect(`${text(documents[0]!)}\n`).toBe(
+      new Template(chat_template).render({ tools, messages: parsed }),
+    );
   });
 });
 

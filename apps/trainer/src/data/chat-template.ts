@@ -4,10 +4,25 @@
 import { Environment, Interpreter, parse, tokenize } from '@huggingface/jinja';
 import { UsageError } from '../errors.js';
 
-/** One message of a conversation. Templates may read further fields, such as `tool_calls`. */
+/**
+ * One message of a conversation. Templates read further fields, such as `tool_calls`, with which
+ * there may be no content.
+ */
 export interface ChatMessage {
   readonly role: string;
-  readonly content: string;
+  readonly content: string | null;
+  readonly [field: string]: unknown;
+}
+
+/** A conversation, and all that a template reads beside its messages. */
+export interface Conversation {
+  readonly messages: readonly ChatMessage[];
+  /** The places of answers that are no targets. */
+  readonly unlearnt?: ReadonlySet<number>;
+  /** Variables of the template, such as `tools`. */
+  readonly values?: Readonly<Record<string, unknown>>;
+  /** What else stood beside the messages; it is an error where the template would read it. */
+  readonly others?: Readonly<Record<string, unknown>>;
 }
 
 /** A part of a conversation's text. */
@@ -16,6 +31,8 @@ export interface ChatPart {
   /** Whether the assistant says it. */
   readonly isAnswer: boolean;
 }
+
+type Token = ReturnType<typeof tokenize>[number];
 
 export interface ChatTemplateOptions {
   /** The texts of special tokens, by the names that templates use, such as `bos_token`. */
@@ -45,21 +62,27 @@ export class ChatTemplate {
 
   /** @throws {Error} of the library, where the text is not a template */
   constructor(text: string, options: ChatTemplateOptions) {
-    this.#program = parse(tokenize(text, { lstrip_blocks: true, trim_blocks: true }));
+    const tokens = tokenize(text, { lstrip_blocks: true, trim_blocks: true });
+    this.#program = parse(withoutGeneration(tokens));
     this.#options = options;
   }
 
   /**
    * The conversation as text and, with `asks`, the text that leads to the assistant's next answer.
+   * @param options.values further variables of the template
    * @throws {UsageError} where the template refuses the conversation
    */
   render(
     messages: readonly ChatMessage[],
-    { asks = false }: { readonly asks?: boolean } = {},
+    {
+      asks = false,
+      values = {},
+    }: { readonly asks?: boolean; readonly values?: Conversation['values'] } = {},
   ): string {
     const names = {
-      ...GLOBALS,
       ...this.#options.specials,
+      ...values,
+      ...GLOBALS,
       messages,
       add_generation_prompt: asks,
     };
@@ -78,38 +101,133 @@ export class ChatTemplate {
   }
 
   /**
-   * The conversation in parts, in order. An answer begins with what the template writes when it
-   * asks for one, and ends with the token that ends the message.
-   * @throws {UsageError} where the template refuses the conversation, or writes an answer
-   * differently once something follows it: the model would then learn something else than it is
-   * shown later
+   * The documents that teach the answers of a conversation, each in parts. An answer begins with
+   * what the template writes when it asks for one, and ends with the token that ends the message.
+   * Answers share a document as far as the template leaves them as they were once others follow;
+   * one that it changes later (Qwen 3 drops earlier thinking) gets the text that the model sees
+   * when it answers.
+   * @throws {UsageError} where the template refuses the conversation, leaves out something that it
+   * says, or does not begin an answer as it asks for it
    */
-  parts(messages: readonly ChatMessage[]): ChatPart[] {
-    const text = this.render(messages);
-    const parts: ChatPart[] = [];
-    let at = 0;
-    for (const [i, { role }] of messages.entries()) {
-      if (role !== 'assistant') {
+  documents(conversation: Conversation): ChatPart[][] {
+    try {
+      return this.#documents(conversation);
+    } catch (error) {
+      const { messages } = conversation;
+      if (messages.every(({ content }) => content !== null)) {
+        throw error;
+      }
+      // Some templates ask whether there is content, and others add it to a text.
+      const filled = messages.map((each) => ({ ...each, content: each.content ?? '' }));
+      return this.#documents({ ...conversation, messages: filled });
+    }
+  }
+
+  #documents(conversation: Conversation): ChatPart[][] {
+    const { messages, values, unlearnt } = conversation;
+    const whole = this.render(messages, { values });
+    this.#requireAllRead(conversation, whole);
+    const drafts: Draft[] = [{ text: whole, answers: [] }];
+    for (let i = messages.length - 1; i >= 0; i--) {
+      const isAnswer = messages[i]!.role === 'assistant';
+      if (!isAnswer || unlearnt?.has(i) === true) {
+        if (!isAnswer) {
+          this.#requireTrace(conversation, i, whole);
+        }
         continue;
       }
-      const before = this.render(messages.slice(0, i), { asks: true });
-      const behind = this.render(messages.slice(0, i + 1));
-      const isStable =
-        text.startsWith(before) &&
-        text.startsWith(behind) &&
-        at <= before.length &&
-        before.length <= behind.length;
-      if (!isStable) {
-        throw new UsageError(
-          `the model's chat template writes message ${i + 1} (assistant) in another way once others follow it (Qwen 3 drops earlier thinking, for instance), so what the model would be asked for can't be told apart. Give a conversation with one answer, its last message, or a chat_template.jinja that leaves earlier messages as they were.`,
-        );
+      const start = this.render(messages.slice(0, i), { asks: true, values });
+      const text = this.render(messages.slice(0, i + 1), { values });
+      if (!text.startsWith(start)) {
+        throw unasked(i);
       }
-      const end = this.#withoutTail(behind).length;
-      parts.push({ text: text.slice(at, before.length), isAnswer: false });
-      parts.push({ text: text.slice(before.length, end), isAnswer: true });
-      at = end;
+      this.#requireTrace({ ...conversation, messages: messages.slice(0, i + 1) }, i, text);
+      const answer = {
+        start: start.length,
+        end: Math.max(start.length, this.#withoutTail(text).length),
+      };
+      const isIn = ({ text: longer, answers }: Draft) =>
+        longer.startsWith(text) && answer.end <= (answers[0]?.start ?? longer.length);
+      const draft = drafts.find(isIn);
+      if (draft === undefined) {
+        drafts.push({ text, answers: [answer] });
+      } else {
+        draft.answers.unshift(answer);
+      }
     }
+    const useful = drafts.filter(({ answers }) => answers.length > 0).reverse();
+    return (useful.length === 0 ? drafts : useful).map((draft) => this.#parts(draft));
+  }
+
+  #parts({ text, answers }: Draft): ChatPart[] {
+    let at = 0;
+    const parts = answers.flatMap(({ start, end }) => {
+      const before = text.slice(at, start);
+      at = end;
+      return [
+        { text: before, isAnswer: false },
+        { text: text.slice(start, end), isAnswer: true },
+      ];
+    });
     return [...parts, { text: this.#withoutTail(text).slice(at), isAnswer: false }];
+  }
+
+  /** Refuses what stands beside the messages and gets lost, or would have been read. */
+  #requireAllRead({ messages, values = {}, others = {} }: Conversation, whole: string): void {
+    const ignored = ['tools', 'documents'].find((name) => {
+      const { [name]: value, ...rest } = values;
+      return value !== undefined && this.#rendersAs(whole, messages, rest);
+    });
+    if (ignored !== undefined) {
+      throw new UsageError(
+        `the model's chat template writes nothing of "${ignored}", so the model would learn without what it is given later. Leave "${ignored}" out, or give a chat_template.jinja that writes it.`,
+      );
+    }
+    const isUnread = (some: Conversation['values']) =>
+      this.#rendersAs(whole, messages, { ...some, ...values });
+    const names = Object.keys(others);
+    if (names.length === 0 || isUnread(others)) {
+      return;
+    }
+    const read = names.find((name) => !isUnread({ [name]: others[name] })) ?? names.join(', ');
+    throw new UsageError(
+      `"${read}" beside the messages is a variable of the model's chat template. Write it as "chat_template_kwargs": {"${read}": ...} if that is meant, or rename it.`,
+    );
+  }
+
+  /** Refuses a message of which something is not written. */
+  #requireTrace({ messages, values }: Conversation, i: number, text: string): void {
+    const message = messages[i]!;
+    const lost = SAID.find((field) => {
+      const { [field]: said, ...rest } = message;
+      const words = typeof said === 'string' ? said.trim() : undefined;
+      if (said === undefined || said === null || words === '') {
+        return false;
+      }
+      if (words !== undefined && words.length >= TELLING_CHARS && text.includes(words)) {
+        return false;
+      }
+      const other = field === 'content' ? { ...rest, content: `${String(said)}?` } : rest;
+      const changed = messages.map((each, k) => (k === i ? (other as ChatMessage) : each));
+      return this.#rendersAs(text, changed, values);
+    });
+    if (lost !== undefined) {
+      throw new UsageError(
+        `the model's chat template writes nothing of "${lost}" of message ${i + 1} (${message.role}). Give a model or a chat_template.jinja that knows it, or say it in another way.`,
+      );
+    }
+  }
+
+  #rendersAs(
+    text: string,
+    messages: readonly ChatMessage[],
+    values: Conversation['values'],
+  ): boolean {
+    try {
+      return this.render(messages, { values }) === text;
+    } catch {
+      return false;
+    }
   }
 
   /**
@@ -120,6 +238,38 @@ export class ChatTemplate {
     const trimmed = text.trimEnd();
     return this.#options.ends.some((end) => trimmed.endsWith(end)) ? trimmed : text;
   }
+}
+
+/** A text that may become a document, and its answers in order. */
+interface Draft {
+  readonly text: string;
+  readonly answers: { readonly start: number; readonly end: number }[];
+}
+
+/** The characters of a message that hardly stand in a text by chance. */
+const TELLING_CHARS = 24;
+
+/** The fields of a message that say something. */
+const SAID = ['content', 'tool_calls', 'function_call', 'reasoning_content', 'thinking'];
+
+function unasked(i: number): UsageError {
+  return new UsageError(
+    i === 0
+      ? "message 1 (assistant) has nothing before it, where the model's chat template writes something of its own, such as a default system message, as soon as there is a message. Put a system or a user message first."
+      : `the model's chat template writes message ${i + 1} (assistant) in another way than it asks for it, so what the model would be asked for can't be told apart. Give it roles in an order that it takes, or another chat_template.jinja.`,
+  );
+}
+
+/**
+ * The template without {% generation %} and its end, which the library does not know. They mark
+ * answers, which are found by rendering.
+ */
+function withoutGeneration(tokens: readonly Token[]): Token[] {
+  const isMark = (i: number) =>
+    tokens[i]?.type === 'OpenStatement' &&
+    ['generation', 'endgeneration'].includes(tokens[i + 1]?.value ?? '') &&
+    tokens[i + 2]?.type === 'CloseStatement';
+  return tokens.filter((_, i) => !isMark(i) && !isMark(i - 1) && !isMark(i - 2));
 }
 
 const GLOBALS: Readonly<Record<string, unknown>> = {

@@ -149,16 +149,22 @@ function split(source: Source, fraction: number | undefined): [Source, Source | 
       { ...source, name, range: [cut, tokens] },
     ];
   }
-  const numApart = Math.max(1, Math.round(documents * fraction));
-  if (numApart >= documents) {
+  // Documents of one line are one conversation, which would otherwise be learnt and evaluated.
+  const lineOf = Array.from({ length: documents }, (_, i) => source.file.document(i).line);
+  const lines = [...new Set(lineOf)];
+  const numApart = Math.max(1, Math.round(lines.length * fraction));
+  if (numApart >= lines.length) {
     throw new UsageError(
-      `--valid-fraction ${fraction}: ${source.name} has ${documents} documents, so none would be left to train on. Give more documents, a smaller fraction, or --valid with a file of its own.`,
+      `--valid-fraction ${fraction}: ${source.name} has ${lines.length} documents, so none would be left to train on. Give more documents, a smaller fraction, or --valid with a file of its own.`,
     );
   }
-  const order = permute(documents, VALID_SEED, 0);
+  const apart = new Set(
+    [...permute(lines.length, VALID_SEED, 0).slice(0, numApart)].map((i) => lines[i]),
+  );
+  const all = new Uint32Array(documents).map((_, i) => i);
   return [
-    { ...source, name, documents: order.slice(numApart).sort() },
-    { ...source, name, documents: order.slice(0, numApart).sort() },
+    { ...source, name, documents: all.filter((i) => !apart.has(lineOf[i])) },
+    { ...source, name, documents: all.filter((i) => apart.has(lineOf[i])) },
   ];
 }
 

@@ -1,9 +1,9 @@
-// Turns one line of a JSONL data set into tokens, each with a mark that tells whether its loss
-// counts.
+// Turns one line of a data set into tokens, each with a mark that tells whether its loss counts.
 
 import { UsageError } from '../errors.js';
-import type { ChatMessage, ChatPart } from './chat-template.js';
+import type { ChatPart } from './chat-template.js';
 import { encodeParts } from './encode-parts.js';
+import { excerpt, readDocument, SHAPE_NAMES } from './line-shapes.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /**
@@ -13,28 +13,36 @@ import type { Tokenizer } from './tokenizer.js';
 export const COUNTED = 0x8000_0000;
 
 /**
- * The most characters of a line that a message shows, because a message is one line of a terminal.
- */
-const EXCERPT_CHARS = 60;
-
-const SHAPES = '{"text"}, {"prompt", "completion"} or {"messages": [{"role", "content"}]}';
-
-/**
- * The tokens of a document; those that count are marked by COUNTED. It ends with an end token,
- * which counts where what stands before it does.
+ * The tokens of a line's documents; those that count are marked by COUNTED. A document ends with an
+ * end token, which counts where what stands before it does. A conversation is several documents
+ * where the model would see its answers in different texts.
  * @param tokenizer one that has an end token
  * @throws {UsageError} without the place, which the caller knows
  */
-export function encodeDocument(line: string, tokenizer: Tokenizer): Uint32Array {
-  const value = parseLine(line);
-  const parts = partsOf(value, tokenizer).filter(({ text }) => text !== '');
+export function encodeDocuments(line: string, tokenizer: Tokenizer): Uint32Array[] {
+  const document = readDocument(parseLine(line));
+  if ('parts' in document) {
+    return [encode(document.parts, tokenizer, tokenizer.addsBegin)];
+  }
+  const { conversation, field } = document;
+  if (tokenizer.chat === undefined) {
+    throw new UsageError(
+      `expected {"text"} or {"prompt", "completion"}, since --tokenizer ${tokenizer.name} has no chat template, got "${field}". Give a model with a chat_template in tokenizer_config.json, or a chat_template.jinja beside it.`,
+    );
+  }
+  // A conversation is what its template writes, which may begin with a begin token.
+  return tokenizer.chat.documents(conversation).map((parts) => encode(parts, tokenizer, false));
+}
+
+function encode(all: readonly ChatPart[], tokenizer: Tokenizer, addsBegin: boolean): Uint32Array {
+  const parts = all.filter(({ text }) => text !== '');
   const ids = encodeParts(
     tokenizer,
     parts.map(({ text }) => text),
   );
-  const { beginToken, addsBegin, endToken, endTokens } = tokenizer;
+  const { beginToken, endToken, endTokens } = tokenizer;
   const tokens: number[] = [];
-  if (addsBegin && !('messages' in value) && ids[0]?.[0] !== beginToken) {
+  if (addsBegin && ids[0]?.[0] !== beginToken) {
     tokens.push(beginToken!);
   }
   for (const [i, own] of ids.entries()) {
@@ -61,66 +69,8 @@ function parseLine(line: string): Record<string, unknown> {
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw new UsageError(
-      `expected an object ${SHAPES}, got ${excerpt(line)}. Write each document as one of these.`,
+      `expected an object ${SHAPE_NAMES}, got ${excerpt(line)}. Write each document as one of these.`,
     );
   }
   return value as Record<string, unknown>;
-}
-
-/** The parts of what a line says, in order; its fields decide how it is read. */
-function partsOf(value: Record<string, unknown>, tokenizer: Tokenizer): readonly ChatPart[] {
-  const isText = 'text' in value;
-  const isPair = 'prompt' in value || 'completion' in value;
-  const isChat = 'messages' in value;
-  if (Number(isText) + Number(isPair) + Number(isChat) !== 1) {
-    const keys = Object.keys(value).map((key) => JSON.stringify(key));
-    throw new UsageError(
-      `expected one of ${SHAPES}, got an object with ${keys.length === 0 ? 'nothing in it' : keys.join(', ')}. Rename the fields.`,
-    );
-  }
-  if (isText) {
-    return [{ text: words(value, 'text'), isAnswer: true }];
-  }
-  if (isPair) {
-    return [
-      { text: words(value, 'prompt'), isAnswer: false },
-      { text: words(value, 'completion'), isAnswer: true },
-    ];
-  }
-  if (tokenizer.chat === undefined) {
-    throw new UsageError(
-      `expected {"text"} or {"prompt", "completion"}, since --tokenizer ${tokenizer.name} has no chat template, got "messages". Give a model with a chat_template in tokenizer_config.json, or a chat_template.jinja beside it.`,
-    );
-  }
-  return tokenizer.chat.parts(messagesOf(value.messages));
-}
-
-function words(value: Record<string, unknown>, name: string): string {
-  const text = value[name];
-  if (typeof text !== 'string' || text === '') {
-    throw new UsageError(
-      `expected words in "${name}", got ${text === undefined ? 'no such field' : excerpt(JSON.stringify(text))}. Fill it in, or leave the line out.`,
-    );
-  }
-  return text;
-}
-
-function messagesOf(value: unknown): readonly ChatMessage[] {
-  const list = Array.isArray(value) ? (value as unknown[]) : [];
-  const bad = list.findIndex((one) => {
-    const { role, content } = (one ?? {}) as Partial<ChatMessage>;
-    return typeof role !== 'string' || typeof content !== 'string';
-  });
-  if (list.length === 0 || bad >= 0) {
-    const [what, got] = bad < 0 ? ['messages', value] : [`message ${bad + 1}`, list[bad]];
-    throw new UsageError(
-      `expected messages [{"role", "content"}] of strings, got ${excerpt(JSON.stringify(got))} as ${what}. Write each turn as such an object.`,
-    );
-  }
-  return list as ChatMessage[];
-}
-
-/** The beginning of what was found, so that the user can search for it. */
-function excerpt(text: string): string {
-  return text.length <= EXCERPT_CHARS ? text : `${text.slice(0, EXCERPT_CHARS)}...`;
 }

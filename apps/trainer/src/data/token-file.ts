@@ -12,7 +12,7 @@ import { makeDirectory } from '../output/make-directory.js';
 import { COUNTED } from './document.js';
 
 /** Incremented whenever equal data would be written differently; keys of the cache depend on it. */
-export const TOKEN_FORMAT = 1;
+export const TOKEN_FORMAT = 2;
 
 export interface TokenIndex {
   readonly format: typeof TOKEN_FORMAT;

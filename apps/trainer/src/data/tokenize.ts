@@ -4,7 +4,7 @@ import { createReadStream, statSync } from 'node:fs';
 import { UsageError } from '../errors.js';
 import type { TokenizerName } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
-import { COUNTED, encodeDocument } from './document.js';
+import { COUNTED, encodeDocuments } from './document.js';
 import { explainUnreadable, readText } from './text.js';
 import { type TokenWriter, writeTokenFile } from './token-file.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
@@ -85,7 +85,9 @@ async function writeDocuments(
   const total = statSync(file!).size;
   for await (const { line, number, endByte } of linesOf(file!, flag)) {
     try {
-      await writer.document(encodeDocument(line, tokenizer), number);
+      for (const tokens of encodeDocuments(line, tokenizer)) {
+        await writer.document(tokens, number);
+      }
     } catch (cause) {
       if (cause instanceof UsageError) {
         throw new UsageError(`${flag}: ${file}, line ${number}: ${cause.message}`, { cause });
