@@ -42,6 +42,8 @@ export const DEFAULT_SEQ_AT_MOST = 256;
  * preset; GPT-2 gets its usual rate.
  */
 export const DEFAULT_LR = { small: 0.004, large: 0.0003 } as const;
+/** The number of steps without --steps and --epochs. */
+export const DEFAULT_STEPS = 480;
 /** The number of steps between evaluations without --eval-every. */
 export const DEFAULT_EVAL_EVERY = 100;
 /** The rank that most tools use, as a compromise between size and quality. */
@@ -175,7 +177,7 @@ const GROUPS = {
     data: optional(
       file,
       '--data <FILE>',
-      'a text in UTF-8, or .jsonl: a document a line, as {"text"}, {"prompt", "completion"} or {"messages"} (default: the novel Moby Dick)',
+      'a text in UTF-8, or JSON: a document a line or in a list, as {"text"}, {"prompt", "completion"} or {"messages"} among others (default: the novel Moby Dick)',
     ),
     valid: optional(file, '--valid <FILE>', 'evaluate on that, in one of these formats'),
     validFraction: optional(
@@ -231,7 +233,12 @@ const GROUPS = {
       '--seq <T>',
       `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
     ),
-    steps: defaulted(whole(1), 480, ['--steps <S>', 'optimizer steps (default: 480)']),
+    steps: optional(whole(1), '--steps <S>', `optimizer steps (default: ${DEFAULT_STEPS})`),
+    epochs: optional(
+      positive,
+      '--epochs <N>',
+      'or so many that each row of the data is learnt N times; a part is fine, too',
+    ),
     gradAccum: defaulted(whole(1), 1, [
       '--grad-accum <K>',
       'micro-steps of a step, at most as many as a rank has rows (default: 1)',
@@ -411,6 +418,12 @@ function checkFlags(given: Readonly<Record<string, unknown>>): Flags {
       );
     }
     found[name] = checked.data;
+  }
+  // Either says how long the run is, so the one that is typed counts before the other of the file.
+  if (typed.steps !== undefined && typed.epochs === undefined) {
+    delete found.epochs;
+  } else if (typed.epochs !== undefined && typed.steps === undefined) {
+    delete found.steps;
   }
   if (config !== undefined && typed.out === undefined) {
     refuseMovedRun(String(config), found);

@@ -5,8 +5,13 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
-import { defaultCacheDirectory } from './data/prepare-tokens.js';
-import { isJsonl } from './data/tokenize.js';
+import { formatOf } from './data/data-file.js';
+import { openData } from './data/dataset.js';
+import {
+  defaultCacheDirectory,
+  type PrepareOptions,
+  prepareTokens,
+} from './data/prepare-tokens.js';
 import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
 import {
@@ -16,6 +21,7 @@ import {
   DEFAULT_LORA_RANK,
   DEFAULT_LR,
   DEFAULT_SEQ_AT_MOST,
+  DEFAULT_STEPS,
   DEFAULT_WARMUP,
   type Flags,
 } from './flags.js';
@@ -30,13 +36,19 @@ const DEFAULT_RANKS = 2;
 const GPT2_VOCABULARY = 50257;
 const LARGE_PARAMETERS = 10_000_000;
 
+export interface ResolveOptions extends Partial<PrepareOptions> {
+  /** The processor's cores. Default: those of this machine. */
+  readonly cores?: number;
+}
+
 /**
- * The run that the flags describe. It reads a model's config.json, and nothing else.
+ * The run that the flags describe. It reads a model's config.json and, with --epochs alone, makes
+ * the tokens of the data, because the number of steps depends on them.
  * @throws {UsageError} where flags contradict each other, the model or the files
  */
 export async function resolveConfig(
   flags: Flags,
-  cores = availableParallelism(),
+  { cores = availableParallelism(), entry = '', ...prepare }: ResolveOptions = {},
 ): Promise<RunConfig> {
   const isAlone = flags.strategy === 'single' || flags.strategy === 'offload';
   const ranks = flags.ranks ?? (isAlone ? 1 : DEFAULT_RANKS);
@@ -56,9 +68,26 @@ export async function resolveConfig(
       : await readModelConfig(model.path);
   const modelConfig = withDropout(own, flags.dropout);
   const seq = rowLength(flags, modelConfig);
-  return {
-    strategy: flags.strategy,
+  const data = {
     ranks,
+    model,
+    modelConfig,
+    tokenizer: tokenizerName(flags, model, modelConfig),
+    dataFile: flags.data === undefined ? undefined : resolve(flags.data),
+    order: flags.order,
+    validFile: flags.valid === undefined ? undefined : resolve(flags.valid),
+    validFraction: flags.validFraction,
+    trainOnPrompt: flags.trainOnPrompt,
+    cacheDir: resolve(flags.cache ?? defaultCacheDirectory(process.env)),
+    batch: flags.batch,
+    seq,
+    gradAccum: flags.gradAccum,
+    seed: flags.seed,
+  };
+  const steps = await numSteps(flags, data, { ...prepare, entry });
+  return {
+    ...data,
+    strategy: flags.strategy,
     transport: flags.transport,
     devices: devicesByRank(flags.device, ranks),
     precision: flags.precision,
@@ -80,21 +109,9 @@ export async function resolveConfig(
     maxRestarts: flags.maxRestarts,
     injectDelayMs: flags.injectDelayMs,
     traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
-    model,
     lora,
-    modelConfig,
-    tokenizer: tokenizerName(flags, model, modelConfig),
-    dataFile: flags.data === undefined ? undefined : resolve(flags.data),
-    order: flags.order,
-    validFile: flags.valid === undefined ? undefined : resolve(flags.valid),
-    validFraction: flags.validFraction,
     evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
-    trainOnPrompt: flags.trainOnPrompt,
-    cacheDir: resolve(flags.cache ?? defaultCacheDirectory(process.env)),
-    batch: flags.batch,
-    seq,
-    steps: flags.steps,
-    gradAccum: flags.gradAccum,
+    steps,
     noSync: !flags.sync,
     lr: flags.lr ?? defaultLearningRate(modelConfig),
     weightDecay: flags.weightDecay,
@@ -103,10 +120,9 @@ export async function resolveConfig(
     eps: flags.eps,
     clip: flags.clip,
     schedule: flags.schedule,
-    ...resolveSchedule(flags),
+    ...resolveSchedule(flags, steps),
     patience: flags.patience,
     timeLimitMs: flags.timeLimit && flags.timeLimit * 1000,
-    seed: flags.seed,
     outDir: flags.out === undefined ? undefined : resolve(flags.out),
     dashboardPort: flags.dashboard === true ? 'default' : flags.dashboard,
     isQuiet: flags.quiet,
@@ -148,13 +164,32 @@ function checkOffload(flags: Flags): void {
   }
 }
 
+/**
+ * The number of steps, all of which an epoch of the data may decide. The rows of the first epoch
+ * count, though documents take another number in an order of their own.
+ */
+async function numSteps(
+  { steps, epochs }: Flags,
+  config: Parameters<typeof openData>[0] & Parameters<typeof prepareTokens>[0],
+  options: PrepareOptions,
+): Promise<number> {
+  if (epochs === undefined) {
+    return steps ?? DEFAULT_STEPS;
+  }
+  if (steps !== undefined) {
+    throw new UsageError(
+      `--steps ${steps} and --epochs ${epochs} both say how long the run is. Give one of them.`,
+    );
+  }
+  await using data = await openData(config, await prepareTokens(config, options));
+  return Math.max(1, Math.ceil((epochs * data.train.size.rows) / config.batch));
+}
+
 /** Resolves warm-up and decay, which together may not be longer than the run. */
-function resolveSchedule({
-  schedule,
-  steps,
-  warmup = schedule === 'constant' ? 0 : DEFAULT_WARMUP,
-  decaySteps,
-}: Flags): Pick<RunConfig, 'warmup' | 'decaySteps'> {
+function resolveSchedule(
+  { schedule, warmup = schedule === 'constant' ? 0 : DEFAULT_WARMUP, decaySteps }: Flags,
+  steps: number,
+): Pick<RunConfig, 'warmup' | 'decaySteps'> {
   if (schedule !== 'wsd') {
     if (decaySteps !== undefined) {
       throw new UsageError(
@@ -204,9 +239,9 @@ export function checkPrompts({
   data,
   trainOnPrompt,
 }: Pick<Flags, 'trainOnPrompt'> & Partial<Pick<Flags, 'data'>>): void {
-  if (trainOnPrompt && !isJsonl(data)) {
+  if (trainOnPrompt && formatOf(data) === 'text') {
     throw new UsageError(
-      `--train-on-prompt is for documents, got --data ${data ?? '(the novel)'}. Give a .jsonl file, or leave it out: all of a text counts.`,
+      `--train-on-prompt is for documents, got --data ${data ?? '(the novel)'}. Give a file of JSON lines, or leave it out: all of a text counts.`,
     );
   }
 }

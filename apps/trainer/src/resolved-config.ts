@@ -40,6 +40,8 @@ export function resolvedConfig(
       }),
     cache: flags.cache && config.cacheDir,
     seq: config.seq,
+    steps: config.steps,
+    epochs: undefined,
     lr: config.lr,
     warmup: config.warmup,
     decaySteps: config.decaySteps,

@@ -82,6 +82,33 @@ describe('a config file', () => {
     expect(err).toMatch(/nowhere\.yaml can't be read \(no such file or directory\)\. Give a YAML/);
   });
 
+  it('says how long a run is, unless that is typed in the other way', () => {
+    const path = join(folder, 'long.yaml');
+    const flags = (typed: string) =>
+      parseFlags(['--config', path, ...typed.split(' ').filter(Boolean)], () => {});
+    writeFileSync(path, 'epochs: 2.5\n');
+    expect(flags('')).toMatchObject({ epochs: 2.5, steps: undefined });
+    expect(flags('--steps 3')).toMatchObject({ epochs: undefined, steps: 3 });
+    writeFileSync(path, 'steps: 7\n');
+    expect(flags('--epochs 2')).toMatchObject({ epochs: 2, steps: undefined });
+  });
+
+  it('of a run of some epochs has its steps, and the same epochs go on to the same step', async () => {
+    const text = join(folder, 'nine-rows.txt');
+    writeFileSync(text, 'x'.repeat(9 * 8 + 1));
+    const out = join(folder, 'epochs');
+    const line = `--model nano --data ${text} --device cpu --strategy single --seq 8 --batch 4 --epochs 0.8 --save-every 5 --out ${out}`;
+    const run = (more = '') => runCli(['train', ...`${line}${more}`.split(' ')]);
+    expect(await run()).toMatchObject({
+      code: 0,
+      out: expect.stringMatching(/4 rows of 8 tokens, 2 steps = 0\.89 epochs of 9 rows/),
+    });
+    const written = parseYaml(readFileSync(join(out, 'config.yaml'), 'utf8')) as object;
+    expect(written).toMatchObject({ steps: 2 });
+    expect(written).not.toHaveProperty('epochs');
+    expect((await run(' --resume auto')).out).toMatch(/All 2 steps are done: nothing is left/);
+  });
+
   it('of a run makes it again, bit for bit, and is one that the schema allows', async () => {
     const first = join(folder, 'first');
     const second = join(folder, 'second');

@@ -85,7 +85,7 @@ describe('the text', () => {
       /has token 108, but the model's vocabulary ends at 99/,
     );
     await using nine = await open({ dataFile: textFile('123456789') });
-    expect(nine.train.size).toEqual({ tokens: 9, documents: 0 });
+    expect(nine.train.size).toMatchObject({ tokens: 9, documents: 0, rows: 1 });
   });
 });
 

@@ -56,7 +56,11 @@ it('the record of a run holds them', async () => {
   const monitor = new RunMonitor(config, new Terminal(io));
   const ready: RankReady = {
     ...{ rank: 0, device: 'webgpu', description: '', numericClass: '', tiles: TABLE, params: 1 },
-    ...{ shardBytes: 4, data: { tokens: 9, documents: 0 }, valid: undefined },
+    ...{
+      shardBytes: 4,
+      data: { tokens: 9, documents: 0, cut: 0, pieces: 0, rows: 2 },
+      valid: undefined,
+    },
   };
   monitor.handle({ type: 'ready', ready });
   monitor.close(new Error('over'));

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Template } from '@huggingface/jinja';
 import { describe, expect, it } from 'vitest';
-import type { Dataset } from '../src/data/dataset.js';
+import { type Dataset, openData } from '../src/data/dataset.js';
 import { COUNTED, encodeDocuments } from '../src/data/document.js';
 import { defaultCacheDirectory, prepareTokens } from '../src/data/prepare-tokens.js';
 import { TokenFile } from '../src/data/token-file.js';
@@ -398,7 +398,27 @@ const refused: [string, (object | string)[], RegExp, (LettersOptions & { flags?:
   [
     'a document that is all prompt',
     [{ text: 'a' }, { messages: [CHAT] }],
-    /, line 2: expected something to learn, got a document that is all prompt\. Add/,
+    /, line 2: expected something to learn, got a document that is all prompt \(roles: user\)\. Add/,
+  ],
+  [
+    'a role that is misspelt',
+    [{ messages: [CHAT, { role: 'asistant', content: 'a' }] }],
+    /a document that is all prompt \(roles: user, asistant\)\. Add/,
+  ],
+  [
+    'an entry of a list',
+    ['[{"text": "a"},', ' {"text": 7}]'],
+    /data\.jsonl, entry 2: expected words in "text", got 7/,
+  ],
+  [
+    'something between the entries of a list',
+    ['[{"text": "a"}, 7, {"text": "b"}]'],
+    /data\.jsonl, entry 2: expected an object of JSON, got "7, /,
+  ],
+  [
+    'a list that is cut off',
+    ['[{"text": "a"}, {"text": "b"'],
+    /data\.jsonl, entry 2: expected an object of JSON, got the beginning of one/,
   ],
   [
     'the same in what is evaluated',
@@ -494,6 +514,65 @@ describe('data that can not be used', () => {
   });
 });
 
+describe('a file of documents', () => {
+  const objects = Array.from({ length: 300 }, (_, i) => ({
+    text: `${i} "}{[\\ \u00e9 `.repeat(40),
+  }));
+  const all = objects.map((each) => JSON.stringify(each));
+  const pretty = objects.map((each) => JSON.stringify(each, null, 2));
+  const prepared = async (text: string, name: string) => {
+    const { file, model } = jsonlFile([text], { name });
+    const config = await configOf(`--model ${model} --data ${file}`);
+    return (await prepareTokens(config, { entry: '' })).train;
+  };
+
+  it.each([
+    ['lines of any name', all.join('\n'), 'data.txt'],
+    ['lines behind a mark of the byte order', `\ufeff${all.join('\r\n')}\n`, 'data.ndjson'],
+    ['lines named as JSON', all.join('\n'), 'data.json'],
+    ['a list', `[${all.join(',')}]`, 'data.json'],
+    ['a list that a program has laid out', JSON.stringify(objects, null, 2), 'data.txt'],
+    ['objects that a program has laid out', `\n${pretty.join('\n')}`, 'data.jsonl'],
+  ])('is told by its content: %s', async (_, text, name) => {
+    const expected = await prepared(all.join('\n'), 'data.jsonl');
+    const found = await prepared(text, name);
+    const bytes = (directory: string) => readFileSync(join(directory, 'tokens.bin'));
+    expect(bytes(found).equals(bytes(expected))).toBe(true);
+    const tokens = await TokenFile.open(found);
+    expect(tokens.index).toMatchObject({ kind: 'documents', documents: 300 });
+    await tokens.close();
+  });
+
+  it.each(['{ never mind', '{"Call me"} Ishmael.', '[Verse 1]', '{"a": 1, ', '[{% if x %}'])(
+    'is a text where it only looks like one: %s',
+    async (text) => {
+      const tokens = await TokenFile.open(await prepared(text, 'data.txt'));
+      expect(tokens.index).toMatchObject({ kind: 'stream', tokens: text.length });
+      await tokens.close();
+    },
+  );
+
+  it('tells how many documents are longer than a row, and the rows of an epoch', async () => {
+    // With their end tokens they have 4, 8, 9 and 20 targets, of which a row takes 8. Every rest is
+    // alone, because a whole row follows it: 4 | 8 | 8 | 1 | 8 | 8 | 4.
+    const lines = [4, 8, 9, 20].map((length) => ({ text: 'x'.repeat(length) }));
+    const { file, model } = jsonlFile(lines);
+    const line = `--model ${model} --data ${file} --order sequential --seq 8 --batch 2 --ranks 1`;
+    await using data = await openFlags(line);
+    expect(data.train.size).toEqual({ tokens: 45, documents: 4, cut: 2, pieces: 5, rows: 7 });
+    expect((await configOf(`${line} --epochs 2.5`)).steps).toBe(9);
+    expect((await configOf(`${line} --epochs 0.01`)).steps).toBe(1);
+    expect((await configOf(line)).steps).toBe(480);
+    await expect(configOf(`${line} --epochs 2 --steps 3`)).rejects.toThrow(
+      /^--steps 3 and --epochs 2 both say how long the run is\. Give one of them\.$/,
+    );
+    const half = await configOf(`${line} --epochs 2 --valid-fraction 0.5 --schedule wsd`);
+    await using part = await openData(half, await prepareTokens(half, { entry: '' }));
+    const { rows } = part.train.size;
+    expect(half).toMatchObject({ steps: rows, decaySteps: Math.round(rows / 5) });
+  });
+});
+
 describe('the cache of tokens', () => {
   const prepare = async (flags: string, told: string[] = []) =>
     prepareTokens(await configOf(flags), { entry: '', onTokenized: (name) => told.push(name) });
@@ -509,7 +588,7 @@ describe('the cache of tokens', () => {
     expect(await prepare(flags(`--model ${copy.model} --data ${copy.file}`), told)).toEqual(first);
     expect(told).toEqual([file]);
     const plain = join(model, 'data.txt');
-    writeFileSync(plain, readFileSync(file));
+    writeFileSync(plain, `Read ${readFileSync(file, 'utf8')}`);
     const template = lettersDirectory({ template: 'another' });
     for (const changed of [
       `--model ${model} --data ${plain}`,

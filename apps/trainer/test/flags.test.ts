@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
-import { parseFlags, TRAIN } from '../src/flags.js';
+import { DEFAULT_STEPS, parseFlags, TRAIN } from '../src/flags.js';
 
 const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () => {});
 
@@ -48,6 +48,7 @@ describe('the flags of train', () => {
       '--batch <B>',
       '--seq <T>',
       '--steps <S>',
+      '--epochs <N>',
       '--grad-accum <K>',
       '--no-sync',
       '--lr <X>',
@@ -78,7 +79,7 @@ describe('the flags of train', () => {
     expect(() => parseFlags(['--help'], (text) => (help += text))).toThrow();
     const flags = parse('');
     for (const [name, value] of Object.entries({
-      steps: flags.steps,
+      steps: DEFAULT_STEPS,
       batch: flags.batch,
       'weight-decay': flags.weightDecay,
       beta1: flags.beta1,

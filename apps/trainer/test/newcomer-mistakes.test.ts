@@ -117,9 +117,9 @@ const MISTAKES: readonly Mistake[] = [
     says: /broken\.jsonl, line 2: /,
   },
   {
-    mistake: 'JSON that is no JSON lines',
-    typed: `${TRAIN} --data @chats.json`,
-    says: /chats\.json is JSON as a whole.* Write a line for each document into a \.jsonl file/,
+    mistake: 'JSON that holds no objects',
+    typed: `${TRAIN} --model @chatty --data @numbers.json`,
+    says: /numbers\.json, line 1: expected an object \{"text"\}.* Write each document as one/,
   },
   {
     mistake: 'nothing to learn',
@@ -306,7 +306,7 @@ const FILES: Readonly<Record<string, string | Uint8Array>> = {
   'text.txt': 'Call me Ishmael. Some years ago, never mind how long. '.repeat(20),
   'short.txt': 'Call me',
   'image.txt': Uint8Array.of(0x89, 0x50, 0x4e, 0x47, 0xff, 0xfe, 0xfd),
-  'chats.json': '[{"messages": [{"role": "user", "content": "Hi"}]}]',
+  'numbers.json': '[1, 2]',
   'chats.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',
   'broken.jsonl': '{"text": "Hi"}\n{"text": "Hi}\n',
   'mute.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',

@@ -238,7 +238,7 @@ const ready: RankReady = {
   numericClass: 'cpu kernels 1',
   params: 5,
   shardBytes: 4,
-  data: { tokens: 9, documents: 0 },
+  data: { tokens: 9, documents: 0, cut: 0, pieces: 0, rows: 1000 },
   valid: undefined,
 };
 
@@ -256,6 +256,25 @@ describe('the header', () => {
     expect(await notes([ready, { ...other, rank: 1 }, { ...ready, rank: 2 }])).toEqual([
       'note    ranks compute in 2 numeric classes (cpu kernels 1; webgpu kernels 1 for hardware (X)): another division of the ranks has other bits',
     ]);
+  });
+
+  it('says how often the data is learnt, and warns where that is too often', async () => {
+    const rows = async (line: string, data: Partial<RankReady['data']>) =>
+      (await header(line, [{ ...ready, data: { ...ready.data, ...data } }])).filter((row) =>
+        /^(step|data|note)/.test(row),
+      );
+    expect(await rows('--steps 10 --batch 4 --seq 8 --tokenizer byte', { rows: 2 })).toEqual([
+      'data    Moby Dick: 9 tokens (byte), shuffle',
+      'step    4 rows of 8 tokens, 10 steps = 20 epochs of 2 rows',
+    ]);
+    expect(
+      await rows('--batch 16 --seq 8', { rows: 7, documents: 40, cut: 3, pieces: 625 }),
+    ).toEqual([
+      'data    Moby Dick: 9 tokens in 40 documents, 3 of them longer than a row and cut in 625 pieces (byte), shuffle',
+      'step    16 rows of 8 tokens, 480 steps = 1,097 epochs of 7 rows',
+      'note    each row is learnt 1,097 times, and a model then knows it by heart: --epochs 3 is usual',
+    ]);
+    expect((await rows('--steps 1 --batch 1 --seq 8', { rows: 3 }))[1]).toMatch(/= 0\.33 epochs/);
   });
 
   it('says which flags change nothing', async () => {

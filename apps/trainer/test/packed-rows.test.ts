@@ -111,7 +111,7 @@ describe('rows of documents', () => {
     expect([...second.targets]).toEqual([...bytes('ijklmnop'), END, NO, NO, NO]);
     expect([...second.segments!]).toEqual([0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1]);
     expect([...second.positions!]).toEqual([0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 2]);
-    expect(data.train.size).toEqual({ tokens: 4 + 5 + 10, documents: 3 });
+    expect(data.train.size).toMatchObject({ tokens: 4 + 5 + 10, documents: 3 });
   });
 
   it('equal those of a plain way, through epochs, for every seed and way to cut them', async () => {

@@ -12,7 +12,7 @@ import { lettersDirectory } from './support/letters-tokenizer.js';
 const resolve = (line: string, cores = 2) =>
   resolveConfig(
     parseFlags(line.split(' ').filter(Boolean), () => {}),
-    cores,
+    { cores },
   );
 const TINY = new URL('../../../tooling/reference/data/tiny', import.meta.url).pathname;
 

@@ -34,7 +34,7 @@ export const plan = defineCommand<PlanFlags>({
     json: json === true,
   }),
   run: async (flags, { out, entry }) => {
-    const asked = await resolveConfig(flags);
+    const asked = await resolveConfig(flags, { entry });
     const config = { ...asked, devices: await resolveDevices(asked.devices, entry) };
     const kind = config.devices[0] === 'webgpu' ? 'webgpu' : 'cpu';
     await using host = new DeviceHost();

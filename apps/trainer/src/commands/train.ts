@@ -28,13 +28,13 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const { out, err, env, entry, args } = context;
   const { signal, wrapUp, allowWrapUp } = context.listen();
   const place = flags.transport === 'mpi' ? readLauncher(env) : undefined;
-  const config = await resolveConfig(withRanksOf(place, flags));
+  // Under mpirun every process gets here; rank 0 is the one that shows and writes.
+  const isFirst = place === undefined || place.rank === 0;
+  const config = await resolve(withRanksOf(place, flags), { ...context, isFirst, signal });
   if (flags.transport === 'mpi' && place === undefined) {
     const isTerminal = out.isTTY === true;
     return await startMpirun({ ranks: config.ranks, entry, args, isTerminal, signal });
   }
-  // Under mpirun every process gets here; rank 0 is the one that shows and writes.
-  const isFirst = place === undefined || place.rank === 0;
   await using _held = isFirst ? await holdRun(config) : undefined;
   const { steps } = config;
   const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
@@ -91,6 +91,22 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     throw error;
   } finally {
     await dashboard?.close();
+  }
+}
+
+/** The run that the flags describe, with the progress of tokenizing where --epochs needs it. */
+async function resolve(
+  flags: Flags,
+  options: CommandContext & { readonly isFirst: boolean; readonly signal: AbortSignal },
+): Promise<RunConfig> {
+  const { entry, signal, isFirst } = options;
+  const terminal = new Terminal({ ...options, steps: 0, isQuiet: flags.quiet || !isFirst });
+  const onTokenized = (name: string, done: number, total: number) =>
+    terminal.progress(`tokens of ${name}`, done, total);
+  try {
+    return await resolveConfig(flags, { entry, signal, onTokenized });
+  } finally {
+    terminal.close();
   }
 }
 

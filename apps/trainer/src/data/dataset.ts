@@ -3,6 +3,8 @@
 
 import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
+import { entriesOf, formatOf, placeIn } from './data-file.js';
+import { rolesIn } from './line-shapes.js';
 import { packedRows } from './packed-rows.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
 import type { RowArrays, RowOrderName, RowSource } from './rows.js';
@@ -22,6 +24,11 @@ export interface DataSize {
   readonly tokens: number;
   /** The number of documents; 0 for a text. */
   readonly documents: number;
+  /** The number of documents that are longer than a row, and of the pieces that they are cut in. */
+  readonly cut: number;
+  readonly pieces: number;
+  /** The number of rows of the first epoch. */
+  readonly rows: number;
 }
 
 export interface Dataset {
@@ -87,16 +94,22 @@ export async function openData(
     const own: Source = {
       file: await opened(files.train),
       name: config.dataFile ?? 'the novel',
+      path: config.dataFile,
       flag: '--data',
     };
     const [first, last] = split(own, config.validFraction);
     const apart: Source | undefined =
       files.valid === undefined
         ? last
-        : { file: await opened(files.valid), name: config.validFile!, flag: '--valid' };
+        : {
+            file: await opened(files.valid),
+            name: config.validFile!,
+            path: config.validFile,
+            flag: '--valid',
+          };
     return {
-      train: dataset(config, first, config.order),
-      valid: apart && dataset(config, apart, 'in turn'),
+      train: await dataset(config, first, config.order),
+      valid: apart && (await dataset(config, apart, 'in turn')),
       [Symbol.asyncDispose]: close,
     };
   } catch (error) {
@@ -115,8 +128,9 @@ export async function openInTurn(
   const file = await TokenFile.open(directory);
   const close = () => file.close();
   try {
-    const source: Source = { file, name: config.dataFile ?? 'the novel', flag: '--data' };
-    return { ...dataset(config, source, 'in turn'), [Symbol.asyncDispose]: close };
+    const { dataFile: path } = config;
+    const source: Source = { file, name: path ?? 'the novel', path, flag: '--data' };
+    return { ...(await dataset(config, source, 'in turn')), [Symbol.asyncDispose]: close };
   } catch (error) {
     await close();
     throw error;
@@ -128,6 +142,8 @@ interface Source {
   readonly file: TokenFile;
   /** The name that people know it by. */
   readonly name: string;
+  /** Where the data itself is; undefined for the novel. */
+  readonly path: string | undefined;
   readonly flag: string;
   /** Tokens [first, end) of a text. Default: all. */
   readonly range?: readonly [number, number];
@@ -168,14 +184,15 @@ function split(source: Source, fraction: number | undefined): [Source, Source | 
   ];
 }
 
-function dataset(config: DataConfig, source: Source, order: RowOrderName): Dataset {
+async function dataset(config: DataConfig, source: Source, order: RowOrderName): Promise<Dataset> {
   const { batch, ranks, gradAccum, seq } = config;
   checkVocabulary(config, source);
+  await checkCounted(config, source);
   const rows = rowsFrom(config, source, order);
   /** An evaluation ends with the last row; training goes on through the epochs. */
   const end = order === 'in turn' ? rows.numRows : Number.POSITIVE_INFINITY;
   return {
-    size: sizeOf(source),
+    size: { ...sizeOf(config, source), rows: rows.numRows },
     numSteps: Math.ceil(rows.numRows / batch),
     numMicroSteps: numMicroSteps({ batch, ranks, gradAccum }),
     numTargets: async (step) => {
@@ -207,24 +224,35 @@ function dataset(config: DataConfig, source: Source, order: RowOrderName): Datas
   };
 }
 
-function sizeOf({ file, range, documents }: Source): DataSize {
-  if (range !== undefined) {
-    return { tokens: range[1] - range[0], documents: 0 };
+function sizeOf({ seq }: DataConfig, source: Source): Omit<DataSize, 'rows'> {
+  const { file, range } = source;
+  if (file.index.kind === 'stream') {
+    const [first, end] = range ?? [0, file.index.tokens];
+    return { tokens: end - first, documents: 0, cut: 0, pieces: 0 };
   }
-  if (documents === undefined) {
-    return { tokens: file.index.tokens, documents: file.index.documents };
+  const all = documentsOf(source);
+  let [tokens, cut, pieces] = [0, 0, 0];
+  for (const i of all) {
+    const { length } = file.document(i);
+    tokens += length;
+    if (length - 1 > seq) {
+      cut++;
+      pieces += Math.ceil((length - 1) / seq);
+    }
   }
-  const tokens = documents.reduce((sum, i) => sum + file.document(i).length, 0);
-  return { tokens, documents: documents.length };
+  return { tokens, documents: all.length, cut, pieces };
+}
+
+/** The numbers of the documents of a source, in the order of its file. */
+function documentsOf({ file, documents }: Source): Uint32Array {
+  return documents ?? new Uint32Array(file.index.documents).map((_, i) => i);
 }
 
 function rowsFrom(config: DataConfig, source: Source, order: RowOrderName): RowSource {
   const { seq, batch, seed, trainOnPrompt } = config;
   const { file, name, flag } = source;
   if (file.index.kind === 'documents') {
-    const documents = source.documents ?? new Uint32Array(file.index.documents).map((_, i) => i);
-    checkCounted(config, source, documents);
-    return packedRows(file, { documents, seq, seed, order, trainOnPrompt });
+    return packedRows(file, { documents: documentsOf(source), seq, seed, order, trainOnPrompt });
   }
   const [first, end] = source.range ?? [0, file.index.tokens];
   const length = end - first;
@@ -254,18 +282,39 @@ function checkVocabulary({ tokenizer, modelConfig }: DataConfig, { file, name }:
  * Refuses documents without any counted target: nobody writes a document to learn nothing from it,
  * so a role or a field is misspelt.
  */
-function checkCounted(
-  { trainOnPrompt }: DataConfig,
-  { file, name, flag }: Source,
-  documents: Uint32Array,
-): void {
-  const mute = documents.find((i) => {
+async function checkCounted({ trainOnPrompt }: DataConfig, source: Source): Promise<void> {
+  const { file, name, path, flag } = source;
+  const mute = documentsOf(source).find((i) => {
     const { counted, length } = file.document(i);
     return trainOnPrompt ? length < 2 : counted === 0;
   });
-  if (mute !== undefined) {
-    throw new UsageError(
-      `${flag}: ${name}, line ${file.document(mute).line}: expected something to learn, got a document that is all prompt. Add what the assistant says, leave the line out, or count prompts with --train-on-prompt.`,
-    );
+  if (mute === undefined) {
+    return;
   }
+  const { line } = file.document(mute);
+  const roles = (await rolesAt(path, { flag, line })).join(', ');
+  throw new UsageError(
+    `${flag}: ${placeIn(name, formatOf(path), line)}: expected something to learn, got a document that is all prompt${roles && ` (roles: ${roles})`}. Add what the assistant says, leave the line out, or count prompts with --train-on-prompt.`,
+  );
+}
+
+/** The roles in a document of the data itself, where it can still be read. */
+async function rolesAt(
+  path: string | undefined,
+  { flag, line }: { readonly flag: string; readonly line: number },
+): Promise<string[]> {
+  const format = formatOf(path);
+  if (path === undefined || format === 'text') {
+    return [];
+  }
+  try {
+    for await (const { number, text } of entriesOf(path, { flag, format })) {
+      if (number === line) {
+        return rolesIn(JSON.parse(text) as Record<string, unknown>);
+      }
+    }
+  } catch {
+    // The tokens were made of the data as it was; only the hint is missing.
+  }
+  return [];
 }

@@ -79,6 +79,13 @@ export function readDocument(value: Fields): Document {
   );
 }
 
+/** The roles of a document's messages, each once; of a text there are none. */
+export function rolesIn(value: Fields): string[] {
+  const document = readDocument(value);
+  const messages = 'parts' in document ? [] : document.conversation.messages;
+  return [...new Set(messages.map(({ role }) => role))];
+}
+
 function promptAndCompletion(value: Fields): Document {
   const { prompt, completion } = value;
   if (!Array.isArray(prompt) || !Array.isArray(completion)) {

@@ -6,11 +6,11 @@ import { createReadStream, statSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
+import { formatOf } from './data-file.js';
 import { explainUnreadable, readText } from './text.js';
 import { hasTokenFile, TOKEN_FORMAT } from './token-file.js';
-import { isJsonl, type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
+import { type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
 import { tokenizeInThread } from './tokenize-thread.js';
 import { tokenizerKey } from './tokenizer.js';
 
@@ -67,16 +67,11 @@ async function prepare(
   { flag, file }: Pick<TokenJob, 'flag' | 'file'>,
   { entry, onTokenized, signal }: PrepareOptions,
 ): Promise<string> {
-  if (file?.toLowerCase().endsWith('.json')) {
-    throw new UsageError(
-      `${flag}: ${file} is JSON as a whole, and would be learnt as a text of brackets. Write a line for each document into a .jsonl file: {"text"}, {"prompt", "completion"} or {"messages": [{"role", "content"}]}.`,
-    );
-  }
   const { tokenizer, model, cacheDir } = config;
   const tokenizerDirectory = model.kind === 'directory' ? model.path : undefined;
   const what = [
     TOKEN_FORMAT,
-    isJsonl(file) ? 'documents' : 'stream',
+    formatOf(file),
     await tokenizerKey(tokenizer, tokenizerDirectory),
     await hashOf(file, flag),
   ];

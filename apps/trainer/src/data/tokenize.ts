@@ -1,11 +1,12 @@
-// Turns a text or a JSONL data set into a token file, a piece or a line at a time.
+// Turns a text or a data set of documents into a token file, a piece or a document at a time.
 
-import { createReadStream, statSync } from 'node:fs';
+import { statSync } from 'node:fs';
 import { UsageError } from '../errors.js';
 import type { TokenizerName } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
+import { type DataFormat, entriesOf, formatOf, placeIn } from './data-file.js';
 import { COUNTED, encodeDocuments } from './document.js';
-import { explainUnreadable, readText } from './text.js';
+import { readText } from './text.js';
 import { type TokenWriter, writeTokenFile } from './token-file.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
 
@@ -29,18 +30,17 @@ export interface TokenJob {
 /** Called during the work with the bytes or characters that are done, and their total. */
 export type OnTokenized = (done: number, total: number) => void;
 
-export function isJsonl(file: string | undefined): boolean {
-  return file !== undefined && /\.jsonl$/i.test(file);
-}
-
 /**
  * @throws {UsageError} where the data can't be read, is not what it should be, or can't be written
  */
 export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise<void> {
   const tokenizer = await loadTokenizer(job.tokenizer, job.tokenizerDirectory);
-  const write = isJsonl(job.file) ? writeDocuments : writeText;
   try {
-    await writeTokenFile(job, (writer) => write(job, { tokenizer, writer, onTokenized }));
+    await writeTokenFile(job, (writer) => {
+      const tools = { tokenizer, writer, onTokenized };
+      const format = formatOf(job.file);
+      return format === 'text' ? writeText(job, tools) : writeDocuments(job, tools, format);
+    });
   } catch (cause) {
     const { path, syscall } = cause as NodeJS.ErrnoException;
     if (syscall !== 'mkdir' && (syscall === undefined || path?.startsWith(job.into) !== true)) {
@@ -76,6 +76,7 @@ async function writeText(
 async function writeDocuments(
   { flag, file }: TokenJob,
   { tokenizer, writer, onTokenized }: Tools,
+  format: Exclude<DataFormat, 'text'>,
 ): Promise<'documents'> {
   if (tokenizer.endToken === undefined) {
     throw new UsageError(
@@ -83,14 +84,15 @@ async function writeDocuments(
     );
   }
   const total = statSync(file!).size;
-  for await (const { line, number, endByte } of linesOf(file!, flag)) {
+  for await (const { text, number, endByte } of entriesOf(file!, { flag, format })) {
     try {
-      for (const tokens of encodeDocuments(line, tokenizer)) {
+      for (const tokens of encodeDocuments(text, tokenizer)) {
         await writer.document(tokens, number);
       }
     } catch (cause) {
       if (cause instanceof UsageError) {
-        throw new UsageError(`${flag}: ${file}, line ${number}: ${cause.message}`, { cause });
+        const place = placeIn(file!, format, number);
+        throw new UsageError(`${flag}: ${place}: ${cause.message}`, { cause });
       }
       throw cause;
     }
@@ -102,51 +104,4 @@ async function writeDocuments(
     );
   }
   return 'documents';
-}
-
-interface Line {
-  readonly line: string;
-  /** The number of the line, from 1. */
-  readonly number: number;
-  /** The byte after its end in the file. */
-  readonly endByte: number;
-}
-
-const LINE_FEED = 10;
-
-/** The lines of a file of any size that are not empty. */
-async function* linesOf(file: string, flag: string): AsyncGenerator<Line> {
-  const decoder = new TextDecoder('utf-8', { fatal: true });
-  let number = 0;
-  let endByte = 0;
-  let open: Buffer[] = [];
-  const close = (): Line[] => {
-    number++;
-    const bytes = Buffer.concat(open);
-    open = [];
-    endByte += bytes.length + 1;
-    try {
-      const line = decoder.decode(bytes);
-      return line.trim() === '' ? [] : [{ line, number, endByte }];
-    } catch (cause) {
-      throw new UsageError(
-        `${flag}: ${file}, line ${number}: expected text in UTF-8, got other bytes. Save the file as UTF-8.`,
-        { cause },
-      );
-    }
-  };
-  try {
-    for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
-      let start = 0;
-      for (let end = chunk.indexOf(LINE_FEED); end >= 0; end = chunk.indexOf(LINE_FEED, start)) {
-        open.push(chunk.subarray(start, end));
-        yield* close();
-        start = end + 1;
-      }
-      open.push(chunk.subarray(start));
-    }
-    yield* close();
-  } catch (error) {
-    throw explainUnreadable(error, file, flag);
-  }
 }

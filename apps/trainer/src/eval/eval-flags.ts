@@ -27,7 +27,7 @@ export function evalOptions(): Command {
     .option('--adapter <DIR>', "PEFT's adapter_config.json and adapter_model.safetensors")
     .option(
       '--data <FILE>',
-      'a text in UTF-8, or .jsonl, as train takes it (default: the novel Moby Dick)',
+      'a text in UTF-8, or documents, as train takes them (default: the novel Moby Dick)',
     )
     .option('--train-on-prompt', 'count prompts and all roles, not the answers alone', false)
     .addOption(

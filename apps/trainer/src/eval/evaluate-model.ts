@@ -3,10 +3,10 @@
 
 import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
+import { formatOf } from '../data/data-file.js';
 import { openInTurn } from '../data/dataset.js';
 import { defaultCacheDirectory, prepareTokens } from '../data/prepare-tokens.js';
 import { readText } from '../data/text.js';
-import { isJsonl } from '../data/tokenize.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { evaluate } from '../rank/evaluation.js';
@@ -83,14 +83,16 @@ export async function evaluateModel(
   for (let step = 0; step < data.numSteps; step++) {
     targets += await data.numTargets(step);
   }
-  const bytes = isJsonl(config.dataFile)
-    ? undefined
-    : targetBytes(
-        await readText(config.dataFile),
-        await loadTokenizer(config.tokenizer, model.path),
-      );
+  const bytes =
+    formatOf(config.dataFile) !== 'text'
+      ? undefined
+      : targetBytes(
+          await readText(config.dataFile),
+          await loadTokenizer(config.tokenizer, model.path),
+        );
   return {
-    ...data.size,
+    tokens: data.size.tokens,
+    documents: data.size.documents,
     targets,
     seq,
     loss,

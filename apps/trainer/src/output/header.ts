@@ -7,6 +7,9 @@ import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig, SaveEvery } from '../run-config.js';
 import { formatBytes, formatCount } from './format.js';
 
+/** Beyond it a model that is tuned remembers its data rather than learns from it. */
+const MANY_EPOCHS = 20;
+
 /** The lines as `name  value`. `ready` is that of all ranks, in rank order. */
 export function headerLines(config: RunConfig, ready: readonly RankReady[]): string[] {
   return linesOf(headerRows(config, ready));
@@ -53,12 +56,19 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
       `${config.dataFile ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
     ],
     ...validRows(config, ready[0]?.valid),
-    ['step', stepText(config)],
+    ['step', `${stepText(config)}${epochsText(config, ready[0]?.data)}`],
     [
       'adamw',
       `lr ${config.lr} ${config.schedule}${config.decaySteps === undefined ? '' : ` (${config.decaySteps} steps of decay)`}, warm-up ${config.warmup}, weight decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
     ],
   ];
+  const epochs = epochsOf(config, ready[0]?.data) ?? 0;
+  if (epochs > MANY_EPOCHS) {
+    rows.push([
+      'note',
+      `each row is learnt ${formatEpochs(epochs).replace(/ epochs$/, '')} times, and a model then knows it by heart: --epochs 3 is usual`,
+    ]);
+  }
   if (config.lora !== undefined) {
     rows.push(['lora', loraText(config.lora)]);
   }
@@ -181,9 +191,35 @@ function modelName({ model }: RunConfig): string {
   return model.kind === 'preset' ? model.name : model.path;
 }
 
-function sizeText({ tokens, documents }: DataSize = { tokens: 0, documents: 0 }): string {
+function sizeText(size: DataSize | undefined): string {
+  const { tokens, documents, cut, pieces } = size ?? NOTHING;
   const of = documents === 0 ? '' : ` in ${formatCount(documents)} documents`;
-  return `${formatCount(tokens)} tokens${of}`;
+  const cuts =
+    cut === 0
+      ? ''
+      : `, ${formatCount(cut)} of them longer than a row and cut in ${formatCount(pieces)} pieces`;
+  return `${formatCount(tokens)} tokens${of}${cuts}`;
+}
+
+const NOTHING: DataSize = { tokens: 0, documents: 0, cut: 0, pieces: 0, rows: 0 };
+
+/** How often the run takes each row; undefined where no rank has told of its data. */
+function epochsOf({ steps, batch }: RunConfig, size: DataSize | undefined): number | undefined {
+  return size === undefined || size.rows === 0 ? undefined : (steps * batch) / size.rows;
+}
+
+function epochsText(config: RunConfig, size: DataSize | undefined): string {
+  const epochs = epochsOf(config, size);
+  const rows = size?.rows ?? 0;
+  const times =
+    epochs === undefined ? '' : ` = ${formatEpochs(epochs)} of ${formatCount(rows)} rows`;
+  return `, ${config.steps.toLocaleString('en')} steps${times}`;
+}
+
+function formatEpochs(epochs: number): string {
+  const digits = epochs < 10 ? 2 : epochs < 100 ? 1 : 0;
+  const text = Number(epochs.toFixed(digits)).toLocaleString('en');
+  return `${text} epoch${text === '1' ? '' : 's'}`;
 }
 
 function validRows(

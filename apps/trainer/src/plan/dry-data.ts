@@ -1,8 +1,8 @@
 // Rows of a run's shape without a text: a data set for steps whose values nobody reads.
 
+import { formatOf } from '../data/data-file.js';
 import type { Dataset } from '../data/dataset.js';
 import { numMicroSteps, rowsOf } from '../data/row-order.js';
-import { isJsonl } from '../data/tokenize.js';
 import type { RunConfig } from '../run-config.js';
 
 export interface DryDataOptions {
@@ -24,10 +24,10 @@ export function numSkipped(config: RunConfig): number {
 /** The rows that each rank gets in each micro-step, all of them zeros. */
 export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {}): Dataset {
   const { batch, ranks, gradAccum, seq, dataFile } = config;
-  const isPacked = isJsonl(dataFile);
+  const isPacked = formatOf(dataFile) !== 'text';
   const skipped = numSkipped(config);
   return {
-    size: { tokens: 0, documents: 0 },
+    size: { tokens: 0, documents: 0, cut: 0, pieces: 0, rows: 0 },
     numSteps: Number.POSITIVE_INFINITY,
     numMicroSteps: numMicroSteps(config) - skipped,
     numTargets: async () => batch * seq,

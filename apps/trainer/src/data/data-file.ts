@@ -1,0 +1,219 @@
+// What a data file holds, told by its content, and the documents in it: JSON a line, or JSON values
+// that a program has laid out, as an array or one after another.
+
+import { closeSync, createReadStream, openSync, readSync } from 'node:fs';
+import { UsageError } from '../errors.js';
+import { explainUnreadable } from './text.js';
+
+/**
+ * A text; a document a line; or objects of JSON wherever they begin, in an array or not, which are
+ * counted as entries.
+ */
+export type DataFormat = 'text' | 'lines' | 'entries';
+
+export interface Entry {
+  /** The JSON text of a document. */
+  readonly text: string;
+  /** The number of its line or, without lines, its own; from 1. */
+  readonly number: number;
+  /** The byte after its end in the file. */
+  readonly endByte: number;
+}
+
+const LINE_FEED = 10;
+const SNIFF_BYTES = 2 ** 16;
+/** The beginning of a file of objects. */
+const OBJECTS = /^\ufeff?\s*(\[\s*)?\{\s*["}]/;
+
+/**
+ * Tells the format by the first object. A file that begins otherwise is a text, unless its name
+ * says that it is JSON; so is one that can't be read, which is an error later.
+ */
+export function formatOf(file: string | undefined): DataFormat {
+  const isNamed = file !== undefined && /\.(jsonl|ndjson|json)$/i.test(file);
+  const named = isNamed ? 'lines' : 'text';
+  if (file === undefined) {
+    return named;
+  }
+  try {
+    return sniff(file) ?? named;
+  } catch {
+    return named;
+  }
+}
+
+/** The format of a file that begins with an object of JSON; undefined for others. */
+function sniff(file: string): DataFormat | undefined {
+  const handle = openSync(file, 'r');
+  try {
+    const chunk = () => {
+      const bytes = Buffer.alloc(SNIFF_BYTES);
+      return bytes.subarray(0, readSync(handle, bytes));
+    };
+    let bytes = chunk();
+    const begin = OBJECTS.exec(bytes.toString('utf8'));
+    if (begin === null) {
+      return undefined;
+    }
+    const scanner = new ObjectScanner();
+    let isOneLine = begin[1] === undefined;
+    for (; bytes.length > 0; bytes = chunk()) {
+      const [found] = scanner.scan(bytes);
+      if (found !== undefined) {
+        const text = found.bytes.toString('utf8');
+        isOneLine &&= !text.includes('\n');
+        return isJson(text) ? (isOneLine ? 'lines' : 'entries') : undefined;
+      }
+    }
+    return undefined;
+  } finally {
+    closeSync(handle);
+  }
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * The documents of a file of any size.
+ * @throws {UsageError} where the file can't be read, or where something stands between objects
+ */
+export async function* entriesOf(
+  file: string,
+  { flag, format }: { readonly flag: string; readonly format: Exclude<DataFormat, 'text'> },
+): AsyncGenerator<Entry> {
+  const decoder = new TextDecoder('utf-8', { fatal: true });
+  const decoded = (bytes: Buffer, number: number) => {
+    try {
+      return decoder.decode(bytes);
+    } catch (cause) {
+      throw new UsageError(
+        `${flag}: ${placeIn(file, format, number)}: expected text in UTF-8, got other bytes. Save the file as UTF-8.`,
+        { cause },
+      );
+    }
+  };
+  const found = format === 'lines' ? lines(file) : objects(file, flag);
+  try {
+    for await (const { bytes, number, endByte } of found) {
+      const text = decoded(bytes, number);
+      if (text.trim() !== '') {
+        yield { text, number, endByte };
+      }
+    }
+  } catch (error) {
+    throw explainUnreadable(error, file, flag);
+  }
+}
+
+/** A place as messages name it, such as `chats.jsonl, line 3`. */
+export function placeIn(file: string, format: DataFormat, number: number): string {
+  return `${file}, ${format === 'entries' ? 'entry' : 'line'} ${number}`;
+}
+
+interface Found {
+  readonly bytes: Buffer;
+  readonly number: number;
+  readonly endByte: number;
+}
+
+async function* lines(file: string): AsyncGenerator<Found> {
+  let number = 0;
+  let endByte = 0;
+  let open: Buffer[] = [];
+  const close = (): Found => {
+    const bytes = Buffer.concat(open);
+    open = [];
+    endByte += bytes.length + 1;
+    number++;
+    return { bytes, number, endByte };
+  };
+  for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
+    let start = 0;
+    for (let end = chunk.indexOf(LINE_FEED); end >= 0; end = chunk.indexOf(LINE_FEED, start)) {
+      open.push(chunk.subarray(start, end));
+      yield close();
+      start = end + 1;
+    }
+    open.push(chunk.subarray(start));
+  }
+  yield close();
+}
+
+async function* objects(file: string, flag: string): AsyncGenerator<Found> {
+  const scanner = new ObjectScanner();
+  let number = 0;
+  const refuse = (got: string) =>
+    new UsageError(
+      `${flag}: ${placeIn(file, 'entries', number + 1)}: expected an object of JSON, got ${got}. Write objects in a list, or one a line.`,
+    );
+  for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
+    for (const { bytes, endByte } of scanner.scan(chunk)) {
+      yield { bytes, number: ++number, endByte };
+    }
+    if (scanner.stray !== undefined) {
+      throw refuse(JSON.stringify(scanner.stray));
+    }
+  }
+  if (scanner.isOpen) {
+    throw refuse('the beginning of one that does not end');
+  }
+}
+
+const [QUOTE, BACKSLASH, OPEN, CLOSE] = [...Buffer.from('"\\{}')] as [
+  number,
+  number,
+  number,
+  number,
+];
+/** What may stand between objects: the marks of a list, white space, and the bytes of a BOM. */
+const BETWEEN = new Set([...Buffer.from('[], \t\r\n'), 0xef, 0xbb, 0xbf]);
+
+/** Finds whole objects in bytes by their braces, as they come. */
+class ObjectScanner {
+  #open: Buffer[] = [];
+  #depth = 0;
+  #isText = false;
+  #isEscaped = false;
+  #bytes = 0;
+  /** What stood between objects and does not belong there; nothing is found behind it. */
+  stray: string | undefined;
+
+  get isOpen(): boolean {
+    return this.#depth > 0;
+  }
+
+  scan(chunk: Buffer): { readonly bytes: Buffer; readonly endByte: number }[] {
+    const found: { bytes: Buffer; endByte: number }[] = [];
+    let start = 0;
+    for (let i = 0; i < chunk.length && this.stray === undefined; i++) {
+      const byte = chunk[i]!;
+      if (this.#isText) {
+        this.#isText = this.#isEscaped || byte !== QUOTE;
+        this.#isEscaped = !this.#isEscaped && byte === BACKSLASH;
+      } else if (byte === OPEN) {
+        start = this.#depth === 0 ? i : start;
+        this.#depth++;
+      } else if (this.#depth === 0) {
+        this.stray = BETWEEN.has(byte) ? undefined : chunk.toString('utf8', i, i + 20);
+      } else if (byte === QUOTE) {
+        this.#isText = true;
+      } else if (byte === CLOSE && --this.#depth === 0) {
+        const bytes = Buffer.concat([...this.#open, chunk.subarray(start, i + 1)]);
+        this.#open = [];
+        found.push({ bytes, endByte: this.#bytes + i + 1 });
+      }
+    }
+    if (this.#depth > 0) {
+      this.#open.push(chunk.subarray(start));
+    }
+    this.#bytes += chunk.length;
+    return found;
+  }
+}
