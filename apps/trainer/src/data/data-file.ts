@@ -166,14 +166,12 @@ async function* objects(file: string, flag: string): AsyncGenerator<Found> {
   }
 }
 
-const [QUOTE, BACKSLASH, OPEN, CLOSE] = [...Buffer.from('"\\{}')] as [
-  number,
-  number,
-  number,
-  number,
-];
-/** What may stand between objects: the marks of a list, white space, and the bytes of a BOM. */
-const BETWEEN = new Set([...Buffer.from('[], \t\r\n'), 0xef, 0xbb, 0xbf]);
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+const OPEN = 0x7b;
+const CLOSE = 0x7d;
+/** What may stand between objects: brackets, commas, white space, and the bytes of a BOM. */
+const BETWEEN = new Set([0x5b, 0x5d, 0x2c, 0x20, 0x09, 0x0d, 0x0a, 0xef, 0xbb, 0xbf]);
 
 /** Finds whole objects in bytes by their braces, as they come. */
 class ObjectScanner {
