@@ -302,6 +302,30 @@ describe("a tokenizer of Llama 2's kind, which puts a space before each text", (
       expect([...tokenizer.encode(parts.join(''))]).toEqual(whole);
       expect(encodeParts(tokenizer, parts).flatMap((own) => [...own])).toEqual(whole);
     }
+    // No space is put between the parts where a token spans them. It belongs to the later one.
+    for (const [parts, counts] of [
+      [
+        ['ab ', 'ab'],
+        [1, 1],
+      ],
+      [
+        ['a', 'b'],
+        [0, 1],
+      ],
+      [
+        ['cd ', 'ab', ' ', 'ab', 'a', 'b '],
+        [3, 1, 0, 1, 0, 2],
+      ],
+      [
+        ['<s>ab\na', 'b c', 'd</s>', ' ', 'ab'],
+        [3, 3, 2, 1, 1],
+      ],
+    ] as const) {
+      const whole = (await rust.encode(parts.join(''), null, { addSpecialTokens: false })).getIds();
+      const ids = encodeParts(tokenizer, parts);
+      expect(ids.flatMap((own) => [...own])).toEqual(whole);
+      expect(ids.map((own) => own.length)).toEqual(counts);
+    }
     expect(tokenizer.decode(tokenizer.encode('ab cd\u00e9'))).toBe('ab cd\u00e9');
   });
 });

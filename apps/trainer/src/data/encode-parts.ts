@@ -6,10 +6,12 @@ import type { Tokenizer } from './tokenizer.js';
 /**
  * The tokens of each part. Where a token of the whole text would reach over the end of a part, the
  * text is encoded in two at that place: so a model sees a prompt as it does when it is asked, and
- * its answer begins with a new token.
+ * its answer begins with a new token. A tokenizer that would make another text of the two, such as
+ * Llama 2's, which begins each with a space, keeps the tokens of the whole: the one that reaches
+ * over belongs to the later part.
  */
 export function encodeParts(
-  tokenizer: Pick<Tokenizer, 'encode' | 'specialTexts'>,
+  tokenizer: Pick<Tokenizer, 'encode' | 'decode' | 'specialTexts'>,
   parts: readonly string[],
 ): Uint32Array[] {
   const text = parts.join('');
@@ -22,26 +24,47 @@ export function encodeParts(
   let part = 0;
   for (const { start, end } of sectionsOf(text, tokenizer.specialTexts)) {
     // The text that is encoded at once, the number of its tokens that are given out, and the place
-    // they reach.
+    // they reach; undefined where they end before the part.
     let run = { start, tokens: tokenizer.encode(text.slice(start, end)) };
     let taken = 0;
-    let at = start;
+    let at: number | undefined = start;
     for (; part < parts.length - 1 && ends[part]! < end; part++) {
       const border = ends[part]!;
       const before = tokenizer.encode(text.slice(run.start, border));
-      if (before.every((id, i) => run.tokens[i] === id)) {
-        append(ids[part]!, run.tokens.subarray(taken, before.length));
-        taken = before.length;
-      } else {
-        append(ids[part]!, tokenizer.encode(text.slice(at, border)));
-        run = { start: border, tokens: tokenizer.encode(text.slice(border, end)) };
+      const shared = numShared(before, run.tokens);
+      const isCut = shared < before.length;
+      const own = isCut && at !== undefined ? tokenizer.encode(text.slice(at, border)) : undefined;
+      const rest = own && tokenizer.encode(text.slice(border, end));
+      const given = run.tokens.subarray(0, taken);
+      if (rest && isSameText(tokenizer, run.tokens, [...given, ...own, ...rest])) {
+        append(ids[part]!, own);
+        run = { start: border, tokens: rest };
         taken = 0;
+        at = border;
+        continue;
       }
-      at = border;
+      const reached = Math.max(taken, shared);
+      append(ids[part]!, run.tokens.subarray(taken, reached));
+      taken = reached;
+      at = isCut ? undefined : border;
     }
     append(ids[part]!, run.tokens.subarray(taken));
   }
   return ids.map((one) => Uint32Array.from(one));
+}
+
+/** The number of tokens that two lists have in common, from the first one on. */
+function numShared(a: Uint32Array, b: Uint32Array): number {
+  const differing = a.findIndex((id, i) => id !== b[i]);
+  return differing < 0 ? a.length : differing;
+}
+
+function isSameText(
+  { decode }: Pick<Tokenizer, 'decode'>,
+  a: Iterable<number>,
+  b: Iterable<number>,
+): boolean {
+  return decode(a) === decode(b);
 }
 
 interface Section {

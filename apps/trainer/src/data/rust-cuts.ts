@@ -1,4 +1,4 @@
-// Makes the library in JavaScript cut texts where the one in Rust does, with whose tokens models have
+// Makes the library in JavaScript cut texts where the one in Rust does, whose tokens models have
 // learnt. Two of its steps are patterns of JavaScript, where a digit is one of ten, and white space
 // has U+FEFF and lacks U+0085. It reads a Split's pattern as Rust does, so here those steps become
 // Splits.

@@ -219,7 +219,7 @@ function indexText(files: readonly { readonly name: string; readonly tensors: Te
   return `${JSON.stringify(index, undefined, 2)}\n`;
 }
 
-/** The dtype that most weights have, which is the one that a config names where there are several. */
+/** The dtype that most weights have; a config can name one alone. */
 function mostDType(state: Tensors): WeightsDType {
   const counts = { f32: 0, bf16: 0, f16: 0 };
   for (const { dtype, shape } of state.values()) {
