@@ -294,6 +294,20 @@ describe('the header', () => {
     ]);
   });
 
+  it('says what a process held, which is more than its device', async () => {
+    const held = (line: string) =>
+      header(line, [
+        { ...ready, processBytes: 2 ** 30 },
+        { ...ready, rank: 1, processBytes: 2 ** 31 },
+      ]);
+    expect(await held('--ranks 2 --transport ws')).toContain(
+      'process that of a rank held up to 2.0 GiB while it was set up',
+    );
+    expect(await held('--ranks 2')).toContain(
+      'process that of all ranks held up to 2.0 GiB while it was set up',
+    );
+  });
+
   it('says when a directory has no weights', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
     writeFileSync(join(directory, 'config.json'), JSON.stringify(PRESETS.nano.config));

@@ -108,6 +108,12 @@ describe('a run that does not fit', () => {
     expect(await refusal('--model micro --ranks 2', room)).toMatch(
       /2 ranks take \d+(\.\d)? MiB of this host's memory, of which 10\.0 MiB are free/,
     );
+    // Processes of their own come on top.
+    const wide = { ...room, hostBytes: 200 * MIB };
+    await requireRoom(await configOf('--model micro --ranks 2'), wide);
+    expect(await refusal('--model micro --ranks 2', { ...wide, isApart: true })).toMatch(
+      /2 ranks take \d+ MiB of this host's memory with 95\.4 MiB of each process, of which 200 MiB/,
+    );
   });
 
   it('is one beyond the disk of --offload-dir, which holds two files a value', async () => {

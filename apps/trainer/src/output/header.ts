@@ -51,6 +51,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
       `${config.ranks} rank${config.ranks === 1 ? '' : 's'}, ${config.strategy} over ${config.transport}, ${config.precision}${sharding}`,
     ],
     ...deviceRows(ready),
+    ...processRows(config, ready),
     [
       'data',
       `${config.dataFile ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
@@ -239,4 +240,15 @@ function deviceRows(ready: readonly RankReady[]): [string, string][] {
     return [['device', names[0]!]];
   }
   return names.map((name, rank) => ['device', `rank ${rank}: ${name}`]);
+}
+
+/** What a process holds is more than its device: Node, and values on their way to the device. */
+function processRows({ transport }: RunConfig, ready: readonly RankReady[]): [string, string][] {
+  const most = Math.max(...ready.map(({ processBytes = 0 }) => processBytes));
+  if (most === 0) {
+    return [];
+  }
+  const isApart = transport === 'ws' || transport === 'mpi';
+  const whose = isApart ? 'of a rank' : 'of all ranks';
+  return [['process', `that ${whose} held up to ${formatBytes(most)} while it was set up`]];
 }

@@ -15,12 +15,20 @@ export interface Room {
   readonly hostBytes: number;
   /** The number of ranks that share it. */
   readonly ranksHere: number;
+  /** Whether each of them has a process of its own. Default false. */
+  readonly isApart?: boolean;
   /** The free bytes on the disk of --offload-dir; undefined without one. */
   readonly diskBytes?: number | undefined;
 }
 
 /** Above this part of its memory a device has room, but perhaps not in one piece. */
 const TIGHT = 0.9;
+
+/**
+ * The bytes of a process beside its device: Node with its code, kernels and workers. Values that a
+ * rank reads or gathers come on top while they are on their way: bench/reports/2026-11-23-lora-end.
+ */
+const PROCESS_BYTES = 100e6;
 
 /** What this machine has for ranks whose devices are of `kind`. */
 export function roomHere(
@@ -32,6 +40,7 @@ export function roomHere(
     deviceBytes: kind === 'cpu' ? cpuBufferBytes({ threads }) : undefined,
     hostBytes: process.availableMemory(),
     ranksHere: transport === 'mpi' ? 1 : ranks, // those of mpirun may be on other hosts
+    isApart: transport === 'ws' || transport === 'mpi',
     diskBytes: offloadDir === undefined ? undefined : diskRoom(offloadDir),
   };
 }
@@ -63,9 +72,14 @@ function filesBelow(directory: string): Dirent[] {
     : [];
 }
 
-/** The bytes of this host that its ranks take: what rests there, and a cpu device's own memory. */
+/**
+ * The bytes of this host that its ranks take: what rests there, a cpu device's own memory, and
+ * processes.
+ */
 export function hostNeed({ hostBytes, bufferBytes }: DryRun, room: Room): number {
-  return (hostBytes + (room.deviceBytes === undefined ? 0 : bufferBytes)) * room.ranksHere;
+  const { deviceBytes, ranksHere, isApart = false } = room;
+  const ofDevice = deviceBytes === undefined ? 0 : bufferBytes;
+  return (hostBytes + ofDevice + (isApart ? PROCESS_BYTES : 0)) * ranksHere;
 }
 
 /**
@@ -73,7 +87,7 @@ export function hostNeed({ hostBytes, bufferBytes }: DryRun, room: Room): number
  */
 export function complaintOf(run: DryRun, room: Room): string | undefined {
   const { bufferBytes } = run;
-  const { deviceBytes, hostBytes, ranksHere, diskBytes = Number.POSITIVE_INFINITY } = room;
+  const { deviceBytes, hostBytes, ranksHere, isApart, diskBytes = Number.POSITIVE_INFINITY } = room;
   if (deviceBytes !== undefined && bufferBytes > deviceBytes) {
     return `a rank takes ${formatBytes(bufferBytes)} on its device (${tagsOf(run)}), and one WebAssembly memory holds ${formatBytes(deviceBytes)}`;
   }
@@ -84,7 +98,8 @@ export function complaintOf(run: DryRun, room: Room): string | undefined {
     return `${ranks} ${formatBytes(onDisk)} of the disk of --offload-dir, of which ${formatBytes(diskBytes)} are free: make room there, or give a directory on another disk`;
   }
   if (need > hostBytes) {
-    return `${ranks} ${formatBytes(need)} of this host's memory, of which ${formatBytes(hostBytes)} are free`;
+    const beside = isApart ? ` with ${formatBytes(PROCESS_BYTES)} of each process` : '';
+    return `${ranks} ${formatBytes(need)} of this host's memory${beside}, of which ${formatBytes(hostBytes)} are free`;
   }
   return undefined;
 }

@@ -26,6 +26,8 @@ export interface RankReady {
   readonly params: number;
   /** The bytes of this rank's f32 parameters, padding included. */
   readonly shardBytes: number;
+  /** The most bytes that the rank's process has held so far, a cpu device's memory included. */
+  readonly processBytes?: number | undefined;
   readonly data: DataSize;
   /** The size of the data that is evaluated. */
   readonly valid: DataSize | undefined;

@@ -218,6 +218,7 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
       tiles,
       params,
       shardBytes,
+      processBytes: process.resourceUsage().maxRSS * 1024,
       data: data.train.size,
       valid: data.valid?.size,
     },
