@@ -172,10 +172,17 @@ export class FullyShardedDataParallel<
     instance.trainingState = 'forward'; // before any wait, to refuse other calls
     const isRecomputing = this.device.isInBackward;
     const isInside = isRecomputing || instance.tree?.outermost !== undefined;
-    const leave = isInside ? () => {} : occupyUnits(instance.instances(), 'forward');
+    let leave = () => {};
     let tree: Tree | undefined;
     let isOutermost = false;
     try {
+      if (!isInside) {
+        const queues = callQueuesOf(instance.instances());
+        if ([...queues].some(({ isIdle }) => !isIdle)) {
+          await CallQueue.ended(queues); // their calls may have what rests in stores for themselves
+        }
+        leave = occupyUnits(instance.instances(), 'forward');
+      }
       tree = (isInside ? instance.tree : undefined) ?? (await instance.initialize());
       isOutermost = !isRecomputing && tree.outermost === undefined;
       if (isOutermost) {

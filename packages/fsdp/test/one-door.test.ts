@@ -148,6 +148,36 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     });
   });
 
+  it.each([
+    ['on the device', {}],
+    ['on the host', { moveParamsToCpu: true }],
+  ] as const)(
+    'a norm of gradients %s that nobody awaited has its turn before a forward',
+    async (...at) => {
+      await onRanks(worldSize, async (rank) => {
+        const { device } = rank;
+        const model = net(rank, at[1]);
+        const optimizer = adam(model);
+        await trainOnce(model, rowsOf(rank));
+        const before = await gradNorm(model);
+        await device.scope(async () => {
+          const norm = gradNorm(model);
+          const loss = lossOf((await model.call(inputs(device, rowsOf(rank), 1))) as Tensor);
+          expect(await norm).toBe(before);
+          await loss.backward();
+          const after = await gradNorm(model);
+          expect(after).not.toBe(before);
+          const clipped = clipGradNorm(model, after / 2);
+          await model.call(inputs(device, rowsOf(rank), 2));
+          expect(await clipped).toBe(after);
+          expect(Math.abs((await gradNorm(model)) / after - 0.5)).toBeLessThan(1e-5);
+        });
+        await optimizer.step();
+        optimizer.zeroGrad();
+      });
+    },
+  );
+
   it('a save or dict beside a step is refused, for it would mix two of them', async () => {
     await onRanks(worldSize, async (rank) => {
       const model = net(rank);
