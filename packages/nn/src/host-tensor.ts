@@ -1,6 +1,6 @@
 // The values of a tensor on the host, as state dicts and files hold them.
 
-import type { DType, Shape } from '@shardweave/tensor-core';
+import { type DType, isFloat, type Shape } from '@shardweave/tensor-core';
 
 /** The element types that files can have, including some that no device has tensors of. */
 export type FileDType =
@@ -53,4 +53,12 @@ const DEVICE_DTYPES: ReadonlySet<FileDType> = new Set(['f32', 'f16', 'bf16', 'i3
 /** Whether devices have tensors of this element type. */
 export function isDeviceDType(dtype: FileDType): dtype is DType {
   return DEVICE_DTYPES.has(dtype);
+}
+
+/**
+ * Whether values of one element type may be loaded into a tensor of another: floats that devices
+ * have into floats, by value, and anything else only into the same type.
+ */
+export function isConvertible(from: FileDType, into: DType): from is DType {
+  return isDeviceDType(from) && (from === into || (isFloat(from) && isFloat(into)));
 }

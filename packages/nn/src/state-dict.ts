@@ -4,7 +4,7 @@
 import { byteSize, type DType, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from './errors.js';
 import { fillDeferred } from './flat/deferred-parameter.js';
-import { type HostTensor, isDeviceDType, type LazyTensor } from './host-tensor.js';
+import { type HostTensor, isConvertible, type LazyTensor } from './host-tensor.js';
 import type { Module } from './module.js';
 import { isCopy, isSharded } from './parameter-place.js';
 
@@ -35,8 +35,8 @@ export function lazyStateDict(module: Module): Map<string, LazyTensor<DType>> {
 }
 
 /**
- * Writes values into a module, converted to each parameter's dtype. Nothing is written when it
- * throws.
+ * Writes values into a module. Floats are converted to each parameter's dtype; integers fit the
+ * same dtype alone. Nothing is written when it throws.
  * @param options.strict whether names that are missing on either side are an error; default true
  * @throws {StateDictError} listing the missing, unexpected and mismatched names
  * @throws {NnConfigError} as stateDict does
@@ -157,8 +157,8 @@ function mismatch(tensor: Tensor, values: HostTensor | LazyTensor | undefined): 
   if (shape !== values.shape.join(', ')) {
     return `is [${shape}], got [${values.shape.join(', ')}]`;
   }
-  if (!isDeviceDType(values.dtype)) {
-    return `cannot be read from ${values.dtype}`;
+  if (!isConvertible(values.dtype, tensor.dtype)) {
+    return `is ${tensor.dtype}, which cannot be read from ${values.dtype}`;
   }
   if (!('data' in values)) {
     return undefined;

@@ -154,6 +154,21 @@ describe('clipGradNormInPlace', () => {
     expect(await normOf(params)).toBeCloseTo(0.25, 3);
   });
 
+  it('scales a parameter that is listed twice once, in a flat of its own or of several', async () => {
+    const device = makeDevice();
+    const model = new Linear(device, { inFeatures: 2, outFeatures: 1 });
+    const [plain] = leaves(device);
+    const before = await read(plain!.grad!);
+    packParameters(model);
+    await device.scope(async () => device.backward(await model.call(device.full([1, 2], 1))));
+    const { flat } = model.weight.piece!;
+    const packed = await read(flat.grad!);
+    const { weight, bias } = model;
+    scaleGradients([plain!, weight, plain!, bias!, weight], device.full([1], 0.5));
+    expect(await read(plain!.grad!)).toEqual(before.map((value) => value / 2));
+    expect(await read(flat.grad!)).toEqual(packed.map((value) => value / 2));
+  });
+
   it('takes gradients larger than a binding in runs, each element once', async () => {
     const maxViewBytes = 4096;
     const device = new Device(createReferenceBackend({ maxViewBytes }));

@@ -131,5 +131,9 @@ describe('loadStateDict', () => {
     const wide = { dtype: 'f64', shape: [3], data: new Uint8Array(24) } as const;
     const strange = new Map<string, HostTensor>([...state, ['inner.bias', wide]]);
     expect(() => loadStateDict(module, strange)).toThrow('cannot be read from f64');
+    const bits = new Map(
+      [...state].map(([name, each]) => [name, { ...each, dtype: 'i32' as const }]),
+    );
+    expect(() => loadStateDict(module, bits)).toThrow('f32, which cannot be read from i32');
   });
 });

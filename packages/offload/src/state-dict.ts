@@ -3,9 +3,9 @@
 // device takes no part.
 
 import { byteSize, fromF32Array, toF32Array } from '@shardweave/dtypes';
-import { type HostTensor, isDeviceDType, type LazyTensor, StateDictError } from '@shardweave/nn';
-import { restShape } from '@shardweave/nn/flat';
-import { type DType, elementCountOf, isFloat, type Tensor } from '@shardweave/tensor-core';
+import { type HostTensor, type LazyTensor, StateDictError } from '@shardweave/nn';
+import { isConvertible, restShape } from '@shardweave/nn/flat';
+import { type DType, elementCountOf, type Tensor } from '@shardweave/tensor-core';
 import type { OffloadModel } from './offload-model.js';
 import type { OffloadedFlat } from './offloaded-flat.js';
 
@@ -199,8 +199,7 @@ function checkState(
 function isFit(entry: HostTensor | LazyTensor, tensor: Rests): boolean {
   const { dtype, shape } = entry;
   return (
-    isDeviceDType(dtype) &&
-    isFloat(dtype) === isFloat(tensor.dtype) &&
+    isConvertible(dtype, tensor.dtype) &&
     shape.join() === tensor.shape.join() &&
     (!('data' in entry) || entry.data.byteLength === elementCountOf(tensor.shape) * byteSize(dtype))
   );

@@ -1,14 +1,9 @@
 // One tensor of a state dict, and the check of a dict against what is expected.
 
 import { byteSize, FNV_BASIS, fnv1a, fromF32Array, toF32Array } from '@shardweave/dtypes';
-import { type ElementRange, isDeviceDType, type LazyTensor, StateDictError } from '@shardweave/nn';
-import {
-  type DType,
-  elementCountOf,
-  isFloat,
-  type Shape,
-  type Tensor,
-} from '@shardweave/tensor-core';
+import { type ElementRange, type LazyTensor, StateDictError } from '@shardweave/nn';
+import { isConvertible } from '@shardweave/nn/flat';
+import { type DType, elementCountOf, type Shape, type Tensor } from '@shardweave/tensor-core';
 
 /** One tensor of a state dict: raw little-endian elements. */
 export interface StateEntry {
@@ -87,14 +82,12 @@ function lengthText(entry: GivenEntry): string {
 }
 
 function isFitting(entry: GivenEntry, { dtype, shape }: ExpectedEntry): boolean {
-  if (!isDeviceDType(entry.dtype)) {
+  if (!isConvertible(entry.dtype, dtype)) {
     return false;
   }
-  const isConvertible = entry.dtype === dtype || (isFloat(entry.dtype) && isFloat(dtype));
   const byteLength = elementCountOf(shape) * byteSize(entry.dtype);
   const isThere = !('read' in entry) && entry.tensor === undefined;
   return (
-    isConvertible &&
     entry.shape.length === shape.length &&
     entry.shape.every((dim, i) => dim === shape[i]) &&
     (!isThere || entry.data.byteLength === byteLength)

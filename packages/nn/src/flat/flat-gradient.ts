@@ -8,7 +8,6 @@
 // Padding holds zeros, because whole flats are reduced and whole flats enter norms. If the layout
 // has padding, the whole storage is zeroed at the beginning. If it has none, only the places of
 // leaves without a contribution are zeroed when the whole is taken, and mostly there are none.
-// leaf has contributed to is zeroed when the whole is taken, which mostly is nothing.
 
 import {
   byteSize,

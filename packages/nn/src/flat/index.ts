@@ -1,6 +1,7 @@
 // For packages that wrap modules: flat parameters, where they rest, and when they come and go.
 // Programs that only train need nothing of it.
 
+export { isConvertible } from '../host-tensor.js';
 export {
   type FlatState,
   type FlatStateBytes,
