@@ -300,7 +300,7 @@ describe('documents', () => {
     expect(await run.exit()).toBe(0);
     expect(run.err).toBe('');
     expect(run.out).toMatch(
-      /^data .*data\.jsonl: 1\d\dk tokens in 3\.0k documents \(model\), shuffle$/m,
+      /^data .*data\.jsonl: 1\d\dk tokens in 3\.0k documents, 3\.0k of them longer than a row and cut in 7\.9k pieces \(model\), shuffle$/m,
     );
     expect(run.out).toMatch(/^valid {3}0\.01 of the data: .* in 30 documents, every 100 steps$/m);
     const [, last] = readFileSync(join(out, 'metrics.jsonl'), 'utf8').trim().split('\n');

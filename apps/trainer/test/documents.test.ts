@@ -231,6 +231,14 @@ describe('a conversation with tools', () => {
     expect(tokenizer.decode(tokens!.map((token) => token & ~COUNTED))).toBe(direct.trimEnd());
   });
 
+  it('may stand under a template that marks answers and has a system message of its own', async () => {
+    const messages = [CHAT, SAYS, CHAT, SAYS];
+    const found = await marked({ messages }, { template: SMOL_LIKE });
+    expect(found).toBe(`s:default<end>\n${QA}\n${QA}`);
+    const plain = SMOL_LIKE.replaceAll(/\{% (end)?generation %\}/g, '');
+    expect(found.replaceAll(/[[\]]/g, '')).toBe(new Template(plain).render({ messages }).trimEnd());
+  });
+
   it("passes documents and the template's own variables on", async () => {
     const template =
       "{% for d in documents or [] %}{{ d.title }}|{% endfor %}{% for m in messages %}{{ m.role[0] + style|default(':') + m.content + '<end>' }}{% endfor %}{% if add_generation_prompt %}a{{ style|default(':') }}{% endif %}";

@@ -274,7 +274,10 @@ describe('the header', () => {
       'step    16 rows of 8 tokens, 480 steps = 1,097 epochs of 7 rows',
       'note    each row is learnt 1,097 times, and a model then knows it by heart: --epochs 3 is usual',
     ]);
-    expect((await rows('--steps 1 --batch 1 --seq 8', { rows: 3 }))[1]).toMatch(/= 0\.33 epochs/);
+    const few = async (count: number) =>
+      (await rows('--steps 1 --batch 1 --seq 8', { rows: count }))[1];
+    expect(await few(3)).toMatch(/1 step = 0\.33 epochs of 3 rows$/);
+    expect(await few(90_000)).toMatch(/1 step = 0\.000011 epochs of 90\.0k rows$/);
   });
 
   it('says which flags change nothing', async () => {

@@ -214,12 +214,15 @@ function epochsText(config: RunConfig, size: DataSize | undefined): string {
   const rows = size?.rows ?? 0;
   const times =
     epochs === undefined ? '' : ` = ${formatEpochs(epochs)} of ${formatCount(rows)} rows`;
-  return `, ${config.steps.toLocaleString('en')} steps${times}`;
+  return `, ${config.steps.toLocaleString('en')} step${config.steps === 1 ? '' : 's'}${times}`;
 }
 
 function formatEpochs(epochs: number): string {
-  const digits = epochs < 10 ? 2 : epochs < 100 ? 1 : 0;
-  const text = Number(epochs.toFixed(digits)).toLocaleString('en');
+  const text = epochs.toLocaleString('en', {
+    ...(epochs < 1
+      ? { maximumSignificantDigits: 2 }
+      : { maximumFractionDigits: epochs < 10 ? 2 : epochs < 100 ? 1 : 0 }),
+  });
   return `${text} epoch${text === '1' ? '' : 's'}`;
 }
 
