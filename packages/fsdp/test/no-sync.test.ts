@@ -1,8 +1,9 @@
 // noSync leaves gradients for a later backward. None is lost, and none is rounded to the wire's
 // dtype on the way.
 
-import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { type FsdpOptions, FsdpStateError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import type { Module } from '@shardweave/nn';
+import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { backwardOf, Dot, Dots, firstGradients } from './support/dots.js';
 import { onRanks, type Rank } from './support/ranks.js';
@@ -92,6 +93,111 @@ describe('noSync whose body throws', () => {
       });
       expect(await firstGradients(model)).toEqual([undefined, undefined]);
     });
+  });
+});
+
+describe.each([
+  { worldSize: 1, options: {} },
+  { worldSize: 2, options: {} },
+  { worldSize: 2, options: { reshardAfterForward: false, bucketCapMb: 0 } },
+  { worldSize: 2, options: { findUnusedParameters: true } },
+])('a backward that fails on all ranks alike, %j', ({ worldSize, options }) => {
+  /** Returns a model, and a micro-batch of 16 that fails before part 1 or after it. */
+  function failing(rank: Rank) {
+    const { inner, model } = pair(rank, options);
+    const { device } = rank;
+    const fail = async (where: 'before' | 'after') => {
+      const stop = device.onGradientFinal(inner.parameters()[1]!, () => {
+        throw new Error('a bad batch');
+      });
+      const failed = device.scope(async () => {
+        const total = (await model.call(device.full([1, LENGTH], 16))) as Tensor;
+        device.beforeGradientOf(total, () => {
+          if (where === 'before') {
+            throw new Error('a bad batch');
+          }
+        });
+        await total.backward();
+      });
+      await expect(failed).rejects.toThrow('a bad batch');
+      stop();
+    };
+    return { inner, model, fail };
+  }
+
+  it.each([true, false])(
+    'leaves what it has not changed of noSync, in noSync: %s',
+    async (isLocal) => {
+      await onRanks(worldSize, async (rank) => {
+        const { inner, model, fail } = failing(rank);
+        await model.noSync(() => backwardOf(model, LENGTH, 2));
+        await (isLocal ? model.noSync(() => fail('before')) : fail('before'));
+        await backwardOf(model, LENGTH, 1);
+        expect(await firstGradients(model)).toEqual([3, 3]);
+        // Where part 1 has been changed and is begun again, part 0 still has what was left.
+        model.zeroGrad();
+        await model.noSync(() => backwardOf(model, LENGTH, 2));
+        await (isLocal ? model.noSync(() => fail('after')) : fail('after'));
+        inner.children().get('1')!.zeroGrad();
+        await backwardOf(model, LENGTH, 1);
+        expect(await firstGradients(model)).toEqual([3, 1]);
+      });
+    },
+  );
+
+  it.each([true, false])('is as if it had never run, in noSync: %s', async (isLocal) => {
+    await onRanks(worldSize, async (rank) => {
+      const { model, fail } = failing(rank);
+      await backwardOf(model, LENGTH, 4);
+      if (worldSize === 1) {
+        model.zeroGrad(); // A single rank adds to earlier gradients before its backward ends.
+      }
+      const before = worldSize === 1 ? 0 : 4;
+      await (isLocal ? model.noSync(() => fail('after')) : fail('after'));
+      await backwardOf(model, LENGTH, 1);
+      expect(await firstGradients(model)).toEqual([before + 1, before + 1]);
+      model.zeroGrad();
+      expect(rank.device.memory().live.gradient).toBe(0);
+    });
+  });
+
+  it.each([true, false])(
+    'and has added to what noSync left makes the next reduction ask for zeroGrad, in noSync: %s',
+    async (isLocal) => {
+      await onRanks(worldSize, async (rank) => {
+        const { inner, model, fail } = failing(rank);
+        await model.noSync(() => backwardOf(model, LENGTH, 2));
+        await (isLocal ? model.noSync(() => fail('after')) : fail('after'));
+        await model.noSync(() => backwardOf(model, LENGTH, 1));
+        for (let i = 0; i < 2; i++) {
+          const error = await backwardOf(model, LENGTH, 1).catch((reason: unknown) => reason);
+          expect(error).toBeInstanceOf(FsdpStateError);
+          expect((error as Error).message).toMatch(/those of 'part 1'.*Call zeroGrad/);
+        }
+        inner.children().get('0')!.zeroGrad();
+        await expect(backwardOf(model, LENGTH, 1)).rejects.toThrow('Call zeroGrad');
+        model.zeroGrad();
+        await model.noSync(() => backwardOf(model, LENGTH, 2));
+        await backwardOf(model, LENGTH, 1);
+        expect(await firstGradients(model)).toEqual([3, 3]);
+      });
+    },
+  );
+});
+
+it('a failed backward of a single rank that has added to an earlier gradient asks for zeroGrad', async () => {
+  await onRanks(1, async (rank) => {
+    const { inner, model } = pair(rank);
+    await backwardOf(model, LENGTH, 4);
+    const stop = rank.device.onGradientFinal(inner.parameters()[0]!, () => {
+      throw new Error('a bad batch');
+    });
+    await expect(backwardOf(model, LENGTH, 1)).rejects.toThrow('a bad batch');
+    stop();
+    await expect(backwardOf(model, LENGTH, 1)).rejects.toThrow('Call zeroGrad');
+    model.zeroGrad();
+    await backwardOf(model, LENGTH, 1);
+    expect(await firstGradients(model)).toEqual([1, 1]);
   });
 });
 

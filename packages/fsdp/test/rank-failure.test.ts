@@ -17,7 +17,7 @@ import { describe, expect, it } from 'vitest';
 import { failingStore } from './support/failing-store.js';
 import { storedTraining } from './support/offload-training.js';
 import { onRanks, type Rank } from './support/ranks.js';
-import { layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
+import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 /** Options that end a test which would otherwise wait for the time-out. */
 const IN_TIME = { timeout: 8000 };
@@ -143,6 +143,97 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
       expect(weights[0]).toEqual(weights[1]);
     },
   );
+});
+
+/** Runs a step that may fail in its loss, before backward comes to the model. */
+function stepOf(model: FullyShardedDataParallel, rank: Rank, text?: string): Promise<void> {
+  const { device } = rank;
+  return device.scope(async () => {
+    const loss = lossOf((await model.call(inputs(device, rowsOf(rank)))) as Tensor);
+    device.beforeGradientOf(loss, () => {
+      if (text !== undefined) {
+        throw new TypeError(text);
+      }
+    });
+    await loss.backward();
+  });
+}
+
+async function expectRankFailed(call: Promise<unknown>, rank: Rank): Promise<void> {
+  const error = await call.then(
+    () => expect.fail('expected an error'),
+    (reason: unknown) => reason,
+  );
+  if (rank.rank === 1) {
+    expect(error).toMatchObject({ name: 'TypeError', message: 'a bad row' });
+  } else {
+    expect(error).toBeInstanceOf(FsdpRankFailedError);
+    expect(error).toMatchObject({ rank: 1, reason: 'TypeError: a bad row' });
+  }
+}
+
+describe.each([{}, { reshardAfterForward: false }])('%j', (options) => {
+  it('one rank throws in its loss', IN_TIME, async () => {
+    await onRanks(2, async (rank) => {
+      const { model } = made(rank, options);
+      await stepOf(model, rank);
+      await expectRankFailed(stepOf(model, rank, rank.rank === 1 ? 'a bad row' : undefined), rank);
+    });
+  });
+
+  it.each([...Object.keys(PLACES), 'in its loss'])(
+    'one rank throws %s in a later micro-batch of noSync',
+    IN_TIME,
+    async (place) => {
+      await onRanks(2, async (rank) => {
+        const all = made(rank, options);
+        await all.model.noSync(() => stepOf(all.model, rank));
+        const isBad = rank.rank === 1;
+        if (isBad) {
+          PLACES[place]?.(all, rank, 'a bad row');
+        }
+        const text = isBad && place === 'in its loss' ? 'a bad row' : undefined;
+        const both = all.model
+          .noSync(() => stepOf(all.model, rank, text))
+          .then(() => stepOf(all.model, rank));
+        await expectRankFailed(both, rank);
+      });
+    },
+  );
+
+  it('all ranks throw in their loss, and train on', IN_TIME, async () => {
+    await onRanks(2, async (rank) => {
+      const { model } = made(rank, options);
+      for (const isLocal of [true, false]) {
+        const bad = () => stepOf(model, rank, `rank ${rank.rank} has a bad row`);
+        await expect(isLocal ? model.noSync(bad) : bad()).rejects.toThrow('a bad row');
+        await stepOf(model, rank);
+        model.zeroGrad();
+      }
+    });
+  });
+});
+
+it('a forward that fails before its first gather, recorded or not, is told', IN_TIME, async () => {
+  for (const isRecorded of [true, false]) {
+    await onRanks(2, async (rank) => {
+      const { device, group } = rank;
+      const fragile = new Fragile(device);
+      const wrap = (module: Module) =>
+        new FullyShardedDataParallel(module, { processGroup: group });
+      const model = wrap(new Stack(device, [fragile, wrap(layer(device))])); // has nothing of its own
+      await stepOf(model, rank);
+      fragile.fails = () => (rank.rank === 1 ? 'a bad row' : undefined);
+      const run = () => stepOf(model, rank);
+      await expectRankFailed(isRecorded ? run() : device.noGrad(() => evaluate()), rank);
+
+      async function evaluate(): Promise<void> {
+        await device.scope(async () => {
+          await model.call(inputs(device, rowsOf(rank)));
+        });
+      }
+    });
+  }
 });
 
 describe('a store that fails on one rank', () => {

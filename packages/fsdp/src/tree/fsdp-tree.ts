@@ -11,6 +11,7 @@ import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import { type FlatLoad, StageScheduler } from '@shardweave/nn/flat';
 import type { DType, Pass } from '@shardweave/tensor-core';
+import { FsdpStateError } from '../errors.js';
 import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
@@ -44,6 +45,8 @@ interface TreePass {
   readonly final: Set<ShardedUnit>;
   /** How many units of the order of reductions have had their turn. */
   numTurns: number;
+  /** Whether every gradient is where it rests, or on its way into a store, which is told there. */
+  isWhole: boolean;
 }
 
 export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
@@ -58,6 +61,8 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   outermost: Instance | undefined;
   readonly #options: FsdpTreeOptions;
   #pass: TreePass | undefined;
+  /** The last backward whose failure is told. */
+  #watched: Pass | undefined;
   #hasGathered = false;
   /** The exchanges by which ranks compare that they are at the end of a forward or backward. */
   #ends: Promise<unknown> = Promise.resolve();
@@ -146,6 +151,13 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     if (this.#pass?.pass === pass) {
       return;
     }
+    this.watchPass(pass);
+    if (this.isSyncing) {
+      this.#requireWhole();
+    }
+    for (const { gradient } of this.units) {
+      gradient.beginPass();
+    }
     const agreement = this.#options.findUnusedParameters
       ? agreeOnParameters(this.units, pass)
       : undefined;
@@ -157,10 +169,35 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       agreed: undefined,
       final: new Set(),
       numTurns: 0,
+      isWhole: false,
     };
     this.scheduler.beginBackward();
     pass.onEnd(() => this.#endPass());
-    pass.onFailure((error) => this.fail('backward', error));
+  }
+
+  /**
+   * Brings the tree to rest, and tells the other ranks, should the backward fail. A backward that
+   * failed before it came to the tree is watched by the units that it would have reached.
+   */
+  watchPass(pass: Pass): void {
+    if (this.#watched !== pass) {
+      this.#watched = pass;
+      pass.onFailure((error) => this.fail('backward', error));
+    }
+  }
+
+  /**
+   * @throws {FsdpStateError} where a backward failed that had begun to change what others left
+   */
+  #requireWhole(): void {
+    const torn = this.units.find(({ gradient }) => gradient.isTorn);
+    if (torn === undefined) {
+      return;
+    }
+    const { rank, worldSize } = this.root.processGroup;
+    throw new FsdpStateError(
+      `rank ${rank}/${worldSize} backward: expected the gradients that earlier backwards left to be whole, got a part of those of '${torn.name}': a backward that failed since had begun to add to them, or to reduce them. Call zeroGrad and repeat the step.`,
+    );
   }
 
   /** Waits, with findUnusedParameters, until ranks agree on what this backward uses. */
@@ -264,13 +301,16 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   }
 
   /**
-   * Brings the tree to rest after a failure, and tells the other ranks where they would wait for
-   * this one. Resolves when they know.
+   * Brings the tree to rest after a failure, and tells the other ranks, which wait for this one:
+   * now, or in noSync at the next reduction. They don't for an evaluation that gathers nothing.
+   * Resolves when they know.
    */
   async fail(operation: 'forward' | 'backward', error: unknown): Promise<void> {
     const isMet =
+      operation === 'backward' ||
+      this.root.wrapper.device.isGradEnabled ||
       this.#hasGathered ||
-      (operation === 'backward' ? this.isSyncing : this.units.some((unit) => !unit.isPresent));
+      this.units.some((unit) => !unit.isPresent);
     this.reset();
     if (!isMet) {
       return;
@@ -283,19 +323,19 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   }
 
   /**
-   * Brings the tree to rest after a failure. Shards are intact. A failed backward leaves the
-   * gradients that it added to incomplete, and drops those of an earlier noSync.
+   * Brings the tree to rest after a failure. Shards are intact. For gradients see
+   * Note [a backward that fails].
    */
   reset(): void {
-    const wasInBackward = this.isInBackward;
+    const isPassLost = this.#pass?.isWhole === false;
     this.#pass = undefined;
     this.outermost = undefined;
     this.#ends = Promise.resolve();
     this.scheduler.reset();
     this.bucketer.reset();
     for (const unit of this.units) {
-      if (wasInBackward) {
-        unit.gradient.sum.reset();
+      if (isPassLost) {
+        unit.gradient.failPass();
       }
       unit.abandonLoads();
       unit.drop();
@@ -345,6 +385,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     if (this.isSyncing) {
       this.#reduceLeft();
       await this.bucketer.finish();
+      this.#pass!.isWhole = true;
       const added = await Promise.allSettled(this.units.map((unit) => unit.gradient.finish()));
       const failed = added.find((one) => one.status === 'rejected');
       if (failed !== undefined) {

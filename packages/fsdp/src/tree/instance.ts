@@ -73,6 +73,7 @@ export class Instance implements TreeInstance {
       isSyncing: () => this.#tree?.isSyncing,
       onContribution: (pass) => this.#noteContribution(pass),
       onFinal: (unit) => this.#afterBackward(unit),
+      onFailed: (pass) => this.#tree?.watchPass(pass),
     };
     this.units = planUnits(own, options.flattenParameters, name).map(
       (plan) => new ShardedUnit(plan.name, plan.parameters, context),

@@ -45,6 +45,8 @@ export interface UnitContext {
   onContribution(pass: Pass): void;
   /** Called when all gradients that a backward brings to a unit are in. */
   onFinal(unit: ShardedUnit): void;
+  /** Called when a backward that reaches a unit has failed, maybe before it came to the unit. */
+  onFailed(pass: Pass): void;
 }
 
 export class ShardedUnit extends FlatParameter {

@@ -1,8 +1,14 @@
 // What sharding adds to a unit's flat gradient: the whole gradient goes to the bucketer, which
 // hands back this shard's part of the sum over ranks. At world size 1 it becomes the shard's
 // gradient as it is.
+//
+// Note [a backward that fails]
+// A backward that fails on all ranks alike is as if it had never run: what it added is dropped. From
+// two things it cannot be taken out again: a sum that earlier backwards left in noSync, once it has
+// added to it or sent it off, and on a single rank the shard's gradient, to which it adds before it
+// ends. These are torn. They are dropped, too, and the next reduction is refused until zeroGrad.
 
-import { FlatGradient } from '@shardweave/nn/flat';
+import { FlatGradient, type FlatGradientOptions } from '@shardweave/nn/flat';
 import type { Device, DType, Pass, Storage, Tensor } from '@shardweave/tensor-core';
 import type { GradientHome } from './gradient-home.js';
 import type { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
@@ -41,19 +47,65 @@ export interface UnitGradientContext {
   onContribution(pass: Pass): void;
   /** Called when all gradients that a backward brings are in. */
   onFinal(): void;
+  /** Called when a backward that reaches the unit has failed, maybe before it came to the unit. */
+  onFailed(pass: Pass): void;
+}
+
+/** A sum that notes whether a backward has changed it, and which leaves have lost a gradient. */
+class UnitSum extends FlatGradient {
+  isTouched = false;
+  readonly torn = new Set<Tensor>();
+  readonly #onFailed: (pass: Pass) => void;
+
+  constructor(options: FlatGradientOptions, onFailed: (pass: Pass) => void) {
+    super(options);
+    this.#onFailed = onFailed;
+  }
+
+  failed(_error: unknown, pass: Pass): void {
+    this.#onFailed(pass);
+  }
+
+  override target(leaf: Tensor): Tensor | undefined {
+    this.isTouched = true;
+    return super.target(leaf);
+  }
+
+  override add(leaf: Tensor, gradient: Tensor): void {
+    this.isTouched = true;
+    super.add(leaf, gradient);
+  }
+
+  override take(options: { readonly leaves?: Iterable<Tensor> } = {}): Storage | undefined {
+    this.isTouched = true;
+    return super.take(options);
+  }
+
+  override clear(leaves: readonly Tensor[]): void {
+    for (const leaf of leaves) {
+      this.torn.delete(leaf);
+    }
+    super.clear(leaves);
+  }
 }
 
 export class UnitGradient {
-  /** The sum that backward adds the gradients of the leaves to. */
-  readonly sum: FlatGradient;
+  readonly #sum: UnitSum;
   readonly #context: UnitGradientContext;
+  /** The leaves that had a gradient when the present backward began. */
+  #before: { readonly left: readonly Tensor[]; readonly resting: readonly Tensor[] } = {
+    left: [],
+    resting: [],
+  };
+  /** Whether the present backward has added to the shard's gradient. */
+  #isAdded = false;
   /** The end of an addition that needed no reduction, where it has to be waited for. */
   #added: Promise<void> | undefined;
 
   constructor(context: UnitGradientContext) {
     const { layout, reduceDType } = context;
     this.#context = context;
-    this.sum = new FlatGradient({
+    const options: FlatGradientOptions = {
       ...context,
       layout: { ...layout, elementCount: layout.shardLength * layout.worldSize },
       // Gradients that wait for a later backward add up in f32, whatever dtype the wire carries.
@@ -61,7 +113,43 @@ export class UnitGradient {
         const isSyncing = context.isSyncing();
         return isSyncing === undefined ? undefined : isSyncing ? reduceDType : 'f32';
       },
-    });
+    };
+    this.#sum = new UnitSum(options, (pass) => context.onFailed(pass));
+  }
+
+  /** The sum that backward adds the gradients of the leaves to. */
+  get sum(): FlatGradient {
+    return this.#sum;
+  }
+
+  /** Whether a failed backward has torn gradients that nobody has cleared since. */
+  get isTorn(): boolean {
+    return this.#sum.torn.size > 0;
+  }
+
+  /** Called when a backward begins. See Note [a backward that fails]. */
+  beginPass(): void {
+    const { leaves } = this.#context;
+    this.#before = {
+      left: leaves.filter((leaf) => this.#sum.hasContributed(leaf)),
+      resting: leaves.filter((leaf) => this.#sum.hasGradient(leaf)),
+    };
+    this.#sum.isTouched = false;
+    this.#isAdded = false;
+  }
+
+  /** Called when the backward has failed. */
+  failPass(): void {
+    if (!this.#sum.isTouched) {
+      return;
+    }
+    const { leaves } = this.#context;
+    const { left, resting } = this.#before;
+    this.#sum.reset();
+    this.#sum.clear(this.#isAdded ? leaves : leaves.filter((leaf) => !resting.includes(leaf)));
+    for (const leaf of this.#isAdded ? [...left, ...resting] : left) {
+      this.#sum.torn.add(leaf);
+    }
   }
 
   /**
@@ -75,7 +163,7 @@ export class UnitGradient {
     bucketer: ReduceScatterBucketer,
     options: { readonly leaves?: readonly Tensor[] } = {},
   ): void {
-    const whole = this.sum.take(options);
+    const whole = this.#sum.take(options);
     if (whole === undefined) {
       return;
     }
@@ -86,6 +174,7 @@ export class UnitGradient {
     const links = this.#context.links();
     const scale = () => 1 / divide.postdivide;
     if (layout.worldSize === 1 && links.replicas === undefined) {
+      this.#isAdded = true;
       const added = home.addStorage(whole, scale());
       if (added !== undefined) {
         added.catch(() => undefined); // seen by finish
@@ -107,7 +196,10 @@ export class UnitGradient {
       worldSize: layout.worldSize,
       links,
       isBucketed,
-      onReduced: (shard) => home.addBytes(shard, reduceDType, scale()),
+      onReduced: (shard) => {
+        this.#isAdded = true;
+        return home.addBytes(shard, reduceDType, scale());
+      },
     });
     outgoing.release(); // its read-back is queued
   }
