@@ -221,7 +221,8 @@ it('a forward that fails before its first gather, recorded or not, is told', IN_
       const fragile = new Fragile(device);
       const wrap = (module: Module) =>
         new FullyShardedDataParallel(module, { processGroup: group });
-      const model = wrap(new Stack(device, [fragile, wrap(layer(device))])); // has nothing of its own
+      // The root has no parameters of its own, so it gathers nothing before the failure.
+      const model = wrap(new Stack(device, [fragile, wrap(layer(device))]));
       await stepOf(model, rank);
       fragile.fails = () => (rank.rank === 1 ? 'a bad row' : undefined);
       const run = () => stepOf(model, rank);
