@@ -2,146 +2,139 @@
 // takes everything that leaves them as they were: gathers, loads, norms, evaluation, saves, and
 // steps of other parameters of the same flat.
 
-import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
+import type { PieceStore } from '@shardweave/checkpoint';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import * as fsdp from '@shardweave/fsdp';
-import {
-  captureCheckpoint,
-  checkpoint,
-  clipGradNorm,
-  Linear,
-  loadStateDict,
-  Module,
-  packParameters,
-  Sequential,
-  Sgd,
-  stateDict,
-} from '@shardweave/nn';
-import * as offload from '@shardweave/offload';
-import { createHostStore } from '@shardweave/shard-store';
-import { Device, square, sum, type Tensor } from '@shardweave/tensor-core';
+import { FullyShardedDataParallel, stateDict, summonFullParams } from '@shardweave/fsdp';
+import * as nn from '@shardweave/nn';
+import { type Device, square, sum, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
+import {
+  backward,
+  offloaded,
+  place,
+  STRATEGIES,
+  type Strategy,
+  sharded,
+  under,
+  type Wrapped,
+} from './support/each-strategy.js';
 
 const LR = 0.1;
 
-/** A rank's model inside its wrapper, and how that wrapper loads a state dict. */
-interface Rig {
-  readonly device: Device;
-  readonly model: Module;
-  readonly rank: number;
-  reload(): Promise<void>;
-}
+const named = (name: string) => STRATEGIES.find((each) => each.name === name)!;
 
-type Wrap = (model: Module, group: ProcessGroup) => Pick<Rig, 'model' | 'reload'>;
-interface Strategy {
-  readonly numRanks: number;
-  readonly wrap: Wrap;
-}
-
-const reloading = (model: Module, inner = model) => ({
-  model,
-  reload: async () => loadStateDict(inner, await stateDict(inner)),
-});
-
-function sharded(options: Partial<fsdp.FsdpOptions> = {}): Wrap {
-  return (inner, processGroup) => {
-    const store = options.offloadConfig && { offloadConfig: { store: createHostStore() } };
-    const all = { processGroup, ...options, ...store };
-    const model = new fsdp.FullyShardedDataParallel(inner, all);
-    return { model, reload: async () => fsdp.loadStateDict(model, await fsdp.stateDict(model)) };
+function checkpointed(strategy: Strategy): Strategy {
+  const wrap: Strategy['wrap'] = (module, rank) => {
+    const wrapped = strategy.wrap(module, rank);
+    return { ...wrapped, model: nn.checkpoint(wrapped.model) };
   };
+  return { ...strategy, name: `a checkpoint around ${strategy.name}`, wrap };
 }
 
-function offloaded(options: offload.OffloadOptions = {}): Wrap {
-  return (inner) => {
-    const model = new offload.OffloadModel(inner as Sequential, options);
-    return {
-      model,
-      reload: async () => offload.loadStateDict(model, await offload.stateDict(model)),
-    };
-  };
-}
-
-/** Those that take any module, and those that take layers alone. */
-const OF_MODULES: Record<string, Strategy> = {
-  plain: { numRanks: 1, wrap: (model) => reloading(model) },
-  packed: {
-    numRanks: 1,
-    wrap: (model) => {
-      packParameters(model);
-      return reloading(model);
-    },
-  },
-  'ddp over 2 ranks': {
-    numRanks: 2,
-    wrap: (model, processGroup) =>
-      reloading(
-        new DistributedDataParallel(model, { processGroup, findUnusedParameters: true }),
-        model,
-      ),
-  },
-  'fsdp over 1 rank': { numRanks: 1, wrap: sharded() },
-  'fsdp over 2 ranks': { numRanks: 2, wrap: sharded() },
-  'fsdp over 2 ranks that keeps what it gathered': {
+const inBf16 = { mixedPrecision: true, computeDType: 'bf16' } as const;
+const CASES: readonly Strategy[] = [
+  ...STRATEGIES,
+  {
+    name: 'fsdp that keeps its copies',
     numRanks: 2,
     wrap: sharded({ reshardAfterForward: false }),
   },
-  'fsdp over 2 ranks in bf16': {
-    numRanks: 2,
-    wrap: sharded({ mixedPrecision: true, computeDType: 'bf16' }),
-  },
-  'fsdp over 2 ranks on the host': { numRanks: 2, wrap: sharded({ moveParamsToCpu: true }) },
-};
-const OF_LAYERS: Record<string, Strategy> = {
-  checkpointed: {
+  { name: 'fsdp in bf16', numRanks: 2, wrap: sharded(inBf16) },
+  {
+    name: 'offload with checkpoints',
     numRanks: 1,
-    wrap: (model) => reloading(checkpoint(model), model),
+    wrap: offloaded({ checkpointActivation: true }),
   },
-  'checkpointed around fsdp over 2 ranks': {
-    numRanks: 2,
-    wrap: (inner, group) => {
-      const { model, reload } = sharded()(inner, group);
-      return { model: checkpoint(model), reload };
+  checkpointed(named('plain')),
+  checkpointed(named('fsdp at 2')),
+];
+
+const CHANGES = {
+  'a step': {
+    by: 'Sgd.step',
+    run: ({ model }: Wrapped) => new nn.Sgd(model.parameters(), { lr: LR }).step(),
+  },
+  'a load of a state dict': {
+    by: '(a load|storage.write)',
+    run: (wrapped: Wrapped) => wrapped.reload(),
+  },
+  'a load of a save': {
+    by: '(loadCheckpoint|storage.write)',
+    run: async (wrapped: Wrapped, store: PieceStore) => {
+      await wrapped.save(store, {});
+      await wrapped.load(store, {});
     },
   },
-  offload: { numRanks: 1, wrap: offloaded() },
-  'offload in one slice': { numRanks: 1, wrap: offloaded({ numSlices: 1 }) },
-  'offload with checkpoints': { numRanks: 1, wrap: offloaded({ checkpointActivation: true }) },
 };
 
-/** Runs `body` on each rank, over a model of its own. Each rank closes its group at the end. */
-async function onRanks(
-  { numRanks, wrap }: Strategy,
-  make: (device: Device) => Module,
-  body: (rig: Rig) => Promise<void>,
-): Promise<void> {
-  await Promise.all(
-    createMemoryGroup(numRanks).map(async (group, rank) => {
-      const device = new Device(createReferenceBackend(), { seed: 3 });
-      try {
-        await body({ device, rank, ...wrap(make(device), group) });
-      } finally {
-        await group.close();
-      }
-    }),
-  );
+/** Changes a model between a forward and its backward. Returns how the backward ended, as text. */
+async function backwardAfter(wrapped: Wrapped, change: () => Promise<unknown>): Promise<string> {
+  await backward(wrapped, 0); // so that a step has gradients
+  const { model } = wrapped;
+  return model.device.scope(async () => {
+    const x = model.device.tensor([1, 2, 3, 4, 5, 6], [2, 3], { requiresGrad: true });
+    const loss = sum(square(await model.call(x)));
+    await change();
+    return loss.backward().then(
+      () => 'done',
+      (error: unknown) => (error as Error).message,
+    );
+  });
 }
 
+describe.each(CASES.map((each) => [each.name, each] as const))('%s', (_, strategy) => {
+  it.each(Object.keys(CHANGES))('refuses %s between a forward and its backward', async (name) => {
+    const { by, run } = CHANGES[name as keyof typeof CHANGES];
+    const texts: string[] = [];
+    const store = place();
+    await under(strategy, async (wrapped) => {
+      texts.push(await backwardAfter(wrapped, () => run(wrapped, store)));
+    });
+    expect(texts).not.toContain('done'); // on no rank
+    const refused = `expected what '(linear|checkpoint)' saved .*'(module.)?[01].weight' .*, which ${by} changed`;
+    expect(texts.join('\n')).toMatch(new RegExp(refused));
+  });
+
+  it('takes evaluation, norms, saves and a look at whole parameters between them', async () => {
+    const store = place();
+    const outcome = await under(strategy, (wrapped) =>
+      backwardAfter(wrapped, async () => {
+        const { model } = wrapped;
+        const { device } = model;
+        await device.noGrad(() => model.call(device.tensor([7, 8, 9], [1, 3])));
+        await wrapped.norm();
+        await wrapped.save(store, {});
+        await (await wrapped.capture?.({}))?.release();
+        await wrapped.state();
+        if (model instanceof FullyShardedDataParallel) {
+          await summonFullParams(model, () => undefined);
+        }
+      }),
+    );
+    expect(outcome).toBe('done');
+  });
+});
+
 const linear = (device: Device, outFeatures: number) =>
-  new Linear(device, { inFeatures: 2, outFeatures, bias: false });
-const layers = (device: Device) =>
-  new Sequential(device, [linear(device, 2), linear(device, 2), linear(device, 1)]);
+  new nn.Linear(device, { inFeatures: 2, outFeatures, bias: false });
 
 /** A generator and a discriminator in one module, and so in one flat. */
-class Gan extends Module<[part: 'g' | 'd', x: Tensor], Tensor> {
-  readonly g: Linear;
-  readonly d: Linear;
+class Gan extends nn.Module<[part: 'g' | 'd', x: Tensor], Tensor> {
+  readonly g: nn.Linear;
+  readonly d: nn.Linear;
 
   constructor(device: Device) {
     super(device);
     this.g = this.child('g', linear(device, 2));
     this.d = this.child('d', linear(device, 1));
+    for (const [layer, values] of [
+      [this.g, G],
+      [this.d, D],
+    ] as const) {
+      layer.weight.storage.write(new Uint8Array(Float32Array.from(values).buffer));
+    }
   }
 
   forward(part: 'g' | 'd', x: Tensor): Promise<Tensor> {
@@ -153,17 +146,6 @@ const Z = [0.5, -0.25];
 const G = [0.3, -0.7, 0.2, 0.4];
 const D = [0.6, -0.1];
 
-function gan(device: Device): Gan {
-  const module = new Gan(device);
-  for (const [tensor, values] of [
-    [module.parameters()[0]!, G],
-    [module.parameters()[1]!, D],
-  ] as const) {
-    tensor.storage.write(new Uint8Array(Float32Array.from(values).buffer));
-  }
-  return module;
-}
-
 /** The generator's weights after one step of each, as float64 loops compute them. */
 function expectedG(): number[] {
   const fake = [0, 1].map((i) => G[2 * i]! * Z[0]! + G[2 * i + 1]! * Z[1]!);
@@ -172,86 +154,64 @@ function expectedG(): number[] {
   return G.map((value, i) => value - LR * 2 * score(d) * d[i >> 1]! * Z[i % 2]!);
 }
 
-const strategies = { ...OF_MODULES, ...OF_LAYERS };
+type Wrap = (model: Gan, rank: Rank) => nn.Module;
 
-describe.each(Object.keys(strategies))('%s', (name) => {
-  const strategy = strategies[name]!;
+const ofFsdp =
+  (options = {}): Wrap =>
+  (model, { group }) =>
+    new FullyShardedDataParallel(model, { processGroup: group, ...options });
 
-  /** Changes the model between a forward and its backward; returns how the backward ended. */
-  async function backwardAfter(change: (rig: Rig) => Promise<void>): Promise<unknown[]> {
-    const outcomes: unknown[] = [];
-    await onRanks(strategy, layers, async (rig) => {
-      const x = rig.device.tensor([1, 2, 3, 4], [2, 2]);
-      const lossOf = async () => sum(square(await rig.model.call(x)));
-      await rig.device.scope(async () => {
-        await (await lossOf()).backward(); // so that a step has gradients
-        const loss = await lossOf();
-        await change(rig);
-        outcomes.push(await loss.backward().catch((error: unknown) => error));
-      });
-    });
-    return outcomes;
-  }
-
-  it.each([
-    {
-      change: 'a step',
-      by: 'Sgd.step',
-      run: ({ model }: Rig) => new Sgd(model.parameters(), { lr: LR }).step(),
+it.each<[name: string, numRanks: number, wrap: Wrap]>([
+  ['plain', 1, (model) => model],
+  [
+    'packed',
+    1,
+    (model) => {
+      nn.packParameters(model);
+      return model;
     },
-    { change: 'a load', by: '(a load|storage.write)', run: (rig: Rig) => rig.reload() },
-  ])('refuses $change between a forward and its backward', async ({ by, run }) => {
-    const outcomes = await backwardAfter(run);
-    const messages = outcomes.map((outcome) => (outcome as Error | undefined)?.message);
-    expect(messages.join('\n')).toMatch(
-      new RegExp(
-        `expected what '(linear|checkpoint)' saved .*'(module\\.)?[012]\\.weight' .*, which ${by} changed`,
-      ),
+  ],
+  [
+    'ddp',
+    2,
+    (model, { group }) =>
+      new DistributedDataParallel(model, { processGroup: group, findUnusedParameters: true }),
+  ],
+  ['fsdp', 1, ofFsdp()],
+  ['fsdp', 2, ofFsdp()],
+  ['fsdp on the host', 2, ofFsdp({ moveParamsToCpu: true })],
+  ['fsdp in bf16', 2, ofFsdp(inBf16)],
+])(
+  'a graph through a generator lives on over a step of its discriminator: %s at %i',
+  async (name, numRanks, wrap) => {
+    const backend = createReferenceBackend();
+    await onRanks(
+      numRanks,
+      async (rank) => {
+        const { device } = rank;
+        const gan = new Gan(device);
+        const model = wrap(gan, rank);
+        const [g, d] = model.parameters().map((one) => new nn.Sgd([one], { lr: LR }));
+        await device.scope(async () => {
+          // An input that requires grad makes the generator save its weight.
+          const z = device.tensor(Z, [1, 2], { requiresGrad: true });
+          const fake = await model.call('g', z);
+          await sum(square(await model.call('d', fake.detach()))).backward();
+          await d!.step();
+          model.zeroGrad();
+          await sum(square(await model.call('d', fake))).backward();
+          await g!.step();
+        });
+        const isSharded = model instanceof FullyShardedDataParallel;
+        const { data } = (isSharded ? await stateDict(model) : await nn.stateDict(gan)).get(
+          'g.weight',
+        ) as { data: Uint8Array };
+        const digits = name.includes('bf16') ? 2 : 6;
+        for (const [i, value] of new Float32Array(data.slice().buffer).entries()) {
+          expect(value).toBeCloseTo(expectedG()[i]!, digits);
+        }
+      },
+      { backend },
     );
-    expect(outcomes).not.toContain(undefined); // no rank goes on
-  });
-
-  it('takes evaluation, norms and the start of a save between them', async () => {
-    const outcomes = await backwardAfter(async ({ device, model }) => {
-      await device.noGrad(() => model.call(device.tensor([5, 6], [1, 2])));
-      const parameters = model.parameters();
-      if (model instanceof fsdp.FullyShardedDataParallel) {
-        await fsdp.gradNorm(model);
-        await fsdp.summonFullParams(model, () => undefined);
-      } else if (!(model instanceof offload.OffloadModel) && !/fsdp/.test(name)) {
-        await clipGradNorm(parameters, 1);
-        await (await captureCheckpoint(model)).release();
-      }
-    });
-    expect(outcomes).toEqual(outcomes.map(() => undefined));
-  });
-});
-
-describe.each(Object.keys(OF_MODULES))('two optimizers over one flat, %s', (name) => {
-  const strategy = OF_MODULES[name]!;
-
-  it('a graph through the generator lives on over a step of the discriminator', async () => {
-    await onRanks(strategy, gan, async ({ device, model }) => {
-      const [g, d] = model.parameters().map((one) => new Sgd([one], { lr: LR })) as [Sgd, Sgd];
-      await device.scope(async () => {
-        // An input that requires grad makes the generator save its weight.
-        const z = device.tensor(Z, [1, 2], { requiresGrad: true });
-        const fake = await model.call('g', z);
-        await sum(square(await model.call('d', fake.detach()))).backward();
-        await d.step();
-        model.zeroGrad();
-        await sum(square(await model.call('d', fake))).backward();
-        await g.step();
-      });
-      const values =
-        model instanceof fsdp.FullyShardedDataParallel
-          ? await fsdp.stateDict(model)
-          : await stateDict(model instanceof DistributedDataParallel ? model.module : model);
-      const { data } = values.get('g.weight') as { data: Uint8Array };
-      const digits = name.includes('bf16') ? 2 : 6;
-      for (const [i, value] of new Float32Array(data.slice().buffer).entries()) {
-        expect(value).toBeCloseTo(expectedG()[i]!, digits);
-      }
-    });
-  });
-});
+  },
+);

@@ -28,6 +28,8 @@ export interface Wrapped {
   readonly capture: ((options: SaveOptions) => Promise<nn.CapturedModule>) | undefined;
   norm(): Promise<number>;
   state(): Promise<ReadonlyMap<string, { readonly data: Uint8Array }>>;
+  /** Loads its own state dict. */
+  reload(): Promise<void>;
 }
 
 export interface Strategy {
@@ -44,10 +46,11 @@ function bare(model: nn.Sequential<[x: Tensor], Tensor>): Wrapped {
     capture: (options) => nn.captureCheckpoint(model, options),
     norm: () => nn.streamedGradNorm(model.parameters()),
     state: async () => nn.stateDict(model),
+    reload: async () => nn.loadStateDict(model, await nn.stateDict(model)),
   };
 }
 
-function sharded(options: Partial<fsdp.FsdpOptions>): Strategy['wrap'] {
+export function sharded(options: Partial<fsdp.FsdpOptions>): Strategy['wrap'] {
   return (module, { group }) => {
     const wrap = <M extends nn.Module>(inner: M) =>
       new fsdp.FullyShardedDataParallel(inner, { processGroup: group, ...options });
@@ -63,6 +66,22 @@ function sharded(options: Partial<fsdp.FsdpOptions>): Strategy['wrap'] {
           : (each) => fsdp.captureCheckpoint(model, each),
       norm: () => fsdp.gradNorm(model),
       state: () => fsdp.stateDict(model),
+      reload: async () => fsdp.loadStateDict(model, await fsdp.stateDict(model)),
+    };
+  };
+}
+
+export function offloaded(options: offload.OffloadOptions): Strategy['wrap'] {
+  return (module) => {
+    const model = new offload.OffloadModel(module, { store: createHostStore(), ...options });
+    return {
+      model,
+      save: (store, each) => offload.saveCheckpoint(model, store, each),
+      load: (store, each) => offload.loadCheckpoint(model, store, each),
+      capture: undefined,
+      norm: () => nn.streamedGradNorm(model.parameters()),
+      state: () => offload.stateDict(model),
+      reload: async () => offload.loadStateDict(model, await offload.stateDict(model)),
     };
   };
 }
@@ -98,21 +117,7 @@ export const STRATEGIES: readonly Strategy[] = [
   { name: 'fsdp at 1', numRanks: 1, wrap: sharded({}) },
   { name: 'fsdp at 2', numRanks: 2, wrap: sharded({}) },
   { name: 'fsdp at 2 on the host', numRanks: 2, wrap: sharded({ moveParamsToCpu: true }) },
-  {
-    name: 'offload',
-    numRanks: 1,
-    wrap: (module) => {
-      const model = new offload.OffloadModel(module, { store: createHostStore(), numSlices: 2 });
-      return {
-        model,
-        save: (store, options) => offload.saveCheckpoint(model, store, options),
-        load: (store, options) => offload.loadCheckpoint(model, store, options),
-        capture: undefined,
-        norm: () => nn.streamedGradNorm(model.parameters()),
-        state: () => offload.stateDict(model),
-      };
-    },
-  },
+  { name: 'offload', numRanks: 1, wrap: offloaded({ numSlices: 2 }) },
 ];
 
 export function place(): PieceStore {
