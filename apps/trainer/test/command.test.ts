@@ -302,7 +302,9 @@ describe('documents', () => {
     expect(run.out).toMatch(
       /^data .*data\.jsonl: 1\d\dk tokens in 3\.0k documents, 3\.0k of them longer than a row and cut in 7\.9k pieces \(model\), shuffle$/m,
     );
-    expect(run.out).toMatch(/^valid {3}0\.01 of the data: .* in 30 documents, every 100 steps$/m);
+    expect(run.out).toMatch(
+      /^valid {3}0\.01 of the data: .* in 30 documents, .* in 76 pieces, every 100 steps$/m,
+    );
     const [, last] = readFileSync(join(out, 'metrics.jsonl'), 'utf8').trim().split('\n');
     const { loss, validLoss } = JSON.parse(last!) as Record<string, number>;
     expect(run.out).toMatch(

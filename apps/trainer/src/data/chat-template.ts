@@ -32,8 +32,6 @@ export interface ChatPart {
   readonly isAnswer: boolean;
 }
 
-type Token = ReturnType<typeof tokenize>[number];
-
 export interface ChatTemplateOptions {
   /** The texts of special tokens, by the names that templates use, such as `bos_token`. */
   readonly specials: Readonly<Record<string, string>>;
@@ -62,8 +60,8 @@ export class ChatTemplate {
 
   /** @throws {Error} of the library, where the text is not a template */
   constructor(text: string, options: ChatTemplateOptions) {
-    const tokens = tokenize(text, { lstrip_blocks: true, trim_blocks: true });
-    this.#program = parse(withoutGeneration(tokens));
+    // The library reads over {% generation %}, and answers are found by rendering.
+    this.#program = parse(tokenize(text, { lstrip_blocks: true, trim_blocks: true }));
     this.#options = options;
   }
 
@@ -258,18 +256,6 @@ function unasked(i: number): UsageError {
       ? "message 1 (assistant) has nothing before it, where the model's chat template writes something of its own, such as a default system message, as soon as there is a message. Put a system or a user message first."
       : `the model's chat template writes message ${i + 1} (assistant) in another way than it asks for it, so what the model would be asked for can't be told apart. Give it roles in an order that it takes, or another chat_template.jinja.`,
   );
-}
-
-/**
- * The template without {% generation %} and its end, which the library does not know. They mark
- * answers, which are found by rendering.
- */
-function withoutGeneration(tokens: readonly Token[]): Token[] {
-  const isMark = (i: number) =>
-    tokens[i]?.type === 'OpenStatement' &&
-    ['generation', 'endgeneration'].includes(tokens[i + 1]?.value ?? '') &&
-    tokens[i + 2]?.type === 'CloseStatement';
-  return tokens.filter((_, i) => !isMark(i) && !isMark(i - 1) && !isMark(i - 2));
 }
 
 const GLOBALS: Readonly<Record<string, unknown>> = {
