@@ -524,7 +524,7 @@ describe('data that can not be used', () => {
 });
 
 describe('a file of documents', () => {
-  const objects = Array.from({ length: 300 }, (_, i) => ({
+  const objects = Array.from({ length: 100 }, (_, i) => ({
     text: `${i} "}{[\\ \u00e9 `.repeat(40),
   }));
   const all = objects.map((each) => JSON.stringify(each));
@@ -548,7 +548,7 @@ describe('a file of documents', () => {
     const bytes = (directory: string) => readFileSync(join(directory, 'tokens.bin'));
     expect(bytes(found).equals(bytes(expected))).toBe(true);
     const tokens = await TokenFile.open(found);
-    expect(tokens.index).toMatchObject({ kind: 'documents', documents: 300 });
+    expect(tokens.index).toMatchObject({ kind: 'documents', documents: 100 });
     await tokens.close();
   });
 
