@@ -8,9 +8,19 @@ import {
   stateDict,
 } from '@shardweave/fsdp';
 import { Linear, Module } from '@shardweave/nn';
-import { add, type Device, type DType, mul, type Tensor } from '@shardweave/tensor-core';
+import {
+  add,
+  type Backend,
+  cast,
+  type Device,
+  type DType,
+  type KernelCalls,
+  mul,
+  type Tensor,
+} from '@shardweave/tensor-core';
+import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
+import { onRanks, type Rank } from './support/ranks.js';
 import { DIM, expectEqualTraining, inputs, lossOf, Stack, type Wrap } from './support/scenarios.js';
 
 /**
@@ -166,4 +176,38 @@ it('ranks compare the dtypes of their flats', async () => {
     });
     await expect(model.initialize()).rejects.toThrow(/fsdp\.base of 36 \+ 6 in bf16/);
   });
+});
+
+/** A device that uses its right to write whole words: a 16-bit matrix ends in a word with a NaN. */
+function clobbering(inner: Backend): Backend {
+  const run: Backend['run'] = (kernel, call, scratch) => {
+    inner.run(kernel, call, scratch);
+    if (kernel === 'matmul') {
+      const { buffer, byteOffset, size, dtype } = (call as KernelCalls['matmul']).out;
+      if (dtype === 'bf16' && size % 2 === 1) {
+        inner.write(buffer, byteOffset + 2 * size, Uint8Array.of(0xff, 0x7f));
+      }
+    }
+  };
+  const get = (_: Backend, key: keyof Backend) => {
+    const member = inner[key];
+    return key === 'run' ? run : typeof member === 'function' ? member.bind(inner) : member;
+  };
+  return new Proxy(inner, { get: get as NonNullable<ProxyHandler<Backend>['get']> });
+}
+
+it('keeps the padding behind an odd number of 16-bit gradients zero', async () => {
+  const run = async ({ device, group: processGroup }: Rank) => {
+    const layer = new Linear(device, { inFeatures: 5, outFeatures: 3, bias: false }).to('bf16');
+    const model = new FullyShardedDataParallel(layer, { processGroup, computeDType: 'bf16' });
+    await device.scope(async () => {
+      const x = cast(device.full([7, 5], 0.5), 'bf16');
+      await lossOf(await model.call(x)).backward();
+    });
+    return model.parameters()[0]!.piece!.flat.grad!.toArray();
+  };
+  const [gradients] = await onRanks(1, run, { backend: clobbering(createReferenceBackend()) });
+  expect(gradients!.length).toBeGreaterThan(15);
+  expect(new Set(gradients!.slice(15))).toEqual(new Set([0]));
+  expect(gradients!.slice(0, 15)).not.toContain(0);
 });
