@@ -10,6 +10,7 @@ import {
   saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
+import { AdamW } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
@@ -65,6 +66,30 @@ async function stateOf(
     [...(state?.tensors ?? [])].map(([part, bytes]) => [part, Buffer.from(bytes).toString('hex')]),
   ]);
 }
+
+it('experts in a group of their own get its options back on every rank', async () => {
+  const files = place();
+  const optimizerOf = (model: FullyShardedDataParallel, lrs: readonly [number, number]) => {
+    const experts = model.namedParameters().filter(([name]) => name.startsWith('1.'));
+    const own = experts.map(([, each]) => each);
+    const others = model.parameters().filter((each) => !own.includes(each));
+    const groups = [
+      { params: own, lr: lrs[0] },
+      { params: others, lr: lrs[1] },
+    ];
+    return new AdamW(groups);
+  };
+  await onRanks(2, async (rank) => {
+    const model = await withExperts(rank, { size: 1, seed: 10 });
+    await saveCheckpoint(model, files, { optimizer: optimizerOf(model, [3, 4]) });
+  });
+  await onRanks(2, async (rank) => {
+    const model = await withExperts(rank, { size: 1, seed: 50 });
+    const optimizer = optimizerOf(model, [1, 1]);
+    await loadCheckpoint(model, files, { optimizer });
+    expect(optimizer.groups.map(({ lr }) => lr)).toEqual([3, 4]);
+  });
+});
 
 describe.each([{}, { noBroadcastOptimState: true }, { flattenParameters: false }])(
   'experts over pairs of four ranks, %j',
