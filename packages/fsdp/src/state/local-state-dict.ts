@@ -2,7 +2,7 @@
 // parameters. consolidate.ts makes whole parameters of the shards and metadata of all ranks.
 
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { agree } from '../tree/agree.js';
+import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
 import { requireNoOwnerBeside } from '../unit/own-parameters.js';
@@ -49,8 +49,8 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
  * same size, and frees full parameters that are still present. Collective: every rank loads its
  * own.
  * @param options.strict refuse missing and unexpected names. Default true.
- * @throws {StateDictError} where names or lengths differ: nothing is loaded on that rank, and the
- * others throw {FsdpRankFailedError}
+ * @throws {StateDictError} where names or lengths differ; the other ranks throw
+ * {FsdpRankFailedError}, and nothing is loaded on any rank
  * @throws {FsdpStateError} unless the instance is idle
  */
 export async function loadLocalStateDict(
@@ -60,16 +60,20 @@ export async function loadLocalStateDict(
 ): Promise<void> {
   const call = { operation: 'loadLocalStateDict', states: ['idle'] } as const;
   const root = instanceOf(fsdp);
-  await collectiveCall(root, call, () =>
-    agree(root, call.operation, () => writeLocal(root, entries, options)),
-  );
+  await collectiveCall(root, call, async () => {
+    await agreeOnText(root, call.operation, () => {
+      checkLocal(root, entries, options);
+      return ''; // each rank has values of its own
+    });
+    await agree(root, call.operation, () => writeLocal(root, entries));
+  });
 }
 
-async function writeLocal(
+function checkLocal(
   root: Instance,
   entries: ReadonlyMap<string, StateEntry>,
   options: { readonly strict?: boolean },
-): Promise<void> {
+): void {
   requireNoOwnerBeside(root, 'loadLocalStateDict');
   const units = unitsOf(root);
   const expected = new Map<string, ExpectedEntry>(root.wrapper.namedBuffers());
@@ -77,7 +81,10 @@ async function writeLocal(
     expected.set(flatKey(index), flat);
   });
   checkEntries('loadLocalStateDict', entries, expected, { isStrict: options.strict ?? true });
-  for (const [index, unit] of units.entries()) {
+}
+
+async function writeLocal(root: Instance, entries: ReadonlyMap<string, StateEntry>): Promise<void> {
+  for (const [index, unit] of unitsOf(root).entries()) {
     const entry = entries.get(flatKey(index));
     if (entry === undefined) {
       continue;
