@@ -141,10 +141,19 @@ function floatBlock(kind: i32, a: usize, b: usize, out: usize, n: i32): void {
     case BINARY_POW:
       for (let i = 0; i < n; i++) {
         const o = i << 2;
-        store<f32>(out + o, Mathf.pow(load<f32>(a + o), load<f32>(b + o)));
+        store<f32>(out + o, power(load<f32>(a + o), load<f32>(b + o)));
       }
       break;
+    default: unreachable();
   }
+}
+
+/** As C's pow, which has 1 where JavaScript's has NaN: 1 to any power, -1 to an infinite one. */
+function power(a: f32, b: f32): f32 {
+  if (a == 1 || (a == -1 && Mathf.abs(b) == Infinity)) {
+    return 1;
+  }
+  return Mathf.pow(a, b);
 }
 
 @inline
@@ -181,7 +190,8 @@ function compareFloats(kind: i32, a: usize, b: usize, out: usize, n: i32): void 
     else if (kind == BINARY_LT) r = f32x4.lt(av, bv);
     else if (kind == BINARY_LE) r = f32x4.le(av, bv);
     else if (kind == BINARY_GT) r = f32x4.gt(av, bv);
-    else r = f32x4.ge(av, bv);
+    else if (kind == BINARY_GE) r = f32x4.ge(av, bv);
+    else r = unreachable();
     storeMask(r, out + o, n - i);
   }
 }
@@ -199,7 +209,8 @@ function compareWords(kind: i32, unsigned: bool, a: usize, b: usize, out: usize,
     else if (kind == BINARY_LT) r = i32x4.lt_s(av, bv);
     else if (kind == BINARY_LE) r = i32x4.le_s(av, bv);
     else if (kind == BINARY_GT) r = i32x4.gt_s(av, bv);
-    else r = i32x4.ge_s(av, bv);
+    else if (kind == BINARY_GE) r = i32x4.ge_s(av, bv);
+    else r = unreachable();
     storeMask(r, out + o, n - i);
   }
 }
@@ -232,8 +243,10 @@ function intBlock(kind: i32, unsigned: bool, a: usize, b: usize, out: usize, n: 
       r = i32x4.mul(av, bv);
     } else if (kind == BINARY_MAXIMUM) {
       r = unsigned ? i32x4.max_u(av, bv) : i32x4.max_s(av, bv);
-    } else {
+    } else if (kind == BINARY_MINIMUM) {
       r = unsigned ? i32x4.min_u(av, bv) : i32x4.min_s(av, bv);
+    } else {
+      r = unreachable();
     }
     if (i + 4 <= n) {
       v128.store(out + o, r);

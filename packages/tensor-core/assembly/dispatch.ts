@@ -142,6 +142,7 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_CLIP_FACTOR: clipFactor(slot, chunk, chunks); break;
     case OP_ADAM: adam(slot, chunk, chunks); break;
     case OP_SGD: sgd(slot, chunk, chunks); break;
+    default: unreachable();
   }
 }
 

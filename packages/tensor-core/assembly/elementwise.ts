@@ -184,7 +184,7 @@ export function affine(slot: usize, chunk: u32, chunks: u32): void {
   }
 }
 
-/** Applies the function to n values. A kind without a case is taken for geluTanh. */
+/** Applies the function to n values. */
 export function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
   switch (kind) {
     case UNARY_NEG: mapUnary(UNARY_NEG, x, out, n); break;
@@ -202,7 +202,8 @@ export function unaryBlock(kind: i32, x: usize, out: usize, n: i32): void {
     case UNARY_SIN: sines(x, out, n); break;
     case UNARY_COS: cosines(x, out, n); break;
     case UNARY_GELU: mapUnary(UNARY_GELU, x, out, n); break;
-    default: mapUnary(UNARY_GELU_TANH, x, out, n);
+    case UNARY_GELU_TANH: mapUnary(UNARY_GELU_TANH, x, out, n); break;
+    default: unreachable();
   }
 }
 
@@ -269,7 +270,7 @@ function geluInner(x: v128): v128 {
   return f32x4.mul(sum, f32x4.splat(1.5957691216057308));
 }
 
-/** Computes dy * f' of n values. A kind without a case is taken for geluTanh. */
+/** Computes dy * f' of n values. */
 export function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32): void {
   switch (kind) {
     case UNARY_NEG: mapBackward(UNARY_NEG, x, dy, out, n); break;
@@ -295,7 +296,8 @@ export function backwardBlock(kind: i32, x: usize, dy: usize, out: usize, n: i32
       }
       break;
     case UNARY_GELU: mapBackward(UNARY_GELU, x, dy, out, n); break;
-    default: mapBackward(UNARY_GELU_TANH, x, dy, out, n);
+    case UNARY_GELU_TANH: mapBackward(UNARY_GELU_TANH, x, dy, out, n); break;
+    default: unreachable();
   }
 }
 

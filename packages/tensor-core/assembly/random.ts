@@ -5,7 +5,7 @@
 import { narrow } from './convert';
 import { philox32 } from './dropout';
 import { BLOCK_BYTES } from './elementwise';
-import { BLOCK, F32, RANDOM_NORMAL } from './layout';
+import { BLOCK, F32, RANDOM_NORMAL, RANDOM_UNIFORM } from './layout';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
 
 /**
@@ -22,6 +22,9 @@ const ROW_SHIFT: i32 = 4;
  */
 export function random(slot: usize, chunk: u32, chunks: u32): void {
   const isNormal = argI(slot, 0) == RANDOM_NORMAL;
+  if (!isNormal && argI(slot, 0) != RANDOM_UNIFORM) {
+    unreachable();
+  }
   const out = <usize>arg(slot, 1);
   const outType = argI(slot, 2);
   const size = arg(slot, 3);

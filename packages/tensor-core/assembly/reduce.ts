@@ -10,6 +10,7 @@ import {
   COLUMN_BLOCK,
   REDUCE_MAX,
   REDUCE_MEAN,
+  REDUCE_MIN,
 } from './layout';
 import { arg, argI, chunkStart, scratchBase } from './slot';
 
@@ -104,6 +105,9 @@ function minBlock(x: usize, n: i32): f32 {
 /** The arguments are kind, x, dtype, out, dtype, outer, dim and inner. */
 export function reduce(slot: usize, chunk: u32, chunks: u32): void {
   const kind = argI(slot, 0);
+  if (kind > REDUCE_MIN) {
+    unreachable();
+  }
   const x = <usize>arg(slot, 1);
   const xType = argI(slot, 2);
   const out = <usize>arg(slot, 3);

@@ -11,9 +11,9 @@ import type { View } from './view.js';
  * up to the author.
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
-  webgpu: 5,
-  cpu: 3,
-  reference: 1,
+  webgpu: 6,
+  cpu: 4,
+  reference: 2,
 };
 
 /** A number whose square lies in the middle of two f32, of which rounding takes the lower one. */

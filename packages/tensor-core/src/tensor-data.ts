@@ -1,9 +1,10 @@
 // Checks what calls of a device accept: host values and their dtypes, shapes, and targets of writes
 // in place.
 
-import { byteSize, type DType, fromF32Array } from '@shardweave/dtypes';
-import { ShapeError } from './errors.js';
+import { byteSize, type DType, fromF32Array, isFloat } from '@shardweave/dtypes';
+import { OptionError, ShapeError } from './errors.js';
 import { isSameShape, requireSameDevice, shapeText } from './ops/checks.js';
+import { shown } from './options.js';
 import type { Shape, Tensor } from './tensor.js';
 
 /** The values of a new tensor: numbers, or raw little-endian bytes with an explicit dtype. */
@@ -53,7 +54,27 @@ export function checkWritten(op: string, target: Tensor): void {
   }
 }
 
+/** Whether an integer dtype holds the number exactly. */
+export function holds(dtype: DType, value: number): boolean {
+  const least = dtype === 'i32' ? -(2 ** 31) : 0;
+  return Number.isInteger(value) && value >= least && value < least + 2 ** 32;
+}
+
+/**
+ * Returns the dtype that host values have by themselves.
+ * @throws {OptionError} for bytes, which have none, and for what is no list of values
+ */
 export function dtypeOf(data: TensorData): DType {
+  if (!Array.isArray(data) && !ArrayBuffer.isView(data)) {
+    throw new OptionError(
+      `tensor: expected an array of numbers or a typed array, got ${shown(data)}.`,
+    );
+  }
+  if (data instanceof Uint8Array) {
+    throw new OptionError(
+      `tensor: expected a dtype for bytes, got ${data.byteLength} bytes without one. Pass { dtype }, or numbers.`,
+    );
+  }
   if (data instanceof Int32Array) {
     return 'i32';
   }
@@ -63,6 +84,10 @@ export function dtypeOf(data: TensorData): DType {
   return 'f32';
 }
 
+/**
+ * Returns host values as the bytes of a dtype.
+ * @throws {OptionError} for values that are no numbers, or that an integer dtype does not hold
+ */
 export function toBytes(data: TensorData, dtype: DType): Uint8Array {
   if (data instanceof Uint8Array) {
     return data;
@@ -74,6 +99,7 @@ export function toBytes(data: TensorData, dtype: DType): Uint8Array {
   if (isSame) {
     return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
   }
+  checkValues(data, dtype);
   if (dtype === 'i32') {
     return new Uint8Array(Int32Array.from(data).buffer);
   }
@@ -81,4 +107,18 @@ export function toBytes(data: TensorData, dtype: DType): Uint8Array {
     return new Uint8Array(Uint32Array.from(data).buffer);
   }
   return fromF32Array(Float32Array.from(data), dtype);
+}
+
+function checkValues(data: Exclude<TensorData, Uint8Array>, dtype: DType): void {
+  const isWhole = !isFloat(dtype);
+  if (!isWhole && !Array.isArray(data)) {
+    return;
+  }
+  for (let i = 0; i < data.length; i++) {
+    const value: unknown = data[i];
+    if (typeof value !== 'number' || (isWhole && !holds(dtype, value))) {
+      const expected = isWhole ? `whole numbers that ${dtype} holds` : 'numbers';
+      throw new OptionError(`tensor: expected ${expected}, got ${shown(value)} as element ${i}.`);
+    }
+  }
 }

@@ -20,6 +20,8 @@ const wide = (dim: number): [core.Tensor, core.Tensor, core.Tensor] => [
   f(1, 2, 1, dim),
 ];
 const attend = core.scaledDotProductAttention;
+/** What plain JavaScript may pass as values. */
+const values = (given: unknown) => given as number[];
 
 type Row = readonly [call: () => unknown, code: core.TensorErrorCode, message: RegExp];
 
@@ -28,7 +30,7 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
   add: [
     [() => core.add(f(2, 3), f(4)), 'SHAPE', /\[2, 3\] and \[4\].*axis -1: 3 and 4.*equal or 1/],
     [() => core.add(f(2), i(2)), 'DTYPE', /f32 \[2\] and i32 \[2\].*Cast/],
-    [() => core.add(i(2), 1), 'DTYPE', /float tensor.*i32 \[2\].*Cast/],
+    [() => core.add(i(2), 0.5), 'DTYPE', /whole number that i32 holds.*i32 \[2\], got 0.5. Cast/],
     [() => core.add(f(2), theirs(2)), 'SHAPE', /one device.*host/],
     [
       () => core.add(f(2, 1, 2, 1, 2, 1, 2), f(1, 2, 1, 2, 1, 2, 1)),
@@ -36,8 +38,9 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
       /at most 6 axes.*\[2, 1, 2, 1, 2, 1, 2\].*Reshape/,
     ],
   ],
-  sub: [[() => core.sub(i(2), 1), 'DTYPE', /i32 \[2\].*Cast/]],
-  mul: [[() => core.mul(i(2), 2), 'DTYPE', /i32 \[2\].*Cast/]],
+  sub: [[() => core.sub(i(2), Number.NaN), 'DTYPE', /i32 \[2\], got NaN. Cast/]],
+  mul: [[() => core.mul(i(2), 3e9), 'DTYPE', /i32 \[2\], got 3000000000. Cast/]],
+  gt: [[() => core.gt(core.cast(i(2), 'u32'), -1), 'DTYPE', /u32 \[2\], got -1. Cast/]],
   div: [
     [() => core.div(i(2), i(2)), 'DTYPE', /float tensor.*i32 \[2\].*Cast/],
     [() => core.div(i(2), 2), 'DTYPE', /i32 \[2\].*Cast/],
@@ -47,7 +50,10 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
     [() => core.pow(i(2), 2), 'DTYPE', /i32 \[2\].*Cast/],
   ],
   affine: [[() => core.affine(i(3), 2, 1), 'DTYPE', /i32 \[3\].*Cast/]],
-  neg: [[() => core.neg(i(3)), 'DTYPE', /i32 \[3\].*Cast/]],
+  abs: [[() => core.abs(i(3)), 'DTYPE', /i32 \[3\].*Cast/]],
+  activate: [
+    [() => core.activate(f(3), 'swish' as never), 'OPTION', /'relu' or 'silu'.*got "swish"/],
+  ],
   geluTanh: [[() => core.gelu(i(3), { approximate: 'tanh' }), 'DTYPE', /i32 \[3\].*Cast/]],
   maximum: [[() => core.maximum(f(2), f(3)), 'SHAPE', /\[2\] and \[3\].*equal or 1/]],
   matmul: [
@@ -241,7 +247,28 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
       /requiresGrad, got i32/,
     ],
   ],
-  tensor: [[() => device.tensor([1, 2, 3], [2]), 'SHAPE', /2 values for shape \[2\], got 3/]],
+  tensor: [
+    [() => device.tensor([1, 2, 3], [2]), 'SHAPE', /2 values for shape \[2\], got 3/],
+    [
+      () => device.tensor(new TextEncoder().encode('abcd')),
+      'OPTION',
+      /dtype for bytes, got 4 byte/,
+    ],
+    [
+      () => device.tensor(values([1, undefined, null])),
+      'OPTION',
+      /numbers, got nothing as element 1/,
+    ],
+    [() => device.tensor(values(['1'])), 'OPTION', /numbers, got "1" as element 0/],
+    [() => device.tensor(values(5)), 'OPTION', /array of numbers or a typed array, got 5/],
+    [() => device.tensor([3e9], [1], { dtype: 'i32' }), 'OPTION', /that i32 holds, got 3000000000/],
+    [() => device.tensor([-1], [1], { dtype: 'u32' }), 'OPTION', /that u32 holds, got -1/],
+    [
+      () => device.tensor(Float32Array.of(1, 1.5), [2], { dtype: 'i32' }),
+      'OPTION',
+      /that i32 holds, got 1.5 as element 1/,
+    ],
+  ],
   addInPlace: [
     [() => device.addInPlace(f(3), f(1)), 'SHAPE', /one shape, got \[3\] and \[1\]/],
     [

@@ -133,8 +133,8 @@ async function bitsOf(backend: Backend): Promise<number> {
 // If these numbers change, raise KERNEL_VERSIONS.cpu: saves and ranks with other bits belong to
 // another class.
 test.each([
-  { fusedProducts: false, expected: { 3: 2909456865 } },
-  { fusedProducts: true, expected: { 3: 200042011 } },
+  { fusedProducts: false, expected: { 4: 2909456865 } },
+  { fusedProducts: true, expected: { 4: 200042011 } },
 ])(
   'the bits of the cpu kernels are those of their version: $fusedProducts',
   async ({ fusedProducts, expected }) => {

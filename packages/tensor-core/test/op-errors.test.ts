@@ -77,10 +77,13 @@ test.each<readonly [string, () => unknown]>([
   ['gather: expected integer ids (i32, u32), got f16 [2]', () => gather(pair('f16'), pair('f16'))],
   ['where: expected integer ids (i32, u32), got f16 [2]', () => where(pair('f16'), pair('f16'), 0)],
   [
-    'where: expected a whole number beside i32 [2], got 0.5',
+    'where: expected a whole number that i32 holds beside i32 [2], got 0.5',
     () => where(pair('u32'), pair('i32'), 0.5),
   ],
-  ['gt: expected a whole number beside i32 [2], got 0.5', () => gt(pair('i32'), 0.5)],
+  [
+    'gt: expected a whole number that i32 holds beside i32 [2], got 0.5',
+    () => gt(pair('i32'), 0.5),
+  ],
   [
     'gt: expected two floats or one integer dtype, got i32 [2] and u32 [2]',
     () => gt(pair('i32'), pair('u32')),

@@ -5,6 +5,7 @@ import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError } from '../errors.js';
 import type { CompareKind } from '../kernel-calls/elementwise.js';
 import type { Shape, Tensor } from '../tensor.js';
+import { holds } from '../tensor-data.js';
 import { cast } from './cast.js';
 import {
   broadcastShapes,
@@ -40,7 +41,7 @@ function compare(kind: CompareKind, a: Tensor, b: Tensor | number): Tensor {
   return device.scope(() => {
     // A number stays f32 beside a 16-bit tensor, since rounding it would move the bound.
     const other =
-      typeof b === 'number' ? scalar(kind, b, a, isFloat(a.dtype) ? 'f32' : a.dtype) : b;
+      typeof b === 'number' ? numberBeside(kind, b, a, isFloat(a.dtype) ? 'f32' : a.dtype) : b;
     requireSameDevice(kind, a, other);
     commonDType(kind, a, other);
     const shape = broadcastShapes(kind, a.shape, other.shape);
@@ -138,13 +139,17 @@ function walkOf(op: string, operands: readonly Tensor[], out: Tensor): [Shape, n
 
 function scalarLike(value: number, like: Tensor | number, condition: Tensor): Tensor {
   const dtype = typeof like === 'number' ? 'f32' : like.dtype;
-  return scalar('where', value, condition, dtype);
+  return numberBeside('where', value, condition, dtype);
 }
 
-function scalar(op: string, value: number, beside: Tensor, dtype: DType): Tensor {
-  if (!isFloat(dtype) && !Number.isInteger(value)) {
+/**
+ * A number as a tensor [] of a dtype, beside which it stands.
+ * @throws {DTypeError} where the dtype is one of integers and does not hold the number
+ */
+export function numberBeside(op: string, value: number, beside: Tensor, dtype: DType): Tensor {
+  if (!isFloat(dtype) && !holds(dtype, value)) {
     throw new DTypeError(
-      `${op}: expected a whole number beside ${dtype} ${shapeText(beside.shape)}, got ${value}. Cast the tensor first.`,
+      `${op}: expected a whole number that ${dtype} holds beside ${dtype} ${shapeText(beside.shape)}, got ${value}. Cast the tensor first.`,
     );
   }
   return beside.device.full([], value, { dtype });

@@ -1,7 +1,7 @@
 // Elementwise functions: of one tensor, of two with broadcasting, or of a tensor and a number.
 
 import { type DType, isFloat } from '@shardweave/dtypes';
-import { checkOptions } from '../check-options.js';
+import { checkOptions, checkValue } from '../check-options.js';
 import type { BinaryKind, UnaryKind } from '../kernel-calls/elementwise.js';
 import { ACTIVATION_KINDS, type Activation } from '../kernel-calls/products.js';
 import { oneOf } from '../options.js';
@@ -16,14 +16,16 @@ import {
   requireSameDevice,
   requireWalkable,
 } from './checks.js';
+import { eq, ge, numberBeside, where } from './compare.js';
 import { sumTo } from './sum-to.js';
 
 /**
- * -x, of floats.
- * @throws {DTypeError} for integers
+ * -x. Integers wrap around: that of i32's smallest is itself, and that of 1 as u32 is 2^32 - 1.
  */
 export function neg(x: Tensor): Tensor {
-  requireFloat('neg', x);
+  if (!isFloat(x.dtype)) {
+    return x.device.scope(() => binary('sub', x.device.zeros([], { dtype: x.dtype }), x));
+  }
   const out = runUnary('neg', x);
   x.device.record({
     name: 'neg',
@@ -115,34 +117,46 @@ export function gelu(x: Tensor, options: { readonly approximate?: 'none' | 'tanh
   return unary(options.approximate === 'tanh' ? 'geluTanh' : 'gelu', x);
 }
 
-/** Applies the activation with the given name. */
-export const activate = (x: Tensor, kind: Activation): Tensor => unary(kind, x);
+/**
+ * Applies the activation with the given name.
+ * @throws {OptionError} for another name
+ */
+export function activate(x: Tensor, kind: Activation): Tensor {
+  checkValue('activate', 'kind', kind, oneOf(...ACTIVATION_KINDS));
+  return unary(kind, x);
+}
 
 /**
  * a + b, with broadcasting. Two tensors are floats, or integers of one dtype; two different float
- * dtypes give f32. Beside a number, a is a float tensor and keeps its dtype.
+ * dtypes give f32. Beside a number, a keeps its dtype, and an integer tensor takes a whole number
+ * that its dtype holds. Results of integers wrap around: they are those modulo 2^32.
  * @throws {ShapeError} when the shapes do not broadcast
- * @throws {DTypeError} for other combinations of dtypes
+ * @throws {DTypeError} for other combinations of dtypes, and other numbers beside integers
  */
 export const add = (a: Tensor, b: Tensor | number): Tensor =>
-  typeof b === 'number' ? scaled('add', a, 1, b) : binary('add', a, b);
+  typeof b === 'number' ? withNumber('add', a, b, [1, b]) : binary('add', a, b);
 /** a - b, with broadcasting and dtypes as in `add`. */
 export const sub = (a: Tensor, b: Tensor | number): Tensor =>
-  typeof b === 'number' ? scaled('sub', a, 1, -b) : binary('sub', a, b);
+  typeof b === 'number' ? withNumber('sub', a, b, [1, -b]) : binary('sub', a, b);
 /** a * b, with broadcasting and dtypes as in `add`. */
 export const mul = (a: Tensor, b: Tensor | number): Tensor =>
-  typeof b === 'number' ? scaled('mul', a, b, 0) : binary('mul', a, b);
-/** a / b of floats, with broadcasting and dtypes as in `add`. */
+  typeof b === 'number' ? withNumber('mul', a, b, [b, 0]) : binary('mul', a, b);
+/**
+ * a / b of floats, with broadcasting and dtypes as in `add`. A number divides as the product with
+ * its reciprocal, which is rounded to f32.
+ * @throws {DTypeError} for integers
+ */
 export const div = (a: Tensor, b: Tensor | number): Tensor =>
-  typeof b === 'number' ? scaled('div', a, 1 / b, 0) : binary('div', a, b);
+  typeof b === 'number' ? quotient(a, b) : binary('div', a, b);
 /** The larger of each pair, with broadcasting; equal operands get half of the gradient each. */
 export const maximum = (a: Tensor, b: Tensor): Tensor => binary('maximum', a, b);
 /** The smaller of each pair, with broadcasting; equal operands get half of the gradient each. */
 export const minimum = (a: Tensor, b: Tensor): Tensor => binary('minimum', a, b);
 
 /**
- * a to the power b, of floats, with broadcasting. The gradient of b contains log(a), so it is
- * finite only for a > 0.
+ * a to the power b, of floats, with broadcasting, with the special values of C's pow: anything to
+ * the power 0 is 1, and so is 1 to any power. The gradient of b contains log(a), so it is NaN for
+ * a < 0; at a = 0 it is 0 for b >= 0, as PyTorch's.
  * @throws {DTypeError} for integers
  */
 export function pow(a: Tensor, b: Tensor | number): Tensor {
@@ -160,6 +174,43 @@ export function pow(a: Tensor, b: Tensor | number): Tensor {
  */
 export function affine(x: Tensor, scale: number, shift: number): Tensor {
   return scaled('affine', x, scale, shift);
+}
+
+/** An op of a tensor and a number: a * scale + shift of floats, the op itself of integers. */
+function withNumber(
+  kind: 'add' | 'sub' | 'mul',
+  a: Tensor,
+  b: number,
+  [scale, shift]: readonly [scale: number, shift: number],
+): Tensor {
+  if (isFloat(a.dtype)) {
+    return scaled(kind, a, scale, shift);
+  }
+  return a.device.scope(() => binary(kind, a, numberBeside(kind, b, a, a.dtype)));
+}
+
+/** The smallest f32 with all its digits, below which GPUs may take numbers for 0. */
+const SMALLEST_NORMAL = 2 ** -126;
+/** A power of two between 1 and the bounds of f32, by which a product changes no digit. */
+const HALFWAY = 2 ** 64;
+
+/**
+ * a / b by a product with 1 / b, in two steps where 1 / b has no normal f32: with b = 1e-40 it is
+ * beyond f32, and yet 1e-38 / b is 100.
+ */
+function quotient(a: Tensor, b: number): Tensor {
+  const inverse = 1 / b;
+  const isLarge = b !== 0 && !Number.isFinite(Math.fround(inverse));
+  const isSmall = inverse !== 0 && Math.abs(inverse) < SMALLEST_NORMAL;
+  requireFloat('div', a);
+  if (!isLarge && !isSmall) {
+    return scaled('div', a, inverse, 0);
+  }
+  const first = isLarge ? HALFWAY : 1 / HALFWAY;
+  return a.device.scope(() => {
+    const half = scaled('div', cast(a, 'f32'), first, 0);
+    return cast(scaled('div', half, inverse / first, 0), a.dtype);
+  });
 }
 
 function scaled(op: string, x: Tensor, scale: number, shift: number): Tensor {
@@ -303,7 +354,8 @@ function gradientToFirst(kind: BinaryKind, a: Tensor, b: Tensor, dy: Tensor): Te
     case 'div':
       return div(dy, b);
     case 'pow':
-      return mul(mul(cast(dy, 'f32'), b), pow(cast(a, 'f32'), add(b, -1)));
+      // The slope b a^(b - 1) is 0 for b = 0, although 0^-1 is infinite.
+      return mul(mul(cast(dy, 'f32'), b), pow(cast(a, 'f32'), where(eq(b, 0), 0, add(b, -1))));
     case 'maximum':
     case 'minimum':
       return shareOf(kind, a, b, dy);
@@ -322,7 +374,11 @@ function gradientToSecond(kind: BinaryKind, a: Tensor, b: Tensor, dy: Tensor): T
       // The gradient is -dy * a / b^2; dividing twice avoids b^2, which could overflow in f16.
       return neg(div(div(mul(cast(dy, 'f32'), a), b), b));
     case 'pow':
-      return mul(mul(cast(dy, 'f32'), pow(a, b)), log(cast(a, 'f32')));
+      // The slope a^b log(a) is 0 for a = 0 and b >= 0, although log(0) is infinite.
+      return mul(
+        mul(cast(dy, 'f32'), pow(a, b)),
+        log(where(mul(eq(a, 0), ge(b, 0)), 1, cast(a, 'f32'))),
+      );
     case 'maximum':
     case 'minimum':
       return shareOf(kind, b, a, dy);
@@ -331,7 +387,9 @@ function gradientToSecond(kind: BinaryKind, a: Tensor, b: Tensor, dy: Tensor): T
 
 /** The gradient of one operand of maximum or minimum: dy where it won, dy / 2 at ties, else 0. */
 function shareOf(kind: 'maximum' | 'minimum', chosen: Tensor, other: Tensor, dy: Tensor): Tensor {
-  const lead = kind === 'maximum' ? sub(chosen, other) : sub(other, chosen);
+  const difference = kind === 'maximum' ? sub(chosen, other) : sub(other, chosen);
+  // Two equal infinities tie as well, but their difference is NaN.
+  const lead = where(eq(chosen, other), 0, difference);
   const half = affine(dy, 0.5, 0);
   return add(half, runUnaryBackward('abs', lead, half)); // |x|' is the sign, 0 at 0
 }

@@ -52,6 +52,7 @@ import {
 } from '../../../assembly/layout.js';
 import type { BinaryKind, CompareKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../kind-table.js';
 import { normalTable } from '../../random-recipe.js';
 import type { View } from '../../view.js';
 import { collapseShape, denseStrides } from './collapse-shape.js';
@@ -121,7 +122,11 @@ export function cast({ x, out }: KernelCalls['cast'], w: CommandWriter): void {
 }
 
 export function unary({ kind, x, out }: KernelCalls['unary'], w: CommandWriter): void {
-  w.start(OP_UNARY, 'unary').int(UNARY_CODES[kind]).view(x).view(out).int(x.size);
+  w.start(OP_UNARY, 'unary')
+    .int(ofKind('unary', UNARY_CODES, kind))
+    .view(x)
+    .view(out)
+    .int(x.size);
   w.commit(w.chunksFor(x.size * unaryNs(kind)));
 }
 
@@ -129,21 +134,24 @@ export function unaryBackward(
   { kind, x, dy, out }: KernelCalls['unaryBackward'],
   w: CommandWriter,
 ): void {
-  w.start(OP_UNARY_BACKWARD, 'unaryBackward').int(UNARY_CODES[kind]);
+  w.start(OP_UNARY_BACKWARD, 'unaryBackward').int(ofKind('unaryBackward', UNARY_CODES, kind));
   w.view(x).view(dy).view(out).int(x.size);
   w.commit(w.chunksFor(x.size * unaryNs(kind)));
 }
 
 export function gated(call: KernelCalls['gated'], w: CommandWriter): void {
   const { kind, rows, cols, row } = call;
-  w.start(OP_GATED, 'gated').int(UNARY_CODES[kind]);
+  w.start(OP_GATED, 'gated').int(ofKind('gated', UNARY_CODES, kind));
   w.view(call.gate).view(call.up).view(call.out).int(rows, cols, row);
   w.commit(w.chunksFor(rows * cols * TRANSCENDENTAL_NS));
 }
 
 export function gatedBackward(call: KernelCalls['gatedBackward'], w: CommandWriter): void {
   const { kind, of, rows, cols, row } = call;
-  w.start(OP_GATED_BACKWARD, 'gatedBackward').int(UNARY_CODES[kind], GATE_PARTS[of]);
+  w.start(OP_GATED_BACKWARD, 'gatedBackward').int(
+    ofKind('gatedBackward', UNARY_CODES, kind),
+    ofKind('gatedBackward', GATE_PARTS, of),
+  );
   w.view(call.gate).view(call.up).view(call.dy).view(call.out).int(rows, cols, row);
   w.commit(w.chunksFor(rows * cols * TRANSCENDENTAL_NS * (of === 'both' ? 2 : 1)));
 }
@@ -172,7 +180,7 @@ function writePair(
     call.bStrides,
     denseStrides(call.shape),
   ]);
-  w.start(OP_BINARY, name).int(BINARY_CODES[call.kind]);
+  w.start(OP_BINARY, name).int(ofKind(name, BINARY_CODES, call.kind));
   w.view(call.a).view(call.b).view(call.out).int(total, shape.length);
   shape.forEach((extent, d) => {
     w.int(extent, strides[0]![d]!, strides[1]![d]!);

@@ -25,6 +25,7 @@ import {
   REDUCE_SUM,
 } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../kind-table.js';
 import type { CommandWriter } from './command-writer.js';
 
 const REDUCE_CODES = {
@@ -36,7 +37,7 @@ const REDUCE_CODES = {
 
 export function reduce(call: KernelCalls['reduce'], w: CommandWriter): void {
   const { outer, dim, inner } = call;
-  w.start(OP_REDUCE, 'reduce').int(REDUCE_CODES[call.kind]);
+  w.start(OP_REDUCE, 'reduce').int(ofKind('reduce', REDUCE_CODES, call.kind));
   w.view(call.x).view(call.out).int(outer, dim, inner);
   w.commit(unitChunks(w, outer * dim * inner * 0.4, outer, inner));
 }

@@ -2,6 +2,7 @@
 
 import type { CompareKind } from '../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../kind-table.js';
 import type { Open } from './elements.js';
 import { forEachIndex } from './strided.js';
 
@@ -18,7 +19,7 @@ export function compare(call: KernelCalls['compare'], open: Open): void {
   const a = open(call.a);
   const b = open(call.b);
   const out = open(call.out);
-  const holds = HOLDS[call.kind];
+  const holds = ofKind('compare', HOLDS, call.kind);
   forEachIndex(call.shape, [call.aStrides, call.bStrides], (position, [aOffset, bOffset]) => {
     out.set(position, holds(a.get(aOffset!), b.get(bOffset!)) ? 1 : 0);
   });

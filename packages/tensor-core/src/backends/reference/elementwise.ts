@@ -1,8 +1,10 @@
 // Functions of single elements and their derivatives, affine functions, and binary ones with
 // broadcasting.
 
+import { isFloat } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../kind-table.js';
 import type { Open } from './elements.js';
 import { forEachIndex } from './strided.js';
 
@@ -60,7 +62,7 @@ const FLOAT_PAIRS: Readonly<Record<BinaryKind, (a: number, b: number) => number>
   div: (a, b) => a / b,
   maximum: Math.max,
   minimum: Math.min,
-  pow: (a, b) => a ** b,
+  pow: power,
 };
 
 /** Binary functions of integers. `combiner` wraps their results modulo 2^32. */
@@ -75,8 +77,9 @@ const INTEGER_PAIRS: Readonly<Record<string, (a: number, b: number) => number>> 
 export function unary({ kind, x, out }: KernelCalls['unary'], open: Open): void {
   const from = open(x);
   const to = open(out);
+  const f = ofKind('unary', FUNCTIONS, kind);
   for (let i = 0; i < to.size; i++) {
-    to.set(i, FUNCTIONS[kind](from.get(i)));
+    to.set(i, f(from.get(i)));
   }
 }
 
@@ -84,7 +87,7 @@ export function unaryBackward(call: KernelCalls['unaryBackward'], open: Open): v
   const x = open(call.x);
   const dy = open(call.dy);
   const out = open(call.out);
-  const derivative = DERIVATIVES[call.kind];
+  const derivative = ofKind('unaryBackward', DERIVATIVES, call.kind);
   for (let i = 0; i < out.size; i++) {
     out.set(i, dy.get(i) * derivative(x.get(i)));
   }
@@ -109,14 +112,17 @@ export function binary(call: KernelCalls['binary'], open: Open): void {
 }
 
 function combiner(call: KernelCalls['binary']): (a: number, b: number) => number {
-  const integers = INTEGER_PAIRS[call.kind]!;
-  if (call.out.dtype === 'i32') {
-    return (a, b) => integers(a, b) | 0;
+  const { dtype } = call.out;
+  if (isFloat(dtype)) {
+    return ofKind('binary', FLOAT_PAIRS, call.kind);
   }
-  if (call.out.dtype === 'u32') {
-    return (a, b) => integers(a, b) >>> 0;
-  }
-  return FLOAT_PAIRS[call.kind];
+  const integers = ofKind('binary', INTEGER_PAIRS, call.kind);
+  return dtype === 'i32' ? (a, b) => integers(a, b) | 0 : (a, b) => integers(a, b) >>> 0;
+}
+
+/** As C's pow, which has 1 where JavaScript's has NaN: 1 to any power, -1 to an infinite one. */
+function power(a: number, b: number): number {
+  return a === 1 || (a === -1 && Math.abs(b) === Number.POSITIVE_INFINITY) ? 1 : a ** b;
 }
 
 function sigmoid(x: number): number {

@@ -1,6 +1,7 @@
 // A gate multiplies an activation of one operand by another. Both may be halves of one tensor.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../kind-table.js';
 import type { Open } from './elements.js';
 import { DERIVATIVES, FUNCTIONS } from './elementwise.js';
 
@@ -9,10 +10,11 @@ export function gated(call: KernelCalls['gated'], open: Open): void {
   const gate = open(call.gate);
   const up = open(call.up);
   const out = open(call.out);
+  const f = ofKind('gated', FUNCTIONS, kind);
   for (let r = 0; r < rows; r++) {
     for (let c = 0; c < cols; c++) {
       const at = r * row + c;
-      out.set(r * cols + c, FUNCTIONS[kind](gate.get(at)) * up.get(at));
+      out.set(r * cols + c, f(gate.get(at)) * up.get(at));
     }
   }
 }
@@ -24,15 +26,17 @@ export function gatedBackward(call: KernelCalls['gatedBackward'], open: Open): v
   const dy = open(call.dy);
   const out = open(call.out);
   const outRow = of === 'both' ? 2 * cols : cols;
+  const f = ofKind('gatedBackward', FUNCTIONS, kind);
+  const slope = ofKind('gatedBackward', DERIVATIVES, kind);
   for (let r = 0; r < rows; r++) {
     for (let c = 0; c < cols; c++) {
       const at = r * row + c;
       const gradient = dy.get(r * cols + c);
       if (of !== 'up') {
-        out.set(r * outRow + c, gradient * up.get(at) * DERIVATIVES[kind](gate.get(at)));
+        out.set(r * outRow + c, gradient * up.get(at) * slope(gate.get(at)));
       }
       if (of !== 'gate') {
-        out.set(r * outRow + outRow - cols + c, gradient * FUNCTIONS[kind](gate.get(at)));
+        out.set(r * outRow + outRow - cols + c, gradient * f(gate.get(at)));
       }
     }
   }

@@ -1,6 +1,7 @@
 // Reductions over the middle axis of [outer, dim, inner].
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../kind-table.js';
 import type { Open } from './elements.js';
 
 type Kind = KernelCalls['reduce']['kind'];
@@ -16,9 +17,10 @@ export function reduce(call: KernelCalls['reduce'], open: Open): void {
   const { kind, outer, dim, inner } = call;
   const x = open(call.x); // [outer, dim, inner]
   const out = open(call.out); // [outer, inner]
+  const start = ofKind('reduce', START, kind);
   for (let o = 0; o < outer; o++) {
     for (let i = 0; i < inner; i++) {
-      let result = START[kind];
+      let result = start;
       for (let d = 0; d < dim; d++) {
         const value = x.get((o * dim + d) * inner + i);
         if (kind === 'max') {

@@ -3,6 +3,7 @@
 
 import type { CompareKind } from '../../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../../kind-table.js';
 import type { View } from '../../../view.js';
 import type { KernelContext } from '../context.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
@@ -21,7 +22,7 @@ const OPERATORS: Readonly<Record<CompareKind, string>> = {
 export function compare(ctx: KernelContext, call: KernelCalls['compare']): void {
   const { kind, a, b, out, shape, aStrides, bStrides } = call;
   const isInteger = a.dtype === 'i32' || a.dtype === 'u32';
-  const holds = `a ${OPERATORS[kind]} b`;
+  const holds = `a ${ofKind('compare', OPERATORS, kind)} b`;
   const isEither = 'is_nan(a) || is_nan(b)';
   const withNan = kind === 'ne' ? `${isEither} || ${holds}` : `!(${isEither}) && ${holds}`;
   pairwise(ctx, {

@@ -1,9 +1,10 @@
 // Functions of single elements: unary ones and their gradients, affine ones, and binary ones with
 // broadcasting. An invocation handles several words, and a call moves 4 to 12 bytes per element.
 
-import type { DType } from '@shardweave/dtypes';
+import { type DType, isFloat } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../../kind-table.js';
 import type { View } from '../../../view.js';
 import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Grid, type Kernel, linearGrid } from '../kernel.js';
@@ -146,10 +147,14 @@ export const ACTIVATIONS = `${SPECIAL_VALUES}${IS_INFINITE}${TANH_AND_SIGMOID}${
 fn silu(x: f32) -> f32 { return select(x * sigmoid(x), nan(), is_infinite(x) && x < 0.0); }
 `;
 
-/** WGSL of a log with NaN, 0 and infinity spelled out, because drivers disagree about them. */
+/**
+ * WGSL of a log with NaN, 0 and infinity spelled out, because drivers disagree about them. A
+ * subnormal number is multiplied by 2^25 first, where the driver has not made 0 of it.
+ */
 const LOG = `fn full_log(x: f32) -> f32 {
   if (is_nan(x) || x < 0.0) { return nan(); }
   if (x == 0.0) { return -inf(); }
+  if (x < 1.1754943508222875e-38) { return log(x * 33554432.0) - 17.328679513998633; }
   return select(log(x), x, is_infinite(x));
 }
 `;
@@ -160,7 +165,7 @@ export function unary(ctx: KernelContext, { kind, x, out }: KernelCalls['unary']
     inputs: { x },
     out,
     helpers: ACTIVATIONS + LOG + SIN_COS,
-    value: `let x = load_x(i); return ${FUNCTIONS[kind]};`,
+    value: `let x = load_x(i); return ${ofKind('unary', FUNCTIONS, kind)};`,
   });
 }
 
@@ -171,7 +176,7 @@ export function unaryBackward(ctx: KernelContext, call: KernelCalls['unaryBackwa
     inputs: { x, dy },
     out,
     helpers: ACTIVATIONS + SLOPES + SIN_COS,
-    value: `let x = load_x(i); return load_dy(i) * (${DERIVATIVES[kind]});`,
+    value: `let x = load_x(i); return load_dy(i) * (${ofKind('unaryBackward', DERIVATIVES, kind)});`,
   });
 }
 
@@ -221,37 +226,45 @@ export function binary(ctx: KernelContext, call: KernelCalls['binary']): void {
 const PAIRS = `${IS_INFINITE}fn maximum(a: f32, b: f32) -> f32 { return select(select(b, a, a > b), nan(), is_nan(a) || is_nan(b)); }
 fn minimum(a: f32, b: f32) -> f32 { return select(select(b, a, a < b), nan(), is_nan(a) || is_nan(b)); }
 fn power(a: f32, b: f32) -> f32 {
-  if (b == 0.0) { return 1.0; }
+  if (b == 0.0 || bitcast<u32>(a) == 0x3f800000u) { return 1.0; }
   if (is_nan(a) || is_nan(b)) { return nan(); }
-  if (abs(a) == 1.0 && is_infinite(b)) { return nan(); } // as Math.pow; drivers differ
+  if (is_infinite(b)) {
+    if (abs(a) == 1.0) { return 1.0; }
+    return select(0.0, inf(), (abs(a) > 1.0) == (b > 0.0));
+  }
   if (b == 2.0) { return a * a; }
-  if (a == 0.0) { return select(0.0, inf(), b < 0.0); } // WGSL leaves it open
-  let r = pow(abs(a), b);
-  if (a >= 0.0) { return r; }
-  if (floor(b) != b) { return select(nan(), r, is_infinite(a)); }
+  let is_whole = floor(b) == b;
   let half = b * 0.5;
-  return select(r, -r, floor(half) != half);
+  let is_odd = is_whole && floor(half) != half;
+  let is_negative = (bitcast<u32>(a) >> 31u) == 1u;
+  var r = select(0.0, inf(), is_infinite(a) == (b > 0.0));
+  if (a != 0.0 && !is_infinite(a)) { // WGSL leaves these open
+    r = pow(abs(a), b);
+    if (is_negative && !is_whole) { return nan(); }
+  }
+  return select(r, -r, is_negative && is_odd);
 }
 `;
 
+/** The WGSL expressions of integers, which have no div and no pow. */
+const INTEGER_PAIRS = {
+  add: 'a + b',
+  sub: 'a - b',
+  mul: 'a * b',
+  maximum: 'max(a, b)',
+  minimum: 'min(a, b)',
+};
+
+const FLOAT_PAIRS: Readonly<Record<BinaryKind, string>> = {
+  ...INTEGER_PAIRS,
+  div: 'a / b',
+  maximum: 'maximum(a, b)',
+  minimum: 'minimum(a, b)',
+  pow: 'power(a, b)',
+};
+
 function combine(kind: BinaryKind, dtype: DType): string {
-  const isInteger = dtype === 'i32' || dtype === 'u32';
-  switch (kind) {
-    case 'add':
-      return 'a + b';
-    case 'sub':
-      return 'a - b';
-    case 'mul':
-      return 'a * b';
-    case 'div':
-      return 'a / b';
-    case 'maximum':
-      return isInteger ? 'max(a, b)' : 'maximum(a, b)';
-    case 'minimum':
-      return isInteger ? 'min(a, b)' : 'minimum(a, b)';
-    case 'pow':
-      return 'power(a, b)';
-  }
+  return ofKind('binary', isFloat(dtype) ? FLOAT_PAIRS : INTEGER_PAIRS, kind);
 }
 
 /**

@@ -2,6 +2,7 @@
 // per element, and 20 for both gradients.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../../kind-table.js';
 import type { KernelContext } from '../context.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { ACTIVATIONS, DERIVATIVES, FUNCTIONS, map, SLOPES } from './elementwise.js';
@@ -26,7 +27,7 @@ export function gated(ctx: KernelContext, call: KernelCalls['gated']): void {
         integers: { cols, gap: row - cols },
         isWhole: true,
         helpers: `${ACTIVATIONS}${OPERANDS}`,
-        value: `let e = at(i); let x = load_gate(e); return ${FUNCTIONS[kind]} * load_up(e);`,
+        value: `let e = at(i); let x = load_gate(e); return ${ofKind('gated', FUNCTIONS, kind)} * load_up(e);`,
       });
     },
   );
@@ -34,7 +35,7 @@ export function gated(ctx: KernelContext, call: KernelCalls['gated']): void {
 
 export function gatedBackward(ctx: KernelContext, call: KernelCalls['gatedBackward']): void {
   const { kind, of, gate, up, dy, out, rows, cols, row } = call;
-  const toGate = `load_dy(d) * load_up(e) * (${DERIVATIVES[kind]})`;
+  const toGate = `load_dy(d) * load_up(e) * (${ofKind('gatedBackward', DERIVATIVES, kind)})`;
   const toUp = `load_dy(d) * (${FUNCTIONS[kind]})`;
   const value =
     of === 'both'

@@ -3,6 +3,7 @@
 // and device.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
+import { ofKind } from '../../../kind-table.js';
 import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, type Kernel, linearGrid } from '../kernel.js';
@@ -209,12 +210,13 @@ function reduceKernel(
     usesGroups,
   }: { kind: ReduceKind; x: View; y: View | undefined; usesGroups: boolean },
 ): Kernel {
-  const step = {
+  const steps = {
     sum: 'r += v;',
     count: 'r += select(0.0, 1.0, v == load_y(o * P.inner + i));',
     max: 'r = select(r, v, v > r || is_nan(v));',
     min: 'r = select(r, v, v < r || is_nan(v));',
-  }[kind];
+  };
+  const step = ofKind('reduce', steps, kind);
   const isExtremum = kind === 'max' || kind === 'min';
   const lanes = usesGroups ? GROUP_LANES : 1;
   const finish = `
