@@ -8,6 +8,7 @@ export type CheckpointErrorCode =
   | 'CORRUPT'
   | 'STATE_DICT'
   | 'INCOMPLETE'
+  | 'REPLACED'
   | 'BUSY';
 
 /** Base of all errors that this package rejects with on purpose. */
@@ -98,6 +99,11 @@ export class CheckpointIncompleteError extends CheckpointError {
     super(message);
     this.tensor = tensor;
   }
+}
+
+/** Another save has taken the place of the one that is being read, whose files are gone. */
+export class CheckpointReplacedError extends CheckpointError {
+  readonly code = 'REPLACED';
 }
 
 /** Another save into the same place has not ended. */

@@ -14,7 +14,7 @@ export {
   tensorKey,
   type WantedPiece,
 } from './held-piece.js';
-export { type FitOptions, openSave, Save } from './open-save.js';
+export { type FitOptions, loadSave, openSave, Save } from './open-save.js';
 export type { PieceReader, PieceSink, PieceStore } from './piece-store.js';
 export { type PiecesInOptions, piecesIn } from './pieces-in.js';
 export { requireJson } from './require-json.js';

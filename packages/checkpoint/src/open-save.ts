@@ -3,10 +3,10 @@
 
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { crc32 } from './crc32.js';
-import { CheckpointCorruptError, StateDictError } from './errors.js';
+import { CheckpointCorruptError, CheckpointReplacedError, StateDictError } from './errors.js';
 import { labelOf, type TensorSpec, tensorKey, typeText, type WantedPiece } from './held-piece.js';
 import type { PieceReader } from './piece-store.js';
-import { readIndex } from './read-index.js';
+import { findIndex, readIndex } from './read-index.js';
 import {
   hex,
   pieceByteLength,
@@ -27,6 +27,27 @@ export interface FitOptions {
 /** Opens the save of `reader`. It reads only the index, and throws as readIndex does. */
 export async function openSave(reader: PieceReader): Promise<Save> {
   return new Save(reader, await readIndex(reader));
+}
+
+/**
+ * Opens the save of `reader` and lets `load` read it. Where another save takes its place meanwhile
+ * and its files are gone, `load` is called again with that one: it ends with one whole save.
+ * @throws what readIndex and `load` throw
+ */
+export async function loadSave<T>(
+  reader: PieceReader,
+  load: (save: Save) => Promise<T>,
+): Promise<T> {
+  for (;;) {
+    const save = await openSave(reader);
+    try {
+      return await load(save);
+    } catch (error) {
+      if (!(error instanceof CheckpointReplacedError)) {
+        throw error;
+      }
+    }
+  }
 }
 
 /** A save opened for reading: its tensors, its record, and the pieces in its files. */
@@ -84,6 +105,7 @@ export class Save {
    * Reads all pieces that `fill` will read for the same `wanted`, and compares their checksums. One
    * piece of the save is in memory at a time.
    * @throws {CheckpointCorruptError} for a file that is missing, too short or damaged
+   * @throws {CheckpointReplacedError} where another save has taken its place
    */
   async verify(wanted: Iterable<WantedPiece>): Promise<void> {
     const touched = new Map<SavedPiece, TensorSpec>();
@@ -93,10 +115,10 @@ export class Save {
       }
     }
     for (const file of new Set([...touched.keys()].map((piece) => piece.file))) {
-      await this.#checkLength(file);
+      await this.#orReplaced(() => this.#checkLength(file));
     }
     for (const [piece, tensor] of touched) {
-      await this.#read(piece, tensor);
+      await this.#orReplaced(() => this.#read(piece, tensor));
     }
   }
 
@@ -104,13 +126,13 @@ export class Save {
    * Writes what is saved into the wanted pieces, in their dtype. A piece whose tensor the save
    * lacks keeps its values. Each saved piece is checked again, because files may have changed since
    * verify.
-   * @throws {CheckpointCorruptError} as verify does; what was written until then stays
+   * @throws {CheckpointError} as verify does; what was written until then stays
    */
   async fill(wanted: Iterable<WantedPiece>): Promise<void> {
     for (const piece of wanted) {
       const saved = this.tensors.get(tensorKey(piece));
       for (const part of this.#piecesOf(piece)) {
-        const bytes = await this.#read(part, piece);
+        const bytes = await this.#orReplaced(() => this.#read(part, piece));
         const start = Math.max(part.start, piece.start);
         const end = Math.min(part.end, piece.end);
         const from = pieceByteLength({ start: part.start, end: start }, saved!);
@@ -126,6 +148,25 @@ export class Save {
   #piecesOf(wanted: WantedPiece): readonly SavedPiece[] {
     const pieces = this.tensors.get(tensorKey(wanted))?.pieces ?? [];
     return pieces.filter(({ start, end }) => start < wanted.end && wanted.start < end);
+  }
+
+  /**
+   * Tells a file that is gone because the save was replaced from one that is missing.
+   * @throws {CheckpointReplacedError} where reading failed and the index names another save
+   */
+  async #orReplaced<T>(reading: () => Promise<T>): Promise<T> {
+    try {
+      return await reading();
+    } catch (error) {
+      const index = await findIndex(this.#reader).catch(() => undefined);
+      if (index === undefined || index.id === this.id) {
+        throw error;
+      }
+      throw new CheckpointReplacedError(
+        `load: expected the files of '${this.id}' in ${this.#reader.description}, got '${index.id}' in its place meanwhile. Load again.`,
+        { cause: error },
+      );
+    }
   }
 
   async #checkLength(file: string): Promise<void> {

@@ -25,13 +25,29 @@ const KINDS: readonly string[] = ['parameter', 'buffer', 'state'];
 
 /** The index; undefined where there is none. Throws as readIndex does. */
 export async function findIndex(reader: PieceReader): Promise<SaveIndex | undefined> {
-  const byteLength = await reader.byteLength(INDEX_FILE);
-  if (byteLength === undefined) {
-    return undefined;
+  const bytes = await wholeIndex(reader);
+  return bytes && parseIndex(new TextDecoder().decode(bytes), reader.description);
+}
+
+/** The bytes of one index, also where a save replaces it after the look at its length. */
+async function wholeIndex(reader: PieceReader): Promise<Uint8Array | undefined> {
+  let byteLength = await reader.byteLength(INDEX_FILE);
+  while (byteLength !== undefined) {
+    const bytes = new Uint8Array(byteLength);
+    const failure = await reader.read(INDEX_FILE, bytes, { offset: 0 }).then(
+      () => undefined,
+      (error: unknown) => ({ error }),
+    );
+    const before: number = byteLength;
+    byteLength = await reader.byteLength(INDEX_FILE);
+    if (byteLength === before) {
+      if (failure !== undefined) {
+        throw failure.error;
+      }
+      return bytes;
+    }
   }
-  const bytes = new Uint8Array(byteLength);
-  await reader.read(INDEX_FILE, bytes, { offset: 0 });
-  return parseIndex(new TextDecoder().decode(bytes), reader.description);
+  return undefined;
 }
 
 /**

@@ -1,9 +1,10 @@
 // Checks that a value is what it will be when it is read from JSON again. JSON.stringify drops or
-// replaces what it has no form for, without a word: Infinity becomes null, and a Map an empty object.
+// replaces what it has no form for without a word: Infinity becomes null, a Map an empty object.
 
 import { CheckpointUsageError } from './errors.js';
 
 /**
+ * Refuses a value that JSON would change or drop, such as the `extra` of a save.
  * @param where the name of the value, such as `extra`
  * @throws {CheckpointUsageError} naming the first place that JSON can't keep: numbers that are not
  * finite, undefined, functions, instances of classes, arrays with holes or names, cycles

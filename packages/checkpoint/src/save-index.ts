@@ -141,12 +141,17 @@ export function saveOf(file: string): string | undefined {
   return PIECES.exec(file)?.[1];
 }
 
+/** The number of a save: 12 of `save-000012-0a1b2c3d`. */
+export function countOf(id: string): number {
+  return Number(id.split('-')[1]);
+}
+
 /**
  * An id that counts on from the save before. Its random part keeps two savers from choosing the
  * same one.
  */
 export function idAfter(former: string | undefined): string {
-  const count = former === undefined ? 0 : Number(former.split('-')[1]);
+  const count = former === undefined ? 0 : countOf(former);
   const [random] = globalThis.crypto.getRandomValues(new Uint32Array(1));
   return `save-${String(count + 1).padStart(6, '0')}-${hex(random!)}`;
 }

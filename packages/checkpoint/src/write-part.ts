@@ -6,12 +6,14 @@ import { CheckpointUsageError } from './errors.js';
 import { type HeldFile, type HeldPiece, labelOf, requireAlike, tensorKey } from './held-piece.js';
 import type { PieceStore } from './piece-store.js';
 import {
+  countOf,
   PIECE_BYTES,
   pieceByteLength,
   pieceFile,
   type SavedPart,
   type SavedPiece,
   type SavedTensor,
+  saveOf,
 } from './save-index.js';
 
 /**
@@ -54,6 +56,7 @@ export async function writePart(
     );
   }
   const file = pieceFile(save, part);
+  await removeOlder(store, save);
   const sink = await store.create(file);
   const blocks = new BlockWriter(sink, { most: BLOCK_BYTES });
   const writer = new PartWriter(store, blocks, { file, save, part });
@@ -71,6 +74,20 @@ export async function writePart(
     }
     await sink.abandon().catch(() => undefined); // the first error is the one to report
     throw error;
+  }
+}
+
+/**
+ * Removes what saves before the valid one have left in this store. Its count is one less than that
+ * of the save that begins. The process that publishes sees to its own store; the others may have
+ * directories of their own.
+ */
+async function removeOlder(store: PieceStore, save: string): Promise<void> {
+  for (const file of await store.files()) {
+    const former = saveOf(file);
+    if (former !== undefined && countOf(former) < countOf(save) - 1) {
+      await store.delete(file);
+    }
   }
 }
 

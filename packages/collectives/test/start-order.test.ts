@@ -58,6 +58,37 @@ it('puts a stand-in in the place of a call without input, and goes on after any 
   expect(begun).toEqual(['first', 'in its place', 'last']);
 });
 
+it('an input that fails while an earlier one is still awaited is rejected to its caller alone', async () => {
+  const order = new StartOrder(() => 0);
+  const unhandled: unknown[] = [];
+  const note = (error: unknown) => void unhandled.push(error);
+  const others = process.listeners('unhandledRejection');
+  process.removeAllListeners('unhandledRejection');
+  process.on('unhandledRejection', note);
+  try {
+    let resolve: () => void = () => undefined;
+    const earlier = order.enqueue(
+      new Promise<void>((ready) => {
+        resolve = ready;
+      }),
+      async () => 'earlier',
+    );
+    const unread = order.enqueue(Promise.reject(new Error('not read')), async () => 'unread');
+    for (let i = 0; i < 3; i++) {
+      await new Promise((next) => setImmediate(next)); // Node tells what is unhandled before it.
+    }
+    resolve();
+    await expect(unread).rejects.toThrow('not read');
+    expect(await earlier).toBe('earlier');
+    expect(unhandled).toEqual([]);
+  } finally {
+    process.off('unhandledRejection', note);
+    for (const listener of others) {
+      process.on('unhandledRejection', listener);
+    }
+  }
+});
+
 it('keeps the place of a call that failed before it was made, and of no other', async () => {
   const begun: string[] = [];
   let numCalls = 0;

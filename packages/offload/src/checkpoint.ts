@@ -2,7 +2,7 @@
 // the model's store and the save by way of the host, and the device takes no part.
 
 import {
-  openSave,
+  loadSave,
   type PieceReader,
   type PieceStore,
   requireJson,
@@ -98,10 +98,11 @@ export async function loadCheckpoint(
   const { strict } = options;
   const extra = await model.whileAtRest('loadCheckpoint', async () => {
     const held = heldModule(model, options, 'loadCheckpoint');
-    const save = await openSave(reader);
-    await held.check(save, { strict });
-    await held.load(save);
-    return save.extra;
+    return loadSave(reader, async (save) => {
+      await held.check(save, { strict });
+      await held.load(save);
+      return save.extra;
+    });
   });
   await model.commit();
   return extra;

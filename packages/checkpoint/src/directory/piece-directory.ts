@@ -36,6 +36,16 @@ export function pieceDirectory(directory: string, options: PieceDirectoryOptions
       `pieceDirectory: expected the name of a file in ${root}, got '${file}'.`,
     );
   };
+  const openedToRead = async (file: string) => {
+    const open = await files.openToRead(pathOf(file)).catch(ifMissing);
+    if (open === undefined) {
+      throw new CheckpointCorruptError(
+        `read: expected '${file}' in ${root}, got no such file. It was removed, or is in the directory of another rank.`,
+        { file },
+      );
+    }
+    return open;
+  };
   return {
     description: `directory ${root}`,
     crc32,
@@ -44,7 +54,7 @@ export function pieceDirectory(directory: string, options: PieceDirectoryOptions
       return open && withFile(Promise.resolve(open), (each) => each.byteLength());
     },
     read: async (file, into, { offset }) =>
-      withFile(files.openToRead(pathOf(file)), async (open) => {
+      withFile(openedToRead(file), async (open) => {
         for (let done = 0; done < into.byteLength; ) {
           const count = await open.read(into.subarray(done), offset + done);
           if (count === 0) {

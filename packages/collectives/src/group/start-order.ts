@@ -46,6 +46,8 @@ export class StartOrder {
     begin: (input: Input) => Promise<Output>,
     { failed, isSerial = false }: StartOptions = {},
   ): Promise<Output> {
+    // The wait for earlier calls may outlast its failure, which must not count as unhandled.
+    ready.catch(() => undefined);
     const started = this.#lastStart
       .then(() => ready)
       .then(

@@ -4,7 +4,7 @@
 
 import {
   beginSave,
-  openSave,
+  loadSave,
   type PieceReader,
   type PieceStore,
   requireJson,
@@ -205,9 +205,12 @@ async function readShards(
   let save: Save | undefined;
   await agreeOnText(root, operation, async () => {
     held = heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: true });
-    save = await openSave(reader);
-    await held.check(save, { strict, isForeign: isOneGroups });
-    return save.id; // compared, because ranks may have read different saves
+    // Ids are compared, because ranks may have read different saves.
+    return loadSave(reader, async (opened) => {
+      await held!.check(opened, { strict, isForeign: isOneGroups });
+      save = opened;
+      return opened.id;
+    });
   });
   await agree(root, operation, async () => {
     try {

@@ -2,7 +2,7 @@
 // into a store is saved by that wrapper's own package, but such saves load here too.
 
 import {
-  openSave,
+  loadSave,
   type PieceReader,
   type PieceStore,
   requireJson,
@@ -94,10 +94,11 @@ export async function loadCheckpoint(
 ): Promise<Readonly<Record<string, unknown>>> {
   const { strict } = options;
   const held = heldModule(module, options, 'loadCheckpoint');
-  const save = await openSave(reader);
-  await held.check(save, { strict });
-  await held.load(save);
-  return save.extra;
+  return loadSave(reader, async (save) => {
+    await held.check(save, { strict });
+    await held.load(save);
+    return save.extra;
+  });
 }
 
 function heldModule(

@@ -10,10 +10,11 @@ import { OWNER } from './file-names.js';
 
 // Note [owners]
 // An owner is an empty file `shardweave-owner.<n>`, which only one process can create, and a second
-// file whose name tells who it is, `shardweave-owner.<n>.<process>.<start>.<space>.<machine>.<host>`.
-// A process number means something only within one space of them: containers on one machine each
-// count their own, even where they share its host name, and so do machines that share a directory.
-// An owner in another space may live, for all that can be told from here. The files are empty so that a full disk has room for them. Numbers only rise: a process that finds the highest
+// file whose name tells who it is, which ends in `.<process>.<start>.<space>.<machine>.<host>`. A
+// process number means something only within one space of them: each container has its own, even
+// where it has the host's name, and so has each machine that shares the directory. An owner in
+// another space may live, for all that can be told from here. The files are empty so that a full
+// disk has room for them. Numbers only rise: a process that finds the highest
 // owner gone creates the next number, and then checks whether it is the highest. A process that
 // slept between looking and creating may create a number that was removed meanwhile, but then a
 // higher one is there, and it withdraws. For that reason the last number stays when its owner
