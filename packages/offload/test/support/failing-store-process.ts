@@ -1,5 +1,5 @@
 // This trains over stores that fail for good from one call on, call after call:
-// `node --unhandled-rejections=strict failing-store-process.mjs EVERY` for every EVERY-th call of an
+// `node --unhandled-rejections=strict failing-store-process.mjs EVERY` for each EVERY-th call of an
 // offloaded model and of a sharded one. It prints what is wrong, and last how many runs there were.
 // An error that nobody handles ends it before that. failing-store.test.ts bundles and starts it.
 

@@ -59,13 +59,12 @@ export class StoredBytes {
   }
 
   /**
-   * Pins the value as it is now. The result is undefined where the store cannot pin, has not taken
-   * the value, or lacks zeros that `zero` has asked for since.
+   * Pins the value as it is now. The result is undefined where the store cannot pin, or has not
+   * taken the value. A value with parts that `zero` has cleared is a gradient, which nobody pins.
    */
   async pin(): Promise<PinnedBytes | undefined> {
     await this.#lastWrite;
-    const isStored = this.#unsaved === undefined && this.#zeroed.length === 0;
-    return isStored ? this.#store.pin?.(this.#key) : undefined;
+    return this.#unsaved === undefined ? this.#store.pin?.(this.#key) : undefined;
   }
 
   /**
