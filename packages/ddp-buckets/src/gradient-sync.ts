@@ -42,6 +42,8 @@ export class GradientSync implements GradSink {
   #cycle: SyncCycle | undefined;
   #clock: StepClock | undefined;
   #forwardStartMs: number | undefined;
+  /** The reduced parameters that no step has changed since, by the versions of their values. */
+  readonly #unstepped = new Map<Tensor, number>();
 
   constructor(
     device: Device,
@@ -139,6 +141,18 @@ export class GradientSync implements GradSink {
 
   clear(leaves: readonly Tensor[]): void {
     this.locals.clear(leaves);
+    const skipped = leaves.filter((leaf) => {
+      const version = this.#unstepped.get(leaf);
+      this.#unstepped.delete(leaf);
+      return version === leaf.storage.version;
+    });
+    this.#forget(skipped);
+  }
+
+  /** Makes the hook forget the errors of reductions that no step has used. */
+  #forget(leaves: Iterable<Tensor>): void {
+    const paths = new Map(this.#keeper.plan?.active.map(({ path, tensor }) => [tensor, path]));
+    this.#options.communicationHook?.forget?.([...leaves].flatMap((leaf) => paths.get(leaf) ?? []));
   }
 
   /**
@@ -189,6 +203,7 @@ export class GradientSync implements GradSink {
     return {
       lanes: this.#lanes.all,
       hook: communicationHook ?? allReduceHook,
+      owner: this,
       hostBuffers: this.#keeper.hostBuffers,
       locals,
       isDelayed,
@@ -241,6 +256,11 @@ export class GradientSync implements GradSink {
       isUsed: (index) => !isSpectator && used?.[index] !== 0,
     };
     this.buffers = await cycle.receive(outcome);
+    for (const { tensor } of cycle.plan.active) {
+      if (!this.#unstepped.has(tensor)) {
+        this.#unstepped.set(tensor, tensor.storage.version);
+      }
+    }
     if (structure !== undefined) {
       this.#keeper.learn(structure);
     }
@@ -249,7 +269,10 @@ export class GradientSync implements GradSink {
   /** Returns to rest after a failed backward. */
   #reset(): void {
     this.locals.failPass();
-    this.#cycle?.reset();
+    if (this.#cycle !== undefined) {
+      this.#cycle.reset();
+      this.#forget(this.#cycle.plan.active.map(({ tensor }) => tensor));
+    }
     this.#cycle = undefined;
     this.#pass = undefined;
   }

@@ -6,6 +6,8 @@ export type {
   BucketMember,
   CommunicationHook,
   HookBucket,
+  HookStateDict,
+  StatefulHook,
 } from './communication-hooks/communication-hook.js';
 export {
   type CompressionHookOptions,

@@ -22,6 +22,8 @@ export interface CycleContext {
   /** The groups that buckets take in turn; empty on a single rank. */
   readonly lanes: readonly ProcessGroup[];
   readonly hook: CommunicationHook;
+  /** Stands for the wrapper. */
+  readonly owner: object;
   readonly hostBuffers: HostBuffers;
   readonly locals: LocalGradients;
   readonly isDelayed: boolean;
@@ -204,7 +206,7 @@ export class SyncCycle {
   }
 
   #start(bucket: Bucket): Promise<Uint8Array> | undefined {
-    const { lanes, hook, hostBuffers, tagPrefix } = this.#context;
+    const { lanes, hook, owner, hostBuffers, tagPrefix } = this.#context;
     if (lanes.length === 0) {
       return this.#send(bucket, undefined) as undefined;
     }
@@ -225,6 +227,7 @@ export class SyncCycle {
           members: bucket.members,
           layout: bucket.layout,
           group: lane,
+          owner,
         });
         end();
         return bytes;

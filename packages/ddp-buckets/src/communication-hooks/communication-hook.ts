@@ -46,7 +46,12 @@ export interface HookBucket {
    */
   readonly layout: BucketLayout;
   readonly group: ProcessGroup;
+  /** The same object for all buckets of one wrapper, and for no others. */
+  readonly owner: object;
 }
+
+/** What a hook remembers on this rank, by parameter and kind, such as 'h.0.weight error'. */
+export type HookStateDict = ReadonlyMap<string, Float32Array>;
 
 /** Adds a bucket of gradients up over ranks. */
 export interface CommunicationHook {
@@ -61,4 +66,22 @@ export interface CommunicationHook {
   readonly settings?: string;
   /** Replaces `bucket.bytes` by its sum over ranks, exact or nearly so. */
   reduce(bucket: HookBucket): Promise<void>;
+  /**
+   * Called where gradients of these parameters were reduced, and zeroed before any step used them,
+   * or where the backward failed: what compression took from them must not come back. Default: the
+   * hook remembers nothing of a step.
+   */
+  forget?(paths: readonly string[]): void;
+}
+
+/** A hook with a memory, which a run that is to go on as if it had not stopped saves and loads. */
+export interface StatefulHook extends CommunicationHook {
+  /** Copies of what this rank remembers, which differs by rank: each saves its own. */
+  stateDict(): HookStateDict;
+  /**
+   * Goes on from what stateDict returned on this rank. It may be called between steps, on all ranks
+   * alike.
+   * @throws {DdpConfigError} for what stateDict of such a hook cannot have returned
+   */
+  loadStateDict(state: HookStateDict): void;
 }

@@ -4,7 +4,8 @@
 import type { WireFormat } from '@shardweave/dtypes';
 import type { BucketLayout } from '../bucket-layout.js';
 import { allReduceHook } from './all-reduce-hook.js';
-import type { CommunicationHook, HookBucket } from './communication-hook.js';
+import type { HookBucket, StatefulHook } from './communication-hook.js';
+import { HookMemory } from './hook-memory.js';
 
 /**
  * The wire format of compressed gradients, the same on all ranks, and whether rounding errors are
@@ -22,7 +23,7 @@ export interface CompressionHookOptions {
 
 /**
  * All-reduces f32 buckets in the format `wire`; 16-bit buckets go as they are. A hook remembers the
- * losses of one wrapper, and forgets them when its buckets are made anew.
+ * errors of one wrapper on one rank.
  * @example
  * ```ts
  * import { createMemoryGroup } from '@shardweave/collectives';
@@ -55,18 +56,32 @@ export interface CompressionHookOptions {
  * await backend.dispose();
  * ```
  */
-export function compressionHook(options: CompressionHookOptions): CommunicationHook {
+export function compressionHook(options: CompressionHookOptions): StatefulHook {
   const { wire, errorFeedback = wire === 'int8' } = options;
-  const residuals = new WeakMap<BucketLayout, Float32Array>();
+  const memory = new HookMemory(wire, ['error']);
+  let residuals = new WeakMap<BucketLayout, Float32Array>();
+  const residualOf = ({ layout, members }: HookBucket): Float32Array => {
+    const known = residuals.get(layout);
+    if (known !== undefined) {
+      return known;
+    }
+    const residual = new Float32Array(layout.elementCount);
+    for (const { path, offset, size } of members) {
+      memory.place(path, 'error', residual.subarray(offset, offset + size));
+    }
+    residuals.set(layout, residual);
+    return residual;
+  };
   return {
     name: wire,
     isSerial: false,
-    reduce: (bucket) => {
+    reduce: async (bucket) => {
       if (bucket.dtype !== 'f32') {
         return allReduceHook.reduce(bucket);
       }
       const { bytes, group, tag, identity } = bucket;
-      const residual = errorFeedback ? residualOf(residuals, bucket) : undefined;
+      memory.requireOwner(bucket);
+      const residual = errorFeedback ? residualOf(bucket) : undefined;
       return group.allReduce(bytes, bytes, {
         dtype: 'f32',
         op: 'sum',
@@ -76,18 +91,11 @@ export function compressionHook(options: CompressionHookOptions): CommunicationH
         ...(residual === undefined ? {} : { residual }),
       });
     },
+    forget: (paths) => memory.zero(paths, 'error'),
+    stateDict: () => memory.stateDict(),
+    loadStateDict: (state) => {
+      memory.load(state);
+      residuals = new WeakMap();
+    },
   };
-}
-
-function residualOf(
-  residuals: WeakMap<BucketLayout, Float32Array>,
-  { layout }: HookBucket,
-): Float32Array {
-  const known = residuals.get(layout);
-  if (known !== undefined) {
-    return known;
-  }
-  const residual = new Float32Array(layout.elementCount);
-  residuals.set(layout, residual);
-  return residual;
 }

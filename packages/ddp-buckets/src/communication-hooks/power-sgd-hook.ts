@@ -5,7 +5,8 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { BucketLayout } from '../bucket-layout.js';
 import { allReduceHook } from './all-reduce-hook.js';
-import type { BucketMember, CommunicationHook, HookBucket } from './communication-hook.js';
+import type { BucketMember, HookBucket, StatefulHook } from './communication-hook.js';
+import { HookMemory } from './hook-memory.js';
 import {
   expand,
   type MatrixShape,
@@ -40,8 +41,9 @@ export interface PowerSgdOptions {
  * Compresses f32 buckets; 16-bit buckets go as they are. It is serial, with two or three
  * all-reduces for each bucket.
  */
-export function powerSgdHook(options: PowerSgdOptions = {}): CommunicationHook {
-  const states = new WeakMap<BucketLayout, BucketState>();
+export function powerSgdHook(options: PowerSgdOptions = {}): StatefulHook {
+  const memory = new HookMemory('powerSgd', ['error', 'factors', 'steps']);
+  let states = new WeakMap<BucketLayout, BucketState>();
   const { startStep = 0, matrixApproximationRank = 1, minCompressionRate = 2 } = options;
   const { warmStart = true, seed = 0 } = options;
   return {
@@ -52,22 +54,30 @@ export function powerSgdHook(options: PowerSgdOptions = {}): CommunicationHook {
       if (bucket.dtype !== 'f32') {
         return allReduceHook.reduce(bucket);
       }
+      memory.requireOwner(bucket);
       let state = states.get(bucket.layout);
       if (state === undefined) {
-        state = new BucketState(bucket, options);
+        state = new BucketState(bucket, options, memory);
         states.set(bucket.layout, state);
       }
-      state.step += 1;
-      if (state.step <= startStep) {
+      if (state.countStep() <= startStep) {
         return allReduceHook.reduce(bucket);
       }
       return state.reduce(bucket);
+    },
+    // The factors stay: they are the same on all ranks, and have no magnitude that matters.
+    forget: (paths) => memory.zero(paths, 'error'),
+    stateDict: () => memory.stateDict(),
+    loadStateDict: (state) => {
+      memory.load(state);
+      states = new WeakMap();
     },
   };
 }
 
 /** One gradient as a matrix: its first dimension by the product of all others. */
 interface CompressedMember extends MatrixShape {
+  readonly path: string;
   /** The offset of its first element in the bucket. */
   readonly offset: number;
   /** [rows, rank], a part of the bucket's `p`. */
@@ -78,7 +88,8 @@ interface CompressedMember extends MatrixShape {
 
 /** What a bucket remembers between steps, and its scratch memory. */
 class BucketState {
-  step = 0;
+  /** How many reductions each compressed member has seen, the present one included. */
+  readonly #steps: Float32Array;
   readonly #compressed: readonly CompressedMember[];
   /** The members that travel exactly. */
   readonly #exact: readonly BucketMember[];
@@ -88,18 +99,19 @@ class BucketState {
   readonly #q: Float32Array;
   /** The error of each element of the bucket. */
   readonly #error: Float32Array | undefined;
-  readonly #random: () => number;
+  readonly #seed: number;
   readonly #isWarm: boolean;
-  #hasFactors = false;
+  /** Tells factors that were loaded, which ranks compare once. */
+  #loaded = '';
 
-  constructor(bucket: HookBucket, options: PowerSgdOptions) {
+  constructor(bucket: HookBucket, options: PowerSgdOptions, memory: HookMemory) {
     const { matrixApproximationRank = 1, minCompressionRate = 2 } = options;
     const shapes = bucket.members.map((member) => ({
       member,
       shape: matrixShape(member, matrixApproximationRank, minCompressionRate),
     }));
     const chosen = shapes.flatMap(({ member, shape }) =>
-      shape === undefined ? [] : [{ ...shape, offset: member.offset }],
+      shape === undefined ? [] : [{ ...shape, path: member.path, offset: member.offset }],
     );
     this.#exact = shapes.flatMap(({ member, shape }) => (shape === undefined ? [member] : []));
     this.#exactValues = new Float32Array(this.#exact.reduce((sum, { size }) => sum + size, 0));
@@ -117,8 +129,28 @@ class BucketState {
     });
     const hasFeedback = options.errorFeedback ?? true;
     this.#error = hasFeedback ? new Float32Array(bucket.layout.elementCount) : undefined;
-    this.#random = normalNumbers((options.seed ?? 0) + bucket.index);
+    this.#steps = new Float32Array(chosen.length);
+    this.#seed = options.seed ?? 0;
     this.#isWarm = options.warmStart ?? true;
+    this.#compressed.forEach(({ path, q, offset, rows, cols }, i) => {
+      q.fill(Number.NaN); // is drawn where nothing is remembered
+      if (memory.place(path, 'factors', q) === 'loaded') {
+        this.#loaded += ` with loaded factors ${hashOf(q)}`;
+      }
+      memory.place(path, 'steps', this.#steps.subarray(i, i + 1));
+      const error = this.#error?.subarray(offset, offset + rows * cols);
+      if (error !== undefined) {
+        memory.place(path, 'error', error);
+      }
+    });
+  }
+
+  /** Counts a reduction. Returns how many the newest of its compressed members has seen. */
+  countStep(): number {
+    for (let i = 0; i < this.#steps.length; i++) {
+      this.#steps[i]! += 1;
+    }
+    return Math.min(...this.#steps);
   }
 
   async reduce({ bytes, group, tag, identity }: HookBucket): Promise<void> {
@@ -137,17 +169,17 @@ class BucketState {
         addError(matrix(member), member, error);
       }
     }
-    if (!this.#hasFactors || !this.#isWarm) {
-      for (let i = 0; i < this.#q.length; i++) {
-        this.#q[i] = this.#random();
+    this.#compressed.forEach((member, i) => {
+      if (!this.#isWarm || !leadsSomewhere(member.q)) {
+        draw(member.q, `${this.#seed} ${member.path} ${this.#steps[i]}`);
       }
-      this.#hasFactors = true;
-    }
+    });
     for (const member of this.#compressed) {
       orthonormalize(member.q, member.cols, member.rank);
       multiply(matrix(member), member.q, member.p, member);
     }
-    await sumOverRanks(group, this.#p, named(call, 'p'));
+    await sumOverRanks(group, this.#p, named(call, `p${this.#loaded}`));
+    this.#loaded = '';
     for (const member of this.#compressed) {
       orthonormalize(member.p, member.rows, member.rank);
       multiplyTransposed(matrix(member), member.p, member.q, member);
@@ -162,8 +194,6 @@ class BucketState {
         keepError(matrix(member), member, { error, worldSize: group.worldSize });
       }
     }
-    // The sum is the same on all ranks, so either all of them draw new factors or none does.
-    this.#hasFactors = this.#q.every(Number.isFinite);
   }
 
   async #reduceExact(values: Float32Array, group: ProcessGroup, call: CallNames): Promise<void> {
@@ -234,12 +264,35 @@ function sumOverRanks(group: ProcessGroup, values: Float32Array, call: CallNames
   return group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', wire: 'exact', ...call });
 }
 
-/** Draws normally distributed numbers (Box-Muller) from a multiplicative congruential generator. */
-function normalNumbers(seed: number): () => number {
-  let state = (seed % 0x7fffffff) + 1;
+/**
+ * Whether an iteration can start from these factors: not after an overflow, and not after a
+ * gradient of zeros. The factors are the same on all ranks, so either all of them draw new ones or
+ * none does.
+ */
+function leadsSomewhere(q: Float32Array): boolean {
+  return q.every(Number.isFinite) && q.some((value) => value !== 0);
+}
+
+/**
+ * Fills `q` with normally distributed numbers (Box-Muller) from a multiplicative congruential
+ * generator, which are the same for the same key.
+ */
+function draw(q: Float32Array, key: string): void {
+  let state = (hashOf(new TextEncoder().encode(key)) % 0x7ffffffe) + 1;
   const uniform = () => {
     state = (state * 48271) % 0x7fffffff; // Park and Miller; stays below 2^53
     return state / 0x7fffffff;
   };
-  return () => Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
+  for (let i = 0; i < q.length; i++) {
+    q[i] = Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
+  }
+}
+
+/** FNV-1a of the bytes, as a number below 2^32. */
+function hashOf({ buffer, byteOffset, byteLength }: Uint8Array | Float32Array): number {
+  let hash = 0x811c9dc5;
+  for (const byte of new Uint8Array(buffer, byteOffset, byteLength)) {
+    hash = Math.imul(hash ^ byte, 0x01000193);
+  }
+  return hash >>> 0;
 }

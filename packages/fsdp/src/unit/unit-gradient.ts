@@ -3,8 +3,8 @@
 // gradient as it is.
 //
 // Note [a backward that fails]
-// A backward that fails on all ranks alike is as if it had never run: what it added is dropped. From
-// two things it cannot be taken out again: a sum that earlier backwards left in noSync, once it has
+// A backward that fails on all ranks alike is as if it had never run: what it added is dropped. It
+// cannot be taken out again of two things: a sum that earlier backwards left in noSync, once it has
 // added to it or sent it off, and on a single rank the shard's gradient, to which it adds before it
 // ends. These are torn. They are dropped, too, and the next reduction is refused until zeroGrad.
 
