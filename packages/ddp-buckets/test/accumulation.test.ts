@@ -184,6 +184,33 @@ it('a gradient that was replaced outside is not taken for a local sum', async ()
   });
 });
 
+it('a gradient that was put in the place of a local sum gets the next one added', async () => {
+  await onRanks(2, async (rank) => {
+    const model = wrap(new Bag(rank.device, AB), rank);
+    await model.noSync(() => pull(model, 7));
+    for (const parameter of model.parameters()) {
+      parameter.grad!.dispose();
+      parameter.grad = rank.device.full(parameter.shape, 100).keep();
+    }
+    await pull(model, 1 + rank.rank);
+    expect(await pulled(model)).toEqual({ a: 101.5, b: 103 });
+  });
+});
+
+it.each([{ findUnusedParameters: true }, { delayAllreduce: true }])(
+  'what noSync left of a parameter that the last backward misses is reduced, %j',
+  async (options) => {
+    await onRanks(2, async (rank) => {
+      const model = wrap(new Bag(rank.device, AB), rank, options);
+      await pull(model, 0);
+      model.zeroGrad();
+      await model.noSync(() => pull(model, 1 + rank.rank));
+      await pull(model, 10, ['a']);
+      expect(await pulled(model)).toEqual({ a: 11.5, b: 3 });
+    });
+  },
+);
+
 it('a checkpointed module is reduced as a plain one', async () => {
   await onRanks(2, async (rank) => {
     const bag = new Bag(rank.device, AB);

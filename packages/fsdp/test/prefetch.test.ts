@@ -4,7 +4,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
-import { checkpoint, Module } from '@shardweave/nn';
+import { checkpoint, Module, Sgd } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
@@ -18,6 +18,7 @@ import {
   Stack,
   trainOnce,
   type Wrap,
+  weightsOf,
 } from './support/scenarios.js';
 
 type Block = Module<[x: Tensor], Tensor>;
@@ -62,6 +63,41 @@ function frozen(module: Block, which: (name: string) => boolean = () => true): B
 
 const isWeight = (name: string) => name.endsWith('weight');
 const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
+
+it('what a gather brings that was on its way during a step is stale from then on', async () => {
+  class Stepping extends Module<[x: Tensor], Tensor> {
+    between: (() => Promise<void>) | undefined;
+
+    async forward(x: Tensor): Promise<Tensor> {
+      await this.between?.();
+      return x;
+    }
+  }
+  await onRanks(2, async ({ device, group, rank }) => {
+    const wrap = (module: Module) =>
+      new FullyShardedDataParallel(module, { processGroup: group, reshardAfterForward: false });
+    const stepping = new Stepping(device);
+    const model = wrap(new Stack(device, [wrap(layer(device)), stepping, wrap(layer(device))]));
+    const rows = { first: rank, count: 1 };
+    const evaluate = (module: Module) =>
+      device.noGrad(() =>
+        device.scope(async () => ((await module.call(inputs(device, rows))) as Tensor).toArray()),
+      );
+    const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
+    await trainOnce(model, rows);
+    stepping.between = () => optimizer.step(); // The last layer's gather has begun by then.
+    await evaluate(model);
+    stepping.between = undefined;
+    const output = await evaluate(model);
+
+    const plain = new Stack(device, [layer(device), stepping, layer(device)]);
+    const weights = await weightsOf(model);
+    for (const [name, tensor] of plain.namedParameters()) {
+      tensor.storage.write(new Uint8Array(weights.get(name)!.slice().buffer));
+    }
+    expect(output).toEqual(await evaluate(plain));
+  });
+});
 
 describe('frozen parameters', () => {
   it('those below the first trained one are not gathered in backward, those above are', async () => {
