@@ -288,6 +288,34 @@ it('the others learn of a hook that failed while backward still goes on', async 
   expect(errors[1]).toMatchObject({ message: ownText('communication hook', 1) });
 });
 
+it(
+  'a rank that fails after the last collective has its error when the others close',
+  IN_TIME,
+  async () => {
+    const errors = await onRanks(2, async (rank) => {
+      const communicationHook: CommunicationHook = {
+        name: 'late',
+        isSerial: false,
+        reduce: async (bucket) => {
+          await allReduceHook.reduce(bucket);
+          if (rank.rank === 1) {
+            throw new Error('too late');
+          }
+        },
+      };
+      const model = wrap(new Bag(rank.device, { a: 3 }), rank, {
+        communicationHook,
+        staticGraph: true,
+      });
+      await model.initialize();
+      const error = await pull(model, 1).catch((failure: unknown) => failure as Error);
+      await rank.group.close();
+      return error;
+    });
+    expect(errors[1]).toMatchObject({ message: 'too late' });
+  },
+);
+
 it('a rank that cannot read its parameters ends the job at the start', async () => {
   const errors = await onRanks(2, async (rank) => {
     const bag = new Bag(rank.device, { a: 3 });
