@@ -9,6 +9,7 @@ import type { FinalHook, Pass } from './autograd/pass.js';
 import type { Backend, Scratch } from './backend.js';
 import { checkNames, checkOptions } from './check-options.js';
 import { createDryBackend } from './dry-backend.js';
+import { endingWith } from './ending-with.js';
 import { DisposedError, DTypeError, OptionError, ShapeError, StateError } from './errors.js';
 import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
 import { Ledger, MEMORY_TAGS, type MemoryTag } from './ledger.js';
@@ -290,18 +291,7 @@ export class Device {
         'noGrad: expected modes to end in the order opposite to their start. Two strands of code use one device at once; await one before starting the other, or give each its own Device.',
       );
     };
-    let result: T;
-    try {
-      result = body();
-    } catch (error) {
-      restore();
-      throw error;
-    }
-    if (result instanceof Promise) {
-      return result.finally(restore) as T;
-    }
-    restore();
-    return result;
+    return endingWith(restore, body);
   }
 
   // ---- autograd ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 import { byteSize, type DType } from '@shardweave/dtypes';
 import { Changes, type ElementRun } from './changes.js';
 import type { Device } from './device.js';
+import { endingWith } from './ending-with.js';
 import { DisposedError, ShapeError, StateError } from './errors.js';
 import type { MemoryTag } from './ledger.js';
 import { StorageReader } from './storage-reader.js';
@@ -105,21 +106,9 @@ export class Storage {
    */
   refill<T>(bring: () => T): T {
     this.#numRefills += 1;
-    const end = () => {
+    return endingWith(() => {
       this.#numRefills -= 1;
-    };
-    let result: T;
-    try {
-      result = bring();
-    } catch (error) {
-      end();
-      throw error;
-    }
-    if (result instanceof Promise) {
-      return result.finally(end) as T;
-    }
-    end();
-    return result;
+    }, bring);
   }
 
   get #whole(): ElementRun {

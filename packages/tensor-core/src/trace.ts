@@ -8,6 +8,7 @@
 export type TraceTrack = 'main' | 'collectives' | 'device' | 'staging';
 
 import { checkOptions } from './check-options.js';
+import { endingWith } from './ending-with.js';
 import { whole } from './options.js';
 
 /** A timed event. Its times are in milliseconds on the clock of performance.now(). */
@@ -39,18 +40,7 @@ export class Trace {
   range<T>(name: string, body: () => T, track: TraceTrack = 'main'): T {
     const startMs = performance.now();
     const end = () => this.add({ name, track, startMs, endMs: performance.now() });
-    let result: T;
-    try {
-      result = body();
-    } catch (error) {
-      end();
-      throw error;
-    }
-    if (result instanceof Promise) {
-      return result.finally(end) as T;
-    }
-    end();
-    return result;
+    return endingWith(end, body);
   }
 }
 

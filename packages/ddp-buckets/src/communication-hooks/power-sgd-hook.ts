@@ -3,6 +3,7 @@
 // gradient.
 
 import type { ProcessGroup } from '@shardweave/collectives';
+import { fnv1a } from '@shardweave/dtypes';
 import type { BucketLayout } from '../bucket-layout.js';
 import { allReduceHook } from './all-reduce-hook.js';
 import type { BucketMember, HookBucket, StatefulHook } from './communication-hook.js';
@@ -135,7 +136,7 @@ class BucketState {
     this.#compressed.forEach(({ path, q, offset, rows, cols }, i) => {
       q.fill(Number.NaN); // is drawn where nothing is remembered
       if (memory.place(path, 'factors', q) === 'loaded') {
-        this.#loaded += ` with loaded factors ${hashOf(q)}`;
+        this.#loaded += ` with loaded factors ${fnv1a(bytesOf(q))}`;
       }
       memory.place(path, 'steps', this.#steps.subarray(i, i + 1));
       const error = this.#error?.subarray(offset, offset + rows * cols);
@@ -260,7 +261,7 @@ function named({ tag, identity }: CallNames, part: string): CallNames {
 }
 
 function sumOverRanks(group: ProcessGroup, values: Float32Array, call: CallNames): Promise<void> {
-  const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+  const bytes = bytesOf(values);
   return group.allReduce(bytes, bytes, { dtype: 'f32', op: 'sum', wire: 'exact', ...call });
 }
 
@@ -278,7 +279,7 @@ function leadsSomewhere(q: Float32Array): boolean {
  * generator, which are the same for the same key.
  */
 function draw(q: Float32Array, key: string): void {
-  let state = (hashOf(new TextEncoder().encode(key)) % 0x7ffffffe) + 1;
+  let state = (fnv1a(key) % 0x7ffffffe) + 1;
   const uniform = () => {
     state = (state * 48271) % 0x7fffffff; // Park and Miller; stays below 2^53
     return state / 0x7fffffff;
@@ -288,11 +289,6 @@ function draw(q: Float32Array, key: string): void {
   }
 }
 
-/** FNV-1a of the bytes, as a number below 2^32. */
-function hashOf({ buffer, byteOffset, byteLength }: Uint8Array | Float32Array): number {
-  let hash = 0x811c9dc5;
-  for (const byte of new Uint8Array(buffer, byteOffset, byteLength)) {
-    hash = Math.imul(hash ^ byte, 0x01000193);
-  }
-  return hash >>> 0;
+function bytesOf({ buffer, byteOffset, byteLength }: Float32Array): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength);
 }
