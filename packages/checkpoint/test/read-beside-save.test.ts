@@ -2,8 +2,18 @@
 // no more than two.
 
 import { readdir } from 'node:fs/promises';
-import { beginSave, firstOf, loadSave, openSave, writePart } from '@shardweave/checkpoint';
+import {
+  beginSave,
+  firstOf,
+  loadSave,
+  openSave,
+  type PieceReader,
+  type PieceStore,
+  piecesIn,
+  writePart,
+} from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
+import { createHostStore } from '@shardweave/shard-store';
 import { type FileLayer, nodeFiles, type OpenFile } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { expect, it } from 'vitest';
@@ -120,31 +130,49 @@ it('files of saves that were killed are gone when the next save begins', async (
 
 it('a file whose write is under way when a read fails is removed after it', async () => {
   const events: string[] = [];
-  const files: FileLayer = {
-    ...FILES,
-    create: async (path) => {
-      const file = unsynced(await nodeFiles.create(path));
-      return {
-        ...file,
-        write: async (bytes, position) => {
-          await new Promise((resolve) => setImmediate(resolve));
-          events.push('written');
-          return file.write(bytes, position);
-        },
-      };
-    },
-    unlink: async (path) => {
-      events.push('removed');
-      await nodeFiles.unlink(path);
-    },
+  let release: () => void = () => undefined;
+  const store: PieceStore = {
+    ...piecesIn(createHostStore()),
+    create: async () => ({
+      write: async () => {
+        await new Promise<void>((resolve) => {
+          release = resolve;
+        });
+        events.push('written');
+      },
+      finish: async () => {},
+      abandon: async () => void events.push('removed'),
+    }),
   };
-  const store = pieceDirectory(await newDirectory(), { files });
-  const long = held(tensor('long', [2 ** 21]));
+  const long = held(tensor('long', [2 ** 20 + 2 ** 12]));
   const broken = { ...held(tensor('broken', [4])), read: () => Promise.reject(new Error('gone')) };
   const part = { save: 'save-000001-00000000', part: 'rank-0' };
-  await expect(writePart(store, [long, broken], part)).rejects.toThrow('gone');
-  expect(events).toContain('written');
-  expect(events.at(-1)).toBe('removed');
-  await new Promise((resolve) => setImmediate(resolve));
-  expect(events.at(-1)).toBe('removed');
+  const writing = writePart(store, [long, broken], part);
+  writing.catch(() => undefined);
+  for (let i = 0; i < 10; i++) {
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  expect(events).toEqual([]);
+  release();
+  await expect(writing).rejects.toThrow('gone');
+  expect(events).toEqual(['written', 'removed']);
+});
+
+it('an index that is replaced after the look at its length is read whole', async () => {
+  const store = piecesIn(createHostStore());
+  await save(store, model(1));
+  let isFirst = true;
+  const reader: PieceReader = {
+    description: 'a place where somebody saves',
+    read: store.read,
+    byteLength: async (file) => {
+      const byteLength = await store.byteLength(file);
+      if (isFirst) {
+        isFirst = false;
+        await save(store, model(2), { numParts: 3, step: 1000 });
+      }
+      return byteLength;
+    },
+  };
+  expect((await openSave(reader)).extra).toEqual({ step: 1000 });
 });
