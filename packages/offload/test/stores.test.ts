@@ -2,11 +2,11 @@
 // in one store, and disposal.
 
 import { piecesIn } from '@shardweave/checkpoint';
-import { type Module, Sequential, Sgd } from '@shardweave/nn';
+import { type Module, Sequential, Sgd, streamedGradNorm } from '@shardweave/nn';
 import { loadStateDict, OffloadModel, saveCheckpoint, stateDict } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor } from '@shardweave/tensor-core';
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { linears, newDevice, rows, squared } from './support/linear-layers.js';
 
 /** Returns a store whose `method` rejects while `isFailing()`. */
@@ -159,6 +159,41 @@ it('a refused gradient is given up by zeroGrad: commits, loads and steps of othe
   const after = await stateDict(model);
   expect(after.get('2.weight')).toEqual(state.get('2.weight'));
   expect(after.get('3.weight')).not.toEqual(state.get('3.weight'));
+});
+
+describe('two optimizers over one flat in a store', () => {
+  /** Runs a backward of one layer, whose weight and bias are one flat with an optimizer each. */
+  async function begun(isFailing: () => boolean) {
+    const device = newDevice();
+    const store = failingStore('read', isFailing);
+    const model = new OffloadModel(linears(device, 1), { store });
+    const [weight, bias] = model.parameters();
+    const optimizers = [weight!, bias!].map((parameter) => new Sgd([parameter], { lr: 0.1 }));
+    await device.scope(() => squared(model, rows(device).detach()));
+    const norms = async () =>
+      [await streamedGradNorm([weight!]), await streamedGradNorm([bias!])] as const;
+    return { optimizers, norms };
+  }
+
+  it('zeroGrad of one leaves the gradients of the other, and none of its own', async () => {
+    const { optimizers, norms } = await begun(() => false);
+    const [ofWeight, ofBias] = await norms();
+    expect(Math.min(ofWeight, ofBias)).toBeGreaterThan(0);
+    optimizers[1]!.zeroGrad();
+    expect(await norms()).toEqual([ofWeight, 0]);
+  });
+
+  it('zeroGrad of one while a failed step of the other is owed leaves that one its gradients', async () => {
+    let isFailing = false;
+    const { optimizers, norms } = await begun(() => isFailing);
+    const [ofWeight] = await norms();
+    isFailing = true;
+    await expect(optimizers[0]!.step()).rejects.toThrow('no disk');
+    optimizers[1]!.zeroGrad();
+    isFailing = false;
+    await optimizers[0]!.step();
+    expect(await norms()).toEqual([ofWeight, 0]);
+  });
 });
 
 it('two models in one store, stepped by one optimizer', async () => {
