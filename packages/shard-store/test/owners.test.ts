@@ -2,7 +2,7 @@
 
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { readdir, readFile, stat, unlink, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { StoreLockedError } from '@shardweave/shard-store';
@@ -35,9 +35,11 @@ class Writer {
   readonly #closed: Promise<unknown[]>;
   readonly lines: string[] = [];
 
-  constructor(directory: string, plan?: KillPlan) {
-    const args = [program, directory, ...(plan ? [JSON.stringify(plan)] : [])];
-    this.#process = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+  /** @param within a command that runs it */
+  constructor(directory: string, plan?: KillPlan, within: readonly string[] = []) {
+    const own = [program, directory, ...(plan ? [JSON.stringify(plan)] : [])];
+    const [command, ...args] = [...within, process.execPath, ...own];
+    this.#process = spawn(command!, args, { stdio: ['ignore', 'pipe', 'inherit'] });
     this.#closed = once(this.#process, 'close');
     this.#process.stdout!.on('data', (text: Buffer) => {
       this.lines.push(...String(text).split('\n').filter(Boolean));
@@ -172,9 +174,14 @@ const NOBODY = 2 ** 22 + 1;
 async function ownName(number: number): Promise<string> {
   const directory = await newDirectory();
   const store = await openDiskStore({ directory });
-  const name = (await readdir(directory)).find((one) => one.startsWith('shardweave-owner.1.'))!;
+  const name = nameIn(await readdir(directory));
   await store.close();
   return name.replace('-owner.1.', `-owner.${number}.`);
+}
+
+/** The file that tells who the first owner is, among those of a directory. */
+function nameIn(files: readonly string[]): string {
+  return files.find((one) => /^shardweave-owner\.1\.\d/.test(one))!;
 }
 
 async function claim(directory: string, number: number, name: string): Promise<void> {
@@ -260,8 +267,7 @@ describe('owners', () => {
     const directory = await newDirectory();
     const writer = new Writer(directory);
     await writer.prints(1);
-    const files = await readdir(directory);
-    const name = files.find((one) => one.startsWith('shardweave-owner.1.'))!;
+    const name = nameIn(await readdir(directory));
     const [, , pid, start, ...host] = name.split('.');
     const [, , ownPid, ownStart, ...ownHost] = (await ownName(1)).split('.');
     expect([Number(pid), Number(ownPid)]).toEqual([writer.pid, process.pid]);
@@ -307,6 +313,21 @@ describe('owners', () => {
       expect(other.stderr).toMatch(/StoreLockedError: lock: expected nobody else/);
       expect(other.stdout).toBe('');
       await store.close();
+    },
+  );
+
+  it.skipIf(UNSHARE === undefined)(
+    'lets in where the owner was killed that had another space of process numbers, unless unshare is not permitted',
+    async () => {
+      // A socket's path holds 107 bytes and is cut there, and people's directories may be longer.
+      const directory = join(await newDirectory(), 'a'.repeat(60), 'b'.repeat(60));
+      await mkdir(directory, { recursive: true });
+      const writer = new Writer(directory, undefined, UNSHARE!);
+      await writer.prints(1);
+      expect((await readdir(directory)).join()).toMatch(/shardweave-owner\.1\.door\.\w+/);
+      await expect(openDiskStore({ directory })).rejects.toThrow(/in another container or on/);
+      await writer.kill();
+      await (await openDiskStore({ directory })).close();
     },
   );
 

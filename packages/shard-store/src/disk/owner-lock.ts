@@ -5,23 +5,26 @@ import { readFile, readlink } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { StoreLockedError } from '../errors.js';
+import { DOOR, isBehindDoor, openDoor } from './door.js';
 import type { FileLayer } from './file-layer.js';
 import { OWNER } from './file-names.js';
 
 // Note [owners]
 // An owner is an empty file `shardweave-owner.<n>`, which only one process can create, and a second
-// file whose name tells who it is, which ends in `.<process>.<start>.<space>.<machine>.<host>`. A
-// process number means something only within one space of them: each container has its own, even
+// file whose name tells who it is, which ends in `.<process>.<start>.<space>.<machine>.<host>`. The
+// files are empty so that a full disk has room for them. Numbers only rise: a process that finds
+// the highest owner gone creates the next number, and then checks whether it is the highest. A
+// process that slept between looking and creating may create a number that was removed meanwhile,
+// but then a higher one is there, and it withdraws. For that reason the last number stays when its
+// owner leaves, together with `shardweave-owner.<n>.released`.
+//
+// A process number means something only within one space of them: each container has its own, even
 // where it has the host's name, and so has each machine that shares the directory. An owner in
-// another space may live, for all that can be told from here. The files are empty so that a full
-// disk has room for them. Numbers only rise: a process that finds the highest
-// owner gone creates the next number, and then checks whether it is the highest. A process that
-// slept between looking and creating may create a number that was removed meanwhile, but then a
-// higher one is there, and it withdraws. For that reason the last number stays when its owner
-// leaves, together with `shardweave-owner.<n>.released`.
+// another space is asked at its door (see door.ts) where both run on one kernel, as a container
+// that was made anew does. Any other may live, for all that can be told from here.
 
 const RELEASED = 'released';
-const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(released|\d+\.\w*\.\d*\.\w*\..*))?$/;
+const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(released|door\.\w+|\d+\.\w*\.\d*\.\w*\..*))?$/;
 /**
  * A number without a name is about to get one, or its process was killed. It gets 20 times 50 ms.
  */
@@ -50,9 +53,11 @@ export async function lockDirectory(files: FileLayer, directory: string): Promis
     if (!(await createEmpty(files, own))) {
       continue;
     }
+    const door = await openDoor(directory, `${OWNER}.${highest + 1}`);
     await createEmpty(files, `${own}.${name}`);
     const owners = await ownersIn(files, directory);
     if ([...owners.keys()].some((number) => number > highest + 1)) {
+      await door?.close();
       await remove(files, directory, highest + 1, [name]);
       continue;
     }
@@ -64,6 +69,7 @@ export async function lockDirectory(files: FileLayer, directory: string): Promis
     return {
       release: async () => {
         await createEmpty(files, `${own}.${RELEASED}`);
+        await door?.close();
       },
     };
   }
@@ -97,11 +103,14 @@ async function expectGone(
     if (names === undefined || names.includes(RELEASED)) {
       return;
     }
-    const [name] = names;
+    const name = names.find((each) => !each.startsWith(DOOR));
     if (name !== undefined) {
       const [pid, start, ...rest] = name.split('.');
       const isHere = rest.join('.') === space;
-      if (isHere && !(await isAlive({ pid: Number(pid), start: start! }))) {
+      const isThere = isHere
+        ? await isAlive({ pid: Number(pid), start: start! })
+        : await isBehindDoor(directory, `${OWNER}.${number}`);
+      if (isThere === false) {
         return;
       }
       const host = decodeURIComponent(rest.slice(2).join('.'));
