@@ -146,13 +146,16 @@ export class GradientSync implements GradSink {
       this.#unstepped.delete(leaf);
       return version === leaf.storage.version;
     });
-    this.#forget(skipped);
+    this.#forget(new Set(skipped));
   }
 
   /** Makes the hook forget the errors of reductions that no step has used. */
-  #forget(leaves: Iterable<Tensor>): void {
-    const paths = new Map(this.#keeper.plan?.active.map(({ path, tensor }) => [tensor, path]));
-    this.#options.communicationHook?.forget?.([...leaves].flatMap((leaf) => paths.get(leaf) ?? []));
+  #forget(leaves: ReadonlySet<Tensor>): void {
+    const hook = this.#options.communicationHook;
+    if (leaves.size > 0 && hook?.forget !== undefined) {
+      const active = this.#keeper.plan?.active.filter(({ tensor }) => leaves.has(tensor)) ?? [];
+      hook.forget(active.map(({ path }) => path));
+    }
   }
 
   /**
@@ -271,7 +274,7 @@ export class GradientSync implements GradSink {
     this.locals.failPass();
     if (this.#cycle !== undefined) {
       this.#cycle.reset();
-      this.#forget(this.#cycle.plan.active.map(({ tensor }) => tensor));
+      this.#forget(new Set(this.#cycle.plan.active.map(({ tensor }) => tensor)));
     }
     this.#cycle = undefined;
     this.#pass = undefined;

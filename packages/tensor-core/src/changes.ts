@@ -27,6 +27,11 @@ export class Changes {
   #numWatchers = 0;
   #latest: Change[] = [];
 
+  /** The number of changes so far. */
+  get count(): number {
+    return this.#count;
+  }
+
   /** Begins to keep changes. Returns the number of those so far, which `since` takes. */
   watch(): number {
     this.#numWatchers += 1;
@@ -82,7 +87,7 @@ export class Changes {
 
   /** Who changed an element of a run after the first `count` changes; undefined: nobody. */
   since(count: number, { start, length }: ElementRun): string | undefined {
-    if (this.#count === count || length === 0) {
+    if (length === 0) {
       return undefined;
     }
     for (let i = this.#firstAfter(start); i < this.#latest.length; i++) {

@@ -100,7 +100,8 @@ export class GraphNode {
     for (const storage of this.#saved) {
       storage.retain();
     }
-    this.#watched = [...options.saved, ...(options.expected ?? [])].map(watch);
+    const { saved, expected } = options;
+    this.#watched = (expected === undefined ? saved : [...saved, ...expected]).map(watch);
     options.outputs.forEach((output, index) => {
       output.node = this;
       output.outputIndex = index;
@@ -127,7 +128,9 @@ export class GraphNode {
       throw releasedError(this.name);
     }
     for (const watched of this.#watched) {
-      requireUnchanged(this.name, watched);
+      if (watched.storage.changes.count !== watched.numChanges) {
+        requireUnchanged(this.name, watched);
+      }
     }
     return this.#rule(
       gradients,
