@@ -220,6 +220,17 @@ describe('a flat at home', () => {
     expect(store.calls.filter((call) => call === 'commit')).toHaveLength(1);
   });
 
+  it('a read that begins beside a write sees what was written, though the store refuses it', async () => {
+    const { home, store } = await flatAtHome();
+    store.failing = (call) => call === 'write one/parameter';
+    const given = new Uint8Array(Float32Array.from(values(8, 9)).buffer);
+    const written = home.writeParameter(given, 0);
+    const read = home.readParameter(0, 32);
+    await expect(written).rejects.toThrow('refused: write one/parameter');
+    expect(await read).toEqual(given);
+    expect(store.values.get('one/parameter')).not.toEqual(given);
+  });
+
   it('a parameter is written in parts, whole words or not', async () => {
     const { home } = await flatAtHome();
     await home.writeParameter(new Uint8Array([1, 2, 3]), 5);
