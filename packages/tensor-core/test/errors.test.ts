@@ -123,6 +123,9 @@ const TABLE: Readonly<Record<string, readonly Row[]>> = {
     [() => core.crossEntropy(f(4, 5), i(4), { weights: i(4) }), 'DTYPE', /i32 \[4\].*Cast/],
     [() => core.crossEntropy(f(4, 5), i(4), { weights: theirs(4) }), 'SHAPE', /one device.*host/],
   ],
+  rotaryEmbedding: [
+    [() => core.rotaryEmbedding(f(1, 1, 2), {} as never), 'OPTION', /frequencies.*a tensor/],
+  ],
   linearCrossEntropy: [
     [
       () => core.linearCrossEntropy(f(2, 3, 5), i(3, 2), { weight: f(7, 5) }),

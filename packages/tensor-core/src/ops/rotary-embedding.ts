@@ -2,11 +2,11 @@
 // dim / 2 of a head turn by position * frequency j. Angles are exact at any position, for they are
 // products of integers modulo a turn; in f32 they would be off by 0.008 at position 131,072.
 
-import { checkNames, checkOptions } from '../check-options.js';
+import { checkNames, checkOptions, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
 import { above, optional, whole } from '../options.js';
-import { elementCountOf, type Tensor } from '../tensor.js';
+import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
 import {
   isSameShape,
   requireFloat,
@@ -125,10 +125,13 @@ function stretched(frequency: number, scaling: RotaryScaling): number {
  * rotation back.
  * @throws {ShapeError} when x, frequencies, positions, offset or numRotated do not fit together
  * @throws {DTypeError} when x is no float tensor, or the positions are no integers
+ * @throws {OptionError} when there are no frequencies
  */
 export function rotaryEmbedding(x: Tensor, options: RotaryEmbeddingOptions): Tensor {
   checkNames('rotaryEmbedding', options, ['frequencies', 'positions', 'offset', 'numRotated']);
   const { frequencies, positions, offset = 0 } = options;
+  const rule = { expected: 'a tensor', holds: isTensor };
+  checkValue('rotaryEmbedding', 'frequencies', frequencies, rule);
   requireFloat('rotaryEmbedding', x);
   requireSameDevice('rotaryEmbedding', x, frequencies, ...(positions ? [positions] : []));
   const [seq, heads, headDim] = x.shape.slice(-3) as [number, number, number];
