@@ -9,7 +9,7 @@ import { StoreLockedError } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
 import { build } from 'esbuild';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { newDirectory } from './support/directories.ts';
 import { BYTES, KEYS, type KillPlan } from './support/kill-plan.ts';
 
@@ -41,6 +41,7 @@ class Writer {
     const [command, ...args] = [...within, process.execPath, ...own];
     this.#process = spawn(command!, args, { stdio: ['ignore', 'pipe', 'inherit'] });
     this.#closed = once(this.#process, 'close');
+    onTestFinished(() => void this.#process.kill('SIGKILL')); // where the test fails before it does
     this.#process.stdout!.on('data', (text: Buffer) => {
       this.lines.push(...String(text).split('\n').filter(Boolean));
     });
