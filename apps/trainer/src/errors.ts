@@ -17,6 +17,15 @@ export class UsageError extends TrainerError {
   override readonly name = 'UsageError';
 }
 
+/**
+ * The loss or the weights are not numbers, on all ranks alike. The same steps would end so again:
+ * a run is never restarted after it.
+ */
+export class DivergedError extends TrainerError {
+  override readonly code = 'DIVERGED';
+  override readonly name = 'DivergedError';
+}
+
 /** A rank ended before its work was done. */
 export class RankFailedError extends TrainerError {
   override readonly code = 'RANK_FAILED';
@@ -33,9 +42,9 @@ export class ToldError extends TrainerError {
   override readonly code = 'TOLD';
   override readonly exitCode: number;
   override readonly name = 'ToldError';
-  constructor(failure: { readonly message: string; readonly isUsage: boolean }) {
+  constructor(failure: { readonly message: string; readonly kind: string }) {
     super(failure.message);
-    this.exitCode = failure.isUsage ? 2 : 1;
+    this.exitCode = failure.kind === 'usage' ? 2 : 1;
   }
 }
 

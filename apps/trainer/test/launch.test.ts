@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { build } from 'esbuild';
 import { afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { InterruptedError, RankFailedError } from '../src/errors.js';
+import { DivergedError, InterruptedError, RankFailedError } from '../src/errors.js';
 import { runProcesses } from '../src/launch/run-processes.js';
 import type { RankEvent } from '../src/rank/events.js';
 import type { PreparedRun } from '../src/run-config.js';
@@ -124,6 +124,13 @@ describe('runProcesses', () => {
   ])('a rank that does "%s" ends the job with its reason', async (behavior, message) => {
     const { error, pids } = await run(['', behavior], 1000);
     expect((error as Error).message).toMatch(message);
+    expect(pids.map(isAlive)).toEqual([false, false]);
+  });
+
+  it('a divergence is known as one, and blames no rank', async () => {
+    const { error, pids } = await run(['diverge', 'diverge'], 1000);
+    expect(error).toBeInstanceOf(DivergedError);
+    expect((error as Error).message).toBe('the loss is not a number');
     expect(pids.map(isAlive)).toEqual([false, false]);
   });
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { TrainerError } from '../src/errors.js';
+import { DivergedError } from '../src/errors.js';
 import type { StepMetrics } from '../src/rank/events.js';
 import { type StepOutcome, trainLoop } from '../src/rank/train-loop.js';
 import { learningRate } from '../src/schedule.js';
@@ -61,7 +61,7 @@ describe('trainLoop', () => {
   it('ends with a loss that is not a number, unless its step was skipped', async () => {
     const nan = { ...FINE, loss: Number.NaN };
     const ended = await run((step) => (step === 2 ? nan : FINE));
-    expect(ended.error).toBeInstanceOf(TrainerError);
+    expect(ended.error).toBeInstanceOf(DivergedError);
     expect(ended.error).toHaveProperty('message', expect.stringContaining('at step 3'));
     expect(ended.log).toHaveLength(3); // The step that diverged is reported.
     const skipped = await run((step) => (step === 2 ? { ...nan, isSkipped: true } : FINE));

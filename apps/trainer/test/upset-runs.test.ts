@@ -27,6 +27,16 @@ it('a run that is done and goes on says that nothing is left, and how to train o
   expect(more.out).not.toContain('nothing is left');
 });
 
+it('a run that diverges is not started again, and says what to change', async () => {
+  const line = `${train} --lr 1e30 --warmup 0 --clip 0 --save-every 1 --max-restarts 2`;
+  const { code, out, err } = await run(`${line} --steps 5 --out ${join(root, 'diverged')}`);
+  expect(code).toBe(1);
+  expect(err).toMatch(
+    /^error: The loss is not a number at step 2: the run diverged\. Use a smaller --lr, .*\n$/,
+  );
+  expect(out).not.toContain('Starting again');
+});
+
 it('a run whose lines are removed meanwhile is done, and leaves out its page', async () => {
   const out = join(root, 'cleared');
   const result = await run(`${train} --steps 2 --out ${out}`, {

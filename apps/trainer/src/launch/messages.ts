@@ -41,7 +41,9 @@ export type FromRank =
 /** An error on its way to the command. */
 export interface RankFailure {
   readonly message: string;
-  readonly isUsage: boolean;
-  /** Whether the rank only suffered from another's end, so that some other failure is the cause. */
-  readonly isPeerLost: boolean;
+  /**
+   * What the command makes of it. `peer-lost`: the rank only suffered from another's end, so that
+   * some other failure is the cause.
+   */
+  readonly kind: 'failed' | 'usage' | 'diverged' | 'peer-lost';
 }

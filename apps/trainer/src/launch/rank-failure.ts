@@ -1,6 +1,6 @@
 // Finds the one failure that ended a job among those that followed from it.
 
-import { RankFailedError, type TrainerError, UsageError } from '../errors.js';
+import { DivergedError, RankFailedError, type TrainerError, UsageError } from '../errors.js';
 import type { RankEvent } from '../rank/events.js';
 import type { RankFailure } from './messages.js';
 
@@ -29,8 +29,8 @@ export interface RankEnd {
 }
 
 /** Whether the rank only suffered from another's end. */
-export function isLostPeer({ failure }: RankEnd): boolean {
-  return failure?.isPeerLost === true;
+export function isLostPeer({ failure }: Pick<RankEnd, 'failure'>): boolean {
+  return failure?.kind === 'peer-lost';
 }
 
 /**
@@ -43,19 +43,25 @@ export function endEvent(
 ): RankEvent {
   const { rank, failure, signal, exitCode } = end;
   const reason = failure?.message ?? signal ?? `exit code ${exitCode ?? 'unknown'}`;
-  const isVictim = isEnding || failure?.isPeerLost === true;
+  const isVictim = isEnding || isLostPeer(end);
   const how = failure === undefined && signal ? 'killed' : 'failed';
   return { type: 'end', rank, end: isVictim ? 'stopped' : how, reason };
 }
 
 /** An error as a rank reports it. */
 export function describeFailure(error: unknown): RankFailure {
+  return { message: error instanceof Error ? error.message : String(error), kind: kindOf(error) };
+}
+
+function kindOf(error: unknown): RankFailure['kind'] {
+  if (error instanceof UsageError) {
+    return 'usage';
+  }
+  if (error instanceof DivergedError) {
+    return 'diverged';
+  }
   const { code } = error as { code?: unknown };
-  return {
-    message: error instanceof Error ? error.message : String(error),
-    isUsage: error instanceof UsageError,
-    isPeerLost: typeof code === 'string' && PEER_CODES.has(code),
-  };
+  return typeof code === 'string' && PEER_CODES.has(code) ? 'peer-lost' : 'failed';
 }
 
 /** The codes of errors of collectives and fsdp which mean that another rank is the cause. */
@@ -74,8 +80,11 @@ const PEER_CODES: ReadonlySet<string> = new Set([
 export function rootCause(ends: readonly RankEnd[], worldSize: number): TrainerError {
   const rankOf = (end: RankEnd) => (end.failure === undefined ? 0 : isLostPeer(end) ? 2 : 1);
   const cause = [...ends].sort((a, b) => rankOf(a) - rankOf(b))[0]!;
-  if (cause.failure?.isUsage === true) {
+  if (cause.failure?.kind === 'usage') {
     return new UsageError(cause.failure.message);
+  }
+  if (cause.failure?.kind === 'diverged') {
+    return new DivergedError(cause.failure.message); // all ranks computed it, and none failed
   }
   const at = cause.step === 0 ? 'before the first step' : `after step ${cause.step}`;
   const who = `rank ${cause.rank} of ${worldSize}`;

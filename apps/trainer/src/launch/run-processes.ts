@@ -64,7 +64,7 @@ function startProcess(
   child.on('error', (error) => {
     listener.onEnd({
       stderr,
-      failure: { message: error.message, isUsage: false, isPeerLost: false },
+      failure: { message: error.message, kind: 'failed' },
     });
     if (child.pid === undefined) {
       exited.resolve();

@@ -41,7 +41,7 @@ function startThread(
   const exited = deferred();
   worker.on('message', (message: FromRank) => listener.onMessage(message));
   worker.on('error', (error) => {
-    listener.onEnd({ failure: { message: error.message, isUsage: false, isPeerLost: false } });
+    listener.onEnd({ failure: { message: error.message, kind: 'failed' } });
   });
   worker.on('exit', (exitCode) => {
     listener.onEnd({ exitCode });

@@ -1,7 +1,7 @@
 // The steps of a rank, apart from what computes them: learning rates, skipped steps, and what is
 // reported of each.
 
-import { TrainerError } from '../errors.js';
+import { DivergedError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import { learningRate } from '../schedule.js';
 import type { StepMetrics, StepResources } from './events.js';
@@ -124,7 +124,7 @@ export async function trainLoop(
       validLoss !== undefined && !isEnd && isPatienceOver(config, step + 1, best);
     options.onStep({ ...metrics, validLoss }, resources);
     if (Number.isNaN(outcome.loss) && !outcome.isSkipped) {
-      throw new TrainerError(
+      throw new DivergedError(
         `The loss is not a number at step ${step + 1}: the run diverged. Use a smaller --lr, a longer --warmup or --clip 1.`,
       );
     }
