@@ -135,7 +135,6 @@ const ROOMS: Readonly<Record<string, readonly string[]>> = {
   algorithms: ['endpoint'],
   group: ['algorithms', 'endpoint'],
   sockets: [],
-  store: ['sockets'],
   'transports/ws/heartbeat': ['generated', 'sockets'],
   'transports/ws/link': ['endpoint', 'sockets', 'transports/ws', 'transports/ws/heartbeat'],
 };

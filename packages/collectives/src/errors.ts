@@ -1,4 +1,4 @@
-// Typed errors of collectives, of a start and of the store. `code` is stable and is what callers
+// Typed errors of collectives and of a start. `code` is stable and is what callers
 // branch on; the README has the tables. Ranks in messages are world ranks: `rank 3/8 allGather #41:
 // peer 2 lost (...)`.
 
@@ -19,35 +19,12 @@ export type CollectiveErrorCode =
   | 'USAGE'
   | 'JOIN';
 
-/**
- * The `code` of a StoreError. STORE_TIMEOUT: keys or ranks did not come in time. STORE_LOST: the
- * server is gone. STORE_STALE: a later attempt of the run has begun. STORE_LIMIT: StoreLimits are
- * exceeded. STORE_USAGE: arguments that can't be right. STORE_JOIN: the store could not be opened.
- * STORE_CLOSED: this client was closed.
- */
-export type StoreErrorCode =
-  | 'STORE_TIMEOUT'
-  | 'STORE_LOST'
-  | 'STORE_STALE'
-  | 'STORE_LIMIT'
-  | 'STORE_USAGE'
-  | 'STORE_JOIN'
-  | 'STORE_CLOSED';
-
 /** The place where an error was thrown. */
 export interface ErrorPlace {
   readonly rank: number;
   readonly worldSize: number;
   /** The call, such as `allGather #41`. */
   readonly call: string;
-}
-
-/** The keys or ranks that a StoreError names. */
-export interface StoreErrorDetails {
-  /** The keys that no process has set, where a wait took too long. */
-  readonly keys?: readonly string[];
-  /** The ranks that did not come, where a barrier took too long. */
-  readonly ranks?: readonly number[];
 }
 
 /** Base of all errors that the calls of a group throw or reject with on purpose. */
@@ -183,21 +160,6 @@ export class LaunchError extends Error {
     this.name = new.target.name;
     this.variable = variable;
     this.value = value;
-  }
-}
-
-/** The error that the calls of a Store reject with. */
-export class StoreError extends Error implements StoreErrorDetails {
-  readonly code: StoreErrorCode;
-  readonly keys: readonly string[];
-  readonly ranks: readonly number[];
-
-  constructor(code: StoreErrorCode, message: string, details: StoreErrorDetails = {}) {
-    super(message);
-    this.name = new.target.name;
-    this.code = code;
-    this.keys = details.keys ?? [];
-    this.ranks = details.ranks ?? [];
   }
 }
 

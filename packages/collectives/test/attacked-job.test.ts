@@ -8,7 +8,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { AttackedJob } from './support/attacked-job.js';
-import { NUM_RANKS } from './support/attacked-messages.js';
 import { ATTACKS, begin } from './support/attacks.js';
 import { bundleProgram } from './support/bundle-program.js';
 
@@ -85,18 +84,17 @@ describe('a job that forms', () => {
 });
 
 describe('a job that trains', () => {
-  it('steps on under each attack on its store', { timeout: 120_000 }, async () => {
+  it('steps on under each attack on the port at which it met', { timeout: 120_000 }, async () => {
     await using job = await AttackedJob.begin(program);
     await job.form();
     const calm = await attacked(job);
     const seen = [`calm: ${describeCosts(calm, calm)}`];
     for (const [name, attack] of Object.entries(ATTACKS)) {
-      const end = begin(attack, job.storePort);
+      const end = begin(attack, job.port);
       const costs = await attacked(job);
       end();
       seen.push(`${name}: ${describeCosts(costs, calm)}`);
       expect(costs.maxResidentBytes - calm.maxResidentBytes, name).toBeLessThan(MAX_EXTRA_BYTES);
-      expect(costs.numClients, name).toBe(NUM_RANKS);
     }
     print(seen.join('\n'));
     await job.end();

@@ -7,12 +7,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ProcessGroup } from '@shardweave/collectives';
-import {
-  type EnvVariables,
-  initProcessGroup,
-  initStore,
-  LaunchError,
-} from '@shardweave/collectives/launch';
+import { type EnvVariables, initProcessGroup, LaunchError } from '@shardweave/collectives/launch';
 import { afterAll, describe, expect, it, vi } from 'vitest';
 import { freePort } from './support/free-port.js';
 
@@ -104,24 +99,6 @@ describe('a group', () => {
     await expect(join(1, '0')).rejects.toThrow(/this is attempt 1, not 0/);
     const groups = await Promise.all([first, join(1, '1')]);
     await closeAll(groups);
-  });
-});
-
-describe('a store of the job', () => {
-  it('is served by rank 0 beside the group, until all have left', async () => {
-    const MASTER_PORT = String(await freePort());
-    const env = (rank: number) => byHand(rank, { MASTER_PORT, SHARDWEAVE_SECRET: SECRET });
-    const groups = Promise.all([0, 1].map((rank) => initProcessGroup({ env: env(rank) })));
-    const stores = await Promise.all([0, 1].map((rank) => initStore({ env: env(rank) })));
-    const [first, second] = stores as [(typeof stores)[0], (typeof stores)[0]];
-    await first.set('from rank 0', 'here');
-    expect(await second.getText('from rank 0')).toBe('here');
-    await Promise.all(stores.map((store) => store.barrier('b')));
-    const closing = first.close();
-    await new Promise((resolve) => setTimeout(resolve, 200));
-    expect(await second.add('still served', 1)).toBe(1);
-    await Promise.all([closing, second.close()]);
-    await closeAll(await groups);
   });
 });
 

@@ -3,7 +3,6 @@
 
 import { once } from 'node:events';
 import { createServer, type Server, type Socket } from 'node:net';
-import { connectStore, initStore, StoreServer } from '@shardweave/collectives/launch';
 import { connectWs, serveRendezvous } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
@@ -36,27 +35,15 @@ const listeners: Record<string, (address: string, port: number) => Promise<unkno
   connectWs: (address, port) => connectWs({ rank: 0, worldSize: 2, address, port, secret: SECRET }),
   serveRendezvous: (address, port) =>
     serveRendezvous({ worldSize: 2, address, port, secret: SECRET }),
-  'StoreServer.listen': (address, port) => StoreServer.listen({ address, port, secret: SECRET }),
-  initStore: (address, port) =>
-    initStore({
-      rank: 0,
-      worldSize: 2,
-      address,
-      port: port - 1,
-      secret: SECRET,
-      env: {},
-      joinTimeoutMs: 300,
-    }),
 };
 
 describe.each(Object.keys(listeners))('%s', (name) => {
   const listen = listeners[name]!;
-  const code = name.includes('tore') ? 'STORE_JOIN' : 'JOIN';
 
   it('rejects at once where the port is taken', async () => {
     const port = await silentServer();
     await expect(listen('127.0.0.1', port)).rejects.toMatchObject({
-      code,
+      code: 'JOIN',
       message: expect.stringMatching(
         new RegExp(`can't listen on 127.0.0.1:${port}: .*listens there already.*0 for a free one`),
       ),
@@ -65,14 +52,14 @@ describe.each(Object.keys(listeners))('%s', (name) => {
 
   it("rejects where the address is not this machine's", async () => {
     await expect(listen('203.0.113.7', 5005)).rejects.toMatchObject({
-      code,
+      code: 'JOIN',
       message: expect.stringMatching(/can't listen on 203.0.113.7:5005: no interface/),
     });
   });
 
   it('rejects where nobody knows the host', async () => {
     await expect(listen('no-such-host.invalid', 5005)).rejects.toMatchObject({
-      code: name === 'initStore' ? expect.stringMatching(/STORE_JOIN|LAUNCH/) : code,
+      code: 'JOIN',
       message: expect.stringMatching(/no-such-host.invalid/),
     });
   });
@@ -84,13 +71,6 @@ describe("another program's silent server", () => {
     const joined = connectWs({ rank: 1, worldSize: 2, port, secret: SECRET, joinTimeoutMs: 300 });
     await expect(joined).rejects.toThrow(
       new RegExp(`ws://127.0.0.1:${port}.*something else may listen there`),
-    );
-  });
-
-  it("keeps connectStore's limit", async () => {
-    const port = await silentServer();
-    await expect(connectStore({ port, secret: SECRET, joinTimeoutMs: 300 })).rejects.toThrow(
-      new RegExp(`ws://127.0.0.1:${port}.*something else may listen there.*within 300 ms`),
     );
   });
 });
@@ -147,19 +127,6 @@ describe("options that can't be right", () => {
     await expect(connectWs({ ...good, ...options })).rejects.toMatchObject({
       code: 'JOIN',
       message: expect.stringMatching(new RegExp(`expected.*${words.source}`)),
-    });
-  });
-
-  it('are refused by the store', async () => {
-    await expect(StoreServer.listen({ secret: 'x' })).rejects.toMatchObject({
-      code: 'STORE_USAGE',
-      message: expect.stringMatching(/at least 16 characters/),
-    });
-    await using server = await StoreServer.listen({ secret: SECRET });
-    await using store = await connectStore({ port: server.port, secret: SECRET });
-    await expect(store.set('n', 5 as unknown as string)).rejects.toMatchObject({
-      code: 'STORE_USAGE',
-      message: expect.stringMatching(/"n".*Uint8Array or a string/),
     });
   });
 });

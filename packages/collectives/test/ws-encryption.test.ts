@@ -3,7 +3,6 @@
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
-import { connectStore, StoreServer } from '@shardweave/collectives/launch';
 import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it } from 'vitest';
 import { schemeTo } from '../src/sockets/listen-security.js';
@@ -186,27 +185,6 @@ describe('ranks that speak TLS by the secret', () => {
     await met;
     expect(Buffer.concat(seen).includes('SWC4')).toBe(false);
     await Promise.all(groups.map((group) => group.close()));
-  });
-
-  it('use the store over TLS, too', async () => {
-    const refused: string[] = [];
-    const onRefused = ({ reason }: { readonly reason: string }) => refused.push(reason);
-    await using server = await StoreServer.listen({
-      secret: SECRET,
-      encryption: 'always',
-      onRefused,
-    });
-    const seen: Buffer[] = [];
-    const { port } = await listenBetween(server.port, (bytes) => seen.push(Buffer.from(bytes)));
-    const store = await connectStore({ port, secret: SECRET, encryption: 'always' });
-    await store.set('key', 'only the ranks');
-    expect(await store.getText('key')).toBe('only the ranks');
-    await store.close();
-    expect(Buffer.concat(seen).includes('only the ranks')).toBe(false);
-    const { port: direct } = server;
-    const plain = connectStore({ port: direct, secret: SECRET, encryption: 'none' });
-    await expect(plain).rejects.toMatchObject({ code: 'STORE_JOIN' });
-    expect(refused).toEqual(['it speaks without TLS']);
   });
 });
 

@@ -63,9 +63,8 @@ export function masterAddress(env: Environment, isOneHost: boolean): string | un
 
 /**
  * A port that all ranks derive from their job's id, and that another job most likely does not
- * share. It is even, because the store takes the next one, and below those that Linux gives to
- * clients (32768).
+ * share. It lies below those that Linux gives to clients (32768).
  */
 export function portOfJob(id: string): number {
-  return 16_384 + 2 * (fnv1a(id) % 8192);
+  return 16_384 + (fnv1a(id) % 16_384);
 }

@@ -18,7 +18,7 @@ export interface PlaceOptions {
   readonly worldSize?: number;
   /** The name or IP of rank 0's host. */
   readonly address?: string;
-  /** The port on which rank 0 listens; a store that initStore makes takes the next one. */
+  /** The port on which rank 0 listens. */
   readonly port?: number;
   /** The number of earlier starts of the job. */
   readonly attempt?: number;

@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { LaunchError } from '../errors.js';
 import type { EnvVariables } from './environment.js';
 
-/** The length that connectWs and the store require. */
+/** The length that connectWs requires. */
 const MIN_SECRET_LENGTH = 16;
 
 const REMEDY =

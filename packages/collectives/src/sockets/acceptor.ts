@@ -55,11 +55,6 @@ export class Acceptor implements SocketListener {
     this.#door!.close();
   }
 
-  /** Sets whether listening keeps the process alive, as it does at first. */
-  setKeepsAlive(keepsAlive: boolean): void {
-    this.#door!.setKeepsAlive(keepsAlive);
-  }
-
   #onUpgrade(request: IncomingMessage, connection: Socket, head: Buffer): void {
     this.#upgrades.handleUpgrade(request, connection, head, (socket) => {
       void this.#meet(socket, connection, request.headers.origin !== undefined);

@@ -135,15 +135,6 @@ export class Door {
     }
   }
 
-  /** Sets whether listening keeps the process alive, as it does at first. */
-  setKeepsAlive(keepsAlive: boolean): void {
-    if (keepsAlive) {
-      this.#listener.ref();
-    } else {
-      this.#listener.unref();
-    }
-  }
-
   #onConnection(socket: Socket): void {
     socket.on('error', () => {});
     this.#gate.enter(nameOf(socket), socket);

@@ -18,7 +18,6 @@ const ROLES = [
   'link',
   'heartbeat',
   'relay',
-  'store',
   'heartbeat subscriber',
   'heartbeat relay',
 ] as const;
@@ -29,7 +28,6 @@ const ROLES = [
  * - heartbeat: a rank's worker sends signs of life to a rank that listens.
  * - relay: a link that the rendezvous' process joins from two connections, because neither of its
  *   ends can listen.
- * - store: a client uses the key-value store.
  * - heartbeat subscriber: a rank that can't listen opens it to another rank's worker, which sends
  *   its signs of life over it.
  * - heartbeat relay: signs of life in both directions, joined like a relay.

@@ -161,14 +161,6 @@ export class NodeSocket implements WireSocket {
     }
   }
 
-  setKeepsAlive(keepsAlive: boolean): void {
-    if (keepsAlive) {
-      this.#connection?.ref();
-    } else {
-      this.#connection?.unref();
-    }
-  }
-
   #ask(limitMs: number): Promise<boolean> {
     return new Promise((resolve) => {
       const finish = (answers: boolean) => {

@@ -1,6 +1,6 @@
 // Limits the connections that have proved nothing yet: how many come in a second, and how many
-// there are at a time. Every door has a gate of its own: those of ranks, of the rendezvous, the
-// relay and the store, and those of heartbeat workers.
+// there are at a time. Every door has a gate of its own: those of ranks, of the rendezvous and the
+// relay, and those of heartbeat workers.
 
 import type { WsLimits } from './limits.js';
 

@@ -1,6 +1,6 @@
 // The seam of this folder: one open WebSocket, of Node (by the `ws` library) or of a page. The
-// transport over WebSockets and the store are written against it, and against socket-platform.ts,
-// which opens sockets.
+// transport over WebSockets is written against it, and against socket-platform.ts, which opens
+// sockets.
 //
 // Ordering: messages arrive in the order in which they were sent, text and binary alike.
 // Ownership: bytes are lent to `send` until `written` is called, and to `onBinary` for the duration
@@ -57,8 +57,6 @@ export interface WireSocket {
    * are full.
    */
   setReads?(reads: boolean): void;
-  /** Sets, in Node, whether the socket keeps the process alive, as it does at first. */
-  setKeepsAlive?(keepsAlive: boolean): void;
 }
 
 /** A message of up to this many bytes is never delivered in pieces. */

@@ -1,5 +1,4 @@
-// This job of three rank processes with a store is attacked by tests while it forms and while it
-// steps.
+// This job of three rank processes is attacked by tests while it forms and while it steps.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -11,7 +10,6 @@ export class AttackedJob {
   readonly #children: readonly ChildProcess[];
   readonly #words: RankWord[][];
   port = 0;
-  storePort = 0;
 
   private constructor(program: string) {
     this.#children = Array.from({ length: NUM_RANKS }, () => fork(program));
@@ -23,17 +21,13 @@ export class AttackedJob {
     }
   }
 
-  /**
-   * Resolves when rank 0 listens for the others and serves the store. The other ranks have not come
-   * yet.
-   */
+  /** Resolves when rank 0 listens for the others, which have not come yet. */
   static async begin(program: string): Promise<AttackedJob> {
     const job = new AttackedJob(program);
     await Promise.all(job.#children.map((_, rank) => job.#hears(rank, 'ready')));
-    job.#say(0, { type: 'join', rank: 0, secret: job.secret, port: 0, storePort: 0 });
-    const { port, storePort } = await job.#hears(0, 'listening');
+    job.#say(0, { type: 'join', rank: 0, secret: job.secret, port: 0 });
+    const { port } = await job.#hears(0, 'listening');
     job.port = port;
-    job.storePort = storePort;
     return job;
   }
 
@@ -43,9 +37,9 @@ export class AttackedJob {
    */
   async form(): Promise<{ readonly formMs: number; readonly costs: Costs }> {
     const start = performance.now();
-    const { secret, port, storePort } = this;
+    const { secret, port } = this;
     for (let rank = 1; rank < NUM_RANKS; rank++) {
-      this.#say(rank, { type: 'join', rank, secret, port, storePort });
+      this.#say(rank, { type: 'join', rank, secret, port });
     }
     const formed = this.#children.map((_, rank) => this.#hears(rank, 'formed'));
     const [costs] = await Promise.all(formed);

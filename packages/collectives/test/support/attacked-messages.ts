@@ -7,9 +7,8 @@ export type RankOrder =
       readonly type: 'join';
       readonly rank: number;
       readonly secret: string;
-      /** The ports of the rendezvous and of the store are 0 on rank 0, which hosts both. */
+      /** The rendezvous' port is 0 on rank 0, which hosts it. */
       readonly port: number;
-      readonly storePort: number;
     }
   | { readonly type: 'costs' }
   | { readonly type: 'stop' };
@@ -22,8 +21,8 @@ export interface Costs {
 
 export type RankWord =
   | { readonly type: 'ready' }
-  | { readonly type: 'listening'; readonly port: number; readonly storePort: number }
+  | { readonly type: 'listening'; readonly port: number }
   | ({ readonly type: 'formed' } & Costs)
   | { readonly type: 'unjoined'; readonly message: string }
-  | ({ readonly type: 'costs'; readonly numSteps: number; readonly numClients: number } & Costs)
+  | ({ readonly type: 'costs'; readonly numSteps: number } & Costs)
   | { readonly type: 'ended' };

@@ -1,8 +1,7 @@
 // This is one of three ranks that strangers attack. It joins, then steps until it is told to stop.
-// Each step is an all-reduce and a look into the store that rank 0 serves. It reports its costs:
-// memory, and turns of the event loop. attacked-job.ts bundles and starts it.
+// Each step is an all-reduce. It reports its costs: memory, and turns of the event loop.
+// attacked-job.ts bundles and starts it.
 
-import { connectStore, StoreServer } from '@shardweave/collectives/launch';
 import { connectWs } from '@shardweave/collectives/ws';
 import { NUM_RANKS, type RankOrder, type RankWord } from './attacked-messages.js';
 
@@ -53,18 +52,15 @@ const {
   rank,
   secret,
   port: told,
-  storePort,
 } = await (async () => {
   const order = hears('join');
   say({ type: 'ready' });
   return order;
 })();
-const server =
-  rank === 0 ? await StoreServer.listen({ secret, port: storePort, onRefused }) : undefined;
 let numSteps = 0;
 process.on('message', (order: RankOrder) => {
   if (order.type === 'costs') {
-    say({ type: 'costs', numSteps, numClients: server?.numClients ?? 0, ...takeCosts() });
+    say({ type: 'costs', numSteps, ...takeCosts() });
   }
 });
 const joined = connectWs({
@@ -74,7 +70,7 @@ const joined = connectWs({
   secret,
   allowedOrigins: [ORIGIN],
   onRefused,
-  onListen: (port) => say({ type: 'listening', port, storePort: server!.port }),
+  onListen: (port) => say({ type: 'listening', port }),
 });
 let group: Awaited<typeof joined>;
 try {
@@ -85,28 +81,18 @@ try {
 }
 say({ type: 'formed', ...takeCosts() });
 
-const store = await connectStore({
-  port: rank === 0 ? server!.port : storePort,
-  secret,
-  rank,
-  worldSize: NUM_RANKS,
-});
 const bytes = new Uint8Array(STEP_BYTES);
 for (;;) {
   // The first element is 1 where a rank wants to stop, so that all stop in the same step.
   new Float32Array(bytes.buffer)[0] = isStopped ? 1 : 0;
   await group.allReduce(bytes, bytes, { dtype: 'f32', op: 'max' });
-  await store.set(`step of ${rank}`, String(numSteps));
   numSteps++;
   if (new Float32Array(bytes.buffer)[0] === 1) {
     break;
   }
   await new Promise((resolve) => setTimeout(resolve, 2));
 }
-await store.barrier('end');
-await store.close();
 await group.close();
-await server?.close({ waitMs: 5000 });
 say({ type: 'ended' });
 process.disconnect();
 process.exit();

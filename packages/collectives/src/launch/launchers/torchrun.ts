@@ -58,5 +58,5 @@ function readPlace(env: Environment) {
 }
 
 function besidePort(port: number): number {
-  return port < 65_534 ? port + 1 : port - 2; // the store takes the next one
+  return port < 65_535 ? port + 1 : port - 1;
 }
