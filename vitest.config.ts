@@ -7,7 +7,7 @@
 // process of their own would take four. Files of `apart` have one each: they start processes or
 // browsers, catch signals, count sockets or bytes.
 import { configDefaults, defineConfig } from 'vitest/config';
-import { pageTextForVite } from './tooling/tsup/page-text.ts';
+import { madeModulesForVite } from './tooling/tsup/made-modules.ts';
 import { LongestFirst } from './tooling/vitest/longest-first.ts';
 import { PlainReporter } from './tooling/vitest/plain-reporter.ts';
 
@@ -28,7 +28,7 @@ const TOGETHER = [
 ];
 
 export default defineConfig({
-  plugins: [pageTextForVite],
+  plugins: [madeModulesForVite],
   resolve: { conditions: ['@shardweave/source'] },
   ssr: { resolve: { conditions: ['@shardweave/source'] } },
   test: {

@@ -1,5 +1,5 @@
 import { defineConfig } from 'tsup';
-import { pageText } from '../../tooling/tsup/page-text.ts';
+import { madeModulesWithLicenses } from '../../tooling/tsup/licenses.ts';
 
 export default defineConfig({
   entry: ['src/main.ts'],
@@ -8,5 +8,5 @@ export default defineConfig({
   clean: true,
   target: 'es2022',
   sourcemap: true,
-  esbuildPlugins: [pageText],
+  esbuildPlugins: [madeModulesWithLicenses()],
 });

@@ -41,11 +41,14 @@ describe.each(found.map((one) => [one.shortName, one] as const))('%s', (name, on
   });
 
   it('declares in package.json every package it imports', () => {
-    const { dependencies, peerDependencies, optionalDependencies } = one.manifest;
+    const { dependencies, peerDependencies, optionalDependencies, devDependencies } = one.manifest;
+    // The build of an app packs what its devDependencies bring; that of a library packs nothing.
+    const packed = one.manifest.bin === undefined ? {} : devDependencies;
     const declared = Object.keys({
       ...dependencies,
       ...peerDependencies,
       ...optionalDependencies,
+      ...packed,
     });
     const strays = importsIn(one).filter(
       ({ target }) => target !== one.manifest.name && !declared.includes(target),

@@ -32,7 +32,6 @@ const LEFT_OUT = [
   ...['darwin-universal', 'linux-arm64', 'win32-x64', 'win32-arm64'].map(
     (platform) => `webgpu/dist/${platform}`,
   ),
-  ...['cjs', 'dist', 'src', 'data'].map((folder) => `gpt-tokenizer/${folder}`),
 ];
 
 const file = resolve(process.argv[2] ?? join(STATE, 'gpu-pack.tar.gz'));

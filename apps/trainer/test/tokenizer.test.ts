@@ -11,7 +11,7 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import type { Conversation } from '../src/data/chat-template.js';
 import { encodeParts } from '../src/data/encode-parts.js';
 import { readDocument } from '../src/data/line-shapes.js';
-import { readText } from '../src/data/text.js';
+import { readNovel } from '../src/data/novel.js';
 import { loadTokenizer, type Tokenizer } from '../src/data/tokenizer.js';
 import { UsageError } from '../src/errors.js';
 import { HARD_TEXT, hardTexts, pairVocabulary } from './support/hard-text.js';
@@ -55,7 +55,7 @@ describe.each([
     Uint32Array.from((await rust.encode(all, null, { addSpecialTokens: false })).getIds());
 
   it("has the Rust build's tokens for all of Moby Dick, and its text back", async () => {
-    const novel = await readText(undefined);
+    const novel = await readNovel();
     const ids = tokenizer.encode(novel);
     expect(ids.length).toBeGreaterThan(280_000);
     // Comparing arrays element by element would take seconds, so buffers are compared.

