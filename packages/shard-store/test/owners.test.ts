@@ -180,6 +180,11 @@ async function ownName(number: number): Promise<string> {
   return name.replace('-owner.1.', `-owner.${number}.`);
 }
 
+/** Returns the name of an owner of this machine that is gone. */
+async function deadName(): Promise<string> {
+  return (await ownName(1)).replace(/^shardweave-owner\.1\.\d+/, `${NOBODY}`);
+}
+
 /** The file that tells who the first owner is, among those of a directory. */
 function nameIn(files: readonly string[]): string {
   return files.find((one) => /^shardweave-owner\.1\.\d/.test(one))!;
@@ -209,13 +214,19 @@ describe('owners', () => {
       await expect(openDiskStore({ directory })).rejects.toThrow(StoreLockedError);
       await store.close();
     }
-    // The numbers rise, and only the last one stays.
-    const owners = (await readdir(directory)).filter((name) => name.includes('owner')).sort();
-    const number = 'shardweave-owner.3';
-    expect(owners).toEqual([number, await ownName(3), `${number}.released`]);
+  });
+
+  it('is known by empty files, of which none stays when it leaves', async () => {
+    const directory = await newDirectory();
+    const store = await openDiskStore({ directory });
+    const names = (await readdir(directory)).filter((name) => !name.includes('.door.'));
+    const owners = names.filter((name) => name.includes('owner')).sort();
+    expect(owners).toEqual(['shardweave-owner.1', await ownName(1)]);
     for (const name of owners) {
       expect((await stat(join(directory, name))).size).toBe(0);
     }
+    await store.close();
+    expect((await readdir(directory)).join()).not.toContain('owner');
   });
 
   it('lets in one of many that find a dead owner at the same time', async () => {
@@ -236,7 +247,7 @@ describe('owners', () => {
 
   it('withdraws where others came and went between its look and its claim', async () => {
     const directory = await newDirectory();
-    await (await openDiskStore({ directory })).close();
+    await claim(directory, 1, await deadName());
     const files = interceptFiles(async ({ operation, path }) => {
       if (operation !== 'create' || !path.endsWith('.2')) {
         return;
@@ -249,6 +260,23 @@ describe('owners', () => {
     });
     await expect(openDiskStore({ directory, files })).rejects.toThrow(StoreLockedError);
     expect((await readdir(directory)).sort()).toEqual(['shardweave-owner.3', await ownName(3)]);
+  });
+
+  it('withdraws where the numbers began again between its look and its claim', async () => {
+    const directory = await newDirectory();
+    await claim(directory, 1, await deadName());
+    const files = interceptFiles(async ({ operation, path }) => {
+      if (operation !== 'create' || !path.endsWith('.2')) {
+        return;
+      }
+      // An owner came and went, and the next one has number 1.
+      for (const name of await readdir(directory)) {
+        await unlink(join(directory, name));
+      }
+      await claim(directory, 1, (await ownName(1)).slice('shardweave-owner.1.'.length));
+    });
+    await expect(openDiskStore({ directory, files })).rejects.toThrow(StoreLockedError);
+    expect((await readdir(directory)).sort()).toEqual(['shardweave-owner.1', await ownName(1)]);
   });
 
   it('tells a process from another one with its number by when it started', async () => {

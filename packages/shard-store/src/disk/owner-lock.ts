@@ -12,19 +12,18 @@ import { OWNER } from './file-names.js';
 // Note [owners]
 // An owner is an empty file `shardweave-owner.<n>`, which only one process can create, and a second
 // file whose name tells who it is, which ends in `.<process>.<start>.<space>.<machine>.<host>`. The
-// files are empty so that a full disk has room for them. Numbers only rise: a process that finds
-// the highest owner gone creates the next number, and then checks whether it is the highest. A
-// process that slept between looking and creating may create a number that was removed meanwhile,
-// but then a higher one is there, and it withdraws. For that reason the last number stays when its
-// owner leaves, together with `shardweave-owner.<n>.released`.
+// files are empty so that a full disk has room for them, and go when the owner leaves. A process
+// that finds the highest owner gone creates the next number, and then looks again. It may have
+// slept in between, while others came and went and the numbers began again at 1. So whoever creates
+// a number withdraws from a higher one and from a lower one that lives: as each creates before it
+// looks, of any two at least one sees the other.
 //
 // A process number means something only within one space of them: each container has its own, even
 // where it has the host's name, and so has each machine that shares the directory. An owner in
 // another space is asked at its door (see door.ts) where both run on one kernel, as a container
 // that was made anew does. Any other may live, for all that can be told from here.
 
-const RELEASED = 'released';
-const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(released|door\.\w+|\d+\.\w*\.\d*\.\w*\..*))?$/;
+const OWNER_FILE = /^shardweave-owner\.(\d+)(?:\.(door\.\w+|\d+\.\w*\.\d*\.\w*\..*))?$/;
 /**
  * A number without a name is about to get one, or its process was killed. It gets 20 times 50 ms.
  */
@@ -32,7 +31,7 @@ const NAME_TRIES = 20;
 const NAME_PAUSE_MS = 50;
 
 /** The names that belong to each number; an empty list where there is only the number. */
-type Owners = ReadonlyMap<number, readonly string[]>;
+type Owners = Map<number, readonly string[]>;
 
 /** The ownership of a directory, held until it is released. */
 export interface OwnerLock {
@@ -49,29 +48,35 @@ export async function lockDirectory(files: FileLayer, directory: string): Promis
     if (highest > 0) {
       await expectGone(files, directory, { number: highest, space });
     }
-    const own = join(directory, `${OWNER}.${highest + 1}`);
+    const number = highest + 1;
+    const own = join(directory, `${OWNER}.${number}`);
     if (!(await createEmpty(files, own))) {
       continue;
     }
-    const door = await openDoor(directory, `${OWNER}.${highest + 1}`);
-    await createEmpty(files, `${own}.${name}`);
-    const owners = await ownersIn(files, directory);
-    if ([...owners.keys()].some((number) => number > highest + 1)) {
+    const door = await openDoor(directory, `${OWNER}.${number}`);
+    const release = async () => {
       await door?.close();
-      await remove(files, directory, highest + 1, [name]);
-      continue;
-    }
-    for (const [number, names] of owners) {
-      if (number <= highest) {
-        await remove(files, directory, number, names);
-      }
-    }
-    return {
-      release: async () => {
-        await createEmpty(files, `${own}.${RELEASED}`);
-        await door?.close();
-      },
+      await remove(files, directory, number, [name]);
     };
+    try {
+      await createEmpty(files, `${own}.${name}`);
+      const others = await ownersIn(files, directory);
+      others.delete(number);
+      if ([...others.keys()].every((other) => other < number)) {
+        for (const [other, names] of others) {
+          // One that has no name yet has still to look, and withdraws.
+          if (nameIn(names) !== undefined) {
+            await expectGone(files, directory, { number: other, space });
+          }
+          await remove(files, directory, other, names);
+        }
+        return { release };
+      }
+    } catch (error) {
+      await release().catch(() => {}); // the first error is the one to report
+      throw error;
+    }
+    await release();
   }
 }
 
@@ -92,6 +97,10 @@ async function ownersIn(files: FileLayer, directory: string): Promise<Owners> {
   return owners;
 }
 
+function nameIn(names: readonly string[]): string | undefined {
+  return names.find((each) => !each.startsWith(DOOR));
+}
+
 /** Returns where the owner has left or died, and throws StoreLockedError where it has not. */
 async function expectGone(
   files: FileLayer,
@@ -100,10 +109,10 @@ async function expectGone(
 ): Promise<void> {
   for (let tries = 0; tries < NAME_TRIES; tries++) {
     const names = (await ownersIn(files, directory)).get(number);
-    if (names === undefined || names.includes(RELEASED)) {
+    if (names === undefined) {
       return;
     }
-    const name = names.find((each) => !each.startsWith(DOOR));
+    const name = nameIn(names);
     if (name !== undefined) {
       const [pid, start, ...rest] = name.split('.');
       const isHere = rest.join('.') === space;
