@@ -2,6 +2,8 @@
 // The class decides the exit code.
 
 import { constants } from 'node:os';
+import { formatBytes } from './output/format.js';
+import { describeSystemError } from './system-error.js';
 
 /** The base of the errors that end the command; `exitCode` is the exit code of the process. */
 export class TrainerError extends Error {
@@ -24,6 +26,37 @@ export class UsageError extends TrainerError {
 export class DivergedError extends TrainerError {
   override readonly code = 'DIVERGED';
   override readonly name = 'DivergedError';
+}
+
+/** What a disk was to take, and what it can. */
+export interface DiskRoom {
+  readonly path: string;
+  /** Undefined where only the disk knew that it was too much. */
+  readonly neededBytes: number | undefined;
+  readonly freeBytes: number;
+}
+
+/**
+ * A disk has no room for what is to be written there: not the caller's mistake, so that the same
+ * line works once there is room.
+ */
+export class DiskFullError extends TrainerError implements DiskRoom {
+  override readonly code = 'DISK_FULL';
+  override readonly name = 'DiskFullError';
+  readonly path: string;
+  readonly neededBytes: number | undefined;
+  readonly freeBytes: number;
+  /** @param options.hint a sentence that ends the message */
+  constructor(room: DiskRoom, options: ErrorOptions & { readonly hint?: string } = {}) {
+    const { path, neededBytes, freeBytes } = room;
+    const takes = neededBytes === undefined ? 'finds no room' : `takes ${formatBytes(neededBytes)}`;
+    const word = options.cause === undefined ? '' : ` (${describeSystemError(options.cause)})`;
+    const hint = options.hint === undefined ? '' : ` ${options.hint}`;
+    super(`${path} ${takes}, where ${formatBytes(freeBytes)} are free${word}.${hint}`, options);
+    this.path = path;
+    this.neededBytes = neededBytes;
+    this.freeBytes = freeBytes;
+  }
 }
 
 /** A rank ended before its work was done. */

@@ -19,7 +19,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import type { Evaluation } from '../src/eval/evaluate-model.js';
 import { targetBytes } from '../src/eval/evaluate-model.js';
-import { writeAdapter } from '../src/model/adapter-directory.js';
+import { adapterFiles } from '../src/model/adapter-directory.js';
+import { writeDirectory } from '../src/output/write-file.js';
 import { jsonlFile } from './support/jsonl-data.js';
 import { LETTERS } from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';
@@ -175,7 +176,8 @@ describe('documents', () => {
     }
     await loadStateDict(tuned, state);
     const adapter = join(scratch, 'adapter');
-    await writeAdapter(adapter, state, { config: lora, base: model, fanInFanOut: true });
+    const files = adapterFiles(state, { config: lora, base: model, fanInFanOut: true });
+    await writeDirectory(adapter, files);
     const [sum, targets] = await byHand(tuned, false);
     const [without] = await byHand(plain, false);
     expect(Math.abs(sum / without - 1)).toBeGreaterThan(1e-3);

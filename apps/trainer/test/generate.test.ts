@@ -22,11 +22,12 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
-import { writeAdapter } from '../src/model/adapter-directory.js';
-import { writeModel } from '../src/model/model-directory.js';
+import { adapterFiles } from '../src/model/adapter-directory.js';
+import { writeDirectory } from '../src/output/write-file.js';
 import { buildCommand } from './support/build-command.js';
 import { LETTERS, type LettersOptions, lettersDirectory } from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';
+import { writeModel } from './support/write-model.js';
 
 const LLAMA = {
   model_type: 'llama',
@@ -188,7 +189,8 @@ describe('generate', () => {
     await loadStateDict(adapted, state);
     const adapter = mkdtempSync(join(tmpdir(), 'adapter-'));
     directories.push(adapter);
-    await writeAdapter(adapter, state, { config: lora, base: directory, fanInFanOut: false });
+    const files = adapterFiles(state, { config: lora, base: directory, fanInFanOut: false });
+    await writeDirectory(adapter, files);
     const text = decode(await tokensOf(adapted, encode(PROMPT)));
     expect(text).not.toBe(decode(await tokensOf(model, encode(PROMPT))));
     const flags = ['--model', directory, '--prompt', PROMPT, '--quiet', ...GREEDY];

@@ -17,7 +17,8 @@ import { loadTokenizer } from '../src/data/tokenizer.js';
 import { InterruptedError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
-import { writeTrained } from '../src/model/write-trained.js';
+import { trainedFiles } from '../src/model/write-trained.js';
+import { writeDirectory } from '../src/output/write-file.js';
 import { sampleText } from '../src/rank/sample-text.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { runCli } from './support/run-cli.js';
@@ -136,7 +137,7 @@ describe('adapters', () => {
         expect(device.ledger.peak().total).toBe(live);
         const directory = newDirectory();
         if (rank === 0) {
-          await writeTrained(directory, { config, state });
+          await writeDirectory(directory, await trainedFiles({ config, state }));
           const written = readFileSync(join(directory, 'adapter_model.safetensors'));
           const { tensors } = readSafetensors(written);
           expect(tensors.size).toBe(4);

@@ -1,7 +1,7 @@
 // Models of any size on disk are read by ranges and written in pieces, and under offload are never
 // whole on the device.
 
-import { mkdtemp, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, open, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
@@ -11,6 +11,7 @@ import {
   type HostTensor,
   type LazyTensor,
   modelConfigText,
+  modelFiles,
   resolveGpt2Config,
   safetensorsPieces,
   stateDict,
@@ -22,16 +23,12 @@ import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
-import {
-  findModelDirectory,
-  readModelConfig,
-  withModelState,
-  writeModel,
-} from '../src/model/model-directory.js';
-import { writePieces } from '../src/output/write-file.js';
+import { readModelConfig, withModelState } from '../src/model/model-directory.js';
+import { removeUnfinished, writeDirectory, writePieces } from '../src/output/write-file.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import { resolveConfig } from '../src/resolve-config.js';
 import { ROOT, runFlags } from './support/run-flags.js';
+import { writeModel } from './support/write-model.js';
 
 /**
  * GPT-2 xl has 6.2 GB of weights, more than Node reads at once and more than one of its arrays
@@ -137,42 +134,47 @@ describe('a model directory', () => {
     device.dispose();
   });
 
-  it('in shards takes the place of one in a file, and the other way round, and is never both', async () => {
+  it('takes the place of another whole, one of other files too, and leaves nothing of it', async () => {
     const device = new Device(createReferenceBackend());
-    const model = async (seed: number) => {
-      const state = await stateDict(new Gpt2(device, SMALL, { seed }));
-      return { config: SMALL, state };
-    };
-    const INDEX = 'model.safetensors.index.json';
+    const path = join(directory, 'model');
+    const stateOf = (seed: number) => stateDict(new Gpt2(device, SMALL, { seed }));
+    const write = (state: ReadonlyMap<string, HostTensor | LazyTensor>, maxFileBytes = 1e9) =>
+      writeDirectory(path, modelFiles(SMALL, state, { maxFileBytes }), { isReplacing: true });
     const table = 'transformer.wte.weight';
-    const expectTable = async (seed: number) => {
-      expect(findModelDirectory(directory)?.hasWeights).toBe(true);
-      const { state } = await model(seed);
-      await withModelState(directory, SMALL, async (read) => {
-        expectBytes(await read.get(table)!.read(), state.get(table)!.data);
+    const expectTable = async (seed: number, names: readonly string[]) => {
+      expect((await readdir(path)).sort()).toEqual(['config.json', ...names]);
+      expect(await readdir(directory)).toEqual(['model']);
+      await withModelState(path, SMALL, async (read) => {
+        expectBytes(await read.get(table)!.read(), (await stateOf(seed)).get(table)!.data);
       });
     };
-    await writeModel(directory, await model(1));
-    await writeModel(directory, await model(2), { maxFileBytes: 9000 });
-    const shards = (await readdir(directory)).filter((name) => name.endsWith('.safetensors'));
-    expect(shards).toEqual([
-      'model-00001-of-00002.safetensors',
-      'model-00002-of-00002.safetensors',
-    ]);
-    await expectTable(2);
-    // A write that fails after its first file leaves no index that would combine that file with
-    // older ones.
-    const { state } = await model(3);
+    const shards = [1, 2].map((i) => `model-0000${i}-of-00002.safetensors`);
+    const sharded = [...shards, 'model.safetensors.index.json'];
+    await write(await stateOf(1));
+    await expectTable(1, ['model.safetensors']);
+    await write(await stateOf(2), 9000);
+    await expectTable(2, sharded);
+    const state = await stateOf(3);
     const [last, { dtype, shape }] = [...state].at(-1)!;
     const failing: LazyTensor = { dtype, shape, read: () => Promise.reject(new Error('EIO')) };
     const half = new Map<string, HostTensor | LazyTensor>([...state, [last, failing]]);
-    const writing = writeModel(directory, { config: SMALL, state: half }, { maxFileBytes: 9000 });
-    await expect(writing).rejects.toThrow('EIO');
-    expect(await readdir(directory)).not.toContain(INDEX);
-    await writeModel(directory, await model(4));
-    expect((await readdir(directory)).sort()).toEqual(['config.json', 'model.safetensors']);
-    await expectTable(4);
+    await expect(write(half, 9000)).rejects.toThrow('EIO');
+    await expectTable(2, sharded);
+    await write(await stateOf(4));
+    await expectTable(4, ['model.safetensors']);
     device.dispose();
+  });
+
+  it('that a killed command had not finished has another name, and is removed by it', async () => {
+    const parts = ['model.0123456789ab.part', 'model.ba9876543210.part'];
+    const others = ['model', 'model.part', 'models.0123456789ab.part', 'step-000001.part'];
+    for (const name of [...parts, ...others]) {
+      await mkdir(join(directory, name));
+      await writeFile(join(directory, name, 'config.json'), '');
+    }
+    await removeUnfinished(join(directory, 'model'));
+    expect((await readdir(directory)).sort()).toEqual(others);
+    await removeUnfinished(join(directory, 'nowhere', 'model'));
   });
 
   it('that could not be written to its end has no config, and its old weights', async () => {

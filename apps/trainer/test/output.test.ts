@@ -334,6 +334,7 @@ describe('RunDirectory', () => {
     step({ ...empty, step: 3 });
     step({ ...empty, step: 4 });
     run.finish({ ready: [ready], reports: [] }, 'tiny');
+    run.close();
     const lines = readFileSync(join(path, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([
       { ...METRICS, step: 1, loss: 3, validLoss: 2.5, atMs: 1 },

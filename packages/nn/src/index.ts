@@ -50,6 +50,7 @@ export {
   openSafetensors,
   readSafetensors,
   type Safetensors,
+  safetensorsByteLength,
   safetensorsPieces,
   type WriteSafetensorsOptions,
   writeSafetensors,

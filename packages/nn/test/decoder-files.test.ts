@@ -199,8 +199,10 @@ async function written(
   options: Parameters<typeof modelFiles>[2] = {},
 ): Promise<MemoryFiles> {
   const files = new MemoryFiles();
-  for (const { name, pieces } of modelFiles(model.config, await stateDict(model), options)) {
+  const all = modelFiles(model.config, await stateDict(model), options);
+  for (const { name, byteLength, pieces } of all) {
     await files.write(name, pieces());
+    expect([name, files.get(name)!.bytes.byteLength]).toEqual([name, byteLength]);
   }
   return files;
 }
@@ -218,7 +220,7 @@ async function loaded(files: MemoryFiles, config: DecoderConfig) {
 
 describe('weights', () => {
   it.each([TIED, UNTIED])(
-    'are one file, or shards with their index, and load back',
+    'are one file, or shards with their index, of the lengths that they say, and load back',
     async (config) => {
       const model = new Decoder(makeDevice(), config, { seed: 3 });
       const state = await stateDict(model);

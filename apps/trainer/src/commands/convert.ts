@@ -17,7 +17,8 @@ import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import { TrainerError, UsageError } from '../errors.js';
 import { problemIn } from '../inspect/holding.js';
 import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
-import { writeTrained } from '../model/write-trained.js';
+import { trainedFiles } from '../model/write-trained.js';
+import { fillDirectory, writeDirectory } from '../output/write-file.js';
 import { tokenizerName } from '../resolve-config.js';
 import type { PreparedRun } from '../run-config.js';
 import { writeModelSave } from '../saves/model-save.js';
@@ -25,7 +26,7 @@ import { findSaves, savesOf } from '../saves/save-directory.js';
 import type { SavedRun } from '../saves/saved-run.js';
 import { savedState } from '../saves/saved-state.js';
 import { defineCommand } from './define-command.js';
-import { requireNewDirectory, writeNewDirectory } from './new-directory.js';
+import { requireNewDirectory, writeOut } from './new-directory.js';
 
 interface ConvertFlags {
   readonly from: string;
@@ -98,9 +99,8 @@ async function convertSave(
     const save = await openSave(pieceDirectory(path));
     const { step, config } = runOf(save, path);
     const state = savedState(save, { config, dtype, signal });
-    await writeNewDirectory(out, (part) =>
-      writeTrained(part, { config, state }, { dtype, signal }),
-    );
+    const files = await trainedFiles({ config, state }, { dtype });
+    await writeOut(out, (path) => writeDirectory(path, files, { signal }));
     const what = config.lora === undefined ? 'model' : 'adapters';
     return [...notes, `${out}: ${what} of ${path}, step ${step}, ${dtype}`, ...lost(config, out)];
   } catch (cause) {
@@ -136,10 +136,12 @@ async function convertModel(
   const modelConfig = await readModelConfig(model.path);
   const config = { model, modelConfig, tokenizer: tokenizerName({}, model, modelConfig) };
   await withModelState(model.path, modelConfig, (state) =>
-    writeNewDirectory(out, async (part) => {
-      const store: PieceStore = { ...pieceDirectory(part), lock: async () => async () => {} };
-      await writeModelSave(store, state, { config, signal });
-    }),
+    writeOut(out, (all) =>
+      fillDirectory(all, async (part) => {
+        const store: PieceStore = { ...pieceDirectory(part), lock: async () => async () => {} };
+        await writeModelSave(store, state, { config, signal });
+      }),
+    ),
   );
   return [`${out}: save of ${model.path}, step 0, without optimizer state`];
 }

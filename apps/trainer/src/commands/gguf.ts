@@ -10,8 +10,8 @@ import { UsageError } from '../errors.js';
 import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
 import { formatBytes, formatCount } from '../output/format.js';
 import { writePieces } from '../output/write-file.js';
-import { describeSystemError } from '../system-error.js';
 import { defineCommand } from './define-command.js';
+import { writeOut } from './new-directory.js';
 
 interface GgufFlags {
   readonly model: string;
@@ -73,18 +73,13 @@ async function writeGguf({ model, out, type }: GgufFlags, signal: AbortSignal): 
   return await withModelState(path, config, async (state) => {
     try {
       const file = modelGguf({ texts, state }, { type, name });
-      await writePieces(out, file.pieces(), { signal });
+      const { byteLength } = file;
+      await writeOut(out, (path) => writePieces(path, file.pieces(), { signal, byteLength }));
       const parameters = formatCount(parameterCount(config));
-      return `${out}: ${config.model_type}, ${parameters} parameters, ${type}, ${formatBytes(file.byteLength)}`;
+      return `${out}: ${config.model_type}, ${parameters} parameters, ${type}, ${formatBytes(byteLength)}`;
     } catch (cause) {
       if (cause instanceof GgufError) {
         throw new UsageError(`--model: ${path} can't be a GGUF. ${cause.message}`, { cause });
-      }
-      const { syscall } = cause as NodeJS.ErrnoException;
-      if (syscall !== undefined && syscall !== 'read') {
-        throw new UsageError(`--out: ${out} can't be written (${describeSystemError(cause)}).`, {
-          cause,
-        });
       }
       throw cause;
     }

@@ -1,21 +1,23 @@
 // The command `merge`: adds adapters into the model that they were trained beside.
 
-import { mergeAdapters, parameterCount, StateDictError, type WeightsDType } from '@shardweave/nn';
+import {
+  mergeAdapters,
+  modelFiles,
+  parameterCount,
+  StateDictError,
+  type WeightsDType,
+} from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { Command, Option } from 'commander';
-import { copyTokenizer } from '../data/hub-tokenizer.js';
+import { tokenizerFiles } from '../data/hub-tokenizer.js';
 import { UsageError } from '../errors.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
-import {
-  findModelDirectory,
-  readModelConfig,
-  withModelState,
-  writeModel,
-} from '../model/model-directory.js';
+import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
 import { formatCount } from '../output/format.js';
+import { writeDirectory } from '../output/write-file.js';
 import { defineCommand } from './define-command.js';
-import { requireNewDirectory, writeNewDirectory } from './new-directory.js';
+import { requireNewDirectory, writeOut } from './new-directory.js';
 
 interface MergeFlags {
   readonly model: string;
@@ -84,10 +86,9 @@ async function mergeInto(
         const state = explain(() =>
           mergeAdapters(base, adapters, { device, scale: alpha / rank, fanInFanOut }),
         );
-        await writeNewDirectory(out, async (part) => {
-          await copyTokenizer(path, part);
-          await writeModel(part, { config, state }, { dtype: dtype ?? 'kept', signal });
-        });
+        const files = modelFiles(config, state, { dtype: dtype ?? 'kept' });
+        const all = [...(await tokenizerFiles(path)), ...files];
+        await writeOut(out, (place) => writeDirectory(place, all, { signal }));
       }),
     );
   } finally {

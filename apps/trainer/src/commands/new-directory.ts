@@ -1,9 +1,8 @@
-// The directory where a command leaves a model: a new or empty one.
+// What a command leaves at --out: a new or empty directory, or a file.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
-import { writeDirectory } from '../output/write-file.js';
 import { describeSystemError } from '../system-error.js';
 
 /** @throws {UsageError} where the --out directory `path` is not empty */
@@ -19,15 +18,12 @@ export function requireNewDirectory(path: string): void {
 }
 
 /**
- * Lets `fill` write all files of --out, whole or not at all.
+ * Runs `write`, which writes all files of --out, whole or not at all.
  * @throws {UsageError} where the system can't write it
  */
-export async function writeNewDirectory(
-  path: string,
-  fill: (part: string) => Promise<void>,
-): Promise<void> {
+export async function writeOut(path: string, write: (path: string) => Promise<void>) {
   try {
-    await writeDirectory(path, fill);
+    await write(path);
   } catch (cause) {
     const { syscall } = cause as NodeJS.ErrnoException;
     if (syscall === undefined || syscall === 'read') {

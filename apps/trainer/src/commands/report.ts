@@ -1,11 +1,10 @@
 // The command `report`: draws several runs on one page.
 
-import { writeFileSync } from 'node:fs';
 import { Command } from 'commander';
-import { UsageError } from '../errors.js';
 import { reportOf } from '../output/report.js';
-import { describeSystemError } from '../system-error.js';
+import { writeText } from '../output/write-file.js';
 import { defineCommand } from './define-command.js';
+import { writeOut } from './new-directory.js';
 
 interface ReportFlags {
   readonly runs: readonly string[];
@@ -29,14 +28,7 @@ export const report = defineCommand<ReportFlags>({
   }),
   run: async ({ runs, out, quiet }, context) => {
     const html = reportOf(runs);
-    try {
-      writeFileSync(out, html);
-    } catch (cause) {
-      throw new UsageError(
-        `--out: ${out} can't be written (${describeSystemError(cause)}). Give a file in a directory that exists.`,
-        { cause },
-      );
-    }
+    await writeOut(out, async (path) => writeText(path, html));
     if (!quiet) {
       context.out.write(`${out}: ${runs.length} run${runs.length === 1 ? '' : 's'}\n`);
     }

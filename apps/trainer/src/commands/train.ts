@@ -46,7 +46,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     configText: (devices) => resolvedConfig(flags, config, devices),
   });
   const onEvent = (event: RankEvent) => {
-    if (event.type === 'step' && config.saveEvery !== undefined) {
+    if ((event.type === 'step' && config.saveEvery !== undefined) || event.type === 'waiting') {
       allowWrapUp(); // before there is nothing to save
     }
     monitor.handle(event);
@@ -76,7 +76,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     if (isFirst) {
       monitor.finish();
     }
-    return 0;
+    return monitor.isMisplaced ? 1 : 0;
   } catch (error) {
     monitor.close(error);
     if (error instanceof InterruptedError) {

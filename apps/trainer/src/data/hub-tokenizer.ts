@@ -2,10 +2,12 @@
 // beside it that tell which tokens begin and end a text and how conversations are written.
 
 import { createHash } from 'node:crypto';
-import { copyFile, readFile } from 'node:fs/promises';
+import { createReadStream } from 'node:fs';
+import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Tokenizer as HubTokenizer } from '@huggingface/tokenizers';
 import { UsageError } from '../errors.js';
+import type { FilePieces } from '../output/write-file.js';
 import { describeSystemError } from '../system-error.js';
 import { ChatTemplate } from './chat-template.js';
 import { cutText } from './cut-text.js';
@@ -83,15 +85,21 @@ export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
   }
 }
 
-/** Copies the tokenizer of one model directory to another, file by file, where there is one. */
-export async function copyTokenizer(from: string, to: string): Promise<void> {
-  for (const name of FILES) {
-    await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
-      if (error.code !== 'ENOENT') {
-        throw error;
-      }
-    });
-  }
+/** The files of the tokenizer in a model directory, of which a trained model gets copies. */
+export async function tokenizerFiles(directory: string): Promise<readonly FilePieces[]> {
+  const files = await Promise.all(
+    FILES.map(async (name) => {
+      const path = join(directory, name);
+      const found = await stat(path).catch((error: NodeJS.ErrnoException) => {
+        if (error.code !== 'ENOENT') {
+          throw error;
+        }
+      });
+      const pieces = (): AsyncIterable<Uint8Array> => createReadStream(path);
+      return found === undefined ? [] : [{ name, byteLength: found.size, pieces }];
+    }),
+  );
+  return files.flat();
 }
 
 /** A hash of everything on which the tokens of a text or a conversation depend. */

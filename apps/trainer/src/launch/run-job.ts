@@ -5,7 +5,9 @@ import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { readLauncher } from '@shardweave/collectives/launch';
 import { chromeTrace, Trace } from '@shardweave/tensor-core';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
-import { TrainerError, UsageError } from '../errors.js';
+import { UsageError } from '../errors.js';
+import { whyNotWritten } from '../output/disk-room.js';
+import { writeText } from '../output/write-file.js';
 import { requireRoom } from '../plan/require-room.js';
 import { DeviceHost } from '../rank/device-host.js';
 import type { RankEvent } from '../rank/events.js';
@@ -59,7 +61,7 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     await runs[asked.transport](config, { ...options, onEvent });
   }
   if (asked.traceFile !== undefined && traces.length > 0) {
-    writeTrace(asked.traceFile, mergeTraces(traces));
+    writeTrace(asked.traceFile, mergeTraces(traces), options);
   }
 }
 
@@ -77,13 +79,12 @@ function openTrace(path: string): void {
   }
 }
 
-function writeTrace(path: string, text: string): void {
+/** Warns where the trace can't be written, because the run is done without it, too. */
+function writeTrace(path: string, text: string, { onEvent }: Pick<JobOptions, 'onEvent'>): void {
   try {
-    writeFileSync(path, text);
-  } catch (cause) {
-    throw new TrainerError(`--trace: ${path} can't be written (${describeSystemError(cause)}).`, {
-      cause,
-    });
+    writeText(path, text);
+  } catch (error) {
+    onEvent({ type: 'warning', text: `--trace: ${whyNotWritten(error, path)}` });
   }
 }
 

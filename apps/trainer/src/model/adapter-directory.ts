@@ -1,7 +1,7 @@
 // Adapters on disk in PEFT's layout: adapter_config.json beside adapter_model.safetensors.
 
 import { existsSync } from 'node:fs';
-import { mkdir, readFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import {
   FormatError,
@@ -15,11 +15,12 @@ import {
   peftLayers,
   peftState,
   readPeftState,
+  safetensorsByteLength,
   safetensorsPieces,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../output/run-directory.js';
-import { writePieces } from '../output/write-file.js';
+import type { FilePieces } from '../output/write-file.js';
 import { describeSystemError } from '../system-error.js';
 import { FileSource } from './file-source.js';
 
@@ -74,26 +75,26 @@ export function withAdapterState<T>(
 }
 
 /**
- * Writes the adapters of a model's state, the weights first, because a config alone would stand for
- * adapters without values.
+ * The files of the adapters in a model's state, the weights first, because a config alone would
+ * stand for adapters without values.
  * @param options.base where the base model is
  */
-export async function writeAdapter(
-  directory: string,
+export function adapterFiles(
   state: ReadonlyMap<string, HostTensor | LazyTensor>,
   options: { readonly config: LoraConfig; readonly base: string; readonly fanInFanOut: boolean },
-): Promise<void> {
+): readonly FilePieces[] {
   const { config, ...rest } = options;
-  await mkdir(directory, { recursive: true });
-  const pieces = safetensorsPieces(peftState(state), { metadata: { format: 'pt' } });
-  await writePieces(join(directory, ADAPTER_FILES.weights), pieces);
+  const tensors = peftState(state);
+  const metadata = { format: 'pt' };
   const text = new TextEncoder().encode(peftConfigText(config, rest));
-  await writePieces(
-    join(directory, ADAPTER_FILES.config),
-    (async function* () {
-      yield text;
-    })(),
-  );
+  return [
+    {
+      name: ADAPTER_FILES.weights,
+      byteLength: safetensorsByteLength(tensors, { metadata }),
+      pieces: () => safetensorsPieces(tensors, { metadata }),
+    },
+    { name: ADAPTER_FILES.config, byteLength: text.byteLength, pieces: () => [text] },
+  ];
 }
 
 async function withTensors<T>(

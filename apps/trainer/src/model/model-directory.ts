@@ -1,17 +1,14 @@
-// A model on disk in the Hugging Face layout: it is read before a run, and written after one.
+// A model on disk in the Hugging Face layout, as it is read; write-trained.ts has what is written.
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
-import { mkdir, readdir, readFile, rm } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { INDEX_FILE as SAVE_INDEX } from '@shardweave/checkpoint';
 import {
   type HostTensor,
-  isWeightsFile,
   type LazyTensor,
   type ModelConfig,
-  type ModelFileOptions,
   type ModelFiles,
-  modelFiles,
   NnError,
   openModelState,
   parseModelConfig,
@@ -19,7 +16,6 @@ import {
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../output/run-directory.js';
-import { type WriteOptions, writePieces } from '../output/write-file.js';
 import { hasSaves, savesOf } from '../saves/save-directory.js';
 import { describeSystemError } from '../system-error.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
@@ -34,8 +30,6 @@ const OTHER_WEIGHTS = /\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|gguf)$|\.i
 
 /** Weights by name; those of large models are read when they are asked for. */
 export type ModelState = ReadonlyMap<string, HostTensor | LazyTensor>;
-
-export type WriteModelOptions = ModelFileOptions & WriteOptions;
 
 /** The place of a model, and whether its weights are there, too. */
 export interface ModelDirectory {
@@ -126,32 +120,6 @@ export async function withModelState<T>(
   } finally {
     await Promise.all(opened.map((source) => source.close()));
   }
-}
-
-/**
- * Writes the weights and config.json, each file whole or not at all. The weights come first,
- * because a directory with only a config would stand for random ones. Weights of another model that
- * was there are gone in the end, and its index goes before the first of its shards, so that no
- * reader takes two models for one.
- */
-export async function writeModel(
-  directory: string,
-  model: { readonly config: ModelConfig; readonly state: ModelState },
-  { signal, ...options }: WriteModelOptions = {},
-): Promise<void> {
-  await mkdir(directory, { recursive: true });
-  const files = modelFiles(model.config, model.state, options);
-  const names = new Set(files.map(({ name }) => name));
-  if (names.has(INDEX_FILE)) {
-    await rm(join(directory, INDEX_FILE), { force: true });
-  }
-  for (const { name, pieces } of files) {
-    await writePieces(join(directory, name), pieces(), { signal });
-  }
-  const stale = (await readdir(directory)).filter(
-    (name) => isWeightsFile(name) && !names.has(name),
-  );
-  await Promise.all(stale.map((name) => rm(join(directory, name))));
 }
 
 /** Turns what is wrong with a file into the user's mistake. */

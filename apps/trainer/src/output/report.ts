@@ -1,7 +1,7 @@
 // A run, or several drawn over each other, as one HTML file that loads nothing: the dashboard's
 // page with the records inside.
 
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
 import { UsageError } from '../errors.js';
 import { PAGE_HTML } from '../page/index.html';
@@ -24,11 +24,6 @@ export function reportOf(directories: readonly string[]): string {
     records: packSteps(readRun(directory)),
   }));
   return withData({ runs });
-}
-
-/** Writes the run's own page beside its records. */
-export function writeReport(directory: string): void {
-  writeFileSync(join(directory, RUN_FILES.report), reportOf([directory]));
 }
 
 /** The records of a run. A line that a killed run has not finished is left out. */

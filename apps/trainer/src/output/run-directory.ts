@@ -1,23 +1,19 @@
 // The files of a run under --out: one line for each step as it happens, and the rest at the end.
 // Rank 0, which has the model, writes it.
 
-import {
-  closeSync,
-  existsSync,
-  openSync,
-  readFileSync,
-  renameSync,
-  writeFileSync,
-  writeSync,
-} from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankCheck, RankReady, RankReport } from '../rank/events.js';
 import { describeSystemError } from '../system-error.js';
+import { isDiskFull, namingDisk, whyNotWritten } from './disk-room.js';
 import { numericClassesOf } from './header.js';
+
+import { LineFile } from './line-file.js';
 import { lossChart } from './loss-chart.js';
 import { makeDirectory } from './make-directory.js';
 import type { EventRecord, RunRecord, StepLine } from './run-records.js';
+import { writeText } from './write-file.js';
 
 /** The names of files under --out; any of them shows that a run is there already. */
 export const RUN_FILES = {
@@ -84,8 +80,7 @@ function cutBehind<Line>(file: string, step: number): Line[] {
       return [];
     }
   });
-  writeFileSync(`${file}.part`, lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
-  renameSync(`${file}.part`, file);
+  writeText(file, lines.map((line) => `${JSON.stringify(line)}\n`).join(''));
   return lines;
 }
 
@@ -97,8 +92,12 @@ export class RunDirectory {
   readonly path: string;
   /** The lines of steps before this command's. */
   readonly earlier: readonly StepLine[] = [];
-  readonly #metrics: number;
-  readonly #events: number;
+  /** Called with what a person should know of files that can't be written; the run goes on. */
+  onWarning: (text: string) => void = () => {};
+  readonly #metrics: LineFile;
+  readonly #events: LineFile;
+  /** The files of lines whose disk has been complained of. */
+  readonly #complained = new Set<LineFile>();
   readonly #losses: number[] = [];
   #finalLoss: number | null = null;
   #validLoss: number | null = null;
@@ -128,9 +127,12 @@ export class RunDirectory {
         }
       }
       const mode = goesOnAt === undefined ? 'wx' : 'a';
-      this.#metrics = openSync(metrics, mode);
-      this.#events = openSync(events, mode);
+      this.#metrics = new LineFile(metrics, mode);
+      this.#events = new LineFile(events, mode);
     } catch (error) {
+      if (isDiskFull(error)) {
+        throw namingDisk(error, path);
+      }
       throw new UsageError(
         `--out: ${path} can't be written (${describeSystemError(error)}). Give a directory that can be made.`,
         { cause: error },
@@ -140,7 +142,7 @@ export class RunDirectory {
 
   /** Writes config.yaml, over the one of a run that goes on. */
   writeConfig(text: string): void {
-    writeFileSync(join(this.path, RUN_FILES.config), text);
+    this.leave(RUN_FILES.config, () => text);
   }
 
   /**
@@ -158,12 +160,39 @@ export class RunDirectory {
 
   /** Appends any line to events.jsonl. */
   addEvent(record: EventRecord): void {
-    writeSync(this.#events, `${JSON.stringify(record)}\n`);
+    this.#addLine(this.#events, RUN_FILES.events, record);
   }
 
   #step(line: StepLine): void {
     this.#count(line);
-    writeSync(this.#metrics, `${JSON.stringify(line)}\n`);
+    this.#addLine(this.#metrics, RUN_FILES.metrics, line);
+  }
+
+  /** Adds a line, of which a run at work never waits or ends: it complains once of each file. */
+  #addLine(file: LineFile, name: string, line: object): void {
+    if (this.#isClosed) {
+      return; // what is told of the files themselves, after the end
+    }
+    try {
+      file.add(JSON.stringify(line));
+    } catch (error) {
+      if (!this.#complained.has(file)) {
+        this.#complained.add(file);
+        this.onWarning(
+          `${whyNotWritten(error, join(this.path, name))} The run goes on, and its lines are written when there is room.`,
+        );
+      }
+    }
+  }
+
+  /** Writes a file beside the lines, and warns where that fails: the run is done without it, too. */
+  leave(name: string, text: () => string): void {
+    const path = join(this.path, name);
+    try {
+      writeText(path, text());
+    } catch (error) {
+      this.onWarning(`${name} is left out: ${whyNotWritten(error, path)}`);
+    }
   }
 
   #count({ loss, targets, skipped, validLoss }: StepLine): void {
@@ -177,7 +206,7 @@ export class RunDirectory {
     this.#validLoss = validLoss ?? this.#validLoss;
   }
 
-  /** Writes summary.json and loss.svg. */
+  /** Leaves summary.json and loss.svg. */
   finish({ ready, reports, checks }: RanksTold, title: string): void {
     const devices = new Set(ready.map((rank) => `${rank.device} (${rank.description})`));
     const summary: RunSummary = {
@@ -190,17 +219,21 @@ export class RunDirectory {
       ranks: reports,
       check: checks,
     };
-    writeFileSync(join(this.path, RUN_FILES.summary), `${JSON.stringify(summary, null, 2)}\n`);
-    writeFileSync(join(this.path, RUN_FILES.chart), lossChart(this.#losses, title));
-    this.close();
+    this.leave(RUN_FILES.summary, () => `${JSON.stringify(summary, null, 2)}\n`);
+    this.leave(RUN_FILES.chart, () => lossChart(this.#losses, title));
   }
 
-  /** Closes the files. Idempotent. */
+  /** Closes the files of lines. Idempotent. */
   close(): void {
-    if (!this.#isClosed) {
-      closeSync(this.#metrics);
-      closeSync(this.#events);
+    if (this.#isClosed) {
+      return;
     }
     this.#isClosed = true;
+    const lost = [this.#metrics, this.#events].map((file) => file.close());
+    for (const [i, name] of [RUN_FILES.metrics, RUN_FILES.events].entries()) {
+      if (lost[i]! > 0) {
+        this.onWarning(`${join(this.path, name)} lacks its last ${lost[i]} lines.`);
+      }
+    }
   }
 }

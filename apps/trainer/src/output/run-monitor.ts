@@ -1,13 +1,13 @@
 // Follows a run from the outside: shows what the ranks report, keeps it for readers that come late,
 // and writes it under --out.
 
-import { SignalError, UsageError } from '../errors.js';
+import { SignalError } from '../errors.js';
 import { checkLines } from '../plan/check-run.js';
 import type { RankCheck, RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { isGoingOn } from '../saves/hold-run.js';
 import { headerLines, headerRows, runTitle } from './header.js';
-import { writeReport } from './report.js';
+import { reportOf } from './report.js';
 import { RUN_FILES, RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
 import type { Terminal } from './terminal.js';
@@ -43,6 +43,8 @@ export class RunMonitor {
   readonly #stepMs: number[] = [];
   #hasEnded = false;
   #stopped: string | undefined;
+  /** Where the model is that is not under --out, and why. */
+  #misplaced: string | undefined;
   /** Whether the run goes on, so that what is under --out stays. */
   #isGoingOn: boolean;
 
@@ -74,6 +76,11 @@ export class RunMonitor {
     return this.#stopped;
   }
 
+  /** Whether what was trained is not under --out, for which the run counts as failed. */
+  get isMisplaced(): boolean {
+    return this.#misplaced !== undefined;
+  }
+
   /**
    * To be called before the job starts again after a failure; `config` tells what it goes on from.
    */
@@ -88,6 +95,7 @@ export class RunMonitor {
     this.#reports = [];
     this.#checks = [];
     this.#early = [];
+    this.#misplaced = undefined;
     this.#directory = undefined;
     this.#recordRun();
   }
@@ -137,9 +145,11 @@ export class RunMonitor {
         this.#record({ type: 'save', ...event.save, atMs: Date.now() });
         return;
       case 'warning':
-        if (this.#terminal.warn(event.text)) {
-          this.#record({ type: 'warning', text: event.text });
-        }
+      case 'waiting':
+        this.#warn(event.text);
+        return;
+      case 'misplaced':
+        this.#misplaced = event.text;
         return;
       case 'end': {
         const { rank, end, reason } = event;
@@ -154,34 +164,31 @@ export class RunMonitor {
     }
   };
 
+  #warn(text: string): void {
+    if (this.#terminal.warn(text)) {
+      this.#record({ type: 'warning', text });
+    }
+  }
+
   /** To be called when all ranks are done. */
   finish(): void {
     this.#terminal.close();
-    this.#end({ type: 'runEnd', end: 'done', reason: this.#endReason, atMs: Date.now() });
     const checks = this.#checks.length > 0 ? this.#checks : undefined;
+    const told = { ready: this.#ready, reports: this.#reports, checks };
+    this.#directory?.finish(told, runTitle(this.#config));
+    const end = this.#misplaced === undefined ? 'done' : 'failed';
+    const reason = this.#misplaced ?? this.#endReason;
+    this.#end({ type: 'runEnd', end, reason, atMs: Date.now() });
     for (const line of checks === undefined ? [] : checkLines(checks, median(this.#stepMs))) {
       this.#terminal.note(line);
     }
     if (this.#directory !== undefined) {
-      const told = { ready: this.#ready, reports: this.#reports, checks };
-      this.#directory.finish(told, runTitle(this.#config));
-      this.#leaveReport(this.#directory.path);
+      this.#directory.close();
+      this.#leaveReport(this.#directory);
       this.#terminal.note(`The run is in ${this.#config.outDir}.`);
     }
-  }
-
-  /**
-   * Leaves the page, and only warns where that fails: the run is done, and somebody may have
-   * removed its lines meanwhile.
-   */
-  #leaveReport(path: string): void {
-    try {
-      writeReport(path);
-    } catch (error) {
-      if (!(error instanceof UsageError)) {
-        throw error;
-      }
-      this.#terminal.warn(`${RUN_FILES.report} is left out: ${error.message}`);
+    if (this.#misplaced !== undefined) {
+      this.#terminal.failure(this.#misplaced);
     }
   }
 
@@ -195,11 +202,12 @@ export class RunMonitor {
       return;
     }
     this.#directory.close();
-    try {
-      writeReport(this.#directory.path);
-    } catch {
-      // The run has failed already, perhaps because the disk is full; that is the error to report.
-    }
+    this.#leaveReport(this.#directory);
+  }
+
+  /** Leaves the page of the lines, which are closed. */
+  #leaveReport(directory: RunDirectory): void {
+    directory.leave(RUN_FILES.report, () => reportOf([directory.path]));
   }
 
   #end(record: Extract<RunRecord, { readonly type: 'runEnd' }>): void {
@@ -236,6 +244,7 @@ export class RunMonitor {
   /** Opens the directory, and writes there what happened before it existed. */
   #openDirectory(outDir: string, goesOnAt?: number): void {
     const directory = new RunDirectory(outDir, goesOnAt);
+    directory.onWarning = (text) => this.#warn(text);
     if (goesOnAt !== undefined) {
       this.#history.forgetSteps(goesOnAt);
     }

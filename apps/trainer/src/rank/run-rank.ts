@@ -8,8 +8,9 @@ import { openData, type RunData } from '../data/dataset.js';
 import { loadTokenizer } from '../data/tokenizer.js';
 import { TrainerError } from '../errors.js';
 import { type BaseModel, baseModelOf } from '../model/base-model.js';
+import { leaveModel } from '../model/leave-model.js';
 import type { ModelState } from '../model/model-directory.js';
-import { writeTrained } from '../model/write-trained.js';
+import { trainedFiles } from '../model/write-trained.js';
 import { RUN_FILES } from '../output/run-directory.js';
 import { checkRank } from '../plan/check-run.js';
 import { requireRoomOf } from '../plan/require-room.js';
@@ -49,7 +50,10 @@ export interface RankOptions {
   readonly world: ProcessGroup;
   readonly host: DeviceHost;
   readonly emit: EmitRankEvent;
-  /** Ends the run after the present step, with a save; never aborted without --save-every. */
+  /**
+   * Ends the run after the present step, with a save, or what it waits for in the end. Without
+   * --save-every it is never aborted before that.
+   */
   readonly wrapUp: AbortSignal;
   /** Ends the rank with its reason, as soon as what it waits for has been called off. */
   readonly signal: AbortSignal;
@@ -330,12 +334,14 @@ function directoryOf({ model }: RunConfig): string | undefined {
 }
 
 /** Writes the model and shows what it has learnt. Collective. */
-async function leaveResults({ config, rank, emit }: RankOptions, made: Made): Promise<void> {
+async function leaveResults(options: RankOptions, made: Made): Promise<void> {
+  const { config, rank, emit, wrapUp, signal } = options;
   const { device, strategy, state } = made;
   if (rank === 0 && config.outDir !== undefined) {
     emit({ type: 'doing', what: 'writing the model' });
     const name = config.lora === undefined ? RUN_FILES.model : RUN_FILES.adapter;
-    await writeTrained(join(config.outDir, name), { config, state });
+    const files = await trainedFiles({ config, state });
+    await leaveModel(join(config.outDir, name), files, { emit, wrapUp, signal });
   }
   const { text } = strategy;
   if (config.isQuiet || (rank > 0 && text.group === undefined)) {

@@ -9,7 +9,12 @@ import { FormatError } from '../errors.js';
 import { type HostTensor, isDeviceDType, type LazyTensor } from '../host-tensor.js';
 import { type ModelConfig, modelConfigText, type WeightsDType } from './model-config.js';
 import { ownTensors } from './model-names.js';
-import { type ByteSource, openSafetensors, safetensorsPieces } from './safetensors.js';
+import {
+  type ByteSource,
+  openSafetensors,
+  safetensorsByteLength,
+  safetensorsPieces,
+} from './safetensors.js';
 import { byteLengthOf } from './safetensors-header.js';
 
 const WEIGHTS = 'model.safetensors';
@@ -122,6 +127,8 @@ async function readIndex(source: ByteSource): Promise<Map<string, string>> {
 /** A file to write. */
 export interface ModelFile {
   readonly name: string;
+  /** The bytes of all its pieces. */
+  readonly byteLength: number;
   /**
    * Its bytes in order. No piece of a tensor has more than 64 MiB. Call it again to begin again,
    * after a failure for example.
@@ -159,19 +166,22 @@ export function modelFiles(
     ([name, tensor]) => [name, dtype === 'kept' ? tensor : inDType(tensor, dtype)] as const,
   );
   const shards = splitTensors(converted, maxFileBytes);
+  const metadata = { format: 'pt' };
   const weights = shards.map((tensors, i) => {
     return {
       name: shards.length === 1 ? WEIGHTS : shardName(i, shards.length),
-      pieces: () => safetensorsPieces(tensors, { metadata: { format: 'pt' } }),
+      byteLength: safetensorsByteLength(tensors, { metadata }),
+      pieces: () => safetensorsPieces(tensors, { metadata }),
       tensors,
     };
   });
   const text = (name: string, value: string): ModelFile => {
-    return { name, pieces: () => [new TextEncoder().encode(value)] };
+    const bytes = new TextEncoder().encode(value);
+    return { name, byteLength: bytes.byteLength, pieces: () => [bytes] };
   };
   const index = shards.length === 1 ? [] : [text(INDEX, indexText(weights))];
   return [
-    ...weights.map(({ name, pieces }) => ({ name, pieces })),
+    ...weights.map(({ name, byteLength, pieces }) => ({ name, byteLength, pieces })),
     ...index,
     text(CONFIG, modelConfigText(config, { dtype: dtype === 'kept' ? mostDType(state) : dtype })),
   ];

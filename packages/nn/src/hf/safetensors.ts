@@ -99,6 +99,17 @@ export function writeSafetensors(
 }
 
 /**
+ * The length of the file that writeSafetensors and safetensorsPieces make of tensors of these
+ * dtypes and shapes.
+ */
+export function safetensorsByteLength(
+  tensors: ReadonlyMap<string, Pick<HostTensor, 'dtype' | 'shape'>>,
+  options: WriteSafetensorsOptions = {},
+): number {
+  return layOut(tensors, options.metadata).byteLength;
+}
+
+/**
  * The bytes of the file that writeSafetensors would make, one piece after the other. Pieces of data
  * have at most 64 MiB. A lazy tensor is read when its turn comes, piece by piece where it has
  * `readPart`.

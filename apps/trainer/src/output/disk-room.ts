@@ -1,0 +1,58 @@
+// The room on the disk that a path is on, and what is said where it has run out.
+
+import { existsSync, statfsSync } from 'node:fs';
+import { dirname, resolve } from 'node:path';
+import { DiskFullError, TrainerError } from '../errors.js';
+import { describeSystemError } from '../system-error.js';
+
+/** The codes of a disk without room, and of a user whose share of it is used up. */
+const FULL: ReadonlySet<unknown> = new Set(['ENOSPC', 'EDQUOT']);
+
+/** The bytes that are free where `path` is, or will be once it is made. */
+export function freeBytes(path: string): number {
+  const { bavail, bsize } = statfsSync(existingAbove(path));
+  return bavail * bsize;
+}
+
+/** The bytes that files of these lengths take, each of which ends in a block of its own. */
+export function bytesOnDisk(path: string, lengths: readonly number[]): number {
+  const { bsize } = statfsSync(existingAbove(path));
+  return lengths.reduce((sum, length) => sum + Math.ceil(length / bsize) * bsize, 0);
+}
+
+/** Whether something could not be written because there is no room for it. */
+export function isDiskFull(error: unknown): boolean {
+  return error instanceof DiskFullError || FULL.has((error as NodeJS.ErrnoException).code);
+}
+
+/**
+ * The error of a disk without room as one that names the path and the bytes, because the system's
+ * own names neither; any other error as it is.
+ */
+export function namingDisk(error: unknown, path: string, neededBytes?: number): unknown {
+  if (!isDiskFull(error)) {
+    return error;
+  }
+  const cause = error instanceof DiskFullError ? error.cause : error;
+  return new DiskFullError({ path, neededBytes, freeBytes: freeBytes(path) }, { cause });
+}
+
+/**
+ * The sentence for a path that could not be written.
+ * @throws the error, where it is a mistake of this program
+ */
+export function whyNotWritten(error: unknown, path: string): string {
+  const named = error instanceof TrainerError ? error : namingDisk(error, path);
+  if (named instanceof TrainerError) {
+    return named.message;
+  }
+  if ((error as NodeJS.ErrnoException).syscall === undefined) {
+    throw error;
+  }
+  return `${path} can't be written (${describeSystemError(error)}).`;
+}
+
+function existingAbove(path: string): string {
+  const whole = resolve(path);
+  return existsSync(whole) || whole === dirname(whole) ? whole : existingAbove(dirname(whole));
+}
