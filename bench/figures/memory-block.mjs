@@ -1,5 +1,6 @@
 // The table of bytes in the README of @shardweave/fsdp: measured beside the formulas of
 // docs/memory-model.md.
+import { addressOf } from './address.mjs';
 import { table } from './table.mjs';
 
 const ROWS = [
@@ -25,7 +26,7 @@ export function memoryBlock({ shape, cells, differences }) {
       : `NOT all bytes equal the formulas: ${differences.length} differ`;
   const precisions = [...new Set(cells.map(({ precision }) => precision))];
   return [
-    `KiB of rank 0 in training steps of a GPT-2 of ${layers} blocks, width ${width}, vocabulary ${vocab}, ${rows} x ${seq} tokens a rank, AdamW. Symbols and what differs at W = 1: [memory model](../../docs/memory-model.md). In the run of \`node bench/fsdp-memory.mjs\` behind this ${verdict}.`,
+    `KiB of rank 0 in training steps of a GPT-2 of ${layers} blocks, width ${width}, vocabulary ${vocab}, ${rows} x ${seq} tokens a rank, AdamW. Symbols and what differs at W = 1: [memory model](${addressOf('docs/memory-model.md')}). In the run of \`node bench/fsdp-memory.mjs\` behind this ${verdict}.`,
     ...precisions.flatMap((precision) => [
       `${precision}:`,
       tableOf(cells.filter((cell) => cell.precision === precision)),

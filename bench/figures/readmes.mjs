@@ -4,6 +4,7 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, posix } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { addressOf } from './address.mjs';
 import { BLOCKS } from './blocks.mjs';
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url));
@@ -56,7 +57,9 @@ function render(path, name) {
   }
   const run = JSON.parse(readFileSync(join(REPORTS, report), 'utf8'));
   const page = `bench/reports/${report.replace(/\.json$/, '.md')}`;
-  return block.render(run, posix.relative(posix.dirname(path), page)).trim();
+  const isPacked = /^(?:packages|apps)\//.test(path);
+  const link = isPacked ? addressOf(page) : posix.relative(posix.dirname(path), page);
+  return block.render(run, link).trim();
 }
 
 /** The command that writes the report of a block. */

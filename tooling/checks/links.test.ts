@@ -1,6 +1,8 @@
-// Links inside the tree, in documents and READMEs, lead to files and headings that exist.
+// Links inside the tree, in documents and READMEs, lead to files and headings that exist. READMEs
+// of packages name documents by the repository's address, since npm shows them where there is no
+// tree.
 import { existsSync, readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { expect, it } from 'vitest';
 import { ROOT, trackedFiles } from './workspace.ts';
 
@@ -21,13 +23,21 @@ function anchorsOf(path: string): readonly string[] {
   );
 }
 
-it('every relative link in a document leads to a file, and its anchor to a heading', () => {
+const { homepage } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
+const ADDRESS = new RegExp(`^${homepage.split('#')[0]}/(?:blob|tree)/main/`);
+
+/** A link by the repository's address as one that is relative to `from`. */
+function relativeLink(from: string, to: string): string {
+  return ADDRESS.test(to) ? join(relative(dirname(from), '.'), to.replace(ADDRESS, '')) : to;
+}
+
+it('every link from a document into the tree leads to a file, and its anchor to a heading', () => {
   const links = trackedFiles()
     .filter((path) => path.endsWith('.md'))
     .flatMap((from) =>
       [...textOf(join(ROOT, from)).matchAll(/\]\(([^)\s]+)\)/g)].map(([, to = '']) => ({
         from,
-        to,
+        to: relativeLink(from, to),
       })),
     )
     .filter(({ to }) => !/^[a-z]+:/.test(to));

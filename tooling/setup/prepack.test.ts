@@ -1,15 +1,6 @@
-// What `prepack` accepts and refuses. npm's own `pack` runs in a copy of a built package outside
-// the repository.
+// What `prepack` accepts and refuses, in a copy of a built package outside the repository.
 import { execFile } from 'node:child_process';
-import {
-  cpSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -45,12 +36,13 @@ async function stamp({ needsTypes }: { needsTypes: boolean }) {
   writeFileSync(join(root, '.shardweave/stamps/build'), buildKey({ needsTypes }));
 }
 
-function pack() {
-  return new Promise<{ code: number; output: string; hasTarball: boolean }>((resolve) => {
-    const shell = process.platform === 'win32';
-    execFile('npm', ['pack'], { cwd: folder, shell }, (error, stdout, stderr) => {
-      const hasTarball = existsSync(join(folder, 'shardweave-dtypes-0.1.0.tgz'));
-      resolve({ code: error ? Number(error.code) : 0, output: stdout + stderr, hasTarball });
+/** What the script says and ends with where `agent` packs. */
+function prepack(agent = 'pnpm/10.34.8') {
+  const script = join(root, 'tooling/setup/prepack.mjs');
+  const options = { cwd: folder, env: { ...process.env, npm_config_user_agent: agent } };
+  return new Promise<{ code: number; output: string }>((resolve) => {
+    execFile(process.execPath, [script], options, (error, stdout, stderr) => {
+      resolve({ code: error ? Number(error.code) : 0, output: stdout + stderr });
     });
   });
 }
@@ -58,41 +50,37 @@ function pack() {
 describe('packing', () => {
   it('takes a build with declarations of the sources as they are', async () => {
     await stamp({ needsTypes: true });
-    expect(await pack()).toMatchObject({ code: 0, hasTarball: true });
+    expect(await prepack()).toEqual({ code: 0, output: '' });
   });
 
   it('refuses a dist without declarations, whatever the stamp says', async () => {
     await stamp({ needsTypes: true });
     rmSync(join(folder, 'dist/index.d.ts'));
-    const { code, output, hasTarball } = await pack();
-    expect({ code, hasTarball }).toEqual({ code: 1, hasTarball: false });
+    const { code, output } = await prepack();
+    expect(code).toBe(1);
     expect(output).toContain('./dist/index.d.ts of its `exports` or `bin` is not there');
     expect(output).toContain('npm run build');
   });
 
   it('refuses what was built without declarations, though older ones lie there', async () => {
     await stamp({ needsTypes: false });
-    const { code, output, hasTarball } = await pack();
-    expect({ code, hasTarball }).toEqual({ code: 1, hasTarball: false });
+    const { code, output } = await prepack();
+    expect(code).toBe(1);
     expect(output).toContain('dist is not the build of these sources');
   });
 
   it('refuses a build of other sources', async () => {
     await stamp({ needsTypes: true });
     writeFileSync(join(folder, 'src/index.ts'), 'export const changed = true;\n');
-    const { code, output, hasTarball } = await pack();
-    expect({ code, hasTarball }).toEqual({ code: 1, hasTarball: false });
+    const { code, output } = await prepack();
+    expect(code).toBe(1);
     expect(output).toContain('dist is not the build of these sources');
   });
 
-  it('refuses npm where a range is one that only pnpm turns into a version', async () => {
-    const path = join(folder, 'package.json');
-    const manifest = JSON.parse(readFileSync(path, 'utf8'));
-    const peerDependencies = { '@shardweave/nn': 'workspace:^' };
-    writeFileSync(path, JSON.stringify({ ...manifest, peerDependencies }));
+  it('refuses npm, which would pack the manifest of a clone', async () => {
     await stamp({ needsTypes: true });
-    const { code, output, hasTarball } = await pack();
-    expect({ code, hasTarball }).toEqual({ code: 1, hasTarball: false });
+    const { code, output } = await prepack('npm/11.19.1 node/v20.20.0');
+    expect(code).toBe(1);
     expect(output).toContain('Pack with pnpm');
   });
 });

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import type { Plugin } from 'esbuild';
 import { madeModules } from './made-modules.ts';
 
-const FILE = 'third-party-licenses.txt';
+const FILE = 'third-party-notices.txt';
 const PACKAGE = /^.*\/node_modules\/(?:@[^/]+\/)?[^/]+/;
 
 /**

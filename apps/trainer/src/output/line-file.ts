@@ -46,7 +46,9 @@ export class LineFile {
     }
   }
 
-  /** Writes all of a line, or nothing: half of one would be no JSON, with the next one behind it. */
+  /**
+   * Writes all of a line, or nothing: half of one would be no JSON, with the next one behind it.
+   */
   #write(line: Uint8Array): void {
     try {
       for (let done = 0; done < line.byteLength; ) {

@@ -185,7 +185,9 @@ export class RunDirectory {
     }
   }
 
-  /** Writes a file beside the lines, and warns where that fails: the run is done without it, too. */
+  /**
+   * Writes a file beside the lines, and warns where that fails: the run is done without it, too.
+   */
   leave(name: string, text: () => string): void {
     const path = join(this.path, name);
     try {
