@@ -81,25 +81,46 @@ export class ToldError extends TrainerError {
   }
 }
 
-/** A signal that asks the command to end; the exit code is the one that the shell uses for it. */
+/**
+ * A wish that the command ends: a signal, or what counts as one. The exit code is the one that the
+ * shell uses for the signal.
+ */
 export class SignalError extends TrainerError {
-  override readonly code: string = 'SIGNAL';
+  override readonly code = 'SIGNAL';
   override readonly exitCode: number;
-  override readonly name: string = 'SignalError';
-  /** The name of the signal for people. */
+  override readonly name = 'SignalError';
+  readonly signal: NodeJS.Signals;
+  /** What asked, in words for people. */
   readonly by: string;
-  constructor(signal: NodeJS.Signals, by: string = signal) {
+  constructor(signal: NodeJS.Signals, by: string = signal === 'SIGINT' ? 'Ctrl-C' : signal) {
     super(`The run was ended by ${by}.`);
     this.exitCode = 128 + constants.signals[signal];
+    this.signal = signal;
     this.by = by;
   }
 }
 
-/** The command was ended by Ctrl-C. */
-export class InterruptedError extends SignalError {
-  override readonly code = 'INTERRUPTED';
-  override readonly name = 'InterruptedError';
-  constructor() {
-    super('SIGINT', 'Ctrl-C');
+/** How a command that failed ends. */
+export interface Failure {
+  readonly exitCode: number;
+  /** A sentence, or a stack where this program is to blame; undefined where another rank tells. */
+  readonly failure: string | undefined;
+}
+
+/** What an error means for the command: its exit code, and what is printed. */
+export function failureOf(error: unknown): Failure {
+  if (error instanceof ToldError) {
+    return { exitCode: error.exitCode, failure: undefined };
   }
+  if (error instanceof TrainerError) {
+    return { exitCode: error.exitCode, failure: error.message };
+  }
+  const { path, syscall } = error as NodeJS.ErrnoException;
+  if (path !== undefined && syscall !== undefined) {
+    const what = `${path} can't be used (${describeSystemError(error)}).`;
+    const hint = 'Give another path, or the right to read and write this one.';
+    return { exitCode: 1, failure: `${what} ${hint}` };
+  }
+  const failure = error instanceof Error ? (error.stack ?? error.message) : String(error);
+  return { exitCode: 1, failure };
 }

@@ -3,13 +3,12 @@
 
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import { openCommandProcess } from './command-process.js';
 import { isTokenizeThread, serveTokenizeThread } from './data/tokenize-thread.js';
 import { PROBE_VARIABLE, probeAdapters } from './launch/adapter-probe.js';
 import { RANK_PROCESS_VARIABLE, serveRank } from './launch/rank-process.js';
 import { isRankThread, serveRankThread } from './launch/rank-thread.js';
 import { allowRelaxedSimd } from './launch/relaxed-simd.js';
-import { listenToSignals } from './listen-to-signals.js';
-import { describeSystemError } from './system-error.js';
 
 allowRelaxedSimd();
 
@@ -24,17 +23,7 @@ if (isTokenizeThread()) {
 } else if (process.env[PROBE_VARIABLE] !== undefined && process.send !== undefined) {
   await probeAdapters();
 } else {
-  // A reader that has seen enough (| head) ends the command, as a full disk does; the user who
-  // asked for that pipe gets no message.
-  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code !== 'EPIPE') {
-      process.stderr.write(
-        `error: what the command prints can't be written (${describeSystemError(error)}).\n`,
-      );
-    }
-    process.exit(1);
-  });
-  process.stderr.on('error', () => process.exit(1));
+  const listen = openCommandProcess();
   const { runCommand } = await import('./commands/run-command.js');
   const manifest = readFileSync(new URL('../package.json', import.meta.url), 'utf8');
   const code = await runCommand({
@@ -44,7 +33,7 @@ if (isTokenizeThread()) {
     err: process.stderr,
     env: process.env,
     entry: fileURLToPath(import.meta.url),
-    listen: listenToSignals,
+    listen,
     version: (JSON.parse(manifest) as { readonly version: string }).version,
   });
   // Devices and sockets are closed by now; nothing that still holds the event loop may keep the

@@ -33,7 +33,7 @@ async function checked(flags: string) {
   const monitor = new RunMonitor(config, terminal);
   const { signal } = new AbortController();
   await runJob(config, { entry: '', signal, onEvent: monitor.handle });
-  monitor.finish();
+  monitor.end({ kind: 'done' });
   const summary = JSON.parse(readFileSync(join(root, 'run/summary.json'), 'utf8'));
   rmSync(root, { recursive: true });
   const lines = out.text.split('\n');

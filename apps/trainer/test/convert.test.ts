@@ -21,7 +21,8 @@ import {
   readSafetensors,
 } from '@shardweave/nn';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { InterruptedError } from '../src/errors.js';
+import { SignalError } from '../src/errors.js';
+import { Interrupt } from '../src/interrupt.js';
 import { withModelState } from '../src/model/model-directory.js';
 import { writeModelSave } from '../src/saves/model-save.js';
 import type { SavedRun } from '../src/saves/saved-run.js';
@@ -167,9 +168,10 @@ describe('convert', () => {
     const { code, err } = await runCli(['convert', '--from', newest, '--out', out]);
     expect(code).toBe(1);
     expect(err).toMatch(new RegExp(`^error: --from: .*'${piece}'`));
-    const signal = AbortSignal.abort(new InterruptedError());
+    const interrupt = new Interrupt({ exit: () => {} });
+    interrupt.ask(new SignalError('SIGINT'));
     const stopped = ['convert', '--from', sharded, '--out', out];
-    expect((await runCli(stopped, { signal })).code).toBe(130);
+    expect((await runCli(stopped, { interrupt })).code).toBe(130);
     expect(readdirSync(root).filter((name) => join(root, name).startsWith(out))).toEqual([]);
     const before = await runCli(['convert', '--from', damaged, '--out', out]);
     expect(before.out).toMatch(/step-000003 can't be used: .*\n.*step-000002, step 2, f32\n$/);

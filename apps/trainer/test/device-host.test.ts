@@ -63,7 +63,7 @@ it('the record of a run holds them', async () => {
     },
   };
   monitor.handle({ type: 'ready', ready });
-  monitor.close(new Error('over'));
+  monitor.end({ kind: 'failed', reason: 'over' });
   const lines = readFileSync(join(out, 'events.jsonl'), 'utf8').trimEnd().split('\n');
   const told = lines.map((line) => JSON.parse(line)).find(({ type }) => type === 'ready');
   expect(told).toMatchObject({ rank: 0, tiles: TABLE });

@@ -17,7 +17,8 @@ import { Decoder, modelFiles, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { InterruptedError } from '../src/errors.js';
+import { SignalError } from '../src/errors.js';
+import { Interrupt } from '../src/interrupt.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 
@@ -117,8 +118,9 @@ describe('shardweave gguf', () => {
   it('leaves nothing of a file at Ctrl-C', async () => {
     const path = join(folder, 'ended.gguf');
     const args = ['gguf', '--model', model, '--out', path];
-    const signal = AbortSignal.abort(new InterruptedError());
-    const { code, out, err } = await runCli(args, { signal });
+    const interrupt = new Interrupt({ exit: () => {} });
+    interrupt.ask(new SignalError('SIGINT'));
+    const { code, out, err } = await runCli(args, { interrupt });
     expect({ code, out, err }).toEqual({
       code: 130,
       out: '',

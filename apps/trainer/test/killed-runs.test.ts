@@ -101,17 +101,41 @@ describe('a run that is asked to stop', () => {
     },
   );
 
-  it('twice ends at once, without a save', async () => {
-    const out = join(root, 'twice');
+  it('by several signals within moments saves, for a terminal, npm and a shell each pass it on', async () => {
+    const out = join(root, 'several');
     const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000`;
     const stop = onceSaid(/^step +3\//m, (pid) => {
       process.kill(pid, 'SIGSTOP');
-      process.kill(pid, 'SIGTERM');
-      process.kill(pid, 'SIGINT');
-      process.kill(pid, 'SIGCONT');
+      for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGCONT']) {
+        process.kill(pid, signal);
+      }
     });
     const { code, said } = await command(flags, stop);
-    expect([130, 143]).toContain(code);
+    expect([129, 130, 143]).toContain(code);
+    expect(said).toMatch(/^Stopped by .* saved in .*\/saves\/step-\d+\.$/m);
+  });
+
+  it('again, after it has answered, ends at once without a save', async () => {
+    const out = join(root, 'again');
+    // An injected delay makes steps so long that no machine ends one first.
+    const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000 --inject-delay-ms 200`;
+    let isAsked = false;
+    const { code, said } = await command(flags, (text, pid) => {
+      if (!isAsked && /^step +1\//m.test(text)) {
+        isAsked = true;
+        process.kill(pid, 'SIGTERM');
+      }
+      if (/^SIGTERM: .*Another signal/m.test(text)) {
+        const again = setInterval(() => {
+          try {
+            process.kill(pid, 'SIGINT');
+          } catch {
+            clearInterval(again);
+          }
+        }, 50);
+      }
+    });
+    expect(code).toBe(130);
     expect(said).not.toContain('saved in');
   });
 });

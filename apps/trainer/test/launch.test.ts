@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { build } from 'esbuild';
 import { afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { DivergedError, InterruptedError, RankFailedError } from '../src/errors.js';
+import { DivergedError, RankFailedError, SignalError } from '../src/errors.js';
 import { runProcesses } from '../src/launch/run-processes.js';
 import type { RankEvent } from '../src/rank/events.js';
 import type { PreparedRun } from '../src/run-config.js';
@@ -140,10 +140,10 @@ describe('runProcesses', () => {
     const { error, pids } = await run(['', 'spin'], 100_000, (_, running, stop) => {
       // By now the rank is stuck, however long the other one takes to start.
       if (running[1] !== undefined && existsSync(gate)) {
-        stop.abort(new InterruptedError());
+        stop.abort(new SignalError('SIGINT'));
       }
     });
-    expect(error).toBeInstanceOf(InterruptedError);
+    expect(error).toBeInstanceOf(SignalError);
     expect(pids.map(isAlive)).toEqual([false, false]);
   });
 

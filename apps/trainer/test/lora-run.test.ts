@@ -14,8 +14,9 @@ import {
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { loadTokenizer } from '../src/data/tokenizer.js';
-import { InterruptedError } from '../src/errors.js';
+import { SignalError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
+import { Interrupt } from '../src/interrupt.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
 import { trainedFiles } from '../src/model/write-trained.js';
 import { writeDirectory } from '../src/output/write-file.js';
@@ -185,8 +186,9 @@ describe('merge', () => {
       /holds adapters, and not the model .* --adapter .*adapter\.\n/,
     );
     const ended = ['merge', ...args.with(5, join(out, 'ended'))];
-    const signal = AbortSignal.abort(new InterruptedError());
-    expect((await runCli(ended, { signal })).code).toBe(130);
+    const interrupt = new Interrupt({ exit: () => {} });
+    interrupt.ask(new SignalError('SIGINT'));
+    expect((await runCli(ended, { interrupt })).code).toBe(130);
     expect(readdirSync(out).filter((name) => name.startsWith('ended'))).toEqual([]);
     // Two runs write into one directory at once. Their adapters are named after the run.
     const both = ['--model', `${ROOT}${BASE}`, '--adapter', out, '--out', join(out, 'both')];

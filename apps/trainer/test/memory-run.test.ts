@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parameterCount, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { InterruptedError, RankFailedError, UsageError } from '../src/errors.js';
+import { RankFailedError, SignalError, UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { runInMemory } from '../src/launch/run-in-memory.js';
 import { runJob } from '../src/launch/run-job.js';
@@ -59,7 +59,7 @@ describe('what is trained', () => {
     const monitor = new RunMonitor(config, terminal);
     const signal = new AbortController().signal;
     await runJob(config, { entry: '', signal, onEvent: monitor.handle });
-    monitor.finish();
+    monitor.end({ kind: 'done' });
 
     const summary = JSON.parse(readFileSync(join(out, 'summary.json'), 'utf8'));
     const lines = readFileSync(join(out, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
@@ -157,7 +157,7 @@ describe('a run that ends early', () => {
 
   it('by Ctrl-C rejects with it', async () => {
     const stop = new AbortController();
-    const reason = new InterruptedError();
+    const reason = new SignalError('SIGINT');
     setTimeout(() => stop.abort(reason), 300);
     const flags = `${QUICK} --steps 100000`.split(' ');
     await expect(runFlags(flags, { signal: stop.signal })).rejects.toBe(reason);

@@ -177,9 +177,9 @@ describe('events.jsonl', () => {
     };
     try {
       await runJob(config, { entry: '', signal, onEvent: handle });
-      monitor.finish();
+      monitor.end({ kind: 'done' });
     } catch (error) {
-      monitor.close(error);
+      monitor.end({ kind: 'failed', reason: (error as Error).message });
     }
     return { out, events: read(out), held: monitor.history.records() };
   }

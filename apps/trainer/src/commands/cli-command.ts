@@ -1,6 +1,6 @@
 // What a command is to the binary, and what it runs with. define-command.ts makes commands.
 
-import type { Interrupt } from '../listen-to-signals.js';
+import type { Interrupt } from '../interrupt.js';
 import type { TerminalOptions } from '../output/terminal.js';
 
 /** Where a command reads and writes, and how it learns that it is to end. */
@@ -11,7 +11,7 @@ export interface CommandContext extends Pick<TerminalOptions, 'out' | 'err' | 'e
   /** The script of the binary, which rank processes, threads and probes run. */
   readonly entry: string;
   /**
-   * Returns the signals that ask the command to end. Until it is called, signals end the process by
+   * Returns what asks the command to end. Until it is called, signals end the process by
    * themselves; a command that does not look at them must not call it.
    */
   readonly listen: () => Interrupt;

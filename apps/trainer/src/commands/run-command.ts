@@ -2,10 +2,9 @@
 // why it failed.
 
 import { CommanderError } from 'commander';
-import { ToldError, TrainerError, UsageError } from '../errors.js';
+import { failureOf, UsageError } from '../errors.js';
 import { nearest } from '../nearest.js';
 import { Terminal } from '../output/terminal.js';
-import { describeSystemError } from '../system-error.js';
 import type { CommandContext } from './cli-command.js';
 import { COMMANDS, type CommandEntry } from './command-table.js';
 
@@ -69,20 +68,12 @@ function overview(version: string): string {
  * exit code.
  */
 function tell(error: unknown, context: CommandContext): number {
-  if (error instanceof CommanderError || error instanceof ToldError) {
-    return error.exitCode; // help was printed, or another rank tells
+  if (error instanceof CommanderError) {
+    return error.exitCode; // help was printed
   }
-  const terminal = new Terminal({ ...context, isQuiet: false, steps: 0 });
-  if (error instanceof TrainerError) {
-    terminal.failure(error.message);
-    return error.exitCode;
+  const { exitCode, failure } = failureOf(error);
+  if (failure !== undefined) {
+    new Terminal({ ...context, isQuiet: false, steps: 0 }).failure(failure);
   }
-  const { path, syscall } = error as NodeJS.ErrnoException;
-  if (path !== undefined && syscall !== undefined) {
-    const what = `${path} can't be used (${describeSystemError(error)}).`;
-    terminal.failure(`${what} Give another path, or the right to read and write this one.`);
-    return 1;
-  }
-  terminal.failure(error instanceof Error ? (error.stack ?? error.message) : String(error));
-  return 1;
+  return exitCode;
 }

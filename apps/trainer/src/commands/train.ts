@@ -3,18 +3,17 @@
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import type { Dashboard } from '../dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../dashboard/token.js';
-import { InterruptedError, RankFailedError, type SignalError, UsageError } from '../errors.js';
+import { UsageError } from '../errors.js';
 import { type Flags, TRAIN } from '../flags.js';
 import { runJob } from '../launch/run-job.js';
 import { runRestarting } from '../launch/run-restarting.js';
 import { startMpirun } from '../launch/start-mpirun.js';
 import { RunMonitor } from '../output/run-monitor.js';
-import type { RunRecord } from '../output/run-records.js';
 import { Terminal } from '../output/terminal.js';
-import type { RankEvent } from '../rank/events.js';
 import { resolveConfig } from '../resolve-config.js';
 import { resolvedConfig } from '../resolved-config.js';
 import type { RunConfig } from '../run-config.js';
+import { askedEnd, lastLines, runEnd } from '../run-end.js';
 import { goOnLine } from '../saves/go-on-line.js';
 import { holdRun } from '../saves/hold-run.js';
 import { savesOf, stepsIn } from '../saves/save-directory.js';
@@ -26,7 +25,8 @@ export const train = defineCommand({ ...TRAIN, run });
 
 async function run(flags: Flags, context: CommandContext): Promise<number> {
   const { out, err, env, entry, args } = context;
-  const { signal, wrapUp, allowWrapUp } = context.listen();
+  const interrupt = context.listen();
+  const { signal, wrapUp } = interrupt;
   const place = flags.transport === 'mpi' ? readLauncher(env) : undefined;
   // Under mpirun every process gets here; rank 0 is the one that shows and writes.
   const isFirst = place === undefined || place.rank === 0;
@@ -39,56 +39,47 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const { steps } = config;
   const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
   let dashboard: Dashboard | undefined;
-  const onRecord = (record: RunRecord) => dashboard?.send(record);
   const monitor = new RunMonitor(config, terminal, {
-    onRecord,
+    onRecord: (record) => dashboard?.send(record),
     onEarlier: (record) => dashboard?.tell(record),
     configText: (devices) => resolvedConfig(flags, config, devices),
   });
-  const onEvent = (event: RankEvent) => {
-    if ((event.type === 'step' && config.saveEvery !== undefined) || event.type === 'waiting') {
-      allowWrapUp(); // before there is nothing to save
-    }
-    monitor.handle(event);
-  };
-  const start = (from: RunConfig) =>
-    runJob(from, {
+  interrupt.lead((wish) => {
+    const isEarly = monitor.early !== undefined;
+    const { isPatient, says } = askedEnd(wish, { config, step: monitor.steps, isEarly });
+    terminal.note(says);
+    return isPatient;
+  });
+  const start = async (from: RunConfig) => {
+    dashboard ??= isFirst ? await openDashboard(config, { terminal, monitor, env }) : undefined;
+    await runJob(from, {
       entry,
-      onEvent,
+      onEvent: monitor.handle,
       onDoing: (what) => terminal.doing(what),
       onTokenized: (name, done, total) => terminal.progress(`tokens of ${name}`, done, total),
       signal,
       wrapUp,
     });
+  };
+  const endOf = (error?: unknown) => {
+    const { early, misplaced } = monitor;
+    return runEnd({ config, early, misplaced, error, asked: interrupt.asked });
+  };
   const onRestart = (from: RunConfig, reason: string) => monitor.restart(from, reason);
   try {
-    dashboard = isFirst ? await openDashboard(config, { terminal, monitor, env }) : undefined;
-    await runRestarting(config, start, { onRestart, signals: [signal, wrapUp] });
-    if (monitor.stopped !== undefined) {
-      const reason = wrapUp.reason as SignalError;
-      monitor.close(reason);
-      terminal.note(
-        `Stopped by ${reason.by} after step ${monitor.steps}, saved in ${monitor.stopped}.`,
-      );
-      terminal.note(`Go on with: ${goOnLine(args, env)}`);
-      return reason.exitCode;
+    const end = await runRestarting(config, start, { endOf, onRestart });
+    monitor.end(end);
+    const savedStep = isFirst && end.kind !== 'done' ? await newestSave(config) : undefined;
+    const { asked } = interrupt;
+    const { steps: step } = monitor;
+    const goOn = goOnLine(args, env);
+    for (const line of lastLines(end, { config, asked, step, savedStep, goOn })) {
+      terminal.note(line);
     }
-    if (isFirst) {
-      monitor.finish();
+    if (end.failure !== undefined) {
+      terminal.failure(end.failure);
     }
-    return monitor.isMisplaced ? 1 : 0;
-  } catch (error) {
-    monitor.close(error);
-    if (error instanceof InterruptedError) {
-      const lost = config.saveEvery === undefined ? ' Nothing is saved without --save-every.' : '';
-      terminal.note(`Stopped by Ctrl-C after step ${monitor.steps}.${lost}`);
-      return error.exitCode;
-    }
-    const step = isFirst && error instanceof RankFailedError ? await newestSave(config) : undefined;
-    if (step !== undefined) {
-      terminal.note(`Go on from its save of step ${step} with: ${goOnLine(args, env)}`);
-    }
-    throw error;
+    return end.exitCode;
   } finally {
     await dashboard?.close();
   }

@@ -65,7 +65,7 @@ export async function evaluateModel(
   const files = await prepareTokens(config, { entry, onTokenized, signal });
   await using data = await openInTurn(config, files.train);
   await using opened = await openModel(choice, flags, { entry });
-  const loss = await evaluate({
+  const evaluated = await evaluate({
     config,
     rank: 0,
     device: opened.device,
@@ -79,6 +79,7 @@ export async function evaluateModel(
   }).catch((cause: unknown) => {
     throw explainBudget(cause, flags);
   });
+  const loss = evaluated!; // nothing here gives it up
   let targets = 0;
   for (let step = 0; step < data.numSteps; step++) {
     targets += await data.numTargets(step);

@@ -1,10 +1,10 @@
 // Follows a run from the outside: shows what the ranks report, keeps it for readers that come late,
 // and writes it under --out.
 
-import { SignalError } from '../errors.js';
 import { checkLines } from '../plan/check-run.js';
 import type { RankCheck, RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
+import { earlyText, type RunEnd } from '../run-end.js';
 import { isGoingOn } from '../saves/hold-run.js';
 import { headerLines, headerRows, runTitle } from './header.js';
 import { reportOf } from './report.js';
@@ -36,13 +36,10 @@ export class RunMonitor {
   /** Events of rank 0 that came before another rank was ready. */
   #early: RankEvent[] = [];
   #directory: RunDirectory | undefined;
-  /** The reason why the run was done before its last step. */
-  #endReason: string | undefined;
+  #earlyEnd: Extract<RankEvent, { readonly type: 'early' }> | undefined;
   #steps = 0;
   /** The duration of each step of this command. */
   readonly #stepMs: number[] = [];
-  #hasEnded = false;
-  #stopped: string | undefined;
   /** Where the model is that is not under --out, and why. */
   #misplaced: string | undefined;
   /** Whether the run goes on, so that what is under --out stays. */
@@ -68,17 +65,14 @@ export class RunMonitor {
     return this.#history;
   }
 
-  /**
-   * The save with which the run ended where it was asked to stop; undefined where it ran to its
-   * end.
-   */
-  get stopped(): string | undefined {
-    return this.#stopped;
+  /** The end before the last step, once rank 0 has told it. */
+  get early(): Extract<RankEvent, { readonly type: 'early' }> | undefined {
+    return this.#earlyEnd;
   }
 
-  /** Whether what was trained is not under --out, for which the run counts as failed. */
-  get isMisplaced(): boolean {
-    return this.#misplaced !== undefined;
+  /** Why what was trained is not under --out, and where it is, once rank 0 has told it. */
+  get misplaced(): string | undefined {
+    return this.#misplaced;
   }
 
   /**
@@ -113,11 +107,10 @@ export class RunMonitor {
         this.#goOn(event.from);
         return;
       case 'early':
-        this.#endReason = earlyText(event, this.#config);
-        this.#terminal.note(this.#endReason);
-        return;
-      case 'stopped':
-        this.#stopped = event.path;
+        this.#earlyEnd = event;
+        if (event.why !== 'asked') {
+          this.#terminal.note(earlyText(event, this.#config));
+        }
         return;
       case 'step':
         if (!this.#isReady) {
@@ -170,55 +163,35 @@ export class RunMonitor {
     }
   }
 
-  /** To be called when all ranks are done. */
-  finish(): void {
+  /** To be called when the run has ended; what was written of one that is not done stays. */
+  end({ kind, reason }: Pick<RunEnd, 'kind' | 'reason'>): void {
+    const isFinished = kind === 'done' || this.#misplaced !== undefined;
     this.#terminal.close();
-    const checks = this.#checks.length > 0 ? this.#checks : undefined;
-    const told = { ready: this.#ready, reports: this.#reports, checks };
-    this.#directory?.finish(told, runTitle(this.#config));
-    const end = this.#misplaced === undefined ? 'done' : 'failed';
-    const reason = this.#misplaced ?? this.#endReason;
-    this.#end({ type: 'runEnd', end, reason, atMs: Date.now() });
-    for (const line of checks === undefined ? [] : checkLines(checks, median(this.#stepMs))) {
-      this.#terminal.note(line);
-    }
-    if (this.#directory !== undefined) {
-      this.#directory.close();
-      this.#leaveReport(this.#directory);
-      this.#terminal.note(`The run is in ${this.#config.outDir}.`);
-    }
-    if (this.#misplaced !== undefined) {
-      this.#terminal.failure(this.#misplaced);
-    }
-  }
-
-  /** To be called with the reason when the run ended early; what was written stays. */
-  close(error: unknown): void {
-    this.#terminal.close();
-    const end = error instanceof SignalError ? 'stopped' : 'failed';
-    const reason = error instanceof Error ? error.message : String(error);
-    this.#end({ type: 'runEnd', end, reason, atMs: Date.now() });
-    if (this.#directory === undefined) {
-      return;
-    }
-    this.#directory.close();
-    this.#leaveReport(this.#directory);
-  }
-
-  /** Leaves the page of the lines, which are closed. */
-  #leaveReport(directory: RunDirectory): void {
-    directory.leave(RUN_FILES.report, () => reportOf([directory.path]));
-  }
-
-  #end(record: Extract<RunRecord, { readonly type: 'runEnd' }>): void {
-    if (this.#hasEnded) {
-      return;
-    }
-    this.#hasEnded = true;
     for (const rank of this.#history.ranks()) {
       this.#directory?.addEvent(rank);
     }
-    this.#record(record);
+    if (isFinished) {
+      this.#finish();
+    }
+    this.#record({ type: 'runEnd', end: kind, reason, atMs: Date.now() });
+    if (this.#directory !== undefined) {
+      const { path } = this.#directory;
+      this.#directory.close();
+      this.#directory.leave(RUN_FILES.report, () => reportOf([path]));
+    }
+    if (isFinished && this.#directory !== undefined) {
+      this.#terminal.note(`The run is in ${this.#config.outDir}.`);
+    }
+  }
+
+  /** Leaves what only a run that is done has. */
+  #finish(): void {
+    const checks = this.#checks.length > 0 ? this.#checks : undefined;
+    for (const line of checks === undefined ? [] : checkLines(checks, median(this.#stepMs))) {
+      this.#terminal.note(line);
+    }
+    const told = { ready: this.#ready, reports: this.#reports, checks };
+    this.#directory?.finish(told, runTitle(this.#config));
   }
 
   #goOn({ step, path, notes }: ResumedFrom): void {
@@ -327,15 +300,4 @@ function stepRecord({
 function median(stepMs: readonly number[]): number {
   const later = stepMs.length > 1 ? stepMs.slice(1) : stepMs;
   return later.toSorted((a, b) => a - b)[Math.floor(later.length / 2)] ?? Number.NaN;
-}
-
-function earlyText(
-  { step, why }: Extract<RankEvent, { readonly type: 'early' }>,
-  { patience, steps }: RunConfig,
-): string {
-  const reason =
-    why === 'time'
-      ? '--time-limit is over'
-      : `${patience} evaluations in a row had no lower loss (--patience)`;
-  return `Done after step ${step} of ${steps}: ${reason}.`;
 }

@@ -18,6 +18,8 @@ export interface EvaluationOptions {
   readonly data: Dataset;
   /** The group of all ranks of the job. */
   readonly group: ProcessGroup;
+  /** Whether the evaluation is given up, with the same answer on all ranks; asked at each step. */
+  readonly isGivenUp?: (() => Promise<boolean>) | undefined;
   /** Called with the number of steps done, and of all. */
   readonly onStep?: (done: number, total: number) => void;
 }
@@ -26,15 +28,19 @@ export interface EvaluationOptions {
  * The mean loss over the targets of `data` that count, with dropout off and without gradients;
  * training then goes on as if nothing had happened. Rows are divided by rank and micro-step as in
  * training. Collective.
+ * @returns undefined where it was given up
  */
-export async function evaluate(options: EvaluationOptions): Promise<number> {
-  const { config, rank, device, strategy, data, group, onStep } = options;
+export async function evaluate(options: EvaluationOptions): Promise<number | undefined> {
+  const { config, rank, device, strategy, data, group, onStep, isGivenUp } = options;
   const { module } = strategy;
   let own = 0;
   let numTargets = 0;
   module.eval();
   try {
     for (let step = 0; step < data.numSteps; step++) {
+      if ((await isGivenUp?.()) === true) {
+        return undefined;
+      }
       numTargets += await data.numTargets(step);
       for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
         const batch = await data.microBatch(step, rank, microStep);

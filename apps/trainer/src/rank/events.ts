@@ -158,9 +158,13 @@ export type RankEvent =
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
   /** From rank 0 alone, before its first step; with --resume. */
   | { readonly type: 'resumed'; readonly from: ResumedFrom }
-  /** From rank 0 alone: the run ends early, as it was asked to, with this save. */
-  | { readonly type: 'stopped'; readonly step: number; readonly path: string }
-  | { readonly type: 'early'; readonly step: number; readonly why: 'patience' | 'time' }
+  /** From rank 0 alone: the run ends before its last step; with a save where it was asked to. */
+  | {
+      readonly type: 'early';
+      readonly step: number;
+      readonly why: EarlyEnd;
+      readonly save?: string;
+    }
   | { readonly type: 'report'; readonly report: RankReport }
   /** With --check, after the report. */
   | { readonly type: 'check'; readonly check: RankCheck }
@@ -184,5 +188,8 @@ export type RankEvent =
     }
   /** With --trace; times are in ms since the Unix epoch, which ranks of one machine share. */
   | { readonly type: 'trace'; readonly rank: number; readonly events: readonly TraceEvent[] };
+
+/** The reason why a run ended before its last step. */
+export type EarlyEnd = 'patience' | 'time' | 'asked';
 
 export type EmitRankEvent = (event: RankEvent) => void;

@@ -51,8 +51,8 @@ export interface RankOptions {
   readonly host: DeviceHost;
   readonly emit: EmitRankEvent;
   /**
-   * Ends the run after the present step, with a save, or what it waits for in the end. Without
-   * --save-every it is never aborted before that.
+   * Ends the run after the present step, with a save. Without --save-every it is aborted only behind
+   * the last step, and then only ends a wait for room on a disk, or gives up a text.
    */
   readonly wrapUp: AbortSignal;
   /** Ends the rank with its reason, as soon as what it waits for has been called off. */
@@ -266,7 +266,10 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
         return step.run(s, lr);
       },
       isTimeOver: clockOf(config, { group: groups.gather, counter }),
-      evaluate: valid && (() => counter.pause(() => evaluate({ ...common, data: valid }))),
+      evaluate:
+        valid &&
+        (() =>
+          counter.pause(() => evaluate({ ...common, data: valid, isGivenUp: saves?.isAsked }))),
       resources: () => watch.end(),
     },
     onStep: (metrics, resources) => {
@@ -288,9 +291,9 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
     if (rank === 0) {
       emit({ type: 'doing', what: 'writing the last save' });
     }
-    const path = await saves.last();
+    const save = await saves.last();
     if (rank === 0) {
-      emit({ type: 'stopped', step: reached.step, path });
+      emit({ type: 'early', step: reached.step, why: 'asked', save });
     }
     return undefined;
   }
@@ -336,13 +339,27 @@ function directoryOf({ model }: RunConfig): string | undefined {
 /** Writes the model and shows what it has learnt. Collective. */
 async function leaveResults(options: RankOptions, made: Made): Promise<void> {
   const { config, rank, emit, wrapUp, signal } = options;
-  const { device, strategy, state } = made;
+  const { state } = made;
   if (rank === 0 && config.outDir !== undefined) {
     emit({ type: 'doing', what: 'writing the model' });
     const name = config.lora === undefined ? RUN_FILES.model : RUN_FILES.adapter;
     const files = await trainedFiles({ config, state });
     await leaveModel(join(config.outDir, name), files, { emit, wrapUp, signal });
   }
+  try {
+    await showText(options, made);
+  } catch (error) {
+    options.signal.throwIfAborted();
+    if (rank === 0) {
+      const { message } = error as Error;
+      emit({ type: 'warning', text: `The text at the end is left out: ${message}` });
+    }
+  }
+}
+
+/** Shows a text of the trained model, unless that takes too long. Collective. */
+async function showText(options: RankOptions, { device, strategy }: Made): Promise<void> {
+  const { config, rank, emit, wrapUp } = options;
   const { text } = strategy;
   if (config.isQuiet || (rank > 0 && text.group === undefined)) {
     return;
@@ -363,6 +380,7 @@ async function leaveResults(options: RankOptions, made: Made): Promise<void> {
     config,
     maxTokens,
     openTokenizer: () => loadTokenizer(config.tokenizer, directoryOf(config)),
+    isGivenUp: () => wrapUp.aborted,
   });
   if (sample !== undefined) {
     emit({ type: 'sample', ...sample });

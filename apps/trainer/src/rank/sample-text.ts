@@ -66,15 +66,17 @@ export interface SampleOptions {
   readonly maxTokens: number;
   /** Opens the tokenizer, which only the first rank needs. */
   readonly openTokenizer: () => Promise<Tokenizer>;
+  /** Whether the first rank gives the text up; it is asked behind each token. */
+  readonly isGivenUp?: () => boolean;
 }
 
 /**
  * Collective where the model has a group.
- * @returns undefined on all ranks of the group but the first
+ * @returns undefined on all ranks of the group but the first, and where the text was given up
  */
 export async function sampleText(
   { model, group }: TextModel,
-  { device, config, maxTokens, openTokenizer }: SampleOptions,
+  { device, config, maxTokens, openTokenizer, isGivenUp }: SampleOptions,
 ): Promise<TextSample | undefined> {
   const context = config.seq;
   using cache = new KeyValueCache(device, { capacity: context });
@@ -83,26 +85,36 @@ export async function sampleText(
     await follow(group, logitsAfter, context);
     return undefined;
   }
-  const tokenizer = await openTokenizer();
-  const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
-  const tokens: number[] = [];
+  let isFollowed = true; // whether the other ranks wait for tokens, and not in the model
   const lead: LogitsAfter = async (seen) => {
     await share(group, seen, context);
-    return logitsAfter(seen);
+    isFollowed = false;
+    const logits = await logitsAfter(seen);
+    isFollowed = true;
+    return logits;
   };
-  const drawn = generate(lead, tokenizer.encode(prompt), {
-    temperature: TEMPERATURE,
-    topK: TOP_K,
-    maxTokens,
-    context,
-    seed: config.seed,
-    stop: tokenizer.endTokens,
-  });
-  for await (const token of drawn) {
-    tokens.push(token);
+  try {
+    const tokenizer = await openTokenizer();
+    const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
+    const tokens: number[] = [];
+    const drawn = generate(lead, tokenizer.encode(prompt), {
+      temperature: TEMPERATURE,
+      topK: TOP_K,
+      maxTokens,
+      context,
+      seed: config.seed,
+      stop: tokenizer.endTokens,
+    });
+    for await (const token of drawn) {
+      tokens.push(token);
+      if (isGivenUp?.() === true) {
+        return undefined;
+      }
+    }
+    return { prompt, text: tokenizer.decode(tokens) };
+  } finally {
+    await (isFollowed ? share(group, [], context) : group?.abort('the text at the end failed'));
   }
-  await share(group, [], context);
-  return { prompt, text: tokenizer.decode(tokens) };
 }
 
 /** Runs the model on whatever the first rank runs it on, whose device may draw other tokens. */

@@ -4,7 +4,7 @@
 import { DivergedError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import { learningRate } from '../schedule.js';
-import type { StepMetrics, StepResources } from './events.js';
+import type { EarlyEnd, StepMetrics, StepResources } from './events.js';
 
 /** The result of a step, equal on all ranks. */
 export interface StepOutcome {
@@ -25,8 +25,11 @@ export interface StepOutcome {
 export interface StepRunner {
   /** Runs step `step` (from 0) and, unless it is skipped, updates with rate `lr`. */
   runStep(step: number, lr: number): Promise<StepOutcome>;
-  /** The loss of the evaluation; absent where nothing is evaluated. */
-  readonly evaluate?: (() => Promise<number>) | undefined;
+  /**
+   * The loss of the evaluation, undefined where it was given up; absent where nothing is
+   * evaluated.
+   */
+  readonly evaluate?: (() => Promise<number | undefined>) | undefined;
   /**
    * Whether the time of the run is over, with the same answer on all ranks. Absent where there is
    * no time limit.
@@ -34,9 +37,6 @@ export interface StepRunner {
   readonly isTimeOver?: (() => Promise<boolean>) | undefined;
   resources(): StepResources;
 }
-
-/** The reason why a run ended before its last step. */
-export type EarlyEnd = 'patience' | 'time' | 'asked';
 
 /** How far a run is. */
 export interface Progress {

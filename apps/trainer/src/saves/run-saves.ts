@@ -13,6 +13,7 @@ import type { BaseModel } from '../model/base-model.js';
 import { makeDirectory } from '../output/make-directory.js';
 import type { EmitRankEvent } from '../rank/events.js';
 import type { Strategy } from '../rank/strategies/strategy.js';
+import { sumOverRanks } from '../rank/sum-over-ranks.js';
 import type { PreparedRun } from '../run-config.js';
 import { removeParts, removeSave, savesOf, stepsIn } from './save-directory.js';
 import { extraOf, type SavedRun, tokensOf } from './saved-run.js';
@@ -113,6 +114,12 @@ export class RunSaves {
     }
     return outcome.directory;
   }
+
+  /** Whether some rank was asked to stop. Collective. */
+  readonly isAsked = async (): Promise<boolean> => {
+    const { group, wrapUp } = this.#options;
+    return (await sumOverRanks(Number(wrapUp.aborted), group, 'save')) > 0;
+  };
 
   /**
    * Exchanges what no rank can know alone: whether some rank was asked to stop, and the first
