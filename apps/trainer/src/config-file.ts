@@ -1,13 +1,13 @@
 // Reads a run's flags from a file in YAML, of which JSON is a part. A complaint names the file and
 // the line.
 
-import { existsSync, readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { readFileSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { isMap, isScalar, LineCounter, type Node, parseDocument, stringify } from 'yaml';
 import type { z } from 'zod';
 import { UsageError } from './errors.js';
 import { nearest } from './nearest.js';
-import { RUN_FILES } from './output/run-directory.js';
+import { stateOf } from './saves/run-state.js';
 import { describeSystemError } from './system-error.js';
 
 /** A key that a file may have. */
@@ -75,8 +75,8 @@ export function refuseMovedRun(
   { out, resume }: { readonly out?: unknown; readonly resume?: unknown },
 ): void {
   const own = dirname(path);
-  const isOfRun = existsSync(join(own, RUN_FILES.metrics));
-  if (isOfRun && resume === 'auto' && typeof out === 'string' && !existsSync(out)) {
+  const isHere = (directory: string) => !['none', 'foreign'].includes(stateOf(directory).is);
+  if (resume === 'auto' && typeof out === 'string' && isHere(own) && !isHere(out)) {
     throw new UsageError(
       `--config: the run of ${path} was moved, for its out is ${out}, which is not there. Add --out ${own} to go on with it.`,
     );

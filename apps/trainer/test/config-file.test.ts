@@ -106,7 +106,7 @@ describe('a config file', () => {
     const written = parseYaml(readFileSync(join(out, 'config.yaml'), 'utf8')) as object;
     expect(written).toMatchObject({ steps: 2 });
     expect(written).not.toHaveProperty('epochs');
-    expect((await run(' --resume auto')).out).toMatch(/All 2 steps are done: nothing is left/);
+    expect((await run(' --resume auto')).out).toMatch(/is done after step 2 of 2: nothing is left/);
   });
 
   it('of a run makes it again, bit for bit, and is one that the schema allows', async () => {

@@ -207,7 +207,7 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: 'a run over another',
     typed: `${TRAIN} --out @run`,
-    says: /already holds a run .* Choose another directory/,
+    says: /already holds a run .* Begin it anew with --resume auto, or choose another directory/,
   },
   {
     mistake: 'an --out under a file',
@@ -316,11 +316,11 @@ const FILES: Readonly<Record<string, string | Uint8Array>> = {
   'pickled/config.json': `{"model_type": "gpt2", "vocab_size": ${LETTERS.vocabSize}, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}`,
   'pickled/pytorch_model.bin': '',
   'adapter/adapter_config.json': '{}',
-  'run/metrics.jsonl': '',
+  'run/events.jsonl': '',
   'stopped/saves/step-000120/index.json': '{}',
   'both/metrics.jsonl': '',
   'both/saves/step-000120/index.json': '{}',
-  'moved/metrics.jsonl': '',
+  'moved/events.jsonl': '',
   'moved/config.yaml': `out: ${join(tmpdir(), 'nowhere')}\n`,
 };
 

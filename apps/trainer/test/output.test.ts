@@ -3,7 +3,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
-import { UsageError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { PRESETS } from '../src/model/presets.js';
 import { formatBytes, formatCount, formatMs } from '../src/output/format.js';
@@ -322,7 +321,7 @@ describe('the header', () => {
 });
 
 describe('RunDirectory', () => {
-  it('writes a line a step, a summary and a chart, and refuses to be used again', () => {
+  it('writes a line a step, a summary and a chart', () => {
     const path = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'a', 'run');
     const run = new RunDirectory(path);
     const overflow = { ...METRICS, step: 2, loss: 2, gradNorm: null, skipped: true };
@@ -333,7 +332,8 @@ describe('RunDirectory', () => {
     step(overflow);
     step({ ...empty, step: 3 });
     step({ ...empty, step: 4 });
-    run.finish({ ready: [ready], reports: [] }, 'tiny');
+    const end = { step: 4, steps: 9, why: 'time' } as const;
+    run.finish({ ready: [ready], reports: [], end }, 'tiny');
     run.close();
     const lines = readFileSync(join(path, 'metrics.jsonl'), 'utf8').trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([
@@ -350,10 +350,9 @@ describe('RunDirectory', () => {
       device: 'cpu (wasm)',
       numericClass: 'cpu kernels 1',
       ranks: [],
+      end,
     });
     expect(readFileSync(join(path, 'loss.svg'), 'utf8')).toContain('<path d="M');
-    expect(() => new RunDirectory(path)).toThrow(UsageError);
-    expect(() => new RunDirectory(path)).toThrow(/already holds a run \(metrics.jsonl\)/);
   });
 
   it('takes a directory with other files', () => {

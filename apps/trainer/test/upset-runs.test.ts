@@ -15,9 +15,10 @@ const train = `train ${tinyFlags(root)} --strategy single`;
 const run = (line: string, options: Parameters<typeof runCli>[1] = {}) =>
   runCli(line.split(' '), options);
 
-it('a run that is done and goes on says that nothing is left, and how to train on', async () => {
+it('a run that was killed behind its last step says that nothing is left, and how to train on', async () => {
   const line = `${train} --out ${join(root, 'done')} --save-every 2`;
   await run(`${line} --steps 2`);
+  rmSync(join(root, 'done/summary.json'));
   const again = await run(`${line} --steps 2 --resume auto`);
   expect(again).toMatchObject({ code: 0, err: '' });
   expect(again.out).toMatch(
@@ -54,14 +55,14 @@ it('a run whose lines are removed meanwhile is done, and leaves out its page', a
 
 it('a run that is at work is not told to be removed before its first save', async () => {
   const out = join(root, 'busy');
-  mkdirSync(join(out, 'saves'), { recursive: true });
-  writeFileSync(join(out, 'config.yaml'), '');
-  const { release } = await lockDirectory(nodeFiles, join(out, 'saves'));
+  mkdirSync(out);
+  writeFileSync(join(out, 'events.jsonl'), '');
+  const { release } = await lockDirectory(nodeFiles, out);
   for (const more of ['', ' --save-every 1', ' --save-every 1 --resume auto']) {
     const { code, err } = await run(`${train} --steps 2 --out ${out}${more}`);
     expect([code, err]).toEqual([2, expect.stringMatching(/another command is at work in .*busy/)]);
   }
   await release();
   const { err } = await run(`${train} --steps 2 --out ${out}`);
-  expect(err).toMatch(/already holds a run \(config\.yaml\)/);
+  expect(err).toMatch(/already holds a run that ended before its first save/);
 });

@@ -15,7 +15,7 @@ import { resolvedConfig } from '../resolved-config.js';
 import type { RunConfig } from '../run-config.js';
 import { askedEnd, lastLines, runEnd } from '../run-end.js';
 import { goOnLine } from '../saves/go-on-line.js';
-import { holdRun } from '../saves/hold-run.js';
+import { holdRun, sayDone } from '../saves/hold-run.js';
 import { savesOf, stepsIn } from '../saves/save-directory.js';
 import type { CommandContext } from './cli-command.js';
 import { defineCommand } from './define-command.js';
@@ -38,6 +38,11 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   await using _held = isFirst ? await holdRun(config) : undefined;
   const { steps } = config;
   const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
+  const done = sayDone(config);
+  if (done !== undefined) {
+    terminal.note(done);
+    return 0;
+  }
   let dashboard: Dashboard | undefined;
   const monitor = new RunMonitor(config, terminal, {
     onRecord: (record) => dashboard?.send(record),
@@ -103,7 +108,7 @@ async function resolve(
 
 /** The step of the newest save; undefined where there is none. */
 async function newestSave({ outDir, saveEvery }: RunConfig): Promise<number | undefined> {
-  return saveEvery === undefined ? undefined : (await stepsIn(savesOf(outDir!))).at(-1);
+  return saveEvery === undefined ? undefined : stepsIn(savesOf(outDir!)).at(-1);
 }
 
 /**

@@ -9,9 +9,9 @@ export class LineFile {
   #length: number;
   readonly #waiting: string[] = [];
 
-  /** @param mode 'wx' for a new file, 'a' to go on with one that ends in a whole line */
-  constructor(path: string, mode: 'wx' | 'a') {
-    this.#file = openSync(path, mode);
+  /** @param path a new file, or one that ends in a whole line */
+  constructor(path: string) {
+    this.#file = openSync(path, 'a');
     this.#length = fstatSync(this.#file).size;
   }
 

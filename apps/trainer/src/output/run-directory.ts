@@ -1,7 +1,7 @@
 // The files of a run under --out: one line for each step as it happens, and the rest at the end.
 // Rank 0, which has the model, writes it.
 
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankCheck, RankReady, RankReport } from '../rank/events.js';
@@ -15,7 +15,7 @@ import { makeDirectory } from './make-directory.js';
 import type { EventRecord, RunRecord, StepLine } from './run-records.js';
 import { writeText } from './write-file.js';
 
-/** The names of files under --out; any of them shows that a run is there already. */
+/** The names of what a run writes under --out; what they say of it is told by run-state.ts. */
 export const RUN_FILES = {
   config: 'config.yaml',
   metrics: 'metrics.jsonl',
@@ -44,26 +44,25 @@ export interface RunSummary {
    */
   readonly numericClass: string;
   readonly ranks: readonly RankReport[];
+  /** The last step of how many, and why no further one; absent where the model is not here. */
+  readonly end?:
+    | {
+        readonly step: number;
+        readonly steps: number;
+        readonly why: 'done' | 'patience' | 'time';
+        /** The --patience that was over. */
+        readonly patience?: number | undefined;
+      }
+    | undefined;
   /** With --check, what was planned beside what was taken, by rank. */
   readonly check?: readonly RankCheck[] | undefined;
 }
 
-/** What the ranks reported, each list in rank order. */
-export interface RanksTold {
+/** What the ranks reported, each list in rank order, and how the run ended. */
+export interface RanksTold extends Pick<RunSummary, 'end'> {
   readonly ready: readonly RankReady[];
   readonly reports: readonly RankReport[];
   readonly checks?: readonly RankCheck[] | undefined;
-}
-
-/** @throws {UsageError} where `directory` holds a run */
-export function refuseUsedDirectory(directory: string): void {
-  const found = Object.values(RUN_FILES).find((name) => existsSync(join(directory, name)));
-  if (found === undefined) {
-    return;
-  }
-  throw new UsageError(
-    `--out: ${directory} already holds a run (${found}). Choose another directory, or remove that one.`,
-  );
 }
 
 /**
@@ -91,7 +90,7 @@ function cutBehind<Line>(file: string, step: number): Line[] {
 export class RunDirectory {
   readonly path: string;
   /** The lines of steps before this command's. */
-  readonly earlier: readonly StepLine[] = [];
+  readonly earlier: readonly StepLine[];
   /** Called with what a person should know of files that can't be written; the run goes on. */
   onWarning: (text: string) => void = () => {};
   readonly #metrics: LineFile;
@@ -105,30 +104,26 @@ export class RunDirectory {
   #isClosed = false;
 
   /**
-   * Creates the directory, with empty metrics.jsonl and events.jsonl. For a run that goes on after
-   * step `goesOnAt`, both lose their lines of later steps, and grow from there.
-   * @throws {UsageError} where the directory holds a run and `goesOnAt` is missing, or where it
-   * can't be made
+   * Creates the directory, with empty metrics.jsonl and events.jsonl, or goes on with them: both
+   * lose their lines of steps after `goesOnAt`, and grow from there. A run that was done is not
+   * until it is again. Whoever calls it holds the run; see holdRun.
+   * @throws {UsageError} where it can't be made
    */
-  constructor(path: string, goesOnAt?: number) {
-    if (goesOnAt === undefined) {
-      refuseUsedDirectory(path);
-    }
+  constructor(path: string, goesOnAt = 0) {
     this.path = path;
     try {
       makeDirectory(path);
-      const metrics = join(path, RUN_FILES.metrics);
+      rmSync(join(path, RUN_FILES.summary), { force: true });
+      // The events come first, since they tell whose files the others are.
       const events = join(path, RUN_FILES.events);
-      if (goesOnAt !== undefined) {
-        this.earlier = cutBehind<StepLine>(metrics, goesOnAt);
-        cutBehind(events, goesOnAt);
-        for (const line of this.earlier) {
-          this.#count(line);
-        }
+      const metrics = join(path, RUN_FILES.metrics);
+      cutBehind(events, goesOnAt);
+      this.earlier = cutBehind<StepLine>(metrics, goesOnAt);
+      for (const line of this.earlier) {
+        this.#count(line);
       }
-      const mode = goesOnAt === undefined ? 'wx' : 'a';
-      this.#metrics = new LineFile(metrics, mode);
-      this.#events = new LineFile(events, mode);
+      this.#metrics = new LineFile(metrics);
+      this.#events = new LineFile(events);
     } catch (error) {
       if (isDiskFull(error)) {
         throw namingDisk(error, path);
@@ -208,8 +203,8 @@ export class RunDirectory {
     this.#validLoss = validLoss ?? this.#validLoss;
   }
 
-  /** Leaves summary.json and loss.svg. */
-  finish({ ready, reports, checks }: RanksTold, title: string): void {
+  /** Leaves loss.svg and, as the last file of a run, by which it is known to be done, summary.json. */
+  finish({ ready, reports, checks, end }: RanksTold, title: string): void {
     const devices = new Set(ready.map((rank) => `${rank.device} (${rank.description})`));
     const summary: RunSummary = {
       params: ready[0]!.params,
@@ -219,10 +214,11 @@ export class RunDirectory {
       device: [...devices].join(', '),
       numericClass: numericClassesOf(ready).join('; '),
       ranks: reports,
+      end,
       check: checks,
     };
-    this.leave(RUN_FILES.summary, () => `${JSON.stringify(summary, null, 2)}\n`);
     this.leave(RUN_FILES.chart, () => lossChart(this.#losses, title));
+    this.leave(RUN_FILES.summary, () => `${JSON.stringify(summary, null, 2)}\n`);
   }
 
   /** Closes the files of lines. Idempotent. */

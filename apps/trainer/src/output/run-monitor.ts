@@ -1,14 +1,15 @@
 // Follows a run from the outside: shows what the ranks report, keeps it for readers that come late,
 // and writes it under --out.
 
+import { dirname } from 'node:path';
 import { checkLines } from '../plan/check-run.js';
 import type { RankCheck, RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { earlyText, type RunEnd } from '../run-end.js';
-import { isGoingOn } from '../saves/hold-run.js';
+import { savesOf } from '../saves/save-directory.js';
 import { headerLines, headerRows, runTitle } from './header.js';
 import { reportOf } from './report.js';
-import { RUN_FILES, RunDirectory } from './run-directory.js';
+import { type RanksTold, RUN_FILES, RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
 import type { Terminal } from './terminal.js';
 
@@ -42,8 +43,6 @@ export class RunMonitor {
   readonly #stepMs: number[] = [];
   /** Where the model is that is not under --out, and why. */
   #misplaced: string | undefined;
-  /** Whether the run goes on, so that what is under --out stays. */
-  #isGoingOn: boolean;
 
   constructor(config: RunConfig, terminal: Terminal, options: RunMonitorOptions = {}) {
     this.#config = config;
@@ -51,7 +50,6 @@ export class RunMonitor {
     this.#onRecord = options.onRecord;
     this.#onEarlier = options.onEarlier;
     this.#configText = options.configText;
-    this.#isGoingOn = isGoingOn(config);
     this.#recordRun();
   }
 
@@ -84,7 +82,6 @@ export class RunMonitor {
     this.#record({ type: 'warning', text: reason });
     this.#directory?.close();
     this.#config = config;
-    this.#isGoingOn = true;
     this.#ready = [];
     this.#reports = [];
     this.#checks = [];
@@ -170,34 +167,38 @@ export class RunMonitor {
     for (const rank of this.#history.ranks()) {
       this.#directory?.addEvent(rank);
     }
-    if (isFinished) {
-      this.#finish();
-    }
     this.#record({ type: 'runEnd', end: kind, reason, atMs: Date.now() });
-    if (this.#directory !== undefined) {
-      const { path } = this.#directory;
-      this.#directory.close();
-      this.#directory.leave(RUN_FILES.report, () => reportOf([path]));
+    const checks = this.#checks.length > 0 ? this.#checks : undefined;
+    if (isFinished && checks !== undefined) {
+      for (const line of checkLines(checks, median(this.#stepMs))) {
+        this.#terminal.note(line);
+      }
     }
-    if (isFinished && this.#directory !== undefined) {
+    const directory = this.#directory;
+    if (directory === undefined) {
+      return;
+    }
+    directory.close();
+    directory.leave(RUN_FILES.report, () => reportOf([directory.path]));
+    if (isFinished) {
+      const told = { ready: this.#ready, reports: this.#reports, checks, end: this.#summaryEnd() };
+      directory.finish(told, runTitle(this.#config));
       this.#terminal.note(`The run is in ${this.#config.outDir}.`);
     }
   }
 
-  /** Leaves what only a run that is done has. */
-  #finish(): void {
-    const checks = this.#checks.length > 0 ? this.#checks : undefined;
-    for (const line of checks === undefined ? [] : checkLines(checks, median(this.#stepMs))) {
-      this.#terminal.note(line);
-    }
-    const told = { ready: this.#ready, reports: this.#reports, checks };
-    this.#directory?.finish(told, runTitle(this.#config));
+  #summaryEnd(): RanksTold['end'] {
+    const { steps, patience } = this.#config;
+    const { step, why } = this.#earlyEnd ?? ({ step: steps, why: 'done' } as const);
+    const isHere = this.#misplaced === undefined && why !== 'asked';
+    return isHere ? { step, steps, why, patience } : undefined;
   }
 
   #goOn({ step, path, notes }: ResumedFrom): void {
     const { outDir } = this.#config;
-    if (outDir !== undefined && this.#isGoingOn) {
-      this.#openDirectory(outDir, step);
+    if (outDir !== undefined) {
+      const isOwn = path !== undefined && dirname(path) === savesOf(outDir);
+      this.#openDirectory(outDir, isOwn ? step : 0);
     }
     for (const note of notes) {
       this.#terminal.note(note);
@@ -215,12 +216,10 @@ export class RunMonitor {
   }
 
   /** Opens the directory, and writes there what happened before it existed. */
-  #openDirectory(outDir: string, goesOnAt?: number): void {
+  #openDirectory(outDir: string, goesOnAt = 0): void {
     const directory = new RunDirectory(outDir, goesOnAt);
     directory.onWarning = (text) => this.#warn(text);
-    if (goesOnAt !== undefined) {
-      this.#history.forgetSteps(goesOnAt);
-    }
+    this.#history.forgetSteps(goesOnAt);
     for (const line of directory.earlier) {
       const record = { type: 'step', ...line } as const;
       this.#history.add(record);
@@ -231,12 +230,8 @@ export class RunMonitor {
     }
     this.#unwritten = [];
     this.#directory = directory;
-    this.#writeConfig();
-  }
-
-  #writeConfig(): void {
-    if (this.#isReady && this.#configText !== undefined) {
-      this.#directory?.writeConfig(this.#configText(this.#ready.map(({ device }) => device)));
+    if (this.#configText !== undefined) {
+      directory.writeConfig(this.#configText(this.#ready.map(({ device }) => device)));
     }
   }
 
@@ -254,10 +249,9 @@ export class RunMonitor {
   }
 
   #start(): void {
-    if (this.#config.outDir !== undefined && !this.#isGoingOn) {
-      this.#openDirectory(this.#config.outDir);
-    } else {
-      this.#writeConfig();
+    const { outDir, resume } = this.#config;
+    if (outDir !== undefined && resume === undefined) {
+      this.#openDirectory(outDir); // else once it is known what the run goes on from
     }
     this.#record({ type: 'header', rows: headerRows(this.#config, this.#ready) });
     this.#terminal.header(headerLines(this.#config, this.#ready));

@@ -73,7 +73,9 @@ export interface TrainLoopOptions {
   >;
   readonly runner: StepRunner;
   /** Where the run goes on. Default: at the first step, with nothing evaluated. */
-  readonly from?: (Progress & { readonly best?: Best | undefined }) | undefined;
+  readonly from?:
+    | (Progress & Partial<Pick<AfterStep, 'validLoss'>> & { readonly best?: Best | undefined })
+    | undefined;
   readonly onStep: (metrics: StepMetrics, resources: StepResources) => void;
   /** Called after each step, once it has been reported. Resolves with whether the run ends here. */
   readonly afterStep?: ((progress: AfterStep) => Promise<boolean>) | undefined;
@@ -89,9 +91,13 @@ export async function trainLoop(
   options: TrainLoopOptions,
 ): Promise<Progress & { readonly early?: EarlyEnd | undefined }> {
   const { config, runner } = options;
-  const from = options.from ?? { step: 0, updates: 0, best: undefined };
+  const from = options.from ?? { step: 0, updates: 0, best: undefined, validLoss: undefined };
   let { updates } = from;
   let { best } = from;
+  const wasEvaluated = from.validLoss !== undefined && best !== undefined;
+  if (wasEvaluated && from.step < config.steps && isPatienceOver(config, from.step, best)) {
+    return { step: from.step, updates, early: 'patience' }; // killed between its save and its results
+  }
   for (let { step } = from; step < config.steps; step++) {
     options.signal.throwIfAborted();
     const lr = learningRate(config, updates);

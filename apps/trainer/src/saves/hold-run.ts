@@ -1,87 +1,129 @@
-// Keeps a run to one command at a time: a new run finds its --out unused, a run that goes on was
-// told to do so, and the saves of a run have one owner.
+// Keeps a run to one command at a time: a new run finds its --out unused, and a run that goes on or
+// begins anew was told to do so.
 
 import { existsSync } from 'node:fs';
+import { rmdir } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { StoreLockedError } from '@shardweave/shard-store';
 import { lockDirectory, nodeFiles } from '@shardweave/shard-store/node';
 import { UsageError } from '../errors.js';
 import { makeDirectory } from '../output/make-directory.js';
-import { RUN_FILES, refuseUsedDirectory } from '../output/run-directory.js';
+import { RUN_FILES } from '../output/run-directory.js';
+import { removeUnfinished } from '../output/write-file.js';
 import type { RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
-import { savesOf, stepsIn } from './save-directory.js';
+import { type RunDone, stateOf } from './run-state.js';
+import { savesOf } from './save-directory.js';
 
 /**
  * Takes --out for this command until it is disposed; a process that is killed gives it up, too.
- * @throws {UsageError} where --out holds a run that this one does not go on with, or another
- * command has it
+ * Nothing is left of an --out in which nothing was written.
+ * @throws {UsageError} where --out holds a run that this one does not go on with, or files of
+ * another program, or another command has it
  */
 export async function holdRun(config: RunConfig): Promise<AsyncDisposable> {
-  const { outDir, saveEvery, resume } = config;
+  const { outDir } = config;
   if (outDir === undefined) {
     return { [Symbol.asyncDispose]: async () => {} };
   }
-  const saves = savesOf(outDir);
-  const steps = await stepsIn(saves);
-  // A run that is at work but has no saves yet is reported as being at work, and not as one to be
-  // removed.
-  let held = existsSync(saves) && steps.length === 0 ? await lock(outDir, saves) : undefined;
+  const isNew = !existsSync(outDir);
+  const { release } = await lock(outDir);
+  const leave = async () => {
+    await release();
+    for (const path of [savesOf(outDir), ...(isNew ? [outDir] : [])]) {
+      await rmdir(path).catch(() => undefined); // where it is not empty, or was not made
+    }
+  };
   try {
-    refuseOthers(config, { outDir, steps });
+    refuseOthers(outDir, config);
+    for (const name of Object.values(RUN_FILES)) {
+      await removeUnfinished(join(outDir, name));
+    }
   } catch (error) {
-    await held?.release();
+    await leave();
     throw error;
   }
-  if (saveEvery === undefined && resume === undefined) {
-    await held?.release();
-    return { [Symbol.asyncDispose]: async () => {} };
-  }
-  held ??= await lock(outDir, saves);
-  return { [Symbol.asyncDispose]: held.release };
+  return { [Symbol.asyncDispose]: leave };
 }
 
-function refuseOthers(
-  config: RunConfig,
-  { outDir, steps }: { readonly outDir: string; readonly steps: readonly number[] },
-): void {
-  if (!isGoingOn(config)) {
-    refuseSaves(outDir, steps);
-    refuseUsedDirectory(outDir);
-  } else if (steps.length === 0) {
-    refuseResults(outDir);
+/**
+ * The sentence for a run under --out that --resume auto finds at its end; undefined where there is
+ * something to do.
+ */
+export function sayDone(config: RunConfig): string | undefined {
+  const { outDir } = config;
+  const state = outDir !== undefined && isAuto(config) ? stateOf(outDir) : undefined;
+  if (state?.is !== 'done' || !isOver(state, config)) {
+    return undefined;
+  }
+  const { step, steps, why } = state.end;
+  const reason = { done: '', time: ', as --time-limit was over', patience: ', out of --patience' };
+  const more = state.hasSaves
+    ? 'Give more --steps to train on'
+    : 'It has no saves to train on from: give another --out for more';
+  return `The run in ${outDir} is done after step ${step} of ${steps}${reason[why]}: nothing is left to train. ${more}.`;
+}
+
+/** Whether a command with `config` has nothing to add to a run that is done. */
+function isOver(
+  { end, hasSaves }: { readonly end: RunDone; readonly hasSaves: boolean },
+  { steps, patience = Infinity, timeLimitMs }: RunConfig,
+): boolean {
+  if (steps <= end.step) {
+    return true;
+  }
+  // With saves each command has a --time-limit of its own.
+  return end.why === 'time'
+    ? !hasSaves && timeLimitMs !== undefined && steps <= end.steps
+    : end.why === 'patience' && patience <= (end.patience ?? 0);
+}
+
+function refuseOthers(outDir: string, config: RunConfig): void {
+  const state = stateOf(outDir);
+  const refuse = (holds: string) => {
+    throw new UsageError(`--out: ${outDir} already holds ${holds}`);
+  };
+  if (state.is === 'foreign') {
+    refuse(`${state.name}, which no run has left there. Choose another directory.`);
+  }
+  if (state.is === 'begun' && config.resume === undefined) {
+    refuse(
+      'a run that ended before its first save. Begin it anew with --resume auto, or choose another directory.',
+    );
+  }
+  if (state.is !== 'saved' && state.is !== 'done') {
+    return;
+  }
+  const hasSaves = state.is === 'saved' || state.hasSaves;
+  if (!isGoingOn(outDir, config)) {
+    refuse(
+      hasSaves
+        ? 'a run with saves. Go on from the newest with --resume auto, or choose another directory.'
+        : 'a run that is done. Choose another directory, or remove that one.',
+    );
+  }
+  if (!hasSaves && sayDone(config) === undefined) {
+    refuse(
+      'a run that is done, and no save to go on from. Choose another directory, or remove that one.',
+    );
   }
 }
 
 /** Whether the run under --out is the one that goes on. */
-export function isGoingOn({ outDir, resume }: Pick<RunConfig, 'outDir' | 'resume'>): boolean {
-  const isInside = (path: string) => !relative(outDir!, path).startsWith('..');
-  return resume !== undefined && (resume === 'auto' || isInside(resume));
+function isGoingOn(outDir: string, config: RunConfig): boolean {
+  const isInside = (path: string) => !relative(outDir, path).startsWith('..');
+  return isAuto(config) || (config.resume !== undefined && isInside(config.resume));
 }
 
-function refuseSaves(outDir: string, steps: readonly number[]): void {
-  if (steps.length > 0) {
-    throw new UsageError(
-      `--out: ${outDir} already holds a run with saves. Go on from the newest with --resume auto, or choose another directory.`,
-    );
-  }
+/** Whether the newest save under --out is what the run goes on from. */
+function isAuto({ outDir, resume }: RunConfig): boolean {
+  return resume === 'auto' || (resume !== undefined && resume === outDir);
 }
 
-/** Refuses a fresh start in place of a run that has ended, because it would delete the results. */
-function refuseResults(outDir: string): void {
-  const { metrics: _, ...results } = RUN_FILES;
-  const found = Object.values(results).find((name) => existsSync(join(outDir, name)));
-  if (found !== undefined) {
-    throw new UsageError(
-      `--resume: ${outDir} holds a run that ended without saves (${found}). Choose another directory, or remove that one.`,
-    );
-  }
-}
-
-async function lock(outDir: string, saves: string) {
+async function lock(outDir: string) {
   try {
-    makeDirectory(saves);
-    return await lockDirectory(nodeFiles, saves);
+    makeDirectory(outDir);
+    return await lockDirectory(nodeFiles, outDir);
   } catch (cause) {
     if (cause instanceof StoreLockedError) {
       throw new UsageError(
@@ -90,7 +132,7 @@ async function lock(outDir: string, saves: string) {
       );
     }
     throw new UsageError(
-      `--out: ${saves} can't be written (${describeSystemError(cause)}). Give a directory that can be made.`,
+      `--out: ${outDir} can't be written (${describeSystemError(cause)}). Give a directory that can be made.`,
       { cause },
     );
   }

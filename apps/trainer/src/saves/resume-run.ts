@@ -3,7 +3,7 @@
 
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { CheckpointError } from '@shardweave/checkpoint';
+import { CheckpointError, INDEX_FILE } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpRankFailedError } from '@shardweave/fsdp';
@@ -85,11 +85,10 @@ async function lookFor(where: string, { outDir }: PreparedRun): Promise<Found> {
       return { found: await findSaves(savesOf(outDir!)) };
     }
     const path = resolve(where);
-    const isRun = existsSync(savesOf(path));
-    const found = isRun ? await findSaves(savesOf(path)) : [await readSave(path)];
-    const isThere = found.length > 0 && existsSync(path);
+    const isSave = existsSync(join(path, INDEX_FILE));
+    const found = isSave ? [await readSave(path)] : await findSaves(savesOf(path));
     const problem = `--resume: ${path} holds no save. Give a run's directory, one of its saves, or auto.`;
-    return isThere ? { found } : { found, problem };
+    return found.length > 0 ? { found } : { found, problem };
   } catch (error) {
     return { found: [], problem: `--resume: ${where} can't be read: ${(error as Error).message}` };
   }

@@ -15,7 +15,7 @@ import type { EmitRankEvent } from '../rank/events.js';
 import type { Strategy } from '../rank/strategies/strategy.js';
 import { sumOverRanks } from '../rank/sum-over-ranks.js';
 import type { PreparedRun } from '../run-config.js';
-import { removeParts, removeSave, savesOf, stepsIn } from './save-directory.js';
+import { MARK, removeParts, removeSave, savesOf, stepsIn } from './save-directory.js';
 import { extraOf, type SavedRun, tokensOf } from './saved-run.js';
 import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
 
@@ -190,7 +190,7 @@ export class RunSaves {
   async #prune(): Promise<void> {
     const { keep } = this.#options.config;
     const best = this.#best?.step;
-    for (const step of (await stepsIn(this.#directory)).slice(0, -keep)) {
+    for (const step of stepsIn(this.#directory).slice(0, -keep)) {
       if (step !== best) {
         await removeSave(this.#directory, step);
       }
@@ -219,7 +219,7 @@ function isFailure(outcome: object | undefined): outcome is SaveFailed {
  */
 async function requireShared(directory: string, group: ProcessGroup): Promise<void> {
   const call = { tag: 'saves', identity: 'shared directory' };
-  const own = group.rank === 0 ? `.seen-by-all-${globalThis.crypto.randomUUID()}` : '';
+  const own = group.rank === 0 ? `${MARK}${globalThis.crypto.randomUUID()}` : '';
   const failure = group.rank === 0 ? await writeMark(directory, own) : '';
   const [first] = await exchangeTexts(group, JSON.stringify([own, failure]), call);
   const [mark, problem] = JSON.parse(first!) as [string, string];

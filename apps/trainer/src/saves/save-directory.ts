@@ -3,7 +3,7 @@
 // when it got the name.
 
 import { existsSync, readdirSync } from 'node:fs';
-import { open, readdir, rename, rm } from 'node:fs/promises';
+import { open, rename, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { CheckpointError, openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -14,6 +14,8 @@ const SAVES = 'saves';
 const STEP = /^step-(\d{6,})$/;
 /** The suffix of a save that is being written, or removed. */
 const PART = '.part';
+/** The beginning of a file's name by which ranks find out that they share the directory. */
+export const MARK = '.seen-by-all-';
 /**
  * The suffix of a save that the run does not go on from: a damaged one, or one after the step that
  * was chosen.
@@ -43,7 +45,7 @@ export function savesOf(runDirectory: string): string {
  * directory.
  */
 export async function findSaves(directory: string): Promise<(FoundSave | UnreadableSave)[]> {
-  const steps = (await stepsIn(directory)).reverse();
+  const steps = stepsIn(directory).reverse();
   return Promise.all(steps.map((step) => readSave(pathOf(directory, step), step)));
 }
 
@@ -75,14 +77,14 @@ export function isDamage(error: unknown): boolean {
 }
 
 /** The steps of the saves in `directory`, ascending. */
-export async function stepsIn(directory: string): Promise<number[]> {
-  const steps = (await namesIn(directory)).flatMap((name) => STEP.exec(name)?.[1] ?? []);
+export function stepsIn(directory: string): number[] {
+  const steps = namesIn(directory).flatMap((name) => STEP.exec(name)?.[1] ?? []);
   return steps.map(Number).sort((a, b) => a - b);
 }
 
 /** Whether `directory` has any save, whole or damaged. */
 export function hasSaves(directory: string): boolean {
-  return existsSync(directory) && readdirSync(directory).some((name) => STEP.test(name));
+  return stepsIn(directory).length > 0;
 }
 
 export function pathOf(directory: string, step: number): string {
@@ -128,17 +130,18 @@ export async function removeSave(directory: string, step: number): Promise<void>
   await rm(`${path}${PART}`, { recursive: true, force: true });
 }
 
-/** Removes what a process that died had not finished writing or removing. */
+/** Removes what a process that died had not finished writing or removing, marks of ranks, too. */
 export async function removeParts(directory: string): Promise<void> {
-  for (const name of await namesIn(directory)) {
-    if (name.endsWith(PART) && STEP.test(name.slice(0, -PART.length))) {
+  for (const name of namesIn(directory)) {
+    const isPart = name.endsWith(PART) && STEP.test(name.slice(0, -PART.length));
+    if (isPart || name.startsWith(MARK)) {
       await rm(join(directory, name), { recursive: true, force: true });
     }
   }
 }
 
-async function namesIn(directory: string): Promise<string[]> {
-  return existsSync(directory) ? readdir(directory) : [];
+function namesIn(directory: string): string[] {
+  return existsSync(directory) ? readdirSync(directory) : [];
 }
 
 async function syncDirectory(path: string): Promise<void> {
