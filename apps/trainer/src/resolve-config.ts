@@ -7,11 +7,8 @@ import { join, resolve } from 'node:path';
 import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
 import { formatOf } from './data/data-file.js';
 import { openData } from './data/dataset.js';
-import {
-  defaultCacheDirectory,
-  type PrepareOptions,
-  prepareTokens,
-} from './data/prepare-tokens.js';
+import { type PrepareOptions, prepareTokens } from './data/prepare-tokens.js';
+import { defaultCacheDirectory } from './data/token-cache.js';
 import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
 import {

@@ -9,7 +9,8 @@ import { Template } from '@huggingface/jinja';
 import { describe, expect, it } from 'vitest';
 import { type Dataset, openData } from '../src/data/dataset.js';
 import { COUNTED, encodeDocuments } from '../src/data/document.js';
-import { defaultCacheDirectory, prepareTokens } from '../src/data/prepare-tokens.js';
+import { prepareTokens } from '../src/data/prepare-tokens.js';
+import { defaultCacheDirectory } from '../src/data/token-cache.js';
 import { TokenFile } from '../src/data/token-file.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { TrainerError, UsageError } from '../src/errors.js';
@@ -584,7 +585,10 @@ describe('a file of documents', () => {
 
 describe('the cache of tokens', () => {
   const prepare = async (flags: string, told: string[] = []) =>
-    prepareTokens(await configOf(flags), { entry: '', onTokenized: (name) => told.push(name) });
+    prepareTokens(await configOf(flags), {
+      entry: '',
+      onTokenized: (name, done) => done === 0 && told.push(name),
+    });
 
   it('makes tokens once for a content, a tokenizer and a format', async () => {
     const cache = mkdtempSync(join(tmpdir(), 'cache-'));

@@ -16,9 +16,9 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { firstBytes } from '../src/data/tokenize.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import type { Evaluation } from '../src/eval/evaluate-model.js';
-import { targetBytes } from '../src/eval/evaluate-model.js';
 import { adapterFiles } from '../src/model/adapter-directory.js';
 import { writeDirectory } from '../src/output/write-file.js';
 import { jsonlFile } from './support/jsonl-data.js';
@@ -189,15 +189,13 @@ describe('documents', () => {
   });
 });
 
-describe('bytes that the targets of a text spell', () => {
-  it('are all but those of its first token, where that spells something', async () => {
-    const [byte, gpt2] = [await loadTokenizer('byte'), await loadTokenizer('gpt2')];
-    expect(targetBytes('Call me', byte)).toBe(6);
-    expect(targetBytes('Call me', gpt2)).toBe(3);
-    expect(targetBytes('Call — me', gpt2)).toBe(7);
-    expect(targetBytes('— me', byte)).toBeUndefined(); // This is a third of a dash.
-    expect(targetBytes('Call', gpt2)).toBeUndefined();
-  });
+it('the bytes of a first token are counted where it spells something', async () => {
+  const gpt2 = await loadTokenizer('gpt2');
+  const ofText = (text: string) => firstBytes(text, gpt2.encode(text), gpt2);
+  expect(ofText('Call me')).toBe(4);
+  expect(ofText('\u2014 me')).toBe(3);
+  expect(ofText('\u{1fae8} me')).toBe(0); // This is a part of a face.
+  expect(ofText('')).toBeUndefined();
 });
 
 describe('eval says in a sentence', () => {

@@ -1,19 +1,25 @@
 // The command `doctor`: tells what this machine offers to the other commands, and what to do where
-// it could offer more.
+// it could offer more; and what is in the cache of tokens.
 
 import { execFile } from 'node:child_process';
 import { arch, availableParallelism, platform, totalmem } from 'node:os';
+import { resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import type { AdapterDescription } from '@shardweave/tensor-core/webgpu';
 import { Command } from 'commander';
+import { defaultCacheDirectory } from '../data/token-cache.js';
 import { type FoundAdapters, findAdapters } from '../launch/adapter-probe.js';
 import { formatBytes } from '../output/format.js';
 import { defineCommand } from './define-command.js';
+import { clearCache, listCache, listingText } from './doctor-cache.js';
 
 interface DoctorFlags {
   readonly json?: boolean;
+  /** True stands for the directory that train takes without --cache. */
+  readonly cache?: string | true;
+  readonly clearCache?: string | true;
 }
 
 /** Everything that was found, as JSON. */
@@ -34,13 +40,30 @@ export interface Diagnosis {
 export const doctor = defineCommand<DoctorFlags>({
   options: () =>
     new Command('shardweave doctor')
-      .description('Tells what this machine offers, and what is missing. It changes nothing.')
-      .option('--json', 'all of it, as JSON'),
+      .description(
+        'Tells what this machine offers, and what is missing. It changes nothing without --clear-cache.',
+      )
+      .option('--json', 'all of it, as JSON')
+      .option('--cache [DIR]', 'list the tokens of data that are kept for later runs instead')
+      .option('--clear-cache [DIR]', 'remove those that no run uses'),
   examples: [
     { line: 'doctor', says: 'devices, drivers, memory, and what to do where one is missing' },
     { line: 'doctor --json', says: 'to be put into a bug report' },
+    { line: 'doctor --cache', says: 'which texts have tokens on this disk, and how many bytes' },
   ],
-  run: async ({ json }, { out, entry }) => {
+  run: async ({ json, cache, clearCache: cleared }, { out, env, entry }) => {
+    const directoryOf = (given: string | true) =>
+      given === true ? defaultCacheDirectory(env) : resolve(given);
+    if (cleared !== undefined) {
+      out.write(await clearCache(directoryOf(cleared)));
+    }
+    if (cache !== undefined) {
+      const listing = await listCache(directoryOf(cache), env);
+      out.write(json === true ? `${JSON.stringify(listing, null, 2)}\n` : listingText(listing));
+    }
+    if (cache !== undefined || cleared !== undefined) {
+      return 0;
+    }
     const found = await examine(entry);
     out.write(json === true ? `${JSON.stringify(found, null, 2)}\n` : diagnosisText(found));
     return 0;

@@ -1,9 +1,9 @@
 // What a data file holds, told by its content, and the documents in it: JSON a line, or JSON values
 // that a program has laid out, as an array or one after another.
 
-import { closeSync, createReadStream, openSync, readSync } from 'node:fs';
+import { closeSync, openSync, readSync, statSync } from 'node:fs';
 import { UsageError } from '../errors.js';
-import { explainUnreadable } from './text.js';
+import type { DataBytes } from './data-bytes.js';
 
 /**
  * A text; a document a line; or objects of JSON wherever they begin, in an array or not, which are
@@ -36,7 +36,8 @@ export function formatOf(file: string | undefined): DataFormat {
     return named;
   }
   try {
-    return sniff(file) ?? named;
+    // What is read of a pipe is gone, and one that nobody writes to would be waited for.
+    return (statSync(file).isFile() ? sniff(file) : undefined) ?? named;
   } catch {
     return named;
   }
@@ -85,9 +86,11 @@ function isJson(text: string): boolean {
  * @throws {UsageError} where the file can't be read, or where something stands between objects
  */
 export async function* entriesOf(
-  file: string,
-  { flag, format }: { readonly flag: string; readonly format: Exclude<DataFormat, 'text'> },
+  data: DataBytes,
+  format: Exclude<DataFormat, 'text'>,
 ): AsyncGenerator<Entry> {
+  const { flag } = data;
+  const file = data.file!;
   const decoder = new TextDecoder('utf-8', { fatal: true });
   const decoded = (bytes: Buffer, number: number) => {
     try {
@@ -99,16 +102,12 @@ export async function* entriesOf(
       );
     }
   };
-  const found = format === 'lines' ? lines(file) : objects(file, flag);
-  try {
-    for await (const { bytes, number, endByte } of found) {
-      const text = decoded(bytes, number);
-      if (text.trim() !== '') {
-        yield { text, number, endByte };
-      }
+  const found = format === 'lines' ? lines(data.chunks()) : objects(data.chunks(), { file, flag });
+  for await (const { bytes, number, endByte } of found) {
+    const text = decoded(bytes, number);
+    if (text.trim() !== '') {
+      yield { text, number, endByte };
     }
-  } catch (error) {
-    throw explainUnreadable(error, file, flag);
   }
 }
 
@@ -123,7 +122,7 @@ interface Found {
   readonly endByte: number;
 }
 
-async function* lines(file: string): AsyncGenerator<Found> {
+async function* lines(chunks: AsyncIterable<Buffer>): AsyncGenerator<Found> {
   let number = 0;
   let endByte = 0;
   let open: Buffer[] = [];
@@ -134,7 +133,7 @@ async function* lines(file: string): AsyncGenerator<Found> {
     number++;
     return { bytes, number, endByte };
   };
-  for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
+  for await (const chunk of chunks) {
     let start = 0;
     for (let end = chunk.indexOf(LINE_FEED); end >= 0; end = chunk.indexOf(LINE_FEED, start)) {
       open.push(chunk.subarray(start, end));
@@ -146,14 +145,17 @@ async function* lines(file: string): AsyncGenerator<Found> {
   yield close();
 }
 
-async function* objects(file: string, flag: string): AsyncGenerator<Found> {
+async function* objects(
+  chunks: AsyncIterable<Buffer>,
+  { file, flag }: { readonly file: string; readonly flag: string },
+): AsyncGenerator<Found> {
   const scanner = new ObjectScanner();
   let number = 0;
   const refuse = (got: string) =>
     new UsageError(
       `${flag}: ${placeIn(file, 'entries', number + 1)}: expected an object of JSON, got ${got}. Write objects in a list, or one a line.`,
     );
-  for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
+  for await (const chunk of chunks) {
     for (const { bytes, endByte } of scanner.scan(chunk)) {
       yield { bytes, number: ++number, endByte };
     }

@@ -3,13 +3,14 @@
 
 import { UsageError } from '../errors.js';
 import type { RunConfig, TokenFiles } from '../run-config.js';
+import { DataBytes } from './data-bytes.js';
 import { entriesOf, formatOf, placeIn } from './data-file.js';
 import { rolesIn } from './line-shapes.js';
 import { packedRows } from './packed-rows.js';
 import { numMicroSteps, permute, rowsOf } from './row-order.js';
 import type { RowArrays, RowOrderName, RowSource } from './rows.js';
 import { streamRows } from './stream-rows.js';
-import { TokenFile } from './token-file.js';
+import { TokenFile, type TokenIndex } from './token-file.js';
 
 /** The rows for one micro-step of one rank; there may be none. */
 export interface MicroBatch extends RowArrays {
@@ -124,13 +125,14 @@ export async function openData(
 export async function openInTurn(
   config: DataConfig,
   directory: string,
-): Promise<Dataset & AsyncDisposable> {
+): Promise<Dataset & AsyncDisposable & Pick<TokenIndex, 'targetBytes'>> {
   const file = await TokenFile.open(directory);
   const close = () => file.close();
   try {
     const { dataFile: path } = config;
     const source: Source = { file, name: path ?? 'the novel', path, flag: '--data' };
-    return { ...(await dataset(config, source, 'in turn')), [Symbol.asyncDispose]: close };
+    const rows = await dataset(config, source, 'in turn');
+    return { ...rows, targetBytes: file.index.targetBytes, [Symbol.asyncDispose]: close };
   } catch (error) {
     await close();
     throw error;
@@ -308,7 +310,8 @@ async function rolesAt(
     return [];
   }
   try {
-    for await (const { number, text } of entriesOf(path, { flag, format })) {
+    await using bytes = await DataBytes.open(path, flag);
+    for await (const { number, text } of entriesOf(bytes, format)) {
       if (number === line) {
         return rolesIn(JSON.parse(text) as Record<string, unknown>);
       }

@@ -7,7 +7,7 @@ import { excerpt, readDocument, SHAPE_NAMES } from './line-shapes.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /**
- * The highest bit of a token in a token file, set where the token counts as a target. No vocabulary
+ * The highest bit of a document's token, set where the token counts as a target. No vocabulary
  * reaches it.
  */
 export const COUNTED = 0x8000_0000;

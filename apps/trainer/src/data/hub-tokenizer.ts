@@ -10,7 +10,7 @@ import { UsageError } from '../errors.js';
 import type { FilePieces } from '../output/write-file.js';
 import { describeSystemError } from '../system-error.js';
 import { ChatTemplate } from './chat-template.js';
-import { cutText } from './cut-text.js';
+import { type CutPlaces, cutText, PIECE_CHARS, splitsAtPlaces, usualPlaces } from './cut-text.js';
 import { rustCuts } from './rust-cuts.js';
 import { TOKENIZER_FILE, type Tokenizer } from './tokenizer.js';
 
@@ -23,6 +23,9 @@ const FILES = [
   'special_tokens_map.json',
   TEMPLATE_FILE,
 ];
+
+/** Words are asked for as those of a text's beginning. */
+const SECTION = { section_index: 0 };
 
 /** Half a surrogate pair, which no encoding of characters has. */
 const LONE_SURROGATE = /\p{Surrogate}/gu;
@@ -52,6 +55,8 @@ interface TokenizerConfig {
   readonly eos_token?: TokenText;
   readonly pad_token?: TokenText;
   readonly unk_token?: TokenText;
+  /** Whether white space is trimmed, as XLM does. */
+  readonly remove_space?: boolean;
   readonly chat_template?:
     | string
     | readonly { readonly name: string; readonly template: string }[]
@@ -150,7 +155,7 @@ function unusable(path: string, why: string, cause: unknown): UsageError {
 }
 
 function makeTokenizer(
-  { added_tokens: added = [], normalizer, pre_tokenizer }: TokenizerJson,
+  { added_tokens: added = [], normalizer = null }: TokenizerJson,
   files: HubFiles,
   hub: HubTokenizer,
 ): Tokenizer {
@@ -178,13 +183,12 @@ function makeTokenizer(
       unk_token: textOf(config.unk_token),
     }).filter((entry): entry is [string, string] => typeof entry[1] === 'string'),
   );
-  // A tokenizer that puts a space before its first word, or looks for tokens with white space
-  // around them, would do so in each piece.
-  const isByteLevel =
-    JSON.stringify(pre_tokenizer ?? null).includes('"ByteLevel"') &&
-    (normalizer == null || normalizer.type === 'NFC') &&
-    !added.some(({ content, lstrip, rstrip }) => lstrip || rstrip || /\s/.test(content));
-  const pieces = isByteLevel ? cutText : (text: string) => [text];
+  // Few texts are long enough to be cut, and asking for the places takes some 30 ms.
+  let places: { readonly found: CutPlaces | undefined } | undefined;
+  const cuts = () => {
+    places ??= { found: placesOf({ added_tokens: added, normalizer }, files, hub) };
+    return places.found;
+  };
   const encodePiece = (text: string) => {
     const { ids, tokens } = hub.encode(text, { add_special_tokens: false });
     const unknown = ids.findIndex((id) => !Number.isInteger(id));
@@ -210,10 +214,14 @@ function makeTokenizer(
       files.template === undefined
         ? undefined
         : new ChatTemplate(files.template, { specials, ends }),
-    pieces,
+    vocabularySize: Math.max(hub.model!.vocab.length, ...added.map(({ id }) => id + 1)),
+    get cuts() {
+      return cuts();
+    },
     encode: (text) => {
       const ids: number[] = [];
-      for (const piece of pieces(text.replaceAll(LONE_SURROGATE, '\ufffd'))) {
+      const whole = text.replaceAll(LONE_SURROGATE, '\ufffd');
+      for (const piece of text.length > PIECE_CHARS ? cutText(whole, cuts()) : [whole]) {
         for (const id of encodePiece(piece)) {
           ids.push(id);
         }
@@ -227,4 +235,23 @@ function makeTokenizer(
       return known.length === 0 ? '' : hub.decode(known, { clean_up_tokenization_spaces: false });
     },
   };
+}
+
+/**
+ * Where the texts of a tokenizer may be cut. One that looks for tokens with white space around
+ * them, or puts a space before the first word, would do so in each piece.
+ */
+function placesOf(
+  { added_tokens: added, normalizer }: Required<Pick<TokenizerJson, 'added_tokens' | 'normalizer'>>,
+  { config }: HubFiles,
+  hub: HubTokenizer,
+): CutPlaces | undefined {
+  const isPlain =
+    config.remove_space !== true &&
+    (normalizer === null || normalizer.type === 'NFC') &&
+    !added.some(({ content, lstrip, rstrip }) => lstrip || rstrip || /\s/.test(content));
+  const { pre_tokenizer: words } = hub;
+  const isUsual =
+    isPlain && words !== null && splitsAtPlaces((text) => words.pre_tokenize(text, SECTION));
+  return isUsual ? usualPlaces(added.map(({ content }) => content)) : undefined;
 }

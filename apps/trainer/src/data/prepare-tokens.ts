@@ -1,50 +1,28 @@
-// Makes the tokens of a run's data once: a later run of the same file with the same tokenizer finds
+// Makes the tokens of a run's data once: a later run of the same data with the same tokenizer finds
 // them in the cache, and no rank makes them for itself.
 
-import { createHash, randomBytes } from 'node:crypto';
-import { createReadStream, statSync } from 'node:fs';
+import { createHash } from 'node:crypto';
 import { rm } from 'node:fs/promises';
-import { homedir } from 'node:os';
-import { join } from 'node:path';
 import type { RunConfig, TokenFiles } from '../run-config.js';
+import { DataBytes } from './data-bytes.js';
 import { formatOf } from './data-file.js';
-import { explainUnreadable, readText } from './text.js';
-import { hasTokenFile, TOKEN_FORMAT } from './token-file.js';
-import { type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
+import { cacheLimit, TokenCache } from './token-cache.js';
+import { TOKEN_FORMAT } from './token-file.js';
+import { NOVEL, type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
 import { tokenizeInThread } from './tokenize-thread.js';
 import { tokenizerKey } from './tokenizer.js';
 
 export interface PrepareOptions {
   /** The script that a thread runs; empty where there is none, and this thread does the work. */
   readonly entry: string;
+  /**
+   * The cache of the run, which keeps what is found as long as it is open. Default: one that is
+   * closed in the end.
+   */
+  readonly cache?: TokenCache | undefined;
   /** Called with the progress of the work; not called for tokens that are found. */
   readonly onTokenized?: ((name: string, done: number, total: number) => void) | undefined;
   readonly signal?: AbortSignal | undefined;
-}
-
-/**
- * Tokenizing this little takes less time than starting a thread, which is about 0.2 s on a laptop.
- */
-const SMALL_BYTES = 2 ** 17;
-
-/**
- * The directory where tokens are kept unless --cache sets it: SHARDWEAVE_CACHE, or else the
- * system's place for files that can be made again.
- */
-export function defaultCacheDirectory(
-  env: Readonly<Record<string, string | undefined>>,
-  { platform = process.platform, home = homedir() } = {},
-): string {
-  if (env.SHARDWEAVE_CACHE) {
-    return env.SHARDWEAVE_CACHE;
-  }
-  if (platform === 'darwin') {
-    return join(home, 'Library/Caches/shardweave');
-  }
-  if (platform === 'win32') {
-    return join(env.LOCALAPPDATA || join(home, 'AppData/Local'), 'shardweave/cache');
-  }
-  return join(env.XDG_CACHE_HOME || join(home, '.cache'), 'shardweave');
 }
 
 /**
@@ -56,58 +34,77 @@ export async function prepareTokens(
   options: PrepareOptions,
 ): Promise<TokenFiles> {
   const { dataFile, validFile } = config;
+  await using own = options.cache ? undefined : await TokenCache.open(config.cacheDir);
+  const cache = options.cache ?? own!;
+  const prepared = (data: Pick<TokenJob, 'flag' | 'file'>) =>
+    prepare({ ...config, ...data }, options, cache);
   return {
-    train: await prepare(config, { flag: '--data', file: dataFile }, options),
-    valid: validFile && (await prepare(config, { flag: '--valid', file: validFile }, options)),
+    train: await prepared({ flag: '--data', file: dataFile }),
+    valid: validFile && (await prepared({ flag: '--valid', file: validFile })),
   };
 }
 
 async function prepare(
-  config: Pick<RunConfig, 'tokenizer' | 'model' | 'cacheDir'>,
-  { flag, file }: Pick<TokenJob, 'flag' | 'file'>,
+  config: Pick<RunConfig, 'tokenizer' | 'model'> & Pick<TokenJob, 'flag' | 'file'>,
   { entry, onTokenized, signal }: PrepareOptions,
+  cache: TokenCache,
 ): Promise<string> {
-  const { tokenizer, model, cacheDir } = config;
+  const { flag, file, tokenizer, model } = config;
   const tokenizerDirectory = model.kind === 'directory' ? model.path : undefined;
-  const what = [
-    TOKEN_FORMAT,
-    formatOf(file),
-    await tokenizerKey(tokenizer, tokenizerDirectory),
-    await hashOf(file, flag),
-  ];
-  const key = createHash('sha256').update(JSON.stringify(what)).digest('hex').slice(0, 32);
-  const into = join(cacheDir, 'tokens', key);
-  if (hasTokenFile(into)) {
-    return into;
+  const how = [TOKEN_FORMAT, formatOf(file), await tokenizerKey(tokenizer, tokenizerDirectory)];
+  const keyOf = (sha256: string) =>
+    createHash('sha256')
+      .update(JSON.stringify([...how, sha256]))
+      .digest('hex')
+      .slice(0, 32);
+  const known = await knownHash({ flag, file }, cache, signal);
+  const found = known && (await cache.use(keyOf(known)));
+  if (found) {
+    return found;
   }
-  const part = `${into}.${randomBytes(6).toString('hex')}.part`;
-  const job: TokenJob = { flag, file, tokenizer, tokenizerDirectory, part, into };
-  const tell: OnTokenized = (done, total) => onTokenized?.(file ?? 'Moby Dick', done, total);
-  const isSmall = tokenizer === 'byte' || (file && statSync(file).size < SMALL_BYTES);
+  const part = cache.newPart();
+  const job: TokenJob = { flag, file, tokenizer, tokenizerDirectory, part };
+  const tell: OnTokenized = (done, total) => onTokenized?.(file ?? NOVEL, done, total);
+  const startMs = Date.now();
   try {
-    if (entry === '' || isSmall) {
-      await tokenize(job, tell);
-    } else {
-      await tokenizeInThread(job, { entry, onTokenized: tell, signal });
-    }
+    const { sha256, stamp } =
+      entry === ''
+        ? await tokenize(job, tell)
+        : await tokenizeInThread(job, { entry, onTokenized: tell, signal });
+    const path = await cache.keep(part, keyOf(sha256));
+    await (stamp && cache.note(stamp, sha256, startMs));
+    await cache.trim(cacheLimit(process.env));
+    return path;
   } finally {
     // A thread that was ended leaves the unfinished directory behind; otherwise there is none.
     await rm(part, { recursive: true, force: true }).catch(() => undefined);
   }
-  return into;
 }
 
-async function hashOf(file: string | undefined, flag: string): Promise<string> {
-  const hash = createHash('sha256');
-  if (file === undefined) {
-    return hash.update(await readText(undefined)).digest('hex');
+/**
+ * The hash of data that may have tokens already. It is known by the file's stamp, or else computed
+ * where there are tokens of as many bytes: that takes a second a gigabyte, and making tokens anew
+ * minutes. Undefined where that would only be another reading.
+ */
+async function knownHash(
+  { flag, file }: Pick<TokenJob, 'flag' | 'file'>,
+  cache: TokenCache,
+  signal: AbortSignal | undefined,
+): Promise<string | undefined> {
+  await using data = await DataBytes.open(file, flag);
+  const stamp = await data.stamp();
+  const known = stamp && (await cache.hashOf(stamp));
+  if (known !== undefined || !(await cache.hasSize(data.total))) {
+    return known;
   }
-  try {
-    for await (const chunk of createReadStream(file) as AsyncIterable<Buffer>) {
-      hash.update(chunk);
-    }
-  } catch (error) {
-    throw explainUnreadable(error, file, flag);
+  const startMs = Date.now();
+  for await (const _ of data.chunks()) {
+    signal?.throwIfAborted();
   }
-  return hash.digest('hex');
+  const sha256 = data.digest();
+  const after = await data.stamp();
+  if (after !== undefined && JSON.stringify(after) === JSON.stringify(stamp)) {
+    await cache.note(after, sha256, startMs);
+  }
+  return sha256;
 }

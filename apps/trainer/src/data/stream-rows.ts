@@ -1,7 +1,6 @@
 // Rows of a text: windows of T tokens that follow each other without gaps, whatever they cut
 // through.
 
-import { COUNTED } from './document.js';
 import { rowOrder } from './row-order.js';
 import { NO_TARGET, type RowOrderName, type RowSource } from './rows.js';
 import type { TokenFile } from './token-file.js';
@@ -36,7 +35,7 @@ export function streamRows(file: TokenFile, options: StreamOptions): RowSource {
     fill: async (index, { tokens, targets }, at) => {
       const start = first + startOf(Math.floor(index / batch), index % batch);
       const length = lengthOf(index);
-      const read = (await file.read(start, length + 1)).map((token) => token & ~COUNTED);
+      const read = await file.read(start, length + 1);
       tokens.set(read.subarray(0, length), at * seq);
       targets.set(read.subarray(1), at * seq);
       targets.fill(NO_TARGET, at * seq + length, (at + 1) * seq);

@@ -1,27 +1,50 @@
 // A data set as tokens on disk: a directory, whole or not there at all, that is read by ranges.
 //
 //   index.json     what it holds (TokenIndex)
-//   tokens.bin     u32 little-endian, one after the other; COUNTED marks those whose loss counts
+//   tokens.bin     u8, u16 or u32 little-endian, one after the other
+//   counted.bin    of documents: a bit a token, the lowest first, set where its loss counts
 //   documents.bin  three u32 a document: its tokens, how many count as targets, its line
 
 import { existsSync } from 'node:fs';
-import { type FileHandle, open, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { type FileHandle, open, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { TrainerError } from '../errors.js';
-import { makeDirectory } from '../output/make-directory.js';
 import { COUNTED } from './document.js';
 
 /** Incremented whenever equal data would be written differently; keys of the cache depend on it. */
-export const TOKEN_FORMAT = 2;
+export const TOKEN_FORMAT = 3;
+
+export const TOKEN_FILES = {
+  index: 'index.json',
+  tokens: 'tokens.bin',
+  marks: 'counted.bin',
+  documents: 'documents.bin',
+} as const;
 
 export interface TokenIndex {
   readonly format: typeof TOKEN_FORMAT;
   /** A text, whose tokens all count, or documents. */
   readonly kind: 'stream' | 'documents';
   readonly tokens: number;
+  /** The bytes of a token: 1 for up to 256 words, 2 for up to 65,536, and else 4. */
+  readonly tokenBytes: 1 | 2 | 4;
   readonly documents: number;
   /** The largest token. */
   readonly largest: number;
+  /**
+   * The bytes of a text in UTF-8 that its targets spell, which are all but those of its first
+   * token. Undefined for documents, whose end tokens count and spell nothing, and where the first
+   * token has no text of its own: it is special, a part of a character, or written differently by
+   * the tokenizer.
+   */
+  readonly targetBytes?: number | undefined;
+  /** The data that the tokens were first made of. */
+  readonly origin: {
+    readonly name: string;
+    readonly tokenizer: string;
+    readonly bytes: number;
+    readonly sha256: string;
+  };
 }
 
 /** The place of a document's tokens in the file. */
@@ -37,114 +60,47 @@ export interface DocumentEntry {
   readonly line: number;
 }
 
-const FIELDS = 3;
+export type TokenArray =
+  | Uint8Array<ArrayBuffer>
+  | Uint16Array<ArrayBuffer>
+  | Uint32Array<ArrayBuffer>;
+
+/** The numbers of a document in documents.bin. */
+export const FIELDS = 3;
 /**
  * The tokens of a read. The last reads are kept, 16 MiB in all, so that a small set is read once.
  */
-const BLOCK = 2 ** 16;
+export const BLOCK = 2 ** 16;
 const KEPT_BLOCKS = 64;
 
+const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+
+export function tokenArray(tokenBytes: TokenIndex['tokenBytes'], length: number): TokenArray {
+  return new ARRAYS[tokenBytes](length);
+}
+
 export function hasTokenFile(directory: string): boolean {
-  return existsSync(join(directory, 'index.json'));
-}
-
-/** Writes tokens as they are made. */
-export class TokenWriter {
-  readonly #file: FileHandle;
-  readonly #buffer = new Uint32Array(BLOCK);
-  #filled = 0;
-  #tokens = 0;
-  #largest = 0;
-  readonly #documents: number[] = [];
-
-  constructor(file: FileHandle) {
-    this.#file = file;
-  }
-
-  get documents(): number {
-    return this.#documents.length / FIELDS;
-  }
-
-  /** Appends tokens of a text. */
-  async text(tokens: Uint32Array): Promise<void> {
-    for (const token of tokens) {
-      if (this.#filled === BLOCK) {
-        await this.flush();
-      }
-      this.#buffer[this.#filled++] = token;
-      this.#largest = Math.max(this.#largest, (token & ~COUNTED) >>> 0);
-    }
-    this.#tokens += tokens.length;
-  }
-
-  /** Appends a document. */
-  async document(tokens: Uint32Array, line: number): Promise<void> {
-    const counted = tokens.subarray(1).reduce((sum, token) => sum + Number(token >= COUNTED), 0);
-    this.#documents.push(tokens.length, counted, line);
-    await this.text(tokens);
-  }
-
-  async flush(): Promise<void> {
-    const bytes = new Uint8Array(this.#buffer.buffer, 0, this.#filled * 4);
-    for (let done = 0; done < bytes.byteLength; ) {
-      done += (await this.#file.write(bytes, done)).bytesWritten;
-    }
-    this.#filled = 0;
-  }
-
-  table(): Uint32Array {
-    return Uint32Array.from(this.#documents);
-  }
-
-  index(kind: TokenIndex['kind']): TokenIndex {
-    const { documents } = this;
-    return { format: TOKEN_FORMAT, kind, tokens: this.#tokens, documents, largest: this.#largest };
-  }
-}
-
-/**
- * Makes a directory of what `produce` writes. It gets its name when all of it is on the disk. Where
- * another process was first, that one's directory stays, which holds the same.
- */
-export async function writeTokenFile(
-  { into, part }: { readonly into: string; readonly part: string },
-  produce: (writer: TokenWriter) => Promise<TokenIndex['kind']>,
-): Promise<void> {
-  makeDirectory(part);
-  try {
-    const file = await open(join(part, 'tokens.bin'), 'w');
-    const writer = new TokenWriter(file);
-    let kind: TokenIndex['kind'];
-    try {
-      kind = await produce(writer);
-      await writer.flush();
-      await file.sync();
-    } finally {
-      await file.close();
-    }
-    await writeFile(join(part, 'documents.bin'), writer.table());
-    await writeFile(join(part, 'index.json'), `${JSON.stringify(writer.index(kind))}\n`);
-    await rename(part, into).catch((error: unknown) => {
-      if (!hasTokenFile(into)) {
-        throw error;
-      }
-    });
-  } finally {
-    await rm(part, { recursive: true, force: true }).catch(() => undefined);
-  }
+  return existsSync(join(directory, TOKEN_FILES.index));
 }
 
 export class TokenFile {
   readonly index: TokenIndex;
   readonly #file: FileHandle;
+  /** The file of marks; a text has none. */
+  readonly #marksFile: FileHandle | undefined;
   readonly #table: Uint32Array;
   readonly #starts: Float64Array;
   /** The blocks that were read last, the oldest first. */
   readonly #blocks = new Map<number, Promise<Uint32Array>>();
 
-  private constructor(index: TokenIndex, file: FileHandle, table: Uint32Array) {
+  private constructor(
+    index: TokenIndex,
+    table: Uint32Array,
+    files: { readonly tokens: FileHandle; readonly marks: FileHandle | undefined },
+  ) {
     this.index = index;
-    this.#file = file;
+    this.#file = files.tokens;
+    this.#marksFile = files.marks;
     this.#table = table;
     this.#starts = new Float64Array(index.documents);
     for (let i = 1; i < index.documents; i++) {
@@ -154,21 +110,28 @@ export class TokenFile {
 
   /** @throws {TrainerError} where the files do not fit each other */
   static async open(directory: string): Promise<TokenFile> {
-    const index = JSON.parse(await readFile(join(directory, 'index.json'), 'utf8')) as TokenIndex;
-    const bytes = await readFile(join(directory, 'documents.bin'));
-    const file = await open(join(directory, 'tokens.bin'), 'r');
+    const at = (name: string) => join(directory, name);
+    const index = JSON.parse(await readFile(at(TOKEN_FILES.index), 'utf8')) as TokenIndex;
+    const bytes = await readFile(at(TOKEN_FILES.documents));
+    const tokens = await open(at(TOKEN_FILES.tokens), 'r');
+    const hasMarks = index.kind === 'documents';
+    const marks = hasMarks
+      ? await open(at(TOKEN_FILES.marks), 'r').catch(() => undefined)
+      : undefined;
     const isWhole =
-      (await file.stat()).size === index.tokens * 4 &&
+      (await tokens.stat()).size === index.tokens * index.tokenBytes &&
+      (!hasMarks || (await marks?.stat())?.size === Math.ceil(index.tokens / 8)) &&
       bytes.byteLength === index.documents * FIELDS * 4;
     if (!isWhole) {
-      await file.close();
+      await tokens.close();
+      await marks?.close();
       throw new TrainerError(
         `${directory} holds tokens that were cut off or changed. Remove that directory; it is made anew.`,
       );
     }
     const table = new Uint32Array(index.documents * FIELDS);
     new Uint8Array(table.buffer).set(bytes);
-    return new TokenFile(index, file, table);
+    return new TokenFile(index, table, { tokens, marks });
   }
 
   document(i: number): DocumentEntry {
@@ -176,7 +139,7 @@ export class TokenFile {
     return { start: this.#starts[i]!, length: length!, counted: counted!, line: line! };
   }
 
-  /** The tokens from `start` on, with their marks. */
+  /** The tokens from `start` on; those of documents have COUNTED where they count. */
   async read(start: number, length: number): Promise<Uint32Array> {
     const tokens = new Uint32Array(length);
     for (let done = 0; done < length; ) {
@@ -191,6 +154,7 @@ export class TokenFile {
 
   async close(): Promise<void> {
     await this.#file.close();
+    await this.#marksFile?.close();
   }
 
   #block(number: number): Promise<Uint32Array> {
@@ -205,16 +169,26 @@ export class TokenFile {
 
   async #readBlock(number: number): Promise<Uint32Array> {
     const first = number * BLOCK;
-    const tokens = new Uint32Array(Math.min(BLOCK, this.index.tokens - first));
-    const bytes = new Uint8Array(tokens.buffer);
-    for (let done = 0; done < bytes.byteLength; ) {
-      const at = first * 4 + done;
-      const { bytesRead } = await this.#file.read(bytes, done, bytes.byteLength - done, at);
-      if (bytesRead === 0) {
-        throw new TrainerError('a token file ended while it was read. Was the cache emptied?');
+    const held = tokenArray(this.index.tokenBytes, Math.min(BLOCK, this.index.tokens - first));
+    await readAll(this.#file, new Uint8Array(held.buffer), first * this.index.tokenBytes);
+    const tokens = new Uint32Array(held);
+    if (this.#marksFile !== undefined) {
+      const marks = new Uint8Array(Math.ceil(held.length / 8));
+      await readAll(this.#marksFile, marks, first / 8);
+      for (let i = 0; i < tokens.length; i++) {
+        tokens[i]! |= ((marks[i >> 3]! >> (i & 7)) & 1) === 1 ? COUNTED : 0;
       }
-      done += bytesRead;
     }
     return tokens;
+  }
+}
+
+async function readAll(file: FileHandle, bytes: Uint8Array, from: number): Promise<void> {
+  for (let done = 0; done < bytes.byteLength; ) {
+    const { bytesRead } = await file.read(bytes, done, bytes.byteLength - done, from + done);
+    if (bytesRead === 0) {
+      throw new TrainerError('a token file ended while it was read. Was the cache emptied?');
+    }
+    done += bytesRead;
   }
 }

@@ -3,7 +3,7 @@
 
 import { parentPort, Worker, workerData } from 'node:worker_threads';
 import { TrainerError, UsageError } from '../errors.js';
-import { type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
+import { type OnTokenized, type Tokenized, type TokenJob, tokenize } from './tokenize.js';
 
 /** The data by which main.ts recognizes such a thread. */
 interface ThreadData {
@@ -12,7 +12,7 @@ interface ThreadData {
 
 type FromThread =
   | { readonly type: 'tokenized'; readonly done: number; readonly total: number }
-  | { readonly type: 'done' }
+  | { readonly type: 'done'; readonly made: Tokenized }
   | { readonly type: 'failed'; readonly message: string; readonly isUsage: boolean };
 
 /** The time between reports of progress, which people could not see faster. */
@@ -27,13 +27,13 @@ export async function serveTokenizeThread(): Promise<void> {
   const tell = (message: FromThread) => parentPort!.postMessage(message);
   let toldMs = Number.NEGATIVE_INFINITY;
   try {
-    await tokenize((workerData as ThreadData).tokenJob, (done, total) => {
+    const made = await tokenize((workerData as ThreadData).tokenJob, (done, total) => {
       if (performance.now() - toldMs > TELL_MS || done >= total) {
         toldMs = performance.now();
         tell({ type: 'tokenized', done, total });
       }
     });
-    tell({ type: 'done' });
+    tell({ type: 'done', made });
   } catch (error) {
     const { message } = error as Error;
     tell({ type: 'failed', message, isUsage: error instanceof UsageError });
@@ -54,12 +54,12 @@ export interface TokenizeInThreadOptions {
 export async function tokenizeInThread(
   job: TokenJob,
   { entry, onTokenized, signal }: TokenizeInThreadOptions,
-): Promise<void> {
+): Promise<Tokenized> {
   signal?.throwIfAborted();
   const thread = new Worker(entry, { workerData: { tokenJob: job } satisfies ThreadData });
   const stop = () => void thread.terminate();
   signal?.addEventListener('abort', stop, { once: true });
-  let isDone = false;
+  let made: Tokenized | undefined;
   let failure: Error | undefined;
   try {
     await new Promise<void>((resolve) => {
@@ -67,7 +67,7 @@ export async function tokenizeInThread(
         if (message.type === 'tokenized') {
           onTokenized(message.done, message.total);
         } else if (message.type === 'done') {
-          isDone = true;
+          made = message.made;
         } else {
           const { message: text, isUsage } = message;
           failure = isUsage ? new UsageError(text) : new TrainerError(text);
@@ -85,7 +85,8 @@ export async function tokenizeInThread(
   if (failure !== undefined) {
     throw failure;
   }
-  if (!isDone) {
+  if (made === undefined) {
     throw new TrainerError('the thread that makes tokens of the data ended without a word.');
   }
+  return made;
 }

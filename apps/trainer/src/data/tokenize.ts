@@ -1,14 +1,16 @@
 // Turns a text or a data set of documents into a token file, a piece or a document at a time.
 
-import { statSync } from 'node:fs';
 import { UsageError } from '../errors.js';
+import { makeDirectory } from '../output/make-directory.js';
 import type { TokenizerName } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
+import { TextCutter, UncutTextError } from './cut-text.js';
+import { DataBytes, type FileStamp, unreadable } from './data-bytes.js';
 import { type DataFormat, entriesOf, formatOf, placeIn } from './data-file.js';
-import { COUNTED, encodeDocuments } from './document.js';
-import { readText } from './text.js';
-import { type TokenWriter, writeTokenFile } from './token-file.js';
+import { encodeDocuments } from './document.js';
+import { TokenWriter } from './token-writer.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
+import { NotUtf8Error, utf8Chunks } from './utf8-chunks.js';
 
 /** What is to be tokenized, as plain data that can be posted to a thread. */
 export interface TokenJob {
@@ -19,38 +21,67 @@ export interface TokenJob {
   readonly tokenizer: TokenizerName;
   /** The directory of the tokenizer `model`. */
   readonly tokenizerDirectory: string | undefined;
-  /**
-   * The directory in which the token file is made, under a name that no other process uses; it is
-   * moved to `into` afterwards.
-   */
+  /** The directory that is made of it; it is not whole before `tokenize` is done. */
   readonly part: string;
-  readonly into: string;
 }
 
-/** Called during the work with the bytes or characters that are done, and their total. */
+/** The data that was tokenized. */
+export interface Tokenized {
+  /** The SHA-256 of the bytes that were read. */
+  readonly sha256: string;
+  /** Undefined where the file may have changed while it was read. */
+  readonly stamp: FileStamp | undefined;
+}
+
+/** Called during the work with the bytes that are done, and their total. */
 export type OnTokenized = (done: number, total: number) => void;
 
+/** The name of the novel for people. */
+export const NOVEL = 'Moby Dick';
+
 /**
+ * Reads the data once.
  * @throws {UsageError} where the data can't be read, is not what it should be, or can't be written
  */
-export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise<void> {
+export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise<Tokenized> {
+  await using data = await DataBytes.open(job.file, job.flag);
+  onTokenized(0, data.total);
   const tokenizer = await loadTokenizer(job.tokenizer, job.tokenizerDirectory);
+  const format = formatOf(job.file);
+  const before = await data.stamp();
   try {
-    await writeTokenFile(job, (writer) => {
-      const tools = { tokenizer, writer, onTokenized };
-      const format = formatOf(job.file);
-      return format === 'text' ? writeText(job, tools) : writeDocuments(job, tools, format);
+    makeDirectory(job.part);
+    await using writer = await TokenWriter.open(job.part, {
+      kind: format === 'text' ? 'stream' : 'documents',
+      vocabularySize: tokenizer.vocabularySize,
     });
+    const tools = { tokenizer, writer, onTokenized };
+    const targetBytes =
+      format === 'text' ? await writeText(data, tools) : await writeDocuments(data, tools, format);
+    const after = await data.stamp();
+    const sha256 = data.digest();
+    const origin = {
+      name: job.file ?? NOVEL,
+      tokenizer: tokenizer.name,
+      bytes: data.total,
+      sha256,
+    };
+    await writer.end({ targetBytes, origin });
+    return { sha256, stamp: isSame(before, after) ? after : undefined };
   } catch (cause) {
     const { path, syscall } = cause as NodeJS.ErrnoException;
-    if (syscall !== 'mkdir' && (syscall === undefined || path?.startsWith(job.into) !== true)) {
+    if (cause instanceof UsageError || syscall === undefined) {
       throw cause;
     }
     throw new UsageError(
-      `--cache: ${path} can't be written (${describeSystemError(cause)}). Give a directory for tokens that can be made, or set SHARDWEAVE_CACHE to one.`,
+      `--cache: ${path ?? job.part} can't be written (${describeSystemError(cause)}). Give a directory for tokens that can be made and has room, or set SHARDWEAVE_CACHE to one.`,
       { cause },
     );
   }
+}
+
+function isSame(one: FileStamp | undefined, other: FileStamp | undefined): boolean {
+  return JSON.stringify(one) === JSON.stringify(other);
 }
 
 interface Tools {
@@ -59,32 +90,83 @@ interface Tools {
   readonly onTokenized: OnTokenized;
 }
 
+/** Resolves with what TokenIndex calls targetBytes. */
 async function writeText(
-  { flag, file }: TokenJob,
+  data: DataBytes,
   { tokenizer, writer, onTokenized }: Tools,
-): Promise<'stream'> {
-  const text = await readText(file, flag);
-  let done = 0;
-  for (const piece of tokenizer.pieces(text)) {
-    await writer.text(tokenizer.encode(piece).map((token) => token | COUNTED));
-    done += piece.length;
-    onTokenized(done, text.length);
+): Promise<number | undefined> {
+  let bytes = 0;
+  let first: number | undefined;
+  const cutter = new TextCutter(tokenizer.cuts);
+  const write = async (piece: string) => {
+    const tokens = tokenizer.encode(piece);
+    first ??= firstBytes(piece, tokens, tokenizer);
+    await writer.text(tokens);
+  };
+  try {
+    for await (const chunk of utf8Chunks(data.chunks())) {
+      bytes += chunk.length;
+      if (tokenizer.name === 'byte') {
+        first ??= chunk[0]! < 0x80 ? 1 : 0;
+        await writer.bytes(chunk);
+      } else {
+        for (const piece of cutter.push(chunk.toString('utf8'))) {
+          await write(piece);
+        }
+      }
+      onTokenized(Math.min(bytes, data.total), data.total);
+    }
+    await write(cutter.end());
+  } catch (error) {
+    throw explainText(error, data, tokenizer);
   }
-  return 'stream';
+  onTokenized(data.total, data.total);
+  return first && bytes > first ? bytes - first : undefined;
+}
+
+/**
+ * The bytes that the first token of a text spells; 0 where it is special, a part of a character, or
+ * written differently by the tokenizer. Undefined for no text.
+ */
+export function firstBytes(
+  text: string,
+  tokens: Uint32Array,
+  tokenizer: Pick<Tokenizer, 'decode'>,
+): number | undefined {
+  if (text === '') {
+    return undefined;
+  }
+  const first = tokenizer.decode(tokens.subarray(0, 1));
+  return text.startsWith(first) ? Buffer.byteLength(first) : 0;
+}
+
+function explainText(error: unknown, { file, flag }: DataBytes, { name }: Tokenizer): unknown {
+  if (error instanceof NotUtf8Error) {
+    const place = `is not text in UTF-8: its byte ${error.offset + 1} begins no character`;
+    return unreadable({ file: file!, flag }, place, error);
+  }
+  if (error instanceof UncutTextError) {
+    const { offset, most } = error;
+    return new UsageError(
+      `${flag}: ${file} has ${most} characters behind its first ${offset} without a place where --tokenizer ${name} begins a new word. Put spaces or line breaks into it, give its documents as JSON lines, or choose --tokenizer byte.`,
+      { cause: error },
+    );
+  }
+  return error;
 }
 
 async function writeDocuments(
-  { flag, file }: TokenJob,
+  data: DataBytes,
   { tokenizer, writer, onTokenized }: Tools,
   format: Exclude<DataFormat, 'text'>,
-): Promise<'documents'> {
+): Promise<undefined> {
+  const { file, flag } = data;
   if (tokenizer.endToken === undefined) {
     throw new UsageError(
       `${flag}: ${file} holds documents, which end with an end token, but --tokenizer ${tokenizer.name} has none. Give a --model directory with its tokenizer.json and tokenizer_config.json, or a plain text.`,
     );
   }
-  const total = statSync(file!).size;
-  for await (const { text, number, endByte } of entriesOf(file!, { flag, format })) {
+  for await (const { text, number, endByte } of entriesOf(data, format)) {
     try {
       for (const tokens of encodeDocuments(text, tokenizer)) {
         await writer.document(tokens, number);
@@ -96,12 +178,12 @@ async function writeDocuments(
       }
       throw cause;
     }
-    onTokenized(endByte, total);
+    onTokenized(Math.min(endByte, data.total), data.total);
   }
   if (writer.documents === 0) {
     throw new UsageError(
       `${flag}: ${file} has no documents in it. Give a file with a line for each.`,
     );
   }
-  return 'documents';
+  return undefined;
 }

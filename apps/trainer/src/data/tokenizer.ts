@@ -3,7 +3,7 @@
 
 import type { TokenizerName } from '../run-config.js';
 import type { ChatTemplate } from './chat-template.js';
-import { cutText } from './cut-text.js';
+import { type CutPlaces, usualPlaces } from './cut-text.js';
 
 /** The file of a tokenizer in a model directory. */
 export const TOKENIZER_FILE = 'tokenizer.json';
@@ -22,8 +22,13 @@ export interface Tokenizer {
   readonly specialTexts: readonly string[];
   /** Writes conversations as text. Undefined: the tokenizer has no template. */
   readonly chat: ChatTemplate | undefined;
-  /** Cuts a text into parts whose tokens, one part after another, are those of the whole. */
-  pieces(text: string): Iterable<string>;
+  /** The number of tokens that there are, which are all less. */
+  readonly vocabularySize: number;
+  /**
+   * Where a text may be cut into pieces whose tokens, one piece after another, are those of the
+   * whole. Undefined where nothing is known of such places.
+   */
+  readonly cuts: CutPlaces | undefined;
   /**
    * The tokens of a text, without a begin or end token. Half a surrogate pair is read as U+FFFD.
    */
@@ -58,7 +63,6 @@ const PLAIN = {
   beginToken: undefined,
   addsBegin: false,
   chat: undefined,
-  pieces: cutText,
 } as const;
 
 const byteTokenizer: Tokenizer = {
@@ -67,11 +71,16 @@ const byteTokenizer: Tokenizer = {
   endToken: undefined,
   endTokens: [],
   specialTexts: [],
+  vocabularySize: 256,
+  cuts: usualPlaces([]),
   encode: (text) => Uint32Array.from(new TextEncoder().encode(text)),
   decode: (tokens) => new TextDecoder().decode(Uint8Array.from(tokens)),
 };
 
 const GPT2_END = 50256;
+/** Separates documents in texts made for GPT-2, so it is read as that token. */
+const GPT2_END_TEXT = '<|endoftext|>';
+const NONE = { disallowedSpecial: new Set<string>() };
 
 async function loadGpt2Tokenizer(): Promise<Tokenizer> {
   const bpe = await import('gpt-tokenizer/encoding/r50k_base');
@@ -80,9 +89,16 @@ async function loadGpt2Tokenizer(): Promise<Tokenizer> {
     name: 'gpt2',
     endToken: GPT2_END,
     endTokens: [GPT2_END],
-    specialTexts: ['<|endoftext|>'],
-    // '<|endoftext|>' separates documents in texts made for GPT-2, so it is read as that token.
-    encode: (text) => Uint32Array.from(bpe.encode(text, { allowedSpecial: 'all' })),
+    specialTexts: [GPT2_END_TEXT],
+    vocabularySize: GPT2_END + 1,
+    cuts: usualPlaces([GPT2_END_TEXT]),
+    // The library finds special tokens at the beginning of a text alone.
+    encode: (text) =>
+      Uint32Array.from(
+        text
+          .split(GPT2_END_TEXT)
+          .flatMap((part, i) => [...(i > 0 ? [GPT2_END] : []), ...bpe.encode(part, NONE)]),
+      ),
     decode: (tokens) => bpe.decode(tokens),
   };
 }

@@ -3,11 +3,9 @@
 
 import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
-import { formatOf } from '../data/data-file.js';
 import { openInTurn } from '../data/dataset.js';
-import { defaultCacheDirectory, prepareTokens } from '../data/prepare-tokens.js';
-import { readText } from '../data/text.js';
-import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
+import { prepareTokens } from '../data/prepare-tokens.js';
+import { defaultCacheDirectory, TokenCache } from '../data/token-cache.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { evaluate } from '../rank/evaluation.js';
 import { checkPrompts, rowLength, tokenizerName } from '../resolve-config.js';
@@ -25,7 +23,7 @@ export interface Evaluation {
   readonly loss: number;
   /** e to the power of the loss. */
   readonly perplexity: number;
-  /** The UTF-8 bytes that the targets spell; see targetBytes. */
+  /** The UTF-8 bytes that the targets spell; see TokenIndex. */
   readonly bytes: number | undefined;
   /** The sum of all losses / ln 2 / bytes. */
   readonly bitsPerByte: number | undefined;
@@ -62,7 +60,8 @@ export async function evaluateModel(
   } as const;
   const onTokenized = (name: string, done: number, total: number) =>
     onProgress(`tokens of ${name}`, done, total);
-  const files = await prepareTokens(config, { entry, onTokenized, signal });
+  await using cache = await TokenCache.open(config.cacheDir);
+  const files = await prepareTokens(config, { entry, cache, onTokenized, signal });
   await using data = await openInTurn(config, files.train);
   await using opened = await openModel(choice, flags, { entry });
   const evaluated = await evaluate({
@@ -84,13 +83,7 @@ export async function evaluateModel(
   for (let step = 0; step < data.numSteps; step++) {
     targets += await data.numTargets(step);
   }
-  const bytes =
-    formatOf(config.dataFile) !== 'text'
-      ? undefined
-      : targetBytes(
-          await readText(config.dataFile),
-          await loadTokenizer(config.tokenizer, model.path),
-        );
+  const { targetBytes: bytes } = data;
   return {
     tokens: data.size.tokens,
     documents: data.size.documents,
@@ -101,17 +94,4 @@ export async function evaluateModel(
     bytes,
     bitsPerByte: bytes === undefined ? undefined : (loss * targets) / Math.LN2 / bytes,
   };
-}
-
-/**
- * The number of UTF-8 bytes that the targets of a plain text spell: those of the text without its
- * first token, which is no target. Undefined where the first token has no text of its own: it is
- * special, a part of a character, or written differently by the tokenizer. It is not for documents,
- * whose end tokens count as targets and spell nothing.
- */
-export function targetBytes(text: string, tokenizer: Tokenizer): number | undefined {
-  const [piece = ''] = tokenizer.pieces(text);
-  const first = tokenizer.decode(tokenizer.encode(piece).subarray(0, 1));
-  const bytes = Buffer.byteLength(text) - Buffer.byteLength(first);
-  return first !== '' && text.startsWith(first) && bytes > 0 ? bytes : undefined;
 }

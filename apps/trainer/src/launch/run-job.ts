@@ -5,6 +5,7 @@ import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { readLauncher } from '@shardweave/collectives/launch';
 import { chromeTrace, Trace } from '@shardweave/tensor-core';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
+import { TokenCache } from '../data/token-cache.js';
 import { UsageError } from '../errors.js';
 import { whyNotWritten } from '../output/disk-room.js';
 import { writeText } from '../output/write-file.js';
@@ -55,7 +56,9 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
   if (asked.transport === 'mpi') {
     await runHereByMpi({ ...asked, devices }, { ...options, onEvent });
   } else {
-    const config = { ...asked, devices, tokens: await prepareTokens(asked, options) };
+    await using cache = await TokenCache.open(asked.cacheDir);
+    const tokens = await prepareTokens(asked, { ...options, cache });
+    const config = { ...asked, devices, tokens };
     onDoing(asked.ranks === 1 ? 'making the model' : `starting ${asked.ranks} ranks`);
     const runs = { memory: runHere, shm: runThreads, ws: runProcesses };
     await runs[asked.transport](config, { ...options, onEvent });
@@ -108,7 +111,8 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
     onEvent,
     signal,
     work: async (world, emit) => {
-      const tokens = await prepareInTurn(config, world, options);
+      await using cache = await TokenCache.open(config.cacheDir);
+      const tokens = await prepareInTurn(config, world, { ...options, cache });
       const { rank } = world;
       await runRank({ config: { ...config, tokens }, rank, world, host, emit, signal, wrapUp });
     },
@@ -119,7 +123,7 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
 async function prepareInTurn(
   config: RunConfig,
   world: ProcessGroup,
-  options: JobOptions,
+  options: PrepareOptions,
 ): Promise<TokenFiles> {
   const { localRank = world.rank } = readLauncher(process.env) ?? {};
   try {

@@ -3,7 +3,7 @@
 
 import type { Backend, DType } from '@shardweave/tensor-core';
 import type { MatmulChoiceTable, WebGpuBackend } from '@shardweave/tensor-core/webgpu';
-import { defaultCacheDirectory } from '../data/prepare-tokens.js';
+import { defaultCacheDirectory } from '../data/token-cache.js';
 import { UsageError } from '../errors.js';
 
 export class DeviceHost implements AsyncDisposable {

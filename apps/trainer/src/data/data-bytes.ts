@@ -1,0 +1,137 @@
+// The bytes of a data file, or of the novel, as they come: read once and in order, hashed on the
+// way, and never all in memory.
+
+import { createHash } from 'node:crypto';
+import { type FileHandle, open } from 'node:fs/promises';
+import { UsageError } from '../errors.js';
+import { describeSystemError } from '../system-error.js';
+import { readNovel } from './novel.js';
+
+/**
+ * What the system says of a file without reading it. Any change of a file's bytes changes its
+ * `ctime`, which no program can set back, whatever it does to the `mtime`.
+ */
+export interface FileStamp {
+  readonly path: string;
+  readonly device: string;
+  readonly inode: string;
+  readonly bytes: number;
+  /** Times in ns since the epoch, as text, since they are beyond the integers of a number. */
+  readonly mtime: string;
+  readonly ctime: string;
+}
+
+/** The most bytes that are read at once; a gigabyte is then a thousand reads. */
+const READ_BYTES = 2 ** 20;
+
+/** @param flag the flag that named the file; undefined as file stands for the novel */
+export class DataBytes implements AsyncDisposable {
+  readonly flag: string;
+  readonly file: string | undefined;
+  /** The number of bytes, as the system tells it before the first is read. */
+  readonly total: number;
+  readonly #handle: FileHandle | undefined;
+  readonly #novel: Buffer | undefined;
+  readonly #hash = createHash('sha256');
+
+  private constructor(
+    { flag, file }: Pick<DataBytes, 'flag' | 'file'>,
+    held: { readonly handle?: FileHandle; readonly novel?: Buffer; readonly total: number },
+  ) {
+    this.flag = flag;
+    this.file = file;
+    this.total = held.total;
+    this.#handle = held.handle;
+    this.#novel = held.novel;
+  }
+
+  /** @throws {UsageError} where the file can't be read */
+  static async open(file: string | undefined, flag: string): Promise<DataBytes> {
+    if (file === undefined) {
+      const novel = Buffer.from(await readNovel());
+      return new DataBytes({ flag, file }, { novel, total: novel.length });
+    }
+    let handle: FileHandle | undefined;
+    try {
+      handle = await open(file);
+      const stat = await handle.stat();
+      if (!stat.isFile() && !stat.isDirectory()) {
+        throw new UsageError(
+          `${flag}: expected a file, got ${file}, which is a pipe or a device. Write what it gives to a file first.`,
+        );
+      }
+      return new DataBytes({ flag, file }, { handle, total: stat.size });
+    } catch (error) {
+      await handle?.close();
+      throw explainUnreadable(error, file, flag);
+    }
+  }
+
+  /** All bytes, once. */
+  async *chunks(): AsyncGenerator<Buffer> {
+    if (this.#novel !== undefined) {
+      this.#hash.update(this.#novel);
+      yield this.#novel;
+      return;
+    }
+    for (;;) {
+      const buffer = Buffer.allocUnsafeSlow(READ_BYTES);
+      const { bytesRead } = await this.#handle!.read(buffer, 0, READ_BYTES, null).catch(
+        (error: unknown) => {
+          throw explainUnreadable(error, this.file!, this.flag);
+        },
+      );
+      if (bytesRead === 0) {
+        return;
+      }
+      const chunk = buffer.subarray(0, bytesRead);
+      this.#hash.update(chunk);
+      yield chunk;
+    }
+  }
+
+  /** The SHA-256 of what has been read; nothing may be read after it. */
+  digest(): string {
+    return this.#hash.digest('hex');
+  }
+
+  /** Undefined for the novel. */
+  async stamp(): Promise<FileStamp | undefined> {
+    const stat = await this.#handle?.stat({ bigint: true });
+    return (
+      stat && {
+        path: this.file!,
+        device: String(stat.dev),
+        inode: String(stat.ino),
+        bytes: Number(stat.size),
+        mtime: String(stat.mtimeNs),
+        ctime: String(stat.ctimeNs),
+      }
+    );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#handle?.close();
+  }
+}
+
+/** A failure of the system or of the encoding as the user's mistake; any other error as it is. */
+export function explainUnreadable(error: unknown, file: string, flag: string): unknown {
+  const { code, syscall } = error as NodeJS.ErrnoException;
+  if (syscall === undefined) {
+    return error;
+  }
+  const reason =
+    code === 'ENOENT' ? 'is not there' : `can't be read (${describeSystemError(error)})`;
+  return unreadable({ file, flag }, reason, error);
+}
+
+/** An error about a data file, with what to do. */
+export function unreadable(
+  { file, flag }: { readonly file: string; readonly flag: string },
+  reason: string,
+  cause?: unknown,
+): UsageError {
+  const rest = flag === '--data' ? ', or leave --data out to train on Moby Dick' : '';
+  return new UsageError(`${flag}: ${file} ${reason}. Give a text file in UTF-8${rest}.`, { cause });
+}
