@@ -13,6 +13,7 @@ import { TOKENIZER_FILE } from './data/tokenizer.js';
 import { UsageError } from './errors.js';
 import {
   DEFAULT_DECAY,
+  DEFAULT_EVAL_BATCHES,
   DEFAULT_EVAL_EVERY,
   DEFAULT_KEEP,
   DEFAULT_LORA_RANK,
@@ -74,6 +75,7 @@ export async function resolveConfig(
     order: flags.order,
     validFile: flags.valid === undefined ? undefined : resolve(flags.valid),
     validFraction: flags.validFraction,
+    evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
     trainOnPrompt: flags.trainOnPrompt,
     cacheDir: resolve(flags.cache ?? defaultCacheDirectory(process.env)),
     batch: flags.batch,
@@ -213,6 +215,7 @@ function checkData({
   valid,
   validFraction,
   evalEvery,
+  evalBatches,
   patience,
   trainOnPrompt,
 }: Flags): void {
@@ -222,7 +225,9 @@ function checkData({
     );
   }
   const needsData =
-    evalEvery === undefined ? patience && `--patience ${patience}` : `--eval-every ${evalEvery}`;
+    (evalEvery && `--eval-every ${evalEvery}`) ??
+    (evalBatches && `--eval-batches ${evalBatches}`) ??
+    (patience && `--patience ${patience}`);
   if (needsData && valid === undefined && validFraction === undefined) {
     throw new UsageError(
       `${needsData}, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.`,

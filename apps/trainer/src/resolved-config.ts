@@ -16,6 +16,7 @@ export function resolvedConfig(
 ): string {
   const { resume: _, fresh, quiet, check, dashboard, trace, ...kept } = flags;
   const { lora } = config;
+  const isEvaluated = config.validFile !== undefined || config.validFraction !== undefined;
   const values: Partial<Record<keyof Flags, unknown>> = {
     ...kept,
     ranks: config.ranks,
@@ -27,7 +28,8 @@ export function resolvedConfig(
     data: config.dataFile,
     valid: config.validFile,
     // These are refused where nothing is evaluated, saved or adapted.
-    evalEvery: flags.valid === undefined && !flags.validFraction ? undefined : config.evalEvery,
+    evalEvery: isEvaluated ? config.evalEvery : undefined,
+    evalBatches: isEvaluated ? config.evalBatches : undefined,
     keep: config.saveEvery && config.keep,
     saveEvery: config.saveEvery && textOf(config.saveEvery),
     adapter: lora?.directory,

@@ -110,6 +110,8 @@ export interface RunConfig {
    * The number of steps from one evaluation to the next; the last step is always followed by one.
    */
   readonly evalEvery: number;
+  /** The most batches of an evaluation, which are the first ones of its data. */
+  readonly evalBatches: number;
   /** Whether prompts, and messages of others than the assistant, count in the loss. */
   readonly trainOnPrompt: boolean;
   /** The directory where tokens are kept for later runs. */

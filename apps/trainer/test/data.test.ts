@@ -24,6 +24,7 @@ const CONFIG = {
   gradAccum: 2,
   validFile: undefined,
   validFraction: undefined,
+  evalBatches: 100,
   trainOnPrompt: false,
 } as const;
 

@@ -7,6 +7,7 @@ import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { NO_TARGET } from '../src/data/rows.js';
+import type { RankEvent } from '../src/rank/events.js';
 import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
 import { ROOT, runFlags, worstRatio } from './support/run-flags.js';
 
@@ -84,6 +85,29 @@ describe('evaluation', () => {
       const found = of(await run(`${RUN} --steps 5 ${flags}`));
       expect(worstRatio(found, of(single)), flags).toBeLessThan(2e-6);
     }
+  });
+
+  it('looks at the first batches alone where there are more than --eval-batches', async () => {
+    const seen: [number, number][] = [];
+    const onEvent = (event: RankEvent) => {
+      if (event.type === 'evaluating') {
+        seen.push([event.done, event.total]);
+      }
+    };
+    const flags = `${RUN} --strategy fsdp --ranks 2 --lr 0`;
+    const first = await runFlags(`${flags} --eval-batches 1`.split(' '), { onEvent });
+    // Each of the two evaluations has one of three batches.
+    expect(seen).toEqual([
+      [1, 1],
+      [1, 1],
+    ]);
+    const all = await run(flags);
+    expect(valids(await run(`${flags} --eval-batches 3`))).toEqual(valids(all));
+    expect(valids(first)[1]).not.toBe(valids(all)[1]);
+    expect((await configOf(RUN)).evalBatches).toBe(100);
+    await expect(configOf(`--model ${model} --data ${file} --eval-batches 2`)).rejects.toThrow(
+      /^--eval-batches 2, but there is nothing to evaluate on/,
+    );
   });
 
   it('leaves training as it was: losses, dropout and what is counted of messages', async () => {

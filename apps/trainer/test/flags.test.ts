@@ -37,6 +37,7 @@ describe('the flags of train', () => {
       '--valid <FILE>',
       '--valid-fraction <X>',
       '--eval-every <N>',
+      '--eval-batches <N>',
       '--train-on-prompt',
       '--cache <DIR>',
       '--order <shuffle|sequential>',

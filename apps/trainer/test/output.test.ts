@@ -2,7 +2,7 @@ import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { parseFlags } from '../src/flags.js';
 import { PRESETS } from '../src/model/presets.js';
 import { formatBytes, formatCount, formatMs } from '../src/output/format.js';
@@ -169,14 +169,56 @@ describe('Terminal', () => {
       const out = new Sink(false);
       const err = new Sink(isTTY);
       const made = new Terminal({ out, err, isQuiet: false, env: {}, steps: 1 });
-      made.progress('tokens of a.jsonl', 3, 10);
-      expect(err.text).toMatch(isTTY ? /%.*left \| tokens of a\.jsonl/ : /^$/);
-      made.progress('tokens of a.jsonl', 10, 10);
+      made.progress('batches', 3, 10);
+      expect(err.text).toMatch(isTTY ? /%.*left \| 3\/10 \| batches/ : /^$/);
+      made.progress('batches', 10, 10);
       made.note('on goes the run');
       // The text is whole, because a line is only cleared of a bar while there is one.
       expect(out.text).toBe('on goes the run\n');
       expect(err.text.endsWith(CLEAR_LINE)).toBe(false);
     }
+  });
+
+  it('shows how many bytes have become tokens, without a terminal where there are many', () => {
+    const MIB = 2 ** 20;
+    for (const isTTY of [true, false]) {
+      const err = new Sink(isTTY);
+      const made = new Terminal({ out: new Sink(false), err, isQuiet: false, env: {}, steps: 1 });
+      made.tokenizing('few.txt', 0, 10 * MIB);
+      made.tokenizing('few.txt', 10 * MIB, 10 * MIB);
+      expect(err.text).toMatch(isTTY ? /left \| 0 B of 10\.0 MiB \| tok/ : /^$/);
+      for (const part of [0, 30, 31, 60, 95, 300]) {
+        made.tokenizing('many.txt', part * MIB, 300 * MIB);
+      }
+      if (!isTTY) {
+        expect(err.text.split('\n')).toEqual([
+          '0 B of 300 MiB | tokens of many.txt',
+          '30.0 MiB of 300 MiB | tokens of many.txt',
+          '60.0 MiB of 300 MiB | tokens of many.txt',
+          '95.0 MiB of 300 MiB | tokens of many.txt',
+          '300 MiB of 300 MiB | tokens of many.txt',
+          '',
+        ]);
+      }
+    }
+  });
+
+  it('shows an evaluation beside the bar of the steps, until it is done', async () => {
+    const err = new Sink(true);
+    const made = new Terminal({ out: new Sink(false), err, isQuiet: false, env: {}, steps: 9 });
+    made.evaluating(1, 3); // before there is a bar
+    expect(err.text).toBe('');
+    made.header([]);
+    // The bar draws itself ten times a second at most.
+    await vi.waitFor(() => {
+      made.evaluating(2, 3);
+      expect(err.text).toMatch(/0\/9 \| .* left \| evaluating 2\/3/);
+    });
+    const { length } = err.text;
+    made.evaluating(3, 3);
+    made.note('a line');
+    made.close();
+    expect(err.text.slice(length)).not.toContain('evaluating');
   });
 
   it('says on a terminal what is done, until something else is shown', () => {

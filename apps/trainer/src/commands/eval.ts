@@ -18,10 +18,14 @@ export const evalCommand = defineCommand<EvalFlags>({
   run: async (flags, { out, err, env, entry, listen }) => {
     const { signal } = listen();
     const terminal = new Terminal({ out, err, env, steps: 0, isQuiet: flags.json });
-    const onProgress = terminal.progress.bind(terminal);
     let found: Evaluation;
     try {
-      found = await evaluateModel(flags, { entry, signal, onProgress });
+      found = await evaluateModel(flags, {
+        entry,
+        signal,
+        onTokenized: terminal.tokenizing.bind(terminal),
+        onBatch: (done, total) => terminal.progress('batches', done, total),
+      });
     } finally {
       terminal.close();
     }

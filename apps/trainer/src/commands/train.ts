@@ -61,7 +61,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
       entry,
       onEvent: monitor.handle,
       onDoing: (what) => terminal.doing(what),
-      onTokenized: (name, done, total) => terminal.progress(`tokens of ${name}`, done, total),
+      onTokenized: terminal.tokenizing.bind(terminal),
       signal,
       wrapUp,
     });
@@ -97,8 +97,7 @@ async function resolve(
 ): Promise<RunConfig> {
   const { entry, signal, isFirst } = options;
   const terminal = new Terminal({ ...options, steps: 0, isQuiet: flags.quiet || !isFirst });
-  const onTokenized = (name: string, done: number, total: number) =>
-    terminal.progress(`tokens of ${name}`, done, total);
+  const onTokenized = terminal.tokenizing.bind(terminal);
   try {
     return await resolveConfig(flags, { entry, signal, onTokenized });
   } finally {

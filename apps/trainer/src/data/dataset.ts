@@ -50,6 +50,7 @@ export interface Dataset {
 /** The data sets of a run; disposing it closes their files. */
 export interface RunData extends AsyncDisposable {
   readonly train: Dataset;
+  /** What is evaluated: its steps are the batches that --eval-batches allows. */
   readonly valid: Dataset | undefined;
 }
 
@@ -79,7 +80,7 @@ const VALID_SEED = 0;
  * or that is all prompt
  */
 export async function openData(
-  config: DataConfig & Pick<RunConfig, 'validFile' | 'validFraction'>,
+  config: DataConfig & Pick<RunConfig, 'validFile' | 'validFraction' | 'evalBatches'>,
   files: TokenFiles,
 ): Promise<RunData> {
   const open: TokenFile[] = [];
@@ -108,9 +109,10 @@ export async function openData(
             path: config.validFile,
             flag: '--valid',
           };
+    const valid = apart && (await dataset(config, apart, 'in turn'));
     return {
       train: await dataset(config, first, config.order),
-      valid: apart && (await dataset(config, apart, 'in turn')),
+      valid: valid && { ...valid, numSteps: Math.min(valid.numSteps, config.evalBatches) },
       [Symbol.asyncDispose]: close,
     };
   } catch (error) {

@@ -4,7 +4,7 @@
 import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { openInTurn } from '../data/dataset.js';
-import { prepareTokens } from '../data/prepare-tokens.js';
+import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { defaultCacheDirectory, TokenCache } from '../data/token-cache.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { evaluate } from '../rank/evaluation.js';
@@ -33,13 +33,15 @@ export interface EvaluateOptions {
   /** The script that looks for a GPU. */
   readonly entry: string;
   readonly signal: AbortSignal;
-  readonly onProgress: (what: string, done: number, total: number) => void;
+  readonly onTokenized: PrepareOptions['onTokenized'];
+  /** Called with the batches that are done, and of all. */
+  readonly onBatch: (done: number, total: number) => void;
 }
 
 /** @throws {UsageError} for a model, data or flags that can't be used */
 export async function evaluateModel(
   flags: EvalFlags,
-  { entry, signal, onProgress }: EvaluateOptions,
+  { entry, signal, onTokenized, onBatch }: EvaluateOptions,
 ): Promise<Evaluation> {
   checkPrompts(flags);
   const choice = await readChoice(flags);
@@ -58,8 +60,6 @@ export async function evaluateModel(
     ranks: 1,
     gradAccum: 1,
   } as const;
-  const onTokenized = (name: string, done: number, total: number) =>
-    onProgress(`tokens of ${name}`, done, total);
   await using cache = await TokenCache.open(config.cacheDir);
   const files = await prepareTokens(config, { entry, cache, onTokenized, signal });
   await using data = await openInTurn(config, files.train);
@@ -73,7 +73,7 @@ export async function evaluateModel(
     group: createMemoryGroup(1)[0]!,
     onStep: (done, total) => {
       signal.throwIfAborted();
-      onProgress('rows', done, total);
+      onBatch(done, total);
     },
   }).catch((cause: unknown) => {
     throw explainBudget(cause, flags);

@@ -227,13 +227,16 @@ function formatEpochs(epochs: number): string {
 }
 
 function validRows(
-  { validFile, validFraction, evalEvery }: RunConfig,
+  { validFile, validFraction, evalEvery, evalBatches, batch }: RunConfig,
   size: DataSize | undefined,
 ): [string, string][] {
+  if (size === undefined) {
+    return [];
+  }
   const from = validFile ?? `${validFraction} of the data`;
-  return size === undefined
-    ? []
-    : [['valid', `${from}: ${sizeText(size)}, every ${evalEvery} steps`]];
+  const all = Math.ceil(size.rows / batch);
+  const part = all > evalBatches ? `, the first ${evalBatches} of ${all} batches` : '';
+  return [['valid', `${from}: ${sizeText(size)}${part}, every ${evalEvery} steps`]];
 }
 
 /** One row where all ranks have the same device, else one row per rank. */

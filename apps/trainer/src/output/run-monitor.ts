@@ -122,6 +122,9 @@ export class RunMonitor {
       case 'doing':
         this.#terminal.doing(event.what);
         return;
+      case 'evaluating':
+        this.#terminal.evaluating(event.done, event.total);
+        return;
       case 'sample': {
         const { prompt, text } = event;
         this.#record({ type: 'sample', step: this.#steps, prompt, text });

@@ -5,6 +5,7 @@
 import { SingleBar } from 'cli-progress';
 import pc from 'picocolors';
 import type { StepMetrics, StepResources } from '../rank/events.js';
+import { formatBytes } from './format.js';
 import { printable } from './printable.js';
 import { stepLine } from './step-line.js';
 
@@ -28,6 +29,9 @@ export interface TerminalOptions {
 /** Clears the line of the bar; the next update draws the bar anew below. */
 const CLEAR_LINE = '\r\u001b[2K';
 
+/** Making tokens of so many bytes takes GPT-2's tokenizer ten seconds. */
+const LONG_BYTES = 64 * 2 ** 20;
+
 const SAVE_CURSOR = '\u001b7';
 const RESTORE_CURSOR = '\u001b8';
 
@@ -38,6 +42,8 @@ export class Terminal {
   #bar: SingleBar | undefined;
   /** Whether the line of the cursor tells what is being done. */
   #isDoing = false;
+  /** The last tenth of the data that is tokenized. */
+  #tenth = -1;
 
   constructor(options: TerminalOptions) {
     this.#options = options;
@@ -55,14 +61,38 @@ export class Terminal {
     if (this.#options.err.isTTY !== true) {
       return;
     }
-    this.#bar = this.#makeBar('{value}/{total} | {eta_formatted} left');
-    this.#bar.start(this.#options.steps, 0);
+    this.#bar = this.#makeBar('{value}/{total} | {eta_formatted} left{doing}');
+    this.#bar.start(this.#options.steps, 0, { doing: '' });
   }
 
   /**
    * Shows the progress of something before the first step: on a terminal, a bar until it is done.
    */
   progress(what: string, done: number, total: number): void {
+    this.#progress(`${done}/${total} | ${what}`, done, total);
+  }
+
+  /**
+   * Shows how many bytes of some data have become tokens. Elsewhere than on a terminal, long work
+   * has a line at its beginning and at each tenth.
+   */
+  tokenizing(name: string, done: number, total: number): void {
+    const what = `${formatBytes(done)} of ${formatBytes(total)} | tokens of ${name}`;
+    this.#progress(what, done, total);
+    const { err, isQuiet } = this.#options;
+    const tenth = total < LONG_BYTES ? -1 : Math.floor((10 * done) / total);
+    if (!isQuiet && err.isTTY !== true && (done === 0 || tenth > this.#tenth) && tenth >= 0) {
+      err.write(`${what}\n`);
+    }
+    this.#tenth = tenth;
+  }
+
+  /** Shows, beside the bar of steps, the batches of an evaluation for which the steps wait. */
+  evaluating(done: number, total: number): void {
+    this.#bar?.update({ doing: done < total ? ` | evaluating ${done}/${total}` : '' });
+  }
+
+  #progress(what: string, done: number, total: number): void {
     if (this.#options.isQuiet || this.#options.err.isTTY !== true) {
       return;
     }

@@ -154,6 +154,8 @@ export type RankEvent =
   | { readonly type: 'step'; readonly metrics: StepMetrics; readonly resources: StepResources }
   /** From rank 0 alone: what takes a while after the last step. */
   | { readonly type: 'doing'; readonly what: string }
+  /** From rank 0 alone, while the steps wait for an evaluation: its batches. */
+  | { readonly type: 'evaluating'; readonly done: number; readonly total: number }
   /** From rank 0 alone: text that the trained model made, after its prompt. */
   | { readonly type: 'sample'; readonly prompt: string; readonly text: string }
   /** From rank 0 alone, before its first step; with --resume. */

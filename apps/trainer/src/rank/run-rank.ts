@@ -253,6 +253,11 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
     options.onSaves(saves);
   }
   const { valid } = data;
+  const onBatch = (done: number, total: number) => {
+    if (rank === 0) {
+      emit({ type: 'evaluating', done, total });
+    }
+  };
   const training = trainLoop({
     config,
     signal,
@@ -269,7 +274,9 @@ async function train(options: TrainOptions): Promise<Trained | undefined> {
       evaluate:
         valid &&
         (() =>
-          counter.pause(() => evaluate({ ...common, data: valid, isGivenUp: saves?.isAsked }))),
+          counter.pause(() =>
+            evaluate({ ...common, data: valid, onStep: onBatch, isGivenUp: saves?.isAsked }),
+          )),
       resources: () => watch.end(),
     },
     onStep: (metrics, resources) => {
