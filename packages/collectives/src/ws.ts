@@ -1,6 +1,6 @@
-export type { Refusal } from './sockets/door.js';
 export type { WsLimits } from './sockets/limits.js';
 export type { Encryption, WsTls } from './sockets/listen-security.js';
+export type { Refusal } from './sockets/refusal-log.js';
 export {
   type ConnectWsOptions,
   connectWs,

@@ -25,12 +25,12 @@ class Connection extends EventEmitter {
 function gate(limits: { maxStrangers?: number; maxJoinsPerSecond?: number; proofMs?: number }) {
   const refused: string[] = [];
   const all = { maxStrangers: 3, maxJoinsPerSecond: 5, proofMs: 1000, ...limits };
-  const entry = new StrangerGate<Connection>(all, ({ name }, reason) => {
+  const entry = new StrangerGate<Connection>(all, (_, name, reason) => {
     refused.push(`${name}: ${reason}`);
   });
-  const enter = (name: string) => {
+  const enter = (name: string, host = '10.0.0.1') => {
     const connection = new Connection(name);
-    entry.enter(name, connection);
+    entry.enter(name, host, connection);
     return connection;
   };
   const inside = () => entry.strangers().map(({ name }) => name);
@@ -39,7 +39,7 @@ function gate(limits: { maxStrangers?: number; maxJoinsPerSecond?: number; proof
 
 describe('a gate', () => {
   it('sends the oldest away where too many are inside', () => {
-    const { entry, enter, inside, refused } = gate({});
+    const { entry, enter, inside, refused } = gate({ maxJoinsPerSecond: 100 });
     for (const name of ['a', 'b', 'c']) {
       enter(name);
     }
@@ -49,6 +49,18 @@ describe('a gate', () => {
     enter('e');
     expect(refused).toEqual(['b: the oldest of 3 that had proved nothing']);
     expect(inside()).toEqual(['c', 'd', 'e']);
+  });
+
+  it('sends the oldest away of those who have most, and not who comes from elsewhere', () => {
+    const { enter, inside, refused } = gate({ maxStrangers: 4, maxJoinsPerSecond: 1000 });
+    enter('rank 1', '10.0.0.2');
+    for (let i = 0; i < 50; i++) {
+      enter(`flood ${i}`, '10.0.0.9');
+    }
+    enter('rank 2', '10.0.0.3');
+    expect(inside()).toEqual(['rank 1', 'flood 48', 'flood 49', 'rank 2']);
+    expect(refused).toHaveLength(48);
+    expect(refused[0]).toBe('flood 0: the oldest of 4 that had proved nothing');
   });
 
   it('refuses what has proved nothing in time, and nothing that has, or has gone', () => {
@@ -65,8 +77,23 @@ describe('a gate', () => {
     expect(inside()).toEqual([]);
   });
 
+  it('lets in half as many a second of one address, so that others find some left', () => {
+    const { enter, refused } = gate({ maxStrangers: 100, maxJoinsPerSecond: 6 });
+    for (let i = 0; i < 10; i++) {
+      enter(`flood ${i}`, `2001:db8:0:1::${i}`);
+    }
+    expect(refused).toHaveLength(7);
+    for (const host of ['10.0.0.1', '2001:db8:0:2::1', '::1']) {
+      enter(host, host);
+    }
+    expect(refused).toHaveLength(7);
+    enter('::2', '::2');
+    expect(refused.at(-1)).toBe('::2: too many connections a second');
+  });
+
   it('lets in so many a second, and no more after a long rest', () => {
-    const { enter, refused } = gate({ maxStrangers: 100, proofMs: 10_000_000 });
+    const { enter: enterOf, refused } = gate({ maxStrangers: 100, proofMs: 10_000_000 });
+    const enter = (name: string) => enterOf(name, name);
     vi.advanceTimersByTime(1_000_000);
     for (let i = 0; i < 8; i++) {
       enter(`early ${i}`);

@@ -1,12 +1,13 @@
 // An attacker is on the way between two ranks. It can do nothing where they speak TLS by the job's
 // secret, which they do between hosts. With `encryption: 'none'` it can read and change everything.
 
+import dns from 'node:dns';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
 import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
+import { denialOfFirst } from '../src/sockets/door.js';
 import { schemeTo } from '../src/sockets/listen-security.js';
-import { sortByTls } from '../src/sockets/sort-by-tls.js';
 import { beginFirst } from './support/first-rank.js';
 import { SECRET } from './support/ws-harness.js';
 
@@ -98,7 +99,7 @@ describe('an attacker on the way', () => {
     const all = Buffer.concat(seen);
     expect(all.length).toBeGreaterThan(PLAIN.length);
     expect(all.includes('only the ranks')).toBe(false);
-    expect(all.includes('SWC4')).toBe(false); // Nothing even shows that it is a job.
+    expect(all.includes('SWC5')).toBe(false); // Nothing even shows that it is a job.
   });
 
   it('changes nothing without the job noticing', async () => {
@@ -123,7 +124,7 @@ describe('ranks that speak TLS by the secret', () => {
     const common = { rank: 1, worldSize: 2, port, encryption: 'always' } as const;
     const stranger = connectWs({ ...common, secret: 'not what the launcher made' });
     await expect(stranger).rejects.toThrow(/EPROTO: wrong secret/);
-    expect(reasons).toEqual(['no TLS handshake (ERR_SSL_DECRYPTION_FAILED_OR_BAD_RECORD_MAC)']);
+    expect(reasons).toEqual(['no TLS handshake (ERR_SSL_BINDER_DOES_NOT_VERIFY)']);
     const second = await connectWs({ ...common, secret: SECRET });
     await Promise.all([(await joined).close(), second.close()]);
   });
@@ -183,14 +184,37 @@ describe('ranks that speak TLS by the secret', () => {
     });
     const groups = await Promise.all([joined, second]);
     await met;
-    expect(Buffer.concat(seen).includes('SWC4')).toBe(false);
+    expect(Buffer.concat(seen).includes('SWC5')).toBe(false);
     await Promise.all(groups.map((group) => group.close()));
+  });
+});
+
+describe('localhost', () => {
+  it('is 127.0.0.1 to who listens and to who dials, whatever the system says', async () => {
+    const lookup = vi.spyOn(dns, 'lookup');
+    const { port, joined } = await beginFirst({ address: 'localhost' });
+    const address = 'localhost';
+    const second = await connectWs({ rank: 1, worldSize: 2, address, port, secret: SECRET });
+    await Promise.all([(await joined).close(), second.close()]);
+    expect(lookup.mock.calls.filter(([host]) => host === 'localhost')).toEqual([]);
+    lookup.mockRestore();
   });
 });
 
 describe('between hosts', () => {
   it("a rank dials over TLS, and on loopback it doesn't", () => {
-    const remote = ['10.77.0.2', 'node-7', 'fe80::1', '0.0.0.0', '127.example.org', '128.0.0.1'];
+    const remote = [
+      '10.77.0.2',
+      'node-7',
+      'fe80::1',
+      '0.0.0.0',
+      '128.0.0.1',
+      '127.example.org',
+      '127.0.0.1.evil.example',
+      '127.0.0.300',
+      'evil.127.0.0.1',
+      'localhost.evil.example',
+    ];
     for (const host of remote) {
       expect(schemeTo(host, {}), host).toBe('wss');
       expect(schemeTo(host, { encryption: 'none' }), host).toBe('ws');
@@ -202,34 +226,19 @@ describe('between hosts', () => {
   });
 
   it.each([
-    ['10.77.0.2', 'POST', 'refused'],
-    ['::ffff:10.77.0.2', 'GET ', 'refused'],
-    ['fe80::1', 'GET ', 'refused'],
-    ['10.77.0.2', '\x16\x03\x01', 'secure'],
-    ['127.0.0.1', '\x16\x03\x01', 'secure'],
-    ['127.0.0.1', 'GET ', 'plain'],
-    ['::ffff:127.0.0.1', 'GET ', 'plain'],
-    ['::1', 'GET ', 'plain'],
-  ])('a listener sorts %s, which says %j: %s', (remoteAddress, text, expected) => {
-    const outcomes: string[] = [];
-    const doorTo = (name: string) => ({ emit: () => outcomes.push(name) }) as unknown as Server;
-    let hear: (bytes: Buffer) => void = () => {};
-    const socket = {
-      remoteAddress,
-      once: (_event: string, listener: (bytes: Buffer) => void) => {
-        hear = listener;
-      },
-      pause: () => {},
-      resume: () => {},
-      unshift: () => {},
-      end: () => outcomes.push('refused'),
-    };
-    sortByTls(socket as never, {
-      secure: doorTo('secure') as never,
-      plain: doorTo('plain') as never,
-      refuse: () => {},
-    });
-    hear(Buffer.from(text, 'latin1'));
-    expect(outcomes).toEqual([expected]);
+    ['10.77.0.2', false, 426],
+    ['::ffff:10.77.0.2', false, 426],
+    ['fe80::1', false, 426],
+    [undefined, false, 426],
+    ['10.77.0.2', true, undefined],
+    ['127.0.0.1', true, undefined],
+    ['127.0.0.1', false, undefined],
+    ['::ffff:127.0.0.1', false, undefined],
+    ['::1', false, undefined],
+  ])('a listener answers %s, which speaks TLS: %j, by %j', (remoteAddress, isTls, status) => {
+    const policy = { tls: undefined, pskKey: new Uint8Array(32), mayBePlain: true };
+    expect(denialOfFirst(isTls, remoteAddress, policy)?.status).toBe(status);
+    const strict = denialOfFirst(isTls, remoteAddress, { ...policy, mayBePlain: false });
+    expect(strict?.status).toBe(isTls ? undefined : 426);
   });
 });

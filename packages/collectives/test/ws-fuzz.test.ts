@@ -63,7 +63,7 @@ const LIES: readonly ((random: SeededRandom, greeting: Buffer) => Buffer)[] = [
   (random) => bytesOf(random, 1 + random.below(200)),
   (random) => binary(random, bytesOf(random, random.below(300))),
   (random) => binary(random, Buffer.alloc(0)),
-  (random) => binary(random, Buffer.concat([Buffer.from('SWC4'), bytesOf(random, 100)])),
+  (random) => binary(random, Buffer.concat([Buffer.from('SWC5'), bytesOf(random, 100)])),
   (random, greeting) => binary(random, greeting), // This sends the greeting back.
   (random, greeting) => binary(random, helloOf(greeting, 'not the secret', [1, 1, 0, 2, 0])),
   (random, greeting) => {

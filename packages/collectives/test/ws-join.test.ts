@@ -105,7 +105,7 @@ describe('joining', () => {
       socket.on('data', (data) => {
         // These bytes are the hello, masked with zeros. Its sender is not the first candidate to be
         // cut as the oldest stranger.
-        if (numCut < 2 && data.includes('SWC4')) {
+        if (numCut < 2 && data.includes('SWC5')) {
           numCut++;
           socket.resetAndDestroy();
           onward.destroy();

@@ -15,6 +15,7 @@ import { generate } from 'selfsigned';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import { JoinerHandshake, ListenerHandshake, runDigest } from '../src/sockets/handshake.js';
+import { tlsKeyOf } from '../src/sockets/tls-psk.js';
 import { parseLinkMessage } from '../src/transports/ws/link/parse-link-message.js';
 import { untilInTime } from './support/in-time.js';
 import { rawConnection } from './support/raw-rank.js';
@@ -148,25 +149,82 @@ describe('a proven rank', () => {
   });
 });
 
+const OF_THE_DOCUMENT = 'of this very test';
+
 describe('both proofs', () => {
-  it('are those of docs/wire-format.md, which openssl has made', () => {
-    const nonces = [0, 32].map((first) => Uint8Array.from({ length: 32 }, (_, i) => first + i));
-    const random = vi.spyOn(crypto, 'getRandomValues').mockImplementation((bytes) => {
-      (bytes as Uint8Array).set(nonces.shift()!);
-      return bytes;
-    });
-    const secret = 'of this very test';
+  it.each([
+    [
+      'without TLS',
+      undefined,
+      '8e79da84e974405a3462f89b3e5e7c496796629fb09a8515b5c22ba9d87cb8ba',
+      'e9bc24ec97a9daa769d5099a2e62c2bdaecd2b427742e780ef83f970707e99b7',
+    ],
+    [
+      'over TLS',
+      Uint8Array.from({ length: 32 }, (_, i) => 64 + i),
+      'bb7583606149bcb9ba60f40ef2f1814f827751dd12f373767edbc695c268449d',
+      '5b570bb02fb360cfcca4ccf78887eb68781f15fe482551dc680d05f4fdf69a65',
+    ],
+  ])(
+    '%s are those of docs/wire-format.md, which openssl has made',
+    (_, session, ofJoiner, ofListener) => {
+      const nonces = [0, 32].map((first) => Uint8Array.from({ length: 32 }, (_, i) => first + i));
+      const random = vi.spyOn(crypto, 'getRandomValues').mockImplementation((bytes) => {
+        (bytes as Uint8Array).set(nonces.shift()!);
+        return bytes;
+      });
+      const run = runDigest('none');
+      const hello = { role: 'link', rank: 1, target: 0, worldSize: 2, attempt: 0, run } as const;
+      const listener = new ListenerHandshake(OF_THE_DOCUMENT, session);
+      const said = new JoinerHandshake(OF_THE_DOCUMENT, hello, session).answer(listener.greeting);
+      random.mockRestore();
+      const judged = listener.judge(said) as { readonly proof: Uint8Array };
+      const proofs = [said.subarray(72), judged.proof].map((one) =>
+        Buffer.from(one).toString('hex'),
+      );
+      expect(proofs).toEqual([ofJoiner, ofListener]);
+    },
+  );
+
+  it('are worth nothing in another TLS session, or outside of one', () => {
+    const hello = {
+      role: 'link',
+      rank: 1,
+      target: 0,
+      worldSize: 2,
+      attempt: 0,
+      run: runDigest('none'),
+    } as const;
+    const sessions = [undefined, new Uint8Array(32), new Uint8Array(32).fill(1)];
+    for (const [i, at] of sessions.entries()) {
+      for (const [j, of] of sessions.entries()) {
+        const listener = new ListenerHandshake(SECRET, at);
+        const judged = listener.judge(
+          new JoinerHandshake(SECRET, hello, of).answer(listener.greeting),
+        );
+        expect('refusal' in judged ? judged.refusal : 'let in').toBe(
+          i === j ? 'let in' : 'wrong secret',
+        );
+      }
+    }
+  });
+
+  it("with a tail are none: the listener's is compared in whole", () => {
     const run = runDigest('none');
     const hello = { role: 'link', rank: 1, target: 0, worldSize: 2, attempt: 0, run } as const;
-    const listener = new ListenerHandshake(secret);
-    const said = new JoinerHandshake(secret, hello).answer(listener.greeting);
-    random.mockRestore();
-    expect(Buffer.from(said.subarray(72)).toString('hex')).toBe(
-      '1ed14580b1195f2c1168f245c551041f70b93ce637259d235342ea4521013c73',
-    );
-    const judged = listener.judge(said) as { readonly proof: Uint8Array };
-    expect(Buffer.from(judged.proof).toString('hex')).toBe(
-      '0d0fffa4a5176195db33254d95366e059407911e3d52d0e6b1c537051a2dde7b',
+    const listener = new ListenerHandshake(SECRET);
+    const joiner = new JoinerHandshake(SECRET, hello);
+    const { proof } = listener.judge(joiner.answer(listener.greeting)) as { proof: Uint8Array };
+    const longer = Uint8Array.from([...proof, 0]);
+    for (const wrong of [longer, proof.subarray(0, -1), new Uint8Array(0)]) {
+      expect(() => joiner.check(wrong)).toThrow('the listener does not know the secret');
+    }
+    joiner.check(proof);
+  });
+
+  it('of TLS is the key of docs/wire-format.md, which openssl has made', () => {
+    expect(tlsKeyOf(OF_THE_DOCUMENT).toString('hex')).toBe(
+      'd771346c10163af7703ab3208d837763a09b0292a69aa2adac2f5d90e381dabc',
     );
   });
 });

@@ -175,7 +175,7 @@ describe('connections', () => {
       expect(bytes.subarray(0, end).toString()).not.toMatch(/extensions/i);
       // The hello has 104 bytes, is binary and is masked with zeros, so that its magic can be read.
       expect([...bytes.subarray(end, end + 6)]).toEqual([0x82, 0x80 | 104, 0, 0, 0, 0]);
-      expect(bytes.subarray(end + 6, end + 10).toString()).toBe('SWC4');
+      expect(bytes.subarray(end + 6, end + 10).toString()).toBe('SWC5');
     }
   });
 

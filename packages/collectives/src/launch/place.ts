@@ -4,7 +4,7 @@
 import { promises as dns, type LookupAddress } from 'node:dns';
 import { isIP } from 'node:net';
 import { LaunchError } from '../errors.js';
-import { isLoopback, LOOPBACK } from '../sockets/is-loopback.js';
+import { addressOfName, isLoopback, LOOPBACK } from '../sockets/is-loopback.js';
 import { Environment, type EnvVariables } from './environment.js';
 import { DEFAULT_PORT, type Launcher } from './launcher.js';
 import { readLauncher } from './read-launcher.js';
@@ -128,8 +128,9 @@ export async function meetingAddress(
 }
 
 async function lookUp(name: string, limitMs: number): Promise<string> {
-  if (isIP(name) !== 0) {
-    return name;
+  const address = addressOfName(name);
+  if (isIP(address) !== 0) {
+    return address;
   }
   const deadline = performance.now() + limitMs;
   for (;;) {

@@ -3,18 +3,19 @@
 
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
-import { type WebSocket, WebSocketServer } from 'ws';
-import { Door, type DoorPolicy, hostOf, nameOf, type Refusal } from './door.js';
+import { WebSocketServer } from 'ws';
+import { Door, type DoorPolicy, hostOf, type TurnedAway } from './door.js';
 import { MAX_MESSAGE_BYTES } from './limits.js';
 import { NodeSocket } from './node-socket.js';
 import { challenge, REFUSED_CODE } from './prove.js';
 import type { ListenOptions, SocketListener } from './socket-platform.js';
+import type { UpgradeRequest } from './upgrade.js';
 
 export interface AcceptorOptions extends ListenOptions {
   readonly secret: string;
   readonly policy: DoorPolicy;
   /** Called with each peer that was turned away, and why. */
-  readonly onRefused?: ((refusal: Refusal) => void) | undefined;
+  readonly onRefused?: ((turnedAway: TurnedAway) => void) | undefined;
 }
 
 export class Acceptor implements SocketListener {
@@ -31,17 +32,13 @@ export class Acceptor implements SocketListener {
       maxPayload: MAX_MESSAGE_BYTES,
       clientTracking: false,
     });
-    this.#upgrades.on('wsClientError', (error, socket) => {
-      this.#door?.refuse(socket as Socket, error.message);
-      socket.destroy();
-    });
   }
 
   /** Resolves when it listens. Rejects with ListenError. */
   static async listen(options: AcceptorOptions): Promise<Acceptor> {
     const acceptor = new Acceptor(options);
     acceptor.#door = await Door.open(options, options.policy, {
-      onUpgrade: (request, socket, head) => acceptor.#onUpgrade(request, socket, head),
+      onUpgrade: (request, socket, name) => acceptor.#onUpgrade(request, socket, name),
       onRefused: (refusal) => options.onRefused?.(refusal),
     });
     return acceptor;
@@ -55,24 +52,31 @@ export class Acceptor implements SocketListener {
     this.#door!.close();
   }
 
-  #onUpgrade(request: IncomingMessage, connection: Socket, head: Buffer): void {
-    this.#upgrades.handleUpgrade(request, connection, head, (socket) => {
-      void this.#meet(socket, connection, request.headers.origin !== undefined);
+  #onUpgrade({ key, origin }: UpgradeRequest, connection: Socket, name: string): void {
+    // What the door has checked, in the form in which the library takes it.
+    const headers = {
+      upgrade: 'websocket',
+      'sec-websocket-version': '13',
+      'sec-websocket-key': key,
+    };
+    const request = { method: 'GET', url: '/', headers } as IncomingMessage;
+    this.#upgrades.handleUpgrade(request, connection, Buffer.alloc(0), (socket) => {
+      const isPage = origin !== undefined;
+      void this.#meet(new NodeSocket(socket, { connection, isPage }), connection, name);
     });
   }
 
-  async #meet(socket: WebSocket, connection: Socket, isPage: boolean): Promise<void> {
+  async #meet(stranger: NodeSocket, connection: Socket, name: string): Promise<void> {
     const { secret, refusalOf, onPeer, policy } = this.#options;
     const { proofMs } = policy.limits;
-    const name = nameOf(connection);
-    const stranger = new NodeSocket(socket, { connection, isPage });
+    const host = hostOf(connection);
     try {
       const hello = await challenge(stranger, { secret, proofMs, refusalOf });
       this.#door!.trust(name);
       stranger.trust(MAX_MESSAGE_BYTES);
-      onPeer(hello, stranger, hostOf(connection));
+      onPeer(hello, stranger, host);
     } catch (error) {
-      this.#door!.refuse(connection, (error as Error).message);
+      this.#door!.refuse(name, (error as Error).message);
       stranger.close(REFUSED_CODE, (error as Error).message);
     }
   }

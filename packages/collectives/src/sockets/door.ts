@@ -1,23 +1,28 @@
 // One listening port as strangers meet it. A stranger is a connection that has not proved anything
-// yet. Connections are counted, and sorted by whether they speak TLS; web pages of other origins,
-// and whatever is not a WebSocket, are refused. What is left is handed on as a request to upgrade.
-// Each acceptor and each heartbeat worker stands behind a door of its own. It needs nothing but
-// Node.
+// yet. Connections are counted, and sorted by whether they speak TLS; of each a single short
+// request is read, and what asks for no WebSocket, or comes from a web page of another origin, is
+// refused. What is left is handed on as a request to upgrade. Each acceptor and each heartbeat
+// worker stands behind a door of its own. It needs nothing but Node.
 
 import { once } from 'node:events';
-import { createServer, type IncomingMessage, type Server } from 'node:http';
-import { createServer as createSecureServer, type ServerOptions as HttpsOptions } from 'node:https';
-import {
-  type AddressInfo,
-  createServer as createTcpServer,
-  type Socket,
-  type Server as TcpServer,
-} from 'node:net';
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
+import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
+import { addressOfName } from './is-loopback.js';
 import type { WsLimits } from './limits.js';
 import { ListenError } from './listen-error.js';
-import { sortByTls, TLS_FIRST_BYTE } from './sort-by-tls.js';
 import { StrangerGate } from './stranger-gate.js';
 import { pskServerOptions } from './tls-psk.js';
+import {
+  type Denial,
+  deny,
+  MAX_HEAD_BYTES,
+  MAX_PAGE_HEAD_BYTES,
+  NO_WEBSOCKET,
+  parseUpgrade,
+  type ReadHead,
+  readHead,
+  type UpgradeRequest,
+} from './upgrade.js';
 
 /** A key and a certificate in PEM, as `node:tls` takes them. */
 export interface ServerTls {
@@ -25,11 +30,8 @@ export interface ServerTls {
   readonly cert: string | Buffer;
 }
 
-/**
- * Somebody whose connection was turned away, and why. The reason has printable ASCII only, because
- * a stranger may have chosen its text.
- */
-export interface Refusal {
+/** Somebody whose connection was turned away, and why. A stranger may have chosen the text. */
+export interface TurnedAway {
   /** The `address:port` of the peer. */
   readonly from: string;
   readonly reason: string;
@@ -55,41 +57,37 @@ export interface DoorPolicy {
 
 export interface DoorEvents {
   /** Called with a request for a WebSocket. Its connection is called `name` until it is trusted. */
-  onUpgrade(request: IncomingMessage, socket: Socket, head: Buffer): void;
-  onRefused(refusal: Refusal): void;
+  onUpgrade(request: UpgradeRequest, socket: Socket, name: string): void;
+  onRefused(turnedAway: TurnedAway): void;
 }
 
-const MAX_REASON_LENGTH = 300;
-
-/**
- * The longest header: a browser's request with cookies for localhost fits, and this package sends
- * no more.
- */
-const MAX_HEADER_BYTES = 16 * 1024;
+/** The type of TLS's first record, a handshake. No HTTP request begins with it. */
+const TLS_FIRST_BYTE = 0x16;
 
 export class Door {
   readonly #policy: DoorPolicy;
   readonly #events: DoorEvents;
-  readonly #servers: readonly Server[];
-  /** What listens: the only server, or a TCP server in front of both. */
-  readonly #listener: Server | TcpServer;
+  readonly #listener: Server;
+  /** It makes TLS of connections that the listener has accepted, and does not listen itself. */
+  readonly #secure: TlsServer | undefined;
   /** Strangers by address and port, because TLS hides one socket in another. */
   readonly #gate: StrangerGate<Socket>;
 
   private constructor(policy: DoorPolicy, events: DoorEvents) {
     this.#policy = policy;
     this.#events = events;
-    this.#gate = new StrangerGate(policy.limits, (socket, reason) => {
-      this.refuse(socket, reason);
+    this.#gate = new StrangerGate(policy.limits, (socket, from, reason) => {
+      this.refuse(from, reason);
       socket.destroy();
     });
-    this.#servers = createServers(policy);
-    this.#listener = this.#servers.length === 1 ? this.#servers[0]! : createTcpServer();
-    // This listener gets a connection before any byte of it is read.
-    this.#listener.on('connection', (socket: Socket) => this.#onConnection(socket));
-    for (const server of this.#servers) {
-      this.#serve(server);
-    }
+    this.#listener = createServer((socket) => this.#onConnection(socket));
+    this.#secure = createSecure(policy)
+      ?.on('secureConnection', (socket: Socket) => this.#readRequest(socket))
+      .on('tlsClientError', ({ code, message }: NodeJS.ErrnoException, socket: Socket) => {
+        // OpenSSL's messages begin with an address in memory; its codes tell the same without it.
+        this.refuse(nameOf(socket), `no TLS handshake (${code ?? message})`);
+        socket.destroy();
+      });
   }
 
   /** Resolves when it listens. Rejects with ListenError. */
@@ -102,7 +100,7 @@ export class Door {
     const listener = door.#listener;
     try {
       const listening = once(listener, 'listening');
-      listener.listen(port, host);
+      listener.listen(port, addressOfName(host));
       await listening;
     } catch (error) {
       throw new ListenError(host, port, error as NodeJS.ErrnoException);
@@ -121,10 +119,8 @@ export class Door {
   }
 
   /** Reports why a connection is turned away; the caller ends the connection. */
-  refuse(socket: Socket, reason: string): void {
-    // Strangers may have chosen the reason's text, and it goes into a log.
-    const printable = reason.replace(/[^\x20-\x7e]/g, '?').slice(0, MAX_REASON_LENGTH);
-    this.#events.onRefused({ from: nameOf(socket), reason: printable });
+  refuse(from: string, reason: string): void {
+    this.#events.onRefused({ from, reason });
   }
 
   /** Frees the port, and drops those connections that have proved nothing. */
@@ -137,77 +133,102 @@ export class Door {
 
   #onConnection(socket: Socket): void {
     socket.on('error', () => {});
-    this.#gate.enter(nameOf(socket), socket);
-    const [plain, secure] = this.#servers;
-    if (secure !== undefined && !socket.destroyed) {
-      sortByTls(socket, {
-        secure,
-        plain: this.#policy.mayBePlain ? plain : undefined,
-        refuse: (stranger, reason) => this.refuse(stranger, reason),
-      });
+    if (!this.#gate.enter(nameOf(socket), hostOf(socket), socket)) {
+      return;
     }
-  }
-
-  #serve(server: Server): void {
-    server.on('request', (request, response) => {
-      this.refuse(request.socket, 'a request that is no WebSocket');
-      response.writeHead(426, { connection: 'close' }).end();
-    });
-    // Servers with TLS pass errors of their handshakes on as this event.
-    server.on('clientError', (error, stream) => this.#onClientError(error, stream as Socket));
-    server.on('upgrade', (request, stream, head) => {
-      const socket = stream as Socket;
-      const { origin } = request.headers;
-      // Any web page can open a socket to loopback, and only a browser sends an origin.
-      if (origin !== undefined && !this.#policy.allowedOrigins.includes(origin)) {
-        this.refuse(socket, `origin ${origin} is not allowed`);
-        socket.once('finish', () => socket.destroy());
-        socket.end('HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+    socket.once('data', (first: Buffer) => {
+      socket.pause();
+      const isTls = first[0] === TLS_FIRST_BYTE;
+      const denial = denialOfFirst(isTls, socket.remoteAddress, this.#policy);
+      if (denial !== undefined) {
+        this.#turnAway(socket, denial);
+        return;
+      }
+      socket.unshift(first);
+      if (isTls) {
+        this.#secure!.emit('connection', socket);
+        process.nextTick(() => socket.resume());
       } else {
-        this.#events.onUpgrade(request, socket, head);
+        this.#readRequest(socket);
       }
     });
   }
 
-  #onClientError(
-    error: NodeJS.ErrnoException & { readonly rawPacket?: Buffer },
-    socket: Socket,
-  ): void {
-    if (error.rawPacket?.[0] === TLS_FIRST_BYTE) {
-      // An answer that is not TLS tells the peer at once that there is none here. A reset would
-      // look like a flood.
-      socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
-      this.refuse(socket, 'it speaks TLS');
-      return;
-    }
-    // OpenSSL's messages begin with an address in memory; its codes tell the same without it.
-    const isTls = error.code?.startsWith('ERR_SSL_') === true;
-    this.refuse(socket, isTls ? `no TLS handshake (${error.code})` : error.message);
-    socket.destroy();
+  #readRequest(socket: Socket): void {
+    const name = nameOf(socket);
+    const { allowedOrigins } = this.#policy;
+    const maxBytes = allowedOrigins.length > 0 ? MAX_PAGE_HEAD_BYTES : MAX_HEAD_BYTES;
+    socket.on('error', () => {});
+    readHead(socket, { start: 'GET ', maxBytes }, (head) => {
+      const request = admit(head, allowedOrigins);
+      if ('status' in request) {
+        this.#turnAway(socket, request);
+      } else {
+        this.#events.onUpgrade(request, socket, name);
+        socket.resume();
+      }
+    });
+  }
+
+  #turnAway(socket: Socket, { status, reason }: Denial): void {
+    this.refuse(nameOf(socket), reason);
+    deny(socket, status);
   }
 }
 
-/**
- * Creates the servers: one for unencrypted connections and one for TLS; a single one with a
- * certificate, or without any TLS.
- */
-function createServers({ tls, pskKey }: DoorPolicy): Server[] {
-  const common = { maxHeaderSize: MAX_HEADER_BYTES };
+/** Why a connection gets no further than its first byte; undefined where it does. */
+export function denialOfFirst(
+  isTls: boolean,
+  remoteAddress: string | undefined,
+  { tls, pskKey, mayBePlain }: Pick<DoorPolicy, 'tls' | 'pskKey' | 'mayBePlain'>,
+): Denial | undefined {
+  const hasTls = tls !== undefined || pskKey !== undefined;
+  if (isTls) {
+    // An answer that is not TLS tells the peer at once that there is none here. A reset would look
+    // like a flood.
+    return hasTls ? undefined : { status: 400, reason: 'it speaks TLS' };
+  }
+  const isLocal = /^(::ffff:)?127\.|^::1$/.test(remoteAddress ?? '');
+  const isWelcome = !hasTls || (tls === undefined && mayBePlain && isLocal);
+  return isWelcome ? undefined : { status: 426, reason: 'it speaks without TLS' };
+}
+
+/** The request of who may go on to prove the secret, or why nobody may who begins like that. */
+function admit(head: ReadHead, allowedOrigins: readonly string[]): UpgradeRequest | Denial {
+  if (head === 'too long') {
+    return TOO_LONG;
+  }
+  if (head === 'foreign' || head.rest.length > 0) {
+    return { status: 400, reason: NO_WEBSOCKET }; // a peer of ours waits for the answer
+  }
+  const request = parseUpgrade(head.text);
+  if ('status' in request) {
+    return request;
+  }
+  const { origin } = request;
+  // Any web page can open a socket to loopback, and only a browser sends an origin.
+  if (origin !== undefined && !allowedOrigins.includes(origin)) {
+    return { status: 401, reason: `origin ${origin} is not allowed` };
+  }
+  return origin === undefined && head.text.length > MAX_HEAD_BYTES ? TOO_LONG : request;
+}
+
+const TOO_LONG: Denial = { status: 431, reason: 'a request that is too long' };
+
+function createSecure({ tls, pskKey }: DoorPolicy): TlsServer | undefined {
   if (tls !== undefined) {
-    return [createSecureServer({ ...common, key: tls.key, cert: tls.cert })];
+    return createTlsServer({ key: tls.key, cert: tls.cert, minVersion: 'TLSv1.3' });
   }
-  const plain = createServer(common);
-  if (pskKey === undefined) {
-    return [plain];
-  }
-  return [plain, createSecureServer({ ...common, ...pskServerOptions(pskKey) } as HttpsOptions)];
+  return pskKey === undefined ? undefined : createTlsServer(pskServerOptions(pskKey));
 }
 
 export function hostOf(socket: Socket): string {
-  return (socket.remoteAddress ?? 'unknown').replace(/^::ffff:/, '');
+  return (socket.remoteAddress ?? 'a peer that is gone').replace(/^::ffff:/, '');
 }
 
-/** The name of a connection at the gate and in logs, while it is open. */
+/** The name of a connection at the gate and in logs. A closed one has forgotten it. */
 export function nameOf(socket: Socket): string {
-  return `${hostOf(socket)}:${socket.remotePort}`;
+  return socket.remotePort === undefined
+    ? hostOf(socket)
+    : `${hostOf(socket)}:${socket.remotePort}`;
 }

@@ -3,11 +3,13 @@
 //   listener -> joiner   magic (4), nonce (32)
 //   joiner -> listener   magic (4), role, rank, target, world size, attempt (u32 each, little
 //                        endian), run (16), nonce (32), HMAC-SHA256 over 'joiner', the listener's
-//                        nonce and all these (32)
+//                        nonce, all these and the TLS session (32)
 //   listener -> joiner   HMAC-SHA256 over 'listener' and the same (32)
 //
 // The run is the beginning of the SHA-256 of the run's id: two jobs may share a secret, as pods of
 // a cluster do. The secret is never sent, and both nonces are fresh, so nothing can be replayed.
+// The session is what only the ends of a TLS session know (see WireSocket), so nothing can be
+// relayed from one session to another.
 
 import { hmac } from '@noble/hashes/hmac.js';
 import { sha256 } from '@noble/hashes/sha2.js';
@@ -51,7 +53,7 @@ export interface Hello {
 export const RENDEZVOUS_TARGET = 0xffffffff;
 
 /** The name of the protocol with its version. */
-const MAGIC = new TextEncoder().encode('SWC4');
+const MAGIC = new TextEncoder().encode('SWC5');
 const NONCE_BYTES = 32;
 const MAC_BYTES = 32;
 const NUM_FIELDS = 5;
@@ -64,6 +66,8 @@ export const GREETING_BYTES = MAGIC.length + NONCE_BYTES;
 export const HELLO_BYTES = SAID_BYTES + MAC_BYTES;
 export const PROOF_BYTES = MAC_BYTES;
 
+const NO_SESSION: Uint8Array = new Uint8Array(0);
+
 const FOREIGN = 'not a rank of this program and version';
 
 /** The handshake of the side that was called. */
@@ -71,9 +75,11 @@ export class ListenerHandshake {
   /** The first message, to be sent by the caller of this class. */
   readonly greeting: Uint8Array;
   readonly #secret: string;
+  readonly #session: Uint8Array;
 
-  constructor(secret: string) {
+  constructor(secret: string, session = NO_SESSION) {
     this.#secret = secret;
+    this.#session = session;
     this.greeting = joined(MAGIC, randomNonce());
   }
 
@@ -89,7 +95,8 @@ export class ListenerHandshake {
     }
     const nonce = this.greeting.subarray(MAGIC.length);
     const said = message.subarray(0, SAID_BYTES);
-    if (!isEqual(mac(this.#secret, 'joiner', nonce, said), message.subarray(SAID_BYTES))) {
+    const proofOf = (side: Side) => mac(this.#secret, side, nonce, said, this.#session);
+    if (!isEqual(proofOf('joiner'), message.subarray(SAID_BYTES))) {
       return { refusal: 'wrong secret' };
     }
     const view = new DataView(said.buffer, said.byteOffset, said.byteLength);
@@ -106,7 +113,7 @@ export class ListenerHandshake {
       attempt: field(4),
       run: said.slice(FIELDS_END, RUN_END),
     };
-    return { hello, proof: mac(this.#secret, 'listener', nonce, said) };
+    return { hello, proof: proofOf('listener') };
   }
 }
 
@@ -114,11 +121,13 @@ export class ListenerHandshake {
 export class JoinerHandshake {
   readonly #secret: string;
   readonly #hello: Hello;
+  readonly #session: Uint8Array;
   #expected: Uint8Array | undefined;
 
-  constructor(secret: string, hello: Hello) {
+  constructor(secret: string, hello: Hello, session = NO_SESSION) {
     this.#secret = secret;
     this.#hello = hello;
+    this.#session = session;
   }
 
   /** The answer to the listener's greeting. Throws where it is not a greeting. */
@@ -133,8 +142,9 @@ export class JoinerHandshake {
       fields.setUint32(4 * i, value, true);
     });
     const said = joined(MAGIC, new Uint8Array(fields.buffer), run, randomNonce());
-    this.#expected = mac(this.#secret, 'listener', nonce, said);
-    return joined(said, mac(this.#secret, 'joiner', nonce, said));
+    const proofOf = (side: Side) => mac(this.#secret, side, nonce, said, this.#session);
+    this.#expected = proofOf('listener');
+    return joined(said, proofOf('joiner'));
   }
 
   /** Throws unless the listener has proved that it knows the secret. */
@@ -154,9 +164,12 @@ export function isSameRun(a: Uint8Array, b: Uint8Array): boolean {
   return isEqual(a, b);
 }
 
-function mac(secret: string, side: string, nonce: Uint8Array, said: Uint8Array): Uint8Array {
+type Side = 'joiner' | 'listener';
+
+/** The HMAC over parts of fixed lengths: a session has 32 bytes, or none. */
+function mac(secret: string, side: Side, ...parts: readonly Uint8Array[]): Uint8Array {
   const text = new TextEncoder();
-  const message = joined(text.encode(`shardweave ${side}\n`), nonce, said);
+  const message = joined(text.encode(`shardweave ${side}\n`), ...parts);
   return hmac(sha256, text.encode(secret), message);
 }
 

@@ -14,14 +14,19 @@ export const STRANGER_BYTES = 1024;
 
 /**
  * What strangers, who have not proved that they know the secret, may cost a listener. Defaults for
- * n ranks: 64 + 4 n strangers, 256 + 8 n connections a second, and five seconds for the proof.
+ * n ranks: 64 + 4 n strangers, but at most a quarter of `ulimit -n`, 256 + 8 n connections a
+ * second, and five seconds for the proof.
  */
 export interface WsLimits {
   /**
-   * The number of connections at a time that have proved nothing; above it the oldest is dropped.
+   * The number of connections at a time that have proved nothing; above it the oldest of the
+   * address that has the most of them is dropped.
    */
   readonly maxStrangers: number;
-  /** Connections a second, after a burst of as many; further ones are dropped. */
+  /**
+   * Connections a second, after a burst of as many, and half as many of each address; further ones
+   * are dropped.
+   */
   readonly maxJoinsPerSecond: number;
   /** The milliseconds from connection to proof: generous on a loaded machine, short for a flood. */
   readonly proofMs: number;
@@ -31,10 +36,16 @@ export interface WsLimits {
  * The limits for a job: `worldSize` ranks come at once, each with a visit to the rendezvous, a link
  * and a heartbeat. Twice that leaves room for retries and for a few hundred strangers beside them.
  * A stranger costs about 20 KiB (test/ws-fuzz.test.ts prints it), so all of them cost some MiB.
+ * They may take a quarter of the files that a process may open: the rest is for ranks, and for
+ * saves.
  */
-export function limitsFor(worldSize: number, limits: Partial<WsLimits> = {}): WsLimits {
+export function limitsFor(
+  worldSize: number,
+  limits: Partial<WsLimits> = {},
+  maxOpenFiles = Infinity,
+): WsLimits {
   return {
-    maxStrangers: limits.maxStrangers ?? 64 + 4 * worldSize,
+    maxStrangers: limits.maxStrangers ?? Math.min(64 + 4 * worldSize, Math.floor(maxOpenFiles / 4)),
     maxJoinsPerSecond: limits.maxJoinsPerSecond ?? 256 + 8 * worldSize,
     proofMs: limits.proofMs ?? 5000,
   };

@@ -1,8 +1,10 @@
 // The options of everything that listens: who may connect, and what strangers may cost. Node only.
 
-import type { DoorPolicy, Refusal, ServerTls } from './door.js';
+import type { DoorPolicy, ServerTls, TurnedAway } from './door.js';
 import { isLoopback } from './is-loopback.js';
 import { limitsFor, type WsLimits } from './limits.js';
+import { maxOpenFiles } from './max-open-files.js';
+import type { Refusal } from './refusal-log.js';
 import { tlsKeyOf } from './tls-psk.js';
 
 /** Keys and certificates in PEM, as `node:tls` takes them. */
@@ -39,7 +41,10 @@ export interface ListenSecurityOptions {
   readonly encryption?: Encryption;
   /** The limits on strangers; see `WsLimits`. Default: those for the job's world size. */
   readonly limits?: Partial<WsLimits>;
-  /** Called with everyone who is turned away, and why, for the log. The job goes on unharmed. */
+  /**
+   * Called with those who are turned away, and why, for the log: with some ten a second, the others
+   * are counted. The job goes on unharmed.
+   */
   readonly onRefused?: (refusal: Refusal) => void;
 }
 
@@ -51,7 +56,7 @@ export interface ListenSecurity {
   readonly allowedOrigins?: readonly string[] | undefined;
   readonly tls?: WsTls | undefined;
   readonly encryption?: Encryption | undefined;
-  readonly onRefused?: ((refusal: Refusal) => void) | undefined;
+  readonly onRefused?: ((turnedAway: TurnedAway) => void) | undefined;
 }
 
 /** The number of ranks to expect where the world size is unknown. */
@@ -59,10 +64,11 @@ const USUAL_WORLD_SIZE = 8;
 
 /** The security options of a job, with limits on strangers for its number of ranks. */
 export function securityOf(
-  options: ListenSecurityOptions & { readonly secret: string; readonly worldSize: number },
+  options: Omit<ListenSecurityOptions, 'onRefused'> &
+    Pick<ListenSecurity, 'secret' | 'onRefused'> & { readonly worldSize: number },
 ): ListenSecurity {
   const { secret, worldSize, allowedOrigins, tls, encryption, onRefused } = options;
-  const limits = limitsFor(worldSize, options.limits);
+  const limits = limitsFor(worldSize, options.limits, maxOpenFiles());
   return { secret, allowedOrigins, tls, encryption, onRefused, limits };
 }
 
@@ -81,7 +87,7 @@ export function doorPolicyOf(security: ListenSecurity): DoorPolicy {
 
 /**
  * The scheme by which a peer at `host` is dialed. A name that may lead to this machine is taken for
- * another host.
+ * another host, except for localhost, which is 127.0.0.1 here whatever the system says.
  */
 export function schemeTo(
   host: string,

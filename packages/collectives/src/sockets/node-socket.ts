@@ -9,6 +9,7 @@ import { DirectRead } from './direct-read.js';
 import { FrameWriter, MAX_REASON_BYTES } from './frame-writer.js';
 import { HandlerSlot } from './handler-slot.js';
 import { MAX_MESSAGE_BYTES, STRANGER_BYTES } from './limits.js';
+import { sessionOf } from './tls-psk.js';
 import { WebSocketReader } from './websocket-reader.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
 
@@ -89,6 +90,10 @@ export class NodeSocket implements WireSocket {
   /** The address of the interface that it goes out by, while it is open. */
   get localHost(): string | undefined {
     return this.#connection?.localAddress?.replace(/^::ffff:/, '');
+  }
+
+  get session(): Uint8Array | undefined {
+    return this.#isPage ? undefined : sessionOf(this.#connection!);
   }
 
   get unsentBytes(): number {

@@ -38,7 +38,7 @@ export interface ChallengeOptions {
  * for which it is refused.
  */
 export async function challenge(socket: WireSocket, options: ChallengeOptions): Promise<Hello> {
-  const handshake = new ListenerHandshake(options.secret);
+  const handshake = new ListenerHandshake(options.secret, socket.session);
   // A stranger's words are marked as such in the log.
   const answer = nextMessage(socket, options.proofMs, 'it closed: ');
   socket.send(handshake.greeting);
@@ -61,7 +61,7 @@ export interface ProveOptions {
  * The joiner's side: rejects with the listener's reason where it is refused, else with CutOffError.
  */
 export async function prove(socket: WireSocket, options: ProveOptions): Promise<void> {
-  const handshake = new JoinerHandshake(options.secret, options.hello);
+  const handshake = new JoinerHandshake(options.secret, options.hello, socket.session);
   socket.send(handshake.answer(await nextMessage(socket, options.proofMs)));
   handshake.check(await nextMessage(socket, options.proofMs));
 }

@@ -33,6 +33,11 @@ export interface WireSocket {
    * next one at once, so a socket can change hands without losing a message.
    */
   setHandler(handler: WireHandler | undefined): void;
+  /**
+   * What only the two ends of its TLS session know, which the proof of the secret covers. Absent
+   * without TLS, and where an end is a page, which is not told.
+   */
+  readonly session?: Uint8Array | undefined;
   /** The bytes that were given to `send`, but not yet to the system. */
   readonly unsentBytes: number;
   /**

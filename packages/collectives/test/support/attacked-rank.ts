@@ -44,8 +44,8 @@ void hears('stop').then(() => {
 });
 
 let numRefused = 0;
-const onRefused = () => {
-  numRefused++;
+const onRefused = ({ numLeftOut }: { readonly numLeftOut: number }) => {
+  numRefused += 1 + numLeftOut;
 };
 
 const {

@@ -125,7 +125,7 @@ function keep(
 }
 
 const hello = (bytes: Buffer) => frame(BINARY, bytes);
-const wrongHello = () => hello(Buffer.concat([Buffer.from('SWC4'), randomBytes(HELLO_BYTES - 4)]));
+const wrongHello = () => hello(Buffer.concat([Buffer.from('SWC5'), randomBytes(HELLO_BYTES - 4)]));
 
 const PROBES = [
   'GET / HTTP/1.0\r\n\r\n',

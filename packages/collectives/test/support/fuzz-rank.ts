@@ -17,9 +17,10 @@ async function main(): Promise<void> {
     // The many joins are to be read, not turned away for their number.
     limits: { maxJoinsPerSecond: 1e6 },
     onListen: (port) => process.send?.({ port }),
-    onRefused: ({ reason }) => {
+    onRefused: ({ reason, numLeftOut }) => {
       const kind = reason.replace(/: .*/, '').replace(/\d+/g, 'N');
       reasons[kind] = (reasons[kind] ?? 0) + 1;
+      reasons['left out'] = (reasons['left out'] ?? 0) + numLeftOut;
     },
   });
   const all = new Uint8Array(2 * 100_000);

@@ -32,7 +32,7 @@ export function helloOf(
   fields.forEach((value, i) => {
     numbers.writeUInt32LE(value, 4 * i);
   });
-  const said = Buffer.concat([Buffer.from('SWC4'), numbers, runOf(runId), randomBytes(32)]);
+  const said = Buffer.concat([Buffer.from('SWC5'), numbers, runOf(runId), randomBytes(32)]);
   return Buffer.concat([said, proofOf('joiner', { secret, greeting, said })]);
 }
 

@@ -60,10 +60,9 @@ export class HeartbeatConnection {
   }
 
   /** Reads what came with the upgrade, and then what comes later. */
-  begin(head: Buffer): void {
+  begin(head: Buffer = Buffer.alloc(0)): void {
     const socket = this.#socket;
     socket.setNoDelay(true);
-    socket.setTimeout(0);
     socket.on('data', (bytes: Buffer) => this.#read(bytes));
     socket.on('error', (error) => {
       this.#reason = error.message;
@@ -72,6 +71,7 @@ export class HeartbeatConnection {
     if (head.length > 0) {
       this.#read(head);
     }
+    socket.resume();
   }
 
   /** Notes that the peer has proved itself. */

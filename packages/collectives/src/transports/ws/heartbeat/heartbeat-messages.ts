@@ -1,7 +1,7 @@
 // The messages between a rank and its heartbeat worker, in Node and in pages. The worker has the
 // connections and the rank's own thread has the secret, so each handshake is passed through.
 
-import type { DoorPolicy, Refusal } from '../../../sockets/door.js';
+import type { DoorPolicy, TurnedAway } from '../../../sockets/door.js';
 import type { ClientTls } from '../../../sockets/tls-psk.js';
 
 /**
@@ -26,8 +26,11 @@ export type HeartbeatCommand =
   | { readonly type: 'listen'; readonly host: string; readonly policy: DoorPolicy }
   | { readonly type: 'stop listening' };
 
+/** See WireSocket. */
+type Session = Uint8Array | undefined;
+
 export type HeartbeatEvent =
-  | { readonly type: 'open'; readonly id: number }
+  | { readonly type: 'open'; readonly id: number; readonly session?: Session }
   /** A connection ended, with the code of its close frame, or 1006 where it had none. */
   | {
       readonly type: 'closed';
@@ -39,8 +42,13 @@ export type HeartbeatEvent =
   /** The worker listens; port 0 where it can't. */
   | { readonly type: 'listening'; readonly port: number }
   | { readonly type: 'stopped listening' }
-  | { readonly type: 'accepted'; readonly id: number; readonly from: string }
-  | { readonly type: 'refused'; readonly refusal: Refusal };
+  | {
+      readonly type: 'accepted';
+      readonly id: number;
+      readonly from: string;
+      readonly session?: Session;
+    }
+  | { readonly type: 'refused'; readonly turnedAway: TurnedAway };
 
 /** A command to a page's worker, which also keeps the time: it answers 'look' so much later. */
 export type PageHeartbeatCommand =

@@ -26,7 +26,7 @@ export class NodeHeartbeatSender implements HeartbeatSender {
   #onListening: (port: number) => void = () => {};
   #onStopped: () => void = () => {};
   #hasEnded = false;
-  #onAccepted: (id: number, from: string) => void = () => {};
+  #onAccepted: (event: Extract<HeartbeatEvent, { readonly type: 'accepted' }>) => void = () => {};
 
   constructor(options: NodeHeartbeatSenderOptions) {
     const { heartbeatMs, sockets, workerUrl } = options;
@@ -63,8 +63,8 @@ export class NodeHeartbeatSender implements HeartbeatSender {
     const { secret, onRefused } = security;
     const policy = doorPolicyOf(security);
     const { proofMs } = policy.limits;
-    this.#onAccepted = async (id, from) => {
-      const socket = this.#sockets.accept(id);
+    this.#onAccepted = async ({ id, from, session }) => {
+      const socket = this.#sockets.accept(id, session);
       try {
         const hello = await challenge(socket, { secret, proofMs, refusalOf });
         socket.trust(0);
@@ -105,9 +105,9 @@ export class NodeHeartbeatSender implements HeartbeatSender {
     } else if (event.type === 'stopped listening') {
       this.#onStopped();
     } else if (event.type === 'accepted') {
-      this.#onAccepted(event.id, event.from);
+      this.#onAccepted(event);
     } else if (event.type === 'refused') {
-      this.#options.sockets.security.onRefused?.(event.refusal);
+      this.#options.sockets.security.onRefused?.(event.turnedAway);
     } else {
       this.#sockets.onEvent(event);
     }

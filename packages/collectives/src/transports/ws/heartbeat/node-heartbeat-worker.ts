@@ -3,14 +3,16 @@
 // build bundles it into one text (see tooling/workers), so it imports only Node's modules and this
 // package's.
 
-import { Door, nameOf } from '../../../sockets/door.js';
+import type { Socket } from 'node:net';
+import { Door } from '../../../sockets/door.js';
+import { sessionOf } from '../../../sockets/tls-psk.js';
+import { acceptUpgrade, requestUpgrade } from '../../../sockets/upgrade.js';
 import { HeartbeatConnection } from './heartbeat-connection.js';
 import {
   type HeartbeatCommand,
   type HeartbeatEvent,
   MAX_UNREAD_BYTES,
 } from './heartbeat-messages.js';
-import { acceptUpgrade, requestUpgrade, type Upgraded } from './heartbeat-upgrade.js';
 
 type Command<Type extends HeartbeatCommand['type']> = HeartbeatCommand & { readonly type: Type };
 
@@ -69,9 +71,9 @@ export class NodeHeartbeatWorker {
 
   async #open({ id, url, tls }: Command<'open'>): Promise<void> {
     try {
-      const upgraded = await requestUpgrade(url, tls);
-      this.#tell({ type: 'open', id });
-      this.#adopt(id, upgraded, { isClient: true });
+      const { socket, rest } = await requestUpgrade(url, tls);
+      this.#tell({ type: 'open', id, session: sessionOf(socket) });
+      this.#adopt(id, socket, { isClient: true }).begin(rest);
     } catch (error) {
       this.#tell({ type: 'closed', id, code: 1006, reason: (error as Error).message });
     }
@@ -80,19 +82,13 @@ export class NodeHeartbeatWorker {
   async #listen({ host, policy }: Command<'listen'>): Promise<void> {
     try {
       const door = await Door.open({ host, port: 0 }, policy, {
-        onUpgrade: (request, socket, head) => {
-          const { 'sec-websocket-key': key } = request.headers;
-          if (key === undefined) {
-            door.refuse(socket, 'a request that is no WebSocket');
-            socket.destroy();
-            return;
-          }
+        onUpgrade: ({ key }, socket, from) => {
           acceptUpgrade(socket, key);
           const id = -++this.#numAccepted;
-          this.#tell({ type: 'accepted', id, from: nameOf(socket) });
-          this.#adopt(id, { socket, head }, { isClient: false });
+          this.#tell({ type: 'accepted', id, from, session: sessionOf(socket) });
+          this.#adopt(id, socket, { isClient: false }).begin();
         },
-        onRefused: (refusal) => this.#tell({ type: 'refused', refusal }),
+        onRefused: (turnedAway) => this.#tell({ type: 'refused', turnedAway }),
       });
       this.#door = door;
       this.#tell({ type: 'listening', port: door.port });
@@ -101,7 +97,7 @@ export class NodeHeartbeatWorker {
     }
   }
 
-  #adopt(id: number, { socket, head }: Upgraded, end: { readonly isClient: boolean }): void {
+  #adopt(id: number, socket: Socket, end: { readonly isClient: boolean }): HeartbeatConnection {
     const connection = new HeartbeatConnection(socket, {
       ...end,
       onBinary: (bytes) => this.#tell({ type: 'binary', id, bytes }),
@@ -112,7 +108,7 @@ export class NodeHeartbeatWorker {
       },
     });
     this.#connections.set(id, connection);
-    connection.begin(head);
+    return connection;
   }
 
   #beat(): void {

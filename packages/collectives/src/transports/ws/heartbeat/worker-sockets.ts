@@ -33,8 +33,10 @@ export class WorkerSockets {
   }
 
   /** The connection of that id, which the worker has accepted. */
-  accept(id: number): WireSocket {
-    return this.#add(id);
+  accept(id: number, session: Uint8Array | undefined): WireSocket {
+    const socket = this.#add(id);
+    socket.session = session;
+    return socket;
   }
 
   beat(socket: WireSocket): void {
@@ -68,6 +70,7 @@ class WorkerSocket implements WireSocket {
   readonly id: number;
   readonly opened: Promise<void>;
   readonly unsentBytes = 0;
+  session: Uint8Array | undefined;
   readonly #post: Post;
   readonly #slot = new HandlerSlot();
   #onOpen: () => void = () => {};
@@ -85,6 +88,7 @@ class WorkerSocket implements WireSocket {
 
   onEvent(event: Extract<HeartbeatEvent, { readonly id: number }>): void {
     if (event.type === 'open') {
+      this.session = event.session;
       this.#onOpen();
     } else if (event.type === 'binary') {
       this.#slot.onBinary(event.bytes);

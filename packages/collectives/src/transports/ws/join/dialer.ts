@@ -3,6 +3,7 @@
 
 import { JoinError } from '../../../errors.js';
 import { RENDEZVOUS_TARGET, type Role } from '../../../sockets/handshake.js';
+import { addressOfName } from '../../../sockets/is-loopback.js';
 import { CutOffError, PROOF_MS, prove } from '../../../sockets/prove.js';
 import {
   OpenError,
@@ -133,7 +134,8 @@ export class Dialer {
 
   /** The URL of the address that the route leads to. */
   async urlOf(target: number | 'rendezvous', address: HostPort): Promise<string> {
-    const { host, port } = await this.#options.route(target, address);
+    const { host: name, port } = await this.#options.route(target, address);
+    const host = addressOfName(name);
     const scheme = this.#options.schemeTo(host);
     return `${scheme}://${host.includes(':') ? `[${host}]` : host}:${port}`;
   }
