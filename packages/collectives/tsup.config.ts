@@ -23,6 +23,7 @@ export default defineConfig({
     'ws-page': 'src/ws-page.ts',
     'heartbeat-worker': 'src/heartbeat-worker.ts',
     'heartbeat-worker-page': 'src/heartbeat-worker-page.ts',
+    'http-head': 'src/http-head.ts',
     launch: 'src/launch.ts',
     mpi: 'src/mpi.ts',
     testing: 'src/testing/index.ts',

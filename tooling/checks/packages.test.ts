@@ -29,7 +29,14 @@ const BROWSER_PACKAGES = [
   'gguf',
 ];
 /** Entries that are for Node only: Dawn, sockets that accept connections, files. */
-const NODE_ENTRIES = ['./webgpu-node', './mpi', './launch', './node', './testing-node'];
+const NODE_ENTRIES = [
+  './webgpu-node',
+  './mpi',
+  './launch',
+  './http-head',
+  './node',
+  './testing-node',
+];
 
 /**
  * What `npm install` of all packages may bring: with everything optional, of which WebGPU's driver

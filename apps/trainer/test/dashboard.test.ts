@@ -1,8 +1,10 @@
 // These tests check the dashboard's server: who gets which data during and after a run, and what
 // Prometheus reads.
 
+import { once } from 'node:events';
 import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
+import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -194,6 +196,84 @@ describe('who gets nothing', () => {
     const url = await open();
     const headers = { ...bearer(), Host: 'localhost:9000', Origin: 'http://localhost:9000' };
     expect((await ask(url, '/metrics', { headers })).status).toBe(200);
+  });
+});
+
+describe('a stranger', () => {
+  const dial = async (url: URL): Promise<Socket> => {
+    const socket = connect(Number(url.port), '127.0.0.1').on('error', () => {});
+    await once(socket, 'connect');
+    return socket;
+  };
+  /** Says something. Resolves with all that is said when the dashboard has ended the connection. */
+  const say = async (url: URL, text: string): Promise<string> => {
+    const socket = await dial(url);
+    let heard = '';
+    socket.setEncoding('latin1').on('data', (piece: string) => (heard += piece));
+    socket.write(text);
+    await once(socket, 'close');
+    return heard;
+  };
+  const get = (target: string, more = '') =>
+    `GET ${target} HTTP/1.1\r\nHost: localhost\r\n${more}\r\n`;
+
+  it('is refused by the gate, whatever it is asked for, and the run goes on', async () => {
+    const url = await open();
+    for (const target of ['//', 'http://[', '*', 'http://', '/%', '/\\', '?']) {
+      expect(await say(url, get(target)), target).toMatch(/^HTTP\/1.1 401 /);
+    }
+    for (const text of [
+      '\r\n\r\n',
+      'GET /\r\n\r\n',
+      get('/', 'Host: evil\r\n'),
+      'x'.repeat(20_000),
+    ]) {
+      expect(await say(url, text)).toMatch(/^HTTP\/1.1 400 /);
+    }
+    const authorization = `Authorization: Bearer ${TOKEN}\r\n`;
+    for (const target of ['//', 'http://[', '*']) {
+      expect(await say(url, get(target, authorization)), target).toMatch(/^HTTP\/1.1 404 /);
+    }
+    expect((await ask(url, '/?a=b')).status).toBe(200);
+  });
+
+  it('gets one answer a connection, however many requests it sends', async () => {
+    const url = await open();
+    const answers = await say(url, get('/metrics').repeat(5000));
+    expect(answers.split('HTTP/1.1 401').length - 1).toBeLessThanOrEqual(1);
+    expect((await ask(url, '/')).status).toBe(200);
+  });
+
+  it('who says nothing keeps nobody out: the oldest go', async () => {
+    const url = await open();
+    const idle: Socket[] = [];
+    for (let i = 0; i < 100; i++) {
+      idle.push(await dial(url));
+    }
+    await Promise.all(idle.slice(0, 30).map((socket) => socket.closed || once(socket, 'close')));
+    expect((await ask(url, '/')).status).toBe(200);
+    for (const socket of idle) {
+      socket.destroy();
+    }
+  });
+
+  it('with the token that reads nothing is cut off, and the others hear on', async () => {
+    const url = await open();
+    const slow = await dial(url);
+    slow.write(get('/events', `Authorization: Bearer ${TOKEN}\r\n`));
+    await once(slow, 'data');
+    slow.pause();
+    const text = 'x'.repeat(4 * 2 ** 20);
+    const gone = once(slow, 'close');
+    const sample: RunRecord = { type: 'sample', step: 1, prompt: '', text };
+    for (let i = 0; i < 16; i++) {
+      dashboard!.send(sample);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    slow.resume();
+    await gone;
+    expect(slow.bytesRead).toBeLessThan(16 * text.length);
+    expect((await ask(url, '/')).status).toBe(200);
   });
 });
 

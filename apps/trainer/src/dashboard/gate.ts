@@ -3,7 +3,6 @@
 // the token.
 
 import { timingSafeEqual } from 'node:crypto';
-import type { IncomingMessage } from 'node:http';
 
 /**
  * Names of loopback. The port may differ from the dashboard's: that of a tunnel from another
@@ -12,7 +11,7 @@ import type { IncomingMessage } from 'node:http';
 const LOOPBACK = /^(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?$/;
 
 export interface Refusal {
-  readonly status: 401 | 403 | 405;
+  readonly status: 400 | 401 | 403 | 405;
   readonly reason: string;
 }
 
@@ -24,10 +23,13 @@ export interface Refusal {
  * secret
  */
 export function refusalOf(
-  { method, headers }: Pick<IncomingMessage, 'method' | 'headers'>,
+  method: string,
+  headers: ReadonlyMap<string, string>,
   token: string | undefined,
 ): Refusal | undefined {
-  const { host = '', origin, authorization = '' } = headers;
+  const [host = '', origin, authorization = ''] = ['host', 'origin', 'authorization'].map((name) =>
+    headers.get(name),
+  );
   if (!LOOPBACK.test(host)) {
     return { status: 403, reason: 'expected a loopback name in Host' };
   }

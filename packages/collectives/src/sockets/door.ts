@@ -7,6 +7,7 @@
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { createServer as createTlsServer, type Server as TlsServer } from 'node:tls';
+import { type ReadHead, readHead } from './http-head.js';
 import { addressOfName } from './is-loopback.js';
 import type { WsLimits } from './limits.js';
 import { ListenError } from './listen-error.js';
@@ -19,8 +20,6 @@ import {
   MAX_PAGE_HEAD_BYTES,
   NO_WEBSOCKET,
   parseUpgrade,
-  type ReadHead,
-  readHead,
   type UpgradeRequest,
 } from './upgrade.js';
 

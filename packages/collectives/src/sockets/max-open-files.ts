@@ -2,7 +2,9 @@
 
 import { readFileSync } from 'node:fs';
 
-/** The limit of `ulimit -n`, which Node has raised as far as it may; Infinity where nobody tells. */
+/**
+ * The limit of `ulimit -n`, which Node has raised as far as it may; Infinity where nobody tells.
+ */
 export function maxOpenFiles(path = '/proc/self/limits'): number {
   try {
     const [, limit] = /^Max open files +(\d+)/m.exec(readFileSync(path, 'latin1')) ?? [];

@@ -6,6 +6,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
+import { parseHead, readHead } from './http-head.js';
 import { type ClientTls, connectOptionsOf } from './tls-psk.js';
 
 /** The longest request of a process of this package, whose own has 165 bytes. */
@@ -28,52 +29,17 @@ export interface Denial {
   readonly reason: string;
 }
 
-/** What was read of a connection up to a blank line, and what came behind that. */
-export type ReadHead =
-  | { readonly text: string; readonly rest: Buffer }
-  /** It begins with something else than was expected. */
-  | 'foreign'
-  | 'too long';
-
-/**
- * Reads a connection up to the first blank line, and leaves it paused. `onHead` gets a word instead
- * where that does not begin with `start`, or has no blank line within `maxBytes`.
- */
-export function readHead(
-  socket: Socket,
-  { start, maxBytes }: { readonly start: string; readonly maxBytes: number },
-  onHead: (head: ReadHead) => void,
-): void {
-  let read = Buffer.alloc(0);
-  const take = (bytes: Buffer) => {
-    read = Buffer.concat([read, bytes]);
-    const end = read.indexOf(BLANK_LINE) + BLANK_LINE.length;
-    const isWhole = end >= BLANK_LINE.length && end <= maxBytes;
-    const isOurs = start.startsWith(read.toString('latin1', 0, start.length));
-    if (isOurs && !isWhole && read.length < maxBytes) {
-      return;
-    }
-    socket.off('data', take);
-    socket.pause();
-    if (isOurs && isWhole) {
-      onHead({ text: read.toString('latin1', 0, end), rest: read.subarray(end) });
-    } else {
-      onHead(isOurs ? 'too long' : 'foreign');
-    }
-  };
-  socket.on('data', take);
-  socket.resume();
-}
-
-const BLANK_LINE = '\r\n\r\n';
 const REQUEST_LINE = 'GET / HTTP/1.1';
-const HEADER = /^([!#$%&'*+\-.^_`|~\w]+):([\x20-\x7e]*)$/;
 export const NO_WEBSOCKET = 'a request that is no WebSocket';
 
 /** Answers `GET / HTTP/1.1` for an upgrade, and whatever else it may be by a denial. */
 export function parseUpgrade(text: string): UpgradeRequest | Denial {
-  const headers = headersOf(text);
-  if (headers === undefined) {
+  const head = parseHead(text);
+  if (head?.line !== REQUEST_LINE || !head.headers.has('host')) {
+    return { status: 400, reason: NO_WEBSOCKET };
+  }
+  const { headers } = head;
+  if (headers.has('content-length') || headers.has('transfer-encoding')) {
     return { status: 400, reason: NO_WEBSOCKET };
   }
   const key = headers.get('sec-websocket-key') ?? '';
@@ -84,25 +50,6 @@ export function parseUpgrade(text: string): UpgradeRequest | Denial {
     headers.get('sec-websocket-version') === '13' &&
     /^[+/\w]{22}==$/.test(key);
   return isUpgrade ? { key, origin: headers.get('origin') } : { status: 426, reason: NO_WEBSOCKET };
-}
-
-/**
- * The headers by their names in small letters. Undefined where two parsers could differ about the
- * text: with a header twice, on several lines or of other characters, with bare line feeds, or with
- * a body.
- */
-function headersOf(text: string): ReadonlyMap<string, string> | undefined {
-  const [first, ...lines] = text.slice(0, -BLANK_LINE.length).split('\r\n');
-  const headers = new Map<string, string>();
-  for (const line of lines) {
-    const [, name, value] = HEADER.exec(line) ?? [];
-    if (name === undefined || headers.has(name.toLowerCase())) {
-      return undefined;
-    }
-    headers.set(name.toLowerCase(), value!.trim());
-  }
-  const hasBody = headers.has('content-length') || headers.has('transfer-encoding');
-  return first === REQUEST_LINE && headers.has('host') && !hasBody ? headers : undefined;
 }
 
 const STATUS_TEXTS = {

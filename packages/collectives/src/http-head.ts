@@ -1,0 +1,1 @@
+export { type HttpHead, parseHead, type ReadHead, readHead } from './sockets/http-head.js';
