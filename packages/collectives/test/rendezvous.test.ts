@@ -42,9 +42,9 @@ describe('a rank that left while joining', () => {
     created.onLeft(1, 'gone');
     created.onLeft(2, 'gone');
     expect(await created.claim(1, member(async () => true).one)).toBeUndefined();
-    vi.advanceTimersByTime(29_999);
+    await vi.advanceTimersByTimeAsync(29_999);
     expect(host.told).toEqual([]);
-    vi.advanceTimersByTime(1);
+    await vi.advanceTimersByTimeAsync(2); // One more is for the turn of the event loop.
     expect(host.told).toEqual([
       {
         type: 'failed',

@@ -52,8 +52,9 @@ function watchingRanks() {
     const [first, second] = socketPair(wire);
     transports[a]!.addLink(new WsLink(first, b, transports[a]!));
     transports[b]!.addLink(new WsLink(second, a, transports[b]!));
-    transports[a]!.watch(b, { silenceMs: SILENCE_MS, saysAlive: true });
-    transports[b]!.watch(a, { silenceMs: SILENCE_MS, saysAlive: true });
+  }
+  for (const transport of transports) {
+    transport.formed(() => ({ silenceMs: SILENCE_MS, saysAlive: true }));
   }
   /** Fires the timers of these ranks, before they read anything that has arrived. */
   const tick = (...ranks: readonly number[]) => {

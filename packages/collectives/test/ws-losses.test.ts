@@ -25,6 +25,7 @@ afterEach(() => {
 class ScriptedSocket implements WireSocket {
   readonly unsentBytes = 0;
   handler: WireHandler | undefined;
+  hasEnded = false;
 
   setHandler(handler: WireHandler | undefined): void {
     this.handler = handler;
@@ -37,30 +38,48 @@ class ScriptedSocket implements WireSocket {
     body();
   }
   close(): void {}
-  terminate(): void {}
+  terminate(): void {
+    this.hasEnded = true;
+    this.handler?.onClose(1006, 'dropped');
+  }
 }
 
 /**
  * Makes rank 0 of four ranks, with its links to the others, and records what its transport reports
  * of them.
  */
-function rankOfFour(options: { readonly relayed?: readonly number[] } = {}) {
+function rankOfFour(
+  options: { readonly relayed?: readonly number[]; readonly isForming?: boolean } = {},
+) {
   const said: string[] = [];
   const listener = {
     onPeerLost: (peer: number, reason: string) => said.push(`peer ${peer}: ${reason}`),
     onRelayLost: (reason: string) => said.push(`relay: ${reason}`),
   } as Partial<TransportListener> as TransportListener;
   const transport = new WsTransport({ listener, worldSize: 4, heartbeatMs: HEARTBEAT_MS });
+  const form = () => transport.formed(() => ({ silenceMs: SILENCE_MS, saysAlive: false }));
   const links = new Map<number, ScriptedSocket>();
   const hearts = new Map<number, ScriptedSocket>();
-  for (const peer of [1, 2, 3]) {
-    const [link, heart] = [new ScriptedSocket(), new ScriptedSocket()];
+  const addLink = (peer: number, mayReturn = true) => {
+    const link = new ScriptedSocket();
     const isRelayed = options.relayed?.includes(peer) === true;
-    transport.addLink(new WsLink(link, peer, transport), { isRelayed });
-    transport.addHeartbeatSocket(peer, heart, { isFatal: !isRelayed });
-    transport.watch(peer, { silenceMs: SILENCE_MS, saysAlive: false });
     links.set(peer, link);
+    transport.addLink(new WsLink(link, peer, transport), { isRelayed, mayReturn });
+    return link;
+  };
+  const addHeart = (peer: number) => {
+    const heart = new ScriptedSocket();
+    const isRelayed = options.relayed?.includes(peer) === true;
     hearts.set(peer, heart);
+    transport.addHeartbeatSocket(peer, heart, { isFatal: !isRelayed });
+    return heart;
+  };
+  for (const peer of [1, 2, 3]) {
+    addLink(peer);
+    addHeart(peer);
+  }
+  if (options.isForming !== true) {
+    form();
   }
   /**
    * Lets time pass with beats of these peers, and with a sign of the relay beside each where `sign`
@@ -79,7 +98,8 @@ function rankOfFour(options: { readonly relayed?: readonly number[] } = {}) {
   };
   const end = (peer: number, code: number, reason = '') =>
     links.get(peer)!.handler!.onClose(code, reason);
-  return { said, beat, end };
+  const endHeart = (peer: number) => hearts.get(peer)!.handler!.onClose(1006, 'no more beats');
+  return { said, beat, end, endHeart, addLink, addHeart, form };
 }
 
 describe('of peers that are lost at once', () => {
@@ -112,6 +132,55 @@ describe('of peers that are lost at once', () => {
     end(1, 1006);
     vi.advanceTimersByTime(1000);
     expect(said).toEqual([expect.stringMatching(/^peer 1: .*; rank 2 is lost, too.*; rank 3/)]);
+  });
+});
+
+describe('while the job forms', () => {
+  it('a peer whose connections have ended may come again', () => {
+    const { said, end, endHeart, addLink, addHeart, form } = rankOfFour({ isForming: true });
+    end(1, 1006);
+    endHeart(1);
+    endHeart(2);
+    vi.advanceTimersByTime(10_000);
+    addLink(1);
+    addHeart(1);
+    addHeart(2);
+    form();
+    vi.advanceTimersByTime(1000);
+    expect(said).toEqual([]);
+  });
+
+  it.each(['end', 'endHeart'] as const)('what has ended (%s) counts in the end', (ends) => {
+    const rank = rankOfFour({ isForming: true });
+    rank[ends](3, 1006, 'no more beats');
+    vi.advanceTimersByTime(10_000);
+    expect(rank.said).toEqual([]);
+    rank.form();
+    vi.advanceTimersByTime(1000);
+    expect(rank.said).toEqual(['peer 3: no more beats']);
+  });
+
+  it('the end of a link that this rank has opened is a loss at once', () => {
+    const { said, end, addLink } = rankOfFour({ isForming: true });
+    addLink(0, false);
+    end(0, 1006);
+    vi.advanceTimersByTime(1000);
+    expect(said).toEqual([expect.stringMatching(/^peer 0: its connection closed/)]);
+  });
+
+  it('a newer connection takes the place of an older one, and afterwards never', () => {
+    const { said, addLink, addHeart, form } = rankOfFour({ isForming: true });
+    const older = [addLink(1), addHeart(1)];
+    const newer = [addLink(1), addHeart(1)];
+    form();
+    const late = [addLink(1), addHeart(1)];
+    vi.advanceTimersByTime(1000);
+    expect([older, newer, late].map((pair) => pair.map(({ hasEnded }) => hasEnded))).toEqual([
+      [true, true],
+      [false, false],
+      [true, true],
+    ]);
+    expect(said).toEqual([]);
   });
 });
 

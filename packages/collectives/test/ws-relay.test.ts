@@ -30,6 +30,9 @@ async function relayedJob() {
   return ranks;
 }
 
+/** Stands for a job that goes on forming. */
+const FORMING = new Promise<void>(() => {});
+
 const closeAll = (groups: readonly ProcessGroup[]) =>
   Promise.all(groups.map((group) => group.close()));
 
@@ -64,7 +67,7 @@ describe('a relay', () => {
 
 describe('a slow reader', () => {
   it('holds up its sender at 4 MiB, and lets it go on at half of that', () => {
-    const relay = new Relay();
+    const relay = new Relay(FORMING);
     const [sender, reader] = [new FakeSocket(), new FakeSocket()];
     const run = new Uint8Array(16);
     const common = { role: 'relay', worldSize: 2, attempt: 0, run } as const;
@@ -83,13 +86,60 @@ describe('a slow reader', () => {
       written();
     }
     expect(sender.reads.at(-1)).toBe(true);
-    expect(relay.refusalOf({ ...common, rank: 0, target: 1 })).toMatch(/linked .* already/);
+  });
+});
+
+describe('while the job forms', () => {
+  const common = { role: 'relay', worldSize: 3, attempt: 0, run: new Uint8Array(16) } as const;
+  const hello = (rank: number, target: number) => ({ ...common, rank, target });
+  const heard = ({ sent }: FakeSocket) => sent.map(([byte]) => byte);
+
+  it('a rank comes anew, and the other end of its link notices nothing', () => {
+    const relay = new Relay(FORMING);
+    const [given, replaced, last, other] = Array.from({ length: 4 }, () => new FakeSocket());
+    relay.onPeer(hello(1, 2), other!);
+    relay.onPeer(hello(2, 1), given!);
+    given!.handler!.onClose(1006, '');
+    expect(other!.reads.at(-1)).toBe(false); // It waits again.
+    relay.onPeer(hello(2, 1), replaced!);
+    relay.onPeer(hello(2, 1), last!);
+    other!.handler!.onBinary(Uint8Array.of(1));
+    last!.handler!.onBinary(Uint8Array.of(2));
+    expect([given, replaced, last, other].map((socket) => heard(socket!))).toEqual([
+      [],
+      [],
+      [1],
+      [2],
+    ]);
+    expect([replaced, last, other].map((socket) => socket!.hasEnded)).toEqual([true, false, false]);
+  });
+
+  it('nobody is taken for a rank outside the world, or for the rank itself', () => {
+    const relay = new Relay(FORMING);
+    expect([3, 1, 2].map((target) => relay.refusalOf(hello(1, target)))).toEqual([
+      'no relay to rank 3',
+      'no relay to rank 1',
+      undefined,
+    ]);
+  });
+
+  it('ends that wait are dropped when it has formed, and nobody else is let in', async () => {
+    const relay = new Relay(Promise.resolve());
+    const [lonely, first, second] = Array.from({ length: 3 }, () => new FakeSocket());
+    relay.onPeer(hello(1, 2), lonely!);
+    relay.onPeer(hello(0, 2), first!);
+    relay.onPeer(hello(2, 0), second!);
+    await Promise.resolve();
+    expect([lonely, first, second].map((socket) => socket!.hasEnded)).toEqual([true, false, false]);
+    expect(relay.refusalOf(hello(2, 1))).toBe('the job has formed');
+    first!.handler!.onClose(4000, 'bye');
+    expect(second!.hasEnded).toBe(true);
   });
 });
 
 describe('text without end', () => {
   it('ends both connections at 8 MiB that the reader has not taken', () => {
-    const relay = new Relay();
+    const relay = new Relay(FORMING);
     const [sender, reader] = [new FakeSocket(), new FakeSocket()];
     const common = { role: 'relay', worldSize: 2, attempt: 0, run: new Uint8Array(16) } as const;
     relay.onPeer({ ...common, rank: 0, target: 1 }, sender);
@@ -106,7 +156,7 @@ describe('text without end', () => {
 
 describe('what is passed on', () => {
   it('is a copy: bytes are lent for the call alone', () => {
-    const relay = new Relay();
+    const relay = new Relay(FORMING);
     const [sender, reader] = [new FakeSocket(), new FakeSocket()];
     const common = { role: 'relay', worldSize: 2, attempt: 0, run: new Uint8Array(16) } as const;
     relay.onPeer({ ...common, rank: 0, target: 1 }, sender);
@@ -125,7 +175,7 @@ describe('a relay of heartbeats', () => {
 
   it('says that it lives to both ends until one has gone, and not where data passes', () => {
     vi.useFakeTimers();
-    const relay = new Relay();
+    const relay = new Relay(FORMING);
     const common = { worldSize: 2, attempt: 0, run: new Uint8Array(16) } as const;
     const sockets = (['heartbeat relay', 'relay'] as const).map((role) =>
       [0, 1].map((rank) => {

@@ -141,17 +141,6 @@ describe('a rendezvous of its own', () => {
     await expect(other).rejects.toThrow(reason);
   });
 
-  it('is not waited for where a link of a rank that joins has ended', async () => {
-    const { port, joined } = await beginFirst({ joinTimeoutMs: 10_000 });
-    const raw = { port, secret: SECRET, rank: 1, worldSize: 2 };
-    const meeting = await rawConnection('rendezvous', raw);
-    meeting.send(JSON.stringify({ type: 'here', address: { host: null, port: 0, beats: false } }));
-    await once(meeting, 'message'); // The message is the table.
-    (await rawConnection('link', raw)).terminate();
-    await expect(joined).rejects.toThrow(/rank 1: peer 1 lost \(/);
-    meeting.terminate();
-  });
-
   it('tells all that came who is missing', async () => {
     await untilInTime(500, async (joinTimeoutMs) => {
       const server = await serveRendezvous({ worldSize: 3, secret: SECRET, joinTimeoutMs });

@@ -203,7 +203,9 @@ export class RunDirectory {
     this.#validLoss = validLoss ?? this.#validLoss;
   }
 
-  /** Leaves loss.svg and, as the last file of a run, by which it is known to be done, summary.json. */
+  /**
+   * Leaves loss.svg and, as the last file of a run, by which it is known to be done, summary.json.
+   */
   finish({ ready, reports, checks, end }: RanksTold, title: string): void {
     const devices = new Set(ready.map((rank) => `${rank.device} (${rank.description})`));
     const summary: RunSummary = {

@@ -51,8 +51,8 @@ export interface RankOptions {
   readonly host: DeviceHost;
   readonly emit: EmitRankEvent;
   /**
-   * Ends the run after the present step, with a save. Without --save-every it is aborted only behind
-   * the last step, and then only ends a wait for room on a disk, or gives up a text.
+   * Ends the run after the present step, with a save. Without --save-every it is aborted only
+   * behind the last step, and then only ends a wait for room on a disk, or gives up a text.
    */
   readonly wrapUp: AbortSignal;
   /** Ends the rank with its reason, as soon as what it waits for has been called off. */

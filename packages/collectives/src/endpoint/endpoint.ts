@@ -4,7 +4,7 @@
 import type { Clock } from '../clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from '../errors.js';
 import type { Failure } from '../failure.js';
-import { LONGEST_TIMER_MS } from '../long-timer.js';
+import { LONGEST_TIMER_MS } from '../time-limit.js';
 import type {
   ControlMessage,
   MessageHeader,

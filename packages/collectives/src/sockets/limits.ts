@@ -28,7 +28,10 @@ export interface WsLimits {
    * are dropped.
    */
   readonly maxJoinsPerSecond: number;
-  /** The milliseconds from connection to proof: generous on a loaded machine, short for a flood. */
+  /**
+   * The milliseconds from connection to proof: generous on a loaded machine, short for a flood. A
+   * rank that proves itself waits as long for each answer.
+   */
   readonly proofMs: number;
 }
 

@@ -1,6 +1,7 @@
 // The handshake over a socket, within a time limit. Each side ends with a socket without a handler;
 // its next owner sets one and misses nothing.
 
+import { setLimit } from '../time-limit.js';
 import { type Hello, JoinerHandshake, ListenerHandshake } from './handshake.js';
 import type { WireSocket } from './wire-socket.js';
 
@@ -73,11 +74,12 @@ export async function prove(socket: WireSocket, options: ProveOptions): Promise<
 function nextMessage(socket: WireSocket, limitMs: number, prefix = ''): Promise<Uint8Array> {
   return new Promise((resolve, reject) => {
     const finish = (settle: () => void) => {
-      clearTimeout(timer);
+      stopTimer();
       socket.setHandler(undefined);
       settle();
     };
-    const timer = setTimeout(() => finish(() => reject(new CutOffError('no answer'))), limitMs);
+    const onLate = () => finish(() => reject(new CutOffError('no answer')));
+    const stopTimer = setLimit(limitMs, onLate);
     socket.setHandler({
       onBinary: (bytes) => finish(() => resolve(bytes.slice())),
       onText: () => finish(() => reject(new Error('expected a binary message'))),

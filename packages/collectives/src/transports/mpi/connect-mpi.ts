@@ -11,7 +11,7 @@ import {
   type GroupOptions,
 } from '../../group/group-options.js';
 import type { ProcessGroup } from '../../group/process-group.js';
-import { setLongTimer } from '../../long-timer.js';
+import { setLimit } from '../../time-limit.js';
 import { loadMpi } from './load-mpi.js';
 import { MpiCollectives } from './mpi-collectives.js';
 import { MpiEngine } from './mpi-engine.js';
@@ -145,7 +145,7 @@ async function duplicateWorld(
   const { world } = mpi.abi;
   let stopTimer = () => {};
   const late = new Promise<'late'>((resolve) => {
-    stopTimer = setLongTimer(limitMs, () => resolve('late'));
+    stopTimer = setLimit(limitMs, () => resolve('late'));
   });
   const duplicates = (async () => {
     for (let i = 0; i < into.length; i++) {

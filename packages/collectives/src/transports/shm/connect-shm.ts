@@ -11,7 +11,7 @@ import {
   type GroupOptions,
 } from '../../group/group-options.js';
 import type { ProcessGroup } from '../../group/process-group.js';
-import { setLongTimer } from '../../long-timer.js';
+import { setLimit } from '../../time-limit.js';
 import { SharedHeap } from './shared-heap.js';
 import { checkSharedMemory, type ShmRankHandle } from './shm-job.js';
 import { ShmTransport } from './shm-transport.js';
@@ -68,7 +68,7 @@ async function inTime(
 ): Promise<void> {
   let stopTimer = () => {};
   const late = new Promise<never>((_, reject) => {
-    stopTimer = setLongTimer(limitMs, () => {
+    stopTimer = setLimit(limitMs, () => {
       const missing = transport.awaited.join(', ');
       reject(new JoinError(handle, `no sign of ranks ${missing} within ${limitMs} ms.`));
     });

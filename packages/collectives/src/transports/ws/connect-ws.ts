@@ -58,6 +58,7 @@ export async function connectWsEndpoint(options: ConnectWsOptions) {
     schemeTo: (host) => schemeTo(host, options),
     listen,
     onListen: options.onListen,
+    proofMs: security.limits?.proofMs,
     describeRefusals: () => refusals.describe(),
     createPlatform: () => {
       const sockets = new NodeSockets(security);

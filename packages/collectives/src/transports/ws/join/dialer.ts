@@ -4,7 +4,7 @@
 import { JoinError } from '../../../errors.js';
 import { RENDEZVOUS_TARGET, type Role } from '../../../sockets/handshake.js';
 import { addressOfName } from '../../../sockets/is-loopback.js';
-import { CutOffError, PROOF_MS, prove } from '../../../sockets/prove.js';
+import { CutOffError, prove } from '../../../sockets/prove.js';
 import {
   OpenError,
   type OpenedSocket,
@@ -145,10 +145,10 @@ export class Dialer {
    * been dropped.
    */
   async prove(socket: WireSocket, role: Role, target: number): Promise<void> {
-    const { rank, worldSize, attempt, run, secret } = this.#options;
+    const { rank, worldSize, attempt, run, secret, proofMs } = this.#options;
     const hello = { role, rank, target, worldSize, attempt, run };
     try {
-      await prove(socket, { secret, hello, proofMs: PROOF_MS });
+      await prove(socket, { secret, hello, proofMs });
     } catch (error) {
       socket.terminate();
       throw error;

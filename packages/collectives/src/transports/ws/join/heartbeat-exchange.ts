@@ -8,9 +8,9 @@
 //
 // A peer that can't be reached in any of these ways is judged by its link (`linkSilenceMs`).
 
-import { PROOF_MS } from '../../../sockets/prove.js';
 import type { SocketPlatform } from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
+import { setLimit } from '../../../time-limit.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import type { WsTransport } from '../link/ws-transport.js';
 import type { Dialer } from './dialer.js';
@@ -122,7 +122,7 @@ export class HeartbeatExchange {
     }
     try {
       const url = await dialer.urlOf(peer, { host: addressOf(address, job).host, port });
-      const socket = await openWithin(PROOF_MS, sockets, url);
+      const socket = await openWithin(job.proofMs, sockets, url);
       await dialer.prove(socket, 'heartbeat subscriber', peer);
       // A page learns late that a link has ended, so this connection of a peer that leaves may end
       // before its link.
@@ -151,9 +151,9 @@ async function openWithin(
   url: string,
 ): Promise<WireSocket> {
   const opening = sockets.open(url, limitMs);
-  let timer: ReturnType<typeof setTimeout> | undefined;
+  let stopTimer = () => {};
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error('no answer')), limitMs);
+    stopTimer = setLimit(limitMs, () => reject(new Error('no answer')));
   });
   try {
     return (await Promise.race([opening, late])).socket;
@@ -161,6 +161,6 @@ async function openWithin(
     opening.then(({ socket }) => socket.terminate()).catch(() => {});
     throw error;
   } finally {
-    clearTimeout(timer);
+    stopTimer();
   }
 }

@@ -6,6 +6,7 @@ import { JoinError } from '../../../errors.js';
 import { checkGroupOptions, createWorldGroup } from '../../../group/group-options.js';
 import { runDigest } from '../../../sockets/handshake.js';
 import { LOOPBACK } from '../../../sockets/is-loopback.js';
+import { PROOF_MS } from '../../../sockets/prove.js';
 import { WsTransport } from '../link/ws-transport.js';
 import type { WsPlatform } from '../ws-platform.js';
 import {
@@ -22,6 +23,8 @@ import { checkSilence, type JoinerOptions } from './joiner-options.js';
 export interface JoinEnvironment
   extends Pick<JoinerOptions, 'schemeTo' | 'listen' | 'onListen' | 'describeRefusals'> {
   readonly isHosted: boolean;
+  /** See JoinerOptions. Default: five seconds. */
+  readonly proofMs?: number | undefined;
   createPlatform(): WsPlatform;
 }
 
@@ -52,7 +55,7 @@ export function checkChoice<Name extends string>(
 /** Resolves when every rank is linked to every other. Rejects with JoinError. */
 export async function joinOverWs(
   options: JobOptions & { readonly address?: string },
-  { isHosted, createPlatform, ...environment }: JoinEnvironment,
+  { isHosted, createPlatform, proofMs = PROOF_MS, ...environment }: JoinEnvironment,
 ) {
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
   const endpoint = new Endpoint({ ...options, rank, worldSize });
@@ -70,6 +73,7 @@ export async function joinOverWs(
       run: runDigest(options.runId ?? NO_RUN_ID),
       secret,
       rendezvous: { host, port, isHosted },
+      proofMs,
       joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
       route: options.route ?? ((_, to) => to),
     },

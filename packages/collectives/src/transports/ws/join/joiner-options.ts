@@ -19,6 +19,8 @@ export interface JoinerOptions {
   /** False where this rank can't listen, or is told not to. */
   readonly listen: ListenWish | false;
   readonly joinTimeoutMs: number;
+  /** The milliseconds for each answer of a peer to which this rank proves itself. */
+  readonly proofMs: number;
   readonly onListen: ((port: number) => void) | undefined;
   readonly route: Route;
   readonly heartbeatMs: number;

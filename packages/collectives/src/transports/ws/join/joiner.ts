@@ -3,11 +3,11 @@
 
 import type { Endpoint } from '../../../endpoint/endpoint.js';
 import { JoinError } from '../../../errors.js';
-import { setLongTimer } from '../../../long-timer.js';
 import { type Hello, RENDEZVOUS_TARGET } from '../../../sockets/handshake.js';
 import { LOOPBACK } from '../../../sockets/is-loopback.js';
 import type { SocketListener } from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
+import { setLimit } from '../../../time-limit.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { WsLink } from '../link/ws-link.js';
 import type { WsTransport } from '../link/ws-transport.js';
@@ -37,6 +37,8 @@ export class Joiner {
   #heartbeats: HeartbeatSender | undefined;
   #heartbeatExchange: HeartbeatExchange | undefined;
   #listening: HeartbeatExchangeOptions['listening'];
+  /** Tells a peer that can't listen where it may hear this rank, once that is known. */
+  #tellHeartbeatPort: (peer: number) => void = () => {};
 
   constructor(
     options: JoinerOptions,
@@ -92,10 +94,16 @@ export class Joiner {
     const addresses = await this.#meeting.table;
     const peers = Array.from({ length: worldSize }, (_, r) => r).filter((r) => r !== rank);
     this.#heartbeatExchange = this.#createHeartbeatExchange();
-    const heartbeatPort = await this.#heartbeatExchange.listen(addresses);
+    const port = await this.#heartbeatExchange.listen(addresses);
+    this.#tellHeartbeatPort = (peer) => {
+      if (addresses[peer]!.port === 0) {
+        this.#transport.link(peer)?.sendControl({ type: 'heartbeat port', port });
+      }
+    };
+    peers.forEach(this.#tellHeartbeatPort);
     const linked = Promise.all(
       peers.flatMap((peer) => [
-        this.#linkTo(peer, addresses, heartbeatPort),
+        this.#linkTo(peer, addresses),
         this.#heartbeatExchange!.exchange(peer, addresses),
       ]),
     );
@@ -105,12 +113,10 @@ export class Joiner {
     await Promise.race([linked, this.#meeting.formed]);
     this.#meeting.say({ type: 'linked' });
     await this.#meeting.formed;
-    for (const peer of peers) {
-      this.#transport.watch(peer, {
-        silenceMs: this.#transport.hasHeartbeat(peer) ? silenceMs : linkSilenceMs,
-        saysAlive: this.#heartbeats === undefined || addresses[peer]!.port === 0,
-      });
-    }
+    this.#transport.formed((peer) => ({
+      silenceMs: this.#transport.hasHeartbeat(peer) ? silenceMs : linkSilenceMs,
+      saysAlive: this.#heartbeats === undefined || addresses[peer]!.port === 0,
+    }));
   }
 
   async #host(): Promise<Meeting> {
@@ -118,7 +124,7 @@ export class Joiner {
     await this.#listen(rendezvous.host, rendezvous.port, true);
     const circumstances = () => this.#listenedOn();
     this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances });
-    this.#relay = new Relay();
+    this.#relay = new Relay(this.#rendezvous.formed);
     const meeting = Meeting.hosted(this.#rendezvous, rank);
     onListen?.(this.#listener!.port);
     this.#sayHere(meeting, { host: null, port: this.#listener!.port });
@@ -154,21 +160,11 @@ export class Joiner {
     meeting.say({ type: 'here', address: { ...where, beats } });
   }
 
-  /**
-   * Resolves when the link is there, whichever end opens it. A peer that can't listen is told the
-   * port on which it may hear this rank.
-   */
-  async #linkTo(
-    peer: number,
-    addresses: readonly PeerAddress[],
-    heartbeatPort: number,
-  ): Promise<void> {
+  /** Resolves when the link is there, whichever end opens it. */
+  async #linkTo(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
     const part = linkPart(this.#options.rank, peer, addresses);
     if (part === 'await') {
       await this.#news.until(() => this.#transport.link(peer) !== undefined);
-      if (addresses[peer]!.port === 0) {
-        this.#transport.link(peer)!.sendControl({ type: 'heartbeat port', port: heartbeatPort });
-      }
       return;
     }
     const socket =
@@ -240,36 +236,24 @@ export class Joiner {
     if (hello.target !== rank) {
       return `this is rank ${rank}, not ${hello.target}`;
     }
-    return this.#isThere(hello) ? `rank ${hello.rank} is here already` : undefined;
-  }
-
-  #isThere({ role, rank }: Hello): boolean {
-    const isSelf = rank === this.#options.rank;
-    return (
-      isSelf ||
-      (role === 'link'
-        ? this.#transport.link(rank) !== undefined
-        : this.#transport.hasHeartbeat(rank))
-    );
+    return hello.rank === rank ? `rank ${rank} is here already` : undefined;
   }
 
   #onPeer(hello: Hello, socket: WireSocket, from: string): void {
     if (hello.role === 'rendezvous') {
       void hostMember(this.#rendezvous!, hello.rank, socket, from);
-      return;
-    }
-    if (hello.role === 'relay') {
+    } else if (hello.role === 'relay') {
       this.#relay!.onPeer(hello, socket);
-      return;
-    }
-    if (this.#isThere(hello)) {
-      socket.terminate(); // the same rank twice at once
     } else if (hello.role === 'link') {
-      this.#transport.addLink(new WsLink(socket, hello.rank, this.#transport));
+      this.#transport.addLink(new WsLink(socket, hello.rank, this.#transport), {
+        mayReturn: true,
+      });
+      this.#tellHeartbeatPort(hello.rank);
+      this.#news.announce();
     } else {
       this.#transport.addHeartbeatSocket(hello.rank, socket, { isFatal: true });
+      this.#news.announce();
     }
-    this.#news.announce();
   }
 
   async #rejectWhenLate(signal: AbortSignal): Promise<never> {
@@ -277,7 +261,7 @@ export class Joiner {
     // tell first.
     const graceMs = 1000;
     await new Promise<void>((resolve) => {
-      const cancel = setLongTimer(this.#dialer.deadline - performance.now() + graceMs, resolve);
+      const cancel = setLimit(this.#dialer.deadline - performance.now() + graceMs, resolve);
       signal.addEventListener('abort', cancel);
     });
     const { joinTimeoutMs } = this.#options;

@@ -35,60 +35,93 @@ const SIGN_MS = 250;
 const MAX_UNREAD_BYTES = 1024;
 
 export class Relay {
-  /** The sockets that came first, each by its role and both ranks: 'relay 1 3'. */
-  readonly #waiting = new Map<string, { readonly rank: number; readonly socket: WireSocket }>();
-  readonly #joined = new Set<string>();
+  /** The sockets of each pair of ranks, by rank, under names such as 'relay 1 3'. */
+  readonly #pairs = new Map<string, Map<number, WireSocket>>();
+  #isForming = true;
   /** The sockets over which the relay sends its signs, for as long as both ends live. */
   readonly #signed = new Set<WireSocket>();
   #timer: ReturnType<typeof setInterval> | undefined;
 
+  /** @param formed settles when the job has formed, or won't */
+  constructor(formed: Promise<void>) {
+    const close = () => this.close();
+    formed.then(close, close);
+  }
+
   /** The reason why a rank is turned away; undefined where it is not. */
-  refusalOf(hello: Hello): string | undefined {
-    const { rank, target, worldSize } = hello;
+  refusalOf({ rank, target, worldSize }: Hello): string | undefined {
     if (target === rank || target >= worldSize) {
       return `no relay to rank ${target}`;
     }
-    const key = keyOf(hello);
-    const isHere = this.#joined.has(key) || this.#waiting.get(key)?.rank === rank;
-    return isHere ? `rank ${rank} is linked to rank ${target} already` : undefined;
+    return this.#isForming ? undefined : 'the job has formed';
   }
 
-  /** Takes a proven socket of role 'relay' or 'heartbeat relay'. */
+  /**
+   * Takes a proven socket of role 'relay' or 'heartbeat relay', in place of an older one of the
+   * same rank. The rank at the other end keeps its socket, and notices nothing.
+   */
   onPeer(hello: Hello, socket: WireSocket): void {
-    if (this.refusalOf(hello) !== undefined) {
-      socket.terminate(); // the same rank twice at once
-      return;
-    }
     const key = keyOf(hello);
-    const other = this.#waiting.get(key);
-    if (other === undefined) {
-      this.#waiting.set(key, { rank: hello.rank, socket });
+    const pair = this.#pairs.get(key) ?? new Map<number, WireSocket>();
+    this.#pairs.set(key, pair);
+    const older = pair.get(hello.rank);
+    pair.set(hello.rank, socket);
+    if (older !== undefined) {
+      older.setHandler(undefined);
+      older.terminate();
+      this.#endSigns([older]);
+    }
+    if (pair.size === 1) {
       // A rank that joins should send nothing yet; whatever it does send stays in the buffers of
       // the system.
       socket.setReads?.(false);
       return;
     }
-    this.#waiting.delete(key);
-    this.#joined.add(key);
-    other.socket.setReads?.(true);
-    const pair = [socket, other.socket];
-    const onEnd = () => this.#endSigns(pair);
-    passOn(socket, other.socket, onEnd);
-    passOn(other.socket, socket, onEnd);
-    if (hello.role === 'heartbeat relay') {
-      this.#signTo(pair);
-    }
+    const signed = hello.role === 'heartbeat relay' ? [...pair.values()] : [];
+    const onEnd = (from: WireSocket) => {
+      this.#endSigns(signed);
+      return !this.#isForming || this.#waitsAgain(pair, from);
+    };
+    const [a, b] = [...pair.values()] as [WireSocket, WireSocket];
+    a.setReads?.(true);
+    b.setReads?.(true);
+    passOn(a, b, onEnd);
+    passOn(b, a, onEnd);
+    this.#signTo(signed);
   }
 
   /** Drops the sockets that wait in vain; joined links live on. */
   close(): void {
-    for (const { socket } of this.#waiting.values()) {
-      socket.terminate();
+    this.#isForming = false;
+    for (const pair of this.#pairs.values()) {
+      if (pair.size === 1) {
+        [...pair.values()][0]!.terminate();
+      }
     }
-    this.#waiting.clear();
+    this.#pairs.clear();
+  }
+
+  /**
+   * Takes a socket that has ended out of its pair, whose other rank then waits for a new one.
+   * False, because the end is not passed on.
+   */
+  #waitsAgain(pair: Map<number, WireSocket>, ended: WireSocket): boolean {
+    for (const [rank, socket] of pair) {
+      if (socket === ended) {
+        pair.delete(rank);
+        for (const other of pair.values()) {
+          other.setHandler(undefined);
+          other.setReads?.(false);
+        }
+      }
+    }
+    return false;
   }
 
   #signTo(sockets: readonly WireSocket[]): void {
+    if (sockets.length === 0) {
+      return;
+    }
     for (const socket of sockets) {
       this.#signed.add(socket);
       socket.send(SIGN); // at once, because a relay may be stopped before its first turn
@@ -121,7 +154,11 @@ function keyOf({ role, rank, target }: Hello): string {
   return `${role} ${Math.min(rank, target)} ${Math.max(rank, target)}`;
 }
 
-function passOn(from: WireSocket, to: WireSocket, onEnd: () => void): void {
+/**
+ * Passes on what comes. `onEnd` is called when `from` has ended, and tells whether `to` ends with
+ * it.
+ */
+function passOn(from: WireSocket, to: WireSocket, onEnd: (from: WireSocket) => boolean): void {
   let heldBytes = 0;
   from.setHandler({
     onBinary: (bytes) => {
@@ -145,7 +182,9 @@ function passOn(from: WireSocket, to: WireSocket, onEnd: () => void): void {
       }
     },
     onClose: (code, reason) => {
-      onEnd();
+      if (!onEnd(from)) {
+        return;
+      }
       if (isSendable(code)) {
         to.close(code, reason);
       } else {

@@ -7,7 +7,7 @@
 // before that reaches all others through the rendezvous, so no rank waits for a job that won't
 // form.
 
-import { setLongTimer } from '../../../long-timer.js';
+import { setLimit } from '../../../time-limit.js';
 import type { PeerAddress, RendezvousMessage } from './rendezvous-messages.js';
 
 export interface RendezvousOptions {
@@ -62,7 +62,7 @@ export class Rendezvous {
       this.#onFailed = reject;
     });
     this.formed.catch(() => {}); // members are told, and the process that hosts it may not ask
-    this.#stopTimer = setLongTimer(options.joinTimeoutMs, () => this.#onLate());
+    this.#stopTimer = setLimit(options.joinTimeoutMs, () => this.#onLate());
   }
 
   /** The reason why this rank can't come in; undefined where it can. */
@@ -142,7 +142,7 @@ export class Rendezvous {
       this.onFailed(rank, `rank ${rank} left before all were linked (${reason})`);
     } else {
       this.#members.delete(rank);
-      const stop = setLongTimer(REPLACEMENT_MS, () => {
+      const stop = setLimit(REPLACEMENT_MS, () => {
         if (!this.#members.has(rank)) {
           const limit = `${REPLACEMENT_MS} ms`;
           this.onFailed(rank, `rank ${rank} left (${reason}), and no other came within ${limit}`);

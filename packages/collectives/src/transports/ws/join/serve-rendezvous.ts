@@ -64,7 +64,7 @@ export async function serveRendezvous(options: ServeRendezvousOptions): Promise<
     circumstances: () =>
       `it listened on ${host}:${acceptor?.port}; ${refusals.describe() || 'nobody was refused'}`,
   });
-  const relay = new Relay();
+  const relay = new Relay(rendezvous.formed);
   const sockets = new NodeSockets(securityOf({ ...options, onRefused: refusals.add }));
   const listening = sockets.listen({
     host,

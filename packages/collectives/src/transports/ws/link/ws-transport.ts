@@ -2,6 +2,12 @@
 // is lost at once, and one that falls silent a little later. A peer's signs of life come from its
 // heartbeat worker, so silence means that it is stopped or cut off. Where there is no worker they
 // come over the link.
+//
+// Note [early ends]
+// A peer whose event loop was held may have given up a connection before this rank accepts it. It
+// then proves itself anew, and the newer connection replaces the older. So while a job forms, the
+// end of an accepted connection is no loss: the rendezvous tells who is lost. An end that nothing
+// has replaced counts when the job has formed.
 
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type {
@@ -49,6 +55,16 @@ interface Loss {
   readonly suspect: (typeof SUSPECTS)[number];
 }
 
+export interface AddLinkOptions {
+  /**
+   * Whether the process that hosts the rendezvous joins the link, because neither of its ends
+   * listens.
+   */
+  readonly isRelayed?: boolean;
+  /** Whether the peer has opened the link, and so opens another where it has given this one up. */
+  readonly mayReturn?: boolean;
+}
+
 export interface HeartbeatSocketOptions {
   /**
    * Whether the peer is lost when the connection ends; false where a peer that leaves may end this
@@ -80,9 +96,17 @@ export class WsTransport implements Transport, LinkEvents {
   readonly #timer: ReturnType<typeof setInterval>;
   /** The peers whose link is relayed. */
   readonly #relayed = new Set<number>();
+  /** The peers that have opened their link; see Note [early ends]. */
+  readonly #returning = new Set<number>();
   /** The time of the relay's last sign of its own; undefined before the first. */
   #relayHeardAt: number | undefined;
   readonly #losses = new Map<number, Loss>();
+  #hasFormed = false;
+  /**
+   * What to do about connections that ended while the job formed, by their names; see Note [early
+   * ends].
+   */
+  readonly #earlyEnds = new Map<string, () => void>();
   #judging: ReturnType<typeof setTimeout> | undefined;
   /** Called when a peer has told the port of its heartbeat worker. */
   onHeartbeatPort: (() => void) | undefined;
@@ -96,10 +120,33 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   /**
-   * Takes a link. `isRelayed`: the process that hosts the rendezvous joins the link, because
-   * neither of its ends listens.
+   * Notes that the job has formed, and begins to watch for the silence of its peers. What ended
+   * before, and was not replaced, counts from here on.
    */
-  addLink(link: WsLink, { isRelayed = false }: { readonly isRelayed?: boolean } = {}): void {
+  formed(optionsOf: (peer: number) => WatchOptions): void {
+    this.#hasFormed = true;
+    for (const [peer, link] of this.#links) {
+      const options = optionsOf(peer);
+      const pulse = new Pulse(options.silenceMs, performance.now());
+      this.#watches.set(link, { options, pulse });
+    }
+    for (const end of this.#earlyEnds.values()) {
+      end();
+    }
+    this.#earlyEnds.clear();
+  }
+
+  /** Takes a link, in place of an older one, or drops it where the job has formed. */
+  addLink(link: WsLink, { isRelayed = false, mayReturn = false }: AddLinkOptions = {}): void {
+    if (this.#hasFormed) {
+      link.terminate();
+      return;
+    }
+    this.#links.get(link.peer)?.terminate();
+    if (mayReturn) {
+      this.#returning.add(link.peer);
+    }
+    this.#earlyEnds.delete(`link ${link.peer}`);
     this.#links.set(link.peer, link);
     if (isRelayed) {
       this.#relayed.add(link.peer);
@@ -111,9 +158,19 @@ export class WsTransport implements Transport, LinkEvents {
     return this.#links.get(peer);
   }
 
-  /** Takes a proven connection over which the peer's heartbeat worker is heard. */
+  /**
+   * Takes a proven connection over which the peer's heartbeat worker is heard, in place of an older
+   * one, or drops it where the job has formed.
+   */
   addHeartbeatSocket(peer: number, socket: WireSocket, { isFatal }: HeartbeatSocketOptions): void {
+    if (this.#hasFormed) {
+      socket.terminate();
+      return;
+    }
+    const older = this.#heartbeatSockets.get(peer);
     this.#heartbeatSockets.set(peer, socket);
+    this.#earlyEnds.delete(`heartbeat ${peer}`);
+    older?.terminate();
     socket.setHandler({
       onBinary: (bytes) => {
         if (bytes.length > 0) {
@@ -127,11 +184,20 @@ export class WsTransport implements Transport, LinkEvents {
       },
       onText: () => socket.terminate(),
       onClose: (_code, reason) => {
-        if (isFatal && this.#links.has(peer)) {
-          this.onLost(peer, reason || 'its heartbeat connection closed');
+        if (this.#heartbeatSockets.get(peer) === socket && isFatal) {
+          this.#onHeartbeatEnd(peer, reason || 'its heartbeat connection closed');
         }
       },
     });
+  }
+
+  #onHeartbeatEnd(peer: number, reason: string): void {
+    if (!this.#hasFormed) {
+      this.#heartbeatSockets.delete(peer);
+      this.#earlyEnds.set(`heartbeat ${peer}`, () => this.#onHeartbeatEnd(peer, reason));
+    } else if (this.#links.has(peer)) {
+      this.onLost(peer, reason);
+    }
   }
 
   hasHeartbeat(peer: number): boolean {
@@ -149,15 +215,6 @@ export class WsTransport implements Transport, LinkEvents {
   /** Takes this rank's own heartbeats, which end with the transport. */
   addHeartbeats(heartbeats: HeartbeatSender): void {
     this.#heartbeats = heartbeats;
-  }
-
-  /** Begins to watch for the peer's silence, because the job has formed. */
-  watch(peer: number, options: WatchOptions): void {
-    const link = this.#links.get(peer);
-    if (link !== undefined) {
-      const pulse = new Pulse(options.silenceMs, performance.now());
-      this.#watches.set(link, { options, pulse });
-    }
   }
 
   send(
@@ -203,7 +260,10 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   onLost(peer: number, reason: string, end?: LinkEnd): void {
-    if (end?.hasFailed) {
+    if (!this.#hasFormed && this.#returning.has(peer)) {
+      this.#links.delete(peer);
+      this.#earlyEnds.set(`link ${peer}`, () => this.onLost(peer, reason, end));
+    } else if (end?.hasFailed) {
       this.#lose({ peer, reason, suspect: 'neither' });
     } else if (!this.#relayed.has(peer)) {
       this.#lose({ peer, reason, suspect: 'peer' });
