@@ -91,8 +91,14 @@ async function build() {
 
 /** Runs a command of the binary `shardweave`. */
 async function shardweave(args) {
+  const parent = process.ppid;
   await installDependencies();
   await buildAll({ needsTypes: false });
+  if (process.ppid !== parent) {
+    // npm got a SIGTERM meanwhile and ended the shell between; nobody would end this process.
+    process.exitCode = 143;
+    return;
+  }
   // It runs in this process and not in a child. So a signal to the command reaches the launcher of
   // the ranks itself, and killing the command leaves no parent behind.
   const main = join(ROOT, 'apps/trainer/dist/main.js');

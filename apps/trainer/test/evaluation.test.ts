@@ -1,7 +1,9 @@
 // The loss on held-out data is one mean over its targets, however a run is sharded, and does not
 // affect training.
 
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -9,6 +11,7 @@ import { describe, expect, it } from 'vitest';
 import { NO_TARGET } from '../src/data/rows.js';
 import type { RankEvent } from '../src/rank/events.js';
 import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
+import { lettersDirectory } from './support/letters-tokenizer.js';
 import { ROOT, runFlags, worstRatio } from './support/run-flags.js';
 
 const TRAIN = Array.from({ length: 12 }, (_, i) => ({
@@ -29,6 +32,20 @@ const valids = ({ steps }: Awaited<ReturnType<typeof run>>) =>
   steps.map(({ validLoss }) => validLoss);
 
 describe('evaluation', () => {
+  it('is given up on all ranks where the run is asked to end', async () => {
+    const out = mkdtempSync(join(tmpdir(), 'evaluation-'));
+    const wrapUp = new AbortController();
+    const flags = `${RUN} --eval-every 1 --ranks 2 --out ${out}/run --save-every 100`;
+    const asked = await runFlags(flags.split(' '), {
+      wrapUp: wrapUp.signal,
+      // A rank tells its status behind a step, and before the evaluation that follows.
+      onEvent: (event) => event.type === 'rank' && event.status.step === 2 && wrapUp.abort(),
+    });
+    expect(valids(asked)).toEqual([expect.any(Number), undefined]);
+    expect(asked.stopped).toBe(join(out, 'run/saves/step-000002'));
+    rmSync(out, { recursive: true });
+  });
+
   it('is the mean over all targets that count, by hand', async () => {
     const flags = `${RUN} --strategy single --lr 0`;
     const [, found] = valids(await run(flags));
@@ -150,6 +167,25 @@ describe('evaluation', () => {
     expect(tokens).toEqual(end.slice(0, -1));
     expect(targets).toEqual(end.slice(1));
   });
+});
+
+it('the text in the end is left out where it can not be made, and the run is done', async () => {
+  const directory = lettersDirectory();
+  const flags = `--device cpu --model ${directory} --data ${file} --ranks 2 --seq 16 --batch 4 --steps 2`;
+  const { text, warnings, reports } = await runFlags(flags.split(' '), {
+    isQuiet: false,
+    onEvent: (event) => {
+      if (event.type === 'doing') {
+        rmSync(join(directory, 'tokenizer.json'), { force: true });
+      }
+    },
+  });
+  expect(text).toBeUndefined();
+  expect(warnings).toEqual([
+    expect.stringMatching(/^The text at the end is left out: .*tokenizer/),
+  ]);
+  expect(reports).toHaveLength(2);
+  rmSync(directory, { recursive: true });
 });
 
 it('the text in the end stops where the model ends one', async () => {

@@ -1,0 +1,150 @@
+// A run that is asked to end, in a terminal that people hold: it saves, says so where somebody can
+// read it, and leaves no process. run-end.long.test.ts has the same over each transport.
+
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { DivergedError, RankFailedError, SignalError } from '../src/errors.js';
+import { Interrupt } from '../src/interrupt.js';
+import { askedEnd, runEnd } from '../src/run-end.js';
+import { buildCommand } from './support/build-command.js';
+import { leftRun, SAVED } from './support/left-run.js';
+import { TerminalCommand } from './support/terminal-command.js';
+import { tinyFlags } from './support/tiny-run.js';
+
+vi.setConfig({ testTimeout: 120_000 });
+
+let train: string;
+let root: string;
+beforeAll(async () => {
+  root = mkdtempSync(join(tmpdir(), 'trainer-run-end-'));
+  const script = await buildCommand('run-end-test');
+  train = `${process.execPath} ${script} train ${tinyFlags(root)} --steps 100000 --save-every 100000`;
+});
+afterAll(() => rmSync(root, { recursive: true }));
+
+function folder(name: string): string {
+  const cwd = join(root, name);
+  mkdirSync(cwd);
+  return cwd;
+}
+
+describe('a run in a terminal', () => {
+  it('saves at Ctrl-C where `| tee` dies at the same moment', async () => {
+    const cwd = folder('tee');
+    using command = new TerminalCommand(`${train} --out r 2>&1 | tee log`, { cwd });
+    await command.shows(/step +2\//);
+    command.type('\x03');
+    await command.end();
+    expect(leftRun(join(cwd, 'r'))).toEqual(SAVED);
+  });
+
+  it('saves where its terminal is closed, and ends without a stack of Node', async () => {
+    const cwd = folder('closed');
+    using command = new TerminalCommand(`${train} --out r 2> err`, { cwd });
+    await command.shows(/step +2\//);
+    command.hangUp();
+    await command.end();
+    expect(leftRun(join(cwd, 'r'))).toEqual(SAVED);
+    expect(readFileSync(join(cwd, 'err'), 'utf8')).toMatch(/^(warning: .* the run goes on .*\n)?$/);
+  });
+
+  it('saves where its reader has seen enough, with the exit code of SIGPIPE', async () => {
+    const cwd = folder('head');
+    const line = `{ ${train} --out r; echo $? > code; } | head -20 > /dev/null`;
+    using command = new TerminalCommand(line, { cwd });
+    await command.end();
+    expect(readFileSync(join(cwd, 'code'), 'utf8')).toBe('141\n');
+    expect(leftRun(join(cwd, 'r'))).toEqual(SAVED);
+  });
+});
+
+describe('a wish to end', () => {
+  /** An interrupt with a clock of the test, which notes the exit codes that it ends with. */
+  function interrupted(isPatient: boolean) {
+    const exits: number[] = [];
+    const clock = { now: 1000 };
+    const interrupt = new Interrupt({ exit: (code) => exits.push(code), now: () => clock.now });
+    interrupt.lead(() => isPatient);
+    return { interrupt, clock, exits };
+  }
+  const ctrlC = new SignalError('SIGINT');
+  const hangUp = new SignalError('SIGHUP');
+  const pipe = new SignalError('SIGPIPE', 'a closed output');
+
+  it('wraps a run up or ends it, as the run decides', () => {
+    const patient = interrupted(true).interrupt;
+    patient.insist(ctrlC);
+    expect([patient.wrapUp.reason, patient.signal.aborted]).toEqual([ctrlC, false]);
+    const plain = interrupted(false).interrupt;
+    plain.ask(hangUp);
+    expect([plain.signal.reason, plain.wrapUp.aborted]).toEqual([hangUp, false]);
+  });
+
+  it('counts as the second one only from a person, and not within half a second', () => {
+    const { interrupt, clock, exits } = interrupted(true);
+    interrupt.insist(ctrlC);
+    clock.now += 400;
+    interrupt.insist(ctrlC);
+    clock.now += 5000;
+    interrupt.ask(hangUp);
+    interrupt.ask(pipe);
+    expect(exits).toEqual([]);
+    interrupt.insist(new SignalError('SIGTERM'));
+    expect(exits).toEqual([143]);
+    expect(interrupt.asked).toBe(ctrlC);
+  });
+
+  it('behind a closed output is the first one, and gives the exit code', () => {
+    const { interrupt, clock, exits } = interrupted(true);
+    interrupt.ask(pipe);
+    clock.now += 5000;
+    interrupt.insist(ctrlC);
+    expect([exits, interrupt.asked]).toEqual([[], ctrlC]);
+  });
+});
+
+describe('the end of a run', () => {
+  const config = { steps: 9, patience: 2, saveEvery: { steps: 3 } } as const;
+  const endOf = (facts: Partial<Parameters<typeof runEnd>[0]>) =>
+    runEnd({ config, early: undefined, asked: undefined, ...facts });
+  const asked = new SignalError('SIGTERM');
+  const rankFailed = new RankFailedError(1, 'rank 1 of 2 failed');
+
+  it.each([
+    ['done', {}, { why: 'done', exitCode: 0, mayRestart: false }],
+    [
+      'out of patience',
+      { early: { type: 'early', step: 4, why: 'patience' } },
+      { why: 'patience', kind: 'done', exitCode: 0, reason: expect.stringMatching(/--patience/) },
+    ],
+    [
+      'asked to, with a save',
+      { early: { type: 'early', step: 4, why: 'asked', save: 'r' }, asked },
+      { why: 'asked', kind: 'stopped', exitCode: 143, mayRestart: false, save: 'r' },
+    ],
+    ['asked to end at once', { error: asked, asked }, { kind: 'stopped', exitCode: 143 }],
+    ['asked to behind its last step', { asked }, { why: 'done', kind: 'done', exitCode: 0 }],
+    ['a lost rank', { error: rankFailed }, { kind: 'failed', exitCode: 1, mayRestart: true }],
+    ['a lost rank as it ends', { error: rankFailed, asked }, { exitCode: 1, mayRestart: false }],
+    [
+      'a divergence',
+      { error: new DivergedError('the loss is not a number') },
+      { why: 'diverged', kind: 'failed', exitCode: 1, mayRestart: false },
+    ],
+  ] as const)('is, for %s', (_, facts, expected) => {
+    expect(endOf(facts)).toMatchObject(expected);
+  });
+
+  it.each([
+    ['saved', 3, config, /^Ctrl-C: ending the step on its way, then saving\. Ctrl-C again/],
+    ['at once before a step', 0, config, /^Ctrl-C: ending\. Ctrl-C again ends at once\.$/],
+    ['at once without saves', 3, { ...config, saveEvery: undefined }, /^Ctrl-C: ending\. /],
+    ['whole behind the last step', 9, { ...config, saveEvery: undefined }, /results are on/],
+  ] as const)('is told at the first Ctrl-C: %s', (_, step, of, says) => {
+    expect(askedEnd(new SignalError('SIGINT'), { config: of, step, isEarly: false }).says).toMatch(
+      says,
+    );
+  });
+});
