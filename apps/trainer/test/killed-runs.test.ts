@@ -9,6 +9,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { buildCommand } from './support/build-command.js';
 import { expectExactResume, WAYS } from './support/expect-exact-resume.js';
+import { endOf, expectSameEnd, LIFE, lifeFlags } from './support/expect-same-end.js';
+import { runCli } from './support/run-cli.js';
 import { runLine, tinyFlags, told } from './support/tiny-run.js';
 
 // Each test starts several processes, one after the other.
@@ -23,11 +25,35 @@ beforeAll(async () => {
 afterAll(() => rmSync(root, { recursive: true }));
 
 describe('a run that is killed goes on bit for bit', () => {
-  it.each(WAYS.map((way, i) => [way, i] as const))('%s', async (way, i) => {
+  // The long test has all ways, with more moments of each.
+  const ways = WAYS.map((way, i) => [way, i] as const).filter(([, i]) => ![1, 2, 4].includes(i));
+  it.each(ways)('%s', async (way, i) => {
     const step = 3 + i;
     const at = i % 2 === 0 ? { savingFrom: step, numFiles: i % 3 } : { step };
     await expectExactResume(script, way, [at]);
   });
+});
+
+describe('a line with --resume auto, killed and given again, ends as if nobody had killed it', () => {
+  it.concurrent.each([
+    ['ws', 'in its first millisecond'],
+    ['ws', 'as its first file is there'],
+    ['ws', 'as its model is written'],
+    ['shm', 'as its first save is written'],
+  ] as const)('%s, %s', async (transport, moment) => {
+    const out = join(root, `life-${transport}-${moment.replaceAll(' ', '-')}`);
+    const flags = lifeFlags(root, out, transport);
+    await expectSameEnd(script, flags, { out, at: LIFE[moment], whole: await unkilled() });
+  });
+
+  /** Returns the end of a run in this process, which all are compared with. */
+  let whole: Promise<ReturnType<typeof endOf>> | undefined;
+  const unkilled = () => {
+    const out = join(root, 'life-whole');
+    const line = `train ${lifeFlags(root, out, 'memory')}`;
+    whole ??= runCli(line.split(' ')).then(() => endOf(out));
+    return whole;
+  };
 });
 
 /** Resolves to the exit code and everything that was printed. */

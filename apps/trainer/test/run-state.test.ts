@@ -2,6 +2,7 @@
 // works whatever its run has come to, and no file of another program is lost.
 
 import {
+  cpSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -13,33 +14,54 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeEach, describe, expect, it } from 'vitest';
-import { SignalError } from '../src/errors.js';
-import { Interrupt } from '../src/interrupt.js';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { stateOf } from '../src/saves/run-state.js';
 import { runCli } from './support/run-cli.js';
 import { tinyFlags } from './support/tiny-run.js';
 
 const root = mkdtempSync(join(tmpdir(), 'run-state-'));
 afterAll(() => rmSync(root, { recursive: true }));
+const [plain, saved] = [join(root, 'plain'), join(root, 'saved')];
+const FOREIGN = ['notes.txt', 'saves/game.sav'];
+
 let out: string;
+beforeAll(async () => {
+  mkdirSync(join(saved, 'saves'), { recursive: true });
+  for (const name of FOREIGN) {
+    writeFileSync(join(saved, name), 'mine');
+  }
+  expect((await run(`--out ${plain}`)).code).toBe(0);
+  expect((await run(`--out ${saved} --save-every 2`)).code).toBe(0);
+});
 beforeEach(() => {
   out = join(mkdtempSync(join(root, 'case-')), 'run');
 });
+/** Makes --out a copy of a run that is done. */
+const copy = (from: string) => cpSync(from, out, { recursive: true, preserveTimestamps: true });
 
-const run = (more: string, options: Parameters<typeof runCli>[1] = {}) =>
-  runCli(
-    `train ${tinyFlags(root)} --strategy single --quiet --steps 3 ${more}`.split(' '),
-    options,
-  );
-const allFiles = (directory: string) =>
+type Options = Parameters<typeof runCli>[1];
+/** Runs three steps, unless `more` says otherwise, and shows them. */
+const show = (more: string, options: Options = {}) =>
+  runCli(`train ${tinyFlags(root)} --strategy single --steps 3 ${more}`.split(' '), options);
+const run = (more: string) => show(`--quiet ${more}`);
+/** Ends a run as soon as it has told of a step. */
+function runToStep(last: number, more: string) {
+  const end = new AbortController();
+  const onOut = (text: string) => {
+    if (text.startsWith(`step ${last}/`)) {
+      end.abort(new Error('it ends here'));
+    }
+  };
+  return show(more, { signal: end.signal, onOut });
+}
+const contents = (directory: string) =>
   readdirSync(directory, { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile())
     .map(({ parentPath, name }) => join(parentPath, name))
-    .sort();
-const contents = (directory: string) =>
-  allFiles(directory).map((file) => [file, statSync(file).mtimeMs, readFileSync(file, 'latin1')]);
-const modelOf = (directory: string) => readFileSync(join(directory, 'model/model.safetensors'));
+    .sort()
+    .map((file) => [file, statSync(file).mtimeMs, readFileSync(file, 'latin1')]);
+const modelOf = (directory: string) =>
+  readFileSync(join(directory, 'model/model.safetensors'), 'latin1');
 const stepsOf = (directory: string) =>
   readFileSync(join(directory, 'metrics.jsonl'), 'utf8')
     .trimEnd()
@@ -48,47 +70,39 @@ const stepsOf = (directory: string) =>
 
 describe('a run', () => {
   it.each([
-    ['', false],
-    [' --save-every 2', true],
+    ['without saves', plain, '', false, /already holds a run that is done\. Choose another/],
+    ['with saves', saved, ' --save-every 2', true, /already holds a run with saves\..*auto, or/],
   ])(
-    'that is done with "%s" is left as it is by its line with --resume auto',
-    async (more, hasSaves) => {
+    '%s that is done is left as it is by its line with --resume auto',
+    async (_, from, more, hasSaves, says) => {
+      copy(from);
       const line = `--out ${out}${more}`;
-      expect((await run(line)).code).toBe(0);
       expect(stateOf(out)).toEqual({
         is: 'done',
         end: { step: 3, steps: 3, why: 'done' },
         hasSaves,
       });
       const before = contents(out);
-      const again = await runCli(
-        `train ${tinyFlags(root)} --strategy single --steps 3 ${line} --resume auto`.split(' '),
-      );
+      const again = await show(`${line} --resume auto`);
       expect([again.code, again.err]).toEqual([0, '']);
       expect(again.out).toMatch(
         /^The run in .*run is done after step 3 of 3: nothing is left to train\. .*\n$/,
       );
+      expect((await run(line)).err).toMatch(says);
       expect(contents(out)).toEqual(before);
-      expect((await run(line)).err).toMatch(
-        hasSaves
-          ? /already holds a run with saves.*--resume auto/
-          : /already holds a run that is done/,
-      );
     },
   );
 
   it('that is done trains on from its saves, and without them is not lost to a start', async () => {
-    expect((await run(`--out ${out} --save-every 2`)).code).toBe(0);
+    copy(saved);
     expect((await run(`--out ${out} --save-every 2 --steps 5 --resume auto`)).code).toBe(0);
     expect(stepsOf(out)).toEqual([1, 2, 3, 4, 5]);
     expect(stateOf(out)).toMatchObject({ is: 'done', end: { step: 5 } });
     rmSync(join(out, 'saves'), { recursive: true });
     const before = contents(out);
-    const more = await run(`--out ${out} --steps 7 --resume auto`);
-    expect([more.code, more.err]).toEqual([
-      2,
-      expect.stringMatching(/a run that is done, and no save to go on from\. Choose another/),
-    ]);
+    const { code, err } = await run(`--out ${out} --steps 7 --resume auto`);
+    expect(err).toMatch(/a run that is done, and no save to go on from\. Choose another/);
+    expect(code).toBe(2);
     expect(contents(out)).toEqual(before);
   });
 
@@ -107,25 +121,11 @@ describe('a run', () => {
     rmSync(join(out, 'model'), { recursive: true });
     expect((await run(`${line} --resume auto`)).code).toBe(0);
     expect(stepsOf(out)).toHaveLength(last);
-    expect(modelOf(out).equals(model)).toBe(true);
+    expect(modelOf(out)).toBe(model);
   });
 
   it('that ended before its first save begins anew by --resume auto, and by nothing else', async () => {
-    const whole = `${out}-whole`;
-    await run(`--out ${whole}`);
-    const interrupt = new Interrupt({ exit: () => {} });
-    const ended = await runCli(
-      `train ${tinyFlags(root)} --strategy single --steps 3 --out ${out}`.split(' '),
-      {
-        interrupt,
-        onOut: (text) => {
-          if (text.startsWith('step 2/')) {
-            interrupt.ask(new SignalError('SIGTERM'));
-          }
-        },
-      },
-    );
-    expect(ended.code).not.toBe(0);
+    expect((await runToStep(2, `--out ${out}`)).code).not.toBe(0);
     expect(stateOf(out)).toEqual({ is: 'begun' });
     const before = contents(out);
     expect((await run(`--out ${out}`)).err).toMatch(
@@ -134,39 +134,40 @@ describe('a run', () => {
     expect(contents(out)).toEqual(before);
     expect((await run(`--out ${out} --resume auto`)).code).toBe(0);
     expect(stepsOf(out)).toEqual([1, 2, 3]);
-    expect(modelOf(out).equals(modelOf(whole))).toBe(true);
+    expect(modelOf(out)).toBe(modelOf(plain));
   });
 
   it('that was taken back to an earlier save is not done until it is again', async () => {
-    const line = `--out ${out} --save-every 1 --keep 9`;
-    await run(line);
-    const interrupt = new Interrupt({ exit: () => {} });
-    const goOn = `train ${tinyFlags(root)} --strategy single --steps 3 ${line} --resume`;
-    await runCli(`${goOn} ${out}/saves/step-000001`.split(' '), {
-      interrupt,
-      onOut: (text) => {
-        if (text.startsWith('step 2/')) {
-          interrupt.ask(new SignalError('SIGTERM'));
-        }
-      },
-    });
+    copy(saved);
+    // It goes on behind step 2, and is asked to end at once.
+    const line = `--out ${out} --save-every 2`;
+    const ended = await runToStep(3, `${line} --steps 5 --resume ${out}/saves/step-000002`);
+    expect(ended.code).not.toBe(0);
     expect(stateOf(out).is).toBe('saved');
     expect((await run(`${line} --resume auto`)).code).toBe(0);
     expect(stateOf(out)).toMatchObject({ is: 'done', end: { step: 3 } });
+    expect(modelOf(out)).toBe(modelOf(saved));
   });
 
-  it.each([
-    ['with its saves', ' --save-every 2', ['step-000002', 'step-000003']],
-    ['without saves', '', undefined],
-  ])('leaves nothing empty %s', async (_, more, saves) => {
-    await run(`--out ${out}${more}`);
-    const left = [
-      ...['config.yaml', 'events.jsonl', 'loss.svg', 'metrics.jsonl', 'model', 'report.html'],
-      ...(saves === undefined ? [] : ['saves']),
+  it('leaves nothing empty, and other files where they are', () => {
+    const left = ['config.yaml', 'events.jsonl', 'loss.svg', 'metrics.jsonl', 'model'];
+    const rest = ['report.html', 'summary.json'];
+    expect(readdirSync(plain).sort()).toEqual([...left, ...rest]);
+    expect(readdirSync(saved).sort()).toEqual([
+      ...left,
+      'notes.txt',
+      'report.html',
+      'saves',
       'summary.json',
-    ];
-    expect(readdirSync(out).sort()).toEqual(left);
-    expect(saves && readdirSync(join(out, 'saves')).sort()).toEqual(saves);
+    ]);
+    expect(readdirSync(join(saved, 'saves')).sort()).toEqual([
+      'game.sav',
+      'step-000002',
+      'step-000003',
+    ]);
+    for (const name of FOREIGN) {
+      expect(readFileSync(join(saved, name), 'utf8')).toBe('mine');
+    }
   });
 
   it('that fails before it writes anything leaves no --out', async () => {
@@ -178,31 +179,27 @@ describe('a run', () => {
 
 describe('--resume DIR', () => {
   it('without --out goes on from its newest save, and writes nothing', async () => {
-    await run(`--out ${out} --save-every 2`);
-    const before = contents(out);
-    const line = `train ${tinyFlags(root)} --strategy single --steps 5 --resume ${out}`;
-    const result = await runCli(line.split(' '));
+    const before = contents(saved);
+    const result = await show(`--steps 5 --resume ${saved}`);
     expect([result.code, result.err]).toEqual([0, '']);
     expect(result.out).toMatch(/^Going on from .*step-000003, behind step 3\.$/m);
     expect(result.out).toMatch(/^step +5\/5/m);
-    expect(contents(out)).toEqual(before);
+    expect(contents(saved)).toEqual(before);
   });
 
   it('with another --out begins there with no steps of its own, again where it was killed', async () => {
-    await run(`--out ${out} --save-every 2`);
-    const line = `--steps 5 --resume ${out} --out ${out}-more`;
+    const line = `--steps 5 --resume ${saved} --out ${out}`;
     await run(line);
-    expect(stepsOf(`${out}-more`)).toEqual([4, 5]);
-    const model = modelOf(`${out}-more`);
-    rmSync(join(`${out}-more`, 'summary.json'));
+    expect(stepsOf(out)).toEqual([4, 5]);
+    const model = modelOf(out);
+    rmSync(join(out, 'summary.json'));
     expect((await run(line)).code).toBe(0);
-    expect(stepsOf(`${out}-more`)).toEqual([4, 5]);
-    expect(modelOf(`${out}-more`).equals(model)).toBe(true);
+    expect(stepsOf(out)).toEqual([4, 5]);
+    expect(modelOf(out)).toBe(model);
   });
 
   it('of a run without saves says that there are none', async () => {
-    await run(`--out ${out}`);
-    expect((await run(`--resume ${out}`)).err).toMatch(/--resume: .*run holds no save\. Give/);
+    expect((await run(`--resume ${plain}`)).err).toMatch(/--resume: .*plain holds no save\. Give/);
   });
 });
 
@@ -219,21 +216,9 @@ describe("another program's files", () => {
     const before = contents(out);
     for (const more of ['', ' --save-every 1 --resume auto']) {
       const { code, err } = await run(`--out ${out}${more}`);
-      expect([code, err]).toEqual([
-        2,
-        expect.stringMatching(/already holds .*, which no run has left there\. Choose another/),
-      ]);
+      expect(err).toMatch(/already holds .*, which no run has left there\. Choose another/);
+      expect(code).toBe(2);
       expect(contents(out)).toEqual(before);
-    }
-  });
-
-  it('of names that no run uses stay beside it', async () => {
-    mkdirSync(join(out, 'saves'), { recursive: true });
-    writeFileSync(join(out, 'notes.txt'), 'mine');
-    writeFileSync(join(out, 'saves/game.sav'), 'mine');
-    expect((await run(`--out ${out} --save-every 2`)).code).toBe(0);
-    for (const name of ['notes.txt', 'saves/game.sav']) {
-      expect(readFileSync(join(out, name), 'utf8')).toBe('mine');
     }
   });
 });
