@@ -5,6 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { parseFlags } from '../src/flags.js';
 import { planHeaderLines } from '../src/output/header.js';
 import { keyOfCall, partOf } from '../src/plan/kernel-times.js';
+import { leftBytes, leftText } from '../src/plan/left-bytes.js';
 import { type PlanRow, planRows, planText } from '../src/plan/plan-table.js';
 import { type StepClock, stepMs } from '../src/plan/rates.js';
 import type { Room } from '../src/plan/room.js';
@@ -49,10 +50,14 @@ describe('plan', () => {
   it('begins with the model, the rows and the device that its numbers are for', async () => {
     const flags = '--device cpu --model nano --batch 7 --grad-accum 2 --precision bf16';
     const config = await resolveConfig(parseFlags(flags.split(' '), () => {}));
-    const [model, step, device] = planHeaderLines(config, 'wasm simd, 2 threads');
+    const [model, step, device, leaves] = planHeaderLines(config, {
+      description: 'wasm simd, 2 threads',
+      leaves: leftText(await leftBytes(config), config),
+    });
     expect(model).toMatch(/^model {3}nano: \d+ layers, width \d+/);
     expect(step).toMatch(/^step {4}7 rows of \d+ tokens in 2 micro-steps, bf16$/);
     expect(device).toBe('device  cpu (wasm simd, 2 threads), shared by all ranks');
+    expect(leaves).toMatch(/^leaves {2}model\/ \d+ KiB, records \d+ KiB$/);
   });
 
   it('says what does not fit, and what might not', async () => {

@@ -4,6 +4,7 @@ import { cpuInfo } from '@shardweave/tensor-core';
 import { type Flags, TRAIN } from '../flags.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { planHeaderLines } from '../output/header.js';
+import { leftBytes, leftText } from '../plan/left-bytes.js';
 import { planRows, planText } from '../plan/plan-table.js';
 import { coresOf, openStepClock } from '../plan/rates.js';
 import { roomHere } from '../plan/room.js';
@@ -49,7 +50,9 @@ export const plan = defineCommand<PlanFlags>({
     if (flags.json) {
       out.write(`${JSON.stringify(rows, null, 2)}\n`);
     } else {
-      const head = planHeaderLines({ ...config, devices: [kind] }, backend.info.description);
+      const { description } = backend.info;
+      const leaves = leftText(await leftBytes(config), config);
+      const head = planHeaderLines({ ...config, devices: [kind] }, { description, leaves });
       out.write(`${head.join('\n')}\n\n${planText(rows)}`);
     }
     return 0;

@@ -10,6 +10,7 @@ import { runRestarting } from '../launch/run-restarting.js';
 import { startMpirun } from '../launch/start-mpirun.js';
 import { RunMonitor } from '../output/run-monitor.js';
 import { Terminal } from '../output/terminal.js';
+import { requireDisk } from '../plan/left-bytes.js';
 import { resolveConfig } from '../resolve-config.js';
 import { resolvedConfig } from '../resolved-config.js';
 import type { RunConfig } from '../run-config.js';
@@ -35,6 +36,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     const isTerminal = out.isTTY === true;
     return await startMpirun({ ranks: config.ranks, entry, args, isTerminal, signal });
   }
+  const warning = isFirst ? await requireDisk(config) : undefined;
   await using _held = isFirst ? await holdRun(config) : undefined;
   const { steps } = config;
   const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
@@ -49,6 +51,9 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     onEarlier: (record) => dashboard?.tell(record),
     configText: (devices) => resolvedConfig(flags, config, devices),
   });
+  if (warning !== undefined) {
+    monitor.handle({ type: 'warning', text: warning });
+  }
   interrupt.lead((wish) => {
     const isEarly = monitor.early !== undefined;
     const { isPatient, says } = askedEnd(wish, { config, step: monitor.steps, isEarly });

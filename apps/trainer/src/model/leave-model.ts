@@ -16,7 +16,7 @@ import { hasSaves, savesOf } from '../saves/save-directory.js';
  * nothing moves; the half that is left is for writing elsewhere.
  */
 const WAIT_MS = 300_000;
-const LOOK_MS = 500;
+const LOOK_MS = 250;
 
 export interface LeaveModelOptions {
   readonly emit: EmitRankEvent;
@@ -96,8 +96,10 @@ async function writeWaiting(
   }
   const given = AbortSignal.any([signal, wrapUp]);
   const endMs = performance.now() + waitMs;
-  while (problem?.leastBytes !== undefined && !given.aborted && performance.now() < endMs) {
-    await delay(LOOK_MS, undefined, { signal: given }).catch(() => undefined);
+  const leftMs = () => (given.aborted ? 0 : endMs - performance.now());
+  while (problem?.leastBytes !== undefined && leftMs() > 0) {
+    const lookMs = Math.min(LOOK_MS, leftMs());
+    await delay(lookMs, undefined, { signal: given }).catch(() => undefined);
     problem = await tryToWrite(path, files, problem.leastBytes);
   }
   signal.throwIfAborted();

@@ -1,7 +1,7 @@
 // The room on the disk that a path is on, and what is said where it has run out.
 
-import { existsSync, statfsSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
+import { existsSync, readdirSync, statfsSync, statSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
 import { DiskFullError, TrainerError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
 
@@ -18,6 +18,17 @@ export function freeBytes(path: string): number {
 export function bytesOnDisk(path: string, lengths: readonly number[]): number {
   const { bsize } = statfsSync(existingAbove(path));
   return lengths.reduce((sum, length) => sum + Math.ceil(length / bsize) * bsize, 0);
+}
+
+/** The bytes of all files of these names in and below a directory, which may be missing. */
+export function bytesBelow(directory: string, names = /./): number {
+  const files = statSync(directory, { throwIfNoEntry: false })?.isDirectory()
+    ? readdirSync(directory, { recursive: true, withFileTypes: true })
+    : [];
+  return files
+    .filter((file) => file.isFile() && names.test(file.name))
+    .map(({ parentPath, name }) => statSync(join(parentPath, name)).size)
+    .reduce((sum, size) => sum + size, 0);
 }
 
 /** Whether something could not be written because there is no room for it. */

@@ -17,13 +17,18 @@ export function headerLines(config: RunConfig, ready: readonly RankReady[]): str
 
 /**
  * The lines above a plan, which tell for what model, rows and device its bytes and times are.
- * `device` is the text of a backend, such as `wasm relaxed simd, 2 threads`.
+ * `description` is the text of a backend, such as `wasm relaxed simd, 2 threads`, and `leaves` what
+ * the run would leave.
  */
-export function planHeaderLines(config: RunConfig, device: string): string[] {
+export function planHeaderLines(
+  config: RunConfig,
+  { description, leaves }: { readonly description: string; readonly leaves: string },
+): string[] {
   return linesOf([
     ['model', modelText(config)],
     ['step', `${stepText(config)}, ${config.precision}`],
-    ['device', `${config.devices[0]} (${device}), shared by all ranks`],
+    ['device', `${config.devices[0]} (${description}), shared by all ranks`],
+    ['leaves', leaves],
   ]);
 }
 

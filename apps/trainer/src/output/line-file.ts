@@ -46,13 +46,12 @@ export class LineFile {
     }
   }
 
-  /**
-   * Writes all of a line, or nothing: half of one would be no JSON, with the next one behind it.
-   */
+  /** Writes all of a line or nothing, because half of one would spoil the next one, too. */
   #write(line: Uint8Array): void {
     try {
       for (let done = 0; done < line.byteLength; ) {
-        done += writeSync(this.#file, line, done);
+        // A write that failed before has moved the file's own place, so each is told its own.
+        done += writeSync(this.#file, line, done, line.byteLength - done, this.#length + done);
       }
       this.#length += line.byteLength;
     } catch (error) {

@@ -5,6 +5,7 @@ import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
 import type { RankCheck, RankReady, RankReport } from '../rank/events.js';
+import type { RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { isDiskFull, namingDisk, whyNotWritten } from './disk-room.js';
 import { numericClassesOf } from './header.js';
@@ -26,6 +27,11 @@ export const RUN_FILES = {
   model: 'model',
   adapter: 'adapter',
 } as const;
+
+/** The name of what a run trains. */
+export function resultOf({ lora }: Pick<RunConfig, 'lora'>): string {
+  return lora === undefined ? RUN_FILES.model : RUN_FILES.adapter;
+}
 
 /** The format of summary.json. */
 export interface RunSummary {
@@ -180,9 +186,7 @@ export class RunDirectory {
     }
   }
 
-  /**
-   * Writes a file beside the lines, and warns where that fails: the run is done without it, too.
-   */
+  /** Writes a file beside the lines, and warns where that fails: it is not what the run is for. */
   leave(name: string, text: () => string): void {
     const path = join(this.path, name);
     try {

@@ -4,6 +4,7 @@ import type { DryModel } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../output/format.js';
 import { type RunConfig, STRATEGIES, type StrategyName } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
+import { type LeftBytes, leftBytes } from './left-bytes.js';
 import type { StepClock } from './rates.js';
 import { tryRun } from './require-room.js';
 import { hostNeed, isTight, type Room } from './room.js';
@@ -23,6 +24,8 @@ export interface PlanRow {
   /** The bytes of all ranks on this host. */
   readonly hostBytes: number | undefined;
   readonly stepMs: number | undefined;
+  /** What the run leaves under --out. */
+  readonly left: LeftBytes;
 }
 
 export interface PlanOptions {
@@ -59,6 +62,7 @@ async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow
     run,
     hostBytes: run && hostNeed(run, room),
     stepMs: run && (await clock?.stepMs(run, config)),
+    left: await leftBytes(config),
   };
 }
 

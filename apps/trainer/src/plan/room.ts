@@ -1,9 +1,8 @@
 // What there is for a run: the memory of a device and of the host, and a disk. A run that needs
 // more is sure to fail; one that needs nearly as much may fail too, because of fragmentation.
 
-import { type Dirent, existsSync, readdirSync, statfsSync, statSync } from 'node:fs';
-import { dirname, join } from 'node:path';
 import { cpuBufferBytes } from '@shardweave/tensor-core';
+import { bytesBelow, freeBytes } from '../output/disk-room.js';
 import { formatBytes } from '../output/format.js';
 import type { RunConfig } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
@@ -41,36 +40,15 @@ export function roomHere(
     hostBytes: process.availableMemory(),
     ranksHere: transport === 'mpi' ? 1 : ranks, // those of mpirun may be on other hosts
     isApart: transport === 'ws' || transport === 'mpi',
-    diskBytes: offloadDir === undefined ? undefined : diskRoom(offloadDir),
+    diskBytes:
+      offloadDir === undefined
+        ? undefined
+        : freeBytes(offloadDir) + bytesBelow(offloadDir, VALUE_FILE),
   };
 }
 
-/**
- * The free bytes of the disk that a directory is on, or will be on, and the bytes that a run finds
- * in the directory and deletes.
- */
-function diskRoom(directory: string): number {
-  let existing = directory;
-  while (!existsSync(existing) && existing !== dirname(existing)) {
-    existing = dirname(existing);
-  }
-  const { bavail, bsize } = statfsSync(existing);
-  const files = existing === directory ? filesBelow(directory) : [];
-  const found = files.filter(({ name }) => VALUE_FILE.test(name));
-  return found.reduce(
-    (sum, { parentPath, name }) => sum + statSync(join(parentPath, name)).size,
-    bavail * bsize,
-  );
-}
-
-/** A file of a disk store. */
+/** A file of a disk store, which a run deletes that finds it. */
 const VALUE_FILE = /^shardweave-\d+\.\d$/;
-
-function filesBelow(directory: string): Dirent[] {
-  return statSync(directory).isDirectory()
-    ? readdirSync(directory, { recursive: true, withFileTypes: true })
-    : [];
-}
 
 /**
  * The bytes of this host that its ranks take: what rests there, a cpu device's own memory, and

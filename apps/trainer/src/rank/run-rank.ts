@@ -11,7 +11,7 @@ import { type BaseModel, baseModelOf } from '../model/base-model.js';
 import { leaveModel } from '../model/leave-model.js';
 import type { ModelState } from '../model/model-directory.js';
 import { trainedFiles } from '../model/write-trained.js';
-import { RUN_FILES } from '../output/run-directory.js';
+import { resultOf } from '../output/run-directory.js';
 import { checkRank } from '../plan/check-run.js';
 import { requireRoomOf } from '../plan/require-room.js';
 import { roomHere } from '../plan/room.js';
@@ -349,9 +349,8 @@ async function leaveResults(options: RankOptions, made: Made): Promise<void> {
   const { state } = made;
   if (rank === 0 && config.outDir !== undefined) {
     emit({ type: 'doing', what: 'writing the model' });
-    const name = config.lora === undefined ? RUN_FILES.model : RUN_FILES.adapter;
     const files = await trainedFiles({ config, state });
-    await leaveModel(join(config.outDir, name), files, { emit, wrapUp, signal });
+    await leaveModel(join(config.outDir, resultOf(config)), files, { emit, wrapUp, signal });
   }
   try {
     await showText(options, made);

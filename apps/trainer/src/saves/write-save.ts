@@ -14,7 +14,8 @@ import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { CollectiveError, exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import type { CapturedModule } from '@shardweave/nn';
 import type { FileLayer } from '@shardweave/shard-store/node';
-import { beginPart, endPart } from './save-directory.js';
+import { namingDisk } from '../output/disk-room.js';
+import { beginPart, endPart, pathOf } from './save-directory.js';
 
 export interface WriteSaveOptions {
   /** The directory of the run's saves, which all ranks see. */
@@ -116,7 +117,7 @@ async function inPart(
   write: (store: PieceStore, agree: Agree) => Promise<number>,
 ): Promise<SaveOutcome> {
   const { directory, step, group, files } = options;
-  const agree = agreeOver(group);
+  const agree = agreeOver(group, pathOf(directory, step));
   let part: string | undefined;
   try {
     [part] = await agree(async () => (group.rank === 0 ? beginPart(directory, step) : ''));
@@ -143,7 +144,7 @@ async function inPart(
   }
 }
 
-function agreeOver(group: ProcessGroup): Agree {
+function agreeOver(group: ProcessGroup, path: string): Agree {
   const call = { tag: 'save', identity: 'save' };
   return async (own) => {
     const result = await own().then(
@@ -152,7 +153,8 @@ function agreeOver(group: ProcessGroup): Agree {
         if (error instanceof CollectiveError) {
           throw error;
         }
-        return { failure: error instanceof Error ? error.message : String(error), error };
+        const named = namingDisk(error, path);
+        return { failure: named instanceof Error ? named.message : String(named), error };
       },
     );
     // What all ranks know already is not told again.

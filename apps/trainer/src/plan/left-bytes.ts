@@ -1,0 +1,121 @@
+// What a run leaves on the disk of --out: its model to the byte, its saves nearly so, and lines and
+// pages about it, which are few beside both.
+
+import { join } from 'node:path';
+import { DiskFullError } from '../errors.js';
+import { trainedFiles } from '../model/write-trained.js';
+import { bytesBelow, bytesOnDisk, freeBytes } from '../output/disk-room.js';
+import { formatBytes } from '../output/format.js';
+import { resultOf } from '../output/run-directory.js';
+import type { RunConfig } from '../run-config.js';
+import { savesOf } from '../saves/save-directory.js';
+import { parameterShapes } from '../saves/saved-state.js';
+
+/** A value and AdamW's two moments, in f32. */
+const SAVED_BYTES = 12;
+/** The lines of a save's index about one parameter and its moments. */
+const INDEX_BYTES = 600;
+/** The page of a run without its data, and the files that do not grow. */
+const PAGE_BYTES = 100e3;
+/** A step in metrics.jsonl, and what the page and the chart have of it. */
+const STEP_BYTES = 560;
+/** A rank in events.jsonl and in the page, at steps that double. */
+const RANK_BYTES = 800;
+
+/** The bytes of files; blocks of the disk come on top. */
+export interface LeftBytes {
+  /** The files of model/ or adapter/, each by itself. */
+  readonly modelFileBytes: readonly number[];
+  readonly saveBytes: number;
+  /** The most saves that there are at once, the one that is being written included. */
+  readonly numSaves: number;
+  /** Lines and pages. */
+  readonly recordBytes: number;
+}
+
+/** What the run leaves by its end, whatever its strategy. */
+export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
+  const { steps, ranks } = config;
+  const shapes = parameterShapes(config);
+  const read = () => Promise.reject(new Error('only sizes are asked for'));
+  const state = shapes.map(([name, shape]) => [name, { dtype: 'f32', shape, read }] as const);
+  const files = await trainedFiles({ config, state: new Map(state) });
+  const elements = shapes
+    .map(([, shape]) => shape.reduce((product, dim) => product * dim, 1))
+    .reduce((sum, size) => sum + size, 0);
+  const indexBytes = INDEX_BYTES * (shapes.length + ranks);
+  return {
+    modelFileBytes: files.map(({ byteLength }) => byteLength),
+    saveBytes: SAVED_BYTES * elements + indexBytes,
+    numSaves: numSaves(config),
+    recordBytes: PAGE_BYTES + STEP_BYTES * steps + RANK_BYTES * ranks * Math.log2(steps + 1),
+  };
+}
+
+/** The newest ones, the best one where something is evaluated, and one that is being written. */
+function numSaves(config: RunConfig): number {
+  const { saveEvery, steps, keep, evalEvery, validFile, validFraction } = config;
+  if (saveEvery === undefined) {
+    return 0;
+  }
+  const isEvaluated = validFile !== undefined || validFraction !== undefined;
+  const made = Math.ceil(steps / (saveEvery.steps ?? 1));
+  const best = isEvaluated ? Math.ceil(steps / evalEvery) : 0;
+  return Math.min(keep + 1 + Number(isEvaluated), made + best, steps);
+}
+
+/**
+ * Looks whether --out takes what the run leaves.
+ * @returns a warning where it takes the model, but perhaps not the saves
+ * @throws {DiskFullError} where it does not take the model
+ */
+export async function requireDisk(config: RunConfig): Promise<string | undefined> {
+  const { outDir, keep } = config;
+  if (outDir === undefined) {
+    return undefined;
+  }
+  const left = await leftBytes(config);
+  const modelBytes = bytesOnDisk(outDir, left.modelFileBytes);
+  const leastBytes = modelBytes + left.recordBytes;
+  const free = freeBytes(outDir);
+  const path = join(outDir, resultOf(config));
+  if (leastBytes > free) {
+    throw new DiskFullError(
+      { path, neededBytes: leastBytes, freeBytes: free },
+      { hint: 'Make room there, or give an --out on another disk.' },
+    );
+  }
+  const { saveBytes } = left;
+  const mostBytes = left.recordBytes + savedBytes(left, modelBytes);
+  const saves = savesOf(outDir);
+  if (mostBytes <= free + bytesBelow(saves)) {
+    return undefined;
+  }
+  const less = keep > 1 ? ', fewer saves by --keep' : '';
+  return `${saves} takes ${formatBytes(left.numSaves * saveBytes)} in up to ${left.numSaves} saves, and ${formatBytes(free)} are free, of which ${path} takes ${formatBytes(modelBytes)}. Saves will fail, and the model may have to be written elsewhere. Make room${less}, or give an --out on another disk.`;
+}
+
+/**
+ * The most that saves and the model take at once. The model is written when no save is: it is the
+ * larger only where nothing but adapters is saved.
+ */
+function savedBytes({ saveBytes, numSaves }: LeftBytes, modelBytes: number): number {
+  const kept = Math.max(0, numSaves - 1);
+  return kept * saveBytes + Math.max(modelBytes, numSaves > 0 ? saveBytes : 0);
+}
+
+/** A line about it for people. */
+export function leftText(left: LeftBytes, config: RunConfig): string {
+  const { outDir } = config;
+  const { modelFileBytes, saveBytes, numSaves } = left;
+  const model = modelFileBytes.reduce((sum, bytes) => sum + bytes, 0);
+  const saves = numSaves === 0 ? [] : [`${numSaves} saves of ${formatBytes(saveBytes)} at once`];
+  const free = outDir === undefined ? [] : [`${formatBytes(freeBytes(outDir))} free in ${outDir}`];
+  const parts = [
+    `${resultOf(config)}/ ${formatBytes(model)}`,
+    ...saves,
+    `records ${formatBytes(left.recordBytes)}`,
+    ...free,
+  ];
+  return parts.join(', ');
+}
