@@ -54,7 +54,7 @@ function sequence(device: Device): nn.Sequential<[x: Tensor], Tensor> {
   return new nn.Sequential(device, [
     new nn.Linear(device, { inFeatures: 9, outFeatures: 45 }),
     new nn.Gelu(device),
-    new nn.LayerNorm(device, { dim: 45 }),
+    new nn.LayerNorm(device, { normalizedShape: 45 }),
     new nn.Linear(device, { inFeatures: 45, outFeatures: 7 }),
   ]);
 }

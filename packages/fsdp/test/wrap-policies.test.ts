@@ -175,7 +175,7 @@ describe('autoWrap with the default policy', () => {
       const build = () =>
         new Stack(device, [
           new ModuleList(device, [nested(device), layer(device)]),
-          new MultiheadAttention(device, { dim: 8, numHeads: 2 }),
+          new MultiheadAttention(device, { embedDim: 8, numHeads: 2 }),
         ]);
       const wrapped = (options: Parameters<typeof defaultAutoWrapPolicy>[0]) =>
         wrappedPaths(autoWrap(build(), defaultAutoWrapPolicy(options), wrap).module);

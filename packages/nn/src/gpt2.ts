@@ -17,7 +17,7 @@ import { Embedding } from './layers/embedding.js';
 import { LayerNorm } from './layers/layer-norm.js';
 import { MultiheadAttention } from './layers/multihead-attention.js';
 import { Module } from './module.js';
-import type { ParameterInit } from './parameter-init.js';
+import type { ModelPartOptions } from './parameter-init.js';
 import type { EmbeddingPlaces, RowPlaces } from './token-options.js';
 
 /**
@@ -33,18 +33,18 @@ export class Gpt2 extends LanguageModel<Gpt2Config> {
     modelOptions: LanguageModelOptions = {},
   ) {
     const config = resolveGpt2Config(options);
-    const { n_embd: dim, layer_norm_epsilon: eps } = config;
+    const { n_embd: normalizedShape, layer_norm_epsilon: eps } = config;
     super(
       device,
       {
         config,
         numBlocks: config.n_layer,
         paths: { embeddings: 'transformer', blocks: 'transformer.h', head: 'transformer' },
-        embeddings: (init) => new Gpt2Embeddings(device, config, init),
-        block: (init) => new Gpt2Block(device, config, init),
+        embeddings: (init) => new Gpt2Embeddings(device, config, { init }),
+        block: (init) => new Gpt2Block(device, config, { init }),
         head: (init, table) =>
           new LanguageHead(device, {
-            norm: ['ln_f', new LayerNorm(device, { dim, eps, init })],
+            norm: ['ln_f', new LayerNorm(device, { normalizedShape, eps, init })],
             weight: { name: 'wte.weight', table },
           }),
       },
@@ -65,11 +65,14 @@ export class Gpt2Embeddings extends Module<[ids: Tensor, places?: EmbeddingPlace
   readonly drop: Dropout;
   readonly #positions: number;
 
-  constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
+  constructor(device: Device, config: Gpt2Config, { init }: ModelPartOptions) {
     super(device);
-    const { n_embd: dim, initializer_range: std } = config;
+    const { n_embd: embeddingDim, initializer_range: std } = config;
     const table = (name: string, numEmbeddings: number) =>
-      this.child(name, new Embedding(device, { numEmbeddings, dim, std, init: init.at(name) }));
+      this.child(
+        name,
+        new Embedding(device, { numEmbeddings, embeddingDim, std, init: init.at(name) }),
+      );
     this.wte = table('wte', config.vocab_size);
     this.wpe = table('wpe', config.n_positions);
     this.drop = this.child('drop', new Dropout(device, { p: config.embd_pdrop }));
@@ -106,24 +109,24 @@ export class Gpt2Block extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
   readonly ln2: AddLayerNorm;
   readonly mlp: Gpt2Mlp;
 
-  constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
+  constructor(device: Device, config: Gpt2Config, { init }: ModelPartOptions) {
     super(device);
     const { n_embd: dim, layer_norm_epsilon: eps, initializer_range: std } = config;
-    this.ln1 = this.child('ln_1', new AddLayerNorm(device, { dim, eps, init }));
+    this.ln1 = this.child('ln_1', new AddLayerNorm(device, { normalizedShape: dim, eps, init }));
     this.attn = this.child(
       'attn',
       new MultiheadAttention(device, {
-        dim,
+        embedDim: dim,
         numHeads: config.n_head,
-        attnDropout: config.attn_pdrop,
+        dropout: config.attn_pdrop,
         residDropout: config.resid_pdrop,
         std,
         projStd: residualStd(config),
         init: init.at('attn'),
       }),
     );
-    this.ln2 = this.child('ln_2', new AddLayerNorm(device, { dim, eps, init }));
-    this.mlp = this.child('mlp', new Gpt2Mlp(device, config, init.at('mlp')));
+    this.ln2 = this.child('ln_2', new AddLayerNorm(device, { normalizedShape: dim, eps, init }));
+    this.mlp = this.child('mlp', new Gpt2Mlp(device, config, { init: init.at('mlp') }));
   }
 
   async forward(x: Tensor, places: RowPlaces = {}): Promise<Tensor> {
@@ -145,7 +148,7 @@ export class Gpt2Mlp extends Module<[x: Tensor, residual: Tensor], Tensor> {
   readonly cProj: Conv1D;
   readonly dropout: Dropout;
 
-  constructor(device: Device, config: Gpt2Config, init: ParameterInit) {
+  constructor(device: Device, config: Gpt2Config, { init }: ModelPartOptions) {
     super(device);
     const { n_embd: dim, initializer_range: std } = config;
     const inner = config.n_inner ?? 4 * dim;

@@ -151,7 +151,11 @@ export type { OptimizerGroup, ParamGroup } from './optim/param-groups.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { streamedGradNorm, streamedScaleGradients } from './optim/streamed-grad-norm.js';
-export { ParameterInit, type ParameterInitOptions } from './parameter-init.js';
+export {
+  type ModelPartOptions,
+  ParameterInit,
+  type ParameterInitOptions,
+} from './parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
 export type { CapturedModule } from './saves/captured-module.js';
 export {

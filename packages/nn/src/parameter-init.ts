@@ -40,6 +40,12 @@ const RULES: OptionRules<ParameterInitOptions> = {
   isDeferred: optional(FLAG),
 };
 
+/** Options of a part of a model, such as a block. */
+export interface ModelPartOptions {
+  /** The source of its initial values, at the part's own path. */
+  readonly init: ParameterInit;
+}
+
 /**
  * Makes the initial values of one module's parameters, in f32. They are bit for bit equal on all
  * devices.

@@ -238,7 +238,7 @@ describe('BatchNorm1d', () => {
       expect(() => new BatchNorm1d(device, options)).toThrow(NnConfigError);
     }
     expect(isBatchNorm(norm)).toBe(true);
-    expect(isBatchNorm(new LayerNorm(device, { dim: 3 }))).toBe(false);
+    expect(isBatchNorm(new LayerNorm(device, { normalizedShape: 3 }))).toBe(false);
   });
 });
 

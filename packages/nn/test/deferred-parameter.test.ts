@@ -48,7 +48,7 @@ describe('a module with deferred initial values', () => {
   it('keeps a second materialize from changing what was trained since', async () => {
     const device = makeDevice();
     const init = new ParameterInit(device, { seed: 1, isDeferred: true });
-    const norm = new LayerNorm(device, { dim: 4, init });
+    const norm = new LayerNorm(device, { normalizedShape: 4, init });
     materialize(norm);
     device.copyInto(norm.weight, device.full([4], 7));
     materialize(norm);

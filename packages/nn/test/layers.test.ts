@@ -73,7 +73,7 @@ describe('Linear and Conv1D', () => {
 describe('Embedding', () => {
   it('looks rows up and adds the gradients of repeated ids', async () => {
     const device = makeDevice();
-    const table = new Embedding(device, { numEmbeddings: 4, dim: 2 });
+    const table = new Embedding(device, { numEmbeddings: 4, embeddingDim: 2 });
     const ids = device.tensor(Int32Array.of(3, 1, 3), [1, 3]);
     const out = await table.call(ids);
     expect(out.shape).toEqual([1, 3, 2]);
@@ -87,7 +87,7 @@ describe('Embedding', () => {
 describe('LayerNorm', () => {
   it('normalizes rows, scales and shifts, with gradients', async () => {
     const device = makeDevice();
-    const norm = new LayerNorm(device, { dim: 5, eps: 1e-3 });
+    const norm = new LayerNorm(device, { normalizedShape: 5, eps: 1e-3 });
     norm.weight.storage.write(new Uint8Array(Float32Array.from(values(5, 2)).buffer));
     norm.bias.storage.write(new Uint8Array(Float32Array.from(values(5, 3)).buffer));
     const x = device.tensor(values(15), [3, 5], { requiresGrad: true });
@@ -112,7 +112,7 @@ describe('RmsNorm', () => {
     { isOffset: true, factor: '1 + weight' },
   ])('divides rows by their root mean square, times $factor', async ({ isOffset }) => {
     const device = makeDevice();
-    const norm = new RmsNorm(device, { dim: 5, eps: 1e-3, isOffset });
+    const norm = new RmsNorm(device, { normalizedShape: 5, eps: 1e-3, isOffset });
     expect(await read(norm.weight)).toEqual(new Array(5).fill(isOffset ? 0 : 1));
     norm.weight.storage.write(new Uint8Array(Float32Array.from(values(5, 2)).buffer));
     const x = device.tensor(values(15), [3, 5], { requiresGrad: true });
@@ -180,7 +180,7 @@ describe('Dropout', () => {
 describe('MultiheadAttention', () => {
   it('equals the plain computation head by head', async () => {
     const device = makeDevice();
-    const attention = new MultiheadAttention(device, { dim: 4, numHeads: 2, std: 0.8 });
+    const attention = new MultiheadAttention(device, { embedDim: 4, numHeads: 2, std: 0.8 });
     const x = device.tensor(values(12), [1, 3, 4]);
     const [xs, wa, wp] = await Promise.all(
       [x, attention.cAttn.weight, attention.cProj.weight].map(read),
@@ -208,7 +208,7 @@ describe('MultiheadAttention', () => {
 
   it('gives gradients to the input and both projections', async () => {
     const device = makeDevice();
-    const attention = new MultiheadAttention(device, { dim: 4, numHeads: 2, std: 0.8 });
+    const attention = new MultiheadAttention(device, { embedDim: 4, numHeads: 2, std: 0.8 });
     const x = device.tensor(values(12), [1, 3, 4], { requiresGrad: true });
     const weights = device.tensor(values(12, 8), [1, 3, 4]);
     await expectGradients([x, ...attention.parameters()], async () =>
@@ -219,10 +219,10 @@ describe('MultiheadAttention', () => {
   it('drops attention weights and results only while training', async () => {
     const device = makeDevice();
     const attention = new MultiheadAttention(device, {
-      dim: 4,
+      embedDim: 4,
       numHeads: 2,
       std: 0.8,
-      attnDropout: 0.5,
+      dropout: 0.5,
       residDropout: 0.5,
     });
     const x = device.tensor(values(24), [2, 3, 4]);
@@ -241,7 +241,7 @@ describe('MultiheadAttention', () => {
   });
 
   it('refuses an odd head width', () => {
-    const make = () => new MultiheadAttention(makeDevice(), { dim: 6, numHeads: 2 });
+    const make = () => new MultiheadAttention(makeDevice(), { embedDim: 6, numHeads: 2 });
     expect(make).toThrow('numHeads times an even number');
   });
 });

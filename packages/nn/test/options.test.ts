@@ -57,10 +57,10 @@ const GROUP = { worldSize: 1, allGather: async () => {} };
 
 /** Options of each class that work, and which of them it needs. */
 const CLASSES = [
-  [LayerNorm, 'LayerNorm', { dim: 4, eps: 1e-5 }, ['dim']],
-  [RmsNorm, 'RmsNorm', { dim: 4, eps: 1e-5, isOffset: true }, ['dim']],
-  [AddLayerNorm, 'AddLayerNorm', { dim: 4, eps: 1e-5 }, ['dim']],
-  [AddRmsNorm, 'AddRmsNorm', { dim: 4, eps: 1e-5 }, ['dim']],
+  [LayerNorm, 'LayerNorm', { normalizedShape: 4, eps: 1e-5 }, ['normalizedShape']],
+  [RmsNorm, 'RmsNorm', { normalizedShape: 4, eps: 1e-5, isOffset: true }, ['normalizedShape']],
+  [AddLayerNorm, 'AddLayerNorm', { normalizedShape: 4, eps: 1e-5 }, ['normalizedShape']],
+  [AddRmsNorm, 'AddRmsNorm', { normalizedShape: 4, eps: 1e-5 }, ['normalizedShape']],
   [
     Linear,
     'Linear',
@@ -68,7 +68,12 @@ const CLASSES = [
     ['inFeatures', 'outFeatures'],
   ],
   [Conv1D, 'Conv1D', { inFeatures: 2, outFeatures: 3, std: 0.1 }, ['inFeatures', 'outFeatures']],
-  [Embedding, 'Embedding', { numEmbeddings: 5, dim: 2, std: 0.1 }, ['numEmbeddings', 'dim']],
+  [
+    Embedding,
+    'Embedding',
+    { numEmbeddings: 5, embeddingDim: 2, std: 0.1 },
+    ['numEmbeddings', 'embeddingDim'],
+  ],
   [Dropout, 'Dropout', { p: 0.1 }, ['p']],
   [Gelu, 'Gelu', { approximate: 'tanh' }, []],
   [
@@ -81,8 +86,8 @@ const CLASSES = [
   [
     MultiheadAttention,
     'MultiheadAttention',
-    { dim: 8, numHeads: 2, attnDropout: 0.1, residDropout: 0.1, std: 0.1, projStd: 0.1 },
-    ['dim', 'numHeads'],
+    { embedDim: 8, numHeads: 2, dropout: 0.1, residDropout: 0.1, std: 0.1, projStd: 0.1 },
+    ['embedDim', 'numHeads'],
   ],
   [ParameterInit, 'ParameterInit', { seed: 1, path: '', isDeferred: false }, ['seed']],
 ] as const;
@@ -134,7 +139,7 @@ describe.each(CLASSES)('%o', (type, name, options, needed) => {
 describe('models and containers', () => {
   it('a module expects a device', () => {
     expectRefusal(
-      make(LayerNorm, { dim: 3 }),
+      make(LayerNorm, { normalizedShape: 3 }),
       'LayerNorm: expected a Device as its first argument',
     );
     expectRefusal(make(Sequential, []), 'Sequential: expected a Device');

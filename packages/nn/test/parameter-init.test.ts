@@ -64,14 +64,18 @@ describe('initial values', () => {
     const conv = new Conv1D(device, { inFeatures: 30, outFeatures: 40 });
     expect(deviation(await read(conv.weight))).toBeCloseTo(0.02, 2.5);
     expect(await read(conv.bias)).toEqual(new Array(40).fill(0));
-    const table = new Embedding(device, { numEmbeddings: 50, dim: 40 });
+    const table = new Embedding(device, { numEmbeddings: 50, embeddingDim: 40 });
     expect(deviation(await read(table.weight))).toBeCloseTo(1, 0.9);
   });
 
   it('of attention have one deviation in both projections, unless the second has its own', async () => {
     const device = makeDevice({ seed: 2 });
     const deviations = async (options: { readonly std: number; readonly projStd?: number }) => {
-      const { cAttn, cProj } = new MultiheadAttention(device, { dim: 32, numHeads: 2, ...options });
+      const { cAttn, cProj } = new MultiheadAttention(device, {
+        embedDim: 32,
+        numHeads: 2,
+        ...options,
+      });
       const all = await Promise.all([cAttn, cProj].map(({ weight }) => read(weight)));
       return all.map((weight) => Math.hypot(...weight) / Math.sqrt(weight.length));
     };

@@ -158,7 +158,7 @@ it('values that were not made yet are loaded, and a tensor of several pieces', a
   const store = place();
   const make = (seed: number, isDeferred: boolean) => {
     const init = new ParameterInit(device, { seed, isDeferred });
-    return new Embedding(device, { numEmbeddings: 3001, dim: 128, init });
+    return new Embedding(device, { numEmbeddings: 3001, embeddingDim: 128, init });
   };
   const source = make(1, false);
   await saveCheckpoint(source, store);

@@ -11,7 +11,7 @@ import {
 import { Linear } from '../layers/linear.js';
 import { RmsNorm } from '../layers/rms-norm.js';
 import { Module } from '../module.js';
-import type { ParameterInit } from '../parameter-init.js';
+import type { ModelPartOptions } from '../parameter-init.js';
 import type { RowPlaces } from '../token-options.js';
 import { blockParts, type DecoderConfig } from './decoder-config.js';
 
@@ -35,7 +35,7 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
   readonly kNorm: RmsNorm | undefined;
   readonly #config: DecoderConfig;
 
-  constructor(device: Device, config: DecoderConfig, init: ParameterInit) {
+  constructor(device: Device, config: DecoderConfig, { init }: ModelPartOptions) {
     super(device);
     this.#config = config;
     const { hidden_size: width, head_dim: headDim, initializer_range: std } = config;
@@ -53,7 +53,7 @@ export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Te
     this.vProj = linear('v_proj', [width, kvWidth]);
     this.oProj = linear('o_proj', [qWidth, width]);
     const norm = (name: string) => {
-      const options = { dim: headDim, eps: config.rms_norm_eps, init: init.at(name) };
+      const options = { normalizedShape: headDim, eps: config.rms_norm_eps, init: init.at(name) };
       return hasHeadNorms ? this.child(name, new RmsNorm(device, options)) : undefined;
     };
     this.qNorm = norm('q_norm');

@@ -4,7 +4,7 @@ import { type Device, ShapeError, type Tensor } from '@shardweave/tensor-core';
 import { AddRmsNorm } from '../layers/add-rms-norm.js';
 import { Embedding } from '../layers/embedding.js';
 import { Module } from '../module.js';
-import type { ParameterInit } from '../parameter-init.js';
+import type { ModelPartOptions } from '../parameter-init.js';
 import type { EmbeddingPlaces, RowPlaces } from '../token-options.js';
 import { DecoderAttention } from './decoder-attention.js';
 import type { DecoderConfig } from './decoder-config.js';
@@ -16,10 +16,10 @@ export class DecoderEmbeddings extends Module<[ids: Tensor, places?: EmbeddingPl
   readonly embedTokens: Embedding;
   readonly #positions: number;
 
-  constructor(device: Device, config: DecoderConfig, init: ParameterInit) {
+  constructor(device: Device, config: DecoderConfig, { init }: ModelPartOptions) {
     super(device);
-    const { vocab_size: numEmbeddings, hidden_size: dim, initializer_range: std } = config;
-    const options = { numEmbeddings, dim, std, init: init.at('embed_tokens') };
+    const { vocab_size: numEmbeddings, hidden_size: embeddingDim, initializer_range: std } = config;
+    const options = { numEmbeddings, embeddingDim, std, init: init.at('embed_tokens') };
     this.embedTokens = this.child('embed_tokens', new Embedding(device, options));
     this.#positions = config.max_position_embeddings;
   }
@@ -53,15 +53,15 @@ export class DecoderBlock extends Module<[x: Tensor, places?: RowPlaces], Tensor
   readonly postAttentionLayernorm: AddRmsNorm;
   readonly mlp: DecoderMlp;
 
-  constructor(device: Device, config: DecoderConfig, init: ParameterInit) {
+  constructor(device: Device, config: DecoderConfig, { init }: ModelPartOptions) {
     super(device);
-    const norm = { dim: config.hidden_size, eps: config.rms_norm_eps, init };
+    const norm = { normalizedShape: config.hidden_size, eps: config.rms_norm_eps, init };
     this.inputLayernorm = this.child('input_layernorm', new AddRmsNorm(device, norm));
-    const attention = new DecoderAttention(device, config, init.at('self_attn'));
+    const attention = new DecoderAttention(device, config, { init: init.at('self_attn') });
     this.selfAttn = this.child('self_attn', attention);
     const second = new AddRmsNorm(device, norm);
     this.postAttentionLayernorm = this.child('post_attention_layernorm', second);
-    this.mlp = this.child('mlp', new DecoderMlp(device, config, init.at('mlp')));
+    this.mlp = this.child('mlp', new DecoderMlp(device, config, { init: init.at('mlp') }));
   }
 
   async forward(x: Tensor, places?: RowPlaces): Promise<Tensor> {

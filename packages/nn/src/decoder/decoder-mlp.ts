@@ -3,7 +3,7 @@
 import { type Device, swiGlu, type Tensor } from '@shardweave/tensor-core';
 import { Linear } from '../layers/linear.js';
 import { Module } from '../module.js';
-import type { ParameterInit } from '../parameter-init.js';
+import type { ModelPartOptions } from '../parameter-init.js';
 import { blockParts, type DecoderConfig } from './decoder-config.js';
 
 /**
@@ -17,7 +17,7 @@ export class DecoderMlp extends Module<[x: Tensor, residual: Tensor], Tensor> {
   /** Its weight is [hidden_size, intermediate_size]. */
   readonly downProj: Linear;
 
-  constructor(device: Device, config: DecoderConfig, init: ParameterInit) {
+  constructor(device: Device, config: DecoderConfig, { init }: ModelPartOptions) {
     super(device);
     const { hidden_size: width, intermediate_size: inner, initializer_range: std } = config;
     const { hasMlpBias: bias } = blockParts(config);

@@ -24,11 +24,11 @@ export class Decoder extends LanguageModel<DecoderConfig> {
         config,
         numBlocks: config.num_hidden_layers,
         paths: { embeddings: 'model', blocks: 'model.layers', head: '' },
-        embeddings: (init) => new DecoderEmbeddings(device, config, init),
-        block: (init) => new DecoderBlock(device, config, init),
+        embeddings: (init) => new DecoderEmbeddings(device, config, { init }),
+        block: (init) => new DecoderBlock(device, config, { init }),
         head: (init, table) =>
           new LanguageHead(device, {
-            norm: ['model.norm', new RmsNorm(device, { dim, eps, init })],
+            norm: ['model.norm', new RmsNorm(device, { normalizedShape: dim, eps, init })],
             weight: config.tie_word_embeddings
               ? { name: 'model.embed_tokens.weight', table }
               : {

@@ -15,16 +15,16 @@ import { LAYER_NORM_RULES, type LayerNormOptions } from './layer-norm.js';
  * LayerNorm: a weight of ones and a bias of zeros.
  */
 export class AddLayerNorm extends Module<[x: Tensor, residual?: Tensor], NormedSum> {
-  /** Shape [dim]. */
+  /** Shape [normalizedShape]. */
   readonly weight: Tensor;
-  /** Shape [dim]. */
+  /** Shape [normalizedShape]. */
   readonly bias: Tensor;
   readonly eps: number;
 
   constructor(device: Device, options: LayerNormOptions) {
     super(device);
     checkOptions('AddLayerNorm', options, LAYER_NORM_RULES);
-    const { dim, eps = 1e-5, init } = options;
+    const { normalizedShape: dim, eps = 1e-5, init } = options;
     this.eps = eps;
     this.weight = this.parameter('weight', init?.ones([dim]) ?? device.full([dim], 1));
     this.bias = this.parameter('bias', init?.zeros([dim]) ?? device.zeros([dim]));

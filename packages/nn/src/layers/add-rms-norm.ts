@@ -16,8 +16,8 @@ import { setValues } from '../set-values.js';
 
 /** Options of AddRmsNorm. */
 export interface AddRmsNormOptions {
-  /** The length of the last axis. */
-  readonly dim: number;
+  /** The length of the last axis, over which each row is normalized. */
+  readonly normalizedShape: number;
   /** Added to the mean square before its root is taken. Default 1e-6. */
   readonly eps?: number;
   /** Decides only whether the weight is made now or deferred. It begins with ones either way. */
@@ -25,7 +25,7 @@ export interface AddRmsNormOptions {
 }
 
 const RULES: OptionRules<AddRmsNormOptions> = {
-  dim: whole(1),
+  normalizedShape: whole(1),
   eps: optional(atLeast(0)),
   init: INIT,
 };
@@ -37,14 +37,14 @@ const RULES: OptionRules<AddRmsNormOptions> = {
  * ones.
  */
 export class AddRmsNorm extends Module<[x: Tensor, residual?: Tensor], NormedSum> {
-  /** Shape [dim]. */
+  /** Shape [normalizedShape]. */
   readonly weight: Tensor;
   readonly eps: number;
 
   constructor(device: Device, options: AddRmsNormOptions) {
     super(device);
     checkOptions('AddRmsNorm', options, RULES);
-    const { dim, eps = 1e-6, init } = options;
+    const { normalizedShape: dim, eps = 1e-6, init } = options;
     this.eps = eps;
     this.weight = this.parameter('weight', init?.ones([dim]) ?? device.full([dim], 1));
   }

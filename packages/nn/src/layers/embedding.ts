@@ -13,10 +13,10 @@ import { Module } from '../module.js';
 import { ParameterInit } from '../parameter-init.js';
 import { setValues } from '../set-values.js';
 
-/** Options of Embedding, a table of [numEmbeddings, dim]. */
+/** Options of Embedding, a table of [numEmbeddings, embeddingDim]. */
 export interface EmbeddingOptions {
   readonly numEmbeddings: number;
-  readonly dim: number;
+  readonly embeddingDim: number;
   /** The standard deviation of the initial table. Default 1. */
   readonly std?: number;
   readonly init?: ParameterInit;
@@ -24,26 +24,27 @@ export interface EmbeddingOptions {
 
 const RULES: OptionRules<EmbeddingOptions> = {
   numEmbeddings: whole(0),
-  dim: whole(0),
+  embeddingDim: whole(0),
   std: optional(atLeast(0)),
   init: INIT,
 };
 
 /**
- * Looks up ids [...] (i32 or u32) in its table and gives their rows, [..., dim]. An id outside the
- * table gives zeros and gets no gradient.
+ * Looks up ids [...] (i32 or u32) in its table and gives their rows, [..., embeddingDim]. An id
+ * outside the table gives zeros and gets no gradient.
  */
 export class Embedding extends Module<[ids: Tensor], Tensor> {
-  /** Shape [numEmbeddings, dim]. */
+  /** Shape [numEmbeddings, embeddingDim]. */
   readonly weight: Tensor;
   readonly #std: number;
 
   constructor(device: Device, options: EmbeddingOptions) {
     super(device);
     checkOptions('Embedding', options, RULES);
-    const { numEmbeddings, dim, std = 1, init = ParameterInit.next(device) } = options;
+    const { numEmbeddings, embeddingDim, std = 1, init = ParameterInit.next(device) } = options;
     this.#std = std;
-    this.weight = this.parameter('weight', init.normal('weight', [numEmbeddings, dim], { std }));
+    const shape = [numEmbeddings, embeddingDim];
+    this.weight = this.parameter('weight', init.normal('weight', shape, { std }));
   }
 
   override resetOwnParameters(init: ParameterInit): void {

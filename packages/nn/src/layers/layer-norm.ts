@@ -15,8 +15,8 @@ import { setValues } from '../set-values.js';
 
 /** Options of LayerNorm. */
 export interface LayerNormOptions {
-  /** The length of the last axis. */
-  readonly dim: number;
+  /** The length of the last axis, over which each row is normalized. */
+  readonly normalizedShape: number;
   /** Added to the variance before its root is taken. Default 1e-5. */
   readonly eps?: number;
   /**
@@ -27,7 +27,7 @@ export interface LayerNormOptions {
 }
 
 export const LAYER_NORM_RULES: OptionRules<LayerNormOptions> = {
-  dim: whole(1),
+  normalizedShape: whole(1),
   eps: optional(atLeast(0)),
   init: INIT,
 };
@@ -37,9 +37,9 @@ export const LAYER_NORM_RULES: OptionRules<LayerNormOptions> = {
  * ones) and adds bias (initially zeros). The result has x's shape.
  */
 export class LayerNorm extends Module<[x: Tensor], Tensor> {
-  /** Shape [dim]. */
+  /** Shape [normalizedShape]. */
   readonly weight: Tensor;
-  /** Shape [dim]. */
+  /** Shape [normalizedShape]. */
   readonly bias: Tensor;
   readonly eps: number;
 
@@ -47,7 +47,7 @@ export class LayerNorm extends Module<[x: Tensor], Tensor> {
     super(device);
     checkOptions('LayerNorm', options, LAYER_NORM_RULES);
     this.eps = options.eps ?? 1e-5;
-    const { dim, init } = options;
+    const { normalizedShape: dim, init } = options;
     this.weight = this.parameter('weight', init?.ones([dim]) ?? device.full([dim], 1));
     this.bias = this.parameter('bias', init?.zeros([dim]) ?? device.zeros([dim]));
   }

@@ -27,11 +27,11 @@ import { Dropout } from './dropout.js';
 
 /** Options of MultiheadAttention, the causal self-attention of GPT-2. */
 export interface MultiheadAttentionOptions {
-  readonly dim: number;
-  /** The number of heads. It divides dim, and dim / numHeads is even. */
+  readonly embedDim: number;
+  /** The number of heads. It divides embedDim, and embedDim / numHeads is even. */
   readonly numHeads: number;
   /** The probability of dropping an attention weight in training. Default 0. */
-  readonly attnDropout?: number;
+  readonly dropout?: number;
   /** The probability of dropping an element of the result in training. Default 0. */
   readonly residDropout?: number;
   /** The standard deviation of cAttn's initial weight. Default 0.02. */
@@ -42,9 +42,9 @@ export interface MultiheadAttentionOptions {
 }
 
 const RULES: OptionRules<MultiheadAttentionOptions> = {
-  dim: whole(1),
+  embedDim: whole(1),
   numHeads: whole(1),
-  attnDropout: optional(PROBABILITY),
+  dropout: optional(PROBABILITY),
   residDropout: optional(PROBABILITY),
   std: optional(atLeast(0)),
   projStd: optional(atLeast(0)),
@@ -66,7 +66,7 @@ export interface MultiheadAttentionPlaces {
 }
 
 /**
- * Causal self-attention, x [batch, seq, dim] to [batch, seq, dim]: position t attends to positions
+ * Causal self-attention, x [batch, seq, embedDim] to the same shape: position t attends to those
  * up to t.
  */
 export class MultiheadAttention extends Module<
@@ -74,24 +74,25 @@ export class MultiheadAttention extends Module<
   Tensor
 > {
   readonly numHeads: number;
-  readonly attnDropout: number;
-  /** Projects to queries, keys and values at once; its weight is [dim, 3 * dim]. */
+  readonly dropout: number;
+  /** Projects to queries, keys and values at once; its weight is [embedDim, 3 * embedDim]. */
   readonly cAttn: Conv1D;
-  /** Projects the heads' results; its weight is [dim, dim]. */
+  /** Projects the heads' results; its weight is [embedDim, embedDim]. */
   readonly cProj: Conv1D;
   readonly residDropout: Dropout;
 
   constructor(device: Device, options: MultiheadAttentionOptions) {
     super(device);
     checkOptions('MultiheadAttention', options, RULES);
-    const { dim, numHeads, std = 0.02, projStd = std, init = ParameterInit.next(device) } = options;
+    const { embedDim: dim, numHeads, std = 0.02, projStd = std } = options;
+    const { init = ParameterInit.next(device) } = options;
     if ((dim / numHeads) % 2 !== 0) {
       throw new NnConfigError(
-        `MultiheadAttention: expected dim to be numHeads times an even number, got dim ${dim}, numHeads ${numHeads}.`,
+        `MultiheadAttention: expected embedDim to be numHeads times an even number, got embedDim ${dim}, numHeads ${numHeads}.`,
       );
     }
     this.numHeads = numHeads;
-    this.attnDropout = options.attnDropout ?? 0;
+    this.dropout = options.dropout ?? 0;
     const projection = (name: string, outFeatures: number, weightStd: number) =>
       this.child(
         name,
@@ -109,7 +110,7 @@ export class MultiheadAttention extends Module<
     const { numHeads } = this;
     const qkv = await this.cAttn.call(x); // [batch, seq, 3 * dim]
     const options = {
-      dropout: this.isTraining ? this.attnDropout : 0,
+      dropout: this.isTraining ? this.dropout : 0,
       ...(segments === undefined ? {} : { segments }),
     };
     const mixed =

@@ -16,8 +16,8 @@ import { setValues } from '../set-values.js';
 
 /** Options of the layer RmsNorm. */
 export interface RmsNormLayerOptions {
-  /** The length of the last axis. */
-  readonly dim: number;
+  /** The length of the last axis, over which each row is normalized. */
+  readonly normalizedShape: number;
   /** Added to the mean square before its root is taken. Default 1e-6. */
   readonly eps?: number;
   /**
@@ -33,7 +33,7 @@ export interface RmsNormLayerOptions {
 }
 
 const RULES: OptionRules<RmsNormLayerOptions> = {
-  dim: whole(1),
+  normalizedShape: whole(1),
   eps: optional(atLeast(0)),
   isOffset: optional(FLAG),
   init: INIT,
@@ -44,7 +44,7 @@ const RULES: OptionRules<RmsNormLayerOptions> = {
  * ones). The result has x's shape.
  */
 export class RmsNorm extends Module<[x: Tensor], Tensor> {
-  /** Shape [dim]. */
+  /** Shape [normalizedShape]. */
   readonly weight: Tensor;
   readonly eps: number;
   readonly isOffset: boolean;
@@ -54,7 +54,7 @@ export class RmsNorm extends Module<[x: Tensor], Tensor> {
     checkOptions('RmsNorm', options, RULES);
     this.eps = options.eps ?? 1e-6;
     this.isOffset = options.isOffset ?? false;
-    const { dim, init } = options;
+    const { normalizedShape: dim, init } = options;
     const initial = this.isOffset ? init?.zeros([dim]) : init?.ones([dim]);
     this.weight = this.parameter('weight', initial ?? device.full([dim], this.isOffset ? 0 : 1));
   }
