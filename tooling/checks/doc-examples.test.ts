@@ -1,6 +1,6 @@
 // Runs the examples in docstrings and READMEs and compares what they log with what their comments
-// say: `// logs 3`. An example without such a comment needs more than it contains, so only its types
-// are checked (public-api.test.ts).
+// say: `// logs 3`. An example without such a comment needs more than it contains, so only its
+// types are checked (public-api.test.ts).
 import { format } from 'node:util';
 import { afterAll, expect, it, vi } from 'vitest';
 import { DocExamples, LOGS } from './doc-examples.ts';
