@@ -1,6 +1,9 @@
 // The reason for which a job's groups ended, in a form that travels between ranks. Each rank makes
 // its own errors from it (errors.ts), so that all of them name the same origin.
 
+/** The longest text of another rank that people get to read; a longer one is cut. */
+export const MAX_TOLD_LENGTH = 1000;
+
 /** What one rank called; `rank` counts in the world. */
 export interface PeerCall {
   readonly rank: number;

@@ -2,6 +2,7 @@
 
 import {
   type Clock,
+  type ControlMessage,
   createWorldGroup,
   Endpoint,
   type GroupOptions,
@@ -15,11 +16,15 @@ import { ScratchPool } from '../src/endpoint/scratch-pool.js';
 import { Turns } from '../src/endpoint/turns.js';
 
 /** Makes rank 0 of two or more ranks. The test itself decides what the others send. */
-function lonelyRank(options: GroupOptions = {}, worldSize = 2) {
+function lonelyRank(
+  options: GroupOptions = {},
+  worldSize = 2,
+  onControl: (message: ControlMessage, to: number) => void = () => {},
+) {
   const endpoint = new Endpoint({ ...options, rank: 0, worldSize });
   const transport: Transport = {
     send: async () => {},
-    sendControl: () => {},
+    sendControl: (to, message) => onControl(message, to),
     close: async () => {},
     terminate: () => {},
   };
@@ -242,7 +247,9 @@ describe('Endpoint', () => {
   it.each([
     ['aborted', 2, /aborted by rank 2: no more \(told by rank 1\)$/],
     ['aborted', 1, /aborted by rank 1: no more$/],
-    ['peer-lost', 2, /peer 2 lost \(no more\)$/],
+    ['peer-lost', 2, /peer 2 lost \(no more \(told by rank 1\)\)$/],
+    ['peer-lost', 0, /peer 0 lost \(no more \(told by rank 1\)\)$/],
+    ['peer-lost', 1, /peer 1 lost \(no more\)$/],
   ] as const)('says who told it that %s is of rank %i', async (kind, origin, message) => {
     const { endpoint, group } = lonelyRank({}, 3);
     const pending = group.barrier();
@@ -251,6 +258,19 @@ describe('Endpoint', () => {
       originRank: origin,
       message: expect.stringMatching(message),
     });
+  });
+
+  it('tells peers no more of a long reason than they read', async () => {
+    const told: ControlMessage[] = [];
+    const { group } = lonelyRank({}, 2, (message) => told.push(message));
+    group.abort('long '.repeat(100_000));
+    await expect(group.barrier()).rejects.toThrow(/(long ){100000}/);
+    expect(told).toEqual([
+      {
+        type: 'failure',
+        failure: { kind: 'aborted', origin: 0, reason: 'long '.repeat(200) },
+      },
+    ]);
   });
 
   it('gives messages of a channel to those that ask for them, in order, whoever comes first', async () => {

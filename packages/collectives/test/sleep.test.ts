@@ -42,7 +42,7 @@ function watchingRanks() {
       onControl: () => {},
       onPeerLost: (peer: number, reason: string) => lost.push(`${rank} lost ${peer}: ${reason}`),
     } as Partial<TransportListener> as TransportListener;
-    return new WsTransport({ listener, worldSize: WORLD_SIZE, heartbeatMs: HEARTBEAT_MS });
+    return new WsTransport({ listener, rank, worldSize: WORLD_SIZE, heartbeatMs: HEARTBEAT_MS });
   });
   for (const [a, b] of [
     [0, 1],

@@ -257,6 +257,26 @@ describe('a proven rank that is broken', () => {
     link.terminate();
   });
 
+  it('is told why it is lost', async () => {
+    const { port, joined } = await beginFirst();
+    const texts: string[] = [];
+    const onText = (text: string) => texts.push(text);
+    const raw = { port, secret: SECRET, rank: 1, worldSize: 2 };
+    const link = await joinRaw({ ...raw, onText });
+    const group = await joined;
+    const closed = once(link, 'close');
+    link.send('{');
+    link.send(json({ type: 'failure', failure: { kind: 'aborted', origin: 1, reason: 'late' } }));
+    const [code] = await closed;
+    const failure = {
+      kind: 'peer-lost',
+      origin: 1,
+      reason: "it sent what can't be read: text that is no JSON",
+    };
+    expect([code, JSON.parse(texts.at(-1)!)]).toEqual([4001, { type: 'failure', failure }]);
+    await group.close();
+  });
+
   it.each(BROKEN)('and sends %s is lost, with a reason', async (_, say) => {
     const random = new SeededRandom(7);
     const { port, joined } = await beginFirst();

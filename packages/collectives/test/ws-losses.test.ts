@@ -2,9 +2,10 @@
 // all the others too. The test makes the ends, the time and the beats, so each order happens every
 // time.
 
-import type { TransportListener } from '@shardweave/collectives';
+import type { ControlMessage, TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import type { WireHandler, WireSocket } from '../src/sockets/wire-socket.js';
+import type { HeartbeatSender } from '../src/transports/ws/heartbeat/heartbeat-sender.js';
 import { WsLink } from '../src/transports/ws/link/ws-link.js';
 import { WsTransport } from '../src/transports/ws/link/ws-transport.js';
 
@@ -21,11 +22,14 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
+const noSender = { beat: () => {}, close: async () => {} } as Partial<HeartbeatSender>;
+
 /** This socket gets its incoming events from the test. */
 class ScriptedSocket implements WireSocket {
   readonly unsentBytes = 0;
   handler: WireHandler | undefined;
   hasEnded = false;
+  closed = '';
 
   setHandler(handler: WireHandler | undefined): void {
     this.handler = handler;
@@ -37,7 +41,9 @@ class ScriptedSocket implements WireSocket {
   batch(body: () => void): void {
     body();
   }
-  close(): void {}
+  close(code: number, reason: string): void {
+    this.closed = `${code} ${reason}`;
+  }
   terminate(): void {
     this.hasEnded = true;
     this.handler?.onClose(1006, 'dropped');
@@ -54,9 +60,12 @@ function rankOfFour(
   const said: string[] = [];
   const listener = {
     onPeerLost: (peer: number, reason: string) => said.push(`peer ${peer}: ${reason}`),
+    onPeerLeft: (peer: number) => said.push(`peer ${peer} left`),
+    onControl: (from: number, message: ControlMessage) =>
+      said.push(`told by ${from}: ${JSON.stringify(message)}`),
     onRelayLost: (reason: string) => said.push(`relay: ${reason}`),
   } as Partial<TransportListener> as TransportListener;
-  const transport = new WsTransport({ listener, worldSize: 4, heartbeatMs: HEARTBEAT_MS });
+  const transport = new WsTransport({ listener, rank: 0, worldSize: 4, heartbeatMs: HEARTBEAT_MS });
   const form = () => transport.formed(() => ({ silenceMs: SILENCE_MS, saysAlive: false }));
   const links = new Map<number, ScriptedSocket>();
   const hearts = new Map<number, ScriptedSocket>();
@@ -98,8 +107,9 @@ function rankOfFour(
   };
   const end = (peer: number, code: number, reason = '') =>
     links.get(peer)!.handler!.onClose(code, reason);
-  const endHeart = (peer: number) => hearts.get(peer)!.handler!.onClose(1006, 'no more beats');
-  return { said, beat, end, endHeart, addLink, addHeart, form };
+  const endHeart = (peer: number, code = 1006, reason = 'no more beats') =>
+    hearts.get(peer)!.handler!.onClose(code, reason);
+  return { transport, links, said, beat, end, endHeart, addLink, addHeart, form };
 }
 
 describe('of peers that are lost at once', () => {
@@ -181,6 +191,54 @@ describe('while the job forms', () => {
       [true, true],
     ]);
     expect(said).toEqual([]);
+  });
+});
+
+describe('the word that a rank is lost', () => {
+  it('goes to it over a connection of its own, and its link stays open for it', () => {
+    const { transport, links, said, beat } = rankOfFour();
+    transport.addHeartbeats(noSender as HeartbeatSender);
+    const beating = [1, 2, 3].map((peer) => {
+      const socket = new ScriptedSocket();
+      transport.beatTo(peer, socket);
+      return socket;
+    });
+    beat([1, 2], 6000);
+    expect(said).toEqual(['peer 3: silent for 4000 ms']);
+    expect(beating.map(({ closed }) => closed)).toEqual(['', '', '4001 silent for 4000 ms']);
+    expect(links.get(3)!.hasEnded).toBe(false);
+  });
+
+  it('is taken by it for a failure of its own, told by a peer', () => {
+    const { said, endHeart } = rankOfFour();
+    endHeart(2, 4001, 'silent for 4000 ms');
+    const failure = { kind: 'peer-lost', origin: 0, reason: 'silent for 4000 ms' };
+    expect(said).toEqual([`told by 2: ${JSON.stringify({ type: 'failure', failure })}`]);
+  });
+});
+
+describe('a peer that leaves in peace', () => {
+  it('is not lost when its heartbeat ends after its link', () => {
+    const { said, end, endHeart } = rankOfFour();
+    end(1, 4000);
+    endHeart(1);
+    vi.advanceTimersByTime(1000);
+    expect(said).toEqual(['peer 1 left']);
+  });
+
+  it('ends its beats when its links have ended', async () => {
+    const { transport, end } = rankOfFour();
+    const order: string[] = [];
+    const close = async () => void order.push('beats');
+    transport.addHeartbeats({ ...noSender, close } as HeartbeatSender);
+    const closing = transport.close('drain').then(() => order.push('closed'));
+    await Promise.resolve();
+    for (const peer of [1, 2, 3]) {
+      order.push(`link ${peer}`);
+      end(peer, 4000);
+    }
+    await closing;
+    expect(order).toEqual(['link 1', 'link 2', 'link 3', 'beats', 'closed']);
   });
 });
 

@@ -16,6 +16,10 @@ import { afterEach, describe, expect, it, vi } from 'vitest';
 import { WebSocket } from 'ws';
 import { JoinerHandshake, ListenerHandshake, runDigest } from '../src/sockets/handshake.js';
 import { tlsKeyOf } from '../src/sockets/tls-psk.js';
+import {
+  parseRankMessage,
+  parseRendezvousMessage,
+} from '../src/transports/ws/join/parse-rendezvous-message.js';
 import { parseLinkMessage } from '../src/transports/ws/link/parse-link-message.js';
 import { untilInTime } from './support/in-time.js';
 import { rawConnection } from './support/raw-rank.js';
@@ -289,11 +293,37 @@ describe('a ping', () => {
 
 describe('words of a proven rank', () => {
   it('have no control characters where people read them', () => {
-    const failure = { kind: 'aborted', origin: 1, reason: '\u001b[2Jgone\u202e\r\nwell' };
+    const failure = {
+      kind: 'aborted',
+      origin: 1,
+      reason: '\u001b[2Jgone\u202e\r\nwell' + 'l'.repeat(2000),
+    };
     expect(parseLinkMessage(JSON.stringify({ type: 'failure', failure }), 2)).toEqual({
       type: 'failure',
-      failure: { ...failure, reason: '?[2Jgone??\nwell' },
+      failure: { ...failure, reason: `?[2Jgone?? well${'l'.repeat(985)}` },
     });
+  });
+});
+
+describe('a text of a proven rank', () => {
+  it('is not parsed above 64 KiB, however it is nested', () => {
+    const long = `${JSON.stringify({ type: 'alive' })}${' '.repeat(2 ** 16)}`;
+    expect(() => parseLinkMessage(long, 2)).toThrow('a text of 65552 characters, over 65536');
+    expect(() => parseRankMessage(long)).toThrow(/over 65536/);
+    expect(() => parseLinkMessage('['.repeat(2 ** 16), 2)).toThrow('text that is no JSON');
+  });
+
+  it('may be a table of addresses as long as the world needs', () => {
+    const address = { host: 'x'.repeat(253), port: 65_535, beats: false };
+    const addresses = Array.from({ length: 1000 }, () => address);
+    const table = JSON.stringify({ type: 'table', addresses });
+    expect(parseRendezvousMessage(table, 1000)).toEqual({ type: 'table', addresses });
+    expect(() => parseRendezvousMessage(table, 100)).toThrow(/over \d+$/);
+  });
+
+  it('of an unknown type is named on one line', () => {
+    const parse = () => parseLinkMessage(JSON.stringify({ type: 'a\u202eb\u009b' }), 2);
+    expect(parse).toThrow('unknown message type "a?b?"');
   });
 });
 

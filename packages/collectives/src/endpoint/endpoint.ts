@@ -227,14 +227,14 @@ export class Endpoint implements TransportListener {
   /**
    * Handles a peer's report of a failure. Any peer may report that a rank is lost, even this one.
    * But what this rank has done it knows itself: a peer that reports that this rank has failed is
-   * at fault. A report about a third rank is passed on, with the rank that made it.
+   * at fault. What a rank says of another one is marked with the rank that said so.
    */
   #onToldFailure(from: number, failure: Failure): void {
     const { kind, origin, reason } = failure;
     if (kind !== 'peer-lost' && origin === this.rank) {
       const what = `it says that rank ${origin} failed (${kind}: ${reason}), which did not`;
       this.fail({ kind: 'peer-lost', origin: from, reason: what });
-    } else if (origin === from || kind === 'mismatch' || kind === 'peer-lost') {
+    } else if (origin === from || kind === 'mismatch') {
       this.fail(failure);
     } else {
       this.fail(failure, `${reason} (told by rank ${from})`);

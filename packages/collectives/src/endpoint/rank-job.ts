@@ -8,7 +8,7 @@
 
 import { Reducer } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
-import type { Failure } from '../failure.js';
+import { type Failure, MAX_TOLD_LENGTH } from '../failure.js';
 import type { Transport } from '../transport.js';
 import type { EndpointOptions } from './endpoint.js';
 import { type Combine, combineByHook, combineInThread } from './reduce-hook.js';
@@ -80,9 +80,10 @@ export class RankJob {
       return;
     }
     this.#end({ ...failure, reason: ownReason })();
+    const told = { ...failure, reason: failure.reason.slice(0, MAX_TOLD_LENGTH) };
     for (let peer = 0; peer < this.worldSize; peer++) {
       if (peer !== this.rank && !this.left.has(peer)) {
-        this.transport.sendControl(peer, { type: 'failure', failure });
+        this.transport.sendControl(peer, { type: 'failure', failure: told });
       }
     }
     this.#closing = this.transport.close('drop');

@@ -2,14 +2,12 @@
 // final frames, each in one write where it is short. websocket-reader.ts reads them.
 
 import type { Socket } from 'node:net';
+import { closeReasonBytes } from './close-reason.js';
 
 type Written = (error?: Error | null) => void;
 
 /** Up to this size, one write of a copy costs less than a write of two buffers. */
 const COPY_MAX_BYTES = 16 * 1024 + 512;
-
-/** The room for a reason in a close frame, which has 125 bytes; two of them are the code's. */
-export const MAX_REASON_BYTES = 123;
 
 const FINAL_TEXT = 0x81;
 const FINAL_BINARY = 0x82;
@@ -40,7 +38,7 @@ export class FrameWriter {
 
   /** Sends a close frame; a reason that is too long is cut. */
   close(code: number, reason: string): void {
-    const bytes = Buffer.from(reason).subarray(0, MAX_REASON_BYTES);
+    const bytes = closeReasonBytes(reason);
     this.#write(FINAL_CLOSE, Buffer.concat([Buffer.from([code >> 8, code & 255]), bytes]));
   }
 

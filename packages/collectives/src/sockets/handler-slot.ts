@@ -1,7 +1,11 @@
 // The place of a socket's handler: what arrives while there is none waits for the next handler.
 // Every WireSocket has such a place.
 
+import { printable } from './printable.js';
 import type { WireHandler } from './wire-socket.js';
+
+/** A peer's reason has at most 123 bytes; what this process says of an end may be longer. */
+const MAX_REASON_LENGTH = 300;
 
 export class HandlerSlot {
   #handler: WireHandler | undefined;
@@ -38,11 +42,12 @@ export class HandlerSlot {
     this.#tell((handler) => handler.onText(text));
   }
 
-  /** Passes on the first end only. */
+  /** Passes on the first end only, whose reason may be the peer's words. */
   onClose(code: number, reason: string): void {
     if (!this.#isClosed) {
       this.#isClosed = true;
-      this.#tell((handler) => handler.onClose(code, reason));
+      const words = printable(reason, MAX_REASON_LENGTH);
+      this.#tell((handler) => handler.onClose(code, words));
     }
   }
 

@@ -5,8 +5,9 @@
 
 import type { Socket } from 'node:net';
 import type { WebSocket } from 'ws';
+import { closeReasonBytes } from './close-reason.js';
 import { DirectRead } from './direct-read.js';
-import { FrameWriter, MAX_REASON_BYTES } from './frame-writer.js';
+import { FrameWriter } from './frame-writer.js';
 import { HandlerSlot } from './handler-slot.js';
 import { MAX_MESSAGE_BYTES, STRANGER_BYTES } from './limits.js';
 import { sessionOf } from './tls-psk.js';
@@ -132,7 +133,7 @@ export class NodeSocket implements WireSocket {
     const timer = setTimeout(() => socket.terminate(), CLOSE_MS);
     socket.once('close', () => clearTimeout(timer));
     this.#hasClosed = true;
-    socket.close(code, Buffer.from(reason).subarray(0, MAX_REASON_BYTES));
+    socket.close(code, Buffer.from(closeReasonBytes(reason)));
   }
 
   terminate(): void {

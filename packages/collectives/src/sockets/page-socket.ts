@@ -1,6 +1,7 @@
 // WireSocket over a page's native WebSocket. That copies what is sent and gives no sign when it has
 // left, so `written` waits until little enough is buffered.
 
+import { closeReasonBytes } from './close-reason.js';
 import { HandlerSlot } from './handler-slot.js';
 import type { PageLooks } from './page-looks.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
@@ -10,9 +11,6 @@ import type { WireHandler, WireSocket } from './wire-socket.js';
  * page's own copy.
  */
 const FREE_BYTES = 2 ** 20;
-
-/** The room for a reason in a close frame, which has 125 bytes; two of them are the code's. */
-const MAX_REASON_BYTES = 123;
 
 export class PageSocket implements WireSocket {
   readonly #socket: WebSocket;
@@ -71,11 +69,7 @@ export class PageSocket implements WireSocket {
   }
 
   close(code: number, reason: string): void {
-    let text = reason;
-    while (new TextEncoder().encode(text).length > MAX_REASON_BYTES) {
-      text = text.slice(0, -1);
-    }
-    this.#socket.close(code, text);
+    this.#socket.close(code, new TextDecoder().decode(closeReasonBytes(reason)));
   }
 
   /**

@@ -2,12 +2,21 @@
 // range of every field are checked before it is used. Each function throws an Error that tells what
 // is wrong.
 
-/** A longer text is cut, not refused, because texts are for people. */
-const MAX_TEXT = 4096;
+import { MAX_TOLD_LENGTH } from '../../failure.js';
+import { printable } from '../../sockets/printable.js';
+
+/**
+ * The longest JSON text that ranks take from each other; nothing of a job of a thousand ranks is
+ * longer, but for the table of their addresses. What is nested in it is as bounded.
+ */
+export const MAX_JSON_LENGTH = 64 * 1024;
 
 export type Fields = Readonly<Record<string, unknown>>;
 
-export function parseJson(text: string): unknown {
+export function parseJson(text: string, maxLength = MAX_JSON_LENGTH): unknown {
+  if (text.length > maxLength) {
+    throw new Error(`a text of ${text.length} characters, over ${maxLength}`);
+  }
   try {
     return JSON.parse(text);
   } catch {
@@ -22,18 +31,13 @@ export function fieldsOf(value: unknown): Fields {
   return value as Fields;
 }
 
+/** Reads a text. Without `maxLength` it is one for people, which is cut where it is too long. */
 export function textOf(value: unknown, name: string, maxLength?: number): string {
   if (typeof value !== 'string' || (maxLength !== undefined && value.length > maxLength)) {
-    throw new Error(`${name}: expected a text of at most ${maxLength ?? MAX_TEXT} characters`);
+    const limit = maxLength === undefined ? '' : ` of at most ${maxLength} characters`;
+    throw new Error(`${name}: expected a text${limit}`);
   }
-  return maxLength === undefined ? printable(value.slice(0, MAX_TEXT)) : value;
-}
-
-/**
- * Replaces control characters, because what people read may end on a terminal, which obeys them.
- */
-function printable(text: string): string {
-  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (found) => (found === '\n' ? found : '?'));
+  return maxLength === undefined ? printable(value, MAX_TOLD_LENGTH) : value;
 }
 
 export function countOf(value: unknown, name: string, max: number): number {
@@ -60,5 +64,5 @@ export function listOf<T>(
 }
 
 export function unknownType({ type }: Fields): Error {
-  return new Error(`unknown message type ${JSON.stringify(type)?.slice(0, 40)}`);
+  return new Error(`unknown message type ${printable(JSON.stringify(type) ?? 'none', 40)}`);
 }

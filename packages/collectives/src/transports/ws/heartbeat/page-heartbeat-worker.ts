@@ -36,7 +36,7 @@ export class PageHeartbeatWorker {
         return;
       }
       case 'close':
-        this.#sockets.get(command.id)?.close();
+        this.#sockets.get(command.id)?.close(command.code, command.reason);
         return;
       case 'look':
         setTimeout(() => this.#tell({ type: 'look' }), command.afterMs);

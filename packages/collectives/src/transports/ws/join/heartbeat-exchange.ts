@@ -68,7 +68,7 @@ export class HeartbeatExchange {
       },
       onPeer: (hello, socket) => {
         this.#subscribers.add(hello.rank);
-        sender.beat(socket);
+        this.#options.transport.beatTo(hello.rank, socket);
       },
     });
   }
@@ -102,14 +102,14 @@ export class HeartbeatExchange {
   }
 
   async #beatTo(peer: number, address: PeerAddress, sender: HeartbeatSender): Promise<void> {
-    const { dialer, job } = this.#options;
+    const { dialer, job, transport } = this.#options;
     const socket = await dialer.reach({
       role: 'heartbeat',
       target: peer,
       address: addressOf(address, job),
       open: (url) => sender.open(url),
     });
-    sender.beat(socket);
+    transport.beatTo(peer, socket);
   }
 
   /** Listens to the peer's worker, where it can be reached; a firewall may block its port. */
@@ -141,7 +141,7 @@ export class HeartbeatExchange {
       open: (url) => sender.open(url),
     });
     transport.addHeartbeatSocket(peer, socket, { isFatal: false });
-    sender.beat(socket);
+    transport.beatTo(peer, socket);
   }
 }
 

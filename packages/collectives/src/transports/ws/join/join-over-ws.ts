@@ -61,7 +61,7 @@ export async function joinOverWs(
   const endpoint = new Endpoint({ ...options, rank, worldSize });
   const silences = silencesOf(options);
   const { heartbeatMs } = silences;
-  const transport = new WsTransport({ listener: endpoint, worldSize, heartbeatMs });
+  const transport = new WsTransport({ listener: endpoint, rank, worldSize, heartbeatMs });
   endpoint.attach(transport);
   const joiner = new Joiner(
     {

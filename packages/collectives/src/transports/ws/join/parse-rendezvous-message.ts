@@ -5,6 +5,7 @@ import {
   countOf,
   fieldsOf,
   listOf,
+  MAX_JSON_LENGTH,
   parseJson,
   rankOf,
   textOf,
@@ -14,6 +15,9 @@ import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-m
 
 /** The longest host: DNS names have at most 253 characters. */
 const MAX_HOST = 253;
+
+/** The characters of an address in the table beside its host. */
+const MAX_ADDRESS = 64;
 
 /** Reads a message of a rank to the rendezvous. */
 export function parseRankMessage(text: string): RankMessage {
@@ -32,7 +36,8 @@ export function parseRankMessage(text: string): RankMessage {
 
 /** Reads a message of the rendezvous to a rank. */
 export function parseRendezvousMessage(text: string, worldSize: number): RendezvousMessage {
-  const fields = fieldsOf(parseJson(text));
+  const maxLength = MAX_JSON_LENGTH + worldSize * (MAX_HOST + MAX_ADDRESS);
+  const fields = fieldsOf(parseJson(text, maxLength));
   switch (fields.type) {
     case 'table': {
       const addresses = listOf(fields.addresses, 'addresses', worldSize, addressOf);

@@ -23,7 +23,7 @@ const CLOSE_MS = 1000;
 const LEFT_CODE = 4000;
 
 /** The close code of a rank whose job has failed, by itself or by another one. */
-const DROPPED_CODE = 4001;
+export const DROPPED_CODE = 4001;
 
 /** Stands for a close code where no close frame came. */
 const CUT_CODE = 1006;
@@ -86,6 +86,11 @@ export class WsLink implements WireHandler {
   #sink: MessageSink | undefined;
   #remaining = 0;
   #hasEnded = false;
+  /**
+   * Whether nothing counts that the peer sends, because it can't be read. The peer may still be
+   * told.
+   */
+  #isDeaf = false;
   #onDrained: (() => void) | undefined;
   readonly #closed: Promise<void>;
   #onClosed: () => void = () => {};
@@ -136,7 +141,7 @@ export class WsLink implements WireHandler {
   }
 
   /** See Transport.close. */
-  async close(how: 'drain' | 'drop', reason = ''): Promise<void> {
+  async close(how: 'drain' | 'drop'): Promise<void> {
     this.#socket.stopFilling?.(); // the buffers belong to their receivers again
     const timer = setTimeout(() => this.#socket.terminate(), CLOSE_MS);
     if (how === 'drain' && this.#unsettled.size > 0 && !this.#hasEnded) {
@@ -146,7 +151,7 @@ export class WsLink implements WireHandler {
     }
     this.#hasEnded = true;
     this.#drop(new Error(`the link to rank ${this.peer} was closed`));
-    this.#socket.close(how === 'drain' ? LEFT_CODE : DROPPED_CODE, reason);
+    this.#socket.close(how === 'drain' ? LEFT_CODE : DROPPED_CODE, '');
     await this.#closed;
     clearTimeout(timer);
   }
@@ -229,7 +234,7 @@ export class WsLink implements WireHandler {
 
   onText(text: string): void {
     this.hasSpoken = true;
-    if (!this.#hasEnded) {
+    if (!this.#hasEnded && !this.#isDeaf) {
       try {
         this.#events.onText(this.peer, text);
       } catch (error) {
@@ -239,7 +244,8 @@ export class WsLink implements WireHandler {
   }
 
   room(): Uint8Array | undefined {
-    return this.#remaining > 0 && !this.#hasEnded ? this.#sink!.room : undefined;
+    const isHeard = !this.#hasEnded && !this.#isDeaf;
+    return this.#remaining > 0 && isHeard ? this.#sink!.room : undefined;
   }
 
   filled(byteLength: number): void {
@@ -250,7 +256,7 @@ export class WsLink implements WireHandler {
 
   onBinary(data: Uint8Array): void {
     this.hasSpoken = true;
-    if (this.#hasEnded) {
+    if (this.#hasEnded || this.#isDeaf) {
       return;
     }
     try {
@@ -284,7 +290,9 @@ export class WsLink implements WireHandler {
   }
 
   #onUnreadable(error: unknown): void {
-    this.#end(`it sent what can't be read: ${(error as Error).message}`);
+    this.#isDeaf = true;
+    const reason = `it sent what can't be read: ${(error as Error).message}`;
+    this.#events.onLost(this.peer, reason, { hasFailed: false, isCut: false });
   }
 
   #take(chunk: Uint8Array): void {
@@ -307,10 +315,12 @@ export class WsLink implements WireHandler {
     }
   }
 
-  #end(reason: string, end: LinkEnd = { hasFailed: false, isCut: false }): void {
+  #end(reason: string, end: LinkEnd): void {
     if (!this.#hasEnded) {
       this.#hasEnded = true;
-      this.#events.onLost(this.peer, reason, end);
+      if (!this.#isDeaf) {
+        this.#events.onLost(this.peer, reason, end);
+      }
       this.#drop(new Error(`the link to rank ${this.peer} broke: ${reason}`));
       this.#socket.terminate();
     }

@@ -20,10 +20,11 @@ import type {
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { Pulse } from '../heartbeat/pulse.js';
 import { parseLinkMessage } from './parse-link-message.js';
-import type { LinkEnd, LinkEvents, WsLink } from './ws-link.js';
+import { DROPPED_CODE, type LinkEnd, type LinkEvents, type WsLink } from './ws-link.js';
 
 export interface WsTransportOptions {
   readonly listener: TransportListener;
+  readonly rank: number;
   readonly worldSize: number;
   readonly heartbeatMs: number;
 }
@@ -111,6 +112,8 @@ export class WsTransport implements Transport, LinkEvents {
   /** Called when a peer has told the port of its heartbeat worker. */
   onHeartbeatPort: (() => void) | undefined;
   #heartbeats: HeartbeatSender | undefined;
+  /** The connections over which peers hear this rank's worker. */
+  readonly #beating = new Map<number, WireSocket>();
   #isClosed = false;
 
   constructor(options: WsTransportOptions) {
@@ -183,12 +186,22 @@ export class WsTransport implements Transport, LinkEvents {
         }
       },
       onText: () => socket.terminate(),
-      onClose: (_code, reason) => {
-        if (this.#heartbeatSockets.get(peer) === socket && isFatal) {
+      onClose: (code, reason) => {
+        if (code === DROPPED_CODE) {
+          this.#onToldLost(peer, reason);
+        } else if (this.#heartbeatSockets.get(peer) === socket && isFatal) {
           this.#onHeartbeatEnd(peer, reason || 'its heartbeat connection closed');
         }
       },
     });
+  }
+
+  /** Takes the word of a peer that this rank is lost. */
+  #onToldLost(peer: number, reason: string): void {
+    if (!this.#isClosed) {
+      const failure = { kind: 'peer-lost', origin: this.#options.rank, reason } as const;
+      this.#options.listener.onControl(peer, { type: 'failure', failure });
+    }
   }
 
   #onHeartbeatEnd(peer: number, reason: string): void {
@@ -210,6 +223,12 @@ export class WsTransport implements Transport, LinkEvents {
    */
   heartbeatPortOf(peer: number): number | undefined {
     return this.#heartbeatPorts.get(peer);
+  }
+
+  /** Makes this rank's worker beat over a proven connection to the peer. */
+  beatTo(peer: number, socket: WireSocket): void {
+    this.#beating.set(peer, socket);
+    this.#heartbeats!.beat(socket);
   }
 
   /** Takes this rank's own heartbeats, which end with the transport. */
@@ -292,6 +311,13 @@ export class WsTransport implements Transport, LinkEvents {
       .map(({ peer, reason }) => `; rank ${peer} is lost, too: ${reason}`)
       .join('');
     const { peer, reason, suspect } = first!;
+    // A peer that was stopped, or whose link is full, hears over a connection of its own that it is
+    // lost, and so blames nobody else when it goes on.
+    for (const loss of [first!, ...others]) {
+      if (loss.suspect === 'peer' || loss.suspect === 'relayed peer') {
+        this.#beating.get(loss.peer)?.close(DROPPED_CODE, loss.reason);
+      }
+    }
     if (suspect === 'relay') {
       this.#options.listener.onRelayLost(`${reason}, on the way to rank ${peer}${also}`);
       return;
@@ -317,7 +343,6 @@ export class WsTransport implements Transport, LinkEvents {
       const { hasSpoken } = link;
       link.hasSpoken = false;
       if (pulse.isLost(hasSpoken, now)) {
-        link.terminate();
         this.#watches.delete(link);
         const suspect = this.#suspectOfSilence(link.peer, options.silenceMs, now);
         this.#lose({ peer: link.peer, reason: `silent for ${options.silenceMs} ms`, suspect });
