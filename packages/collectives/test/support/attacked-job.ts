@@ -3,16 +3,40 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type Costs, NUM_RANKS, type RankOrder, type RankWord } from './attacked-messages.js';
+import { bundleProgram } from './bundle-program.js';
+
+export interface AttackedJobOptions {
+  /** The hard limit of `ulimit -n` of each rank. Default: this process's. */
+  readonly openFiles?: number;
+  /** Default: 'auto', which is none here. */
+  readonly encryption?: 'auto' | 'always';
+}
+
+/** The arguments by which a shell starts Node under that limit. */
+const limitedTo = (openFiles: number) => [
+  '-c',
+  `ulimit -n ${openFiles} && exec "$0" "$@"`,
+  process.execPath,
+];
 
 export class AttackedJob {
   readonly secret = randomBytes(16).toString('hex');
   readonly #children: readonly ChildProcess[];
   readonly #words: RankWord[][];
+  readonly encryption: 'auto' | 'always';
   port = 0;
 
-  private constructor(program: string) {
-    this.#children = Array.from({ length: NUM_RANKS }, () => fork(program));
+  private constructor(program: string, { openFiles, encryption = 'auto' }: AttackedJobOptions) {
+    this.encryption = encryption;
+    this.#children = Array.from({ length: NUM_RANKS }, () =>
+      openFiles === undefined
+        ? fork(program)
+        : fork(program, { execPath: 'sh', execArgv: limitedTo(openFiles) }),
+    );
     this.#words = this.#children.map(() => []);
     for (const [rank, child] of this.#children.entries()) {
       child.on('message', (word: RankWord) => {
@@ -22,10 +46,11 @@ export class AttackedJob {
   }
 
   /** Resolves when rank 0 listens for the others, which have not come yet. */
-  static async begin(program: string): Promise<AttackedJob> {
-    const job = new AttackedJob(program);
+  static async begin(program: string, options: AttackedJobOptions = {}): Promise<AttackedJob> {
+    const job = new AttackedJob(program, options);
+    const { secret, encryption } = job;
     await Promise.all(job.#children.map((_, rank) => job.#hears(rank, 'ready')));
-    job.#say(0, { type: 'join', rank: 0, secret: job.secret, port: 0 });
+    job.#say(0, { type: 'join', rank: 0, secret, port: 0, encryption });
     const { port } = await job.#hears(0, 'listening');
     job.port = port;
     return job;
@@ -37,9 +62,9 @@ export class AttackedJob {
    */
   async form(): Promise<{ readonly formMs: number; readonly costs: Costs }> {
     const start = performance.now();
-    const { secret, port } = this;
+    const { secret, port, encryption } = this;
     for (let rank = 1; rank < NUM_RANKS; rank++) {
-      this.#say(rank, { type: 'join', rank, secret, port });
+      this.#say(rank, { type: 'join', rank, secret, port, encryption });
     }
     const formed = this.#children.map((_, rank) => this.#hears(rank, 'formed'));
     const [costs] = await Promise.all(formed);
@@ -58,6 +83,11 @@ export class AttackedJob {
   async end(): Promise<void> {
     this.#say(0, { type: 'stop' });
     await Promise.all(this.#children.map((_, rank) => this.#hears(rank, 'ended')));
+  }
+
+  /** The pids of its ranks. */
+  get pids(): readonly number[] {
+    return this.#children.map(({ pid }) => pid!);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -96,4 +126,12 @@ export class AttackedJob {
       await Promise.allSettled(events);
     }
   }
+}
+
+/** Bundles the program of a rank, which lasts until `remove` is called. */
+export async function bundleAttackedRank() {
+  const folder = await mkdtemp(join(tmpdir(), 'attacked-'));
+  const program = join(folder, 'attacked-rank.mjs');
+  await bundleProgram(new URL('attacked-rank.ts', import.meta.url), program);
+  return { program, remove: () => rm(folder, { recursive: true, force: true }) };
 }

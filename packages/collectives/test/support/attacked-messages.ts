@@ -9,6 +9,7 @@ export type RankOrder =
       readonly secret: string;
       /** The rendezvous' port is 0 on rank 0, which hosts it. */
       readonly port: number;
+      readonly encryption: 'auto' | 'always';
     }
   | { readonly type: 'costs' }
   | { readonly type: 'stop' };
@@ -17,6 +18,8 @@ export interface Costs {
   readonly longestTurnMs: number;
   readonly maxResidentBytes: number;
   readonly numRefused: number;
+  /** The times at which it could not open a file, as a save does. */
+  readonly numUnopened: number;
 }
 
 export type RankWord =

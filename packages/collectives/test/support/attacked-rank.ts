@@ -2,6 +2,7 @@
 // Each step is an all-reduce. It reports its costs: memory, and turns of the event loop.
 // attacked-job.ts bundles and starts it.
 
+import { closeSync, openSync } from 'node:fs';
 import { connectWs } from '@shardweave/collectives/ws';
 import { NUM_RANKS, type RankOrder, type RankWord } from './attacked-messages.js';
 
@@ -22,17 +23,23 @@ function hears<T extends RankOrder['type']>(type: T): Promise<Extract<RankOrder,
 
 let isStopped = false;
 let longestTurnMs = 0;
+let numUnopened = 0;
 let maxResidentBytes = 0;
 let last = performance.now();
 setInterval(() => {
   const now = performance.now();
   longestTurnMs = Math.max(longestTurnMs, now - last - TICK_MS);
   last = now;
-  maxResidentBytes = Math.max(maxResidentBytes, process.memoryUsage.rss());
+  try {
+    maxResidentBytes = Math.max(maxResidentBytes, process.memoryUsage.rss());
+    closeSync(openSync(process.execPath, 'r'));
+  } catch {
+    numUnopened++;
+  }
 }, TICK_MS);
 /** Returns the costs since the last call. */
 const takeCosts = () => {
-  const costs = { longestTurnMs, maxResidentBytes, numRefused };
+  const costs = { longestTurnMs, maxResidentBytes, numRefused, numUnopened };
   longestTurnMs = 0;
   maxResidentBytes = process.memoryUsage.rss();
   return costs;
@@ -52,6 +59,7 @@ const {
   rank,
   secret,
   port: told,
+  encryption,
 } = await (async () => {
   const order = hears('join');
   say({ type: 'ready' });
@@ -68,6 +76,7 @@ const joined = connectWs({
   worldSize: NUM_RANKS,
   port: told,
   secret,
+  encryption,
   allowedOrigins: [ORIGIN],
   onRefused,
   onListen: (port) => say({ type: 'listening', port }),

@@ -1,10 +1,12 @@
 // These are attacks on a listening port by strangers, who don't know the secret. Each goes on until
-// it is stopped, and keeps its pace whether or not its connections are cut.
+// it is stopped, and keeps its pace whether or not its connections are cut. Those here are behind
+// the upgrade, mostly; head-attacks.ts has the others.
 
 import { randomBytes } from 'node:crypto';
 import { connect, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 import { GREETING_BYTES, HELLO_BYTES } from '../../src/sockets/handshake.js';
+import { HEAD_ATTACKS } from './head-attacks.js';
 
 export interface AttackTarget {
   readonly port: number;
@@ -17,6 +19,10 @@ export interface AttackTarget {
    * would send.
    */
   upgrade(origin?: string): Promise<Socket>;
+  /** Keeps this many connections open at once, and opens a broken one again. */
+  keep(count: number, start: () => Promise<Socket> | Socket, then: (socket: Socket) => void): void;
+  /** Keeps a socket's buffers full without holding more than that in this process. */
+  pour(socket: Socket, piece: Buffer): void;
 }
 
 export type Attack = (target: AttackTarget) => void;
@@ -24,21 +30,44 @@ export type Attack = (target: AttackTarget) => void;
 const OURS = 'https://ours.example';
 
 /** Begins an attack. The returned function ends it and all its connections. */
-export function begin(attack: Attack, port: number): () => void {
+export function begin(attack: Attack, port: number, host = '127.0.0.1'): () => void {
   const sockets = new Set<Socket>();
   const timers: NodeJS.Timeout[] = [];
   const open = () => {
-    const socket = connect(port, '127.0.0.1');
+    const socket = connect(port, host);
     sockets.add(socket);
     socket.on('error', () => {}).on('close', () => sockets.delete(socket));
     return socket;
   };
+  const every: AttackTarget['every'] = (ms, act) => {
+    act();
+    timers.push(setInterval(act, ms));
+  };
   attack({
     port,
     open,
-    every: (ms, act) => {
-      act();
-      timers.push(setInterval(act, ms));
+    every,
+    pour,
+    keep: (count, start, then) => {
+      let numOpen = 0;
+      const one = async () => {
+        const socket = await start();
+        if (!socket.destroyed) {
+          then(socket);
+        }
+        socket.once('close', () => {
+          numOpen--;
+        });
+        if (socket.destroyed) {
+          numOpen--;
+        }
+      };
+      every(50, () => {
+        while (numOpen < count) {
+          numOpen++;
+          void one();
+        }
+      });
     },
     upgrade: async (origin) => {
       const socket = open();
@@ -85,7 +114,6 @@ const UNFINISHED = 0x02;
 const PING = Buffer.concat([Buffer.from([0x89, 0x80 | 125, 0, 0, 0, 0]), Buffer.alloc(125)]);
 const MIB = 2 ** 20;
 
-/** Keeps a socket's buffers full without holding more than that in this process. */
 function pour(socket: Socket, piece: Buffer): void {
   const more = () => {
     while (!socket.destroyed && socket.write(piece)) {
@@ -94,34 +122,6 @@ function pour(socket: Socket, piece: Buffer): void {
   };
   socket.on('drain', more);
   more();
-}
-
-/** Keeps this many connections open at once, and opens a broken one again. */
-function keep(
-  target: AttackTarget,
-  count: number,
-  start: () => Promise<Socket> | Socket,
-  then: (socket: Socket) => void,
-): void {
-  const one = async () => {
-    const socket = await start();
-    if (!socket.destroyed) {
-      then(socket);
-    }
-    socket.once('close', () => {
-      numOpen--;
-    });
-    if (socket.destroyed) {
-      numOpen--;
-    }
-  };
-  let numOpen = 0;
-  target.every(50, () => {
-    while (numOpen < count) {
-      numOpen++;
-      void one();
-    }
-  });
 }
 
 const hello = (bytes: Buffer) => frame(BINARY, bytes);
@@ -146,7 +146,7 @@ const PROBES = [
   'QUIT\r\n',
 ].map((text) => Buffer.from(text, 'latin1'));
 
-/** All attacks. The first ten come from an audit; the others are our own. */
+/** All attacks. */
 export const ATTACKS: Readonly<Record<string, Attack>> = {
   'idle connections, 400 and then 15 a second': (target) => {
     for (let i = 0; i < 400; i++) {
@@ -156,15 +156,14 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
   },
   'requests that come a letter at a time, 120': (target) => {
     const request = upgradeRequest();
-    keep(target, 120, target.open, (socket) => {
+    target.keep(120, target.open, (socket) => {
       let at = 0;
       const timer = setInterval(() => socket.write(request[at++ % request.length]!), 100);
       socket.once('close', () => clearInterval(timer));
     });
   },
   'handshakes that stop behind the upgrade, 200 at once': (target) => {
-    keep(
-      target,
+    target.keep(
       200,
       () => target.upgrade(),
       () => {},
@@ -180,8 +179,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
     });
   },
   'wrong proofs, 50 at once': (target) => {
-    keep(
-      target,
+    target.keep(
       50,
       () => target.upgrade(),
       (socket) => socket.write(wrongHello()),
@@ -190,8 +188,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
   'frames that announce up to 2^63 - 1 bytes': (target) => {
     const lengths = [2n ** 63n - 1n, 2n ** 53n, 2n ** 32n, 70_000n];
     let at = 0;
-    keep(
-      target,
+    target.keep(
       16,
       () => target.upgrade(),
       (socket) => {
@@ -201,8 +198,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
   },
   'messages without end behind a refusal, 8 connections': (target) => {
     const message = hello(Buffer.alloc(1024));
-    keep(
-      target,
+    target.keep(
       8,
       () => target.upgrade(),
       (socket) => {
@@ -212,8 +208,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
     );
   },
   'pings whose answers nobody reads, 8 connections': (target) => {
-    keep(
-      target,
+    target.keep(
       8,
       () => target.upgrade(),
       (socket) => {
@@ -223,8 +218,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
     );
   },
   'messages of 2 MiB by who says an allowed origin': (target) => {
-    keep(
-      target,
+    target.keep(
       8,
       () => target.upgrade(OURS),
       (socket) => {
@@ -233,8 +227,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
     );
   },
   'unfinished messages by who says an allowed origin, 70': (target) => {
-    keep(
-      target,
+    target.keep(
       70,
       () => target.upgrade(OURS),
       (socket) => {
@@ -247,8 +240,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
     target.every(5, () => target.open().write(PROBES[at++ % PROBES.length]!));
   },
   'a proof that comes a byte at a time': (target) => {
-    keep(
-      target,
+    target.keep(
       60,
       () => target.upgrade(),
       (socket) => {
@@ -261,8 +253,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
   },
   'fragments without end': (target) => {
     const fragment = frame(0x00, Buffer.alloc(512));
-    keep(
-      target,
+    target.keep(
       16,
       () => target.upgrade(),
       (socket) => {
@@ -272,8 +263,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
     );
   },
   'text in place of a proof, and more of it': (target) => {
-    keep(
-      target,
+    target.keep(
       16,
       () => target.upgrade(),
       (socket) => {
@@ -284,8 +274,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
   'pongs and closes without end': (target) => {
     const pong = Buffer.from([0x8a, 0x80, 0, 0, 0, 0]);
     const close = Buffer.from([0x88, 0x82, 0, 0, 0, 0, 3, 232]);
-    keep(
-      target,
+    target.keep(
       16,
       () => target.upgrade(),
       (socket) => {
@@ -295,17 +284,17 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
   },
   'a mebibyte in one piece with the upgrade': (target) => {
     const piece = Buffer.concat([Buffer.from(upgradeRequest()), hello(Buffer.alloc(MIB))]);
-    keep(target, 16, target.open, (socket) => pour(socket, piece));
+    target.keep(16, target.open, (socket) => pour(socket, piece));
   },
   'headers of 15 KiB, 100 connections': (target) => {
     const head = `GET / HTTP/1.1\r\nHost: here\r\nX-Long: ${'a'.repeat(15_000)}`;
-    keep(target, 100, target.open, (socket) => socket.write(head));
+    target.keep(100, target.open, (socket) => socket.write(head));
   },
   'TLS handshakes that stop half-way, 60 at once': (target) => {
-    keep(target, 60, target.open, (socket) => socket.write(PROBES[9]!));
+    target.keep(60, target.open, (socket) => socket.write(PROBES[9]!));
   },
   'TLS with another key, 20 at once': (target) => {
-    keep(target, 20, target.open, (socket) => {
+    target.keep(20, target.open, (socket) => {
       const tls = connectTls({
         socket,
         ciphers: 'ECDHE-PSK-CHACHA20-POLY1305',
@@ -317,7 +306,7 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
     });
   },
   'its own greeting said back, and said again': (target) => {
-    keep(target, 30, target.open, (socket) => {
+    target.keep(30, target.open, (socket) => {
       let heard = Buffer.alloc(0);
       const hear = (data: Buffer) => {
         heard = Buffer.concat([heard, data]);
@@ -338,4 +327,5 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
       socket.once('connect', () => socket.resetAndDestroy());
     });
   },
+  ...HEAD_ATTACKS,
 };

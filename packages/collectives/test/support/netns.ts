@@ -2,8 +2,10 @@
 // in a namespace of its own. None of it is visible outside. It needs root on Linux: see
 // lanProblem().
 
-import { type ChildProcess, execFileSync, type ForkOptions, fork } from 'node:child_process';
+import { type ChildProcess, execFileSync, type ForkOptions, fork, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
 
 /** One host: a namespace with a loopback of its own and one network card, eth0. */
 export interface LanHost {
@@ -20,8 +22,8 @@ export interface LanHost {
   setCable(state: 'in' | 'out'): void;
 }
 
-export interface Lan extends Disposable {
-  readonly hosts: readonly LanHost[];
+export interface Lan<Host = LanHost> extends Disposable {
+  readonly hosts: readonly Host[];
 }
 
 const PREFIX = 'shardweave';
@@ -74,14 +76,7 @@ export function createLan(numHosts: number, { hostNames = [] }: LanOptions = {})
       writeHosts(name, hostNames);
       ip(['link set lo up', `addr add ${address}/24 dev eth0`, 'link set eth0 up'], name);
       return {
-        name,
-        address,
-        fork: (script: string, args: readonly string[], options: ForkOptions = {}) =>
-          fork(script, args, {
-            ...options,
-            execPath: 'ip',
-            execArgv: ['netns', 'exec', name, process.execPath, ...(options.execArgv ?? [])],
-          }),
+        ...hostIn(name, address),
         setCable: (state: 'in' | 'out') =>
           ip([`link set ${port} ${state === 'in' ? 'up' : 'down'}`], hub),
       };
@@ -91,6 +86,46 @@ export function createLan(numHosts: number, { hostNames = [] }: LanOptions = {})
     dispose();
     throw error;
   }
+}
+
+/**
+ * Makes hosts whose packets reach each other so many milliseconds later. It takes Python, since not
+ * every kernel can delay packets itself.
+ */
+export async function createSlowLan(
+  numHosts: number,
+  delayMs: number,
+): Promise<Lan<Omit<LanHost, 'setCable'>>> {
+  removeLeftovers();
+  const lan = `${PREFIX}-${process.pid}-${numLans++}`;
+  const names = Array.from({ length: numHosts }, (_, i) => `${lan}-${i}`);
+  ip(names.map((name) => `netns add ${name}`));
+  const program = fileURLToPath(new URL('slow-switch.py', import.meta.url));
+  const slowSwitch = spawn('python3', [program, String(delayMs), ...names], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  const dispose = () => {
+    process.off('exit', dispose);
+    slowSwitch.kill();
+    removeNamespaces(names);
+  };
+  process.on('exit', dispose);
+  const ended = once(slowSwitch, 'exit').then(() => dispose());
+  await Promise.race([once(slowSwitch.stdout, 'data'), ended]);
+  return { hosts: names.map((name, i) => hostIn(name, addressOf(i))), [Symbol.dispose]: dispose };
+}
+
+function hostIn(name: string, address: string): Omit<LanHost, 'setCable'> {
+  return {
+    name,
+    address,
+    fork: (script, args, options = {}) =>
+      fork(script, args, {
+        ...options,
+        execPath: 'ip',
+        execArgv: ['netns', 'exec', name, process.execPath, ...(options.execArgv ?? [])],
+      }),
+  };
 }
 
 function ip(commands: readonly string[], namespace?: string): void {
