@@ -78,7 +78,7 @@ function partOf(rows: Rows, count: number, index: number): Rows {
 /** Fisher and Yates' shuffle of 0 to n - 1. */
 export function permute(n: number, seed: number, epoch: number): Uint32Array<ArrayBuffer> {
   const next = splitMix32(seed, epoch);
-  const order = Uint32Array.from({ length: n }, (_, i) => i);
+  const order = new Uint32Array(n).map((_, i) => i);
   for (let i = n - 1; i > 0; i--) {
     const j = Math.floor((next() / 2 ** 32) * (i + 1));
     [order[i], order[j]] = [order[j]!, order[i]!];

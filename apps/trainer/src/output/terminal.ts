@@ -139,7 +139,7 @@ export class Terminal {
     const width = out.isTTY === true ? out.columns : undefined;
     const line = stepLine(metrics, resources, { steps, width });
     this.#line(metrics.skipped ? this.#colors.yellow(line) : line);
-    this.#bar?.update(metrics.step);
+    this.#bar?.update(metrics.step, { doing: '' });
   }
 
   /** Prints text that the model made: the prompt dimmed, and the rest as it is. */
