@@ -218,7 +218,7 @@ describe('the records of a run', () => {
   it('are whole lines on a full disk, and say how many are lost', async (context) => {
     using disk = smallDisk(context, 64 * KIB);
     const path = join(disk.path, 'lines');
-    const file = new LineFile(path, 'wx');
+    const file = new LineFile(path);
     const line = 'x'.repeat(1500);
     file.add(line);
     file.add(line);

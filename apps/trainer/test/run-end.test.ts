@@ -108,12 +108,17 @@ describe('a wish to end', () => {
 describe('the end of a run', () => {
   const config = { steps: 9, patience: 2, saveEvery: { steps: 3 } } as const;
   const endOf = (facts: Partial<Parameters<typeof runEnd>[0]>) =>
-    runEnd({ config, early: undefined, asked: undefined, ...facts });
+    runEnd({ config, early: undefined, misplaced: undefined, asked: undefined, ...facts });
   const asked = new SignalError('SIGTERM');
   const rankFailed = new RankFailedError(1, 'rank 1 of 2 failed');
 
   it.each([
     ['done', {}, { why: 'done', exitCode: 0, mayRestart: false }],
+    [
+      'done, with its model elsewhere',
+      { misplaced: 'it is in /other' },
+      { why: 'misplaced', kind: 'failed', exitCode: 1, failure: 'it is in /other' },
+    ],
     [
       'out of patience',
       { early: { type: 'early', step: 4, why: 'patience' } },

@@ -15,6 +15,8 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { SignalError } from '../src/errors.js';
+import { Interrupt } from '../src/interrupt.js';
 import { stateOf } from '../src/saves/run-state.js';
 import { runCli } from './support/run-cli.js';
 import { tinyFlags } from './support/tiny-run.js';
@@ -46,13 +48,13 @@ const show = (more: string, options: Options = {}) =>
 const run = (more: string) => show(`--quiet ${more}`);
 /** Ends a run as soon as it has told of a step. */
 function runToStep(last: number, more: string) {
-  const end = new AbortController();
+  const interrupt = new Interrupt({ exit: () => {} });
   const onOut = (text: string) => {
     if (text.startsWith(`step ${last}/`)) {
-      end.abort(new Error('it ends here'));
+      interrupt.ask(new SignalError('SIGTERM'));
     }
   };
-  return show(more, { signal: end.signal, onOut });
+  return show(more, { interrupt, onOut });
 }
 const contents = (directory: string) =>
   readdirSync(directory, { recursive: true, withFileTypes: true })

@@ -4,7 +4,9 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
+import { SignalError } from '../../src/errors.js';
 import { problemIn } from '../../src/inspect/holding.js';
+import { Interrupt } from '../../src/interrupt.js';
 import { pathOf, stepsIn } from '../../src/saves/save-directory.js';
 import { runCli } from './run-cli.js';
 import type { SmallDisk } from './small-disk.js';
@@ -18,12 +20,12 @@ export const twelveSteps = (tiny: string, out: string) =>
 /** @param model the weights of the run on a disk with room for everything */
 export async function expectKept(disk: SmallDisk, tiny: string, model: Uint8Array): Promise<Kept> {
   const out = join(disk.path, 'run');
-  const ctrlC = new AbortController();
+  const interrupt = new Interrupt({ exit: () => {} });
   const { code, err } = await runCli(twelveSteps(tiny, out), {
-    wrapUp: ctrlC.signal,
+    interrupt,
     onErr: (text) => {
       if (text.includes('Make room: the run waits')) {
-        ctrlC.abort(new Error('Ctrl-C'));
+        interrupt.insist(new SignalError('SIGINT'));
       }
     },
   });
