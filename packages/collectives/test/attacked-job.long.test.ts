@@ -1,5 +1,5 @@
-// Every attack on a job that forms: in the clear, over TLS, and with few open files. The figures are
-// printed as a table, beside those of a job that is left alone.
+// Every attack on a job that forms: in the clear, over TLS, and with few open files. The figures
+// are printed as a table, beside those of a job that is left alone.
 
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { bundleAttackedRank } from './support/attacked-job.js';

@@ -1,5 +1,5 @@
-// These are attacks by who does not even ask for a WebSocket: on what a listener reads of HTTP and of
-// TLS before the proof. attacks.ts has those behind the upgrade.
+// These are attacks by who does not even ask for a WebSocket: on what a listener reads of HTTP and
+// of TLS before the proof. attacks.ts has those behind the upgrade.
 
 import { randomBytes } from 'node:crypto';
 import { type ConnectionOptions, connect as connectTls } from 'node:tls';
