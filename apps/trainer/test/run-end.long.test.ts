@@ -1,20 +1,24 @@
 // Every way in which a terminal, a reader or a supervisor ends a run, over each transport, with and
 // without npm in between: the run is saved, or ends at once where somebody insists, and nothing of
-// it is left. It takes some minutes: SHARDWEAVE_LONG=1 npx vitest run PATH.
+// it is left.
 
+import { spawnSync } from 'node:child_process';
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { buildCommand } from './support/build-command.js';
 import { leftRun, SAVED } from './support/left-run.js';
+import { ROOT } from './support/run-flags.js';
 import { TerminalCommand } from './support/terminal-command.js';
 import { tinyFlags } from './support/tiny-run.js';
 
 vi.setConfig({ testTimeout: 300_000 });
 
-const isLong = process.env.SHARDWEAVE_LONG === '1';
-const TRANSPORTS = ['memory', 'shm', 'ws', 'mpi'] as const;
+const hasMpirun = spawnSync('mpirun', ['--version']).error === undefined;
+const TRANSPORTS = ['memory', 'shm', 'ws', ...(hasMpirun ? ['mpi'] : [])];
+/** koffi is a dependency of a package in which the bundle does not lie. */
+const env = { NODE_PATH: `${ROOT}packages/collectives/node_modules` };
 /** How people start the command, in a folder where it is installed. */
 const STARTS = {
   node: 'node node_modules/shardweave/main.mjs train',
@@ -26,7 +30,7 @@ let root: string;
 let script: string;
 beforeAll(async () => {
   root = mkdtempSync(join(tmpdir(), 'trainer-edges-'));
-  script = isLong ? await buildCommand('run-end-long-test') : '';
+  script = await buildCommand('run-end-long-test');
 });
 afterAll(() => rmSync(root, { recursive: true }));
 
@@ -37,8 +41,8 @@ function installed(name: string): string {
   const bin = join(cwd, 'node_modules/.bin');
   mkdirSync(own, { recursive: true });
   mkdirSync(bin);
-  const { train } = { train: STARTS.node };
-  writeFileSync(join(cwd, 'package.json'), JSON.stringify({ private: true, scripts: { train } }));
+  const scripts = { train: STARTS.node };
+  writeFileSync(join(cwd, 'package.json'), JSON.stringify({ private: true, scripts }));
   const pack = { name: 'shardweave', version: '1.0.0', bin: 'main.mjs' };
   writeFileSync(join(own, 'package.json'), JSON.stringify(pack));
   writeFileSync(join(own, 'main.mjs'), `import ${JSON.stringify(script)};\n`);
@@ -63,7 +67,7 @@ interface Edge {
   readonly act: (command: TerminalCommand) => Promise<void>;
 }
 
-const answered = /Ctrl-C: ending the step on its way, then saving\./;
+const answered = /: ending the step on its way, then saving\./;
 const EDGES: readonly Edge[] = [
   { edge: 'Ctrl-C', act: async (command) => command.type('\x03') },
   { edge: 'Ctrl-C with tee', pipe: '2>&1 | tee log', act: async (command) => command.type('\x03') },
@@ -104,7 +108,7 @@ const cases = TRANSPORTS.flatMap((transport) =>
   Object.keys(STARTS).map((start) => [transport, start as keyof typeof STARTS] as const),
 );
 
-describe.skipIf(!isLong).each(cases)('over %s by %s', (transport, start) => {
+describe.each(cases)('over %s by %s', (transport, start) => {
   const line = (cwd: string, more = '') => {
     const flags = `${tinyFlags(cwd)} --steps 100000 --save-every 100000 --out r`;
     return `${STARTS[start]} ${flags} --ranks 2 --transport ${transport} ${more}`;
@@ -113,10 +117,10 @@ describe.skipIf(!isLong).each(cases)('over %s by %s', (transport, start) => {
   it.each(EDGES)('$edge', async ({ edge, pipe = '', flags = '', ...how }) => {
     const { isTyped = false, isSaved = true, act } = how;
     const cwd = installed(`${transport} ${start} ${edge}`);
-    using command = new TerminalCommand(`${line(cwd, flags)} ${pipe}`, { cwd, isTyped });
+    using command = new TerminalCommand(`${line(cwd, flags)} ${pipe}`, { cwd, isTyped, env });
     await command.shows(/step +2\//);
     await act(command);
-    if (isTyped && edge !== 'head') {
+    if (isTyped) {
       command.hangUp(); // the shell is left alone where the command has ended
     }
     await command.end();
@@ -131,7 +135,7 @@ describe.skipIf(!isLong).each(cases)('over %s by %s', (transport, start) => {
     '%s to npm',
     async (signal) => {
       const cwd = installed(`${transport} ${start} ${signal}`);
-      using command = new TerminalCommand(`${line(cwd)} > log 2>&1`, { cwd, isTyped: true });
+      using command = new TerminalCommand(`${line(cwd)} > log 2>&1`, { cwd, isTyped: true, env });
       while (!/^step +2\//m.test(textOf(join(cwd, 'log')))) {
         await new Promise((resolve) => setTimeout(resolve, 20));
       }

@@ -33,8 +33,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const isFirst = place === undefined || place.rank === 0;
   const config = await resolve(withRanksOf(place, flags), { ...context, isFirst, signal });
   if (flags.transport === 'mpi' && place === undefined) {
-    const isTerminal = out.isTTY === true;
-    return await startMpirun({ ranks: config.ranks, entry, args, isTerminal, signal });
+    return await startMpirun({ ...context, ranks: config.ranks, interrupt });
   }
   const warning = isFirst ? await requireDisk(config) : undefined;
   await using _held = isFirst ? await holdRun(config) : undefined;
@@ -55,6 +54,9 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     monitor.handle({ type: 'warning', text: warning });
   }
   interrupt.lead((wish) => {
+    if (!isFirst) {
+      return true; // the first rank decides, and the others end with it
+    }
     const isEarly = monitor.early !== undefined;
     const { isPatient, says } = askedEnd(wish, { config, step: monitor.steps, isEarly });
     terminal.note(says);

@@ -2,20 +2,13 @@
 // one process per rank on this machine. On several hosts mpirun or srun has to start the command.
 
 import { spawn } from 'node:child_process';
-import { TrainerError, UsageError } from '../errors.js';
+import type { CommandContext } from '../commands/cli-command.js';
+import { UsageError } from '../errors.js';
+import type { Interrupt } from '../interrupt.js';
 
-export interface MpirunOptions {
+export interface MpirunOptions extends Pick<CommandContext, 'out' | 'err' | 'entry' | 'args'> {
   readonly ranks: number;
-  /** The command's script and its arguments. */
-  readonly entry: string;
-  readonly args: readonly string[];
-  /**
-   * Whether the output reaches a terminal. Ranks can't tell, because mpirun gives each a terminal
-   * of its own.
-   */
-  readonly isTerminal: boolean;
-  /** Ends the job. */
-  readonly signal: AbortSignal;
+  readonly interrupt: Interrupt;
 }
 
 /**
@@ -23,28 +16,34 @@ export interface MpirunOptions {
  * signal's. The ranks have reported why.
  */
 export async function startMpirun(options: MpirunOptions): Promise<number> {
-  const { ranks, entry, args, isTerminal, signal } = options;
-  signal.throwIfAborted();
+  const { ranks, entry, args, out, err, interrupt } = options;
+  interrupt.signal.throwIfAborted();
+  // Ranks can't tell whether they reach a terminal: mpirun gives each one of its own.
+  const plain = out.isTTY === true ? {} : { NO_COLOR: '1' };
   const child = spawn('mpirun', ['-np', String(ranks), process.execPath, entry, ...args], {
-    stdio: 'inherit',
-    env: { ...openMpiVariables(), ...process.env, ...(isTerminal ? {} : { NO_COLOR: '1' }) },
+    // A terminal's signals would make it end its ranks within a second, and a broken output at
+    // once; so it has a session of its own and writes through this process.
+    detached: true,
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...openMpiVariables(), ...process.env, ...plain },
   });
+  child.stdout.setEncoding('utf8').on('data', (text: string) => out.write(text));
+  child.stderr.setEncoding('utf8').on('data', (text: string) => err.write(text));
+  interrupt.lead(() => true);
+  // mpirun passes this signal on, and rank 0 decides; see command-process.ts.
+  interrupt.wrapUp.addEventListener('abort', () => child.kill('SIGUSR2'), { once: true });
   const stop = () => child.kill('SIGTERM'); // it ends its ranks
-  signal.addEventListener('abort', stop, { once: true });
-  try {
-    return await new Promise<number>((resolve, reject) => {
-      child.on('error', (cause) => {
-        const hint = 'Install Open MPI (Debian: openmpi-bin) or MPICH, or use --transport ws.';
-        reject(new UsageError(`--transport mpi: mpirun can't be started. ${hint}`, { cause }));
-      });
-      child.on('exit', (code) => {
-        const reason: unknown = signal.reason;
-        resolve(reason instanceof TrainerError ? reason.exitCode : (code ?? 1));
-      });
+  process.once('exit', stop);
+  return await new Promise<number>((resolve, reject) => {
+    child.on('error', (cause) => {
+      const hint = 'Install Open MPI (Debian: openmpi-bin) or MPICH, or use --transport ws.';
+      reject(new UsageError(`--transport mpi: mpirun can't be started. ${hint}`, { cause }));
     });
-  } finally {
-    signal.removeEventListener('abort', stop);
-  }
+    child.on('close', (code) => {
+      process.off('exit', stop);
+      resolve(code === 0 ? 0 : (interrupt.asked?.exitCode ?? code ?? 1));
+    });
+  });
 }
 
 /**

@@ -86,6 +86,7 @@ export class RunMonitor {
     this.#reports = [];
     this.#checks = [];
     this.#early = [];
+    this.#earlyEnd = undefined;
     this.#misplaced = undefined;
     this.#directory = undefined;
     this.#recordRun();

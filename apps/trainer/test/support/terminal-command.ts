@@ -14,6 +14,8 @@ export interface TerminalCommandOptions {
   readonly cwd: string;
   /** Whether the line is typed into an interactive shell, as people do. */
   readonly isTyped?: boolean;
+  /** Variables beside those of this process. */
+  readonly env?: NodeJS.ProcessEnv;
 }
 
 export class TerminalCommand {
@@ -22,11 +24,11 @@ export class TerminalCommand {
   readonly #exited: Promise<unknown[]>;
   #said = '';
 
-  constructor(line: string, { cwd, isTyped = false }: TerminalCommandOptions) {
+  constructor(line: string, { cwd, isTyped = false, env }: TerminalCommandOptions) {
     const shell = isTyped ? 'exec sh -i' : line;
     this.#script = spawn('script', ['-q', '-e', '-c', shell, '/dev/null'], {
       cwd,
-      env: { ...process.env, SHELL: '/bin/sh', PS1: '$ ', TERM: 'xterm', [MARK]: this.#mark },
+      env: { ...process.env, ...env, SHELL: '/bin/sh', TERM: 'xterm', [MARK]: this.#mark },
       stdio: ['pipe', 'pipe', 'ignore'],
     });
     this.#exited = once(this.#script, 'exit');
