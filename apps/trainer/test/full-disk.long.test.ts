@@ -1,10 +1,14 @@
 // Twenty sizes of a disk, from almost nothing to enough for everything. A run on each leaves its
-// model, or says with paths and bytes where it is or why it is nowhere.
+// model, or says with paths and bytes where it is or why it is nowhere. So does a command of
+// several processes or threads whose disk fills up while it trains, when Ctrl-C ends its wait.
 
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { buildCommand } from './support/build-command.js';
 import { expectKept, type Kept, twelveSteps } from './support/expect-kept.js';
 import { runCli } from './support/run-cli.js';
 import { NO_MOUNT, openSmallDisk } from './support/small-disk.js';
@@ -38,4 +42,49 @@ describe('a run with saves leaves its model, or says why not, with paths and byt
     expect(all).toHaveLength(SIZES.length);
     expect(new Set(all)).toEqual(new Set(['refused', 'elsewhere', 'under --out']));
   });
+});
+
+describe('a command that waits for room', () => {
+  it.for([
+    ['ws', '--save-every 100'],
+    ['ws', ''],
+    ['shm', ''],
+    ['memory', '--save-every 100'],
+  ])(
+    'over %s %s writes elsewhere at Ctrl-C',
+    { timeout: 120_000 },
+    async ([transport, more], context) => {
+      using disk = openSmallDisk(600 * 1024) ?? context.skip(NO_MOUNT);
+      const script = await buildCommand('full-disk-long');
+      const flags = `${tiny} --ranks 2 --steps 40 --transport ${transport} ${more}`.trim();
+      const out = join(disk.path, 'run');
+      const child = spawn(process.execPath, [script, 'train', ...flags.split(' '), '--out', out], {
+        cwd: root,
+        stdio: ['ignore', 'pipe', 'pipe'],
+      });
+      let said = '';
+      const read = (chunk: Buffer) => {
+        const before = said;
+        said += chunk.toString();
+        const has = (text: string) => said.includes(text) && !before.includes(text);
+        if (has('step 20/')) {
+          disk.fill(0);
+        }
+        if (has('Make room: the run waits')) {
+          child.kill('SIGINT');
+        }
+      };
+      child.stdout.on('data', read);
+      child.stderr.on('data', read);
+      const [code] = await once(child, 'close');
+      expect([code, said]).toEqual([
+        1,
+        expect.stringMatching(/^error: .* It is whole in \S+ instead/m),
+      ]);
+      const place = / It is whole in (\S+) instead/.exec(said)![1]!;
+      expect(existsSync(join(place, 'config.json'))).toBe(true);
+      expect(existsSync(join(out, 'model'))).toBe(false);
+      rmSync(place, { recursive: true });
+    },
+  );
 });

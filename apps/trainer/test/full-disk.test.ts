@@ -113,7 +113,7 @@ describe('the model of a run', () => {
     });
     expect(told).toEqual([
       [
-        'waiting',
+        'warning',
         `${path} takes 12.0 KiB, where 8.0 KiB are free (no space left on device). Make room: the run waits for it, at most 5 min or until Ctrl-C, and then writes elsewhere.`,
       ],
     ]);
@@ -129,7 +129,7 @@ describe('the model of a run', () => {
     const path = join(disk.path, 'run', 'model');
     const elsewhere = [full.path, join(full.path, 'ballast'), root];
     const told = await leave(path, THREE_BLOCKS, { waitMs: 1, elsewhere });
-    expect(told.map(([type]) => type)).toEqual(['waiting', 'misplaced']);
+    expect(told.map(([type]) => type)).toEqual(['warning', 'misplaced']);
     const [, place] = /^(?:.*) It is whole in (\S+) instead: /.exec(told[1]![1])!;
     expect(told[1]![1]).toMatch(`${path} takes 12.0 KiB, where 8.0 KiB are free. It is whole`);
     expect(place).toMatch(/\/run-model-[0-9a-f]{8}$/);
@@ -143,11 +143,11 @@ describe('the model of a run', () => {
     disk.fill(0);
     const path = join(disk.path, 'model');
     const ctrlC = new AbortController();
-    const onEvent = ({ type }: RankEvent) => type === 'waiting' && ctrlC.abort();
+    const onEvent = ({ type }: RankEvent) => type === 'warning' && ctrlC.abort();
     const types = async (place: string, options: Parameters<typeof leave>[2]) =>
       (await leave(place, THREE_BLOCKS, options)).map(([type]) => type);
     const wrapUp = ctrlC.signal;
-    expect(await types(path, { wrapUp, onEvent })).toEqual(['waiting', 'misplaced']);
+    expect(await types(path, { wrapUp, onEvent })).toEqual(['warning', 'misplaced']);
     expect(await types(path, { wrapUp })).toEqual(['misplaced']);
     disk.fill(32 * KIB);
     expect(await types(join(disk.path, 'ballast/model'), {})).toEqual(['misplaced']);

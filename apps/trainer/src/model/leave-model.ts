@@ -92,7 +92,7 @@ async function writeWaiting(
   if (problem?.leastBytes !== undefined && !wrapUp.aborted) {
     const most = `${Math.ceil(waitMs / 60_000)} min`;
     const text = `${problem.text} Make room: the run waits for it, at most ${most} or until Ctrl-C, and then writes elsewhere.`;
-    emit({ type: 'waiting', text });
+    emit({ type: 'warning', text });
   }
   const given = AbortSignal.any([signal, wrapUp]);
   const endMs = performance.now() + waitMs;

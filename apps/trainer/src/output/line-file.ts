@@ -50,8 +50,7 @@ export class LineFile {
   #write(line: Uint8Array): void {
     try {
       for (let done = 0; done < line.byteLength; ) {
-        // A write that failed before has moved the file's own place, so each is told its own.
-        done += writeSync(this.#file, line, done, line.byteLength - done, this.#length + done);
+        done += writeSync(this.#file, line, done);
       }
       this.#length += line.byteLength;
     } catch (error) {

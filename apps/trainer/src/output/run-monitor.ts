@@ -139,7 +139,6 @@ export class RunMonitor {
         this.#record({ type: 'save', ...event.save, atMs: Date.now() });
         return;
       case 'warning':
-      case 'waiting':
         this.#warn(event.text);
         return;
       case 'misplaced':

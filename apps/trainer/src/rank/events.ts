@@ -174,8 +174,6 @@ export type RankEvent =
   | { readonly type: 'rank'; readonly status: RankStatus }
   /** From rank 0 alone. */
   | { readonly type: 'save'; readonly save: SaveWritten }
-  /** From rank 0 alone, at its end: it waits for something that a person can do. */
-  | { readonly type: 'waiting'; readonly text: string }
   /** From rank 0 alone: what it trained is not under --out. The text says where it is, and why. */
   | { readonly type: 'misplaced'; readonly text: string }
   /** Something that a person should know and that ends nothing; each text is shown once. */
