@@ -55,6 +55,8 @@ describe('tokenizers', () => {
     expect([...gpt2.encode('Hello world')]).toEqual([15496, 995]);
     expect([...gpt2.encode(' Hello world')]).toEqual([18435, 995]);
     expect([...gpt2.encode('<|endoftext|>')]).toEqual([50256]);
+    // The separator of documents is that token wherever it stands.
+    expect([...gpt2.encode('a<|endoftext|><|endoftext|>b')]).toEqual([64, 50256, 50256, 65]);
     expect(gpt2.decode([15496, 995])).toBe('Hello world');
   });
 });

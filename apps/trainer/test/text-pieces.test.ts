@@ -59,7 +59,9 @@ describe.each([
 
   it('the tokens before and behind it are those of the whole', () => {
     let numPlaces = 0;
-    for (const text of hardTexts(process.env.SHARDWEAVE_LONG === '1' ? 4000 : 100, 3)) {
+    const texts = hardTexts(process.env.SHARDWEAVE_LONG === '1' ? 4000 : 100, 3);
+    const special = tokenizer.specialTexts.map((token) => `${texts[0]}a${token}b ${token}`);
+    for (const text of [...texts, ...special]) {
       const whole = [...tokenizer.encode(text)];
       for (const place of tokenizer.cuts!) {
         for (const { index, 0: match } of text.matchAll(place)) {
