@@ -114,8 +114,11 @@ export const HEAD_ATTACKS: Readonly<Record<string, Attack>> = {
   ),
   'TLS alerts without end, 8 connections': talk(8, HELLO_BEGINS, '\x15\x03\x03\x00\x02\x01\x00'),
   'bare connects, 300 a second': (target) => {
+    const start = performance.now();
+    let numOpened = 0;
+    // A busy machine calls late, so the number follows the time.
     target.every(10, () => {
-      for (let i = 0; i < 3; i++) {
+      for (; numOpened < 0.3 * (performance.now() - start); numOpened++) {
         target.open();
       }
     });

@@ -48,10 +48,15 @@ export function lanProblem(): string | undefined {
 export interface LanOptions {
   /** Names by which the hosts know each other, in order. They get an /etc/hosts of their own. */
   readonly hostNames?: readonly string[];
+  /** Further lines of these files, such as a second address of localhost. */
+  readonly hostLines?: readonly string[];
 }
 
 /** Makes hosts 10.77.0.1 and up. They last until they are disposed, or until this process exits. */
-export function createLan(numHosts: number, { hostNames = [] }: LanOptions = {}): Lan {
+export function createLan(
+  numHosts: number,
+  { hostNames = [], hostLines = [] }: LanOptions = {},
+): Lan {
   removeLeftovers();
   const lan = `${PREFIX}-${process.pid}-${numLans++}`;
   const hub = `${lan}-hub`;
@@ -73,7 +78,7 @@ export function createLan(numHosts: number, { hostNames = [] }: LanOptions = {})
         ],
         hub,
       );
-      writeHosts(name, hostNames);
+      writeHosts(name, [...namesOf(hostNames), ...hostLines]);
       ip(['link set lo up', `addr add ${address}/24 dev eth0`, 'link set eth0 up'], name);
       return {
         ...hostIn(name, address),
@@ -140,13 +145,16 @@ function ip(commands: readonly string[], namespace?: string): void {
  * Writes files that `ip netns exec` shows over /etc, for its process only: those in
  * /etc/netns/NAME.
  */
-function writeHosts(namespace: string, hostNames: readonly string[]): void {
-  if (hostNames.length > 0) {
-    const lines = hostNames.map((name, i) => `${addressOf(i)} ${name}\n`);
+function writeHosts(namespace: string, lines: readonly string[]): void {
+  if (lines.length > 0) {
     mkdirSync(`/etc/netns/${namespace}`, { recursive: true });
-    writeFileSync(`/etc/netns/${namespace}/hosts`, `127.0.0.1 localhost\n${lines.join('')}`);
+    const text = ['127.0.0.1 localhost', ...lines, ''].join('\n');
+    writeFileSync(`/etc/netns/${namespace}/hosts`, text);
   }
 }
+
+const namesOf = (hostNames: readonly string[]) =>
+  hostNames.map((name, i) => `${addressOf(i)} ${name}`);
 
 function addressOf(host: number): string {
   return `10.77.0.${host + 1}`;
