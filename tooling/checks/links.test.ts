@@ -4,7 +4,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { expect, it } from 'vitest';
-import { ROOT, trackedFiles } from './workspace.ts';
+import { publishedPackages, ROOT, trackedFiles } from './workspace.ts';
 
 /** A document's text without its blocks of code, whose brackets are not links. */
 function textOf(path: string): string {
@@ -49,4 +49,13 @@ it('every link from a document into the tree leads to a file, and its anchor to 
   };
   expect(links.length).toBeGreaterThan(100);
   expect(links.filter(isBroken)).toEqual([]);
+});
+
+it("a package's README links what is outside it by the repository's address", () => {
+  const strays = publishedPackages().flatMap(({ folder }) =>
+    [...textOf(join(ROOT, folder, 'README.md')).matchAll(/\]\(([^)\s]+)\)/g)]
+      .map((match) => `${folder}: ${match[1]}`)
+      .filter((link) => !/: (?:#|[a-z]+:)/.test(link)),
+  );
+  expect(strays).toEqual([]);
 });
