@@ -25,7 +25,7 @@ import {
   whole,
 } from './flag-kinds.js';
 import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
-import { STRATEGIES } from './run-config.js';
+import { FINALS, STRATEGIES } from './run-config.js';
 
 /**
  * The port of the page where the user gives none, always the same so that a tunnel or a bookmark
@@ -291,6 +291,11 @@ const GROUPS = {
       whole(1),
       '--patience <N>',
       'end after so many evaluations in a row without a lower loss',
+    ),
+    final: optional(
+      oneOf(FINALS),
+      '--final <best|last>',
+      'the weights that become model/: of the best evaluation, or of the last step (default: last, with --patience best)',
     ),
     timeLimit: optional(
       duration,

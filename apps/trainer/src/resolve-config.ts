@@ -121,6 +121,7 @@ export async function resolveConfig(
     schedule: flags.schedule,
     ...resolveSchedule(flags, steps),
     patience: flags.patience,
+    final: flags.final ?? (flags.patience && flags.out ? 'best' : 'last'),
     timeLimitMs: flags.timeLimit && flags.timeLimit * 1000,
     outDir: flags.out === undefined ? undefined : resolve(flags.out),
     dashboardPort: flags.dashboard === true ? 'default' : flags.dashboard,
@@ -217,6 +218,8 @@ function checkData({
   evalEvery,
   evalBatches,
   patience,
+  final,
+  out,
   trainOnPrompt,
 }: Flags): void {
   if (valid !== undefined && validFraction !== undefined) {
@@ -227,10 +230,16 @@ function checkData({
   const needsData =
     (evalEvery && `--eval-every ${evalEvery}`) ??
     (evalBatches && `--eval-batches ${evalBatches}`) ??
-    (patience && `--patience ${patience}`);
+    (patience && `--patience ${patience}`) ??
+    (final === 'best' && '--final best');
   if (needsData && valid === undefined && validFraction === undefined) {
     throw new UsageError(
       `${needsData}, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.`,
+    );
+  }
+  if (final !== undefined && out === undefined) {
+    throw new UsageError(
+      `--final ${final} says which weights become model/, which lies under --out. Give --out, or leave it out.`,
     );
   }
   checkPrompts({ data, trainOnPrompt });

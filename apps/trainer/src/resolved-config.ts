@@ -47,6 +47,7 @@ export function resolvedConfig(
     lr: config.lr,
     warmup: config.warmup,
     decaySteps: config.decaySteps,
+    final: config.outDir && config.final,
     timeLimit: flags.timeLimit && `${flags.timeLimit}s`,
     out: config.outDir,
   };

@@ -44,6 +44,14 @@ export function isWatched(config: Pick<RunConfig, 'outDir' | 'dashboardPort'>): 
   return config.outDir !== undefined || config.dashboardPort !== undefined;
 }
 
+/** The steps whose weights a run may leave. */
+export const FINALS = ['best', 'last'] as const;
+
+/** Whether a run makes saves: where it was told to, and where its end goes back to the best one. */
+export function makesSaves({ saveEvery, final }: Pick<RunConfig, 'saveEvery' | 'final'>): boolean {
+  return saveEvery !== undefined || final === 'best';
+}
+
 /** The interval between saves, in one of the two units. */
 export interface SaveEvery {
   readonly steps?: number;
@@ -80,6 +88,8 @@ export interface RunConfig {
   readonly isFresh: boolean;
   /** How often the run is saved under --out; undefined for never. */
   readonly saveEvery: SaveEvery | undefined;
+  /** The weights that become model/ or adapter/: those of the best evaluation, or the last ones. */
+  readonly final: (typeof FINALS)[number];
   /** The number of the newest saves that are kept. */
   readonly keep: number;
   /**

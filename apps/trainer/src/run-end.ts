@@ -134,7 +134,8 @@ export function lastLines(
     if (save !== undefined) {
       return [`${head}, saved in ${save}.`, `Go on with: ${goOn}`];
     }
-    const lost = config.saveEvery === undefined ? ' Nothing is saved without --save-every.' : '';
+    const isLost = config.saveEvery === undefined && savedStep === undefined;
+    const lost = isLost ? ' Nothing is saved without --save-every.' : '';
     const from = savedStep === undefined ? [] : [`Go on from step ${savedStep} with: ${goOn}`];
     return [`${head}.${lost}`, ...from];
   }
@@ -142,7 +143,7 @@ export function lastLines(
     return [];
   }
   if (why === 'diverged') {
-    return [`Go on from its save of step ${savedStep}, with what the error says: ${goOn}`];
+    return [`Go on from its save of step ${savedStep} with a smaller rate: ${goOn}`];
   }
   return mayRestart ? [`Go on from its save of step ${savedStep} with: ${goOn}`] : [];
 }

@@ -62,6 +62,7 @@ describe('the flags of train', () => {
       '--warmup <W>',
       '--decay-steps <N|X>',
       '--patience <N>',
+      '--final <best|last>',
       '--time-limit <TIME>',
       '--seed <N>',
       '--save-every <N|Nm>',

@@ -154,12 +154,14 @@ describe('a run', () => {
             texts.push(`rank ${rank}: ${text}`);
           },
         });
-        await saves.after({ step: 1, updates: 1, isLast: false });
+        await saves.after({ step: 1, updates: 1, loss: 1, isLast: false });
         capture = async () => captured(rank);
-        await saves.after({ step: 2, updates: 2, isLast: false });
+        await saves.after({ step: 2, updates: 2, loss: 1, isLast: false });
         await saves.settle();
         capture = failing(new Error('the device is lost'));
-        await expect(saves.after({ step: 3, updates: 3, isLast: false })).rejects.toThrow(/lost/);
+        await expect(saves.after({ step: 3, updates: 3, loss: 1, isLast: false })).rejects.toThrow(
+          /lost/,
+        );
       }),
     );
     expect(texts).toEqual([
@@ -232,11 +234,56 @@ describe('--save-every in minutes', () => {
           emit: (event) => event.type === 'save' && steps[rank]!.push(event.save.step),
         });
         for (at = 1; at < 7; at++) {
-          await saves.after({ step: at, updates: at, isLast: false });
+          await saves.after({ step: at, updates: at, loss: 1, isLast: false });
         }
         await saves.settle();
       }),
     );
     expect(steps).toEqual([[2, 6], []]);
+  });
+});
+
+describe('--keep 1', () => {
+  it('leaves the last good save until a newer one is good', async () => {
+    const config = await configOf(`--out ${directory} --save-every 1 --keep 1`);
+    const ranks = await Promise.all(
+      createMemoryGroup(2).map(async (group, rank) =>
+        RunSaves.open({
+          config: { ...config, tokens: { train: 'tokens', valid: undefined } },
+          strategy: { saving: { capture: async () => captured(rank) } } as never,
+          ...{ group, background: await group.split(0), numericClass: 'cpu', base: undefined },
+          ...{ wrapUp: new AbortController().signal, emit: () => {} },
+        }),
+      ),
+    );
+    const onAll = <T>(work: (saves: RunSaves) => Promise<T>) => Promise.all(ranks.map(work));
+    const inDirectory = () => stepsIn(join(directory, 'saves'));
+    const kept = async (step: number, loss: number, best?: { step: number; validLoss: number }) => {
+      await onAll((saves) => saves.after({ step, updates: step, loss, best, isLast: false }));
+      await onAll((saves) => saves.settle());
+      return inDirectory();
+    };
+    expect(await kept(1, 5)).toEqual([1]);
+    expect(await kept(2, 5)).toEqual([1, 2]);
+    expect(await kept(3, 5)).toEqual([2, 3]);
+    // A step that was skipped because the loss overflowed tells nothing, and nothing has changed.
+    expect(await kept(4, Number.NaN)).toEqual([2, 3]);
+    expect(await kept(5, 5)).toEqual([3, 5]);
+    await onAll(async (saves) => saves.prove());
+    await onAll((saves) => saves.settle());
+    expect(await inDirectory()).toEqual([5]);
+    expect(await kept(6, 5)).toEqual([5, 6]);
+    const [text, same] = await onAll((saves) => saves.setUnprovenAside());
+    expect(text).toMatch(
+      /step-000006 was not good and is kept as \S+step-000006\.aside\. .*step-000005: convert/,
+    );
+    expect(same).toBe(text);
+    expect(await inDirectory()).toEqual([5]);
+    // The best one stays until the save of a better one is good.
+    const [first, better] = [7, 9].map((step) => ({ step, validLoss: 10 - step }));
+    expect(await kept(7, 5, first)).toEqual([5, 7]);
+    expect(await kept(8, 5, first)).toEqual([7, 8]);
+    expect(await kept(9, 5, better)).toEqual([7, 8, 9]);
+    expect(await kept(10, 5, better)).toEqual([9, 10]);
   });
 });

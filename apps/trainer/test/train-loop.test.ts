@@ -58,11 +58,14 @@ describe('trainLoop', () => {
     expect(log.map((line) => line.lr)).toEqual(rates);
   });
 
-  it('ends with a loss that is not a number, unless its step was skipped', async () => {
-    const nan = { ...FINE, loss: Number.NaN };
+  it.each([
+    [Number.NaN, 'not a number'],
+    [Number.POSITIVE_INFINITY, 'infinite'],
+  ])('ends with a loss of %s, unless its step was skipped', async (loss, what) => {
+    const nan = { ...FINE, loss };
     const ended = await run((step) => (step === 2 ? nan : FINE));
     expect(ended.error).toBeInstanceOf(DivergedError);
-    expect(ended.error).toHaveProperty('message', expect.stringContaining('at step 3'));
+    expect(ended.error).toHaveProperty('message', expect.stringContaining(`${what} at step 3`));
     expect(ended.log).toHaveLength(3); // The step that diverged is reported.
     const skipped = await run((step) => (step === 2 ? { ...nan, isSkipped: true } : FINE));
     expect(skipped.error).toBeUndefined();
@@ -111,10 +114,16 @@ describe('trainLoop', () => {
 
   it('ends when so many evaluations in a row had no lower loss, and tells its last step so', async () => {
     const { reached, ends } = await evaluated([3, 2, 2, 1, 1.5, 1, 0], {});
-    expect(reached).toEqual({ step: 12, updates: 12, early: 'patience' });
+    const best = { step: 8, validLoss: 1 };
+    expect(reached).toEqual({ step: 12, updates: 12, early: 'patience', best, validLoss: 1 });
     expect(ends).toEqual([...Array(11).fill(false), true]);
     const falling = await evaluated([...Array(20).keys()].reverse(), {});
-    expect(falling.reached).toEqual({ step: 40, updates: 40 });
+    expect(falling.reached).toEqual({
+      step: 40,
+      updates: 40,
+      best: { step: 40, validLoss: 0 },
+      validLoss: 0,
+    });
     const nothing = await evaluated([Number.NaN, Number.NaN, 1], {});
     expect(nothing.reached).toMatchObject({ step: 4, early: 'patience' });
   });
@@ -123,13 +132,18 @@ describe('trainLoop', () => {
     const from = { step: 6, updates: 6, best: { step: 4, validLoss: 1 } };
     expect((await evaluated([2, 0.5, 0], { from })).reached).toMatchObject({ step: 8 });
     expect((await evaluated([0.5, 2, 2], { from })).reached).toMatchObject({ step: 12 });
+    // One that has no best yet is not charged with the steps before it was evaluated.
+    const anew = { step: 6, updates: 6 };
+    expect((await evaluated([3, 4, 4, 0], { from: anew })).reached).toMatchObject({ step: 12 });
+    const nan = [Number.NaN, Number.NaN, Number.NaN];
+    expect((await evaluated(nan, { from: anew })).reached).toMatchObject({ step: 10 });
   });
 
   it('ends with the step at which its time is over, behind an evaluation', async () => {
     let numAsked = 0;
     const isTimeOver = async () => ++numAsked === 3;
     const { reached, ends, numEvaluations } = await evaluated([3, 2, 1], { isTimeOver });
-    expect(reached).toEqual({ step: 3, updates: 3, early: 'time' });
+    expect(reached).toMatchObject({ step: 3, updates: 3, early: 'time' });
     expect(ends).toEqual([false, false, true]);
     expect(numEvaluations).toBe(2);
   });

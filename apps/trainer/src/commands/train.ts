@@ -4,7 +4,7 @@ import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
 import type { Dashboard } from '../dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../dashboard/token.js';
 import { UsageError } from '../errors.js';
-import { type Flags, TRAIN } from '../flags.js';
+import { DEFAULT_LR, type Flags, TRAIN } from '../flags.js';
 import { runJob } from '../launch/run-job.js';
 import { runRestarting } from '../launch/run-restarting.js';
 import { startMpirun } from '../launch/start-mpirun.js';
@@ -84,7 +84,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     const savedStep = isFirst && end.kind !== 'done' ? await newestSave(config) : undefined;
     const { asked } = interrupt;
     const { steps: step } = monitor;
-    const goOn = goOnLine(args, env);
+    const goOn = goOnLine(args, env, end.why === 'diverged' ? { lr: smallerRate(config) } : {});
     for (const line of lastLines(end, { config, asked, step, savedStep, goOn })) {
       terminal.note(line);
     }
@@ -113,8 +113,13 @@ async function resolve(
 }
 
 /** The step of the newest save; undefined where there is none. */
-async function newestSave({ outDir, saveEvery }: RunConfig): Promise<number | undefined> {
-  return saveEvery === undefined ? undefined : stepsIn(savesOf(outDir!)).at(-1);
+async function newestSave({ outDir }: RunConfig): Promise<number | undefined> {
+  return outDir === undefined ? undefined : stepsIn(savesOf(outDir)).at(-1);
+}
+
+/** A rate with which a run that has diverged is likely to go well. */
+function smallerRate({ lr }: RunConfig): number {
+  return Math.min(Number((lr / 10).toPrecision(2)), DEFAULT_LR.small);
 }
 
 /**

@@ -36,18 +36,19 @@ export interface LeaveModelOptions {
 /**
  * Writes the files as the directory `path`, in place of an earlier one. Where that fails, it tells
  * what is missing, waits for room, and writes them elsewhere in the end, which an event tells.
+ * @returns whether they are in `path`
  * @throws what the files throw while they are read, and the signal's reason
  */
 export async function leaveModel(
   path: string,
   files: readonly FilePieces[],
   options: LeaveModelOptions,
-): Promise<void> {
+): Promise<boolean> {
   const { emit, elsewhere = [process.cwd(), homedir(), tmpdir()] } = options;
   await removeUnfinished(path).catch(() => undefined); // a write that fails says why
   const problem = await writeWaiting(path, files, options);
   if (problem === undefined) {
-    return;
+    return true;
   }
   const texts = [problem.text];
   for (const place of new Set(elsewhere.map((each) => resolve(each)))) {
@@ -56,7 +57,7 @@ export async function leaveModel(
     if (another === undefined) {
       const text = `${problem.text} It is whole in ${other} instead: move it to where it is to stay.`;
       emit({ type: 'misplaced', text });
-      return;
+      return false;
     }
     texts.push(another.text);
   }
@@ -68,6 +69,7 @@ export async function leaveModel(
       : 'What was trained is lost.',
   );
   emit({ type: 'misplaced', text: texts.join(' ') });
+  return false;
 }
 
 /** A new name that says of which run the directory is, such as `first-model-1f83ab02`. */

@@ -124,6 +124,9 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
   if (config.saveEvery !== undefined) {
     rows.push(['saves', savesText(config.saveEvery, config.keep)]);
   }
+  if (config.final === 'best') {
+    rows.push(['final', 'the weights of the best evaluation, saved until then']);
+  }
   return rows;
 }
 

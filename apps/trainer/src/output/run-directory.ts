@@ -4,7 +4,7 @@
 import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
-import type { RankCheck, RankReady, RankReport } from '../rank/events.js';
+import type { FinalWeights, RankCheck, RankReady, RankReport } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { isDiskFull, namingDisk, whyNotWritten } from './disk-room.js';
@@ -40,6 +40,8 @@ export interface RunSummary {
   readonly finalLoss: number | null;
   /** The loss of the last evaluation; null where nothing was evaluated. */
   readonly validLoss: number | null;
+  /** What model/ or adapter/ has. */
+  readonly final?: FinalWeights | undefined;
   /** The number of steps that changed nothing, by reason. */
   readonly skippedSteps: { readonly overflow: number; readonly noTargets: number };
   /** The devices of all ranks, each once, for people. */
@@ -69,6 +71,7 @@ export interface RanksTold extends Pick<RunSummary, 'end'> {
   readonly ready: readonly RankReady[];
   readonly reports: readonly RankReport[];
   readonly checks?: readonly RankCheck[] | undefined;
+  readonly final?: FinalWeights | undefined;
 }
 
 /**
@@ -210,12 +213,13 @@ export class RunDirectory {
   /**
    * Leaves loss.svg and, as the last file of a run, by which it is known to be done, summary.json.
    */
-  finish({ ready, reports, checks, end }: RanksTold, title: string): void {
+  finish({ ready, reports, checks, final, end }: RanksTold, title: string): void {
     const devices = new Set(ready.map((rank) => `${rank.device} (${rank.description})`));
     const summary: RunSummary = {
       params: ready[0]!.params,
       finalLoss: this.#finalLoss,
       validLoss: this.#validLoss,
+      final,
       skippedSteps: this.#skipped,
       device: [...devices].join(', '),
       numericClass: numericClassesOf(ready).join('; '),

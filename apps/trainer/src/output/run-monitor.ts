@@ -3,10 +3,18 @@
 
 import { dirname } from 'node:path';
 import { checkLines } from '../plan/check-run.js';
-import type { RankCheck, RankEvent, RankReady, RankReport, ResumedFrom } from '../rank/events.js';
+import type {
+  FinalWeights,
+  RankCheck,
+  RankEvent,
+  RankReady,
+  RankReport,
+  ResumedFrom,
+} from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { earlyText, type RunEnd } from '../run-end.js';
 import { savesOf } from '../saves/save-directory.js';
+import { finalText } from './final-text.js';
 import { headerLines, headerRows, runTitle } from './header.js';
 import { reportOf } from './report.js';
 import { type RanksTold, RUN_FILES, RunDirectory } from './run-directory.js';
@@ -41,6 +49,7 @@ export class RunMonitor {
   #steps = 0;
   /** The duration of each step of this command. */
   readonly #stepMs: number[] = [];
+  #final: FinalWeights | undefined;
   /** Where the model is that is not under --out, and why. */
   #misplaced: string | undefined;
 
@@ -126,6 +135,9 @@ export class RunMonitor {
       case 'evaluating':
         this.#terminal.evaluating(event.done, event.total);
         return;
+      case 'final':
+        this.#final = event.final;
+        return;
       case 'sample': {
         const { prompt, text } = event;
         this.#record({ type: 'sample', step: this.#steps, prompt, text });
@@ -184,8 +196,12 @@ export class RunMonitor {
     directory.close();
     directory.leave(RUN_FILES.report, () => reportOf([directory.path]));
     if (isFinished) {
-      const told = { ready: this.#ready, reports: this.#reports, checks, end: this.#summaryEnd() };
+      const [ready, reports, final] = [this.#ready, this.#reports, this.#final];
+      const told = { ready, reports, checks, final, end: this.#summaryEnd() };
       directory.finish(told, runTitle(this.#config));
+      if (final !== undefined && this.#misplaced === undefined) {
+        this.#terminal.note(finalText(final, this.#config));
+      }
       this.#terminal.note(`The run is in ${this.#config.outDir}.`);
     }
   }

@@ -30,14 +30,38 @@ export interface EvaluationOptions {
  * training. Collective.
  * @returns undefined where it was given up
  */
-export async function evaluate(options: EvaluationOptions): Promise<number | undefined> {
-  const { config, rank, device, strategy, data, group, onStep, isGivenUp } = options;
+export function evaluate(options: EvaluationOptions): Promise<number | undefined> {
+  return meanLoss(options, { first: 0, end: options.data.numSteps });
+}
+
+/**
+ * The loss on the rows of step `step` (from 0), or of the next one in which a target counts: what
+ * the present weights are worth, for the price of one forward. Undefined where none of the data
+ * counts. Collective.
+ */
+export async function lossAhead(
+  options: EvaluationOptions,
+  step: number,
+): Promise<number | undefined> {
+  const { data } = options;
+  for (let first = step; first < step + data.numSteps; first++) {
+    if ((await data.numTargets(first)) > 0) {
+      return meanLoss(options, { first, end: first + 1 });
+    }
+  }
+  return undefined;
+}
+
+async function meanLoss(
+  { config, rank, device, strategy, data, group, onStep, isGivenUp }: EvaluationOptions,
+  { first, end }: { readonly first: number; readonly end: number },
+): Promise<number | undefined> {
   const { module } = strategy;
   let own = 0;
   let numTargets = 0;
   module.eval();
   try {
-    for (let step = 0; step < data.numSteps; step++) {
+    for (let step = first; step < end; step++) {
       if ((await isGivenUp?.()) === true) {
         return undefined;
       }
@@ -50,7 +74,7 @@ export async function evaluate(options: EvaluationOptions): Promise<number | und
           ),
         );
       }
-      onStep?.(step + 1, data.numSteps);
+      onStep?.(step + 1, end);
     }
   } finally {
     module.train();

@@ -142,6 +142,26 @@ export interface ResumedFrom {
   readonly notes: readonly string[];
 }
 
+/** The lowest loss of an evaluation so far. */
+export interface Best {
+  readonly step: number;
+  readonly validLoss: number;
+}
+
+/** The weights that a run leaves. */
+export interface FinalWeights {
+  /** The step after which they were the run's. */
+  readonly step: number;
+  /**
+   * Their loss on what is evaluated, or on the rows of the step that would follow; undefined where
+   * no target counts.
+   */
+  readonly loss: number | undefined;
+  readonly isEvaluated: boolean;
+  /** The best evaluation of the run; undefined where nothing is evaluated. */
+  readonly best: Best | undefined;
+}
+
 /**
  * How a rank left: with its work done, by an error of its own, by a signal, or because the job
  * ended.
@@ -167,6 +187,8 @@ export type RankEvent =
       readonly why: EarlyEnd;
       readonly save?: string;
     }
+  /** From rank 0 alone: what model/ or adapter/ has. */
+  | { readonly type: 'final'; readonly final: FinalWeights }
   | { readonly type: 'report'; readonly report: RankReport }
   /** With --check, after the report. */
   | { readonly type: 'check'; readonly check: RankCheck }

@@ -2,37 +2,30 @@
 
 import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
-import { parameterCount } from '@shardweave/nn';
-import { type Backend, Device, Trace } from '@shardweave/tensor-core';
-import { openData, type RunData } from '../data/dataset.js';
+import { Device, Trace } from '@shardweave/tensor-core';
+import { openData } from '../data/dataset.js';
 import { loadTokenizer } from '../data/tokenizer.js';
-import { TrainerError } from '../errors.js';
-import { type BaseModel, baseModelOf } from '../model/base-model.js';
+import { baseModelOf } from '../model/base-model.js';
 import { leaveModel } from '../model/leave-model.js';
-import type { ModelState } from '../model/model-directory.js';
 import { trainedFiles } from '../model/write-trained.js';
 import { resultOf } from '../output/run-directory.js';
 import { checkRank } from '../plan/check-run.js';
 import { requireRoomOf } from '../plan/require-room.js';
 import { roomHere } from '../plan/room.js';
-import { isWatched, type PreparedRun, type RunConfig } from '../run-config.js';
-import { loadResumed, planResume, type ResumePlan } from '../saves/resume-run.js';
-import { RunSaves } from '../saves/run-saves.js';
-import { CommCounter } from './comm-counter.js';
+import { isWatched, makesSaves, type PreparedRun, type RunConfig } from '../run-config.js';
+import { planResume } from '../saves/resume-run.js';
+import type { RunSaves } from '../saves/run-saves.js';
+import { describeSystemError } from '../system-error.js';
 import { CommWatch } from './comm-watch.js';
 import type { DeviceHost } from './device-host.js';
-import { evaluate } from './evaluation.js';
-import type { EmitRankEvent, RankTaken } from './events.js';
-import { RankWatch } from './rank-watch.js';
+import type { EmitRankEvent } from './events.js';
 import { gatheredBytes, sampleLength, sampleText } from './sample-text.js';
 import { StoreWatch } from './store-watch.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 import { openStore } from './strategies/open-rest.js';
 import { openRankGroups, openStrategy } from './strategies/open-strategy.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
-import { sumOverRanks } from './sum-over-ranks.js';
-import { trainLoop } from './train-loop.js';
-import { TrainingStep } from './training-step.js';
+import { type SavesUse, type Trained, trainRank } from './train-rank.js';
 
 /**
  * The fewest steps for which the GPU is measured: a run that is over in moments needs not be made
@@ -115,10 +108,10 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   let trained: Trained | undefined;
   try {
     const made = { backend, device, data, strategy, groups, comm, stores };
-    trained = await train({ ...options, ...use, ...made, onSaves });
+    trained = await trainRank({ ...options, ...use, ...made, onSaves });
     strategy.optimizer.dispose();
     if (trained !== undefined) {
-      await leaveResults(options, { device, strategy, state: trained.state });
+      await leaveResults(options, { device, strategy, trained });
     }
   } catch (error) {
     await strategy.dispose().catch(() => undefined); // the first failure is the one to report
@@ -159,184 +152,22 @@ async function openGroups(
   return groups;
 }
 
-interface SavesUse {
-  /** A group apart from those of the steps, because saves are written beside steps. */
-  readonly background: ProcessGroup;
-  /** What the run goes on from; undefined where it is new. */
-  readonly plan: ResumePlan | undefined;
-  readonly base: BaseModel | undefined;
-}
-
 /**
  * Opens what saves and --resume need, before the model is made: a save of another run is refused at
  * once.
  */
 async function openSavesUse(config: PreparedRun, { gather }: RankGroups): Promise<SavesUse> {
-  const { saveEvery, resume, lora } = config;
-  const isUsed = saveEvery !== undefined || resume !== undefined;
+  const { resume, lora } = config;
+  const isUsed = makesSaves(config) || resume !== undefined;
   const background = isUsed && gather.worldSize > 1 ? await gather.split(0) : gather;
   const base = isUsed && lora !== undefined ? await baseModelOf(config) : undefined;
   return { background, base, plan: await planResume(config, { group: background, base }) };
 }
 
-interface TrainOptions extends RankOptions, SavesUse {
-  readonly backend: Backend;
-  readonly device: Device;
-  readonly data: RunData;
-  readonly strategy: Strategy;
-  readonly groups: RankGroups;
-  readonly comm: CommWatch | undefined;
-  readonly stores: StoreWatch;
-  /** Called with the saves, which have to be waited for when the run fails. */
-  readonly onSaves: (saves: RunSaves) => void;
-}
-
-interface Trained {
-  /** What has been trained, for rank 0, on the host or at rest. */
-  readonly state: ModelState;
-  /** The number of steps of this command, and what they took. */
-  readonly steps: number;
-  readonly measured: RankTaken;
-}
-
-/**
- * Runs all steps, and then gathers what has been trained; every rank takes part.
- * @returns undefined where the run ends early, as it was asked to
- */
-async function train(options: TrainOptions): Promise<Trained | undefined> {
-  const { config, rank, host, emit, signal, backend, device, data, strategy, groups, comm } =
-    options;
-  const { background, plan, stores } = options;
-  const { kind, description } = backend.info;
-  const numericClass = await device.numericClass();
-  const params = parameterCount(config.modelConfig);
-  const tiles = kind === 'webgpu' ? await host.matmulChoices() : undefined;
-  const { shardBytes } = strategy;
-  emit({
-    type: 'ready',
-    ready: {
-      rank,
-      device: kind,
-      description,
-      numericClass,
-      tiles,
-      params,
-      shardBytes,
-      processBytes: process.resourceUsage().maxRSS * 1024,
-      data: data.train.size,
-      valid: data.valid?.size,
-    },
-  });
-  await strategy.initialize();
-  const resumed =
-    plan && (await loadResumed(plan, { config, strategy, group: background, numericClass }));
-  const from = resumed?.save?.record;
-  if (resumed !== undefined && rank === 0) {
-    const { notes, save } = resumed;
-    emit({ type: 'resumed', from: { step: from?.step ?? 0, path: save?.path, notes } });
-  }
-  const counter = new CommCounter([...new Set([groups.gather, groups.reduce])]);
-  const watch = new RankWatch({ rank, device, counter, comm, emit });
-  const common = { config, rank, device, strategy, group: groups.gather };
-  const step = new TrainingStep({ ...common, data: data.train, onPhase: watch.onPhase });
-  step.loadScaler(from?.scaler);
-  const saves =
-    config.saveEvery === undefined
-      ? undefined
-      : await RunSaves.open({
-          ...options,
-          group: groups.gather,
-          numericClass,
-          best: from?.best,
-        });
-  if (saves !== undefined) {
-    options.onSaves(saves);
-  }
-  const { valid } = data;
-  const onBatch = (done: number, total: number) => {
-    if (rank === 0) {
-      emit({ type: 'evaluating', done, total });
-    }
-  };
-  const training = trainLoop({
-    config,
-    signal,
-    from,
-    afterStep:
-      saves &&
-      ((progress) => counter.pause(() => saves.after({ ...progress, scaler: step.scaler }))),
-    runner: {
-      runStep: (s, lr) => {
-        watch.begin(s);
-        return step.run(s, lr);
-      },
-      isTimeOver: clockOf(config, { group: groups.gather, counter }),
-      evaluate:
-        valid &&
-        (() =>
-          counter.pause(() =>
-            evaluate({ ...common, data: valid, onStep: onBatch, isGivenUp: saves?.isAsked }),
-          )),
-      resources: () => watch.end(),
-    },
-    onStep: (metrics, resources) => {
-      if (rank === 0) {
-        emit({ type: 'step', metrics, resources });
-      }
-    },
-  });
-  const reached = await training.catch(async (error: unknown) => {
-    if (error instanceof TrainerError) {
-      await saves?.settle(); // it ends all ranks alike, and the save before it is a good one
-    }
-    throw error;
-  });
-  if (reached.early !== undefined && reached.early !== 'asked' && rank === 0) {
-    emit({ type: 'early', step: reached.step, why: reached.early });
-  }
-  if (saves !== undefined && reached.early === 'asked') {
-    if (rank === 0) {
-      emit({ type: 'doing', what: 'writing the last save' });
-    }
-    const save = await saves.last();
-    if (rank === 0) {
-      emit({ type: 'early', step: reached.step, why: 'asked', save });
-    }
-    return undefined;
-  }
-  if (saves !== undefined && rank === 0) {
-    emit({ type: 'doing', what: 'writing the last save' });
-  }
-  await saves?.settle();
-  const peakBytes = watch.peak();
-  const taken = { ...stores.bytes(), ...counter.counts() };
-  emit({ type: 'report', report: { rank, device: kind, peakBytes, ...taken } });
-  const measured = { phases: watch.phases(), ...taken };
-  if (rank === 0) {
-    emit({ type: 'doing', what: 'collecting the model' });
-  }
-  return { state: await strategy.stateDict(), steps: watch.numSteps, measured };
-}
-
-/** Asks the first rank's clock, which starts with the steps; without a limit nothing is sent. */
-function clockOf(
-  { timeLimitMs }: RunConfig,
-  { group, counter }: { readonly group: ProcessGroup; readonly counter: CommCounter },
-): (() => Promise<boolean>) | undefined {
-  if (timeLimitMs === undefined) {
-    return undefined;
-  }
-  const endMs = performance.now() + timeLimitMs;
-  return () => {
-    const isOver = group.rank === 0 && performance.now() >= endMs;
-    return counter.pause(async () => (await sumOverRanks(Number(isOver), group, 'time limit')) > 0);
-  };
-}
-
 interface Made {
   readonly device: Device;
   readonly strategy: Strategy;
-  readonly state: ModelState;
+  readonly trained: Trained;
 }
 
 function directoryOf({ model }: RunConfig): string | undefined {
@@ -346,11 +177,18 @@ function directoryOf({ model }: RunConfig): string | undefined {
 /** Writes the model and shows what it has learnt. Collective. */
 async function leaveResults(options: RankOptions, made: Made): Promise<void> {
   const { config, rank, emit, wrapUp, signal } = options;
-  const { state } = made;
+  const { state, final, saves } = made.trained;
   if (rank === 0 && config.outDir !== undefined) {
     emit({ type: 'doing', what: 'writing the model' });
     const files = await trainedFiles({ config, state });
-    await leaveModel(join(config.outDir, resultOf(config)), files, { emit, wrapUp, signal });
+    const path = join(config.outDir, resultOf(config));
+    const isThere = await leaveModel(path, files, { emit, wrapUp, signal });
+    emit({ type: 'final', final });
+    if (isThere) {
+      await saves?.removeOwn().catch((error: unknown) => {
+        emit({ type: 'warning', text: `A save can't be removed (${describeSystemError(error)}).` });
+      });
+    }
   }
   try {
     await showText(options, made);

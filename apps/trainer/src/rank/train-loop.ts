@@ -4,7 +4,7 @@
 import { DivergedError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
 import { learningRate } from '../schedule.js';
-import type { EarlyEnd, StepMetrics, StepResources } from './events.js';
+import type { Best, EarlyEnd, StepMetrics, StepResources } from './events.js';
 
 /** The result of a step, equal on all ranks. */
 export interface StepOutcome {
@@ -46,16 +46,30 @@ export interface Progress {
   readonly updates: number;
 }
 
-/** The lowest loss of an evaluation so far. */
-export interface Best {
-  readonly step: number;
-  readonly validLoss: number;
-}
-
 export interface AfterStep extends Progress {
+  /** The loss of the step: that of the weights before its update. */
+  readonly loss: number;
   /** The loss of the evaluation after this step; undefined where there was none. */
   readonly validLoss: number | undefined;
+  /** The best evaluation so far. */
+  readonly best: Best | undefined;
   readonly isLast: boolean;
+}
+
+/** How far the steps came. */
+export interface Reached extends Progress {
+  /** Undefined where all steps are done. */
+  readonly early?: EarlyEnd | undefined;
+  readonly best: Best | undefined;
+  /** The loss of the evaluation after the last step; undefined where there was none. */
+  readonly validLoss: number | undefined;
+}
+
+/** Where a run goes on, with what was evaluated until then. */
+export interface From extends Progress {
+  readonly best?: Best | undefined;
+  /** The loss of the evaluation after this very step. */
+  readonly validLoss?: number | undefined;
 }
 
 export interface TrainLoopOptions {
@@ -73,9 +87,7 @@ export interface TrainLoopOptions {
   >;
   readonly runner: StepRunner;
   /** Where the run goes on. Default: at the first step, with nothing evaluated. */
-  readonly from?:
-    | (Progress & Partial<Pick<AfterStep, 'validLoss'>> & { readonly best?: Best | undefined })
-    | undefined;
+  readonly from?: From | undefined;
   readonly onStep: (metrics: StepMetrics, resources: StepResources) => void;
   /** Called after each step, once it has been reported. Resolves with whether the run ends here. */
   readonly afterStep?: ((progress: AfterStep) => Promise<boolean>) | undefined;
@@ -83,73 +95,94 @@ export interface TrainLoopOptions {
 }
 
 /**
- * Runs all steps, or fewer where the run ends early; resolves to how far it came, and why not
- * further. A skipped step counts in the log and uses up its rows, but the schedule of the learning
- * rate stays where it was, as the optimizer does.
+ * Runs all steps, or fewer where the run ends early; resolves to how far it came. A skipped step
+ * counts in the log and uses up its rows, but the schedule of the learning rate stays where it was,
+ * as the optimizer does.
+ * @throws {DivergedError} after a step whose loss is not finite and which was not skipped
  */
-export async function trainLoop(
-  options: TrainLoopOptions,
-): Promise<Progress & { readonly early?: EarlyEnd | undefined }> {
+export async function trainLoop(options: TrainLoopOptions): Promise<Reached> {
   const { config, runner } = options;
-  const from = options.from ?? { step: 0, updates: 0, best: undefined, validLoss: undefined };
-  let { updates } = from;
-  let { best } = from;
-  const wasEvaluated = from.validLoss !== undefined && best !== undefined;
-  if (wasEvaluated && from.step < config.steps && isPatienceOver(config, from.step, best)) {
-    return { step: from.step, updates, early: 'patience' }; // killed between its save and its results
+  const from: From = options.from ?? { step: 0, updates: 0 };
+  let { updates, best, validLoss } = from;
+  if (from.step < config.steps && validLoss !== undefined && best !== undefined) {
+    if (isPatienceOver(config, from.step, best.step)) {
+      return { ...from, best, validLoss, early: 'patience' }; // killed between save and results
+    }
   }
   for (let { step } = from; step < config.steps; step++) {
     options.signal.throwIfAborted();
-    const lr = learningRate(config, updates);
-    const startMs = performance.now();
-    const outcome = await runner.runStep(step, lr);
-    const stepMs = performance.now() - startMs;
-    if (!outcome.isSkipped) {
+    const { metrics, resources } = await timedStep(options, { step, updates });
+    const { loss, skipped } = metrics;
+    if (!skipped) {
       updates++;
     }
-    const resources = runner.resources(); // before an evaluation sends anything
-    const metrics = {
-      step: step + 1,
-      loss: outcome.loss,
-      targets: outcome.numTargets,
-      gradNorm: Number.isFinite(outcome.gradNorm) ? outcome.gradNorm : null,
-      lr,
-      lossScale: outcome.lossScale,
-      skipped: outcome.isSkipped,
-      stepMs,
-      tokensPerSecond: (config.batch * config.seq * 1000) / stepMs,
-    };
+    if (!Number.isFinite(loss) && !skipped) {
+      options.onStep(metrics, resources);
+      throw divergedAt(step + 1, loss);
+    }
     const isEnd = step + 1 === config.steps;
     const isTimeOver = !isEnd && (await runner.isTimeOver?.()) === true;
     const isDue = (step + 1) % config.evalEvery === 0 || isEnd || isTimeOver;
-    const validLoss = isDue ? await runner.evaluate?.() : undefined;
+    validLoss = isDue ? await runner.evaluate?.() : undefined;
     if (validLoss !== undefined && validLoss < (best?.validLoss ?? Number.POSITIVE_INFINITY)) {
       best = { step: step + 1, validLoss };
     }
     const isOutOfPatience =
-      validLoss !== undefined && !isEnd && isPatienceOver(config, step + 1, best);
+      validLoss !== undefined &&
+      !isEnd &&
+      isPatienceOver(config, step + 1, best?.step ?? from.step);
     options.onStep({ ...metrics, validLoss }, resources);
-    if (Number.isNaN(outcome.loss) && !outcome.isSkipped) {
-      throw new DivergedError(
-        `The loss is not a number at step ${step + 1}: the run diverged. Use a smaller --lr, a longer --warmup or --clip 1.`,
-      );
-    }
     const early = isOutOfPatience ? 'patience' : isTimeOver ? 'time' : undefined;
     const isLast = isEnd || early !== undefined;
-    const isAsked = await options.afterStep?.({ step: step + 1, updates, validLoss, isLast });
+    const reached = { step: step + 1, updates, best, validLoss };
+    const isAsked = await options.afterStep?.({ ...reached, loss, isLast });
     if (isAsked === true || early !== undefined) {
-      return { step: step + 1, updates, early: early ?? 'asked' };
+      return { ...reached, early: early ?? 'asked' };
     }
   }
-  return { step: Math.max(from.step, config.steps), updates };
+  return { step: Math.max(from.step, config.steps), updates, best, validLoss };
 }
 
-/** Whether `patience` evaluations have followed the best one; a NaN loss counts as not lower. */
+/** Runs one step; resolves to what is reported of it, as it is before an evaluation sends. */
+async function timedStep(
+  { config, runner }: TrainLoopOptions,
+  { step, updates }: Progress,
+): Promise<{ readonly metrics: StepMetrics; readonly resources: StepResources }> {
+  const lr = learningRate(config, updates);
+  const startMs = performance.now();
+  const outcome = await runner.runStep(step, lr);
+  const stepMs = performance.now() - startMs;
+  const metrics = {
+    step: step + 1,
+    loss: outcome.loss,
+    targets: outcome.numTargets,
+    gradNorm: Number.isFinite(outcome.gradNorm) ? outcome.gradNorm : null,
+    lr,
+    lossScale: outcome.lossScale,
+    skipped: outcome.isSkipped,
+    stepMs,
+    tokensPerSecond: (config.batch * config.seq * 1000) / stepMs,
+  };
+  return { metrics, resources: runner.resources() };
+}
+
+/** An infinite loss ends a run as NaN does: beyond the largest f32, no step leads back. */
+function divergedAt(step: number, loss: number): DivergedError {
+  const what = Number.isNaN(loss) ? 'not a number' : 'infinite';
+  return new DivergedError(
+    `The loss is ${what} at step ${step}: the run diverged. Use a smaller --lr, a longer --warmup or --clip 1.`,
+  );
+}
+
+/**
+ * Whether `patience` evaluations have followed the best one, or without one the step where the run
+ * began to be evaluated; a NaN loss counts as not lower.
+ */
 function isPatienceOver(
   { patience, evalEvery }: Pick<RunConfig, 'patience' | 'evalEvery'>,
   step: number,
-  best: Best | undefined,
+  since: number,
 ): boolean {
-  const numAfter = Math.floor(step / evalEvery) - Math.floor((best?.step ?? 0) / evalEvery);
+  const numAfter = Math.floor(step / evalEvery) - Math.floor(since / evalEvery);
   return patience !== undefined && numAfter >= patience;
 }

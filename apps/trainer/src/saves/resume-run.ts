@@ -2,7 +2,7 @@
 // is passed over for the one before it, and kept under another name.
 
 import { existsSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { CheckpointError, INDEX_FILE } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
@@ -10,18 +10,25 @@ import { FsdpRankFailedError } from '@shardweave/fsdp';
 import { StateDictError } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import type { BaseModel } from '../model/base-model.js';
-import type { Strategy } from '../rank/strategies/strategy.js';
+import type { LoadedParts, Strategy } from '../rank/strategies/strategy.js';
 import type { PreparedRun } from '../run-config.js';
 import {
   type FoundSave,
   findSaves,
   isDamage,
+  isSaveOf,
   readSave,
   savesOf,
   setAside,
   type UnreadableSave,
 } from './save-directory.js';
-import { changesOf, isModelAlone, requireSameRun, type SavedRun } from './saved-run.js';
+import {
+  changesOf,
+  evaluationsOf,
+  isModelAlone,
+  requireSameRun,
+  type SavedRun,
+} from './saved-run.js';
 
 export interface ResumePlan {
   /** The saves, the newest first. */
@@ -113,7 +120,8 @@ export async function loadResumed(
   const classes = await exchangeTexts(group, options.numericClass, CALL);
   const notes = [...plan.notes];
   for (const save of plan.saves) {
-    const problem = await tryLoad(save, strategy, group);
+    const isWeightsAlone = isModelAlone(save.record);
+    const problem = await loadSave(save.path, { strategy, group, isWeightsAlone });
     if (problem !== undefined) {
       notes.push(`${save.path} can't be used: ${problem}`);
       continue;
@@ -135,22 +143,21 @@ export async function loadResumed(
 
 /**
  * Loads a save. Resolves with what is damaged about it on some rank, or with undefined where all
- * ranks have loaded it.
+ * ranks have loaded it. Collective.
+ * @throws {UsageError} where it does not fit the model
  */
-async function tryLoad(
-  { path, record }: FoundSave,
-  strategy: Strategy,
-  group: ProcessGroup,
+export async function loadSave(
+  path: string,
+  options: LoadedParts & { readonly strategy: Strategy; readonly group: ProcessGroup },
 ): Promise<string | undefined> {
+  const { strategy, group, isWeightsAlone } = options;
   const { optimizer } = strategy;
   // A save contains the rates and decays of its own run; this run keeps those that it was given.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
-  const error: unknown = await strategy
-    .load(pieceDirectory(path), { isWeightsAlone: isModelAlone(record) })
-    .then(
-      () => undefined,
-      (thrown: unknown) => thrown,
-    );
+  const error: unknown = await strategy.load(pieceDirectory(path), { isWeightsAlone }).then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  );
   for (const [i, options] of given.entries()) {
     Object.assign(optimizer.groups[i]!, options);
   }
@@ -194,11 +201,14 @@ function isAboutSave(error: unknown): boolean {
   return isDamage(error) || kinds.some((kind) => error instanceof kind);
 }
 
-async function setNewerAside({ path, step }: FoundSave, config: PreparedRun): Promise<string[]> {
-  if (config.outDir === undefined || join(path, '..') !== savesOf(config.outDir)) {
+async function setNewerAside(
+  { path, step }: FoundSave,
+  { outDir }: PreparedRun,
+): Promise<string[]> {
+  if (!isSaveOf(outDir, path)) {
     return [];
   }
-  const newer = (await findSaves(savesOf(config.outDir))).filter((save) => save.step > step);
+  const newer = (await findSaves(dirname(path))).filter((save) => save.step > step);
   const notes: string[] = [];
   for (const save of newer) {
     notes.push(`${save.path} is kept as ${await setAside(save.path)}.`);
@@ -220,7 +230,16 @@ function classNotes({ numericClasses }: SavedRun, classes: readonly string[]): s
 
 function changeNotes(record: SavedRun, config: PreparedRun): string[] {
   const changes = changesOf(record, config);
-  return changes.length === 0 ? [] : [`Other than in the save: ${changes.join(', ')}.`];
+  const { best } = record;
+  const isForgotten = best !== undefined && evaluationsOf(record, config).best === undefined;
+  return [
+    ...(changes.length === 0 ? [] : [`Other than in the save: ${changes.join(', ')}.`]),
+    ...(isForgotten
+      ? [
+          `What is evaluated has changed: the best loss until then, ${best.validLoss.toFixed(4)} at step ${best.step}, is not compared with those to come, and its save is kept no longer than others.`,
+        ]
+      : []),
+  ];
 }
 
 function noneWhole(notes: readonly string[]): UsageError {

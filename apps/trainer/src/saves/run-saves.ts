@@ -1,5 +1,9 @@
 // The saves of a run as its ranks make them: when one is due, how it is written beside the next
 // steps, and which ones are kept. All ranks decide alike, so that each save is one of all of them.
+//
+// Note [good saves]: a save is good once its weights had a finite loss on the rows that follow, and
+// none is removed before a newer one is good. So only the newest on the disk can be anything
+// else, whenever the process is killed: their order is the record, and nothing is written for it.
 
 import { existsSync } from 'node:fs';
 import { rm, writeFile } from 'node:fs/promises';
@@ -14,8 +18,17 @@ import { makeDirectory } from '../output/make-directory.js';
 import type { EmitRankEvent } from '../rank/events.js';
 import type { Strategy } from '../rank/strategies/strategy.js';
 import { sumOverRanks } from '../rank/sum-over-ranks.js';
-import type { PreparedRun } from '../run-config.js';
-import { MARK, removeParts, removeSave, savesOf, stepsIn } from './save-directory.js';
+import type { PreparedRun, SaveEvery } from '../run-config.js';
+import { describeSystemError } from '../system-error.js';
+import {
+  MARK,
+  pathOf,
+  removeParts,
+  removeSave,
+  savesOf,
+  setAside,
+  stepsIn,
+} from './save-directory.js';
 import { extraOf, type SavedRun, tokensOf } from './saved-run.js';
 import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
 
@@ -29,8 +42,11 @@ export interface RunSavesOptions {
   readonly emit: EmitRankEvent;
   readonly numericClass: string;
   readonly base: BaseModel | undefined;
-  /** The best evaluation of the run that this one goes on from. */
+  /** What the evaluations are losses on, and the best one until now. */
+  readonly valid?: SavedRun['valid'];
   readonly best?: SavedRun['best'];
+  /** The step of the run's own save that it goes on from, which is not known to be good. */
+  readonly from?: number | undefined;
   /** Once it is aborted, the run ends after the present step, with a save. */
   readonly wrapUp: AbortSignal;
   /** A clock in milliseconds, of which the first rank's counts. Default performance.now. */
@@ -38,7 +54,10 @@ export interface RunSavesOptions {
 }
 
 /** How far a run is after a step. */
-export interface StepProgress extends Pick<SavedRun, 'step' | 'updates' | 'scaler' | 'validLoss'> {
+export interface StepProgress
+  extends Pick<SavedRun, 'step' | 'updates' | 'scaler' | 'validLoss' | 'best'> {
+  /** The loss of this step, which is that of the weights before it. */
+  readonly loss: number;
   readonly isLast: boolean;
 }
 
@@ -47,7 +66,12 @@ export class RunSaves {
   readonly #directory: string;
   readonly #numericClasses: readonly string[];
   readonly #now: () => number;
+  /** The best evaluation, whose save is kept; its save may be on its way. */
   #best: SavedRun['best'];
+  /** The steps of the saves after which no loss was finite yet. */
+  #unproven: readonly number[];
+  /** The steps of the saves that this command has begun. */
+  readonly #begun = new Set<number>();
   /** The time when the last save began, on the first rank's clock. */
   #lastMs: number;
   /** The save that is being written. Rejects where ranks have lost each other. */
@@ -58,6 +82,7 @@ export class RunSaves {
     this.#directory = savesOf(options.config.outDir!);
     this.#numericClasses = numericClasses;
     this.#best = options.best;
+    this.#unproven = options.from === undefined ? [] : [options.from];
     this.#now = options.now ?? (() => performance.now());
     this.#lastMs = this.#now();
   }
@@ -69,8 +94,7 @@ export class RunSaves {
    */
   static async open(options: RunSavesOptions): Promise<RunSaves> {
     const { config, background, numericClass } = options;
-    const call = { tag: 'saves', identity: 'saves' };
-    const classes = await exchangeTexts(background, numericClass, call);
+    const classes = await exchangeTexts(background, numericClass, CALL);
     await requireShared(savesOf(config.outDir!), background);
     return new RunSaves(options, [...new Set(classes)]);
   }
@@ -81,15 +105,24 @@ export class RunSaves {
    * @returns whether the run ends here because it was asked to
    */
   async after(progress: StepProgress): Promise<boolean> {
-    const { step, validLoss, isLast } = progress;
-    const isBest = validLoss !== undefined && validLoss < (this.#best?.validLoss ?? Infinity);
-    if (isBest) {
-      this.#best = { step, validLoss };
+    const { step, best, loss, isLast } = progress;
+    if (Number.isFinite(loss)) {
+      this.prove();
     }
-    const { isStopping, isTime } = await this.#decide();
-    const { saveEvery } = this.#options.config;
-    const isStep = saveEvery?.steps !== undefined && step % saveEvery.steps === 0;
-    if (isLast || isBest || isStopping || isTime || isStep) {
+    this.#best = best;
+    const { saveEvery, final } = this.#options.config;
+    const isBest = best?.step === step;
+    if (saveEvery === undefined) {
+      if (isBest && final === 'best') {
+        await this.#begin(progress);
+      }
+      return false;
+    }
+    const { isStopping, isTime } = await this.#decide(saveEvery);
+    const isStep = saveEvery.steps !== undefined && step % saveEvery.steps === 0;
+    // Weights that are not known to be good are not saved again and again.
+    const isDue = (isTime || isStep) && this.#unproven.length === 0;
+    if (isLast || isBest || isStopping || isDue) {
       await this.#begin(progress);
     }
     return isStopping && !isLast;
@@ -98,6 +131,65 @@ export class RunSaves {
   /** Waits for the save that is on its way. */
   async settle(): Promise<void> {
     await this.#writing;
+  }
+
+  /** Takes the saves so far as good, for a loss was finite after them, and removes old ones. */
+  prove(): void {
+    if (this.#unproven.length === 0) {
+      return;
+    }
+    this.#unproven = [];
+    const best = this.#best?.step; // one to come has no save yet that could take its place
+    this.#writing = this.#writing.then(async (outcome) => {
+      if (!isFailure(outcome)) {
+        await this.#prune(best).catch(() => undefined); // tried again after the next save
+      }
+      return outcome;
+    });
+    this.#writing.catch(() => undefined); // whoever waits for it sees the error
+  }
+
+  /**
+   * Sets aside the saves of a run that has diverged which are not known to be good. Collective.
+   * @returns a sentence about them and the last good one
+   */
+  async setUnprovenAside(): Promise<string> {
+    await this.settle();
+    const own = this.#options.background.rank === 0 ? await this.#sortOut() : '';
+    const [text] = await exchangeTexts(this.#options.background, own, CALL);
+    return text!;
+  }
+
+  async #sortOut(): Promise<string> {
+    const there = stepsIn(this.#directory);
+    const isUnproven = (step: number) => this.#unproven.includes(step);
+    const texts: string[] = [];
+    for (const step of there.filter(isUnproven).reverse()) {
+      const path = pathOf(this.#directory, step);
+      const how = await setAside(path).then(
+        (aside) => `is kept as ${aside}`,
+        (error: unknown) => `has to be removed by hand (${describeSystemError(error)})`,
+      );
+      texts.push(`${path} was not good and ${how}.`);
+    }
+    const good = there.filter((step) => !isUnproven(step)).at(-1);
+    texts.push(
+      good === undefined
+        ? 'No save is good.'
+        : `The last good save is ${pathOf(this.#directory, good)}: convert --from makes a model of it.`,
+    );
+    return texts.join(' ');
+  }
+
+  /** Removes the saves of a run that makes them for its end alone. To be called by one rank. */
+  async removeOwn(): Promise<void> {
+    if (this.#options.config.saveEvery === undefined) {
+      for (const step of stepsIn(this.#directory)) {
+        if (this.#begun.has(step)) {
+          await removeSave(this.#directory, step);
+        }
+      }
+    }
   }
 
   /**
@@ -125,9 +217,10 @@ export class RunSaves {
    * Exchanges what no rank can know alone: whether some rank was asked to stop, and the first
    * rank's clock.
    */
-  async #decide(): Promise<{ readonly isStopping: boolean; readonly isTime: boolean }> {
-    const { config, group, wrapUp } = this.#options;
-    const minutes = config.saveEvery?.minutes;
+  async #decide({
+    minutes,
+  }: SaveEvery): Promise<{ readonly isStopping: boolean; readonly isTime: boolean }> {
+    const { group, wrapUp } = this.#options;
     const isDue = minutes !== undefined && this.#now() - this.#lastMs >= minutes * 60_000;
     const wishes = Float32Array.of(Number(wrapUp.aborted), Number(isDue && group.rank === 0));
     if (group.worldSize > 1) {
@@ -143,6 +236,8 @@ export class RunSaves {
     const startMs = this.#now();
     this.#lastMs = startMs;
     const { step } = progress;
+    this.#unproven = [...this.#unproven, step];
+    this.#begun.add(step);
     const extra = extraOf(this.#record(progress));
     const options = { directory: this.#directory, step, group: background, extra };
     const { saving } = strategy;
@@ -164,9 +259,6 @@ export class RunSaves {
             ? { type: 'warning', text: `The save of step ${step} failed: ${outcome.failure}` }
             : { type: 'save', save: { step, ...outcome, ms, waitMs } },
         );
-        if (!isFailure(outcome)) {
-          await this.#prune().catch(() => undefined); // tried again after the next save
-        }
       }
       return outcome;
     });
@@ -176,27 +268,36 @@ export class RunSaves {
     }
   }
 
-  #record({ step, updates, scaler, validLoss }: StepProgress): SavedRun {
-    const { config, base } = this.#options;
+  #record({ step, updates, scaler, validLoss, best }: StepProgress): SavedRun {
+    const { config, base, valid } = this.#options;
     return {
-      ...{ step, updates, scaler, validLoss, base, config },
-      best: this.#best,
+      ...{ step, updates, scaler, validLoss, best, valid, base, config },
       numericClasses: this.#numericClasses,
       tokens: tokensOf(config),
     };
   }
 
-  /** Removes saves other than the newest ones and the best one. */
-  async #prune(): Promise<void> {
-    const { keep } = this.#options.config;
-    const best = this.#best?.step;
-    for (const step of stepsIn(this.#directory).slice(0, -keep)) {
+  /**
+   * Removes saves other than the newest ones and the best one; where none were asked for, those
+   * that this command has made, and no others.
+   */
+  async #prune(best: number | undefined): Promise<void> {
+    const { config, background } = this.#options;
+    const { keep, saveEvery } = config;
+    const steps = background.rank === 0 ? stepsIn(this.#directory) : [];
+    const old =
+      saveEvery === undefined
+        ? steps.filter((step) => this.#begun.has(step))
+        : steps.slice(0, -keep);
+    for (const step of old) {
       if (step !== best) {
         await removeSave(this.#directory, step);
       }
     }
   }
 }
+
+const CALL = { tag: 'saves', identity: 'saves' };
 
 /**
  * The message of a disk that can't take a save, on all ranks: the one that has the disk, and those

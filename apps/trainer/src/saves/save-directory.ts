@@ -40,6 +40,11 @@ export function savesOf(runDirectory: string): string {
   return join(runDirectory, SAVES);
 }
 
+/** Whether the save in `path` is one of the run in `runDirectory`. */
+export function isSaveOf(runDirectory: string | undefined, path: string): boolean {
+  return runDirectory !== undefined && dirname(path) === savesOf(runDirectory);
+}
+
 /**
  * The saves and former saves in `directory`, the newest first; empty where there is no such
  * directory.

@@ -6,6 +6,7 @@ import { basename } from 'node:path';
 import type { LossScalerState } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import type { BaseModel } from '../model/base-model.js';
+import type { Best } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 
 /** The record of a run in its save, as JSON. */
@@ -19,7 +20,9 @@ export interface SavedRun {
   /** The loss of the evaluation after this very step. */
   readonly validLoss?: number | undefined;
   /** The best evaluation so far, whose save is kept. */
-  readonly best?: { readonly step: number; readonly validLoss: number } | undefined;
+  readonly best?: Best | undefined;
+  /** What `validLoss` and `best` are losses on, as evaluatedOn gives it. */
+  readonly valid?: string | undefined;
   /**
    * The numeric classes of all ranks, each once: the same classes on as many ranks go on bit by
    * bit.
@@ -38,6 +41,30 @@ export interface SavedRun {
 /** A hash of what is trained on, as tokens. */
 export function tokensOf({ tokens }: Pick<PreparedRun, 'tokens'>): string {
   return basename(tokens.train);
+}
+
+/** What is evaluated: data, by a hash as of tokensOf, or the part of it; undefined for nothing. */
+export function evaluatedOn({
+  tokens,
+  validFraction,
+  evalBatches,
+}: Pick<PreparedRun, 'tokens' | 'validFraction' | 'evalBatches'>): string | undefined {
+  const part = validFraction === undefined ? undefined : `${validFraction} of the data`;
+  const data = tokens.valid === undefined ? part : basename(tokens.valid);
+  return data && `${data}, ${evalBatches} batches`;
+}
+
+/**
+ * What a run that goes on keeps of the evaluations before. Losses on other data than its own can't
+ * be compared; a run without evaluations keeps them for one that has some again.
+ */
+export function evaluationsOf(
+  record: SavedRun,
+  config: PreparedRun,
+): Pick<SavedRun, 'validLoss' | 'best' | 'valid'> {
+  const own = evaluatedOn(config);
+  const { valid, validLoss, best } = record;
+  return own === undefined || own === valid ? { valid, validLoss, best } : { valid: own };
 }
 
 /** Whether convert made the save from a model directory, and not a run. */
@@ -73,6 +100,8 @@ const TOLD: readonly Field[] = [
   ['strategy', '--strategy', ({ strategy }) => strategy],
   ['ranks', '--ranks', ({ ranks }) => ranks],
   ['precision', '--precision', ({ precision }) => precision],
+  ['evaluation data', '--valid', ({ validFile }) => validFile],
+  ['batches of an evaluation', '--eval-batches', ({ evalBatches }) => evalBatches],
   ['steps', '--steps', ({ steps }) => steps],
   ['micro-steps', '--grad-accum', ({ gradAccum }) => gradAccum],
   ['lr', '--lr', ({ lr }) => lr],
