@@ -260,6 +260,7 @@ describe('before its first step', () => {
     ['--save-every 1m --keep 9', 10],
     ['--save-every 3 --valid-fraction 0.1', 4],
     ['--save-every 12 --valid-fraction 0.1', 2],
+    ['--final best --eval-every 3 --valid-fraction 0.1', 2],
   ])('it counts the saves that there are at once: %s', async (flags, numSaves) => {
     const left = await leftBytes(await configOf(`--steps 12 --out ${whole} ${flags}`.trim()));
     expect(left.numSaves).toBe(numSaves);

@@ -7,7 +7,7 @@ import { trainedFiles } from '../model/write-trained.js';
 import { bytesBelow, bytesOnDisk, freeBytes } from '../output/disk-room.js';
 import { formatBytes } from '../output/format.js';
 import { resultOf } from '../output/run-directory.js';
-import type { RunConfig } from '../run-config.js';
+import { makesSaves, type RunConfig } from '../run-config.js';
 import { savesOf } from '../saves/save-directory.js';
 import { parameterShapes } from '../saves/saved-state.js';
 
@@ -55,13 +55,14 @@ export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
 /** The newest ones, the best one where something is evaluated, and one that is being written. */
 function numSaves(config: RunConfig): number {
   const { saveEvery, steps, keep, evalEvery, validFile, validFraction } = config;
-  if (saveEvery === undefined) {
+  if (!makesSaves(config)) {
     return 0;
   }
   const isEvaluated = validFile !== undefined || validFraction !== undefined;
-  const made = Math.ceil(steps / (saveEvery.steps ?? 1));
+  const made = saveEvery === undefined ? 0 : Math.ceil(steps / (saveEvery.steps ?? 1));
   const best = isEvaluated ? Math.ceil(steps / evalEvery) : 0;
-  return Math.min(keep + 1 + Number(isEvaluated), made + best, steps);
+  const kept = saveEvery === undefined ? 0 : keep;
+  return Math.min(kept + 1 + Number(isEvaluated), made + best, steps);
 }
 
 /**
