@@ -127,20 +127,6 @@ describe('a run that is asked to stop', () => {
     },
   );
 
-  it('by several signals within moments saves, for a terminal, npm and a shell each pass it on', async () => {
-    const out = join(root, 'several');
-    const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000`;
-    const stop = onceSaid(/^step +3\//m, (pid) => {
-      process.kill(pid, 'SIGSTOP');
-      for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGCONT']) {
-        process.kill(pid, signal);
-      }
-    });
-    const { code, said } = await command(flags, stop);
-    expect([129, 130, 143]).toContain(code);
-    expect(said).toMatch(/^Stopped by .* saved in .*\/saves\/step-\d+\.$/m);
-  });
-
   it('again, after it has answered, ends at once without a save', async () => {
     const out = join(root, 'again');
     // An injected delay makes steps so long that no machine ends one first.

@@ -30,7 +30,7 @@ function folder(name: string): string {
   return cwd;
 }
 
-describe('a run in a terminal', () => {
+describe.concurrent('a run in a terminal', () => {
   it('saves at Ctrl-C where `| tee` dies at the same moment', async () => {
     const cwd = folder('tee');
     using command = new TerminalCommand(`${train} --out r 2>&1 | tee log`, { cwd });
