@@ -14,7 +14,7 @@ export const STRANGER_BYTES = 1024;
 
 /**
  * What strangers, who have not proved that they know the secret, may cost a listener. Defaults for
- * n ranks: 64 + 4 n strangers, but at most a quarter of `ulimit -n`, 256 + 8 n connections a
+ * n ranks: 64 + 4 n strangers, but at most a quarter of `ulimit -n`, 4,096 + 8 n connections a
  * second, and five seconds for the proof.
  */
 export interface WsLimits {
@@ -40,7 +40,8 @@ export interface WsLimits {
  * and a heartbeat. Twice that leaves room for retries and for a few hundred strangers beside them.
  * A stranger costs about 20 KiB (test/ws-fuzz.test.ts prints it), so all of them cost some MiB.
  * They may take a quarter of the files that a process may open: the rest is for ranks, and for
- * saves.
+ * saves. To refuse a connection costs as much as to let it in, so a rank beside 2,000 a second from
+ * its own address must still find a token.
  */
 export function limitsFor(
   worldSize: number,
@@ -49,7 +50,7 @@ export function limitsFor(
 ): WsLimits {
   return {
     maxStrangers: limits.maxStrangers ?? Math.min(64 + 4 * worldSize, Math.floor(maxOpenFiles / 4)),
-    maxJoinsPerSecond: limits.maxJoinsPerSecond ?? 256 + 8 * worldSize,
+    maxJoinsPerSecond: limits.maxJoinsPerSecond ?? 4096 + 8 * worldSize,
     proofMs: limits.proofMs ?? 5000,
   };
 }
