@@ -77,6 +77,14 @@ export type ControlMessage =
       /** The world ranks of the group. */
       readonly members: readonly number[];
       readonly calls: readonly PeerCall[];
+    }
+  /** A question to a rank on which this one may be waiting, and the answer. */
+  | { readonly type: 'have you called'; readonly group: string; readonly sequence: number }
+  | {
+      readonly type: 'has called';
+      readonly group: string;
+      readonly sequence: number;
+      readonly hasCalled: boolean;
     };
 
 /**

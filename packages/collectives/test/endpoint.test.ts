@@ -81,6 +81,9 @@ function manualClock() {
   };
 }
 
+/** Resolves when what the rank has sent counts as sent. */
+const haveLeft = () => new Promise((resolve) => setImmediate(resolve));
+
 describe('Endpoint', () => {
   it('joins bytes that came before the call with those that come after', async () => {
     const { endpoint, group } = lonelyRank();
@@ -320,7 +323,90 @@ describe('Endpoint', () => {
     await gathered;
     const stuck = group.allGather(new Uint8Array(6), new Uint8Array(12), { timeoutMs: 400 });
     endpoint.onMessage(1, { ...allGatherHeader(6), sequence: 1 }).write(Uint8Array.of(1));
+    await haveLeft();
     clock.advance(400);
+    clock.advance(300);
     await expect(stuck).rejects.toThrow(/400 ms without progress, waiting for ranks 1/);
+  });
+});
+
+describe('a call whose time is over', () => {
+  const place = { group: 'world', sequence: 0 } as const;
+
+  it('names ranks that have not made it, and those that do not answer', async () => {
+    const clock = manualClock();
+    const asked: unknown[] = [];
+    const { endpoint, group } = lonelyRank({ clock }, 4, (message, to) =>
+      asked.push([to, message]),
+    );
+    const gathered = group.allGather(new Uint8Array(1), new Uint8Array(4), { timeoutMs: 400 });
+    await haveLeft();
+    clock.advance(400);
+    expect(asked).toEqual([1, 2, 3].map((to) => [to, { type: 'have you called', ...place }]));
+    endpoint.onControl(1, { type: 'has called', ...place, hasCalled: true });
+    endpoint.onControl(2, { type: 'has called', ...place, hasCalled: false });
+    clock.advance(300);
+    await expect(gathered).rejects.toMatchObject({
+      waitingFor: [2, 3],
+      message: expect.stringMatching(/waiting for ranks 2, 3$/),
+    });
+  });
+
+  it('names those whose messages are missing where all have made it', async () => {
+    const clock = manualClock();
+    const { endpoint, group } = lonelyRank({ clock }, 3);
+    const gathered = group.allGather(new Uint8Array(1), new Uint8Array(3), { timeoutMs: 400 });
+    endpoint.onMessage(1, allGatherHeader(1)).write(Uint8Array.of(1));
+    await haveLeft();
+    clock.advance(400);
+    for (const peer of [1, 2]) {
+      endpoint.onControl(peer, { type: 'has called', ...place, hasCalled: true });
+    }
+    await expect(gathered).rejects.toMatchObject({ waitingFor: [2] });
+  });
+
+  it('goes on where its bytes come while the others are asked', async () => {
+    const clock = manualClock();
+    const { endpoint, group } = lonelyRank({ clock });
+    const output = new Uint8Array(2);
+    const gathered = group.allGather(Uint8Array.of(5), output, { timeoutMs: 400 });
+    await haveLeft();
+    clock.advance(400);
+    endpoint.onMessage(1, allGatherHeader(1)).write(Uint8Array.of(6));
+    clock.advance(300);
+    await gathered;
+    expect([...output]).toEqual([5, 6]);
+  });
+
+  it('is known to a rank that is asked, as long as the job lives', async () => {
+    const answers: unknown[] = [];
+    const { endpoint, group } = lonelyRank({}, 2, (message) => answers.push(message));
+    const ask = (sequence: number) =>
+      endpoint.onControl(1, { type: 'have you called', group: 'world', sequence });
+    ask(0);
+    const gathered = group.allGather(new Uint8Array(1), new Uint8Array(2));
+    ask(0);
+    endpoint.onMessage(1, allGatherHeader(1)).write(Uint8Array.of(6));
+    await gathered;
+    const next = group.barrier();
+    for (const sequence of [0, 1, 2]) {
+      ask(sequence);
+    }
+    expect(answers).toEqual(
+      [
+        [0, false],
+        [0, true],
+        [0, true],
+        [1, true],
+        [2, false],
+      ].map(([sequence, hasCalled]) => ({
+        type: 'has called',
+        group: 'world',
+        sequence,
+        hasCalled,
+      })),
+    );
+    group.abort('enough');
+    await expect(next).rejects.toThrow('enough');
   });
 });

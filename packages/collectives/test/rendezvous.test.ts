@@ -74,3 +74,40 @@ describe('a place', () => {
     created.close();
   });
 });
+
+describe('what ranks tell', () => {
+  const at = (port: number) => ({ host: null, port, beats: false });
+
+  async function allCame() {
+    const { created, host } = rendezvous();
+    for (const rank of [1, 2]) {
+      await created.claim(rank, member(async () => true).one);
+    }
+    return { created, host };
+  }
+
+  it('of their address counts once', async () => {
+    const { created, host } = await allCame();
+    created.onHere(1, at(11));
+    created.onHere(1, at(66));
+    created.onHere(0, at(10));
+    created.onHere(2, at(12));
+    created.onHere(2, at(66));
+    expect(host.told).toEqual([{ type: 'table', addresses: [at(10), at(11), at(12)] }]);
+    created.close();
+  });
+
+  it('of their links counts when the table is out', async () => {
+    const { created, host } = await allCame();
+    created.onLinked(2);
+    for (const rank of [0, 1, 2]) {
+      created.onHere(rank, at(10 + rank));
+    }
+    created.onLinked(0);
+    created.onLinked(1);
+    expect(host.told).toHaveLength(1); // It is the table.
+    created.onLinked(2);
+    expect(host.told.at(-1)).toEqual({ type: 'formed' });
+    await created.formed;
+  });
+});

@@ -12,7 +12,28 @@ describe('joining over shm', () => {
       message: 'rank 0/3 join: no sign of ranks 1, 2 within 200 ms.',
     });
     const late = connectShm(handles[1]!, { joinTimeoutMs: 5000 });
-    await expect(late).rejects.toThrow(/rank 1\/3 join: the thread of rank 0 ended before/);
+    await expect(late).rejects.toThrow(
+      'rank 1/3 join: no sign of ranks 1, 2 within 200 ms (told by rank 0).',
+    );
+  });
+
+  it('names the rank that ended, also where others had joined before one noticed', async () => {
+    const handles = createShmJob(3);
+    const [first, , last] = handles.map((handle, rank) =>
+      rank === 1 ? undefined : connectShm(handle),
+    );
+    last!.catch(() => {}); // It is awaited below.
+    const [toFirst, toLast] = handles[1]!.ports;
+    toFirst!.postMessage({ type: 'hello' });
+    const pending = (await first!).barrier();
+    toLast!.close();
+    await expect(last).rejects.toThrow(/join: the thread of rank 1 ended before all/);
+    await expect(pending).rejects.toMatchObject({
+      code: 'PEER_LOST',
+      originRank: 1,
+      message: expect.stringMatching(/the thread of rank 1 ended .*\(told by rank 2\)/),
+    });
+    toFirst!.close();
   });
 
   it('refuses impossible sizes', () => {

@@ -4,6 +4,7 @@
 import type { TransportListener } from '@shardweave/collectives';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import type { WireHandler, WireSocket } from '../src/sockets/wire-socket.js';
+import { Pulse } from '../src/transports/ws/heartbeat/pulse.js';
 import { WsLink } from '../src/transports/ws/link/ws-link.js';
 import { WsTransport } from '../src/transports/ws/link/ws-transport.js';
 
@@ -133,4 +134,12 @@ it('a rank that does not wake up is missed by the others, and not before they ha
   }
   vi.advanceTimersByTime(1000);
   expect(lost).toEqual([0, 1].map((rank) => `${rank} lost 2: silent for ${SILENCE_MS} ms`));
+});
+
+it('a silence begins with the last word, not with the watch', () => {
+  const pulse = new Pulse(SILENCE_MS, 0);
+  expect(pulse.isLost(true, 2 * SILENCE_MS)).toBe(false);
+  const ticks = [1, 2, 3, 4, 5].map((i) => pulse.isLost(false, 2 * SILENCE_MS + i));
+  expect(ticks).toEqual([false, false, false, false, false]);
+  expect(pulse.isLost(false, 3 * SILENCE_MS + 1)).toBe(true);
 });

@@ -8,6 +8,7 @@ import { describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
 import { beginFirst } from './support/first-rank.js';
 import { failureOf, untilInTime } from './support/in-time.js';
+import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './support/ws-harness.js';
 
 describe('joining', () => {
@@ -64,6 +65,16 @@ describe('joining', () => {
     const late = new WebSocket(`ws://127.0.0.1:${port}`);
     await expect(once(late, 'open')).rejects.toThrow(/ECONNREFUSED/);
     await Promise.all([first.close(), second.close()]);
+  });
+
+  it('refuses who says that it is the rank that listens', async () => {
+    const { port, joined } = await beginFirst();
+    for (const role of ['link', 'heartbeat'] as const) {
+      const itself = rawConnection(role, { port, secret: SECRET, rank: 0, worldSize: 2 });
+      await expect(itself).rejects.toThrow('closed, 4401');
+    }
+    const second = await connectWs({ rank: 1, worldSize: 2, port, secret: SECRET });
+    await Promise.all([(await joined).close(), second.close()]);
   });
 
   it('names the ranks that did not come, on all that did', async () => {

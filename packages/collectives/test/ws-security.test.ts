@@ -190,6 +190,17 @@ describe('both proofs', () => {
     },
   );
 
+  it('have no byte too many', () => {
+    const run = runDigest('none');
+    const hello = { role: 'link', rank: 1, target: 0, worldSize: 2, attempt: 0, run } as const;
+    const listener = new ListenerHandshake(SECRET, undefined);
+    const joiner = new JoinerHandshake(SECRET, hello, undefined);
+    const judged = listener.judge(joiner.answer(listener.greeting));
+    const { proof } = judged as { readonly proof: Uint8Array };
+    expect(() => joiner.check(Uint8Array.of(...proof, 0))).toThrow(/does not know the secret/);
+    joiner.check(proof);
+  });
+
   it('are worth nothing in another TLS session, or outside of one', () => {
     const hello = {
       role: 'link',

@@ -14,6 +14,7 @@ import type {
 } from '../transport.js';
 import { Call, type CallSpec } from './call.js';
 import { isPointToPoint } from './call-signature.js';
+import { LateInquiry } from './late-inquiry.js';
 import { Matching } from './matching.js';
 import { MessageRouter } from './message-router.js';
 import { MismatchCheck } from './mismatch-check.js';
@@ -69,6 +70,7 @@ export class Endpoint implements TransportListener {
   readonly #job: RankJob;
   readonly #matching: Matching;
   readonly #mismatchCheck: MismatchCheck;
+  readonly #lateInquiry: LateInquiry;
   readonly #router: MessageRouter;
   readonly #active = new Map<Call, (error: CollectiveError) => void>();
 
@@ -77,6 +79,7 @@ export class Endpoint implements TransportListener {
     this.#job = job;
     this.#matching = new Matching(job, options.maxUnclaimedBytes ?? MAX_UNCLAIMED_BYTES);
     this.#mismatchCheck = new MismatchCheck(job, this.#matching);
+    this.#lateInquiry = new LateInquiry(job, this.#matching);
     this.#router = new MessageRouter(job, this.#matching, this.#mismatchCheck);
     job.onEnd((failure) => this.#stop(failure));
   }
@@ -201,8 +204,10 @@ export class Endpoint implements TransportListener {
     }
     if (message.type === 'failure') {
       this.#onToldFailure(from, message.failure);
-    } else {
+    } else if (message.type === 'mismatch') {
       this.#mismatchCheck.onSaid(message);
+    } else {
+      this.#lateInquiry.onSaid(from, message);
     }
   }
 
@@ -255,11 +260,12 @@ export class Endpoint implements TransportListener {
   #watch(call: Call): () => void {
     const { timeoutMs } = call.spec;
     let cancel = () => {};
-    const check = () => {
-      const leftMs = timeoutMs - call.idleMs;
-      if (leftMs <= 0) {
-        void this.#onTimeout(call);
-      } else {
+    const check = async () => {
+      if (timeoutMs <= call.idleMs) {
+        await this.#onTimeout(call);
+      }
+      if (this.#active.has(call)) {
+        const leftMs = timeoutMs - call.idleMs;
         cancel = this.clock.setTimer(Math.min(leftMs, LONGEST_TIMER_MS), check);
       }
     };
@@ -267,15 +273,24 @@ export class Endpoint implements TransportListener {
     return () => cancel();
   }
 
+  /**
+   * Fails the job, unless the call goes on while it is found out who is late: what came while the
+   * event loop was held is read in that time.
+   */
   async #onTimeout(call: Call): Promise<void> {
-    const { elseAbort } = call.spec;
+    const { elseAbort, timeoutMs, signature } = call.spec;
     if (elseAbort !== undefined) {
       this.fail({ kind: 'aborted', origin: this.rank, reason: elseAbort });
       return;
     }
-    const waitingFor = call.late === undefined ? call.waitingFor() : await call.late();
+    const isAsked = !isPointToPoint(signature);
+    const late = isAsked ? await (call.late?.() ?? this.#lateInquiry.find(call.spec)) : [];
+    if (!this.#active.has(call) || call.idleMs < timeoutMs) {
+      return;
+    }
+    const waitingFor = late.length > 0 ? late : call.waitingFor();
     const whom = waitingFor.length === 0 ? 'its own sends' : `ranks ${waitingFor.join(', ')}`;
-    const limit = `${call.spec.timeoutMs} ms without progress`;
+    const limit = `${timeoutMs} ms without progress`;
     const reason = `${call.description} timed out after ${limit}, waiting for ${whom}`;
     this.fail({ kind: 'timeout', origin: this.rank, reason, waitingFor });
   }
@@ -293,6 +308,7 @@ export class Endpoint implements TransportListener {
    */
   #stop(failure: Failure): () => void {
     this.#mismatchCheck.stop();
+    this.#lateInquiry.stop();
     const active = [...this.#active];
     for (const [call] of active) {
       call.cancel();

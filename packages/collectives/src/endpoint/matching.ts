@@ -44,6 +44,8 @@ export class Matching {
   readonly #services: ArrivalServices;
   readonly #maxUnclaimedBytes: number;
   readonly #unclaimed = new Map<number, Unclaimed>();
+  /** The number of the last call of each group. */
+  readonly #lastCalls = new Map<string, number>();
   readonly #mailboxes = new Map<string, Map<number, Mailbox>>();
   /**
    * The arrivals of send and recv of which one of the two sides has come, in order. In one channel
@@ -107,6 +109,16 @@ export class Matching {
       bySequence.set(sequence, mailbox);
     }
     return mailbox;
+  }
+
+  /** Notes that this rank has made the call; those of a group come in order. */
+  called(group: string, sequence: number): void {
+    this.#lastCalls.set(group, sequence);
+  }
+
+  /** Whether this rank has made the call, or a later one of its group. */
+  hasCalled(group: string, sequence: number): boolean {
+    return sequence <= (this.#lastCalls.get(group) ?? -1);
   }
 
   callAt(group: string, sequence: number): Call | undefined {

@@ -28,6 +28,7 @@ export class MismatchCheck {
     const { group, sequence, signature } = call.spec;
     const mailbox = this.#matching.mailbox(group, sequence);
     mailbox.call = call;
+    this.#matching.called(group, sequence);
     const isSame = this.#matching.everyArrived(mailbox, (header) =>
       isSameCall(signature, header.call),
     );

@@ -3,13 +3,16 @@
 // names every rank's call.
 
 import type { Clock } from '../clock.js';
-import type { PeerCall } from '../failure.js';
+import { MAX_TOLD_LENGTH, type PeerCall } from '../failure.js';
 
 /**
  * The milliseconds for which answers are awaited; a rank that answers later is missing from the
  * list.
  */
-const INQUIRY_MS = 300;
+export const INQUIRY_MS = 300;
+
+/** The characters of all ranks' calls together. */
+const MAX_CALLS = 32 * 1024;
 
 export interface MismatchInquiryOptions {
   readonly group: string;
@@ -25,10 +28,13 @@ export class MismatchInquiry {
   readonly #calls = new Map<number, string>();
   readonly #vague = new Map<number, string>();
   readonly #stopTimer: () => void;
+  /** The longest text of a call, so that those of all ranks fit into one message. */
+  readonly #maxLength: number;
   #isDone = false;
 
   constructor(options: MismatchInquiryOptions) {
     this.#options = options;
+    this.#maxLength = Math.min(MAX_TOLD_LENGTH, Math.floor(MAX_CALLS / options.members.length));
     this.#stopTimer = options.clock.setTimer(INQUIRY_MS, () => this.#finish());
   }
 
@@ -46,7 +52,8 @@ export class MismatchInquiry {
    * themselves tell.
    */
   add(calls: readonly PeerCall[], isVague = false): void {
-    for (const { rank, call } of calls) {
+    for (const { rank, call: text } of calls) {
+      const call = text.slice(0, this.#maxLength);
       if (!isVague) {
         this.#calls.set(rank, call);
       } else if (!this.#calls.has(rank)) {

@@ -59,7 +59,7 @@ export class NodeSockets implements SocketPlatform {
       perMessageDeflate: false,
       autoPong: false, // see NodeSocket
       maxPayload: MAX_MESSAGE_BYTES,
-      handshakeTimeout: Math.max(1, Math.min(PROOF_MS, limitMs)),
+      handshakeTimeout: Math.max(1, limitMs),
       skipUTF8Validation: true,
     });
     // The NodeSocket is made before the socket is open, because the listener's first message may

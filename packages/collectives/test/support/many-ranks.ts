@@ -11,16 +11,7 @@ export interface ManyRanks {
   readonly secret: string;
 }
 
-/** Holds the event loop now and then, as compilations do, until the ranks have joined. */
-function holdNowAndThen(): () => void {
-  const timer = setInterval(() => {
-    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 700);
-  }, 1000);
-  return () => clearInterval(timer);
-}
-
 async function main({ first, count, ...job }: ManyRanks): Promise<void> {
-  const stopHolding = holdNowAndThen();
   const groups = await Promise.all(
     Array.from({ length: count }, (_, i) =>
       connectWs({
@@ -31,7 +22,6 @@ async function main({ first, count, ...job }: ManyRanks): Promise<void> {
       }),
     ),
   );
-  stopHolding();
   const sums = await Promise.all(
     groups.map(async (group) => {
       const sum = new Float32Array(1);

@@ -14,7 +14,7 @@ import type { ProcessGroup } from '../../group/process-group.js';
 import { setLimit } from '../../time-limit.js';
 import { SharedHeap } from './shared-heap.js';
 import { checkSharedMemory, type ShmRankHandle } from './shm-job.js';
-import { ShmTransport } from './shm-transport.js';
+import { type JoinFailure, ShmTransport } from './shm-transport.js';
 
 /** The options of a rank that joins a job of threads by `connectShm`. */
 export interface ConnectShmOptions extends GroupOptions {
@@ -52,35 +52,30 @@ export async function connectShmEndpoint(handle: ShmRankHandle, options: Connect
   const watchMs = options.watchMs ?? defaultWatchMs(handle.worldSize);
   const transport = new ShmTransport({ handle, heap, listener: endpoint, turns, watchMs });
   endpoint.attach(transport);
-  try {
-    await inTime(transport, handle, options.joinTimeoutMs ?? JOIN_TIMEOUT_MS);
-  } catch (error) {
-    transport.terminate();
-    throw error;
+  const failure = await joinInTime(transport, options.joinTimeoutMs ?? JOIN_TIMEOUT_MS);
+  if (failure !== undefined) {
+    transport.giveUp(failure);
+    throw new JoinError(handle, `${failure.reason}.`);
   }
   return { endpoint, group: createWorldGroup(endpoint, options) };
 }
 
-async function inTime(
+/** Resolves when all ranks are here, or with what keeps them from joining. */
+async function joinInTime(
   transport: ShmTransport,
-  handle: ShmRankHandle,
   limitMs: number,
-): Promise<void> {
+): Promise<JoinFailure | undefined> {
   let stopTimer = () => {};
-  const late = new Promise<never>((_, reject) => {
+  const late = new Promise<JoinFailure>((resolve) => {
     stopTimer = setLimit(limitMs, () => {
-      const missing = transport.awaited.join(', ');
-      reject(new JoinError(handle, `no sign of ranks ${missing} within ${limitMs} ms.`));
+      const missing = transport.awaited;
+      const reason = `no sign of ranks ${missing.join(', ')} within ${limitMs} ms`;
+      resolve({ origin: missing[0]!, reason });
     });
   });
-  const joined = transport.join().catch((rank: number) => {
-    throw new JoinError(handle, `the thread of rank ${rank} ended before all ranks had joined.`);
-  });
-  try {
-    await Promise.race([joined, late]);
-  } finally {
-    stopTimer();
-  }
+  const failure = await Promise.race([transport.join(), late]);
+  stopTimer();
+  return failure;
 }
 
 /** Makes a reducer that sums in the heap, where everything to be summed lies there. */

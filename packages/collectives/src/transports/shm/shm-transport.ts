@@ -35,9 +35,17 @@ type PortMessage =
   | { readonly type: 'made' } // from whoever made the job: see createShmJob
   | { readonly type: 'wake' }
   | { readonly type: 'hello' }
+  | ({ readonly type: 'failed' } & JoinFailure)
   | { readonly type: 'control'; readonly message: ControlMessage }
   | { readonly type: 'buffer'; readonly id: number; readonly buffer: SharedArrayBuffer }
   | { readonly type: 'forget'; readonly id: number };
+
+/** What keeps a job from forming. */
+export interface JoinFailure {
+  /** The rank at which it began. */
+  readonly origin: number;
+  readonly reason: string;
+}
 
 export interface ShmTransportOptions {
   readonly handle: ShmRankHandle;
@@ -69,7 +77,7 @@ export class ShmTransport implements Transport, LinkHost {
   readonly #presence: ThreadPresence;
   readonly #awaited: Set<number>;
   #onAllHere: () => void = () => {};
-  #onEnded: (rank: number) => void = () => {};
+  #onJoinFailed: (failure: JoinFailure) => void = () => {};
   #isJoined = false;
   #isClosed = false;
   /** Whether a look at the rings is certain to come. */
@@ -98,23 +106,35 @@ export class ShmTransport implements Transport, LinkHost {
     return [...this.#awaited];
   }
 
-  /** Resolves when all other ranks are here; rejects with the rank whose thread ended before. */
-  async join(): Promise<void> {
+  /** Resolves when all other ranks are here, or with what keeps one of them from joining. */
+  async join(): Promise<JoinFailure | undefined> {
     await this.#presence.hold(this.#options.handle.ports);
-    await new Promise<void>((resolve, reject) => {
-      this.#onAllHere = resolve;
-      this.#onEnded = reject;
+    const failure = await new Promise<JoinFailure | undefined>((resolve) => {
+      this.#onAllHere = () => resolve(undefined);
+      this.#onJoinFailed = resolve;
       for (const peer of this.#peers) {
         openPort(peer.port, (data) => this.#onPort(peer, data as PortMessage));
         this.#presence.watchPort(peer.port, () => this.#onThreadEnded(peer));
         this.#post(peer, { type: 'hello' });
       }
       if (this.#awaited.size === 0) {
-        resolve();
+        resolve(undefined);
       }
     });
-    this.#isJoined = true;
-    this.#look();
+    if (failure === undefined) {
+      this.#isJoined = true;
+      this.#look();
+    }
+    return failure;
+  }
+
+  /**
+   * Ends a rank that does not join. The others, which may have joined, would otherwise blame it for
+   * the end of its thread.
+   */
+  giveUp(failure: JoinFailure): void {
+    this.#postAll({ type: 'failed', ...failure });
+    this.terminate();
   }
 
   send(
@@ -327,6 +347,9 @@ export class ShmTransport implements Transport, LinkHost {
           this.#onAllHere();
         }
         return;
+      case 'failed':
+        this.#onTold(peer.rank, message);
+        return;
       case 'control':
         this.#options.listener.onControl(peer.rank, message.message);
         return;
@@ -336,6 +359,16 @@ export class ShmTransport implements Transport, LinkHost {
       case 'forget':
         peer.link.buffers.remove(message.id);
         return;
+    }
+  }
+
+  /** Takes the word of a rank that does not join. */
+  #onTold(from: number, { origin, reason }: JoinFailure): void {
+    if (this.#isJoined) {
+      const failure = { kind: 'peer-lost', origin, reason } as const;
+      this.#options.listener.onControl(from, { type: 'failure', failure });
+    } else {
+      this.#onJoinFailed({ origin, reason: `${reason} (told by rank ${from})` });
     }
   }
 
@@ -351,7 +384,8 @@ export class ShmTransport implements Transport, LinkHost {
    */
   #onThreadEnded(peer: Peer): void {
     if (!this.#isJoined) {
-      this.#onEnded(peer.rank);
+      const reason = `the thread of rank ${peer.rank} ended before all ranks had joined`;
+      this.#onJoinFailed({ origin: peer.rank, reason });
       return;
     }
     while (!this.#isClosed && !peer.isGone && peer.link.receive()) {

@@ -17,6 +17,18 @@ import type { JoinerOptions } from './joiner-options.js';
 /** The first wait between two tries. It is doubled from try to try, up to the platform's limit. */
 const FIRST_RETRY_MS = 50;
 
+/**
+ * The most milliseconds for one answer. A try that was too short for a busy machine is followed by
+ * one that is twice as long.
+ */
+const MAX_LIMIT_MS = 60_000;
+
+/**
+ * The connections that a rank makes at a time. With all of them at once, 64 ranks on a busy machine
+ * would wait for thousands of answers, and for none of them long enough.
+ */
+const MAX_AT_ONCE = 8;
+
 const PAGE_HINT =
   'A page cannot host it: start rank 0 in Node, or serveRendezvous with this page among allowedOrigins.';
 
@@ -34,7 +46,12 @@ export interface Reach {
   /** A connection that is open already, on which to prove first. */
   readonly first?: WireSocket;
   /** Opens a connection. Default: the rank's own thread does. */
-  open?(url: string): Promise<WireSocket>;
+  open?(url: string, limitMs: number): Promise<WireSocket>;
+}
+
+export interface ProveWish extends Pick<Reach, 'role' | 'target'> {
+  /** The milliseconds for each answer. Default: the option `proofMs`. */
+  readonly limitMs?: number;
 }
 
 export class Dialer {
@@ -44,6 +61,8 @@ export class Dialer {
   readonly #sockets: SocketPlatform;
   readonly #hasFailed: () => boolean;
   #rendezvousUrl: string | undefined;
+  #numReaching = 0;
+  readonly #waiting: (() => void)[] = [];
 
   /** @param hasFailed whether the job won't form any more */
   constructor(options: JoinerOptions, sockets: SocketPlatform, hasFailed: () => boolean) {
@@ -60,7 +79,7 @@ export class Dialer {
 
   /** Opens a connection of this rank's own thread, on which nothing is proved yet. */
   open(target: number | 'rendezvous', address: HostPort): Promise<OpenedSocket> {
-    return this.#dial(target, address, (url) => this.#sockets.open(url));
+    return this.#dial(target, address, (url, limitMs) => this.#sockets.open(url, limitMs));
   }
 
   /**
@@ -68,7 +87,25 @@ export class Dialer {
    * may be this one before the peer has judged it. Then it dials and proves again, until the time
    * to join is over.
    */
-  async reach({
+  async reach(wanted: Reach): Promise<WireSocket> {
+    if (this.#numReaching === MAX_AT_ONCE) {
+      await new Promise<void>((resolve) => this.#waiting.push(resolve));
+    } else {
+      this.#numReaching++;
+    }
+    try {
+      return await this.#reach(wanted);
+    } finally {
+      const next = this.#waiting.shift();
+      if (next === undefined) {
+        this.#numReaching--;
+      } else {
+        next(); // It takes this one's place.
+      }
+    }
+  }
+
+  async #reach({
     role,
     target,
     address,
@@ -77,10 +114,11 @@ export class Dialer {
   }: Reach): Promise<WireSocket> {
     const whom = MET_AT_RENDEZVOUS.includes(role) ? 'rendezvous' : target;
     let retryMs = FIRST_RETRY_MS;
+    let limitMs = this.#options.proofMs;
     for (let socket = first; ; socket = undefined) {
-      socket ??= await this.#dial(whom, address, open);
+      socket ??= await this.#dial(whom, address, open, limitMs);
       try {
-        await this.prove(socket, role, target);
+        await this.prove(socket, { role, target, limitMs });
         return socket;
       } catch (error) {
         const isOver = this.#hasFailed() || performance.now() > this.deadline;
@@ -90,26 +128,30 @@ export class Dialer {
         }
         await this.#pause(retryMs);
         retryMs *= 2;
+        limitMs = longer(limitMs);
       }
     }
   }
 
-  readonly #openSocket = async (url: string) => (await this.#sockets.open(url)).socket;
+  readonly #openSocket = async (url: string, limitMs: number) =>
+    (await this.#sockets.open(url, limitMs)).socket;
 
   /** Dials again and again, because a listener that is not there yet may come. */
   async #dial<T>(
     target: number | 'rendezvous',
     address: HostPort,
-    open: (url: string) => Promise<T>,
+    open: (url: string, limitMs: number) => Promise<T>,
+    firstLimitMs = this.#options.proofMs,
   ): Promise<T> {
     const url = await this.urlOf(target, address);
     const isRendezvous = target === 'rendezvous';
     if (isRendezvous) {
       this.#rendezvousUrl = url;
     }
+    let limitMs = firstLimitMs;
     for (let retryMs = FIRST_RETRY_MS; ; retryMs *= 2) {
       try {
-        return await open(url);
+        return await open(url, limitMs);
       } catch (error) {
         const isEarly = error instanceof OpenError && error.isEarly;
         if (!isEarly || this.#hasFailed() || performance.now() > this.deadline) {
@@ -119,6 +161,7 @@ export class Dialer {
           throw this.error(`no ${whom} of the job at ${url} (${messageOf(error)}).${hint}`);
         }
         await this.#pause(retryMs);
+        limitMs = longer(limitMs);
       }
     }
   }
@@ -144,11 +187,14 @@ export class Dialer {
    * Proves the secret on an open socket. Where it rejects, with the peer's reason, the socket has
    * been dropped.
    */
-  async prove(socket: WireSocket, role: Role, target: number): Promise<void> {
-    const { rank, worldSize, attempt, run, secret, proofMs } = this.#options;
+  async prove(
+    socket: WireSocket,
+    { role, target, limitMs = this.#options.proofMs }: ProveWish,
+  ): Promise<void> {
+    const { rank, worldSize, attempt, run, secret } = this.#options;
     const hello = { role, rank, target, worldSize, attempt, run };
     try {
-      await prove(socket, { secret, hello, proofMs });
+      await prove(socket, { secret, hello, proofMs: limitMs });
     } catch (error) {
       socket.terminate();
       throw error;
@@ -159,6 +205,10 @@ export class Dialer {
     const { rank, worldSize } = this.#options;
     return new JoinError({ rank, worldSize }, message);
   }
+}
+
+function longer(limitMs: number): number {
+  return Math.min(2 * limitMs, MAX_LIMIT_MS);
 }
 
 export function messageOf(error: unknown): string {

@@ -27,17 +27,30 @@ export function parseLinkMessage(text: string, worldSize: number): LinkMessage {
       return { type: 'heartbeat port', port: countOf(fields.port, 'port', 65_535) };
     case 'failure':
       return { type: 'failure', failure: failureOf(fieldsOf(fields.failure), worldSize) };
+    case 'have you called':
+      return { type: 'have you called', ...placeOf(fields) };
+    case 'has called':
+      if (typeof fields.hasCalled !== 'boolean') {
+        throw new Error('hasCalled: expected a boolean');
+      }
+      return { type: 'has called', ...placeOf(fields), hasCalled: fields.hasCalled };
     case 'mismatch':
       return {
         type: 'mismatch',
-        group: textOf(fields.group, 'group', MAX_GROUP_BYTES),
-        sequence: countOf(fields.sequence, 'sequence', 0xffffffff),
+        ...placeOf(fields),
         members: listOf(fields.members, 'members', worldSize, (x) => rankOf(x, worldSize)),
         calls: callsOf(fields.calls, worldSize),
       };
     default:
       throw unknownType(fields);
   }
+}
+
+function placeOf(fields: Fields): { readonly group: string; readonly sequence: number } {
+  return {
+    group: textOf(fields.group, 'group', MAX_GROUP_BYTES),
+    sequence: countOf(fields.sequence, 'sequence', 0xffffffff),
+  };
 }
 
 function failureOf(fields: Fields, worldSize: number): Failure {
