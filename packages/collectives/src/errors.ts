@@ -83,7 +83,9 @@ export class RelayLostError extends CollectiveError {
 /** A call took longer than its limit. */
 export class CollectiveTimeoutError extends CollectiveError {
   readonly code = 'TIMEOUT';
-  /** The world ranks that have not made the call; where all have, those whose messages are missing. */
+  /**
+   * The world ranks that have not made the call; where all have, those whose messages are missing.
+   */
   readonly waitingFor: readonly number[];
 
   constructor(
