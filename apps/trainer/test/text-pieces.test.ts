@@ -59,7 +59,7 @@ describe.each([
 
   it('the tokens before and behind it are those of the whole', () => {
     let numPlaces = 0;
-    const texts = hardTexts(process.env.SHARDWEAVE_LONG === '1' ? 4000 : 100, 3);
+    const texts = hardTexts(process.env.SHARDWEAVE_LONG === '1' ? 4000 : 60, 3);
     const special = tokenizer.specialTexts.map((token) => `${texts[0]}a${token}b ${token}`);
     for (const text of [...texts, ...special]) {
       const whole = [...tokenizer.encode(text)];
@@ -74,7 +74,7 @@ describe.each([
         }
       }
     }
-    expect(numPlaces).toBeGreaterThan(50);
+    expect(numPlaces).toBeGreaterThan(30);
   });
 });
 
@@ -192,7 +192,7 @@ describe('bytes of a text', () => {
           expect((error as NotUtf8Error).offset).toBe(before.length);
         },
       ),
-      { numRuns: 60 },
+      { numRuns: 40 },
     );
   });
 });
@@ -213,7 +213,7 @@ describe('the token file of a text', () => {
   };
 
   it('has the tokens of the whole text, two bytes each, and says what was done in bytes', async () => {
-    const text = `\ufeff${'It is 1851;\r\n\u00e9t\u00e9 <|endoftext|>x'.repeat(45_000)}`;
+    const text = `\ufeff${'It is 1851;\r\n\u00e9t\u00e9 <|endoftext|>x'.repeat(38_000)}`;
     const { all, index, told } = await made(text, 'gpt2');
     const expected = (await loadTokenizer('gpt2')).encode(text.slice(1));
     expect(Buffer.from(all.buffer).equals(Buffer.from(expected.buffer))).toBe(true);
