@@ -180,6 +180,9 @@ export class TokenCache implements AsyncDisposable {
   // the reading began: a change after that moment has another ctime. Files that are younger are
   // hashed again by the next run, and noted then. A ctime in the future tells that the clocks of
   // the file and of this machine differ, and nothing is noted.
+  //
+  // A program that writes through a mapping of the file in memory is not seen at each store, but
+  // when the system writes its pages back: such a file must not be prepared while it is written.
 
   /** Notes the hash of a file whose reading began at `startMs`. */
   async note(stamp: FileStamp, sha256: string, startMs: number): Promise<void> {
