@@ -307,7 +307,7 @@ describe('words of a proven rank', () => {
     const failure = {
       kind: 'aborted',
       origin: 1,
-      reason: '\u001b[2Jgone\u202e\r\nwell' + 'l'.repeat(2000),
+      reason: `\u001b[2Jgone\u202e\r\nwell${'l'.repeat(2000)}`,
     };
     expect(parseLinkMessage(JSON.stringify({ type: 'failure', failure }), 2)).toEqual({
       type: 'failure',
