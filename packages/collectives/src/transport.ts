@@ -85,6 +85,8 @@ export type ControlMessage =
       readonly group: string;
       readonly sequence: number;
       readonly hasCalled: boolean;
+      /** What it has called there; undefined where it does not remember it. */
+      readonly call?: string | undefined;
     };
 
 /**

@@ -53,6 +53,17 @@ describe('collectives over simulated links', { timeout }, () => {
   });
 });
 
+describe('ranks that disagree', () => {
+  // Some finish their part, such as a leaf's of a gather, and leave before anybody can know.
+  it.each([11_027, 33_852, 35_082, 39_133, 42_405, 46_812, 47_115, 54_183, 58_287])(
+    'hear that they do, also where others have left behind that call: seed %i',
+    async (seed) => {
+      const { faults } = await simulate({ seed });
+      expect(faults.map(({ kind }) => kind)).toContain('mismatch');
+    },
+  );
+});
+
 describe('a simulation', () => {
   it('finds sums in another order, says so with its seed and last events, and repeats', async () => {
     const { reducer, data } = await createSimulationResources();
@@ -88,6 +99,11 @@ describe('a simulation', () => {
       expect(message).toContain(`simulation with seed ${seed} (no fault)`);
       expect(trace.length).toBeGreaterThan(5);
     }
+  });
+
+  it('expects nobody to miss a rank that had left before it was killed', async () => {
+    const { numRejected } = await simulate({ seed: 38_444 });
+    expect(numRejected).toBe(0);
   });
 
   it('runs a given program and fault, and reports what happened', async () => {

@@ -64,6 +64,11 @@ export class Call {
   bytesReceived = 0;
   /** Finds the world ranks that are late, for operations that don't go through `receive`. */
   late: (() => Promise<readonly number[]>) | undefined;
+  /**
+   * Ends the job because the call waits for a peer that has left.
+   * @internal
+   */
+  onMissed: (peer: number) => void = () => {};
 
   /** @internal */
   constructor(spec: CallSpec, job: RankJob, router: MessageRouter) {
@@ -270,7 +275,7 @@ export class Call {
       return await new Promise<never>(() => {}); // the job is over
     }
     if (this.#job.left.has(from) && !arrival.hasArrived) {
-      this.#job.lose(from, 'it closed the group');
+      this.onMissed(from);
     }
     const result = await done;
     this.#pending.delete(arrival);

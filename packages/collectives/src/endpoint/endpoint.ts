@@ -3,7 +3,8 @@
 
 import type { Clock } from '../clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from '../errors.js';
-import type { Failure } from '../failure.js';
+import { type Failure, MAX_TOLD_LENGTH } from '../failure.js';
+import { printable } from '../printable.js';
 import { LONGEST_TIMER_MS } from '../time-limit.js';
 import type {
   ControlMessage,
@@ -117,6 +118,7 @@ export class Endpoint implements TransportListener {
    */
   run(spec: CallSpec, body: (call: Call) => Promise<void>): Promise<Call> {
     const call = new Call(spec, this.#job, this.#router);
+    call.onMissed = (peer) => void this.#onMissed(call, peer);
     if (this.failure !== undefined) {
       return Promise.reject(this.#errorFor(call, this.failure));
     }
@@ -223,7 +225,7 @@ export class Endpoint implements TransportListener {
     this.#job.left.add(peer);
     for (const call of this.#active.keys()) {
       if (call.waitingFor().includes(peer)) {
-        this.#job.lose(peer, 'it closed the group');
+        call.onMissed(peer);
         return;
       }
     }
@@ -284,7 +286,7 @@ export class Endpoint implements TransportListener {
       return;
     }
     const isAsked = !isPointToPoint(signature);
-    const late = isAsked ? await (call.late?.() ?? this.#lateInquiry.find(call.spec)) : [];
+    const late = isAsked ? await (call.late?.() ?? this.#lateIn(call.spec)) : [];
     if (!this.#active.has(call) || call.idleMs < timeoutMs) {
       return;
     }
@@ -293,6 +295,31 @@ export class Endpoint implements TransportListener {
     const limit = `${timeoutMs} ms without progress`;
     const reason = `${call.description} timed out after ${limit}, waiting for ${whom}`;
     this.fail({ kind: 'timeout', origin: this.rank, reason, waitingFor });
+  }
+
+  async #lateIn(spec: CallSpec): Promise<readonly number[]> {
+    return (await this.#lateInquiry.find(spec)).late;
+  }
+
+  /**
+   * Fails the job because a call waits for a peer that has left. A peer may owe nothing to what
+   * others called: it has left behind a gather that it knew to be done, while this rank is in an
+   * all-gather. So the others are asked what they called there, and disagreement counts first.
+   */
+  async #onMissed(call: Call, peer: number): Promise<void> {
+    const { spec, description } = call;
+    const isAsked = !isPointToPoint(spec.signature) && spec.elseAbort === undefined;
+    const calls = isAsked ? (await this.#lateInquiry.find(spec)).calls : [];
+    // Another rank's words have come as people may read them.
+    const own = printable(description, MAX_TOLD_LENGTH);
+    if (calls.every(({ call: said }) => printable(said, MAX_TOLD_LENGTH) === own)) {
+      this.#job.lose(peer, 'it closed the group');
+      return;
+    }
+    const all = [...calls, { rank: this.rank, call: own }];
+    const sorted = all.sort((a, b) => a.rank - b.rank);
+    const reason = 'ranks disagree';
+    this.fail({ kind: 'mismatch', origin: this.rank, reason, calls: sorted });
   }
 
   /** Ends the job after a body has rejected, which only a failed reduce hook or a bug causes. */

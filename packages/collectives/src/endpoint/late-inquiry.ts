@@ -1,16 +1,27 @@
 // Finds out who keeps a call waiting. A rank whose message has not come may itself be waiting in
-// the call for another one, so all ranks are asked whether they have made the call. Those that have
-// not are late, and so are those that don't answer.
+// the call for another one, so all ranks are asked whether they have made the call, and as what.
+// Those that have not are late, and so are those that don't answer.
 
+import type { PeerCall } from '../failure.js';
 import type { ControlMessage } from '../transport.js';
 import type { CallSpec } from './call.js';
 import type { Matching } from './matching.js';
 import { INQUIRY_MS } from './mismatch-inquiry.js';
 import type { RankJob } from './rank-job.js';
 
+/** What became known of a call. */
+export interface Found {
+  /** The world ranks that have not made the call, or don't answer, ascending. */
+  readonly late: readonly number[];
+  /** What the others have called, as far as they remember it. */
+  readonly calls: readonly PeerCall[];
+}
+
 interface Asked {
   readonly late: Set<number>;
+  readonly calls: Map<number, string>;
   readonly unheard: Set<number>;
+  readonly found: Promise<Found>;
   finish(): void;
 }
 
@@ -25,27 +36,36 @@ export class LateInquiry {
     this.#matching = matching;
   }
 
-  /** Resolves with the world ranks that have not made the call, or don't answer. */
-  async find({ group, sequence, members }: CallSpec): Promise<readonly number[]> {
+  /** Asks all ranks of the group that have not left. */
+  find(spec: CallSpec): Promise<Found> {
+    const key = keyOf(spec.group, spec.sequence);
+    const { found } = this.#asked.get(key) ?? this.#ask(spec, key);
+    return found;
+  }
+
+  #ask({ group, sequence, members }: CallSpec, key: string): Asked {
     const { rank, left, clock, transport } = this.#job;
     const peers = members.filter((member) => member !== rank && !left.has(member));
     const late = new Set(peers);
-    const key = keyOf(group, sequence);
-    let stopTimer = () => {};
-    await new Promise<void>((finish) => {
-      const asked = { late, unheard: new Set(peers), finish };
-      this.#asked.set(key, asked);
-      stopTimer = clock.setTimer(INQUIRY_MS, finish);
-      for (const peer of peers) {
-        transport.sendControl(peer, { type: 'have you called', group, sequence });
-      }
-      if (peers.length === 0) {
-        finish();
-      }
+    const calls = new Map<number, string>();
+    let finish = () => {};
+    const found = new Promise<Found>((resolve) => {
+      finish = () => {
+        stopTimer();
+        this.#asked.delete(key);
+        resolve({
+          late: [...late].sort((a, b) => a - b),
+          calls: [...calls].map(([peer, call]) => ({ rank: peer, call })),
+        });
+      };
     });
-    stopTimer();
-    this.#asked.delete(key);
-    return [...late].sort((a, b) => a - b);
+    const stopTimer = clock.setTimer(peers.length === 0 ? 0 : INQUIRY_MS, finish);
+    const asked = { late, calls, unheard: new Set(peers), found, finish };
+    this.#asked.set(key, asked);
+    for (const peer of peers) {
+      transport.sendControl(peer, { type: 'have you called', group, sequence });
+    }
+    return asked;
   }
 
   /** Takes a peer's question, or its answer. */
@@ -56,7 +76,8 @@ export class LateInquiry {
     const { group, sequence } = message;
     if (message.type === 'have you called') {
       const hasCalled = this.#matching.hasCalled(group, sequence);
-      const answer = { type: 'has called', group, sequence, hasCalled } as const;
+      const call = this.#matching.callAt(group, sequence)?.description;
+      const answer = { type: 'has called', group, sequence, hasCalled, call } as const;
       this.#job.transport.sendControl(from, answer);
       return;
     }
@@ -64,6 +85,9 @@ export class LateInquiry {
     asked?.unheard.delete(from);
     if (message.hasCalled) {
       asked?.late.delete(from);
+    }
+    if (message.call !== undefined) {
+      asked?.calls.set(from, message.call);
     }
     if (asked?.unheard.size === 0) {
       asked.finish();

@@ -1,7 +1,7 @@
 // The place of a socket's handler: what arrives while there is none waits for the next handler.
 // Every WireSocket has such a place.
 
-import { printable } from './printable.js';
+import { printable } from '../printable.js';
 import type { WireHandler } from './wire-socket.js';
 
 /** A peer's reason has at most 123 bytes; what this process says of an end may be longer. */

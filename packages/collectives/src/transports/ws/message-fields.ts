@@ -3,7 +3,7 @@
 // is wrong.
 
 import { MAX_TOLD_LENGTH } from '../../failure.js';
-import { printable } from '../../sockets/printable.js';
+import { printable } from '../../printable.js';
 
 /**
  * The longest JSON text that ranks take from each other; nothing of a job of a thousand ranks is

@@ -33,7 +33,12 @@ export function parseLinkMessage(text: string, worldSize: number): LinkMessage {
       if (typeof fields.hasCalled !== 'boolean') {
         throw new Error('hasCalled: expected a boolean');
       }
-      return { type: 'has called', ...placeOf(fields), hasCalled: fields.hasCalled };
+      return {
+        type: 'has called',
+        ...placeOf(fields),
+        hasCalled: fields.hasCalled,
+        call: fields.call === undefined ? undefined : textOf(fields.call, 'call'),
+      };
     case 'mismatch':
       return {
         type: 'mismatch',
