@@ -156,13 +156,13 @@ describe('who talks on behind the answer', () => {
 
 describe('refusals', () => {
   it('are told some ten times a second, with the number of those left out, in printable words', async () => {
-    const close = Buffer.from('\x88\x86\0\0\0\0\x0f\xa0\x1b[2J', 'latin1');
+    const close = Buffer.from('\x88\x88\0\0\0\0\x0f\xa0\x1b[2J\xc3\xa9', 'latin1');
     const socket = connect(port, '127.0.0.1').on('error', () => {});
     socket.write(request());
     await once(socket, 'data');
     socket.write(close);
     await ended(socket.resume());
-    expect(refused.map(({ reason }) => reason)).toEqual(['it closed: ?[2J']);
+    expect(refused.map(({ reason }) => reason)).toEqual(['it closed: ?[2J?']);
     let numSent = 1;
     const numTold = () => refused.reduce((sum, { numLeftOut }) => sum + 1 + numLeftOut, 0);
     // The tokens come back in time; the last refusal that is told counts all before it.
