@@ -83,9 +83,7 @@ export class RelayLostError extends CollectiveError {
 /** A call took longer than its limit. */
 export class CollectiveTimeoutError extends CollectiveError {
   readonly code = 'TIMEOUT';
-  /**
-   * The world ranks that have not made the call; where all have, those whose messages are missing.
-   */
+  /** The world ranks that have not made the call; where all have, those that have not sent. */
   readonly waitingFor: readonly number[];
 
   constructor(
