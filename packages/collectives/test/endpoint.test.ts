@@ -394,16 +394,17 @@ describe('a call whose time is over', () => {
     }
     expect(answers).toEqual(
       [
-        [0, false],
-        [0, true],
-        [0, true],
-        [1, true],
-        [2, false],
-      ].map(([sequence, hasCalled]) => ({
+        [0, false, undefined],
+        [0, true, 'allGather u8 1 bytes #0'],
+        [0, true, 'allGather u8 1 bytes #0'],
+        [1, true, 'barrier #1'],
+        [2, false, undefined],
+      ].map(([sequence, hasCalled, call]) => ({
         type: 'has called',
         group: 'world',
         sequence,
         hasCalled,
+        call,
       })),
     );
     group.abort('enough');
