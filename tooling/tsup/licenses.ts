@@ -1,7 +1,7 @@
 // The licenses of what a bundle takes out of other packages: most demand that their text goes where
 // the code goes.
 
-import { readdirSync, readFileSync, realpathSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, realpathSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Plugin } from 'esbuild';
 import { madeModules } from './made-modules.ts';
@@ -22,7 +22,9 @@ export function madeModulesWithLicenses(): Plugin {
       await made.setup(build);
       build.onEnd(({ metafile }) => {
         const inputs = [...paths, ...Object.keys(metafile?.inputs ?? {})];
-        writeFileSync(join(build.initialOptions.outdir!, FILE), licensesOf(inputs));
+        const folder = build.initialOptions.outdir!;
+        mkdirSync(folder, { recursive: true }); // tsup writes the bundle itself, and later
+        writeFileSync(join(folder, FILE), licensesOf(inputs));
       });
     },
   };
