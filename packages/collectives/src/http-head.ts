@@ -1,1 +1,7 @@
-export { type HttpHead, parseHead, type ReadHead, readHead } from './sockets/http-head.js';
+export {
+  type HeadSocket,
+  type HttpHead,
+  parseHead,
+  type ReadHead,
+  readHead,
+} from './sockets/http-head.js';

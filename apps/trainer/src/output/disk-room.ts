@@ -8,10 +8,13 @@ import { describeSystemError } from '../system-error.js';
 /** The codes of a disk without room, and of a user whose share of it is used up. */
 const FULL: ReadonlySet<unknown> = new Set(['ENOSPC', 'EDQUOT']);
 
-/** The bytes that are free where `path` is, or will be once it is made. */
+/**
+ * The bytes that are free where `path` is, or will be once it is made; Infinity where its file
+ * system has no number of blocks, as /proc and some that reach over a network.
+ */
 export function freeBytes(path: string): number {
-  const { bavail, bsize } = statfsSync(existingAbove(path));
-  return bavail * bsize;
+  const { blocks, bavail, bsize } = statfsSync(existingAbove(path));
+  return blocks === 0 ? Infinity : bavail * bsize;
 }
 
 /** The bytes that files of these lengths take, each of which ends in a block of its own. */
@@ -50,7 +53,7 @@ export function namingDisk(error: unknown, path: string, neededBytes?: number): 
 
 /**
  * The sentence for a path that could not be written.
- * @throws the error, where it is a mistake of this program
+ * @throws what `error` is, where it is a mistake of this program
  */
 export function whyNotWritten(error: unknown, path: string): string {
   const named = error instanceof TrainerError ? error : namingDisk(error, path);

@@ -1,14 +1,20 @@
 // Reads the head of one HTTP message off a connection, within a bound and in one form. Node's own
 // HTTP answers any number of requests of a connection, and reads a body without end, from anybody.
 
-import type { Socket } from 'node:net';
-
 const BLANK_LINE = '\r\n\r\n';
 const HEADER = /^([!#$%&'*+\-.^_`|~\w]+):([\x20-\x7e]*)$/;
 
+/** The part of Node's sockets that a head is read with. */
+export interface HeadSocket {
+  on(event: 'data', listener: (bytes: Uint8Array) => void): unknown;
+  off(event: 'data', listener: (bytes: Uint8Array) => void): unknown;
+  pause(): unknown;
+  resume(): unknown;
+}
+
 /** What was read of a connection up to its first blank line, and what had come behind that. */
 export type ReadHead =
-  | { readonly text: string; readonly rest: Buffer }
+  | { readonly text: string; readonly rest: Uint8Array }
   /** It begins with something else than was expected. */
   | 'foreign'
   | 'too long';
@@ -18,12 +24,12 @@ export type ReadHead =
  * where that does not begin with `start`, or has no blank line within `maxBytes`.
  */
 export function readHead(
-  socket: Socket,
+  socket: HeadSocket,
   { start, maxBytes }: { readonly start: string; readonly maxBytes: number },
   onHead: (head: ReadHead) => void,
 ): void {
   let read = Buffer.alloc(0);
-  const take = (bytes: Buffer) => {
+  const take = (bytes: Uint8Array) => {
     read = Buffer.concat([read, bytes]);
     const end = read.indexOf(BLANK_LINE) + BLANK_LINE.length;
     const isWhole = end >= BLANK_LINE.length && end <= maxBytes;

@@ -129,7 +129,7 @@ export function requestUpgrade(url: string, tls: ClientTls): Promise<Upgraded> {
           return;
         }
         clearTimeout(timer);
-        resolve({ socket, rest });
+        resolve({ socket, rest: Buffer.from(rest) });
       });
     });
   });
