@@ -25,9 +25,8 @@ export function bytesOnDisk(path: string, lengths: readonly number[]): number {
 
 /** The bytes of all files of these names in and below a directory, which may be missing. */
 export function bytesBelow(directory: string, names = /./): number {
-  const files = statSync(directory, { throwIfNoEntry: false })?.isDirectory()
-    ? readdirSync(directory, { recursive: true, withFileTypes: true })
-    : [];
+  const isDirectory = existsSync(directory) && statSync(directory).isDirectory();
+  const files = isDirectory ? readdirSync(directory, { recursive: true, withFileTypes: true }) : [];
   return files
     .filter((file) => file.isFile() && names.test(file.name))
     .map(({ parentPath, name }) => statSync(join(parentPath, name)).size)
