@@ -38,7 +38,7 @@ async function checked(flags: string) {
   rmSync(root, { recursive: true });
   const lines = out.text.split('\n');
   const at = lines.findIndex((one) => /^check +planned +taken$/.test(one));
-  return { lines: lines.slice(at + 1, -2), check: summary.check as RankCheck[] };
+  return { lines: lines.slice(at + 1, -3), check: summary.check as RankCheck[] };
 }
 
 describe('--check', () => {
