@@ -117,7 +117,9 @@ const REQUESTS: readonly ((random: SeededRandom) => Buffer)[] = [
   () => Buffer.alloc(0),
 ];
 
-/** The reasons of proofs, which a stranger hears itself; of refusals only some a second are told. */
+/**
+ * The reasons of proofs, which a stranger hears itself; of refusals only some a second are told.
+ */
 const JUDGED = ['wrong secret', 'not a rank of this program and version'] as const;
 const heard = new Map<string, number>(JUDGED.map((reason) => [reason, 0]));
 
