@@ -60,6 +60,12 @@ export interface DoorEvents {
   onRefused(turnedAway: TurnedAway): void;
 }
 
+/**
+ * Connections that wait to be accepted, as many as Linux has room for by default. Where there is no
+ * room it drops what comes, and a rank among 5,000 strangers asks again a second later.
+ */
+const BACKLOG = 4096;
+
 /** The type of TLS's first record, a handshake. No HTTP request begins with it. */
 const TLS_FIRST_BYTE = 0x16;
 
@@ -99,7 +105,7 @@ export class Door {
     const listener = door.#listener;
     try {
       const listening = once(listener, 'listening');
-      listener.listen(port, addressOfName(host));
+      listener.listen(port, addressOfName(host), BACKLOG);
       await listening;
     } catch (error) {
       throw new ListenError(host, port, error as NodeJS.ErrnoException);
