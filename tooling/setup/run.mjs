@@ -36,7 +36,7 @@ const CORE = [
 
 /**
  * Commands of apps/trainer's binary. Its `doctor` is not among them, since that name is the clone's
- * own.
+ * own, which hands on what it is asked for beyond its report.
  */
 const SHARDWEAVE = [
   'train',
@@ -200,7 +200,11 @@ async function docs() {
   process.exitCode = await runChild(process.execPath, [script], process.env);
 }
 
-async function doctor() {
+async function doctor(args) {
+  if (args.length > 0) {
+    await shardweave(['doctor', ...args]);
+    return;
+  }
   const { doctor: report } = await import('./doctor.mjs');
   await report();
 }

@@ -1,6 +1,6 @@
 // The process of a command: its standard streams, the signals that it gets, and how it leaves.
 
-import { closeSync } from 'node:fs';
+import { closeSync, openSync, writeSync } from 'node:fs';
 import { isatty } from 'node:tty';
 import { SignalError } from './errors.js';
 import { Interrupt } from './interrupt.js';
@@ -53,22 +53,27 @@ function leaveDeadTerminals(): void {
 
 /**
  * Makes a run outlive what it prints to, and another command end with it. A reader that has seen
- * enough (| head) asks a run to end; a terminal that hung up or a full disk only makes it quiet.
+ * enough (| head) asks a run to end; a terminal that hung up or a full disk only makes it quiet. At
+ * Ctrl-C `2>&1 | tee log` dies first, and so the last lines of a run without a reader, which say
+ * where it is saved and how it goes on, go to the terminal itself.
  */
 function outliveOutput(running: () => Interrupt | undefined): void {
-  process.stderr.on('error', () => mute(process.stderr));
+  const isLed = () => running()?.isLed === true;
+  process.stderr.on('error', ({ code }: NodeJS.ErrnoException) => {
+    redirect(process.stderr, code === 'EPIPE' && isLed() ? ownTerminal() : undefined);
+  });
   process.stdout.once('error', (error: NodeJS.ErrnoException) => {
     process.stdout.on('error', () => {});
-    mute(process.stdout);
-    const run = running();
-    const isRun = run?.isLed === true;
+    const isRun = isLed();
     if (error.code === 'EPIPE') {
       if (!isRun) {
         process.exit(1);
       }
-      run.ask(new SignalError('SIGPIPE', 'a closed output'));
+      redirect(process.stdout, ownTerminal());
+      running()!.ask(new SignalError('SIGPIPE', 'a closed output'));
       return;
     }
+    redirect(process.stdout, undefined);
     const what = `what the command prints can't be written (${describeSystemError(error)})`;
     process.stderr.write(
       isRun ? `warning: ${what}; the run goes on without.\n` : `error: ${what}.\n`,
@@ -79,7 +84,25 @@ function outliveOutput(running: () => Interrupt | undefined): void {
   });
 }
 
-/** Makes what is written to a stream that is broken nothing, and no error again. */
-function mute(stream: NodeJS.WriteStream): void {
-  stream.write = () => true;
+/** The terminal from which the process was started, open for writing; undefined without one. */
+function ownTerminal(): number | undefined {
+  try {
+    return openSync('/dev/tty', 'w');
+  } catch {
+    return undefined;
+  }
+}
+
+/** Sends what is written to a broken stream to an open file, or nowhere, and never fails again. */
+function redirect(stream: NodeJS.WriteStream, fd: number | undefined): void {
+  stream.write = (text: string | Uint8Array) => {
+    try {
+      if (fd !== undefined) {
+        writeSync(fd, Buffer.from(text));
+      }
+    } catch {
+      // The terminal is gone, too.
+    }
+    return true;
+  };
 }

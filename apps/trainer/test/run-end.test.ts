@@ -31,13 +31,17 @@ function folder(name: string): string {
 }
 
 describe.concurrent('a run in a terminal', () => {
-  it('saves at Ctrl-C where `| tee` dies at the same moment', async () => {
+  it('saves at Ctrl-C where `| tee` dies at the same moment, and says so on the terminal', async () => {
     const cwd = folder('tee');
     using command = new TerminalCommand(`${train} --out r 2>&1 | tee log`, { cwd });
     await command.shows(/step +2\//);
     command.type('\x03');
     await command.end();
     expect(leftRun(join(cwd, 'r'))).toEqual(SAVED);
+    expect(command.said).toMatch(
+      /^Stopped by Ctrl-C after step \d+, saved in .*\/r\/saves\/.*\r$/m,
+    );
+    expect(command.said).toMatch(/^Go on with: .*--resume auto\r$/m);
   });
 
   it('saves where its terminal is closed, and ends without a stack of Node', async () => {

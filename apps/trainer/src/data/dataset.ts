@@ -260,7 +260,7 @@ function rowsFrom(config: DataConfig, source: Source, order: RowOrderName): RowS
   }
   const [first, end] = source.range ?? [0, file.index.tokens];
   const length = end - first;
-  if (order === 'in turn' && length < 2) {
+  if (length < 2) {
     throw new UsageError(
       `${flag}: ${name} has ${length === 1 ? 'one token' : 'no tokens'}, but a loss is that of a token after another. Give a longer text.`,
     );

@@ -289,6 +289,7 @@ interface FileNote {
 /** The token files of a cache; none where there is no cache. */
 export async function listTokens(directory: string): Promise<CachedTokens[]> {
   const tokens = join(directory, 'tokens');
+  await removeDead(directory).catch(() => undefined); // else their tokens were in use for ever
   const used = await keysInUse(directory);
   const keys = await readdir(tokens).catch(() => []);
   const all = await Promise.all(
