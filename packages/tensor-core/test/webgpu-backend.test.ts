@@ -13,12 +13,13 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { foldTexts } from './support/fast-math.js';
 import {
   Bench,
   isLong,
   type Options,
   open,
-  openTiles,
+  openTilesDevice,
   reason,
   tilesReason,
   title,
@@ -74,13 +75,20 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
   });
 
   describe.skipIf(tilesReason !== undefined)(
-    title("conformance with attention's kernels for hardware", tilesReason),
+    title("conformance with attention's kernels for hardware, by fast math", tilesReason),
     () => {
+      let gpu: GPUDevice;
       let backend: WebGpuBackend;
       beforeAll(async () => {
-        backend = await openTiles({ maxFlops: FEW_FLOPS });
+        gpu = await openTilesDevice();
+        foldTexts(gpu);
+        const options = { kernelProfile: 'hardware', maxFlops: FEW_FLOPS } as const;
+        backend = await createWebGpuBackend({ device: gpu, ...options });
       });
-      afterAll(() => backend.dispose());
+      afterAll(async () => {
+        await backend.dispose();
+        gpu.destroy();
+      });
       const cases = [...small, ...hiddenKeyKernelCases()].filter(
         ({ name }) => name.startsWith('attention') && (isLong || SOME_TILES.test(name)),
       );

@@ -2,14 +2,13 @@
 // devices. Without an adapter the tests skip and name the reason. With SHARDWEAVE_REQUIRE_WEBGPU=1
 // their files fail instead.
 //
-// Mesa's software driver takes a minute to compile a tile of attention for hardware, SwiftShader a
-// second. So if the adapter is no hardware, tests of these tiles run on the SwiftShader of
-// Chromium.
+// If the adapter is no hardware, tests of attention's tiles run on SwiftShader, which compiles them
+// in time.
 
-import { existsSync } from 'node:fs';
 import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
+import { noSwiftShader, openSwiftShader } from '../../../../tooling/vitest/swift-shader.ts';
 
 const gpu = await openGpu();
 /** Why there is no adapter, or undefined where there is one. */
@@ -22,20 +21,10 @@ if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && reason !== undefined) {
 /** Returns the title of a `describe` over tests that need an adapter. */
 export const title = (name: string, why = reason) => `${name}${why ? ` (${why})` : ''}`;
 
-const SWIFTSHADER = '/usr/lib/chromium/vk_swiftshader_icd.json';
 /** Whether the adapter is a GPU, whose driver compiles every tile fast. */
 export const isHardware = gpu instanceof Error ? false : await hasHardware(gpu);
 /** Why attention's tiles can't run here, or undefined where they can. */
-export const tilesReason =
-  reason ?? (isHardware || existsSync(SWIFTSHADER) ? undefined : 'no SwiftShader of Chromium');
-
-/**
- * Opens a device with the kernels for hardware, on a driver that compiles attention's tiles in
- * time.
- */
-export async function openTiles(options: Options = {}): Promise<WebGpuBackend> {
-  return createWebGpuBackend({ gpu: await tilesGpu(), kernelProfile: 'hardware', ...options });
-}
+export const tilesReason = reason ?? (isHardware ? undefined : noSwiftShader);
 
 if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && tilesReason !== undefined) {
   throw new Error(
@@ -43,14 +32,10 @@ if (process.env.SHARDWEAVE_REQUIRE_WEBGPU === '1' && tilesReason !== undefined) 
   );
 }
 
-/** A device of that driver, on which several backends compile each kernel only once. */
+/** Opens a device of a driver that compiles attention's tiles in time. */
 export async function openTilesDevice(): Promise<GPUDevice> {
-  const adapter = await (await tilesGpu()).requestAdapter();
+  const adapter = await (isHardware ? webGpu() : await openSwiftShader()).requestAdapter();
   return adapter!.requestDevice();
-}
-
-async function tilesGpu(): Promise<GPU> {
-  return isHardware ? webGpu() : await openSwiftShader();
 }
 
 export type Options = NonNullable<Parameters<typeof createWebGpuBackend>[0]>;
@@ -151,18 +136,6 @@ async function hasHardware(opened: GPU): Promise<boolean> {
   const { isSoftware } = backend.info;
   await backend.dispose();
   return !isSoftware;
-}
-
-async function openSwiftShader(): Promise<GPU> {
-  // The Vulkan loader looks for drivers when an adapter is first requested.
-  process.env.VK_ADD_DRIVER_FILES = SWIFTSHADER;
-  try {
-    const opened = openNodeGpu({ flags: ['adapter=SwiftShader'] });
-    await opened.requestAdapter();
-    return opened;
-  } finally {
-    delete process.env.VK_ADD_DRIVER_FILES;
-  }
 }
 
 async function openGpu(): Promise<GPU | Error> {

@@ -3,7 +3,7 @@
 // pipeline cache. Element offsets of views are parameters of their own, filled at dispatch.
 
 import type { DType } from '@shardweave/dtypes';
-import { COMMON_FUNCTIONS } from './wgsl.js';
+import { COMMON_FUNCTIONS, SPECIAL_VALUES } from './wgsl.js';
 
 /** How a kernel sees a storage buffer. `raw` is u32 words whatever they hold. */
 export type ElementType = DType | 'raw';
@@ -63,6 +63,9 @@ export const PARAM_BYTES = 256;
 /** The last parameters of kernels that may be cut, but for the views': filled at dispatch. */
 const FIRST_GROUP = ['group_x', 'group_y', 'group_z'] as const;
 
+/** A body with these calls gets SPECIAL_VALUES, and the word that they read behind `params`. */
+const SPECIAL_CALLS = /\b(?:inf|nan)\(\)/;
+
 /** WebGPU's limit of workgroups in one dimension. */
 const MAX_GRID = 65535;
 
@@ -79,13 +82,15 @@ export function defineKernel(spec: KernelSpec): Kernel {
     })),
     ...spec.bindings.map((b) => ({ name: `${b.name}_at`, type: 'u32' as const })),
   ];
-  if (params.length * 4 > PARAM_BYTES) {
+  const isSpecial = SPECIAL_CALLS.test(spec.body);
+  if ((params.length + Number(isSpecial)) * 4 > PARAM_BYTES) {
     throw new RangeError(`${spec.label}: too many parameters`);
   }
   const lines = [
     ...(spec.enables ?? []).map((name) => `enable ${name};`),
     'struct Params {',
     ...params.map((p) => `  ${p.name}: ${p.type},`),
+    ...(isSpecial ? ['  inf_bits: u32,'] : []),
     '}',
     '@group(0) @binding(0) var<uniform> P: Params;',
     ...spec.bindings.map(
@@ -93,6 +98,7 @@ export function defineKernel(spec: KernelSpec): Kernel {
         `@group(0) @binding(${i + 1}) var<storage, ${b.access}> ${b.name}: array<${b.isWide ? wideType(b) : storageType(b)}>;`,
     ),
     COMMON_FUNCTIONS,
+    ...(isSpecial ? [SPECIAL_VALUES] : []),
     ...(spec.isCuttable === true
       ? [
           `fn first_group() -> vec3<u32> { return vec3<u32>(${FIRST_GROUP.map((p) => `P.${p}`).join(', ')}); }`,

@@ -14,6 +14,7 @@ import { type Grid, PARAM_BYTES } from './kernel.js';
 import type { CompiledKernel } from './pipelines.js';
 import type { DownloadPool, UploadRing } from './staging.js';
 import type { Timestamps } from './timestamps.js';
+import { INF_BITS } from './wgsl.js';
 
 type Params = Readonly<Record<string, number>> | readonly number[];
 
@@ -157,6 +158,9 @@ export class Recorder {
     for (let i = 0; i < views.length; i++) {
       const { byteOffset, dtype } = views[i]!;
       words[base + numOwn + i] = (byteOffset - ranges[i]!.offset) / byteSize(dtype);
+    }
+    if (kernel.params.length * 4 < PARAM_BYTES) {
+      words[base + kernel.params.length] = INF_BITS; // see SPECIAL_VALUES
     }
     const group = this.bindGroups.get(compiled.layout, kernel.layoutKey, ranges, (encode) =>
       this.#allocations.guard(this.openSerial, encode),

@@ -4,12 +4,22 @@
 // every bit pattern, has F16_UNPACK_EXACT.
 
 /**
- * What defineKernel puts in front of every kernel: the bits of 16-bit floats, a test for NaN, exp
- * and log that keep NaN (drivers make numbers of it, since WGSL lets them assume that there is
- * none) and the index of a workgroup.
+ * What defineKernel puts in front of every kernel: the bits of 16-bit floats, tests for NaN and
+ * infinities, the larger and the smaller of two numbers, exp and log that keep NaN (drivers make
+ * numbers of it), and the index of a workgroup.
+ *
+ * Note [by bits]: WGSL lets a driver assume that there are no NaNs and no infinities, and Metal's
+ * fast math does. A comparison with either may then be folded to false, and one with an operand
+ * that may be NaN turned around. So kernels ask by bits, and `larger` and `smaller`, which are NaN
+ * where an operand is, ask for both operands.
  */
 export const COMMON_FUNCTIONS = `
 fn is_nan(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u; }
+fn is_infinite(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) == 0x7f800000u; }
+fn is_lowest(v: f32) -> bool { return bitcast<u32>(v) == 0xff800000u; }
+fn are_lowest(v: vec4<f32>) -> vec4<bool> { return bitcast<vec4<u32>>(v) == vec4<u32>(0xff800000u); }
+fn larger(a: f32, b: f32) -> f32 { return select(a, b, is_nan(b) || (b > a && !is_nan(a))); }
+fn smaller(a: f32, b: f32) -> f32 { return select(a, b, is_nan(b) || (b < a && !is_nan(a))); }
 fn exp_of(v: f32) -> f32 { return select(exp(v), v, is_nan(v)); }
 fn log_of(v: f32) -> f32 { return select(log(v), v, is_nan(v)); }
 fn f16_bits(v: f32) -> u32 {
@@ -76,12 +86,14 @@ fn main(
 }
 
 /**
- * WGSL `nan()` and `inf()`, whose values constant expressions may not have. Kernels that need them
- * add this text.
+ * WGSL `nan()` and `inf()`, which defineKernel declares where a body calls them. Their bits come
+ * from the parameter block: constant expressions may not have such values, and compilers with fast
+ * math make others of what they can fold.
  */
 export const SPECIAL_VALUES = `
-var<private> nan_bits: u32 = 0x7fc00000u;
-var<private> inf_bits: u32 = 0x7f800000u;
-fn nan() -> f32 { return bitcast<f32>(nan_bits); }
-fn inf() -> f32 { return bitcast<f32>(inf_bits); }
+fn nan() -> f32 { return bitcast<f32>(P.inf_bits | 0x400000u); }
+fn inf() -> f32 { return bitcast<f32>(P.inf_bits); }
 `.trim();
+
+/** The bits of infinity, which the recorder puts behind the parameters of every dispatch. */
+export const INF_BITS = 0x7f800000;

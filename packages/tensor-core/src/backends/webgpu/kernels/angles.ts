@@ -39,8 +39,7 @@ fn turn_cosine(phase: u32) -> f32 { return turn_sine(phase + 0x40000000u); }
 `;
 
 /**
- * WGSL `sin_of(x)` and `cos_of(x)` for any f32, which return NaN for NaN and infinities. The kernel
- * must declare SPECIAL_VALUES.
+ * WGSL `sin_of(x)` and `cos_of(x)` for any f32, which return NaN for NaN and infinities.
  */
 export const SIN_COS = `${MULTIPLY_HIGH}${TURNS}
 // 1 / (2 pi) behind 32 zero bits, most significant word first.

@@ -61,7 +61,7 @@ ${
   return sum;
 }
 fn hidden_by(added: vec4<f32>, i: u32) -> u32 {
-  let bits = select(vec4<u32>(), vec4<u32>(1u, 0x100u, 0x10000u, 0x1000000u), added == vec4<f32>(-inf()));
+  let bits = select(vec4<u32>(), vec4<u32>(1u, 0x100u, 0x10000u, 0x1000000u), are_lowest(added));
   return (bits.x | bits.y | bits.z | bits.w) << i;
 }`
 }

@@ -57,7 +57,7 @@ export function weigh(ctx: KernelContext, part: AttentionPart, chunk: Chunk, sco
   }
   most = reduce_max(most, me);
   seen = reduce_max(seen, me);
-  let shift = select(most, 0.0, most == -inf());
+  let shift = select(most, 0.0, is_lowest(most));
   var sum = 0.0;
   for (var j = low + me; j < high; j += LANES) {
     ${PAIR}
@@ -67,7 +67,7 @@ export function weigh(ctx: KernelContext, part: AttentionPart, chunk: Chunk, sco
   }
   sum = reduce_add(sum, me);
   // A row whose scores are all -infinity has no largest one to take out.
-  let is_lost = most == -inf();
+  let is_lost = is_lowest(most);
   let inverse = select(0.0, select(1.0 / sum, nan(), is_lost), seen != 0.0);
   for (var j = me; j < P.cols; j += LANES) {
     let weight = load_s(base + j) * inverse * kept(batch, head, query, P.first_key + j);

@@ -68,12 +68,12 @@ ${queriesHead(threads, { across, rows })}
       var most = before;
       for (var i = 0u; i < ${across}u; i++) { most = max(most, parts[i][at][lane & 3u]); }
       row_most[at][lane & 3u] = most;
-      row_factor[at][lane & 3u] = select(exp_of(before - most), 1.0, before == most);
+      row_factor[at][lane & 3u] = select(exp_of(before - most), 1.0, bitcast<u32>(before) == bitcast<u32>(most));
     }
     workgroupBarrier();
     var factor: array<vec4<f32>, 2>;
     var found: array<vec4<f32>, 2>;
-    ${slices.halves((h, at) => `most[${h}] = row_most[${at}]; most[${h}] = select(most[${h}], vec4<f32>(), most[${h}] == vec4<f32>(-inf())); factor[${h}] = row_factor[${at}];`)}
+    ${slices.halves((h, at) => `most[${h}] = row_most[${at}]; most[${h}] = select(most[${h}], vec4<f32>(), are_lowest(most[${h}])); factor[${h}] = row_factor[${at}];`)}
     ${slices.rowwise((i) => `s[${i}] = exp4(s[${i}] - vec4<f32>(most[${i} >> 2u][${i} & 3u]));`)}
     ${slices.rowwise((i) => `found[${i} >> 2u][${i} & 3u] = sum_of(s[${i}]);`)}
     ${slices.halves((h) => `sum[${h}] = fma(sum[${h}], factor[${h}], found[${h}]);`)}
@@ -93,7 +93,7 @@ ${queriesHead(threads, { across, rows })}
     let bit = 4u * (at / ${down}u) + (lane & 3u);
     let sees = ((atomicLoad(&rows_seen[at % ${down}u]) >> bit) & 1u) == 1u;
     // A row whose scores are all -infinity has no largest one to take out.
-    let is_lost = most == -inf();
+    let is_lost = is_lowest(most);
     row_factor[at][lane & 3u] = select(0.0, select(1.0 / total, nan(), is_lost), sees);
     if (row0 + lane < P.queries) {
       let lse = select(-inf(), select(most + log_of(total), nan(), is_lost), sees);

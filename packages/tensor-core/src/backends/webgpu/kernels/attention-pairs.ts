@@ -5,7 +5,6 @@ import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { AttentionOperands } from '../../../kernel-calls/products.js';
 import { isSameView } from '../context.js';
-import { SPECIAL_VALUES } from '../wgsl.js';
 import { PHILOX_WORDS } from './dropout.js';
 
 /** A call whose operands are cut to `count` of its batches, from number `first` on. */
@@ -128,8 +127,7 @@ export function pairParams(
 /** Returns the WGSL functions that this file describes. */
 export function pairHelpers(spec: PairSpec): string {
   const { mask, hasSegments, hasDropout } = spec;
-  return `${SPECIAL_VALUES}
-fn near(query: u32, key: u32) -> bool {
+  return `fn near(query: u32, key: u32) -> bool {
   let away = i32(query) + P.query_offset - i32(key);
   return query < P.queries && key < P.keys && (P.causal == 0u || away >= 0) && (P.window == 0 || abs(away) < P.window);
 }
@@ -160,10 +158,9 @@ fn marked(s: f32, batch: u32, head: u32, query: u32, key: u32) -> vec2<f32> {
     mask === undefined
       ? 'return vec2<f32>(s, 1.0);'
       : `let added = load_mask(batch * P.mask_batch + head * P.mask_head + query * P.mask_row + key * P.mask_column);
-  return select(vec2<f32>(s + added, 1.0), vec2<f32>(-inf(), 0.0), added == -inf());`
+  return select(vec2<f32>(s + added, 1.0), vec2<f32>(-inf(), 0.0), is_lowest(added));`
   }
 }
-fn larger(a: f32, b: f32) -> f32 { return select(a, b, b > a || is_nan(b)); }
 ${hasDropout ? `${PHILOX_WORDS}${KEPT}` : 'fn kept(batch: u32, head: u32, query: u32, key: u32) -> f32 { return 1.0; }'}`;
 }
 

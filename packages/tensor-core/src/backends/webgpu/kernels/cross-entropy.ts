@@ -26,7 +26,7 @@ export function crossEntropy(ctx: KernelContext, call: KernelCalls['crossEntropy
       params: {},
       body: `
   var most = load_x(base);
-  for (var j = me; j < P.cols; j += LANES) { let v = load_x(base + j); most = select(most, v, v > most || is_nan(v)); }
+  for (var j = me; j < P.cols; j += LANES) { most = larger(most, load_x(base + j)); }
   most = reduce_max(most, me);
   var sum = 0.0;
   for (var j = me; j < P.cols; j += LANES) { sum += exp_of(load_x(base + j) - most); }

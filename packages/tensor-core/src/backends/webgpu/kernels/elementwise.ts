@@ -8,7 +8,7 @@ import { ofKind } from '../../../kind-table.js';
 import type { View } from '../../../view.js';
 import { isSameView, type KernelContext, sliceView } from '../context.js';
 import { defineKernel, elementsPerWord, type Grid, type Kernel, linearGrid } from '../kernel.js';
-import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';
+import { INTEGER_DIVIDE, mainHead } from '../wgsl.js';
 import { SIN_COS } from './angles.js';
 import { collapse, eachWalkBlock, stridedIndex, strideParams } from './strided.js';
 
@@ -22,11 +22,6 @@ const WORDS_SOFTWARE = 32;
 const WORDS_HARDWARE = 4;
 /** The workgroups that hardware should get at least; below that, invocations handle fewer words. */
 const MANY_GROUPS = 1024;
-
-/** WGSL that tests for infinity by bits, since drivers may assume that there are none. */
-const IS_INFINITE = `
-fn is_infinite(v: f32) -> bool { return (bitcast<u32>(v) & 0x7fffffffu) == 0x7f800000u; }
-`;
 
 const GELU = `
 const SQRT_2_OVER_PI = 0.7978845608028654;
@@ -89,7 +84,7 @@ export const FUNCTIONS: Readonly<Record<UnaryKind, string>> = {
   sigmoid: 'sigmoid(x)',
   sin: 'sin_of(x)',
   cos: 'cos_of(x)',
-  relu: 'select(x, 0.0, x < 0.0)',
+  relu: 'select(x, 0.0, x < 0.0 && !is_nan(x))',
   silu: 'silu(x)',
   gelu: 'x * normal_cdf(x)',
   geluTanh: '0.5 * x * (1.0 + safe_tanh(gelu_inner(x)))',
@@ -112,7 +107,7 @@ export const DERIVATIVES: Readonly<Record<UnaryKind, string>> = {
   sigmoid: 'sigmoid(x) * sigmoid(-x)',
   sin: 'cos_of(x)',
   cos: '-sin_of(x)',
-  relu: 'select(0.0, 1.0, x > 0.0)',
+  relu: 'select(0.0, 1.0, x > 0.0 && !is_nan(x))',
   silu: 'silu_slope(x)',
   gelu: 'gelu_slope(x)',
   geluTanh: 'gelu_tanh_slope(x)',
@@ -143,7 +138,7 @@ fn gelu_tanh_slope(x: f32) -> f32 {
 `;
 
 /** Functions that the activations among FUNCTIONS call, and that SLOPES calls. */
-export const ACTIVATIONS = `${SPECIAL_VALUES}${IS_INFINITE}${TANH_AND_SIGMOID}${GELU}
+export const ACTIVATIONS = `${TANH_AND_SIGMOID}${GELU}
 fn silu(x: f32) -> f32 { return select(x * sigmoid(x), nan(), is_infinite(x) && x < 0.0); }
 `;
 
@@ -201,7 +196,7 @@ export function binary(ctx: KernelContext, call: KernelCalls['binary']): void {
       name: `binary ${kind}`,
       inputs: { a, b },
       out,
-      helpers: `${SPECIAL_VALUES}\n${PAIRS}`,
+      helpers: PAIRS,
       value: `let a = load_a(i); let b = load_b(i); return ${expression};`,
     });
     return;
@@ -217,13 +212,13 @@ export function binary(ctx: KernelContext, call: KernelCalls['binary']): void {
       params: {},
       integers: strideParams(walk, ['a', 'b']),
       isWhole: true,
-      helpers: `${SPECIAL_VALUES}\n${PAIRS}\n${INTEGER_DIVIDE}\n${stridedIndex(rank, ['a', 'b'])}`,
+      helpers: `${PAIRS}\n${INTEGER_DIVIDE}\n${stridedIndex(rank, ['a', 'b'])}`,
       value: `let at = strided(i); let a = load_a(at.a); let b = load_b(at.b); return ${expression};`,
     });
   });
 }
 
-const PAIRS = `${IS_INFINITE}fn maximum(a: f32, b: f32) -> f32 { return select(select(b, a, a > b), nan(), is_nan(a) || is_nan(b)); }
+const PAIRS = `fn maximum(a: f32, b: f32) -> f32 { return select(select(b, a, a > b), nan(), is_nan(a) || is_nan(b)); }
 fn minimum(a: f32, b: f32) -> f32 { return select(select(b, a, a < b), nan(), is_nan(a) || is_nan(b)); }
 fn power(a: f32, b: f32) -> f32 {
   if (b == 0.0 || bitcast<u32>(a) == 0x3f800000u) { return 1.0; }

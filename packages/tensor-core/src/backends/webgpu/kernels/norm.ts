@@ -168,7 +168,7 @@ function windowsOf(ctx: KernelContext, x: View, spans: readonly Span[]): Window[
 }
 
 function joinText(isMax: boolean): string {
-  return `fn join(a: f32, b: f32) -> f32 { return ${isMax ? 'select(a, b, b > a || is_nan(b))' : 'a + b'}; }`;
+  return `fn join(a: f32, b: f32) -> f32 { return ${isMax ? 'larger(a, b)' : 'a + b'}; }`;
 }
 
 function blockHelpers(kind: 'square' | 'power' | 'max'): string {
@@ -178,7 +178,7 @@ function blockHelpers(kind: 'square' | 'power' | 'max'): string {
     power: `let a = abs(v);
   if (P.power == 1.0 || a == 0.0 || (bitcast<u32>(a) >= 0x7f800000u)) { return r + a; }
   return r + pow(a, P.power);`,
-    max: 'let a = abs(v); return select(r, a, a > r || is_nan(a));',
+    max: 'return larger(r, abs(v));',
   }[kind];
   return `${joinText(kind === 'max')}
 // A block's value and one more element.

@@ -7,7 +7,7 @@ import { ofKind } from '../../../kind-table.js';
 import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
 import { defineKernel, type Kernel, linearGrid } from '../kernel.js';
-import { INTEGER_DIVIDE, mainHead, SPECIAL_VALUES } from '../wgsl.js';
+import { INTEGER_DIVIDE, mainHead } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
 import { eachRowBlock, hasWholeRows, laneReductions } from './rows.js';
@@ -69,7 +69,7 @@ export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremum
         out: outPart,
         integers: { dim: numLines, inner },
         isWhole: true,
-        helpers: `${INTEGER_DIVIDE}\n${SPECIAL_VALUES}`,
+        helpers: INTEGER_DIVIDE,
         value: `let line = divide(i, P.inner);
   let at = divide(line, P.dim) * P.inner + (i - line * P.inner);
   let elsewhere = select(0.0, nan(), is_nan(load_y(at)));
@@ -213,8 +213,8 @@ function reduceKernel(
   const steps = {
     sum: 'r += v;',
     count: 'r += select(0.0, 1.0, v == load_y(o * P.inner + i));',
-    max: 'r = select(r, v, v > r || is_nan(v));',
-    min: 'r = select(r, v, v < r || is_nan(v));',
+    max: 'r = larger(r, v);',
+    min: 'r = smaller(r, v);',
   };
   const step = ofKind('reduce', steps, kind);
   const isExtremum = kind === 'max' || kind === 'min';

@@ -258,8 +258,8 @@ fn reduce_min(v: f32, me: u32) -> f32 { return v; }`;
 }`;
   return `var<workgroup> lanes_shared: array<f32, ${lanes}>;
 ${tree('add', 'a + b')}
-${tree('max', 'select(a, b, b > a || is_nan(b))')}
-${tree('min', 'select(a, b, b < a || is_nan(b))')}`;
+${tree('max', 'larger(a, b)')}
+${tree('min', 'smaller(a, b)')}`;
 }
 
 function lanesFor(ctx: KernelContext, rows: number, cols: number): number {

@@ -4,7 +4,6 @@
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import { isSameView, type KernelContext } from '../context.js';
-import { SPECIAL_VALUES } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { hasWholeRows, runRows, storeRow } from './rows.js';
 
@@ -29,11 +28,10 @@ export function softmax(ctx: KernelContext, call: KernelCalls['softmax']): void 
     ],
     aliases: isInPlace ? { x: 'out' } : {},
     params: { scale: 'f32', causal: 'u32' },
-    helpers: SPECIAL_VALUES,
     body: `
   let visible = select(P.cols, (P.first_row + row) % max(P.causal, 1u) + P.cols - P.causal + 1u, P.causal > 0u);
   var most = ${score('0u')};
-  for (var j = me; j < visible; j += LANES) { let s = ${score('j')}; most = select(most, s, s > most || is_nan(s)); }
+  for (var j = me; j < visible; j += LANES) { most = larger(most, ${score('j')}); }
   most = reduce_max(most, me);
   var sum = 0.0;
   for (var j = me; j < visible; j += LANES) { sum += exp_of(${score('j')} - most); }
