@@ -109,11 +109,10 @@ function products(backend) {
   for (const { tile, dtype } of tiles) {
     for (const [transposeA, transposeB] of LAYOUTS) {
       const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
-      for (const size of SIZES) {
-        for (const out of new Set([dtype, 'f32'])) {
-          backend.importMatmulChoices({ [`${letters} ${dtype} ${dtype} ${out} ${size}`]: tile });
-        }
-      }
+      const classes = SIZES.flatMap((size) =>
+        [...new Set([dtype, 'f32'])].map((out) => `${letters} ${dtype} ${dtype} ${out} ${size}`),
+      );
+      backend.importMatmulChoices(Object.fromEntries(classes.map((name) => [name, tile])));
       for (const { m, n, k } of EXTENTS) {
         const view = (index, count) => ({
           buffer: buffers[index],

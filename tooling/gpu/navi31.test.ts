@@ -61,12 +61,12 @@ it.skipIf(missing !== undefined)(
     const backend = await createWebGpuBackend({ device, kernelProfile: 'hardware' });
     const letters = ['NN', 'NT', 'TN'];
     const sizes = ['flat', 'small', 'medium'];
-    for (const [dtype, tile] of Object.entries(TILES)) {
-      const names = letters.flatMap((of) =>
-        sizes.map((size) => `${of} ${dtype} ${dtype} ${dtype} ${size}`),
-      );
-      backend.importMatmulChoices(Object.fromEntries(names.map((name) => [name, tile])));
-    }
+    const choices = Object.entries(TILES).flatMap(([dtype, tile]) =>
+      letters.flatMap((of) =>
+        sizes.map((size) => [`${of} ${dtype} ${dtype} ${dtype} ${size}`, tile]),
+      ),
+    );
+    backend.importMatmulChoices(Object.fromEntries(choices));
     const cases = kernelCases().filter(({ name }) => CASES.includes(name));
     expect(cases.map(({ name }) => name).sort()).toEqual(CASES.toSorted());
     for (const { run } of cases) {

@@ -45,8 +45,8 @@ export interface BackendInfo {
   readonly description: string;
   readonly isSoftware: boolean;
   /**
-   * The adapter and driver that its kernels are compiled for, because the bits of results depend on
-   * them; '' where they do not.
+   * What its kernels are compiled for, because the bits of results depend on it: an adapter and
+   * its driver, or whether products are fused; '' where there is one kind.
    */
   readonly compiledFor: string;
   /** Whether the device computes on the host's own memory (reads and writes are memcpy). */

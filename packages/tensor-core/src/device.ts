@@ -104,7 +104,6 @@ export class Device {
     },
   };
   #savers: ((storage: Storage) => void)[] = [];
-  #numericClass: { readonly compiledFor: string; readonly line: Promise<string> } | undefined;
   #nextNodeId = 0;
   #isDisposed = false;
 
@@ -141,11 +140,7 @@ export class Device {
    * The first call waits for the device.
    */
   numericClass(): Promise<string> {
-    const { compiledFor } = this.backend.info;
-    if (this.#numericClass?.compiledFor !== compiledFor) {
-      this.#numericClass = { compiledFor, line: numericClassOf(this) };
-    }
-    return this.#numericClass.line;
+    return numericClassOf(this.backend);
   }
 
   /**

@@ -2,41 +2,67 @@
 // the bits of the version that they claim.
 
 import { fnv1a } from '@shardweave/dtypes';
-import { type Backend, Device, KERNEL_VERSIONS, type KernelCalls } from '@shardweave/tensor-core';
+import {
+  type Backend,
+  Device,
+  KERNEL_VERSIONS,
+  type KernelCalls,
+  type KernelName,
+  type View,
+} from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, test } from 'vitest';
 import { Bench, open, product, reason } from './support/webgpu-kit.js';
 
+/** The class of a device with a version and what its kernels are compiled for, if anything. */
+function classLike(kind: 'cpu' | 'reference', compiledFor = ''): RegExp {
+  return new RegExp(`^${kind} kernels ${KERNEL_VERSIONS[kind]}${compiledFor}, bits [0-9a-f]{16}$`);
+}
+
 async function classOf(backend: Backend): Promise<string> {
   const device = new Device(backend);
+  let reads = 0;
+  const read = backend.read.bind(backend);
+  backend.read = (...options) => {
+    reads += 1;
+    return read(...options);
+  };
   const found = await device.numericClass();
-  expect(device.memory().live.total).toBe(0);
+  expect(device.memory().reservedBytes, 'nothing stays').toBe(0);
+  expect(backend.usage()).toEqual({ bytes: 0, buffers: 0 });
   const { dispatches } = backend;
-  expect(await device.numericClass()).toBe(found);
+  const other = new Device(backend);
+  expect(await Promise.all([device, other].map((each) => each.numericClass()))).toEqual([
+    found,
+    found,
+  ]);
   expect(backend.dispatches, 'asked once').toBe(dispatches);
+  expect(reads, 'in one batch').toBe(1);
   device.dispose();
+  other.dispose();
   await backend.dispose();
   return found;
 }
 
-test.each([
-  [false, 'plain'],
-  [true, 'fused'],
-])(
-  'cpu devices are of one class, whatever their threads: fused products %s',
-  async (fusedProducts, word) => {
-    const inline = await classOf(await createCpuBackend({ threads: 0, fusedProducts }));
-    expect(inline).toBe(`cpu kernels ${KERNEL_VERSIONS.cpu}, products plain, matmul ${word}`);
-    expect(await classOf(await createCpuBackend({ threads: 2, fusedProducts }))).toBe(inline);
-  },
-);
+test('cpu devices are of one class, whatever their threads, and of another with fused products', async () => {
+  const bits = await Promise.all(
+    [false, true].map(async (fusedProducts) => {
+      const inline = await classOf(await createCpuBackend({ threads: 0, fusedProducts }));
+      expect(inline).toMatch(
+        classLike('cpu', ` for ${fusedProducts ? 'fused' : 'plain'} products`),
+      );
+      expect(await classOf(await createCpuBackend({ threads: 2, fusedProducts }))).toBe(inline);
+      return inline.slice(-16);
+    }),
+  );
+  expect(bits[0]).not.toBe(bits[1]);
+});
 
 test('the reference device is a class of its own', async () => {
-  // Float64 holds the whole product, as a fused multiply-add does.
-  expect(await classOf(createReferenceBackend())).toBe(
-    `reference kernels ${KERNEL_VERSIONS.reference}, products fused, matmul fused`,
-  );
+  const found = await classOf(createReferenceBackend());
+  expect(found).toMatch(classLike('reference'));
+  expect(await classOf(createReferenceBackend()), 'another device').toBe(found);
 });
 
 test.skipIf(reason !== undefined)('webgpu devices name their adapter and its kernels', async () => {
@@ -47,24 +73,104 @@ test.skipIf(reason !== undefined)('webgpu devices name their adapter and its ker
   const { description } = software.info;
   const found = await classOf(software);
   expect(found).toContain(
-    `webgpu kernels ${KERNEL_VERSIONS.webgpu} for software (${description}), products `,
+    `webgpu kernels ${KERNEL_VERSIONS.webgpu} for software (${description}), bits `,
   );
-  expect((await classOf(hardware)).replace('for hardware', 'for software')).toBe(found);
+  expect(await classOf(hardware)).toContain(`for hardware (${description}), bits `);
 });
 
-test('a device that rounds products is of another class than one that does not', async () => {
+test.skipIf(reason !== undefined)('tiles that were chosen are part of the class', async () => {
+  const backend = await open({ kernelProfile: 'software' });
+  const device = new Device(backend);
+  const before = await device.numericClass();
+  const [one, other] = ['direct 8x8x8', 'direct 4x4x8'].map((tile) => ({
+    'NN f32 f32 f32 large': tile,
+  }));
+  const found: string[] = [];
+  for (const table of [one!, other!, one!, {}]) {
+    backend.importMatmulChoices(table);
+    found.push(await device.numericClass());
+  }
+  expect(found[0]).toMatch(/\), tiles [0-9a-f]{8}, bits /);
+  expect(found).toEqual([found[0], expect.not.stringMatching(found[0]!), found[0], before]);
+  device.dispose();
+  await backend.dispose();
+});
+
+/** A reference device whose results are changed behind those calls of a kernel that `is` picks. */
+function changed<K extends KernelName>(
+  kernel: K,
+  is: (call: KernelCalls[K]) => boolean,
+  change: (run: Backend['run'], call: KernelCalls[K]) => void,
+): Backend {
   const backend = createReferenceBackend();
   const run = backend.run.bind(backend);
-  backend.run = (kernel, call) => {
-    if (kernel === 'affine') {
-      const { x, out, scale, shift } = call as KernelCalls['affine'];
-      run('affine', { x, out, scale, shift: 0 });
-      run('affine', { x: out, out, scale: 1, shift });
-    } else {
-      run(kernel, call);
+  backend.run = (asked, call) => {
+    run(asked, call);
+    const own = call as KernelCalls[KernelName] as KernelCalls[K];
+    if ((asked as KernelName) === kernel && is(own)) {
+      change(run, own);
     }
   };
-  expect(await classOf(backend)).toContain('products plain');
+  return backend;
+}
+
+/** Adds a unit to the last place of most results. */
+function nudge(run: Backend['run'], { out }: { readonly out: View }): void {
+  run('affine', { x: out, out, scale: 1 + 2 ** -23, shift: 0 });
+}
+
+let unchanged: string | undefined;
+const UNARY = ['exp', 'log', 'reciprocal', 'sqrt', 'tanh'] as const;
+test.each(
+  [
+    ...UNARY.map((kind) => ({
+      name: kind as string,
+      backend: () => changed('unary', (call) => call.kind === kind, nudge),
+    })),
+    { name: 'a softmax', backend: () => changed('softmax', () => true, nudge) },
+    { name: 'a long sum', backend: () => changed('reduce', ({ dim }) => dim === 1000, nudge) },
+    {
+      name: 'products of whole vectors',
+      backend: () =>
+        changed('matmul', ({ m, n, k }) => m % 4 === 0 && n % 4 === 0 && k < 99, nudge),
+    },
+    {
+      name: 'products of other rows',
+      backend: () => changed('matmul', ({ n }) => n % 2 === 1, nudge),
+    },
+    {
+      name: 'products with many terms',
+      backend: () => changed('matmul', ({ k }) => k >= 1024, nudge),
+    },
+    {
+      name: 'numbers below 2^-126, which it takes for 0',
+      backend: () =>
+        changed(
+          'affine',
+          ({ scale }) => scale < 1e-30,
+          // A power of two that is too large for subnormals to come back from.
+          (run, { out }) => {
+            run('affine', { x: out, out, scale: 2 ** -20, shift: 0 });
+            run('affine', { x: out, out, scale: 2 ** 20, shift: 0 });
+          },
+        ),
+    },
+    {
+      name: 'products that are added to something',
+      backend: () =>
+        changed(
+          'affine',
+          ({ shift }) => shift !== 0,
+          (run, { x, out, scale, shift }) => {
+            run('affine', { x, out, scale, shift: 0 });
+            run('affine', { x: out, out, scale: 1, shift });
+          },
+        ),
+    },
+  ].map(({ name, backend }) => [name, backend] as const),
+)('a device that differs in %s is of another class', async (_, backend) => {
+  unchanged ??= await classOf(createReferenceBackend());
+  expect(await classOf(backend())).not.toBe(unchanged);
 });
 
 /** Returns a hash of what kernels of each family give for inputs that never change. */

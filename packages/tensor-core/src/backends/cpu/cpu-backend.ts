@@ -52,6 +52,7 @@ export class CpuBackend implements Backend {
     this.info = {
       ...cpuInfo({ threads, memoryBytes: parts.memory.maxBytes }),
       description: `wasm ${parts.isFused ? 'relaxed simd' : 'simd'}, ${threads === 0 ? 'inline' : `${threads} thread${threads === 1 ? '' : 's'}`}`,
+      compiledFor: parts.isFused ? 'fused products' : 'plain products',
     };
   }
 

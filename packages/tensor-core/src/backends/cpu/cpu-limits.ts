@@ -51,7 +51,7 @@ export function cpuInfo(options: CpuLimitsOptions): BackendInfo {
     kind: 'cpu',
     description: 'wasm',
     isSoftware: true,
-    compiledFor: '', // the same bits on any number of threads; whether products are fused is computed
+    compiledFor: '', // the same bits on any number of threads; an open device adds its build
     isHostMemory: true,
     limits: { maxBufferBytes: memoryBytes, maxViewBytes: memoryBytes },
   };

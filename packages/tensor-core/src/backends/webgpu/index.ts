@@ -45,7 +45,10 @@ export interface WebGpuOptions {
   readonly powerPreference?: 'low-power' | 'high-performance';
   /** Whether a driver that computes on the CPU is accepted. The default is true. */
   readonly allowSoftware?: boolean;
-  /** Tiles that were chosen earlier or by another rank; see exportMatmulChoices. */
+  /**
+   * Tiles that were chosen earlier or by another rank, in place of those in `tuningStore`; see
+   * exportMatmulChoices.
+   */
   readonly matmulChoices?: MatmulChoiceTable;
   /**
    * The store in which tuneMatmul leaves its choices for later devices of the same adapter and
@@ -114,8 +117,11 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     tuningStore: options.tuningStore,
     kernelProfile: options.kernelProfile ?? (isSoftware ? 'software' : 'hardware'),
   });
-  await backend.loadMatmulChoices();
-  backend.importMatmulChoices(options.matmulChoices ?? {});
+  if (options.matmulChoices === undefined) {
+    await backend.loadMatmulChoices();
+  } else {
+    backend.importMatmulChoices(options.matmulChoices);
+  }
   return backend;
 }
 

@@ -13,7 +13,6 @@ import { DryEncoder, NO_TABLES, type PlannedDispatch } from './dry-encoder.js';
 import { Fault } from './fault.js';
 import { asGpuBuffer, asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
 import { KERNELS } from './kernels/index.js';
-import { matrixClasses } from './kernels/matmul.js';
 import { MatmulChoices, type MatmulChoiceTable } from './matmul-choices.js';
 import { type MatmulTuning, tuneMatmul, tuningKey } from './matmul-tuning.js';
 import { matrixUnitOf } from './matrix-unit.js';
@@ -92,12 +91,11 @@ export class WebGpuBackend implements Backend {
     this.#tuningStore = parts.tuningStore;
     this.#ownsDevice = parts.ownsDevice;
     this.#fault.watch(device);
-    // Matrix units add in an order of their own, so that what was tuned to them is part of the
-    // class.
+    // Tiles of matrix units add in an order of their own, and a compiler that may reorder sums can
+    // do so in each tile's text alone.
     const compiledFor = () => {
-      const classes = matrixClasses(this.#context);
-      const units = classes.length === 0 ? '' : `, matrix units in ${classes.join(' and ')}`;
-      return `${parts.kernelProfile} (${nameOf(info)})${units}`;
+      const tiles = this.#choices.isEmpty ? '' : `, tiles ${this.#choices.hash}`;
+      return `${parts.kernelProfile} (${nameOf(info)})${tiles}`;
     };
     this.info = {
       kind: 'webgpu',
@@ -396,11 +394,12 @@ export class WebGpuBackend implements Backend {
     this.#recorder.timestamps = this.#timestamps;
   }
 
-  /** The tiles chosen so far, for other ranks and for a file by adapter. */
+  /** The tiles chosen so far, for other ranks, for saves and for a file by `tuningKey`. */
   exportMatmulChoices(): MatmulChoiceTable {
     return this.#choices.export();
   }
 
+  /** Takes the tiles of a table, and no others. */
   importMatmulChoices(table: MatmulChoiceTable): void {
     this.#choices.import(table);
   }
@@ -409,7 +408,7 @@ export class WebGpuBackend implements Backend {
    * Takes the tiles that the store of `tuningStore` has for this device; none where it has none.
    */
   async loadMatmulChoices(): Promise<void> {
-    const table = await this.#tuningStore?.read(this.#tuningKey());
+    const table = await this.#tuningStore?.read(this.tuningKey);
     this.#choices.import(table ?? {});
   }
 
@@ -439,15 +438,29 @@ export class WebGpuBackend implements Backend {
     );
     const table = this.#choices.export();
     if (JSON.stringify(table) !== before) {
-      await this.#tuningStore?.write(this.#tuningKey(), table);
+      await this.#tuningStore?.write(this.tuningKey, table);
     }
     return table;
   }
 
-  #tuningKey(): string {
+  /**
+   * What choices of tiles hold for: the adapter, and the kernels that were candidates. Browsers
+   * name an adapter by vendor and architecture alone, so its subgroups and limits are part of it.
+   * Two GPUs of one family that agree in these share their choices, which costs one of them time
+   * and changes no value without changing its numeric class.
+   */
+  get tuningKey(): string {
     const { vendor, architecture, device, description } = this.#adapterInfo;
-    const names = [vendor, architecture, device, description].map((name) => name ?? '');
-    return `${names.join(' ')} ${tuningKey(this.#context)}`;
+    const { subgroupMinSize, subgroupMaxSize } = this.#adapterInfo;
+    const { maxBufferSize, maxStorageBufferBindingSize } = this.#device.limits;
+    const { maxComputeWorkgroupStorageSize, maxComputeInvocationsPerWorkgroup } =
+      this.#device.limits;
+    const known = [
+      ...[vendor, architecture, device, description, subgroupMinSize, subgroupMaxSize],
+      ...[maxBufferSize, maxStorageBufferBindingSize],
+      ...[maxComputeWorkgroupStorageSize, maxComputeInvocationsPerWorkgroup],
+    ];
+    return `${known.map((part) => part ?? '').join(' ')} ${tuningKey(this.#context)}`;
   }
 
   #timestampsFor(

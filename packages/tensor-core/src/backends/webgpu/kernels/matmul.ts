@@ -60,7 +60,7 @@ const WORTH_COMPILING = 2 ** 20;
 /**
  * Returns the tiles that a product may use, the best for large products first. Tuning measures
  * them; without it `defaultTile` chooses. Tiles of matrix units come last. Only a measured choice
- * takes them, and the numeric class then names it.
+ * takes them.
  */
 export function candidateTiles(
   ctx: KernelContext,
@@ -179,17 +179,6 @@ export function shapeClass(call: MatmulCall): string {
   const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;
   const size = sizeClass(m, n, k);
   return `${letters} ${a.dtype} ${b.dtype} ${out.dtype} ${size}`;
-}
-
-/**
- * Returns the classes for which tuning chose matrix units, whose results have bits of their own.
- */
-export function matrixClasses(ctx: KernelContext): string[] {
-  const names = matrixTiles(ctx.profile).map(tileName);
-  const chosen = Object.entries(ctx.matmulChoices.export());
-  return chosen
-    .filter(([name, tile]) => name.slice(3).startsWith('f16 f16 ') && names.includes(tile))
-    .map(([name]) => name);
 }
 
 /** Computes a product with a given tile, for tuning. */
