@@ -2,7 +2,7 @@
 
 import { join } from 'node:path';
 import { type ProcessGroup, withDelay } from '@shardweave/collectives';
-import { Device, Trace } from '@shardweave/tensor-core';
+import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { openData } from '../data/dataset.js';
 import { loadTokenizer } from '../data/tokenizer.js';
 import { baseModelOf } from '../model/base-model.js';
@@ -15,6 +15,7 @@ import { roomHere } from '../plan/room.js';
 import { isWatched, makesSaves, type PreparedRun, type RunConfig } from '../run-config.js';
 import { planResume } from '../saves/resume-run.js';
 import type { RunSaves } from '../saves/run-saves.js';
+import { agreeOnTiles } from '../saves/run-tiles.js';
 import { describeSystemError } from '../system-error.js';
 import { CommWatch } from './comm-watch.js';
 import type { DeviceHost } from './device-host.js';
@@ -97,7 +98,7 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   await using data = await openData(config, config.tokens);
   const comm = isWatched(config) ? new CommWatch(backend) : undefined;
   const groups = await openGroups(options, { trace, comm });
-  const use = await openSavesUse(config, groups);
+  const use = await openSavesUse(config, groups, backend);
   const stores = new StoreWatch();
   const strategy = await openStrategy({
     device,
@@ -156,12 +157,19 @@ async function openGroups(
  * Opens what saves and --resume need, before the model is made: a save of another run is refused at
  * once.
  */
-async function openSavesUse(config: PreparedRun, { gather }: RankGroups): Promise<SavesUse> {
+async function openSavesUse(
+  config: PreparedRun,
+  { gather }: RankGroups,
+  backend: Backend,
+): Promise<SavesUse> {
   const { resume, lora } = config;
   const isUsed = makesSaves(config) || resume !== undefined;
   const background = isUsed && gather.worldSize > 1 ? await gather.split(0) : gather;
   const base = isUsed && lora !== undefined ? await baseModelOf(config) : undefined;
-  return { background, base, plan: await planResume(config, { group: background, base }) };
+  const plan = await planResume(config, { group: background, base });
+  const saved = plan?.saves[0]?.record.tiles;
+  const tiles = await agreeOnTiles(backend, { config, group: gather, saved });
+  return { background, base, plan, tiles };
 }
 
 interface Made {

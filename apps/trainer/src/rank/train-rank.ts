@@ -12,6 +12,7 @@ import type { ModelState } from '../model/model-directory.js';
 import { makesSaves, type PreparedRun, type RunConfig } from '../run-config.js';
 import { loadResumed, loadSave, type Resumed, type ResumePlan } from '../saves/resume-run.js';
 import { RunSaves } from '../saves/run-saves.js';
+import type { RunTiles } from '../saves/run-tiles.js';
 import { isSaveOf, pathOf, savesOf } from '../saves/save-directory.js';
 import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
 import { CommCounter } from './comm-counter.js';
@@ -33,6 +34,8 @@ export interface SavesUse {
   /** What the run goes on from; undefined where it is new. */
   readonly plan: ResumePlan | undefined;
   readonly base: BaseModel | undefined;
+  /** The tiles of the ranks' GPUs; undefined where no rank has one. */
+  readonly tiles: RunTiles | undefined;
 }
 
 export interface TrainOptions extends SavesUse {
@@ -133,11 +136,11 @@ async function tellReady(
 
 /** Loads what the run goes on from; undefined where it is new. */
 async function resume(
-  { config, rank, emit, strategy, background, plan }: TrainOptions,
+  { config, rank, emit, strategy, background, plan, tiles }: TrainOptions,
   numericClass: string,
 ): Promise<Resumed | undefined> {
   const resumed =
-    plan && (await loadResumed(plan, { config, strategy, group: background, numericClass }));
+    plan && (await loadResumed(plan, { config, strategy, group: background, numericClass, tiles }));
   if (resumed !== undefined && rank === 0) {
     const { notes, save } = resumed;
     emit({ type: 'resumed', from: { step: save?.record.step ?? 0, path: save?.path, notes } });

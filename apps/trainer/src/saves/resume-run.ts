@@ -12,6 +12,7 @@ import { UsageError } from '../errors.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { LoadedParts, Strategy } from '../rank/strategies/strategy.js';
 import type { PreparedRun } from '../run-config.js';
+import { type RunTiles, tileNotes } from './run-tiles.js';
 import {
   type FoundSave,
   findSaves,
@@ -114,6 +115,8 @@ export async function loadResumed(
     readonly group: ProcessGroup;
     /** This rank's numeric class. */
     readonly numericClass: string;
+    /** The tiles of the ranks' GPUs; see agreeOnTiles. */
+    readonly tiles?: RunTiles | undefined;
   },
 ): Promise<Resumed> {
   const { config, strategy, group } = options;
@@ -130,10 +133,8 @@ export async function loadResumed(
       notes.push(...(await setNewerAside(save, config)));
     }
     const { record } = save;
-    return {
-      save,
-      notes: [...notes, ...classNotes(record, classes), ...changeNotes(record, config)],
-    };
+    notes.push(...classNotes(record, classes), ...tileNotes(record, options.tiles));
+    return { save, notes: [...notes, ...changeNotes(record, config)] };
   }
   if (notes.length > 0) {
     throw noneWhole(notes);

@@ -41,6 +41,7 @@ export interface RunSavesOptions {
   readonly background: ProcessGroup;
   readonly emit: EmitRankEvent;
   readonly numericClass: string;
+  readonly tiles?: SavedRun['tiles'];
   readonly base: BaseModel | undefined;
   /** What the evaluations are losses on, and the best one until now. */
   readonly valid?: SavedRun['valid'];
@@ -269,9 +270,9 @@ export class RunSaves {
   }
 
   #record({ step, updates, scaler, validLoss, best }: StepProgress): SavedRun {
-    const { config, base, valid } = this.#options;
+    const { config, base, valid, tiles } = this.#options;
     return {
-      ...{ step, updates, scaler, validLoss, best, valid, base, config },
+      ...{ step, updates, scaler, validLoss, best, valid, base, config, tiles },
       numericClasses: this.#numericClasses,
       tokens: tokensOf(config),
     };

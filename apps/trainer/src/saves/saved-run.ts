@@ -4,6 +4,7 @@
 
 import { basename } from 'node:path';
 import type { LossScalerState } from '@shardweave/nn';
+import type { MatmulChoiceTable } from '@shardweave/tensor-core/webgpu';
 import { UsageError } from '../errors.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { Best } from '../rank/events.js';
@@ -28,6 +29,11 @@ export interface SavedRun {
    * bit.
    */
   readonly numericClasses: readonly string[];
+  /**
+   * Tables of tiles for products on GPUs, by what they were measured on: the adapter and its
+   * kernels. A run that goes on takes them.
+   */
+  readonly tiles?: Readonly<Record<string, MatmulChoiceTable>> | undefined;
   /** The model that the adapters were trained beside. */
   readonly base?: BaseModel | undefined;
   /**
