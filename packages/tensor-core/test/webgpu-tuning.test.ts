@@ -24,7 +24,6 @@ const PROFILE = {
   hasShaderF16: false,
   matrixUnit: undefined,
   maxBindingBytes: 2 ** 30,
-  maxFlops: 50e9,
   maxInvocations: 1024,
   maxWorkgroupBytes: 32768,
 };

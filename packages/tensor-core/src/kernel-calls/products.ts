@@ -210,8 +210,8 @@ export interface ProductCalls {
   /**
    * The gradient of the mask. It runs after attentionBackward of the same call, whose stats it
    * reads. dMask is f32 and has the mask's strides. Each element is a sum over all pairs that the
-   * mask's element is broadcast to, in the order of batches, heads, queries and keys, and 0 where
-   * all of them are hidden.
+   * mask's element is broadcast to, in the order of batches, heads, queries and keys, or of parts
+   * of these that the shapes decide, and 0 where all of them are hidden.
    */
   attentionMaskGradient: AttentionOperands & {
     dOut: View; // as out

@@ -13,6 +13,10 @@ import type { MatrixUnit } from './matrix-unit.js';
 import type { CompiledKernel } from './pipelines.js';
 import type { Dispatch } from './recorder.js';
 
+/**
+ * What kernels may know of the device. How much work a submit holds is not among it: that follows
+ * the clock, and the bits of a result must not.
+ */
 export interface DeviceProfile {
   /**
    * Whether it is a driver that runs on the CPU, whose kernels have few long loops, no workgroup
@@ -26,8 +30,6 @@ export interface DeviceProfile {
   /** What the matrix units multiply, or undefined where kernels cannot use any. */
   readonly matrixUnit: MatrixUnit | undefined;
   readonly maxBindingBytes: number;
-  /** See MAX_FLOPS in cut-grid.ts. */
-  readonly maxFlops: number;
   readonly maxInvocations: number;
   readonly maxWorkgroupBytes: number;
 }

@@ -2,14 +2,7 @@
 // with it. A cut moves workgroups to another dispatch and nothing within one, so it
 // changes no bits.
 
-import type { Grid } from './kernel.js';
-
-/**
- * The most floating-point operations of a dispatch and of a submit, by estimate. The slowest GPUs
- * that are worth training on do 500 GFLOP/s, so they take a tenth of a second. The shortest limit
- * known is two seconds.
- */
-export const MAX_FLOPS = 50e9;
+import type { Grid, Kernel } from './kernel.js';
 
 /** The operations that a byte counts as, for kernels that state no number of operations. */
 export const FLOPS_PER_BYTE = 8;
@@ -21,8 +14,29 @@ export interface GridPart {
   readonly flops: number;
 }
 
+/** What decides how a call is cut; see Dispatch. */
+export interface CuttableCall {
+  readonly grid: Grid;
+  longestFlops?(): number;
+}
+
+/** Returns the parts of a call of `flops` operations, none above `maxFlops` if it can be cut. */
+export function partsOfGrid(
+  kernel: Kernel,
+  call: CuttableCall,
+  { flops, maxFlops }: { readonly flops: number; readonly maxFlops: number },
+): readonly GridPart[] {
+  const { grid } = call;
+  if (!kernel.isCuttable || flops <= maxFlops) {
+    return [{ first: [0, 0, 0], grid, flops }];
+  }
+  const isCutAlongX = flops / (grid[1] * grid[2]) > maxFlops;
+  const counted = isCutAlongX ? (call.longestFlops?.() ?? flops) : flops;
+  return cutGrid(grid, counted, maxFlops);
+}
+
 /** Cuts a grid of `flops` operations along z where that is enough, else along y, else along x. */
-export function cutGrid(grid: Grid, flops: number, maxFlops: number): GridPart[] {
+function cutGrid(grid: Grid, flops: number, maxFlops: number): GridPart[] {
   return cutAxis({ first: [0, 0, 0], grid, flops }, 2, maxFlops);
 }
 

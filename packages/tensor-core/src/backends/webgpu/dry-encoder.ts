@@ -6,12 +6,16 @@ import { byteSize } from '@shardweave/dtypes';
 import type { Scratch } from '../../backend.js';
 import { clashesOf, wordsOf } from './clashes.js';
 import type { KernelEncoder, ScratchSlot } from './context.js';
-import { cutGrid, FLOPS_PER_BYTE } from './cut-grid.js';
+import { FLOPS_PER_BYTE, partsOfGrid } from './cut-grid.js';
 import type { Kernel } from './kernel.js';
 import type { CompiledKernel } from './pipelines.js';
 import type { Dispatch } from './recorder.js';
 
-/** What a dispatch would be, after cutting those beyond the budget of operations. */
+/**
+ * What a dispatch would be, after cutting those beyond a budget of operations. The budget is
+ * `maxFlops` where that was given, else 50e9 whatever the device's measured speed is, so that a
+ * plan is the same each time.
+ */
 export interface PlannedDispatch {
   readonly kernel: string;
   readonly workgroups: number;
@@ -21,6 +25,11 @@ export interface PlannedDispatch {
    * alone.
    */
   readonly flops: number | undefined;
+  /**
+   * The milliseconds of the lane that has most to do, by a model of slow GPUs; undefined for
+   * kernels whose lanes all do little. Cutting shortens no lane.
+   */
+  readonly laneMs: number | undefined;
   /**
    * Bytes of the operands, each once; `written` are those of outputs, which some kernels read,
    * too.
@@ -80,15 +89,15 @@ function planned(kernel: Kernel, call: Dispatch, maxFlops: number): PlannedDispa
     call.views.reduce((sum, { dtype, size }, i) => {
       return sum + (kernel.bindings[i]!.access === access ? size * byteSize(dtype) : 0);
     }, 0);
-  const { grid, flops } = call;
+  const { flops, laneNs } = call;
   const moved = call.moved?.();
   const bytesRead = moved?.read ?? bytesOf('read');
   const bytesWritten = moved?.written ?? bytesOf('read_write');
   const estimate = flops ?? FLOPS_PER_BYTE * (bytesRead + bytesWritten);
-  const isCut = kernel.isCuttable && estimate > maxFlops;
-  const parts = isCut ? cutGrid(grid, estimate, maxFlops) : [{ grid, flops: estimate }];
+  const parts = partsOfGrid(kernel, call, { flops: estimate, maxFlops });
+  const counted = parts.reduce((sum, part) => sum + part.flops, 0);
   return parts.map((part) => {
-    const share = part.flops / estimate;
+    const share = part.flops / counted;
     const workgroups = part.grid[0] * part.grid[1] * part.grid[2];
     const [x, y, z] = kernel.workgroupSize;
     return {
@@ -96,6 +105,7 @@ function planned(kernel: Kernel, call: Dispatch, maxFlops: number): PlannedDispa
       workgroups,
       invocations: workgroups * x * y * z,
       flops: flops === undefined ? undefined : part.flops,
+      laneMs: laneNs === undefined ? undefined : laneNs / 1e6,
       bytesRead: bytesRead * share,
       bytesWritten: bytesWritten * share,
     };

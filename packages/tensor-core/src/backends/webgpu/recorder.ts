@@ -8,11 +8,12 @@ import type { Allocations } from './allocations.js';
 import { BindGroups, type BoundRange } from './bind-groups.js';
 import { BINDING_ALIGNMENT, clashesOf, wordsOf } from './clashes.js';
 import type { ScratchSlot } from './context.js';
-import { cutGrid, FLOPS_PER_BYTE, type GridPart } from './cut-grid.js';
+import { FLOPS_PER_BYTE, type GridPart, partsOfGrid } from './cut-grid.js';
 import { asGpuBuffer, type WebGpuBuffer } from './gpu-buffer.js';
 import { type Grid, PARAM_BYTES } from './kernel.js';
 import type { CompiledKernel } from './pipelines.js';
 import type { DownloadPool, UploadRing } from './staging.js';
+import type { SubmitBudget } from './submit-budget.js';
 import type { Timestamps } from './timestamps.js';
 import { INF_BITS } from './wgsl.js';
 
@@ -31,6 +32,16 @@ export interface Dispatch {
    * An estimate of floating-point operations. By default it follows from the bytes of the views.
    */
   readonly flops?: number;
+  /**
+   * Returns the operations if each workgroup along x took as long as the longest. The parts of a
+   * cut along x count by it. The default is `flops`: all take equally long.
+   */
+  longestFlops?(): number;
+  /**
+   * The nanoseconds of the lane that has most to do, by the model of lane-time.ts, for kernels
+   * whose lanes loop over what can be long.
+   */
+  readonly laneNs?: number;
   /**
    * Returns the bytes that are read and written, each once, for kernels whose views span more than
    * that. The default are those of the views. It is called only when somebody counts.
@@ -51,7 +62,7 @@ export class Recorder {
   readonly #scratch: ScratchSlot;
   readonly #allocations: Allocations;
   readonly #maxBindingBytes: number;
-  readonly #maxFlops: number;
+  readonly #budget: SubmitBudget;
   readonly #uniform: GPUBuffer;
   readonly #params = new ArrayBuffer(DISPATCH_BUDGET * PARAM_BYTES);
   readonly #words = new Uint32Array(this.#params);
@@ -75,8 +86,7 @@ export class Recorder {
       scratch: ScratchSlot;
       allocations: Allocations;
       maxBindingBytes: number;
-      /** See MAX_FLOPS. */
-      maxFlops: number;
+      budget: SubmitBudget;
     },
   ) {
     this.#device = device;
@@ -86,7 +96,7 @@ export class Recorder {
     this.#allocations = parts.allocations;
     this.#allocations.lastRecorded = () => (this.isEmpty ? this.#serial : this.openSerial);
     this.#maxBindingBytes = parts.maxBindingBytes;
-    this.#maxFlops = parts.maxFlops;
+    this.#budget = parts.budget;
     this.#uniform = device.createBuffer({
       label: 'parameters',
       size: DISPATCH_BUDGET * PARAM_BYTES,
@@ -105,16 +115,15 @@ export class Recorder {
     return this.#encoder === undefined;
   }
 
-  /** Records a call, in as many dispatches and submits as its operations take; see MAX_FLOPS. */
+  /** Records a call, in as many dispatches and submits as its operations take. */
   dispatch(compiled: CompiledKernel, call: Dispatch): void {
     const isolated = this.#isolate(compiled, call.views);
     const { views } = isolated;
-    const { grid, flops = FLOPS_PER_BYTE * bytesOf(views) } = call;
-    const isCut = compiled.kernel.isCuttable && flops > this.#maxFlops;
-    const whole = { first: [0, 0, 0], grid, flops } as const;
+    const { flops = FLOPS_PER_BYTE * bytesOf(views) } = call;
+    const maxFlops = this.#budget.flops;
     try {
       const ranges = views.map((view) => this.#range(compiled.kernel.label, view));
-      for (const part of isCut ? cutGrid(grid, flops, this.#maxFlops) : [whole]) {
+      for (const part of partsOfGrid(compiled.kernel, call, { flops, maxFlops })) {
         this.#dispatchPart(compiled, { params: call.params, views, ranges }, part);
       }
     } catch (error) {
@@ -134,7 +143,7 @@ export class Recorder {
   ): void {
     const { kernel, pipeline } = compiled;
     const isFull =
-      this.#numInSubmit === DISPATCH_BUDGET || this.#flopsInSubmit + flops > this.#maxFlops;
+      this.#numInSubmit === DISPATCH_BUDGET || this.#flopsInSubmit + flops > this.#budget.flops;
     if (this.#numInSubmit > 0 && isFull) {
       this.submit();
     }
@@ -231,6 +240,7 @@ export class Recorder {
     }
     this.#uploads.close(serial);
     this.#allocations.guard(serial, () => this.#device.queue.submit([encoder.finish()]));
+    this.#budget.submitted(serial, this.#flopsInSubmit);
     this.#encoder = undefined;
     this.#numInSubmit = 0;
     this.#flopsInSubmit = 0;

@@ -21,6 +21,7 @@ import { Recorder } from './recorder.js';
 import { ScratchPool } from './scratch.js';
 import { DownloadPool, UploadRing } from './staging.js';
 import { withStopwatch } from './stopwatch.js';
+import { PLANNED_FLOPS, SubmitBudget } from './submit-budget.js';
 import { Timestamps } from './timestamps.js';
 import type { TuningStore } from './tuning-store.js';
 import { Waiter } from './waiter.js';
@@ -34,8 +35,10 @@ export interface WebGpuBackendParts {
   readonly isPaced: boolean;
   /** A limit smaller than the device's own, for tests of splitting. */
   readonly maxBindingBytes: number;
-  /** See MAX_FLOPS in cut-grid.ts. */
-  readonly maxFlops: number;
+  /** The operations of a submit, where they shall not follow the device's speed. */
+  readonly maxFlops: number | undefined;
+  /** Whether a promise about the queue may be kept pending; see Note [measured speed]. */
+  readonly mayAskQueue: boolean;
   readonly kernelProfile: 'hardware' | 'software';
   readonly tuningStore: TuningStore | undefined;
 }
@@ -129,17 +132,26 @@ export class WebGpuBackend implements Backend {
     });
     this.#slot = { current: this.#scratch };
     this.#pipelines = new Pipelines(device, this.#fault);
+    const budget = new SubmitBudget({
+      fixedFlops: parts.maxFlops,
+      whenDone: parts.mayAskQueue
+        ? (done) => void device.queue.onSubmittedWorkDone().then(done, () => {})
+        : undefined,
+    });
     this.#recorder = new Recorder(device, {
       uploads: this.#uploads,
       downloads: this.#downloads,
       scratch: this.#slot,
       allocations: this.#allocations,
       maxBindingBytes: parts.maxBindingBytes,
-      maxFlops: parts.maxFlops,
+      budget,
     });
     this.#waiter = new Waiter(this.#fault, this.#allocations, {
       isPaced: parts.isPaced,
-      onComplete: (serial) => this.#uploads.reclaim(serial),
+      onComplete: (serial) => {
+        budget.completed(serial);
+        this.#uploads.reclaim(serial);
+      },
     });
     const profile = profileOf(parts);
     const common = { scratch: this.#slot, matmulChoices: this.#choices };
@@ -153,7 +165,7 @@ export class WebGpuBackend implements Backend {
           this.#recorder.upload(asGpuBuffer(view.buffer).gpu, view.byteOffset, bytes),
       },
     });
-    this.#dryEncoder = new DryEncoder(this.#slot, profile.maxFlops);
+    this.#dryEncoder = new DryEncoder(this.#slot, parts.maxFlops ?? PLANNED_FLOPS);
     this.#dryContext = new KernelContext(profile, {
       ...common,
       tableMemory: NO_TABLES,
@@ -538,7 +550,7 @@ function disposed(op: string): DisposedError {
 }
 
 function profileOf(parts: WebGpuBackendParts): DeviceProfile {
-  const { device, info, maxBindingBytes, maxFlops, kernelProfile } = parts;
+  const { device, info, maxBindingBytes, kernelProfile } = parts;
   const { subgroupMinSize, subgroupMaxSize } = info;
   const hasOneSize = device.features.has('subgroups') && subgroupMinSize === subgroupMaxSize;
   return {
@@ -547,7 +559,6 @@ function profileOf(parts: WebGpuBackendParts): DeviceProfile {
     hasShaderF16: device.features.has('shader-f16'),
     matrixUnit: matrixUnitOf(info, device.features),
     maxBindingBytes,
-    maxFlops,
     maxInvocations: device.limits.maxComputeInvocationsPerWorkgroup,
     maxWorkgroupBytes: device.limits.maxComputeWorkgroupStorageSize,
   };

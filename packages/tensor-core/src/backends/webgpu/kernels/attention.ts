@@ -14,7 +14,7 @@ import { deltaKernel, keysKernel, queriesKernel, sumsDelta } from './attention-b
 import type { RowSide } from './attention-block.js';
 import { backwardChunks, chunkBatches, forwardChunks } from './attention-chunks.js';
 import { forwardKernel } from './attention-forward-tiles.js';
-import { maskGradient } from './attention-mask.js';
+import { type MaskParts, maskGradient, withMaskParts } from './attention-mask.js';
 import { type AttentionPart, pairParams, pairSpecOf, sharesIds } from './attention-pairs.js';
 import { type AttentionSpec, attentionTile } from './attention-tile.js';
 import { allPairs, computedPairs, operandBytes } from './attention-work.js';
@@ -58,9 +58,19 @@ export function attentionMaskGradient(
   ctx: KernelContext,
   call: KernelCalls['attentionMaskGradient'],
 ): void {
+  const run = (part: AttentionPart, parts: MaskParts, firstBatch: number) => {
+    const views = inputs(part, ['q', 'k', 'v', 'dOut', 'stats']);
+    maskGradient(ctx, part, { parts, firstBatch, views });
+  };
+  if (call.maskStrides[0] === 0) {
+    withMaskParts(ctx, call, (parts) =>
+      eachBatches(ctx, call, (part) => run(part, parts, part.first)),
+    );
+    return;
+  }
   eachBatches(ctx, call, (part) => {
-    const own = part.call as AttentionOperands as KernelCalls['attentionMaskGradient'];
-    maskGradient(ctx, { ...part, call: own }, inputs(part, ['q', 'k', 'v', 'dOut', 'stats']));
+    const own = part.call as AttentionOperands as typeof call;
+    withMaskParts(ctx, { ...own, batch: part.count }, (parts) => run(part, parts, 0));
   });
 }
 
@@ -245,10 +255,6 @@ function run(
   const tile = { rows: 8 * spec.tile.down, columns: 4 * spec.tile.across };
   const grid: Grid = [Math.ceil(length / tile.rows), heads, count];
   const flopsOf = (pairs: number) => 2 * options.products * count * numHeads * pairs * dim;
-  const flops = flopsOf(computedPairs(call, side, tile));
-  // A cut within a head assumes that all of its tiles take equally long. Causal ones do not, so
-  // each tile counts there as one that walks all blocks.
-  const isHeadCut = flops / (count * heads) > ctx.profile.maxFlops;
   ctx.dispatch(ctx.kernel(kernel.key, kernel.build), {
     params: Object.assign(pairParams(call, { first, numRows }), {
       dk_first: options.first?.dk ?? 0,
@@ -256,7 +262,9 @@ function run(
     }),
     views: options.views,
     grid,
-    flops: isHeadCut ? flopsOf(allPairs(call, side, tile)) : flops,
+    flops: flopsOf(computedPairs(call, side, tile)),
+    // The tiles of a causal head do not take equally long; the longest walks all blocks.
+    longestFlops: () => flopsOf(allPairs(call, side, tile)),
     moved: () => ({
       read: operandBytes(call, count, read),
       written: operandBytes(call, count, written),

@@ -41,6 +41,12 @@ const PART_TILE = { m: 128, n: 64 };
 const LARGEST_TILE = 128;
 /** The least steps of k that are worth writing and reading a part. */
 const LEAST_PART = 512;
+/**
+ * The operations from which k is cut into windows, as many as 264 of the largest tiles do over
+ * 5,776 elements of k. It is a constant, not the work that a submit may hold: windows decide the
+ * order of a sum.
+ */
+const WINDOW_FLOPS = 50e9;
 /** A number that every tile's block of k divides, so that parts begin where blocks do. */
 const PART_MULTIPLE = 16;
 
@@ -87,11 +93,13 @@ export function partsOf({ m, n, k, batches }: Extent): { numParts: number; partK
  * would be cut into so few tiles at once that most of a chip waits; with k cut as well, each
  * dispatch keeps enough tiles. The sum of a window is added to that of the windows before it.
  */
-export function longestK(extent: Extent, maxFlops: number): number {
+export function longestK(extent: Extent): number {
   const { m, n, k, batches } = extent;
-  const fitting = Math.floor(maxFlops / (2 * FILLING_GROUPS * LARGEST_TILE ** 2) / PART_MULTIPLE);
+  const fitting = Math.floor(
+    WINDOW_FLOPS / (2 * FILLING_GROUPS * LARGEST_TILE ** 2) / PART_MULTIPLE,
+  );
   const most = Math.max(1, fitting) * PART_MULTIPLE;
-  if (2 * m * n * k <= maxFlops || batches > 1 || k <= most) {
+  if (2 * m * n * k <= WINDOW_FLOPS || batches > 1 || k <= most) {
     return k;
   }
   return Math.ceil(k / Math.ceil(k / most) / PART_MULTIPLE) * PART_MULTIPLE;

@@ -146,8 +146,7 @@ function canSum(ctx: KernelContext, call: MatmulCall): boolean {
   }
   const { a, b, out, m, n, k } = call;
   const isOneBlock =
-    ctx.fits([a, b, { ...out, dtype: 'f32' }]) &&
-    longestK({ m, n, k, batches: 1 }, ctx.profile.maxFlops) === k;
+    ctx.fits([a, b, { ...out, dtype: 'f32' }]) && longestK({ m, n, k, batches: 1 }) === k;
   return !ctx.profile.isSoftware && isOneBlock && all.every((sums) => sums.out.dtype === 'f32');
 }
 
@@ -168,7 +167,7 @@ function endsItself(ctx: KernelContext, call: MatmulCall): boolean {
     (isLikeOut || epilogue.kind === 'crossEntropyBackward') &&
     (elementsPerWord(out.dtype) === 1 || wideOf(call).out) &&
     ctx.fits([a, b, ...views]) &&
-    longestK(extent, ctx.profile.maxFlops) === k &&
+    longestK(extent) === k &&
     partsOf(extent).numParts === 1
   );
 }
@@ -242,7 +241,7 @@ function matmulBlocks(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
   const { a, b, out, m, n, k, transposeA, transposeB, aRow, bRow, outRow } = call;
   const limit = ctx.profile.maxBindingBytes - BINDING_ALIGNMENT;
   const extent = { m, n, k, batches: call.batch[0] * call.batch[1] };
-  const kMost = ctx.profile.isSoftware ? k : longestK(extent, ctx.profile.maxFlops);
+  const kMost = ctx.profile.isSoftware ? k : longestK(extent);
   if (ctx.fits([a, b, out]) && kMost === k) {
     dispatchBlock(ctx, call, tile);
     return;

@@ -7,6 +7,7 @@ import type { KernelContext } from '../context.js';
 import { FLOPS_PER_BYTE } from '../cut-grid.js';
 import { MAX_SUMS, type PartSum, type SumBatch } from '../deferred-sums.js';
 import { type Binding, defineKernel, type Kernel, linearGrid } from '../kernel.js';
+import { LOAD_NS } from '../lane-time.js';
 import { mainHead } from '../wgsl.js';
 
 const SIZE = [256, 1, 1] as const;
@@ -59,12 +60,19 @@ function sumParts(ctx: KernelContext, { parts, outs, sums }: SumBatch): void {
     views: [...parts, ...outs],
     grid: linearGrid(end),
     flops: FLOPS_PER_BYTE * (read + written),
+    laneNs: LOAD_NS * Math.max(...sums.map(({ sum }) => laneLoads(sum))),
     moved: () => ({ read, written }),
   });
 }
 
 function groupsOf({ numParts, out }: PartSum): number {
   return Math.ceil(out.size / (numParts >= MANY_PARTS ? GROUP_COLUMNS : GROUP_ELEMENTS));
+}
+
+function laneLoads({ numParts }: PartSum): number {
+  return numParts >= MANY_PARTS
+    ? Math.ceil(numParts / COLUMN_LANES)
+    : numParts * (GROUP_ELEMENTS / SIZE[0]);
 }
 
 function sumsKernel(label: string, numParts: number, numOuts: number): Kernel {
