@@ -22,7 +22,8 @@ export interface IndexingCalls {
   };
   /**
    * dx[o, d, i] = the sum of dy[o, n, i] over all n with ids[o, n, i] = d, in order of n, in f32.
-   * All elements of dx are written.
+   * A device may first sum runs of the terms of one d that follow each other, but always the same
+   * ones for equal ids. All elements of dx are written.
    */
   gatherBackward: {
     ids: View;

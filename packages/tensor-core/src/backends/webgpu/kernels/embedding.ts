@@ -1,23 +1,15 @@
-// Embedding looks up rows of a table by id; its gradient sums rows by id. Atomic additions would
-// sum in any order, so the gradient sorts the places of ids by id instead, equal ones in order, and
-// each element of the table's gradient adds up the run of its id. The ids [7, 2, 7] have the order
-// [1, 0, 2].
+// Embedding looks up rows of a table by id; its gradient sums rows by id. It sorts the places of
+// ids by id, and each element of the table's gradient adds up the run of its id in order.
 
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../view.js';
 import { type KernelContext, sliceView } from '../context.js';
-import { defineKernel, elementsPerWord, type Kernel } from '../kernel.js';
+import { defineKernel, elementsPerWord } from '../kernel.js';
 import { INTEGER_DIVIDE } from '../wgsl.js';
 import { through32 } from './cast.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain, map } from './elementwise.js';
+import { withIdOrder } from './id-order.js';
 import { eachRowBlock } from './rows.js';
-
-/**
- * The length of the first sorted runs, a power of two, in which each id counts the ids that come
- * before it. Longer runs are merged from these. On lavapipe, lengths from 32 to 256 cost the same
- * within a third.
- */
-const RUN = 128;
 
 export function embedding(ctx: KernelContext, call: KernelCalls['embedding']): void {
   const { table, rows, cols, count } = call;
@@ -46,7 +38,7 @@ export function embeddingBackward(
   call: KernelCalls['embeddingBackward'],
 ): void {
   const { ids, dy, dTable, rows, cols, count } = call;
-  withOrder(ctx, ids, count, (order) => {
+  withIdOrder(ctx, { ids, outer: 1, count, inner: 1 }, (order) => {
     ctx.withScratch('u32', rows + 1, (starts) => {
       findStarts(ctx, { ids, order, starts });
       eachBlock(ctx, 'embeddingBackward', dTable, { rows, cols }, (block, firstRow) => {
@@ -57,8 +49,9 @@ export function embeddingBackward(
           const tokens = { strides: [cols], rows: count, op: 'embeddingBackward' };
           eachRowBlock(ctx, [dy], tokens, ([dyPart], firstToken, numTokens) => {
             const isFirst = firstToken === 0;
+            const isWhole = numTokens === count;
             map(ctx, {
-              name: `embeddingBackward ${isFirst ? 'first' : 'further'} block`,
+              name: `embeddingBackward ${isWhole ? 'one' : isFirst ? 'first' : 'further'} block`,
               inputs: { dy: dyPart!, order, starts },
               out,
               integers: {
@@ -75,8 +68,12 @@ export function embeddingBackward(
   let end = load_starts(row + P.first_row + 1u);
   for (var k = load_starts(row + P.first_row); k < end; k++) {
     let token = load_order(k);
-    if (token >= P.end_token) { break; }
-    if (token >= P.first_token) { sum += load_dy((token - P.first_token) * P.cols + col); }
+    ${
+      isWhole
+        ? 'sum += load_dy(token * P.cols + col);'
+        : `if (token >= P.end_token) { break; }
+    if (token >= P.first_token) { sum += load_dy((token - P.first_token) * P.cols + col); }`
+    }
   }
   return sum;`,
             });
@@ -89,96 +86,6 @@ export function embeddingBackward(
 
 function withView(_ctx: KernelContext, view: View, body: (view: View) => void): void {
   body(view);
-}
-
-/**
- * Runs `body` with the places of all ids, sorted by id and among equal ids by place. It is a merge
- * sort in which each element computes its own rank.
- */
-function withOrder(
-  ctx: KernelContext,
-  ids: View,
-  count: number,
-  body: (order: View) => void,
-): void {
-  ctx.withScratch('u32', count, (first) => {
-    const sort = (name: string, rank: string, [from, to]: readonly [View, View], run: number) => {
-      const key = `embeddingBackward ${name}`;
-      const compiled = ctx.kernel(key, () => sortKernel(key, rank));
-      const { grid, perLane } = elementwiseGrid(ctx, count);
-      ctx.dispatch(compiled, {
-        params: { run, words: count, per_lane: perLane },
-        views: [ids, from, to],
-        grid,
-      });
-    };
-    sort('order', RANK_IN_RUN, [ids, first], RUN);
-    if (count <= RUN) {
-      body(first);
-      return;
-    }
-    ctx.withScratch('u32', count, (second) => {
-      let [from, to] = [first, second];
-      for (let run = RUN; run < count; run *= 2) {
-        sort('merge', RANK_IN_PAIR, [from, to], run);
-        [from, to] = [to, from];
-      }
-      body(from);
-    });
-  });
-}
-
-/**
- * WGSL that puts a place at its rank in its run: after smaller ids, and after equal ids that come
- * earlier.
- */
-const RANK_IN_RUN = `
-fn sort(i: u32) {
-  let id = load_ids(i);
-  let start = i & ~(P.run - 1u);
-  var rank = 0u;
-  for (var j = start; j < min(start + P.run, P.words); j++) {
-    let other = load_ids(j);
-    rank += select(0u, 1u, other < id || (other == id && j < i));
-  }
-  store_out(start + rank, i);
-}`;
-
-/**
- * WGSL that merges two sorted runs: a place goes after those of its own run before it, and after
- * those of the other run that come before it, which a binary search counts.
- */
-const RANK_IN_PAIR = `
-fn sort(k: u32) {
-  let i = load_order(k);
-  let id = load_ids(i);
-  let own = k & ~(P.run - 1u);
-  let is_second = (k & P.run) != 0u;
-  let other = select(own + P.run, own - P.run, is_second);
-  var low = min(other, P.words);
-  var high = min(other + P.run, P.words);
-  while (low < high) {
-    let middle = (low + high) / 2u;
-    let theirs = load_ids(load_order(middle));
-    if (theirs < id || (theirs == id && is_second)) { low = middle + 1u; } else { high = middle; }
-  }
-  let before = low - min(other, P.words);
-  store_out(min(own, other) + (k - own) + before, i);
-}`;
-
-function sortKernel(label: string, sort: string): Kernel {
-  return defineKernel({
-    label,
-    bindings: [
-      { name: 'ids', type: 'raw', access: 'read' },
-      { name: 'order', type: 'raw', access: 'read' },
-      { name: 'out', type: 'raw', access: 'read_write' },
-    ],
-    params: { run: 'u32', words: 'u32', per_lane: 'u32' },
-    workgroupSize: ELEMENTWISE_SIZE,
-    body: `${sort}
-${elementwiseMain('sort(u);')}`,
-  });
 }
 
 /** Stores in starts[v] how many ids are below v, which is where the run of id v begins. */
