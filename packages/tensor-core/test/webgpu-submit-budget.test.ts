@@ -1,8 +1,8 @@
 // How much work a submit holds follows the speed of the device, as far as submits and the news of
 // their completion tell it. The clock of these tests is theirs.
 
-import type { BackendBuffer, View } from '@shardweave/tensor-core';
-import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
+import type { BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
+import { createWebGpuBackend, type PlannedDispatch } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { SubmitBudget } from '../src/backends/webgpu/submit-budget.js';
@@ -126,8 +126,9 @@ describe('the budget of a submit', () => {
 });
 
 describe('a backend on a driver that computes nothing', () => {
-  const [m, n, k] = [4096, 2048, 2048];
-  const FLOPS = 2 * m * n * k;
+  const [m, k] = [4096, 2048];
+  const N = 2048;
+  const FLOPS = 2 * m * N * k;
   let nowMs: number;
   let gpu: GPUDevice;
   beforeEach(async () => {
@@ -141,27 +142,30 @@ describe('a backend on a driver that computes nothing', () => {
     gpu.destroy();
   });
 
-  /** Returns a function that queues a product of 34 GFLOP and tells how many submits it took. */
-  function multiplier(backend: WebGpuBackend): () => number {
+  /** Makes a product, which by default is one of 34 GFLOP. */
+  function productOf(backend: WebGpuBackend, n = N): KernelCalls['matmul'] {
     const read: BackendBuffer = backend.alloc(4 * Math.max(m, n) * k, 'read');
     const view = (size: number): View => ({ buffer: read, byteOffset: 0, dtype: 'f32', size });
     const out = { ...view(m * n), buffer: backend.alloc(4 * m * n, 'out') };
     const call = product({ m, n, k, transposeA: false, transposeB: false });
-    return () => {
-      const before = backend.statistics().submits;
-      backend.run('matmul', { a: view(m * k), b: view(k * n), out, bias: undefined, ...call });
-      backend.flush();
-      return backend.statistics().submits - before;
-    };
+    return { a: view(m * k), b: view(k * n), out, bias: undefined, ...call };
+  }
+
+  /** Queues the product, and tells how many submits it took. */
+  function multiply(backend: WebGpuBackend, call: KernelCalls['matmul']): number {
+    const before = backend.statistics().submits;
+    backend.run('matmul', call);
+    backend.flush();
+    return backend.statistics().submits - before;
   }
 
   test('cuts work by the speed at which waits end, and asks the queue nothing in Node', async () => {
     const asked = vi.spyOn(gpu.queue, 'onSubmittedWorkDone');
     const backend = await createWebGpuBackend({ device: gpu, kernelProfile: 'hardware' });
-    const multiply = multiplier(backend);
+    const call = productOf(backend);
     const counts: number[] = [];
     for (let i = 0; i < 4; i++) {
-      counts.push(multiply());
+      counts.push(multiply(backend, call));
       nowMs += FLOPS / 5e9; // This is a GPU of 5 TFLOP/s, which takes 7 ms for it.
       await backend.sync();
     }
@@ -183,11 +187,36 @@ describe('a backend on a driver that computes nothing', () => {
       kernelProfile: 'hardware',
       tuningStore: undefined,
     });
-    const multiply = multiplier(backend);
-    expect(multiply()).toBe(8);
+    const call = productOf(backend);
+    expect(multiply(backend, call)).toBe(8);
     nowMs += FLOPS / 5e9;
     // The answer comes in a turn of its own.
-    await vi.waitFor(() => expect(multiply()).toBeLessThan(8), { timeout: 10_000, interval: 1 });
+    await vi.waitFor(() => expect(multiply(backend, call)).toBeLessThan(8), {
+      timeout: 10_000,
+      interval: 1,
+    });
+    await backend.dispose();
+  });
+
+  test('plans the same whatever the measured speed is', async () => {
+    const backend = await createWebGpuBackend({ device: gpu, kernelProfile: 'hardware' });
+    const call = productOf(backend, 2 * N);
+    const plan = () => {
+      const found: PlannedDispatch[] = [];
+      backend.onPlannedDispatch((dispatch) => found.push(dispatch));
+      backend.planScratch('matmul', call, { take: () => call.out.buffer, give: () => {} });
+      backend.onPlannedDispatch(undefined);
+      return found;
+    };
+    const before = plan();
+    expect(before).toHaveLength(2); // 69 GFLOP in parts of up to 50
+    for (let i = 0; i < 4; i++) {
+      multiply(backend, call);
+      nowMs += (2 * FLOPS) / 5e9;
+      await backend.sync();
+    }
+    expect(multiply(backend, call)).toBe(1);
+    expect(plan()).toEqual(before);
     await backend.dispose();
   });
 });

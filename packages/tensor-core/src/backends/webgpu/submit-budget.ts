@@ -21,7 +21,7 @@ const FIRST_FLOPS = 5e9;
 const LEAST_FLOPS = 1e9;
 /** By model an H100 takes 6 ms for this, and more would gain nothing. */
 const MOST_FLOPS = 200e9;
-/** The budget that a plan counts with, since the measured one is known only to a device that ran. */
+/** The budget that a plan counts with: the measured one is known only to a device that ran. */
 export const PLANNED_FLOPS = 50e9;
 const NUM_RATES = 5;
 /** The share of a full submit below which work is too short to tell a rate from a wait's delay. */

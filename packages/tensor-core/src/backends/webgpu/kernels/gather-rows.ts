@@ -27,7 +27,7 @@ export interface GatheredRows {
   readonly inner: number;
 }
 
-/** The elements of a chunk. A line of 4 million has 4,000, so a lane has some 6,000 turns at most. */
+/** The elements of a chunk. A line of 4 million has 4,000, so a lane has 6,000 turns at most. */
 const CHUNK = 1024;
 /** The bytes that an element reads: its place, its id and its gradient. */
 const READ_BYTES = 12;

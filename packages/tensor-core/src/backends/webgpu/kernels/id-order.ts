@@ -90,7 +90,7 @@ interface Sort {
   readonly stepNs: number;
 }
 
-/** Puts a place at its rank in its run: after smaller ids, and after equal ids that come earlier. */
+/** Puts a place at its rank in its run: after smaller ids, and after equal ones before it. */
 const RUNS: Sort = {
   name: 'runs',
   rank: `
