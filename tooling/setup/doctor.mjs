@@ -83,8 +83,12 @@ function webgpuDevices() {
   const { adapters, stderr } = probeAdapters(runtimeDirectory());
   const swiftShader = swiftShaderEnvironment();
   const unpacked = swiftShader ? probeAdapters(swiftShader).adapters : [];
-  const lines = adapters.flatMap((adapter) => adapterLines(adapter, ''));
-  lines.push(...unpacked.flatMap((adapter) => adapterLines(adapter, ' (for tests, from npm)')));
+  const lines = adapters.flatMap((adapter, i) => adapterLines(adapter, { index: `${i}: ` }));
+  const origin = ' (for tests, from npm)';
+  lines.push(...unpacked.flatMap((adapter) => adapterLines(adapter, { origin })));
+  if (adapters.length > 0) {
+    lines.push('--device webgpu takes the first; webgpu:INDEX, or a part of a name, another');
+  }
   if (adapters.length === 0) {
     lines.push('Dawn accepts no driver of this machine', ...why(stderr));
   }
@@ -94,13 +98,13 @@ function webgpuDevices() {
   return { title, lines, mend: webgpuMends(adapters, unpacked) };
 }
 
-function adapterLines(adapter, origin) {
-  const { vendor, architecture, description, isSoftware, features, limits } = adapter;
+function adapterLines(adapter, { index = '', origin = '' }) {
+  const { vendor, architecture, device, description, isSoftware, features, limits } = adapter;
   const kind = isSoftware ? 'software' : 'hardware';
   const has = (name) => `${name} ${features.includes(name) ? 'yes' : 'no'}`;
   const size = (bytes) => `${Math.round(bytes / MIB)} MiB`;
   return [
-    `${[vendor, architecture].filter(Boolean).join(' ') || 'unnamed'}, ${kind}${origin}`,
+    `${index}${device || [vendor, architecture].filter(Boolean).join(' ') || 'unnamed'}, ${kind}${origin}`,
     `  driver: ${description || 'unnamed'}`,
     `  ${['shader-f16', 'subgroups', 'timestamp-query'].map(has).join(', ')}`,
     `  largest buffer ${size(limits.maxBufferSize)}, ` +

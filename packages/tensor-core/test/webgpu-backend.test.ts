@@ -138,15 +138,26 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       device.destroy();
     });
 
-    test('a lost device rejects pending and later reads', async () => {
+    test('a lost device rejects pending and later reads, by the name of its adapter', async () => {
       const adapter = await webGpu().requestAdapter();
       const device = await adapter!.requestDevice();
       const backend = await createWebGpuBackend({ device });
       const bench = new Bench(backend);
       const x = bench.zeros(4);
+      const large = bench.zeros(2 ** 19);
       const pending = backend.read(x.buffer, 0, 16);
+      const write = (to: typeof x, byteLength: number) =>
+        backend.write(to.buffer, 0, new Uint8Array(byteLength));
+      write(x, 16); // into memory that is mapped when the device goes
       device.destroy();
-      await expect(pending).rejects.toMatchObject({ code: 'DEVICE_LOST' });
+      write(x, 16);
+      write(large, 2 ** 21);
+      const { description: name } = backend.info;
+      await expect(pending).rejects.toMatchObject({
+        code: 'DEVICE_LOST',
+        reason: 'destroyed',
+        message: expect.stringContaining(`the device of ${name} was lost (destroyed): `),
+      });
       await expect(backend.read(x.buffer, 0, 16)).rejects.toMatchObject({ code: 'DEVICE_LOST' });
       await expect(backend.sync()).rejects.toMatchObject({ code: 'DEVICE_LOST' });
       await backend.dispose();

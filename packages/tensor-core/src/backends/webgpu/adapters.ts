@@ -5,7 +5,10 @@ import { LANES_FEATURE, MATRIX_FEATURE } from './matrix-unit.js';
 
 /** What is known of an adapter: `doctor` shows it, and `--device auto` decides by it. */
 export interface AdapterDescription {
+  /** The names of device and driver, for people. */
   readonly name: string;
+  /** The name of the device alone, such as `nvidia-h100-pcie`, which browsers leave empty. */
+  readonly device: string;
   readonly vendor: string;
   readonly architecture: string;
   /** Whether it is a driver that computes on the CPU (lavapipe, SwiftShader, WARP). */
@@ -23,7 +26,10 @@ export interface AdapterOptions {
 
 const SOFTWARE_NAMES = /llvmpipe|lavapipe|swiftshader|software|warp|basic render/i;
 
-/** The adapters a GPU object gives for each power preference, without repeats; hardware first. */
+/**
+ * The adapters a GPU object gives for each power preference, without repeats; hardware first. A
+ * page is given no more than that, and listNodeAdapters has all of a machine in Node.
+ */
 export async function listAdapters(gpu: GPU): Promise<AdapterDescription[]> {
   const found = new Map<string, AdapterDescription>();
   for (const options of [
@@ -50,6 +56,7 @@ export function describeAdapter(adapter: GPUAdapter): AdapterDescription {
   const info = infoOf(adapter);
   return {
     name: nameOf(info),
+    device: info.device,
     vendor: info.vendor,
     architecture: info.architecture,
     isSoftware: isSoftwareAdapter(info),

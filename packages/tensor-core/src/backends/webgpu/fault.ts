@@ -65,8 +65,11 @@ export class Fault {
     }
   }
 
-  /** Listens to the device for loss and for errors that no scope caught. */
-  watch(device: GPUDevice): void {
+  /**
+   * Listens to the device for loss and for errors that no scope caught. `name` is the adapter's, by
+   * which people find the card.
+   */
+  watch(device: GPUDevice, name: string): void {
     device.addEventListener('uncapturederror', (event) => {
       event.preventDefault?.();
       const error = fromGpuError(event.error);
@@ -79,9 +82,9 @@ export class Fault {
       }
     });
     void device.lost.then(({ reason, message }) => {
-      this.raise(
-        new DeviceLostError(`webgpu: the device was lost (${reason}): ${message}`, { reason }),
-      );
+      const why = message.replace(/\.?\s*$/, '.');
+      const text = `webgpu: the device of ${name} was lost (${reason}): ${why}`;
+      this.raise(new DeviceLostError(text, { reason }));
     });
   }
 

@@ -3,22 +3,28 @@
 
 import { create } from 'webgpu';
 import { checkOptions } from '../../check-options.js';
+import { TEXT } from '../../options.js';
+import { type AdapterDescription, describeAdapter, infoOf, nameOf } from './adapters.js';
+import { dawnFlags } from './dawn-flags.js';
 
+export type { AdapterDescription } from './adapters.js';
 export { fileTuningStore } from './file-tuning-store.js';
 
 /** Objects kept for the life of the process, since Dawn crashes once a device's is collected. */
 const instances: GPU[] = [];
 
-/** Adapters offer matrix units, which are experimental, behind the second alone. */
-const DEFAULT_FLAGS = [
-  'disable-dawn-features=timestamp_quantization',
-  'enable-dawn-features=allow_unsafe_apis',
-];
-
 /** Options of openNodeGpu, which loads the optional peer `webgpu` (Dawn). */
 export interface NodeGpuOptions {
-  /** Dawn toggles and backends, e.g. ['backend=null']. */
+  /**
+   * Dawn's flags, such as ['backend=null']. They come on top of ours, which let adapters offer
+   * matrix units and leave timestamps exact; a toggle that is named here counts before ours.
+   */
   readonly flags?: readonly string[];
+  /**
+   * A part of a device's name, in its own case. Dawn takes the first adapter whose name holds it,
+   * and rejects a request where there is none, with the names that there are. See listNodeAdapters.
+   */
+  readonly adapter?: string;
 }
 
 /**
@@ -31,9 +37,71 @@ export function openNodeGpu(options: NodeGpuOptions = {}): GPU {
       expected: 'an array of strings',
       holds: (value) => Array.isArray(value) && value.every((flag) => typeof flag === 'string'),
     },
+    adapter: TEXT,
   });
-  const flags = options.flags ?? DEFAULT_FLAGS;
-  const gpu = create([...flags]);
+  const { flags = [], adapter } = options;
+  const gpu = create([
+    ...dawnFlags(flags),
+    ...(adapter === undefined ? [] : [`adapter=${adapter}`]),
+  ]);
   instances.push(gpu);
   return gpu;
+}
+
+/**
+ * An adapter of this machine, as Dawn's binding for Node knows it. `device` is its name as the
+ * driver writes it, such as `NVIDIA H100 PCIe`, of which a GPUAdapter shows `nvidia-h100-pcie`.
+ */
+export interface NodeAdapter extends AdapterDescription {
+  /**
+   * Whether `openNodeGpu({ adapter: device })` opens it. Where an earlier adapter's name holds this
+   * one's, as that of a second card of one model does, Dawn opens the earlier one.
+   */
+  readonly isReachable: boolean;
+}
+
+/** A name that no adapter has: Dawn then tells all names. */
+const NOBODY = 'no adapter has this name';
+const LISTED = /^ \* backend: '[^']*', name: '(.*)'$/gm;
+
+/**
+ * All adapters that Dawn finds, in the order of its preference: discrete cards, integrated ones,
+ * drivers that compute on the CPU. Those that are not reachable are described by the adapter that
+ * is opened in their place. It opens each, whose driver then stays loaded.
+ */
+export async function listNodeAdapters(): Promise<NodeAdapter[]> {
+  const names = await deviceNames();
+  const opened = new Map<string, GPUAdapter | null>();
+  const found: NodeAdapter[] = [];
+  for (const [i, device] of names.entries()) {
+    const first = names.findIndex((name) => name.includes(device));
+    const name = names[first]!;
+    const adapter =
+      opened.get(name) ?? (await openNodeGpu({ adapter: name }).requestAdapter(PREFERRED));
+    opened.set(name, adapter);
+    if (adapter !== null) {
+      const words = nameOf({ ...infoOf(adapter), device });
+      const isReachable = first === i;
+      found.push({ ...describeAdapter(adapter), name: words, device, isReachable });
+    }
+  }
+  return found;
+}
+
+/** The preference of createWebGpuBackend, by which adapters are in the order in which it looks. */
+const PREFERRED = { powerPreference: 'high-performance' } as const;
+
+/**
+ * The devices' names in Dawn's order, which it tells in the error about a name that is not there.
+ * Where a version of it words that otherwise, there is the one that it prefers.
+ */
+async function deviceNames(): Promise<string[]> {
+  try {
+    await openNodeGpu({ adapter: NOBODY }).requestAdapter(PREFERRED);
+    return []; // no adapter at all
+  } catch (error) {
+    const names = [...(error as Error).message.matchAll(LISTED)].map(([, name]) => name!);
+    const preferred = names.length > 0 ? null : await openNodeGpu().requestAdapter(PREFERRED);
+    return preferred === null ? names : [describeAdapter(preferred).device];
+  }
 }

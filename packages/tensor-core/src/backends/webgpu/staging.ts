@@ -58,11 +58,17 @@ export class UploadRing {
     return this.#inFlight.reduce((sum, chunk) => sum + chunk.gpu.size, 0);
   }
 
-  /** Copies `bytes` into mapped memory. */
+  /**
+   * Copies `bytes` into mapped memory. A device that is lost takes that memory back, at any moment;
+   * then nothing is copied, and the next wait tells of the loss.
+   */
   stage(bytes: Uint8Array): Upload {
     const chunk = this.#chunkFor(bytes.byteLength);
     const sourceOffset = chunk.used;
-    chunk.bytes!.set(bytes, sourceOffset);
+    const isDetached = chunk.bytes!.byteLength === 0;
+    if (!isDetached) {
+      chunk.bytes!.set(bytes, sourceOffset);
+    }
     // Places are multiples of 16 and not of 4, because memcpy of aligned lines is faster.
     chunk.used = Math.ceil((sourceOffset + bytes.byteLength) / 16) * 16;
     return { source: chunk.gpu, sourceOffset };

@@ -93,7 +93,7 @@ export class WebGpuBackend implements Backend {
     this.#adapterInfo = info;
     this.#tuningStore = parts.tuningStore;
     this.#ownsDevice = parts.ownsDevice;
-    this.#fault.watch(device);
+    this.#fault.watch(device, nameOf(info));
     // Tiles of matrix units add in an order of their own, and a compiler that may reorder sums can
     // do so in each tile's text alone.
     const compiledFor = () => {
