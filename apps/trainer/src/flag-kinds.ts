@@ -2,7 +2,8 @@
 // in a config file. One schema checks both, and the published JSON schema is made from it.
 
 import { z } from 'zod';
-import type { DeviceChoice, SaveEvery } from './run-config.js';
+import type { DeviceChoice } from './device-choice.js';
+import type { SaveEvery } from './run-config.js';
 
 /** The values that a flag accepts. */
 export interface FlagKind<T> {
@@ -55,13 +56,19 @@ export const flag: FlagKind<boolean> = {
   read: asTyped,
 };
 
-const device = z.enum(['auto', 'webgpu', 'cpu']);
+/** The device of one rank. */
+export const device: FlagKind<DeviceChoice> = {
+  schema: z
+    .union([z.enum(['auto', 'webgpu', 'cpu']), z.templateLiteral(['webgpu:', z.string().min(1)])])
+    .describe('auto, webgpu, cpu, or an adapter such as webgpu:4090 or webgpu:1'),
+  read: asTyped,
+};
 
 export const devices: FlagKind<readonly DeviceChoice[]> = {
   schema: z
-    .union([device, z.array(device).min(1)])
+    .union([device.schema, z.array(device.schema).min(1)])
     .transform((value) => (typeof value === 'string' ? [value] : value))
-    .describe('auto, webgpu or cpu, or a list of them by rank such as cpu,webgpu'),
+    .describe(`${device.schema.description}, or a list of them by rank such as cpu,webgpu`),
   read: (typed) => String(typed).split(','),
 };
 

@@ -105,7 +105,7 @@ const GROUPS = {
       ['auto'],
       [
         '--device <auto|webgpu|cpu>',
-        'or a list by rank: cpu,webgpu (default: auto, a GPU if there is one)',
+        "webgpu:NAME, a part of an adapter's name, or webgpu:INDEX, as doctor lists them; or a list by rank: cpu,webgpu (default: auto, a GPU if there is one; ranks of a host take turns among its cards)",
       ],
     ),
     threads: optional(

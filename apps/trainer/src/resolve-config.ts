@@ -10,6 +10,7 @@ import { openData } from './data/dataset.js';
 import { type PrepareOptions, prepareTokens } from './data/prepare-tokens.js';
 import { defaultCacheDirectory } from './data/token-cache.js';
 import { TOKENIZER_FILE } from './data/tokenizer.js';
+import type { DeviceChoice } from './device-choice.js';
 import { UsageError } from './errors.js';
 import {
   DEFAULT_DECAY,
@@ -28,7 +29,7 @@ import { findAdapter, readAdapter } from './model/adapter-directory.js';
 
 import { findModelDirectory, readModelConfig } from './model/model-directory.js';
 import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
-import type { DeviceChoice, LoraRun, ModelSource, RunConfig, TokenizerName } from './run-config.js';
+import type { LoraRun, ModelSource, RunConfig, TokenizerName } from './run-config.js';
 
 const DEFAULT_RANKS = 2;
 const GPT2_VOCABULARY = 50257;

@@ -7,13 +7,12 @@ import type { RunConfig, SaveEvery } from './run-config.js';
 
 /**
  * The config file of a run. What concerns a single call, such as --resume and --quiet, is left out.
- * @param devices the device of each rank, all of them found by now
+ * @param kinds the kind of each rank's device, all of them found by now
  */
-export function resolvedConfig(
-  flags: Flags,
-  config: RunConfig,
-  devices: readonly string[],
-): string {
+export function resolvedConfig(flags: Flags, config: RunConfig, kinds: readonly string[]): string {
+  const devices = kinds.map((kind, rank) =>
+    config.devices[rank] === 'auto' ? kind : config.devices[rank]!,
+  );
   const { resume: _, fresh, quiet, check, dashboard, trace, ...kept } = flags;
   const { lora } = config;
   const isEvaluated = config.validFile !== undefined || config.validFraction !== undefined;

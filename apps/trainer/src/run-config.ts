@@ -2,12 +2,12 @@
 // plain data, because it travels to rank processes as JSON.
 
 import type { ModelConfig } from '@shardweave/nn';
+import type { DeviceChoice } from './device-choice.js';
 
 /** The ways to train, in the order in which `plan` shows them. */
 export const STRATEGIES = ['single', 'fsdp', 'ddp', 'offload'] as const;
 export type StrategyName = (typeof STRATEGIES)[number];
 export type Transport = 'memory' | 'shm' | 'ws' | 'mpi';
-export type DeviceChoice = 'auto' | 'cpu' | 'webgpu';
 export type Precision = 'fp32' | 'fp16' | 'bf16';
 export type TokenizerName = 'model' | 'byte' | 'gpt2';
 export type Order = 'shuffle' | 'sequential';
@@ -62,7 +62,7 @@ export interface RunConfig {
   readonly strategy: StrategyName;
   readonly ranks: number;
   readonly transport: Transport;
-  /** The device of each rank. */
+  /** The device of each rank, as it was asked for. */
   readonly devices: readonly DeviceChoice[];
   readonly precision: Precision;
   readonly fp32Reduce: boolean;

@@ -57,7 +57,10 @@ describe('a config file', () => {
     ['\nbatch: x', 'line 2: batch: expected a whole number of at least 1, got "x".'],
     ['batch: 1.5', 'batch: expected a whole number of at least 1, got 1.5.'],
     ['lr:', 'lr: expected a number of at least 0, got null.'],
-    ['device: gpu', 'device: expected auto, webgpu or cpu, or a list of them by rank'],
+    [
+      'device: gpu',
+      'device: expected auto, webgpu, cpu, or an adapter such as webgpu:4090 or webgpu:1, or a list',
+    ],
     ['save-every: 0m', 'save-every: expected a number of steps such as 100, or of minutes'],
     ['- ranks', 'line 1: expected flags as "key: value" lines, such as "ranks: 2".'],
     ['ranks: 2\nranks: 3', 'line 2: Map keys must be unique. Give YAML or JSON.'],

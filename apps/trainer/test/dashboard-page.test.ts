@@ -219,6 +219,8 @@ describe.skipIf(chromium === undefined)(
           const about = {
             device: 'cpu',
             description: EVIL,
+            isSoftware: true,
+            host: EVIL,
             numericClass: '',
             shardBytes: 4,
           } as const;

@@ -24,6 +24,11 @@ import { resolveConfig } from '../src/resolve-config.js';
 const TOKEN = 'a-token-that-the-test-has-made';
 
 const run: RunRecord = { type: 'run', title: 'a "run"\\', steps: 9, ranks: 1, atMs: 5 };
+/** A rank's device, of which the page shows nothing here. */
+const ABOUT = {
+  ...{ description: '', isSoftware: true, host: 'here' },
+  ...{ numericClass: '', shardBytes: 4 },
+} as const;
 const step = (n: number, over = {}): RunRecord => ({
   type: 'step',
   step: n,
@@ -346,7 +351,7 @@ describe('what Prometheus reads', () => {
     const url = await open();
     const records: RunRecord[] = [
       run,
-      { type: 'ready', rank: 0, device: 'cpu', description: '', numericClass: '', shardBytes: 4 },
+      { type: 'ready', rank: 0, device: 'cpu', ...ABOUT },
       step(1, { validLoss: 2 }),
       rank(1),
       step(2, { loss: null, gradNorm: null, skipped: true }),

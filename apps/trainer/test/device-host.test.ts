@@ -37,12 +37,11 @@ it.skipIf(reason !== undefined)(
     await (await createWebGpuBackend({ gpu: openNodeGpu(), tuningStore })).dispose();
     await fileTuningStore(folder).write(key, TABLE);
     await using host = new DeviceHost();
-    expect(await host.matmulChoices()).toBeUndefined();
     const backend = await host.open('webgpu', { threads: 1 });
-    expect(await host.matmulChoices()).toEqual(TABLE);
+    expect(await host.matmulChoices(backend)).toEqual(TABLE);
     if (backend.info.isSoftware) {
-      await host.measureProducts('f32'); // This would compile for minutes.
-      expect(await host.matmulChoices()).toEqual(TABLE);
+      await host.measureProducts(backend, 'f32'); // This would compile for minutes.
+      expect(await host.matmulChoices(backend)).toEqual(TABLE);
     }
   },
 );
@@ -57,6 +56,8 @@ it('the record of a run holds them', async () => {
   const ready: RankReady = {
     ...{ rank: 0, device: 'webgpu', description: '', numericClass: '', tiles: TABLE, params: 1 },
     ...{
+      isSoftware: true,
+      host: 'here',
       shardBytes: 4,
       data: { tokens: 9, documents: 0, cut: 0, pieces: 0, rows: 2 },
       valid: undefined,

@@ -4,7 +4,9 @@ import { buildCommand } from './support/build-command.js';
 import { runCli } from './support/run-cli.js';
 
 const GPU = {
-  name: 'NVIDIA H100',
+  name: 'NVIDIA H100, driver 550',
+  device: 'NVIDIA H100',
+  isReachable: true,
   vendor: 'nvidia',
   architecture: 'hopper',
   isSoftware: false,
@@ -44,8 +46,18 @@ describe('shardweave doctor', () => {
   it('names nothing where all is there', () => {
     const text = diagnosisText(FOUND);
     expect(text).toMatch(/8 cores, 16\.0 GiB of 32\.0 GiB free/);
-    expect(text).toMatch(/NVIDIA H100, hardware\n .*16-bit shaders yes/);
+    expect(text).toMatch(/ 0: NVIDIA H100, driver 550, hardware\n .*16-bit shaders yes/);
+    expect(text).toMatch(/--device webgpu takes the first; webgpu:INDEX, /);
+    expect(text).not.toMatch(/Dawn opens the one/);
     expect(text).toMatch(/\nNothing is missing\.\n$/);
+  });
+
+  it('lists every card with its index, and says which one Dawn does not open', () => {
+    const twin = { ...GPU, isReachable: false };
+    const text = diagnosisText({ ...FOUND, webgpu: { adapters: [GPU, twin] } });
+    expect(text).toMatch(
+      / 0: NVIDIA H100, .*\n.*16-bit.*\n +1: NVIDIA H100, .*\n.*16-bit.*\n +Dawn opens the one of that name before it instead: docs\/several-gpus\.md\n/,
+    );
   });
 
   it.each<[string, Partial<Diagnosis>, RegExp]>([

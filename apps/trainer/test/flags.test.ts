@@ -116,6 +116,9 @@ describe('the flags of train', () => {
       gatherCap: 1048576,
     });
     expect(parse('')).toMatchObject({ sync: true, reshard: true, quiet: false });
+    expect(parse('--device webgpu:0,webgpu:rtx')).toMatchObject({
+      device: ['webgpu:0', 'webgpu:rtx'],
+    });
   });
 
   it.each([
@@ -128,8 +131,9 @@ describe('the flags of train', () => {
     ['--precision int8', '--precision: expected one of fp32, fp16, bf16, got "int8". See --help.'],
     [
       '--device gpu',
-      '--device: expected auto, webgpu or cpu, or a list of them by rank such as cpu,webgpu, got "gpu". See --help.',
+      '--device: expected auto, webgpu, cpu, or an adapter such as webgpu:4090 or webgpu:1, or a list of them by rank such as cpu,webgpu, got "gpu". See --help.',
     ],
+    ['--device webgpu:', /an adapter such as webgpu:4090 .*got "webgpu:"/],
     ['--bogus', "unknown option '--bogus'. See --help."],
     ['--modle x', "unknown option '--modle'. Did you mean --model? See --help."],
     ['extra words', 'expected flags alone, got "extra words". See --help.'],

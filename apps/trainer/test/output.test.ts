@@ -276,6 +276,8 @@ const ready: RankReady = {
   rank: 0,
   device: 'cpu',
   description: 'wasm',
+  isSoftware: true,
+  host: 'here',
   numericClass: 'cpu kernels 1',
   params: 5,
   shardBytes: 4,

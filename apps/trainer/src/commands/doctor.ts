@@ -7,7 +7,7 @@ import { resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import type { AdapterDescription } from '@shardweave/tensor-core/webgpu';
+import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { Command } from 'commander';
 import { defaultCacheDirectory } from '../data/token-cache.js';
 import { type FoundAdapters, findAdapters } from '../launch/adapter-probe.js';
@@ -21,6 +21,10 @@ interface DoctorFlags {
   readonly cache?: string | true;
   readonly clearCache?: string | true;
 }
+
+/** Dawn's first adapter is the one that a rank gets that names none. */
+const OPENS =
+  '--device webgpu takes the first; webgpu:INDEX, or webgpu: and a part of a name, another.';
 
 /** Everything that was found, as JSON. */
 export interface Diagnosis {
@@ -118,7 +122,7 @@ export function diagnosisText(found: Diagnosis): string {
       'Device webgpu (Dawn)',
       webgpu.adapters.length === 0
         ? [`none: ${webgpu.problem ?? 'Dawn accepts no driver of this machine.'}`]
-        : webgpu.adapters.flatMap(adapterLines),
+        : webgpu.adapters.flatMap(adapterLines).concat(OPENS),
     ],
     ['Several machines', [found.mpirun ?? 'no mpirun']],
     [missing.length === 0 ? 'Nothing is missing.' : 'What is missing', missing],
@@ -129,13 +133,17 @@ export function diagnosisText(found: Diagnosis): string {
     .concat('\n');
 }
 
-function adapterLines(adapter: AdapterDescription): string[] {
-  const { name, isSoftware, hasShaderF16, hasSubgroups, maxBufferBytes, maxBindingBytes } = adapter;
+function adapterLines(adapter: NodeAdapter, index: number): string[] {
+  const { name, isSoftware, isReachable, hasShaderF16, hasSubgroups } = adapter;
+  const { maxBufferBytes, maxBindingBytes } = adapter;
   const yes = (has: boolean) => (has ? 'yes' : 'no');
-  return [
-    `${name}, ${isSoftware ? 'software' : 'hardware'}`,
-    `  16-bit shaders ${yes(hasShaderF16)}, subgroups ${yes(hasSubgroups)}, largest buffer ${formatBytes(maxBufferBytes)}, binding ${formatBytes(maxBindingBytes)}`,
+  const lines = [
+    `${index}: ${name}, ${isSoftware ? 'software' : 'hardware'}`,
+    `   16-bit shaders ${yes(hasShaderF16)}, subgroups ${yes(hasSubgroups)}, largest buffer ${formatBytes(maxBufferBytes)}, binding ${formatBytes(maxBindingBytes)}`,
   ];
+  return isReachable
+    ? lines
+    : [...lines, '   Dawn opens the one of that name before it instead: docs/several-gpus.md'];
 }
 
 function missingOf({ webgpu, cpu, mpirun }: Diagnosis): string[] {

@@ -1,6 +1,7 @@
 // The command `plan`: tells what a run would take with each strategy, without running it.
 
 import { cpuInfo } from '@shardweave/tensor-core';
+import { kindOf } from '../device-choice.js';
 import { type Flags, TRAIN } from '../flags.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { planHeaderLines } from '../output/header.js';
@@ -37,10 +38,10 @@ export const plan = defineCommand<PlanFlags>({
   run: async (flags, { out, entry }) => {
     const asked = await resolveConfig(flags, { entry });
     const config = { ...asked, devices: await resolveDevices(asked.devices, entry) };
-    const kind = config.devices[0] === 'webgpu' ? 'webgpu' : 'cpu';
+    const kind = kindOf(config.devices[0]!);
     await using host = new DeviceHost();
     const { threads } = config;
-    const backend = await host.open(kind, { threads: coresOf(config) });
+    const backend = await host.open(config.devices[0]!, { threads: coresOf(config) });
     using clock = await openStepClock(backend);
     const rows = await planRows(config, {
       model: kind === 'cpu' ? { info: cpuInfo({ threads }) } : backend,

@@ -1,6 +1,8 @@
 // The flags of the command `generate`, an interface that users script against.
 
 import { Command, InvalidArgumentError, Option } from 'commander';
+import type { DeviceChoice } from '../device-choice.js';
+import { device } from '../flag-kinds.js';
 import type { TokenizerName } from '../run-config.js';
 import type { OpenFlags } from './open-model.js';
 
@@ -30,6 +32,14 @@ export const whole = (least: number) =>
     `a whole number of at least ${least}`,
     (value) => Number.isSafeInteger(value) && value >= least,
   );
+
+function deviceOf(text: string): DeviceChoice {
+  const { success, data } = device.schema.safeParse(text);
+  if (!success) {
+    throw new InvalidArgumentError(`Expected ${device.schema.description}.`);
+  }
+  return data;
+}
 
 /** The command with all its options; it parses nothing by itself. */
 export function generateOptions(): Command {
@@ -96,11 +106,7 @@ export function placeOptions(command: Command): Command {
         .choices(['single', 'offload'])
         .default('single'),
     )
-    .addOption(
-      new Option('--device <NAME>', 'auto: a GPU if there is one')
-        .choices(['auto', 'webgpu', 'cpu'])
-        .default('auto'),
-    )
+    .option('--device <NAME>', 'as train takes it: auto is a GPU if there is one', deviceOf, 'auto')
     .option('--device-budget <BYTES>', 'most bytes on the device, with offload', whole(1))
     .option('--threads <N>', 'of the cpu device (default: all cores)', whole(1));
 }

@@ -6,6 +6,7 @@ import { type ModelConfig, type Module, streamStateDict, type TokenArgs } from '
 import { materialize } from '@shardweave/nn/flat';
 import { loadStateDict, OffloadBudgetError, OffloadModel } from '@shardweave/offload';
 import { Device, LimitError, type Tensor } from '@shardweave/tensor-core';
+import type { DeviceChoice } from '../device-choice.js';
 import { UsageError } from '../errors.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
@@ -17,7 +18,7 @@ import {
   type ModelChoice,
   withWeights,
 } from '../rank/strategies/model-parts.js';
-import type { DeviceChoice, Precision } from '../run-config.js';
+import type { Precision } from '../run-config.js';
 
 export interface OpenFlags {
   readonly model: string;
@@ -44,10 +45,10 @@ export async function openModel(
   flags: OpenFlags,
   { entry }: { readonly entry: string },
 ): Promise<OpenModel> {
-  const [kind] = await resolveDevices([flags.device], entry);
+  const [choice] = await resolveDevices([flags.device], entry);
   const host = new DeviceHost();
   try {
-    const backend = await host.open(kind === 'webgpu' ? 'webgpu' : 'cpu', {
+    const backend = await host.open(choice!, {
       threads: flags.threads ?? availableParallelism(),
     });
     const device = new Device(backend);

@@ -2,8 +2,8 @@
 // it, and Dawn writes to the terminal.
 
 import { fork } from 'node:child_process';
-import type { AdapterDescription } from '@shardweave/tensor-core/webgpu';
-import type { DeviceChoice } from '../run-config.js';
+import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
+import type { DeviceChoice } from '../device-choice.js';
 
 /** Set in the environment of the probe, by which main.ts recognizes it. */
 export const PROBE_VARIABLE = 'SHARDWEAVE_ADAPTER_PROBE';
@@ -26,9 +26,9 @@ export async function resolveDevices(
   return devices.map((device) => (device === 'auto' ? found : device));
 }
 
-/** What a probe has found, with hardware adapters first. */
+/** What a probe has found, hardware first; --device takes their indices. */
 export interface FoundAdapters {
-  readonly adapters: readonly AdapterDescription[];
+  readonly adapters: readonly NodeAdapter[];
   /** Why there is no adapter, in the words of whatever failed. */
   readonly problem?: string;
 }
@@ -61,9 +61,8 @@ export function findAdapters(entry: string): Promise<FoundAdapters> {
 export async function probeAdapters(): Promise<void> {
   let found: FoundAdapters;
   try {
-    const { openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
-    const { listAdapters } = await import('@shardweave/tensor-core/webgpu');
-    found = { adapters: await listAdapters(openNodeGpu()) };
+    const { listNodeAdapters } = await import('@shardweave/tensor-core/webgpu-node');
+    found = { adapters: await listNodeAdapters() };
   } catch (error) {
     found = { adapters: [], problem: (error as Error).message };
   }

@@ -48,9 +48,15 @@ export function endEvent(
   return { type: 'end', rank, end: isVictim ? 'stopped' : how, reason };
 }
 
+/** What a device that is lost takes with it, since its memory can't be read any more. */
+const LOST_DEVICE =
+  'Its memory is gone with it, so that a run goes on from its newest save (--save-every), by itself with --max-restarts.';
+
 /** An error as a rank reports it. */
 export function describeFailure(error: unknown): RankFailure {
-  return { message: error instanceof Error ? error.message : String(error), kind: kindOf(error) };
+  const message = error instanceof Error ? error.message : String(error);
+  const isLost = codeOf(error) === 'DEVICE_LOST';
+  return { message: isLost ? `${message} ${LOST_DEVICE}` : message, kind: kindOf(error) };
 }
 
 function kindOf(error: unknown): RankFailure['kind'] {
@@ -60,12 +66,15 @@ function kindOf(error: unknown): RankFailure['kind'] {
   if (error instanceof DivergedError) {
     return 'diverged';
   }
-  const { code } = error as { code?: unknown };
-  return typeof code === 'string' && PEER_CODES.has(code) ? 'peer-lost' : 'failed';
+  return PEER_CODES.has(codeOf(error)) ? 'peer-lost' : 'failed';
+}
+
+function codeOf(error: unknown): unknown {
+  return (error as { readonly code?: unknown } | null | undefined)?.code;
 }
 
 /** The codes of errors of collectives and fsdp which mean that another rank is the cause. */
-const PEER_CODES: ReadonlySet<string> = new Set([
+const PEER_CODES: ReadonlySet<unknown> = new Set([
   'PEER_LOST',
   'ABORTED',
   'CLOSED',

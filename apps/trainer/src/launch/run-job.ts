@@ -111,10 +111,12 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
     onEvent,
     signal,
     work: async (world, emit) => {
-      await using cache = await TokenCache.open(config.cacheDir);
-      const tokens = await prepareInTurn(config, world, { ...options, cache });
       const { rank } = world;
-      await runRank({ config: { ...config, tokens }, rank, world, host, emit, signal, wrapUp });
+      const localRank = readLauncher(process.env)?.localRank ?? rank;
+      await using cache = await TokenCache.open(config.cacheDir);
+      const tokens = await prepareInTurn(config, world, { ...options, cache, localRank });
+      const place = { rank, localRank, world, host };
+      await runRank({ config: { ...config, tokens }, ...place, emit, signal, wrapUp });
     },
   });
 }
@@ -123,9 +125,8 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
 async function prepareInTurn(
   config: RunConfig,
   world: ProcessGroup,
-  options: PrepareOptions,
+  { localRank, ...options }: PrepareOptions & { readonly localRank: number },
 ): Promise<TokenFiles> {
-  const { localRank = world.rank } = readLauncher(process.env) ?? {};
   try {
     const own = localRank === 0 ? await prepareTokens(config, options) : undefined;
     await world.barrier();

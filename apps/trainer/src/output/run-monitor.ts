@@ -19,11 +19,12 @@ import { headerLines, headerRows, runTitle } from './header.js';
 import { reportOf } from './report.js';
 import { type RanksTold, RUN_FILES, RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
+import { sharedAdapters } from './shared-adapters.js';
 import type { Terminal } from './terminal.js';
 
 export interface RunMonitorOptions {
-  /** The text of config.yaml, once the devices of all ranks are known. */
-  readonly configText?: (devices: readonly string[]) => string;
+  /** The text of config.yaml, once the kinds of all ranks' devices are known. */
+  readonly configText?: (kinds: readonly string[]) => string;
   /** Called with each record as it comes. */
   readonly onRecord?: (record: RunRecord) => void;
   /** Called with the steps of an earlier command, where a run goes on. */
@@ -260,8 +261,8 @@ export class RunMonitor {
 
   #noteReady(ready: RankReady): void {
     this.#ready[ready.rank] = ready;
-    const { rank, device, description, numericClass, tiles, shardBytes } = ready;
-    this.#record({ type: 'ready', rank, device, description, numericClass, tiles, shardBytes });
+    const { processBytes, params, data, valid, ...told } = ready;
+    this.#record({ type: 'ready', ...told });
     if (this.#isReady) {
       this.#start();
     }
@@ -274,6 +275,9 @@ export class RunMonitor {
     }
     this.#record({ type: 'header', rows: headerRows(this.#config, this.#ready) });
     this.#terminal.header(headerLines(this.#config, this.#ready));
+    for (const text of sharedAdapters(this.#config, this.#ready)) {
+      this.#warn(text);
+    }
     const early = this.#early;
     this.#early = [];
     for (const event of early) {

@@ -34,10 +34,7 @@ export type EventRecord =
     }
   /** What the command prints before the first step, as names and values. */
   | { readonly type: 'header'; readonly rows: readonly (readonly [string, string])[] }
-  | ({ readonly type: 'ready' } & Pick<
-      RankReady,
-      'rank' | 'device' | 'description' | 'numericClass' | 'tiles' | 'shardBytes'
-    >)
+  | ({ readonly type: 'ready' } & Omit<RankReady, 'processBytes' | 'params' | 'data' | 'valid'>)
   | ({ readonly type: 'rank'; readonly atMs: number } & RankStatus)
   | {
       readonly type: 'sample';

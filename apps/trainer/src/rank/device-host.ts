@@ -1,67 +1,114 @@
-// Opens the devices of the ranks in this process. On a GPU the ranks share one device, because
+// Opens the devices of the ranks in this process. Ranks on one GPU share one device, because
 // drivers allow only so many; on the cpu each rank has threads and memory of its own.
 
 import type { Backend, DType } from '@shardweave/tensor-core';
 import type { MatmulChoiceTable, WebGpuBackend } from '@shardweave/tensor-core/webgpu';
+import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { defaultCacheDirectory } from '../data/token-cache.js';
+import { askedAdapter, type DeviceChoice, kindOf } from '../device-choice.js';
 import { UsageError } from '../errors.js';
+import { chooseAdapter } from './choose-adapter.js';
+
+export interface OpenDeviceOptions {
+  /** Those of a cpu device. */
+  readonly threads: number;
+  /** The rank's number among those of its host, by which several cards are divided. Default 0. */
+  readonly localRank?: number;
+}
 
 export class DeviceHost implements AsyncDisposable {
   readonly #opened: Backend[] = [];
-  #webGpu: Promise<WebGpuBackend> | undefined;
+  /** The GPUs by the name with which Dawn opens them; undefined for the one that it prefers. */
+  readonly #gpus = new Map<string | undefined, Promise<WebGpuBackend>>();
+  #adapters: Promise<readonly NodeAdapter[]> | undefined;
 
   /**
    * A rank's backend, with the fastest known products. It lives as long as the host.
-   * @throws {UsageError} for webgpu where no adapter is found
+   * @throws {UsageError} for webgpu where no adapter is found, or not the one that was asked for
    */
-  async open(device: 'cpu' | 'webgpu', options: { readonly threads: number }): Promise<Backend> {
-    if (device === 'cpu') {
+  async open(
+    choice: DeviceChoice,
+    { threads, localRank = 0 }: OpenDeviceOptions,
+  ): Promise<Backend> {
+    if (kindOf(choice) === 'cpu') {
       const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
-      const backend = await createCpuBackend({ threads: options.threads });
+      const backend = await createCpuBackend({ threads });
       this.#opened.push(backend);
       return backend;
     }
-    this.#webGpu ??= openWebGpu();
-    return await this.#webGpu;
+    try {
+      const device = await this.#deviceName(askedAdapter(choice), localRank);
+      const gpu = this.#gpus.get(device) ?? openWebGpu(device);
+      this.#gpus.set(device, gpu);
+      return await gpu;
+    } catch (cause) {
+      if (cause instanceof UsageError) {
+        throw cause;
+      }
+      throw new UsageError(
+        `--device ${choice}: ${(cause as Error).message} Run "npm run doctor" to see what is missing, or use --device cpu.`,
+        { cause },
+      );
+    }
   }
 
-  /** The tiles chosen for the GPU's products, where something was measured. */
-  async matmulChoices(): Promise<MatmulChoiceTable | undefined> {
-    return (await this.#webGpu)?.exportMatmulChoices();
+  /** The tiles chosen for the products of a GPU opened here; undefined for a cpu device. */
+  async matmulChoices(backend: Backend): Promise<MatmulChoiceTable | undefined> {
+    return (await this.#gpuOf(backend))?.exportMatmulChoices();
   }
 
   /**
-   * Measures the GPU's fastest products for the next run, which takes seconds, once. Does nothing
-   * without a GPU, or with a driver that computes on the CPU and compiles for minutes.
+   * Measures a GPU's fastest products for the next run, which takes seconds, once. Does nothing
+   * for a cpu device, or with a driver that computes on the CPU and compiles for minutes.
    */
-  async measureProducts(dtype: DType): Promise<void> {
-    const backend = await this.#webGpu;
-    if (backend?.info.isSoftware === false) {
-      await backend.tuneMatmul({ dtypes: [dtype] });
+  async measureProducts(backend: Backend, dtype: DType): Promise<void> {
+    const gpu = await this.#gpuOf(backend);
+    if (gpu?.info.isSoftware === false) {
+      await gpu.tuneMatmul({ dtypes: [dtype] });
     }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    const webGpu = await this.#webGpu?.catch(() => undefined);
-    for (const backend of [...this.#opened, webGpu]) {
-      await backend?.dispose();
+    for (const backend of [...this.#opened, ...(await this.#openGpus())]) {
+      await backend.dispose();
     }
+  }
+
+  /**
+   * The name by which Dawn opens the adapter of a rank. The first rank of a host takes what Dawn
+   * prefers, so that a run of one rank does not look for others.
+   */
+  async #deviceName(asked: string | undefined, localRank: number): Promise<string | undefined> {
+    if (asked === undefined && localRank === 0) {
+      return undefined;
+    }
+    this.#adapters ??= listAdapters();
+    const adapters = await this.#adapters;
+    const chosen = chooseAdapter(adapters, { asked, localRank });
+    return chosen === adapters[0] ? undefined : chosen?.device;
+  }
+
+  async #gpuOf(backend: Backend): Promise<WebGpuBackend | undefined> {
+    return (await this.#openGpus()).find((gpu) => gpu === backend);
+  }
+
+  async #openGpus(): Promise<WebGpuBackend[]> {
+    const settled = await Promise.allSettled(this.#gpus.values());
+    return settled.flatMap((gpu) => (gpu.status === 'fulfilled' ? [gpu.value] : []));
   }
 }
 
-async function openWebGpu(): Promise<WebGpuBackend> {
+async function listAdapters(): Promise<readonly NodeAdapter[]> {
+  const { listNodeAdapters } = await import('@shardweave/tensor-core/webgpu-node');
+  return listNodeAdapters();
+}
+
+async function openWebGpu(device: string | undefined): Promise<WebGpuBackend> {
   const { createWebGpuBackend } = await import('@shardweave/tensor-core/webgpu');
-  try {
-    const { fileTuningStore, openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
-    return await createWebGpuBackend({
-      gpu: openNodeGpu(),
-      allowSoftware: true,
-      tuningStore: fileTuningStore(defaultCacheDirectory(process.env)),
-    });
-  } catch (cause) {
-    throw new UsageError(
-      `--device webgpu: ${(cause as Error).message} Run "npm run doctor" to see what is missing, or use --device cpu.`,
-      { cause },
-    );
-  }
+  const { fileTuningStore, openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
+  return createWebGpuBackend({
+    gpu: openNodeGpu(device === undefined ? {} : { adapter: device }),
+    allowSoftware: true,
+    tuningStore: fileTuningStore(defaultCacheDirectory(process.env)),
+  });
 }

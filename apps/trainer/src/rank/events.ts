@@ -12,6 +12,15 @@ export interface RankReady {
   readonly device: BackendInfo['kind'];
   /** A description for people: the adapter's name, or the cpu device's threads. */
   readonly description: string;
+  /** Whether it computes on the CPU: a cpu device, or the driver of a GPU that is none. */
+  readonly isSoftware: boolean;
+  /** The name of the machine that the rank is on. */
+  readonly host: string;
+  /**
+   * What the environment of its process says of the cards that its driver shows, such as
+   * `DRI_PRIME=pci-0000_01_00_0!`; undefined where it says nothing.
+   */
+  readonly shown?: string | undefined;
   /** The numeric class; ranks of one class give equal bits for equal inputs. */
   readonly numericClass: string;
   /**
@@ -83,6 +92,8 @@ export interface StoreBytes {
 export interface RankReport extends StoreBytes {
   readonly rank: number;
   readonly device: BackendInfo['kind'];
+  /** As in RankReady. */
+  readonly description: string;
   readonly peakBytes: MemoryBytes;
   /** The payload of the training steps alone. */
   readonly bytesSent: number;

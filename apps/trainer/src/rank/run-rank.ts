@@ -40,6 +40,8 @@ const NO_TEXT =
 export interface RankOptions {
   readonly config: PreparedRun;
   readonly rank: number;
+  /** The rank's number among those of its host. The default is `rank`: all are on one host. */
+  readonly localRank?: number;
   /** The group of all ranks, which even a single rank has. The rank closes it. */
   readonly world: ProcessGroup;
   readonly host: DeviceHost;
@@ -78,10 +80,9 @@ export async function runRank(options: RankOptions): Promise<void> {
 }
 
 async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void): Promise<void> {
-  const { config, rank, host, emit } = options;
-  const backend = await host.open(config.devices[rank] === 'webgpu' ? 'webgpu' : 'cpu', {
-    threads: config.threads,
-  });
+  const { config, rank, localRank = rank, host, emit } = options;
+  const { threads } = config;
+  const backend = await host.open(config.devices[rank]!, { threads, localRank });
   if (backend.info.kind === 'webgpu') {
     // The command has checked the ranks on cpu devices, and leaves drivers to its ranks.
     await requireRoomOf(config, { rank, model: backend, room: roomHere(config, 'webgpu') });
@@ -124,7 +125,7 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
     emit({ type: 'check', check: await checkRank(config, { rank, backend, host, ...trained }) });
   }
   if (rank === 0 && trained !== undefined && config.steps >= LEAST_STEPS_TO_MEASURE) {
-    await host.measureProducts(COMPUTE_DTYPES[config.precision]);
+    await host.measureProducts(backend, COMPUTE_DTYPES[config.precision]);
   }
   if (trace !== undefined) {
     emitTrace(emit, trace);

@@ -1,6 +1,7 @@
 // The training of one rank: what it goes on from, its steps with evaluations and saves, and the
 // weights that they leave.
 
+import { hostname } from 'node:os';
 import { dirname } from 'node:path';
 import type { ProcessGroup } from '@shardweave/collectives';
 import { parameterCount } from '@shardweave/nn';
@@ -15,6 +16,7 @@ import { RunSaves } from '../saves/run-saves.js';
 import type { RunTiles } from '../saves/run-tiles.js';
 import { isSaveOf, pathOf, savesOf } from '../saves/save-directory.js';
 import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
+import { shownCards } from './choose-adapter.js';
 import { CommCounter } from './comm-counter.js';
 import type { CommWatch } from './comm-watch.js';
 import type { DeviceHost } from './device-host.js';
@@ -102,7 +104,8 @@ export async function trainRank(options: TrainOptions): Promise<Trained | undefi
   }
   await saves?.settle();
   const taken = { ...stores.bytes(), ...counter.counts() };
-  const report = { rank, device: backend.info.kind, peakBytes: watch.peak(), ...taken };
+  const { kind, description } = backend.info;
+  const report = { rank, device: kind, description, peakBytes: watch.peak(), ...taken };
   emit({ type: 'report', report });
   const measured = { phases: watch.phases(), ...taken };
   tell({ type: 'doing', what: 'collecting the model' });
@@ -115,14 +118,17 @@ async function tellReady(
   { config, rank, host, emit, backend, data, strategy }: TrainOptions,
   numericClass: string,
 ): Promise<void> {
-  const { kind, description } = backend.info;
-  const tiles = kind === 'webgpu' ? await host.matmulChoices() : undefined;
+  const { kind, description, isSoftware } = backend.info;
+  const tiles = await host.matmulChoices(backend);
   emit({
     type: 'ready',
     ready: {
       rank,
       device: kind,
       description,
+      isSoftware,
+      host: hostname(),
+      shown: kind === 'webgpu' ? shownCards(process.env) : undefined,
       numericClass,
       tiles,
       params: parameterCount(config.modelConfig),

@@ -1,0 +1,118 @@
+// Runs of the built command on two real drivers beside each other, which stand for two cards, and
+// one whose device is lost in the middle.
+
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { buildCommand } from './support/build-command.js';
+import { tinyFlags } from './support/tiny-run.js';
+import { SWIFTSHADER, whyNotTwoAdapters } from './support/webgpu-adapter.js';
+
+/** A driver that has compiled nothing yet needs a quarter of a second for each pipeline. */
+vi.setConfig({ testTimeout: 400_000 });
+
+const HOOK = fileURLToPath(new URL('support/lose-device.mjs', import.meta.url));
+const reason = await whyNotTwoAdapters();
+
+let root: string;
+let script: string;
+beforeAll(async () => {
+  root = mkdtempSync(join(tmpdir(), 'trainer-cards-'));
+  script = await buildCommand('cards-long-test');
+});
+afterAll(() => rmSync(root, { recursive: true }));
+
+/** Runs the command with both drivers. */
+async function train(line: string, env: NodeJS.ProcessEnv = {}) {
+  const flags = `${tinyFlags(root)} ${line}`.replace('--device cpu ', '').split(' ');
+  const child = spawn(process.execPath, [script, 'train', ...flags], {
+    env: { ...process.env, VK_ADD_DRIVER_FILES: SWIFTSHADER, NO_COLOR: '1', ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const [out, err] = [child.stdout, child.stderr].map((stream) => {
+    const text = { all: '' };
+    stream.on('data', (chunk: Buffer) => {
+      text.all += chunk.toString();
+    });
+    return text;
+  });
+  const [code] = (await once(child, 'close')) as [number | null];
+  return { code, out: out!.all, err: err!.all };
+}
+
+const summaryOf = (out: string) => JSON.parse(readFileSync(join(out, 'summary.json'), 'utf8'));
+
+describe.skipIf(reason !== undefined)(`two adapters${reason ? ` (${reason})` : ''}`, () => {
+  it.each(['memory', 'shm', 'ws'])(
+    'over %s take a rank each, and are named in the header and in the record',
+    async (transport) => {
+      const out = join(root, `two-${transport}`);
+      const line = `--ranks 2 --steps 2 --device webgpu:llvmpipe,webgpu:swiftshader --transport ${transport}`;
+      const run = await train(`${line} --out ${out}`);
+      expect(run).toMatchObject({ code: 0, err: expect.not.stringContaining('share') });
+      expect(run.out).toMatch(/^device +rank 0: webgpu \(llvmpipe.*\)$/m);
+      expect(run.out).toMatch(/^device +rank 1: webgpu \(swiftshader.*\)$/m);
+      expect(summaryOf(out)).toMatchObject({
+        device: expect.stringMatching(/webgpu \(llvmpipe.*\), webgpu \(swiftshader/),
+        ranks: [
+          { device: 'webgpu', description: expect.stringContaining('llvmpipe') },
+          { device: 'webgpu', description: expect.stringContaining('SwiftShader') },
+        ],
+      });
+    },
+  );
+
+  it.each(['memory', 'ws'])('two ranks of one over %s are warned', async (transport) => {
+    const out = join(root, `one-${transport}`);
+    const line = `--ranks 2 --steps 1 --device webgpu:swift --transport ${transport} --out ${out}`;
+    const { code, err } = await train(line);
+    expect(code).toBe(0);
+    expect(err).toMatch(/^warning: Ranks 0, 1 share one adapter, swiftshader/m);
+    expect(readFileSync(join(out, 'events.jsonl'), 'utf8')).toContain('Ranks 0, 1 share one');
+  });
+});
+
+describe.skipIf(reason !== undefined)(
+  `a device that is lost${reason ? ` (${reason})` : ''}`,
+  () => {
+    const SENTENCE =
+      /rank 1 of 2 failed after step [2-4]: webgpu: the device of swiftshader.* was lost \(destroyed\): [^.]+\. Its memory is gone with it, so that a run goes on from its newest save/;
+    const loseAt = (name: string) => ({
+      NODE_OPTIONS: `--import ${HOOK}`,
+      ...{ LOSE_RANK: '1', LOSE_STEP: '2', LOSE_MARK: join(root, `${name}.lost`) },
+      LOSE_METRICS: join(root, name, 'metrics.jsonl'),
+    });
+    const lineOf = (name: string) =>
+      `--ranks 2 --transport ws --steps 5 --save-every 1 --device webgpu:swift --out ${join(root, name)}`;
+
+    it('ends the run with its name, the reason and the line that goes on', async () => {
+      const { code, out, err } = await train(lineOf('ends'), loseAt('ends'));
+      expect(existsSync(join(root, 'ends.lost'))).toBe(true);
+      expect(code).toBe(1);
+      expect(err).toMatch(SENTENCE);
+      expect(out).toMatch(/^Go on from its save of step [1-4] with: .* --resume auto$/m);
+    });
+
+    it('is started again from the newest save, and the run ends as if nothing had happened', async () => {
+      const { code, out } = await train(`${lineOf('again')} --max-restarts 1`, loseAt('again'));
+      expect(existsSync(join(root, 'again.lost'))).toBe(true);
+      expect(code).toBe(0);
+      expect(out).toMatch(SENTENCE);
+      expect(out).toMatch(/Starting again from the last save \(restart 1 of 1\)\.$/m);
+      expect(out).toMatch(/^Going on from .*saves\/step-00000[1-4]/m);
+      const whole = await train(lineOf('whole'));
+      expect(whole.code).toBe(0);
+      const lossesOf = (name: string) =>
+        readFileSync(join(root, name, 'metrics.jsonl'), 'utf8')
+          .trimEnd()
+          .split('\n')
+          .map((text) => (JSON.parse(text) as { loss: number }).loss);
+      expect(lossesOf('again')).toEqual(lossesOf('whole'));
+      expect(lossesOf('whole')).toHaveLength(5);
+    });
+  },
+);
