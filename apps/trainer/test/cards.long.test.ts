@@ -1,7 +1,7 @@
 // Runs of the built command on two real drivers beside each other, which stand for two cards, and
 // one whose device is lost in the middle.
 
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { buildCommand } from './support/build-command.js';
+import { ROOT } from './support/run-flags.js';
 import { tinyFlags } from './support/tiny-run.js';
 import { SWIFTSHADER, whyNotTwoAdapters } from './support/webgpu-adapter.js';
 
@@ -26,10 +27,16 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(root, { recursive: true }));
 
-/** Runs the command with both drivers. */
-async function train(line: string, env: NodeJS.ProcessEnv = {}) {
+const commandOf = (line: string) => {
   const flags = `${tinyFlags(root)} ${line}`.replace('--device cpu ', '').split(' ');
-  const child = spawn(process.execPath, [script, 'train', ...flags], {
+  return [process.execPath, script, 'train', ...flags];
+};
+
+const train = (line: string, env: NodeJS.ProcessEnv = {}) => finish(commandOf(line), env);
+
+/** Runs a program to its end, with both drivers. */
+async function finish([program, ...args]: readonly string[], env: NodeJS.ProcessEnv) {
+  const child = spawn(program!, args, {
     env: { ...process.env, VK_ADD_DRIVER_FILES: SWIFTSHADER, NO_COLOR: '1', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
@@ -75,6 +82,37 @@ describe.skipIf(reason !== undefined)(`two adapters${reason ? ` (${reason})` : '
     expect(readFileSync(join(out, 'events.jsonl'), 'utf8')).toContain('Ranks 0, 1 share one');
   });
 });
+
+const LAYER = '/usr/share/vulkan/implicit_layer.d/VkLayer_MESA_device_select.json';
+const hasMpirun = spawnSync('mpirun', ['--version']).error === undefined;
+const noEnvironment =
+  reason ??
+  (hasMpirun ? undefined : 'no mpirun was found') ??
+  (existsSync(LAYER) ? undefined : "no layer of Mesa's that selects devices");
+
+it.skipIf(noEnvironment !== undefined)(
+  `ranks that name no adapter have those that the environment of each process shows${noEnvironment ? ` (${noEnvironment})` : ''}`,
+  async () => {
+    const out = join(root, 'shown');
+    const command = commandOf(`--steps 2 --device webgpu --transport mpi --out ${out}`);
+    const one = (shown: string) => ['-np', '1', '-x', `MESA_VK_DEVICE_SELECT=${shown}`, ...command];
+    const job = ['mpirun', ...one('10005:0!'), ':', ...one('1ae0:c0de!')];
+    const run = await finish(job, {
+      ...{ OMPI_MCA_rmaps_base_oversubscribe: '1', OMPI_MCA_hwloc_base_binding_policy: 'none' },
+      ...{ OMPI_ALLOW_RUN_AS_ROOT: '1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1' },
+      // koffi is a dependency of a package in which the bundle does not lie.
+      NODE_PATH: `${ROOT}packages/collectives/node_modules`,
+    });
+    expect(run).toMatchObject({ code: 0, err: expect.not.stringContaining('share') });
+    expect(run.out).toMatch(/^device +rank 0: webgpu \(llvmpipe.*\)$/m);
+    expect(run.out).toMatch(/^device +rank 1: webgpu \(swiftshader.*\)$/m);
+    const events = readFileSync(join(out, 'events.jsonl'), 'utf8');
+    expect(events.match(/MESA_VK_DEVICE_SELECT=[^" ]*/g)?.sort()).toEqual([
+      'MESA_VK_DEVICE_SELECT=10005:0!',
+      'MESA_VK_DEVICE_SELECT=1ae0:c0de!',
+    ]);
+  },
+);
 
 describe.skipIf(reason !== undefined)(
   `a device that is lost${reason ? ` (${reason})` : ''}`,

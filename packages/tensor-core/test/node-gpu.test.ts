@@ -50,6 +50,7 @@ describe.skipIf(skipped !== undefined)(`adapters${skipped ? ` (${skipped})` : ''
       expect(isReachable).toBe(true);
       const backend = await createWebGpuBackend({ gpu: openNodeGpu({ adapter: device }) });
       const [driver] = name.match(/[^,]*$/)!; // Dawn shows pages a plain form of the device's name.
+      expect(driver).toMatch(/\w/);
       expect(backend.info.description).toContain(driver);
       await backend.dispose();
     }

@@ -92,7 +92,9 @@ export function infoOf(adapter: GPUAdapter): GPUAdapterInfo {
 }
 
 /** The names of device and driver, for people. */
-export function nameOf(info: GPUAdapterInfo): string {
+export function nameOf(
+  info: Pick<GPUAdapterInfo, 'vendor' | 'architecture' | 'device' | 'description'>,
+): string {
   const words = [info.device, info.description].filter((w) => w !== '');
   return words.join(', ') || [info.vendor, info.architecture].filter((w) => w !== '').join(' ');
 }

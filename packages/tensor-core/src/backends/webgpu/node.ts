@@ -80,7 +80,8 @@ export async function listNodeAdapters(): Promise<NodeAdapter[]> {
       opened.get(name) ?? (await openNodeGpu({ adapter: name }).requestAdapter(PREFERRED));
     opened.set(name, adapter);
     if (adapter !== null) {
-      const words = nameOf({ ...infoOf(adapter), device });
+      const { vendor, architecture, description } = infoOf(adapter);
+      const words = nameOf({ vendor, architecture, device, description });
       const isReachable = first === i;
       found.push({ ...describeAdapter(adapter), name: words, device, isReachable });
     }
