@@ -12,10 +12,10 @@ import {
   type WebGpuBackend,
 } from '@shardweave/tensor-core/webgpu';
 import { fileTuningStore, openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, onTestFinished, test, vi } from 'vitest';
 import { KernelContext } from '../src/backends/webgpu/context.js';
 import { MatmulChoices } from '../src/backends/webgpu/matmul-choices.js';
-import { tuneMatmul } from '../src/backends/webgpu/matmul-tuning.js';
+import { type MatmulTuning, tuneMatmul } from '../src/backends/webgpu/matmul-tuning.js';
 import { reason, title, webGpu } from './support/webgpu-kit.js';
 
 const PROFILE = {
@@ -34,7 +34,11 @@ const PROFILE = {
  */
 async function tuneOn(
   msOf: (tile: string) => number,
-  { leastMs, disturbed = () => 1 }: { leastMs: number; disturbed?: (n: number) => number },
+  {
+    leastMs,
+    disturbed = () => 1,
+    ...tuning
+  }: { leastMs: number; disturbed?: (n: number) => number } & MatmulTuning,
 ) {
   const ran: string[] = [];
   const kernels = new Map<string, unknown>();
@@ -65,7 +69,7 @@ async function tuneOn(
   const backend = { alloc: () => buffer, free: () => {} } as unknown as WebGpuBackend;
   await tuneMatmul(
     { backend, context, stopwatch: { leastMs, time }, prepare: async () => {} },
-    { shapes: [[256, 256, 256]] },
+    { shapes: [[256, 256, 256]], ...tuning },
   );
   return { choices: context.matmulChoices.export(), measured };
 }
@@ -92,6 +96,29 @@ describe('measuring', () => {
   test('a tile that is hardly faster is not chosen', async () => {
     const { choices } = await tuneOn((tile) => (tile === FAST ? 0.97 : 1), { leastMs: 4 });
     expect(Object.values(choices)).not.toContain(FAST);
+  });
+
+  test('products of 16 bits are measured with outputs of 16 bits and of f32', async () => {
+    const { choices } = await tuneOn(() => 1, { leastMs: 1, dtypes: ['f16'] });
+    const outputs = ['f16', 'f32'].flatMap((out) =>
+      ['NN', 'NT', 'TN'].map((letters) => `${letters} f16 f16 ${out} large`),
+    );
+    expect(Object.keys(choices).sort()).toEqual(outputs.sort());
+  });
+
+  test('ends in time, with the largest products measured', async () => {
+    let now = 1000;
+    const clock = vi.spyOn(performance, 'now').mockImplementation(() => now);
+    onTestFinished(() => clock.mockRestore());
+    const passing = (n: number) => {
+      now += 10 * Math.sign(n);
+      return 1;
+    };
+    // A class takes 2 measurements for its repetitions and 7 of each of 5 tiles.
+    const options = { leastMs: 1, disturbed: passing, shapes: undefined, mostMs: 10 * (37 * 2 + 9) };
+    const { choices, measured } = await tuneOn(() => 1, options as never);
+    expect(Object.keys(choices)).toEqual(['NN f32 f32 f32 huge', 'NT f32 f32 f32 huge']);
+    expect(measured).toHaveLength(37 * 2 + 10);
   });
 
   test.skipIf(reason !== undefined)(title('by timestamps, of a device that has them'), async () => {

@@ -104,7 +104,8 @@ export type Epilogue =
   | { readonly kind: 'slope'; readonly activation: Activation; readonly at: View }
   /**
    * The kernel crossEntropyBackward runs over out, whose rows are `outRow` elements apart. The
-   * columns from n on are undefined afterwards.
+   * logits are the sums in f32, also where out has 16 bits, which receives the rounded gradient.
+   * The columns from n on are undefined afterwards.
    */
   | ({ readonly kind: 'crossEntropyBackward' } & Pick<
       RowCalls['crossEntropyBackward'],
@@ -119,9 +120,23 @@ export interface EpilogueKernels {
   crossEntropyBackward(call: RowCalls['crossEntropyBackward']): void;
 }
 
+/** Whether the epilogue needs the product in f32, which its output has no room for. */
+export function hasWideLogits({ epilogue, out }: ProductCalls['matmul']): boolean {
+  return epilogue?.kind === 'crossEntropyBackward' && out.dtype !== 'f32';
+}
+
+/** Returns the call of crossEntropyBackward that a product's epilogue of that kind stands for. */
+export function slopesOf(
+  { epilogue, out, m, outRow }: ProductCalls['matmul'],
+  logits: View,
+): RowCalls['crossEntropyBackward'] {
+  const { kind: _, ...rest } = epilogue as Extract<Epilogue, { kind: 'crossEntropyBackward' }>;
+  return { ...rest, logits, out, rows: m, cols: outRow };
+}
+
 /** Runs a product's epilogue, if it has one, as a kernel of its own. */
 export function runEpilogue(call: ProductCalls['matmul'], kernels: EpilogueKernels): void {
-  const { epilogue, out, m, outRow } = call;
+  const { epilogue, out } = call;
   switch (epilogue?.kind) {
     case 'add': {
       const dense = { shape: [out.size], aStrides: [1], bStrides: [1] };
@@ -134,11 +149,9 @@ export function runEpilogue(call: ProductCalls['matmul'], kernels: EpilogueKerne
     case 'slope':
       kernels.unaryBackward({ kind: epilogue.activation, x: epilogue.at, dy: out, out });
       break;
-    case 'crossEntropyBackward': {
-      const { kind, ...rest } = epilogue;
-      kernels.crossEntropyBackward({ ...rest, logits: out, out, rows: m, cols: outRow });
+    case 'crossEntropyBackward':
+      kernels.crossEntropyBackward(slopesOf(call, out));
       break;
-    }
   }
 }
 
@@ -155,8 +168,8 @@ export interface ProductCalls {
    * inner batches. op(a) is m x k, stored as [m, k] or, if transposeA, as [k, m], with row stride
    * aRow. op(b) is k x n, stored as [k, n] or, if transposeB, as [n, k], with row stride bRow. out
    * is [m, n] with row stride outRow, and bias [n]. Columns have stride 1. Batch strides of a and b
-   * may be 0. A 16-bit out is dense, or n, outRow and its batch strides are even. Two stored rows
-   * of each operand must bind.
+   * may be 0. A 16-bit out is dense, or n, outRow and its batch strides are even, except under
+   * 'crossEntropyBackward'. Two stored rows of each operand must bind.
    *
    * aSums or bSums, not both, get the sums over k of op(a) or op(b), without alpha, in any float
    * dtype: [m] of a dense a with transposeA, or [n] of a dense b without transposeB. There is one

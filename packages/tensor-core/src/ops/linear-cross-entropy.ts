@@ -94,6 +94,9 @@ const SPARE_COLUMNS = 4;
  * temporary f32 tensor; where that tensor would take more than two thirds of chunkBytes, the sum is
  * made by chunks of rows, which is another product. Where the weight is frozen no product is added,
  * but an f32 gradient of x lies in memory from forward to backward.
+ *
+ * On a hardware GPU the gradient of the logits of an f16 x and an f16 weight is rounded to f16, so
+ * that its products can use matrix units. Scale the loss (LossScaler) where either is f16.
  * @throws {ShapeError} when the shapes do not fit together
  * @throws {DTypeError} when x or the weight is no float tensor, or the targets are no integers
  */
@@ -128,11 +131,24 @@ export function linearCrossEntropy(
   return x.device.scope(() => reduceLosses(lossesOf(head), { ...options, targets, classes }));
 }
 
-function usualChunk({ backend: { info } }: Device, weight: Tensor): number {
-  if (info.kind === 'webgpu' && !info.isSoftware) {
+function usualChunk(device: Device, weight: Tensor): number {
+  if (isGpu(device)) {
     return CHUNK_BYTES_GPU;
   }
   return weight.requiresGrad ? CHUNK_BYTES : CHUNK_BYTES_FROZEN;
+}
+
+function isGpu({ backend: { info } }: Device): boolean {
+  return info.kind === 'webgpu' && !info.isSoftware;
+}
+
+/**
+ * The dtype of the gradient of logits in backward. Matrix units take products of f16 alone, so on a
+ * GPU an f16 head rounds that gradient to f16, as PyTorch's autocast does. What f16 cannot hold is
+ * lost: the loss must be scaled, as gradients in f16 need it anyway. Elsewhere f32 costs nothing.
+ */
+function slopeDType({ x, weight }: Pick<Head, 'x' | 'weight'>): 'f16' | 'f32' {
+  return isGpu(x.device) && x.dtype === 'f16' && weight.dtype === 'f16' ? 'f16' : 'f32';
 }
 
 interface Head {
@@ -339,8 +355,8 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
   const x = part(head.x, firstRow * dim, rows * dim);
   const { device } = weight;
   const most = classesOfChunk(head);
-  const width = most === classes ? classes : most + SPARE_COLUMNS;
-  const logits = device.empty([rows, width]).view();
+  const width = kept !== undefined ? classes : widthOfChunk(most, classes);
+  const slopes = device.empty([rows, width], { dtype: slopeDType(head) }).view();
   for (let first = 0; first < classes; first += most) {
     const count = Math.min(most, classes - first);
     const table = part(weight, first * dim, count * dim);
@@ -356,7 +372,7 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
       product(head, {
         a: x,
         b: table,
-        out: logits,
+        out: slopes,
         m: rows,
         n: count,
         k: dim,
@@ -365,17 +381,22 @@ function fillGradients(head: Head, { lse, kept, dLoss, dx, dWeight }: GradientsO
         epilogue: { kind: 'crossEntropyBackward', ...slope },
       });
     } else {
-      const whole = { logits: kept.view(), out: logits, rows, cols: classes };
+      const whole = { logits: kept.view(), out: slopes, rows, cols: classes };
       device.run('crossEntropyBackward', { ...whole, ...slope });
     }
     if (dx !== undefined) {
-      product(head, { ...row, a: logits, b: table, out: dx.view(), accumulate: first > 0 });
+      product(head, { ...row, a: slopes, b: table, out: dx.view(), accumulate: first > 0 });
     }
     if (dWeight !== undefined) {
       const out = part(dWeight, first * dim, count * dim);
-      product(head, { ...row, a: logits, b: x, out, m: count, k: rows, transposeA: true });
+      product(head, { ...row, a: slopes, b: x, out, m: count, k: rows, transposeA: true });
     }
   }
+}
+
+/** The columns of a chunk's rows in memory, which are whole vectors of four. */
+function widthOfChunk(most: number, classes: number): number {
+  return most === classes ? 4 * Math.ceil(classes / 4) : most + SPARE_COLUMNS;
 }
 
 /**

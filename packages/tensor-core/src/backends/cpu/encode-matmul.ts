@@ -10,8 +10,9 @@ import {
   OP_MATMUL,
 } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { runEpilogue, sumsOf } from '../../kernel-calls/products.js';
+import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../kernel-calls/products.js';
 import type { CommandWriter } from './command-writer.js';
+import { CpuBuffer } from './cpu-buffer.js';
 import { binary, unary, unaryBackward } from './encode-elementwise.js';
 import { crossEntropyBackward, reduce } from './encode-rows.js';
 
@@ -41,6 +42,15 @@ export function matmul(call: KernelCalls['matmul'], w: CommandWriter): void {
   const { m, n, k, batch, aBatch, bBatch, outBatch } = call;
   const batches = batch[0] * batch[1];
   if (m === 0 || n === 0 || batches === 0) {
+    return;
+  }
+  if (hasWideLogits(call)) {
+    const { size } = call.out;
+    const buffer = new CpuBuffer(-1, 4 * size, 'logits', w.temp(4 * size));
+    const logits = { buffer, byteOffset: 0, dtype: 'f32', size } as const;
+    matmul({ ...call, out: logits, epilogue: undefined }, w);
+    crossEntropyBackward(slopesOf(call, logits), w);
+    w.release();
     return;
   }
   const columns = columnsAtOnce(

@@ -1,13 +1,22 @@
 // Batched matrix products of strided, optionally transposed operands.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { runEpilogue, sumsOf } from '../../kernel-calls/products.js';
+import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../kernel-calls/products.js';
 import { crossEntropyBackward } from './cross-entropy.js';
-import { type Open, valuesOf } from './elements.js';
+import { type Open, openElements, valuesOf } from './elements.js';
 import { binary, unary, unaryBackward } from './elementwise.js';
 import { reduce } from './reduce.js';
 
 export function matmul(call: KernelCalls['matmul'], open: Open): void {
+  if (hasWideLogits(call)) {
+    const { size } = call.out;
+    const logits = { ...call.out, byteOffset: 0, dtype: 'f32' } as const;
+    const bytes = new ArrayBuffer(4 * size);
+    const openWide: Open = (view) => (view === logits ? openElements(bytes, view) : open(view));
+    matmul({ ...call, out: logits, epilogue: undefined }, openWide);
+    crossEntropyBackward(slopesOf(call, logits), openWide);
+    return;
+  }
   const { m, n, k, aRow, bRow, outRow, aBatch, bBatch, outBatch } = call;
   const a = valuesOf(open(call.a));
   const b = valuesOf(open(call.b));

@@ -8,7 +8,11 @@ import {
   type KernelName,
   NESTED_VIEWS,
 } from '../../kernel-calls/kernel-calls.js';
-import type { AttentionOperands, HeadStrides } from '../../kernel-calls/products.js';
+import {
+  type AttentionOperands,
+  type HeadStrides,
+  hasWideLogits,
+} from '../../kernel-calls/products.js';
 import type { Span } from '../../kernel-calls/updates.js';
 import { numNormNodes } from '../../norm-spans.js';
 import type { View } from '../../view.js';
@@ -260,9 +264,12 @@ function checkExtent(name: string, view: View, extent: number | undefined, mayBe
   throw new ShapeError(`${name}: expected ${extent} elements, got ${view.size}.`);
 }
 
-/** Requires that a 16-bit out, which is written as words, is dense or has rows of whole words. */
+/**
+ * Requires that a 16-bit out, which is written as words, is dense or has rows of whole words,
+ * unless the rows are written with all that lies between them.
+ */
 function checkMatmulWords(call: KernelCalls['matmul']): void {
-  if (byteSize(call.out.dtype) === 4) {
+  if (byteSize(call.out.dtype) === 4 || hasWideLogits(call)) {
     return;
   }
   const { m, n, outRow, batch, outBatch } = call;

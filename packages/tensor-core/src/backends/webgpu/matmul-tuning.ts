@@ -5,7 +5,7 @@
 import type { DType } from '@shardweave/dtypes';
 import type { Backend } from '../../backend.js';
 import { ShaderError } from '../../errors.js';
-import type { View } from '../../view.js';
+import type { BackendBuffer, View } from '../../view.js';
 import { KernelContext, type KernelEncoder } from './context.js';
 import {
   candidateTiles,
@@ -23,12 +23,19 @@ import { median, type Stopwatch } from './stopwatch.js';
  * workgroup computes.
  */
 export interface MatmulTuning {
-  /** The operand and output dtypes to tune for. The default is f32. */
+  /**
+   * The dtypes of operands to tune for. Outputs have the same dtype, or f32. The default is f32.
+   */
   readonly dtypes?: readonly DType[];
   /** The sizes [m, n, k] of products to tune for. The default is one of each size class. */
   readonly shapes?: readonly (readonly [m: number, n: number, k: number])[];
   /** Whether known choices are measured again. The default is false. */
   readonly isAnew?: boolean;
+  /**
+   * The milliseconds after which no further class is measured, and one that is being measured is
+   * dropped. The large products come first. The default is no limit.
+   */
+  readonly mostMs?: number;
 }
 
 export interface TuningParts {
@@ -42,18 +49,19 @@ export interface TuningParts {
   prepare(encode: (context: KernelContext) => void): Promise<void>;
 }
 
+/** Training spends most of its time in the first ones. */
 const SHAPES_SOFTWARE = [
-  [8, 512, 512],
-  [128, 128, 32],
-  [256, 256, 256],
   [512, 512, 512],
+  [256, 256, 256],
+  [128, 128, 32],
+  [8, 512, 512],
 ] as const;
 const SHAPES_HARDWARE = [
-  [8, 4096, 4096],
-  [128, 128, 64],
-  [320, 320, 320],
-  [768, 768, 768],
   [2048, 2048, 2048],
+  [768, 768, 768],
+  [320, 320, 320],
+  [128, 128, 64],
+  [8, 4096, 4096],
 ] as const;
 /**
  * Rounds of a measurement. Each times every candidate in turn, so that what slows the device down
@@ -75,25 +83,18 @@ const TRANSPOSES = [
 /** Measures, and sets the choices of the context. */
 export async function tuneMatmul(parts: TuningParts, options: MatmulTuning): Promise<void> {
   const { backend, context } = parts;
-  const { dtypes = ['f32'], isAnew = false } = options;
+  const { dtypes = ['f32'], isAnew = false, mostMs = Number.POSITIVE_INFINITY } = options;
   const shapes = options.shapes ?? (context.profile.isSoftware ? SHAPES_SOFTWARE : SHAPES_HARDWARE);
   const bytes = 4 * Math.max(...shapes.map(([m, n, k]) => Math.max(m * n, m * k, n * k)));
   const buffers = ['a', 'b', 'out'].map((name) => backend.alloc(bytes, `tuning ${name}`));
+  const end = performance.now() + mostMs;
+  const isOver = () => performance.now() > end;
   try {
-    for (const dtype of dtypes) {
-      for (const [m, n, k] of shapes) {
-        for (const transposes of TRANSPOSES) {
-          const [a, b, out] = [m * k, k * n, m * n].map((size, i) => ({
-            buffer: buffers[i]!,
-            byteOffset: 0,
-            dtype,
-            size,
-          }));
-          const call = callOf([a!, b!, out!], [m, n, k], transposes);
-          if (isAnew || context.matmulChoices.get(shapeClass(call)) === undefined) {
-            await tuneOne(parts, call);
-          }
-        }
+    for (const call of callsOf(shapes, dtypes, buffers)) {
+      const isKnown = !isAnew && context.matmulChoices.get(shapeClass(call)) !== undefined;
+      const tile = isKnown || isOver() ? undefined : await fastestTile(parts, call, isOver);
+      if (tile !== undefined) {
+        context.matmulChoices.set(shapeClass(call), tileName(tile));
       }
     }
   } finally {
@@ -103,17 +104,37 @@ export async function tuneMatmul(parts: TuningParts, options: MatmulTuning): Pro
   }
 }
 
-async function tuneOne(parts: TuningParts, call: MatmulCall): Promise<void> {
+/** Returns a product of each class, those of one shape next to each other. */
+function callsOf(
+  shapes: readonly (readonly [number, number, number])[],
+  dtypes: readonly DType[],
+  buffers: readonly BackendBuffer[],
+): MatmulCall[] {
+  const pairs = dtypes.flatMap((dtype) =>
+    [...new Set<DType>([dtype, 'f32'])].map((out) => [dtype, dtype, out] as const),
+  );
+  return shapes.flatMap(([m, n, k]) =>
+    pairs.flatMap((types) =>
+      TRANSPOSES.map((transposes) => {
+        const [a, b, out] = [m * k, k * n, m * n].map((size, i) => {
+          return { buffer: buffers[i]!, byteOffset: 0, dtype: types[i]!, size };
+        });
+        return callOf([a!, b!, out!], [m, n, k], transposes);
+      }),
+    ),
+  );
+}
+
+/** Returns undefined where no tile compiles, or where the measurement is over before its end. */
+async function fastestTile(
+  parts: TuningParts,
+  call: MatmulCall,
+  isOver: () => boolean,
+): Promise<Tile | undefined> {
   const { context, stopwatch } = parts;
-  const candidates = candidateTiles(context, call);
-  const tiles: Tile[] = [];
-  for (const tile of candidates) {
-    if (await compiles(parts, call, tile)) {
-      tiles.push(tile);
-    }
-  }
+  const tiles = await compiling(parts, call, candidateTiles(context, call));
   if (tiles.length === 0) {
-    return;
+    return undefined;
   }
   const time = (tile: Tile, repetitions: number) =>
     stopwatch.time(() => {
@@ -130,26 +151,44 @@ async function tuneOne(parts: TuningParts, call: MatmulCall): Promise<void> {
   const times = new Map<Tile, number[]>(tiles.map((tile) => [tile, []]));
   for (let round = 0; round < ROUNDS; round++) {
     for (const [tile, all] of times) {
+      if (isOver()) {
+        return undefined;
+      }
       all.push(await time(tile, repetitions));
     }
   }
   const medianOf = (tile: Tile) => median(times.get(tile)!);
   const fastest = tiles.reduce((best, tile) => (medianOf(tile) < medianOf(best) ? tile : best));
-  const isFaster = medianOf(fastest) < (1 - MARGIN) * medianOf(usual);
-  context.matmulChoices.set(shapeClass(call), tileName(isFaster ? fastest : usual));
+  return medianOf(fastest) < (1 - MARGIN) * medianOf(usual) ? fastest : usual;
 }
 
-/** A driver may refuse a kernel for a feature that it offers; its other tiles still serve. */
-async function compiles(parts: TuningParts, call: MatmulCall, tile: Tile): Promise<boolean> {
+/**
+ * Compiles the tiles beside each other and returns those that compile: a driver may refuse a kernel
+ * for a feature that it offers, and its other tiles still serve.
+ */
+async function compiling(
+  { prepare }: Pick<TuningParts, 'prepare'>,
+  call: MatmulCall,
+  tiles: readonly Tile[],
+): Promise<readonly Tile[]> {
   try {
-    await parts.prepare((context) => matmulWithTile(context, call, tile));
-    return true;
+    await prepare((context) => {
+      for (const tile of tiles) {
+        matmulWithTile(context, call, tile);
+      }
+    });
+    return tiles;
   } catch (error) {
-    if (error instanceof ShaderError) {
-      return false;
+    if (!(error instanceof ShaderError)) {
+      throw error;
     }
-    throw error;
   }
+  if (tiles.length === 1) {
+    return [];
+  }
+  const half = tiles.length >> 1;
+  const first = await compiling({ prepare }, call, tiles.slice(0, half));
+  return [...first, ...(await compiling({ prepare }, call, tiles.slice(half)))];
 }
 
 /**

@@ -77,7 +77,8 @@ export function epilogueText(
   const like = (name: string, access: Binding['access']): Binding => {
     return { name, type: dtype, access, isWide };
   };
-  // An epilogue works on the value that the product would have stored, so 16-bit sums are rounded.
+  // These epilogues work on the value that the product would have stored, so 16-bit sums are
+  // rounded. Logits never are: their slopes would not fit the log-sum-exp.
   const is16 = dtype === 'f16' || dtype === 'bf16';
   const rounded = is16 ? `v = ${each((c) => `${dtype}_unpack(${dtype}_bits(v.${c}), 0u)`)}; ` : '';
   switch (epilogue.kind) {
@@ -122,7 +123,7 @@ export function epilogueText(
           { name: 'd_loss', type: 'f32', access: 'read' },
         ],
         params: { first_class: 'u32', classes: 'u32' },
-        quad: `${rounded}let first = P.first_class + col; v = ${each((c, i) => `logit_slope(row, first + ${i}u, v.${c})`)};`,
+        quad: `let first = P.first_class + col; v = ${each((c, i) => `logit_slope(row, first + ${i}u, v.${c})`)};`,
         one: 'v = logit_slope(row, P.first_class + col, v);',
       };
   }

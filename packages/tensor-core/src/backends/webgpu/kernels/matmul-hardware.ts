@@ -105,16 +105,23 @@ export function longestK(extent: Extent): number {
   return Math.ceil(k / Math.ceil(k / most) / PART_MULTIPLE) * PART_MULTIPLE;
 }
 
-/** Tells for each operand whether all of its rows start and end at multiples of four elements. */
+/**
+ * Tells for each operand whether all of its rows start and end at multiples of four elements. The
+ * rows of logits may end before, since what lies between them is free to be written.
+ */
 export function wideOf(call: MatmulCall): MatmulSpec['wide'] {
   const { a, b, out, m, n, k, transposeA, transposeB, epilogue } = call;
   const isWide = (view: View, strides: readonly number[]) =>
     [view.byteOffset / byteSize(view.dtype), ...strides].every((value) => value % 4 === 0);
-  const likeOut = epilogue?.kind === 'crossEntropyBackward' ? [] : epilogueViews(epilogue);
+  const isLogits = epilogue?.kind === 'crossEntropyBackward';
+  const likeOut = isLogits ? [] : epilogueViews(epilogue);
+  const columns = isLogits ? [] : [n];
   return {
     a: isWide(a, [call.aRow, transposeA ? m : k, ...call.aBatch]),
     b: isWide(b, [call.bRow, transposeB ? k : n, ...call.bBatch]),
-    out: [out, ...likeOut].every((view) => isWide(view, [call.outRow, n, ...call.outBatch])),
+    out: [out, ...likeOut].every((view) =>
+      isWide(view, [call.outRow, ...columns, ...call.outBatch]),
+    ),
   };
 }
 

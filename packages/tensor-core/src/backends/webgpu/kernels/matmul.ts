@@ -5,7 +5,7 @@
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../errors.js';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';
-import { runEpilogue, sumsOf } from '../../../kernel-calls/products.js';
+import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../../kernel-calls/products.js';
 import type { View } from '../../../view.js';
 import { BINDING_ALIGNMENT } from '../clashes.js';
 import { type KernelContext, sliceView } from '../context.js';
@@ -96,6 +96,13 @@ export function candidateTiles(
 
 export function matmul(ctx: KernelContext, call: MatmulCall): void {
   if (!endsItself(ctx, call)) {
+    if (hasWideLogits(call)) {
+      ctx.withScratch('f32', call.out.size, (logits) => {
+        matmul(ctx, { ...call, out: logits, epilogue: undefined });
+        crossEntropyBackward(ctx, slopesOf(call, logits));
+      });
+      return;
+    }
     matmul(ctx, { ...call, epilogue: undefined });
     runEpilogue(call, {
       binary: (own) => binary(ctx, own),
@@ -193,8 +200,9 @@ function sizeClass(m: number, n: number, k: number): string {
   return SIZE_CLASSES.find(({ below }) => flops < below)?.name ?? 'huge';
 }
 
-function canStoreWords({ out, n, outRow, outBatch }: MatmulCall): boolean {
-  if (elementsPerWord(out.dtype) === 1) {
+function canStoreWords(call: MatmulCall): boolean {
+  const { out, n, outRow, outBatch } = call;
+  if (elementsPerWord(out.dtype) === 1 || wideOf(call).out) {
     return true;
   }
   return [n, outRow, ...outBatch].every((value) => value % 2 === 0);
