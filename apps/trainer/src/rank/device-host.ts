@@ -1,7 +1,7 @@
 // Opens the devices of the ranks in this process. Ranks on one GPU share one device, because
 // drivers allow only so many; on the cpu each rank has threads and memory of its own.
 
-import type { Backend, DType } from '@shardweave/tensor-core';
+import type { Backend } from '@shardweave/tensor-core';
 import type { MatmulChoiceTable, WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { defaultCacheDirectory } from '../data/token-cache.js';
@@ -55,17 +55,6 @@ export class DeviceHost implements AsyncDisposable {
   /** The tiles chosen for the products of a GPU opened here; undefined for a cpu device. */
   async matmulChoices(backend: Backend): Promise<MatmulChoiceTable | undefined> {
     return (await this.#gpuOf(backend))?.exportMatmulChoices();
-  }
-
-  /**
-   * Measures a GPU's fastest products for the next run, which takes seconds, once. Does nothing
-   * for a cpu device, or with a driver that computes on the CPU and compiles for minutes.
-   */
-  async measureProducts(backend: Backend, dtype: DType): Promise<void> {
-    const gpu = await this.#gpuOf(backend);
-    if (gpu?.info.isSoftware === false) {
-      await gpu.tuneMatmul({ dtypes: [dtype] });
-    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

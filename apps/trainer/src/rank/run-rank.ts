@@ -5,6 +5,7 @@ import { type ProcessGroup, withDelay } from '@shardweave/collectives';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { openData } from '../data/dataset.js';
 import { loadTokenizer } from '../data/tokenizer.js';
+import { kindOf } from '../device-choice.js';
 import { baseModelOf } from '../model/base-model.js';
 import { leaveModel } from '../model/leave-model.js';
 import { trainedFiles } from '../model/write-trained.js';
@@ -20,6 +21,7 @@ import { describeSystemError } from '../system-error.js';
 import { CommWatch } from './comm-watch.js';
 import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
+import { measureProducts } from './measure-products.js';
 import { gatheredBytes, sampleLength, sampleText } from './sample-text.js';
 import { StoreWatch } from './store-watch.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
@@ -27,12 +29,6 @@ import { openStore } from './strategies/open-rest.js';
 import { openRankGroups, openStrategy } from './strategies/open-strategy.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
 import { type SavesUse, type Trained, trainRank } from './train-rank.js';
-
-/**
- * The fewest steps for which the GPU is measured: a run that is over in moments needs not be made
- * faster.
- */
-const LEAST_STEPS_TO_MEASURE = 50;
 
 const NO_TEXT =
   'No text is written at the end: each of its tokens would gather the whole model. The command generate writes one.';
@@ -83,6 +79,15 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   const { config, rank, localRank = rank, host, emit } = options;
   const { threads } = config;
   const backend = await host.open(config.devices[rank]!, { threads, localRank });
+  if (config.devices.some((device) => kindOf(device) === 'webgpu')) {
+    await measureProducts(backend, {
+      world: options.world,
+      steps: config.steps,
+      isResumed: config.resume !== undefined,
+      dtype: COMPUTE_DTYPES[config.precision],
+      onMeasure: () => emit({ type: 'doing', what: "measuring the GPU's products" }),
+    });
+  }
   if (backend.info.kind === 'webgpu') {
     // The command has checked the ranks on cpu devices, and leaves drivers to its ranks.
     await requireRoomOf(config, { rank, model: backend, room: roomHere(config, 'webgpu') });
@@ -123,9 +128,6 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   device.dispose();
   if (config.isChecked && trained !== undefined) {
     emit({ type: 'check', check: await checkRank(config, { rank, backend, host, ...trained }) });
-  }
-  if (rank === 0 && trained !== undefined && config.steps >= LEAST_STEPS_TO_MEASURE) {
-    await host.measureProducts(backend, COMPUTE_DTYPES[config.precision]);
   }
   if (trace !== undefined) {
     emitTrace(emit, trace);
