@@ -1,28 +1,39 @@
 // A GPU beside PyTorch on it: matrix products, attention, copies and whole training steps. Every
-// engine is a process, and they are timed in turn. tooling/gpu carries this bench to a machine with
-// a GPU. `--scale tiny` tries it on any machine, with PyTorch on the CPU.
-// Usage: node bench/hardware.mjs [--scale full|tiny] [--parts copy,products,attention,steps]
-//   [--rounds N] [--python PYTHON] [--peak TFLOPS] [--report FILE]
+// engine is a process, and they are timed in turn. A task that an engine dies of, or does not end,
+// loses that engine's times of this task alone. Our products are measured for their tiles first.
+// tooling/gpu carries this bench to a machine with a GPU. `--scale tiny` tries it on any machine,
+// with PyTorch on the CPU.
+// Usage: node bench/hardware.mjs [--scale full|tiny] [--parts probe,copy,products,attention,steps]
+//   [--engines shardweave,torch,compiled] [--rounds N] [--python PYTHON] [--peak TFLOPS]
+//   [--rows FILE, to which each row is appended] [--report FILE]
 
 import { readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { clocks } from './engines/clocks.mjs';
 import { interleave } from './engines/interleave.mjs';
 import { openEngine } from './engines/open-engine.mjs';
+import { hardwareTable } from './figures/hardware-table.mjs';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord } from './figures/record.mjs';
-import { table } from './figures/table.mjs';
+import { appendRow } from './figures/rows.mjs';
 
 const { values: flags } = parseArgs({
   options: {
     scale: { type: 'string', default: 'full' },
     parts: { type: 'string', default: 'copy,products,attention,steps' },
+    engines: { type: 'string', default: 'shardweave,torch' },
     rounds: { type: 'string', default: '5' },
     python: { type: 'string', default: 'python3' },
     // The f32 rate of an H100 SXM without its matrix units.
     peak: { type: 'string', default: '67' },
+    rows: { type: 'string' },
     report: { type: 'string' },
   },
 });
+/** A task that takes longer than this hangs; compiled PyTorch takes a minute for its first one. */
+const TASK_MS = 150_000;
+/** How often an engine that ended is started anew. */
+const MOST_STARTS = 4;
 const isTiny = flags.scale === 'tiny';
 const GPT2 = {
   model_type: 'gpt2',
@@ -44,38 +55,103 @@ const LLAMA = {
 const BATCH = isTiny ? 2 : 8;
 const SEQ = GPT2.n_positions;
 const PRECISIONS = ['fp32', 'fp16', 'bf16'];
+/** In place of a product of each class, which a driver on the CPU compiles for minutes. */
+const TINY_SHAPES = [[64, 64, 32]];
 
 const OURS = 'shardweave';
 const torch = [flags.python, 'engines/hardware_torch.py', isTiny ? 'cpu' : 'cuda'];
-const ENGINES = {
+const COMMANDS = {
   [OURS]: ['node', 'engines/hardware.mjs'],
   torch,
-  'torch compiled': [...torch, 'compiled'],
+  compiled: [...torch, 'compiled'],
 };
 
 const record = await startRecord('bench/hardware.mjs');
-const engines = [];
-for (const [key, command] of Object.entries(ENGINES)) {
-  const engine =
-    isTiny && key.includes('compiled') ? undefined : await openEngine(key, { command });
-  if (engine !== undefined) {
-    engines.push(engine);
-  }
-}
+const engines = new Map();
+const starts = new Map();
 const rows = [];
-for (const { name, flop, perStep, ...task } of flags.parts
-  .split(',')
-  .flatMap((part) => tasksOf(part))) {
-  const { times } = await interleave(engines, task, { rounds: Number(flags.rounds) });
-  rows.push({ name, flop, perStep, bytes: task.bytes, precision: task.precision, times });
+const tuned = new Set();
+for (const { name, flop, perStep, isUntuned, ...task } of tasksOfParts()) {
+  await openAll();
+  if (!isUntuned && task.precision !== undefined) {
+    await tune(task.precision);
+  }
+  const times = await timesOf(task);
+  const { bytes, precision } = task;
+  keep({ name, flop, perStep, bytes, precision, times, clocks: clocks() });
 }
-for (const engine of engines) {
+for (const engine of engines.values()) {
   engine.close();
 }
 await endRecord(record);
-Object.assign(record, { engines: engines.map(({ key, name }) => ({ key, name })), rows });
+Object.assign(record, { rows });
 publish(flags.report, report(), record);
-process.exitCode = rows.some(({ times }) => times[OURS] === undefined) ? 1 : 0;
+const isWhole = rows.every(({ times }) => times === undefined || engines.size === 0 || times[OURS]);
+process.exitCode = flags.engines.split(',').includes(OURS) && !isWhole ? 1 : 0;
+
+function keep(row) {
+  rows.push(row);
+  appendRow(flags.rows, row);
+}
+
+/** Starts the engines that have not been started, or have ended. */
+async function openAll() {
+  for (const key of flags.engines.split(',')) {
+    if (COMMANDS[key] === undefined) {
+      throw new Error(`--engines: expected some of ${Object.keys(COMMANDS)}, got ${key}`);
+    }
+    const count = starts.get(key) ?? 0;
+    if (engines.get(key)?.isOpen() || count === MOST_STARTS) {
+      continue;
+    }
+    starts.set(key, count + 1);
+    engines.delete(key);
+    const onMissing = (missing) => {
+      starts.set(key, MOST_STARTS);
+      keep({ engine: key, missing });
+    };
+    const engine = await openEngine(key, { command: COMMANDS[key], onMissing });
+    if (engine !== undefined) {
+      engines.set(key, engine);
+      keep({ engine: key, is: engine.name });
+    }
+  }
+}
+
+/** Measures our tiles for a precision, once. */
+async function tune(precision) {
+  const ours = engines.get(OURS);
+  if (ours === undefined || tuned.has(precision)) {
+    return;
+  }
+  tuned.add(precision);
+  try {
+    const shapes = isTiny ? TINY_SHAPES : undefined;
+    const { tiles, seconds } = await ours.ask({ prepare: { task: 'tune', precision, shapes } });
+    keep({ name: `tiles in ${precision}`, tiles, seconds });
+  } catch (error) {
+    keep({ name: `tiles in ${precision}`, error: error.message });
+  }
+}
+
+/** Ends all engines where the task does not end. */
+async function timesOf(task) {
+  const all = [...engines.values()];
+  const timer = setTimeout(() => {
+    for (const engine of all) {
+      engine.close();
+    }
+  }, TASK_MS);
+  try {
+    return (await interleave(all, task, { rounds: Number(flags.rounds) })).times;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function tasksOfParts() {
+  return flags.parts.split(',').flatMap((part) => tasksOf(part));
+}
 
 /**
  * The tasks of a part. `perStep` is how often a step of GPT-2 has this product; other tasks lack
@@ -83,6 +159,10 @@ process.exitCode = rows.some(({ times }) => times[OURS] === undefined) ? 1 : 0;
  */
 function tasksOf(part) {
   switch (part) {
+    case 'probe': {
+      const large = squares().filter(({ layout }) => layout === 'NN');
+      return [...tasksOf('copy'), ...large.map((task) => ({ ...task, isUntuned: true }))];
+    }
     case 'copy': {
       const bytes = isTiny ? 2 ** 20 : 2 ** 30;
       return [{ task: 'copy', name: `copy of ${bytes / 2 ** 20} MiB`, bytes }];
@@ -103,7 +183,7 @@ function tasksOf(part) {
         })),
       );
     default:
-      throw new Error(`--parts: expected copy, products, attention or steps, got ${part}`);
+      throw new Error(`--parts: expected probe, copy, products, attention or steps, got ${part}`);
   }
 }
 
@@ -136,9 +216,7 @@ function gpt2Products() {
     { label: 'head dx', m: rows, n: width, k: GPT2.vocab_size, layout: 'NN', perStep: 1 },
     { label: 'head dW', m: GPT2.vocab_size, n: width, k: rows, layout: 'TN', perStep: 1 },
   ];
-  return ['fp32', 'fp16'].flatMap((precision) =>
-    shapes.map((shape) => product({ ...shape, precision })),
-  );
+  return PRECISIONS.flatMap((precision) => shapes.map((shape) => product({ ...shape, precision })));
 }
 
 function product({ label, perStep, ...shape }) {
@@ -152,7 +230,7 @@ function attentions() {
     { label: 'GPT-2', heads: GPT2.n_head, kvHeads: GPT2.n_head, dim: 64 },
     { label: 'SmolLM2', heads: 9, kvHeads: 3, dim: 64 },
   ];
-  return ['fp32', 'fp16'].flatMap((precision) =>
+  return PRECISIONS.flatMap((precision) =>
     heads.flatMap(({ label, ...shape }) =>
       [false, true].map((isBackward) => ({
         task: 'attention',
@@ -171,52 +249,11 @@ function attentions() {
 }
 
 function report() {
-  const keys = engines.map(({ key }) => key);
-  const others = keys.filter((key) => key !== OURS);
-  const ratios = others.map((key) => `over ${key}`);
-  const body = rows.map(({ name, flop, bytes, times }) => [
-    name,
-    ...keys.map((key) => times[key]?.median.toFixed(2) ?? '-'),
-    rateOf({ flop, bytes }, times[OURS]?.median),
-    ...others.map((key) => ratio(times[OURS]?.median, times[key]?.median)),
-  ]);
+  const named = rows.filter(({ is }) => is !== undefined);
   return [
     headOf('A GPU beside PyTorch', record),
-    engines.map(({ key, name }) => `- ${key}: ${name}`).join('\n'),
-    `Medians of ${flags.rounds} rounds in turn, milliseconds. Batch ${BATCH} x ${SEQ} tokens.`,
-    table(['what', ...keys, `${OURS}'s rate`, ...ratios], body),
-    ...overall(),
+    named.map(({ engine, is }) => `- ${engine}: ${is}`).join('\n'),
+    `Medians of ${flags.rounds} rounds in turn. Batch ${BATCH} x ${SEQ} tokens.`,
+    hardwareTable(rows, { peak: Number(flags.peak) }),
   ].join('\n\n');
-}
-
-function rateOf({ flop, bytes }, ms) {
-  if (ms === undefined) {
-    return '-';
-  }
-  if (bytes !== undefined) {
-    return `${((2 * bytes) / ms / 1e6).toFixed(0)} GB/s`;
-  }
-  return flop === undefined ? '' : `${(flop / ms / 1e9).toFixed(2)} TFLOP/s`;
-}
-
-/** The rate of all products of a step of GPT-2 together, and its share of the chip's f32 rate. */
-function overall() {
-  return ['fp32', 'fp16'].flatMap((precision) => {
-    const all = rows.filter(
-      (row) => row.perStep !== undefined && row.precision === precision && row.times[OURS],
-    );
-    if (all.length === 0) {
-      return [];
-    }
-    const flop = all.reduce((sum, row) => sum + row.flop * row.perStep, 0);
-    const ms = all.reduce((sum, row) => sum + row.times[OURS].median * row.perStep, 0);
-    const rate = flop / ms / 1e9;
-    return [
-      `Products of a step of GPT-2 in ${precision}: ${ms.toFixed(1)} ms, ${rate.toFixed(2)} TFLOP/s, ${((100 * rate) / Number(flags.peak)).toFixed(0)} % of ${flags.peak}.`,
-    ];
-  });
-}
-
-function ratio(ours, theirs) {
-  return ours === undefined || theirs === undefined ? '-' : (ours / theirs).toFixed(2);
 }

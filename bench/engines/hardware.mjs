@@ -19,18 +19,34 @@ import {
   scaledDotProductAttention,
 } from '../../packages/tensor-core/dist/index.js';
 import { createWebGpuBackend } from '../../packages/tensor-core/dist/webgpu.js';
-import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
+import { fileTuningStore, openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
 import { serve } from './serve.mjs';
 
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' };
 
-const backend = await createWebGpuBackend({ gpu: openNodeGpu(), allowSoftware: true });
-await backend.tuneMatmul?.();
+const { SHARDWEAVE_CACHE: cache } = process.env;
+const backend = await createWebGpuBackend({
+  gpu: openNodeGpu(),
+  allowSoftware: true,
+  ...(cache === undefined ? {} : { tuningStore: fileTuningStore(cache) }),
+});
 const device = new Device(backend, { seed: 1 });
 let held = [];
 let dispose;
 
 serve(`shardweave webgpu (${backend.info.description})`, {
+  async tune({ precision, shapes }) {
+    const start = performance.now();
+    const all = await backend.tuneMatmul({
+      dtypes: [DTYPES[precision]],
+      ...(shapes && { shapes }),
+    });
+    const of = ` ${DTYPES[precision]} `;
+    const tiles = Object.fromEntries(Object.entries(all).filter(([name]) => name.includes(of)));
+    const seconds = (performance.now() - start) / 1000;
+    return Object.assign(async () => {}, { says: { tiles, seconds } });
+  },
+
   async product({ m, n, k, layout, precision }) {
     const a = hold(layout[0] === 'T' ? [k, m] : [m, k], precision);
     const b = hold(layout[1] === 'T' ? [n, k] : [k, n], precision);

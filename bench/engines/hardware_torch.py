@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 DEVICE, IS_COMPILED = sys.argv[1], "compiled" in sys.argv[2:]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+GradScaler = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
 
@@ -169,7 +170,7 @@ def prepare_train(config, batch, seq, precision):
     forward = compiled(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     ids = torch.randint(config["vocab_size"], (batch, seq + 1), device=DEVICE)
-    scaler = torch.cuda.amp.GradScaler(enabled=precision == "fp16" and DEVICE == "cuda")
+    scaler = GradScaler(enabled=precision == "fp16" and DEVICE == "cuda")
 
     def run():
         with nullcontext() if precision == "fp32" else torch.autocast(DEVICE, dtype=DTYPES[precision]):

@@ -7,7 +7,8 @@ const MIN_SAMPLE_MS = 80;
 const LEAST_ROUNDS = 3;
 
 /**
- * Measures the times of one task. Each round times every engine once.
+ * Measures the times of one task. Each round times every engine once. An engine that fails or ends
+ * has no times.
  *
  * @param {readonly object[]} engines made by openEngine
  * @param {object} task what an engine prepares
@@ -35,9 +36,14 @@ export async function interleave(engines, task, { rounds, mostMs = Number.POSITI
       if (round >= LEAST_ROUNDS && spentMs > mostMs) {
         continue;
       }
-      const { ms, processorMs } = await engine.ask({ repetitions: repetitions.get(engine) });
-      list.push(ms);
-      processor.get(engine).push(processorMs);
+      try {
+        const { ms, processorMs } = await engine.ask({ repetitions: repetitions.get(engine) });
+        list.push(ms);
+        processor.get(engine).push(processorMs);
+      } catch (error) {
+        console.error(`${engine.key} ${JSON.stringify(task)}: ${error.message}`);
+        samples.delete(engine);
+      }
     }
   }
   const times = Object.fromEntries(

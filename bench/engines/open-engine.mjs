@@ -8,14 +8,14 @@ import { fileURLToPath } from 'node:url';
 const BENCH = fileURLToPath(new URL('..', import.meta.url));
 
 /**
- * Starts an engine. Where this machine lacks what the engine needs, it prints a line to stderr and
- * returns undefined.
+ * Starts an engine. Where this machine lacks what the engine needs, it tells `onMissing` why, or
+ * stderr, and returns undefined.
  *
  * @param {string} key the engine's name in reports
- * @param {{ command: readonly string[], env?: Record<string, string> }} options the command is
- * `node` or a Python, then a file of this folder, then arguments
+ * @param {{ command: readonly string[], env?: Record<string, string>, onMissing?: (why: string) =>
+ * void }} options the command is `node` or a Python, then a file of this folder, then arguments
  */
-export async function openEngine(key, { command, env }) {
+export async function openEngine(key, { command, env, onMissing }) {
   const [runtime, file, ...args] = command;
   const isNode = runtime === 'node';
   const child = spawn(isNode ? process.execPath : runtime, [file, ...args], {
@@ -60,10 +60,13 @@ export async function openEngine(key, { command, env }) {
   };
   const ready = await Promise.race([next('ready'), exited]);
   if (ready instanceof Error) {
-    console.error(`${key}: left out, ${ready.message}`);
+    const say = onMissing ?? ((why) => console.error(`${key}: left out, ${why}`));
+    say(ready.message);
     return undefined;
   }
+  let isOpen = true;
   exited.then((error) => {
+    isOpen = false;
     if (!isClosing) {
       console.error(`${key}: ${error.message}`);
     }
@@ -72,5 +75,5 @@ export async function openEngine(key, { command, env }) {
     isClosing = true;
     child.kill();
   };
-  return { key, name: ready.ready, ask, close };
+  return { key, name: ready.ready, ask, close, isOpen: () => isOpen };
 }

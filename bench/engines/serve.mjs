@@ -4,7 +4,8 @@
  * @param {string} name the engine's name with its version
  * @param {{ matmul(layout: 'NN' | 'NT' | 'TN', n: number): Promise<Run>, step(): Promise<Run>,
  * lora?(task: object): Promise<Run> }} tasks
- *   a prepared task runs `repetitions` times and resolves when the device has finished
+ *   a prepared task runs `repetitions` times and resolves when the device has finished; what its
+ *   `says` holds goes with the answer
  * @typedef {(repetitions: number) => Promise<void>} Run
  */
 export function serve(name, tasks) {
@@ -15,7 +16,7 @@ export function serve(name, tasks) {
         run = undefined;
         run = await prepareRun(prepare);
         await run(1);
-        process.send({ id });
+        process.send({ id, ...run.says });
         return;
       }
       const start = performance.now();
@@ -28,6 +29,7 @@ export function serve(name, tasks) {
       process.send({ id, error: String(error?.message ?? error).split('\n')[0] });
     }
   });
+  process.on('disconnect', () => process.exit());
   process.send({ ready: name });
 
   function prepareRun({ task, ...rest }) {

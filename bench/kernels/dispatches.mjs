@@ -2,7 +2,8 @@
 // the new bind groups of the second step. It runs on Dawn's null driver, which computes nothing, so
 // every machine counts the same. That driver holds no more than a gigabyte. So the model has as
 // many layers as GPT-2 124M, each only as wide as one row of heads of eight, over 1,024 tokens;
-// weight gradients are then cut into parts as they are at full size. It needs the built packages.
+// weight gradients are then cut into parts as they are at full size. It also tells which share of
+// the products of an f16 step at full size matrix units can take. It needs the built packages.
 // Usage: node bench/kernels/dispatches.mjs [--layers 12] [--report FILE]
 
 import '../relaxed-simd.mjs';
@@ -14,6 +15,7 @@ import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
 import { publish } from '../figures/publish.mjs';
 import { endRecord, headOf, startRecord } from '../figures/record.mjs';
 import { table } from '../figures/table.mjs';
+import { matrixShare } from './matrix-share.mjs';
 
 const VOCAB = 1024;
 const WIDTH = 96;
@@ -30,6 +32,7 @@ const { values: flags } = parseArgs({
 });
 const layers = Number(flags.layers);
 const record = await startRecord('bench/kernels/dispatches.mjs');
+const units = await matrixShare();
 const adapter = await openNodeGpu({ flags: ['backend=null'] }).requestAdapter();
 const gpu = await adapter.requestDevice({
   requiredLimits: {
@@ -78,6 +81,7 @@ Object.assign(record, {
   bindGroups: after.bindGroups - before.bindGroups,
   hostMs,
   kernels,
+  units,
 });
 publish(flags.report, report(), record);
 process.exit(0);
@@ -127,5 +131,14 @@ function report() {
     headOf('Dispatches of a training step', record),
     `GPT-2 with ${layers} layers of ${WIDTH}, ${SEQ} tokens, f32, AdamW over packed parameters: ${total} dispatches, ${record.submits} submits and ${record.bindGroups} new bind groups in the second step. The host takes ${hostMs[0].toFixed(1)} ms for a step at least (median ${hostMs[TIMED_STEPS / 2].toFixed(1)} of ${TIMED_STEPS}; goal 5), Dawn's part and the reading of the loss included. The ${LISTED} kernels with most dispatches:`,
     table(['kernel', 'dispatches'], kernels.slice(0, LISTED)),
+    `Matrix units, where a device has them and tuning chooses them, can take ${(100 * units.share).toFixed(0)} % of the products of a step of GPT-2 124M in f16, 8 x 1,024 tokens, mixed precision:`,
+    table(
+      ['layout and dtypes', 'TFLOP', 'by units'],
+      units.classes.map(([name, { flops, isTaken }]) => [
+        name,
+        (flops / 1e12).toFixed(2),
+        isTaken ? 'yes' : 'no',
+      ]),
+    ),
   ].join('\n\n');
 }

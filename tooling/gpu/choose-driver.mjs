@@ -6,7 +6,7 @@ import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-const PROBE = fileURLToPath(new URL('webgpu-probe.mjs', import.meta.url));
+const PROBE = fileURLToPath(new URL('../setup/webgpu-probe.mjs', import.meta.url));
 const PROBE_TIMEOUT_MS = 60_000; // the first start of a driver on a cold machine takes seconds
 
 const PLACES = [

@@ -1,31 +1,39 @@
-// Formats the report of a run on a GPU machine as Markdown. Its complete data is in report.json.
+// Formats the rows of a run on a GPU machine as Markdown.
 
-export function renderReport(report) {
+import { hardwareTable } from '../../bench/figures/hardware-table.mjs';
+
+/** The f32 rate of an H100 or H200 SXM without matrix units, TFLOP/s, by NVIDIA's data sheet. */
+const PEAK = 67;
+
+/** @param {ReturnType<typeof import('../../bench/figures/rows.mjs').readRows>} report */
+export function renderReport({ about, parts }) {
+  const { date = '', commit = '', node, cores, memoryBytes = 0, adapters = [], tried = [] } = about;
   const lines = [
-    `# GPU report, ${report.date.slice(0, 10)}`,
+    `# GPU report, ${date.slice(0, 10)}`,
     '',
-    `Commit ${report.commit.slice(0, 12)}, Node ${report.node}, ${report.cores} cores, ` +
-      `${Math.round(report.memoryBytes / 2 ** 30)} GiB. Made by \`tooling/gpu/run.sh\`.`,
+    `Commit ${commit.slice(0, 12)}, Node ${node}, ${cores} cores, ` +
+      `${Math.round(memoryBytes / 2 ** 30)} GiB. Made by \`tooling/gpu/run.sh\`.`,
     '',
     '## Adapter',
-    ...report.adapters.flatMap(adapterLines),
-    ...(report.adapters.length === 0 ? ['None that Dawn accepts.'] : []),
+    ...adapters.flatMap(adapterLines),
+    ...(adapters.length === 0 ? ['None that Dawn accepts.'] : []),
     '',
     'Drivers tried:',
-    ...report.driversTried.map((text) => `- ${text}`),
+    ...tried.map((text) => `- ${text}`),
     '',
     '## Parts',
     '| part | result | seconds |',
     '| --- | --- | --- |',
-    ...report.parts.map(
-      ({ name, isOk, ended, seconds }) =>
-        `| ${name} | ${isOk ? 'ok' : `ended with ${ended}`} | ${seconds.toFixed(1)} |`,
-    ),
+    ...parts.map((part) => `| ${part.part} | ${endOf(part)} | ${part.seconds?.toFixed(1) ?? ''} |`),
   ];
-  for (const part of report.parts) {
-    lines.push('', `## ${part.name}`, ...partLines(part));
+  for (const part of parts) {
+    lines.push('', `## ${part.part}`, ...partLines(part));
   }
   return `${lines.join('\n')}\n`;
+}
+
+function endOf({ ended }) {
+  return ended === 0 ? 'ok' : ended === undefined ? 'broken off' : `ended by ${ended}`;
 }
 
 function adapterLines({ vendor, architecture, description, isSoftware, features, limits }) {
@@ -38,33 +46,43 @@ function adapterLines({ vendor, architecture, description, isSoftware, features,
   ];
 }
 
-function partLines({ name, isOk, results, tail }) {
+function partLines({ rows, tail }) {
   const lines = [];
-  if (name.startsWith('op tests') && results) {
-    lines.push(`${results.passed} passed, ${results.failed.length} failed on ${results.device}.`);
-    lines.push(...results.failed.map((one) => `- ${one.name}: ${one.message.split('\n')[0]}`));
-  }
-  if (name.startsWith('trainer') && results) {
-    const losses = results.steps.map(({ loss }) => loss);
-    const tokens = median(results.steps.map(({ tokensPerSecond }) => tokensPerSecond));
-    const ms = median(results.steps.map(({ stepMs }) => stepMs));
-    lines.push(
-      `- ${results.params} parameters on ${results.device}`,
-      `- loss ${losses[0]?.toFixed(4)} to ${losses.at(-1)?.toFixed(4)} in ${losses.length} steps`,
-      `- median step ${ms.toFixed(1)} ms, ${Math.round(tokens)} tokens a second`,
-    );
-    for (const rank of results.ranks ?? []) {
-      lines.push(`- rank ${rank.rank} on ${rank.device}: peak ${rank.peakBytes?.total} bytes`);
+  for (const row of rows) {
+    if (row.is !== undefined) {
+      lines.push(`- ${row.about ?? row.engine}: ${row.is}`);
+    } else if (row.case !== undefined) {
+      lines.push(`- ${row.case}: ${row.says}`);
+    } else if (row.error !== undefined) {
+      lines.push(`- ${row.name}: ${row.error}`);
     }
   }
-  // The bench's own report is included with its headings two levels lower.
-  if (name.startsWith('bench') && results) {
-    lines.push(results.replaceAll(/^#/gm, '###').trimEnd());
+  const counts = rows.findLast(({ passed }) => passed !== undefined);
+  if (counts !== undefined) {
+    lines.push(`- ${counts.passed} of ${counts.of} cases passed, ${counts.failed} failed`);
   }
-  if (!isOk) {
+  const steps = rows.filter(({ step }) => step !== undefined);
+  if (steps.length > 0) {
+    lines.push(...trainingLines(steps, rows.at(-1)));
+  }
+  const text = hardwareTable(rows, { peak: PEAK });
+  lines.push(...(text === '' ? [] : ['', text]));
+  if (tail !== undefined) {
     lines.push('```', tail, '```');
   }
   return lines;
+}
+
+function trainingLines(steps, { params, device, numericClass, peaks = [] }) {
+  const ms = median(steps.map(({ stepMs }) => stepMs));
+  const tokens = median(steps.map(({ tokensPerSecond }) => tokensPerSecond));
+  const [first, last] = [steps[0].loss, steps.at(-1).loss];
+  return [
+    `- loss ${first?.toFixed(4)} to ${last?.toFixed(4)} in ${steps.length} steps`,
+    `- median step ${ms.toFixed(1)} ms, ${Math.round(tokens)} tokens a second`,
+    ...(params === undefined ? [] : [`- ${params} parameters on ${device}, ${numericClass}`]),
+    ...peaks.map((bytes, rank) => `- rank ${rank}: peak ${bytes} bytes`),
+  ];
 }
 
 function median(values) {

@@ -1,7 +1,10 @@
 #!/bin/sh
-# Runs the op tests, the bench and the trainer of this pack on this machine, and writes a report.
-#   ./run.sh [OUT]     OUT: folder for report.md, report.json and the logs; default ./report
-# It uses only the files beside it and the GPU driver of the machine.
+# Tests, measures and trains on this machine's GPU, part by part, and writes a report.
+#   ./run.sh [OUT] [--only NAME,...] [--scale full|tiny] [--python PYTHON]
+#   ./run.sh --list         the parts, what they take, and three commands that run all
+# OUT (default ./report) gets report.md, report.json and rows.jsonl, a line for each row as soon as
+# it is measured. It uses only the files beside it, the GPU driver of the machine, and PyTorch where
+# there is one.
 set -u
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -10,4 +13,4 @@ if [ -z "${XDG_RUNTIME_DIR:-}" ]; then
   XDG_RUNTIME_DIR=$(mktemp -d) || exit 1
   export XDG_RUNTIME_DIR
 fi
-exec "$here/bin/node" "$here/app/run-all.mjs" "${1:-report}"
+exec "$here/bin/node" "$here/app/tooling/gpu/main.mjs" "$@"

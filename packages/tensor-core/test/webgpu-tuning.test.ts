@@ -101,7 +101,7 @@ describe('measuring', () => {
   test('products of 16 bits are measured with outputs of 16 bits and of f32', async () => {
     const { choices } = await tuneOn(() => 1, { leastMs: 1, dtypes: ['f16'] });
     const outputs = ['f16', 'f32'].flatMap((out) =>
-      ['NN', 'NT', 'TN'].map((letters) => `${letters} f16 f16 ${out} large`),
+      ['NN', 'NT', 'TN'].map((letters) => `${letters} f16 f16 ${out} medium`),
     );
     expect(Object.keys(choices).sort()).toEqual(outputs.sort());
   });

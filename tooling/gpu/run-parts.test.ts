@@ -1,0 +1,96 @@
+// Parts of a run on a lent GPU are lost alone: what a part has measured before it dies, hangs or is
+// ended with the whole run is kept, and the parts after it run.
+
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, it, onTestFinished } from 'vitest';
+import { readRows } from '../../bench/figures/rows.mjs';
+import { COMMAND_SECONDS, PARTS } from './parts.mjs';
+import { renderReport } from './report.mjs';
+import { runParts } from './run-parts.mjs';
+
+const ROWS = `require('node:fs').appendFileSync(process.argv[1], '{"row":1}\\n{"row":2}\\n');`;
+const HANG = 'setInterval(() => {}, 1000);';
+
+/** A part that appends two rows, and then does as `then` says. */
+function part(name: string, then: string, limit = 60) {
+  const code = `${ROWS}${then}`;
+  const args = ({ rows, scratch }: { rows: string; scratch: string }) => [
+    '-e',
+    code,
+    rows,
+    scratch,
+  ];
+  return { name, limit, args };
+}
+
+function folder(): { rows: string; scratch: string } {
+  const scratch = mkdtempSync(join(tmpdir(), 'parts-'));
+  onTestFinished(() => rmSync(scratch, { recursive: true }));
+  return { rows: join(scratch, 'rows.jsonl'), scratch };
+}
+
+const isAlive = (pid: number) => {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+it('a part that crashes or hangs loses nothing but itself', async () => {
+  const { rows, scratch } = folder();
+  const torn = "require('node:fs').appendFileSync(process.argv[1], '{\"tor');";
+  const crash = `console.error('device lost'); process.kill(process.pid, 'SIGKILL');${HANG}`;
+  const parts = [
+    part('hangs', HANG, 0.05),
+    part('crashes', `${torn}${crash}`),
+    part('ends', "require('node:fs').writeFileSync(process.argv[2] + '/model', '')"),
+  ];
+  expect(await runParts(parts, { rows, scratch })).toBe(false);
+  const found = readRows(rows).parts;
+  expect(found.map(({ part: name, ended }) => [name, ended])).toEqual([
+    ['hangs', 'the limit of 0.05 s'],
+    ['crashes', 'SIGKILL'],
+    ['ends', 0],
+  ]);
+  for (const { rows: own } of found.slice(1)) {
+    expect(own).toEqual([{ row: 1 }, { row: 2 }]);
+  }
+  expect(found[1]!.tail).toBe('device lost');
+  expect(readdirSync(scratch)).not.toContain('ends'); // what it wrote besides rows
+  expect(renderReport(readRows(rows))).toContain('| hangs | ended by the limit of 0.05 s |');
+});
+
+it('what a run has measured before it is ended stays, its processes do not, and a later run adds to it', async () => {
+  const { rows, scratch } = folder();
+  const ending = new AbortController();
+  const child = `const { pid } = require('node:child_process').spawn(process.execPath, ['-e', '${HANG}']);
+    require('node:fs').appendFileSync(process.argv[1], JSON.stringify({ pid }) + '\\n');`;
+  const running = runParts([part('first', `${child}${HANG}`), part('second', '')], {
+    ...{ rows, scratch, signal: ending.signal },
+  });
+  const rowsOf = (name: string) => readRows(rows).parts.find((one) => one.part === name)?.rows;
+  await expect
+    .poll(() => rowsOf('first'), { timeout: 20_000, interval: 5 })
+    .toEqual([{ row: 1 }, { row: 2 }, { pid: expect.any(Number) }]);
+  ending.abort();
+  expect(await running).toBe(false);
+  expect(rowsOf('second')).toBeUndefined();
+  const pid = Number(rowsOf('first')?.[2]?.pid);
+  await expect.poll(() => isAlive(pid), { timeout: 20_000, interval: 5 }).toBe(false);
+  expect(await runParts([part('second', '')], { rows, scratch })).toBe(true);
+  expect([rowsOf('first')?.length, rowsOf('second')?.length]).toEqual([3, 2]);
+  expect(renderReport(readRows(rows))).toContain('| first | ended by a signal |');
+});
+
+it('the limits of the parts fit three commands, those worth most first', () => {
+  expect(PARTS.map(({ command }) => command)).toEqual(PARTS.map(({ command }) => command).sort());
+  for (const command of [1, 2, 3]) {
+    const own = PARTS.filter((one) => one.command === command);
+    expect(own.every(({ seconds, limit }) => seconds < limit)).toBe(true);
+    expect(own.reduce((sum, { limit }) => sum + limit, 0)).toBeLessThanOrEqual(COMMAND_SECONDS);
+  }
+});
