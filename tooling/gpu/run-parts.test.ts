@@ -67,7 +67,7 @@ it('a part that crashes or hangs loses nothing but itself', async () => {
 it('what a run has measured before it is ended stays, its processes do not, and a later run adds to it', async () => {
   const { rows, scratch } = folder();
   const ending = new AbortController();
-  const child = `const { pid } = require('node:child_process').spawn(process.execPath, ['-e', '${HANG}']);
+  const child = `const { pid } = require('node:child_process').spawn('sleep', ['600']);
     require('node:fs').appendFileSync(process.argv[1], JSON.stringify({ pid }) + '\\n');`;
   const running = runParts([part('first', `${child}${HANG}`), part('second', '')], {
     ...{ rows, scratch, signal: ending.signal },
