@@ -58,7 +58,7 @@ for (const name of ['src', 'test']) {
 removeUnread(app);
 // Programs find each other at the same relative paths as in the repository.
 takeFolder('tooling/gpu', HERE_ALONE);
-takeFolder('bench', ['node_modules', 'reports', 'collectives', '.shardweave']);
+takeFolder('bench', ['node_modules', 'reports', '.shardweave']);
 mkdirSync(join(app, 'tooling/setup'));
 copyFileSync(
   join(ROOT, 'tooling/setup/webgpu-probe.mjs'),

@@ -33,12 +33,18 @@ const { values: flags } = parseArgs({
 const keep = (row) => appendRow(flags.rows, row);
 
 const gpu = openNodeGpu();
-const { info } = await gpu.requestAdapter();
-keep({ about: 'matrix units', is: JSON.stringify(info.subgroupMatrixConfigs ?? 'none') });
+const adapter = await gpu.requestAdapter();
+const units = adapter?.info.subgroupMatrixConfigs ?? [];
+keep({ about: 'adapter', is: adapter?.info.description ?? 'none that Dawn accepts' });
+keep({ about: 'matrix units', is: units.length === 0 ? 'none' : JSON.stringify(units) });
 keep({ about: 'clocks, SM, memory, power', is: clocks() ?? 'no nvidia-smi' });
 const asked = spawnSync(flags.python, ['-c', ASK_PYTHON], { encoding: 'utf8', timeout: PYTHON_MS });
 const lines = (asked.stderr ?? '').trim().split('\n');
 keep({ about: 'PyTorch', is: asked.status === 0 ? asked.stdout.trim() : `none: ${lines.at(-1)}` });
+if (adapter === null) {
+  console.error('probe: expected an adapter; report.md names the drivers that were tried.');
+  process.exit(1);
+}
 const backend = await createWebGpuBackend({ gpu, allowSoftware: true });
 const device = new Device(backend);
 keep({ about: 'numeric class', is: await device.numericClass() });

@@ -115,7 +115,12 @@ describe('measuring', () => {
       return 1;
     };
     // A class takes 2 measurements for its repetitions and 7 of each of 5 tiles.
-    const options = { leastMs: 1, disturbed: passing, shapes: undefined, mostMs: 10 * (37 * 2 + 9) };
+    const options = {
+      leastMs: 1,
+      disturbed: passing,
+      shapes: undefined,
+      mostMs: 10 * (37 * 2 + 9),
+    };
     const { choices, measured } = await tuneOn(() => 1, options as never);
     expect(Object.keys(choices)).toEqual(['NN f32 f32 f32 huge', 'NT f32 f32 f32 huge']);
     expect(measured).toHaveLength(37 * 2 + 10);
