@@ -25,8 +25,9 @@ const LIMITS = {
 
 /**
  * @param {{ batch?: number, seq?: number }} options
- * @returns {Promise<{ share: number, classes: [string, { flops: number, isTaken: boolean }][] }>} the
- * products by their dtypes, the largest first
+ * @returns {Promise<{ share: number,
+ * classes: [string, { flops: number, isTaken: boolean }][] }>} the products by their dtypes, the
+ * largest first
  */
 export async function matrixShare({ batch = 8, seq = 1024 } = {}) {
   const gpu = openNodeGpu({ flags: ['backend=null'] });

@@ -15,8 +15,8 @@ export const COMMAND_SECONDS = 480;
 export const SOFTWARE_SECONDS = 600;
 
 /**
- * @typedef {{ rows: string, scratch: string, isTiny: boolean, python: string }} Where a part appends
- * its rows, may write files, and finds PyTorch
+ * @typedef {{ rows: string, scratch: string, isTiny: boolean, python: string }} Where where a part
+ * appends its rows, may write files, and finds PyTorch
  * @type {readonly { name: string, says: string, command: 1 | 2 | 3, seconds: number, limit: number,
  * args: (where: Where) => string[] }[]}
  */
