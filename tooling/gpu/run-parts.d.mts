@@ -5,5 +5,10 @@ export interface Part {
 }
 export function runParts(
   parts: readonly Part[],
-  options: { readonly rows: string; readonly scratch: string; readonly signal?: AbortSignal },
+  options: {
+    readonly rows: string;
+    readonly scratch: string;
+    readonly program?: string;
+    readonly signal?: AbortSignal;
+  },
 ): Promise<boolean>;

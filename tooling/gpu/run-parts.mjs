@@ -18,13 +18,16 @@ const TAIL_LINES = 25;
 
 /**
  * @param {readonly { name: string, limit: number, args: (where: object) => string[] }[]} parts
- * `limit` is in seconds; the arguments are Node's
- * @param {{ rows: string, scratch: string, env?: object, where?: object, signal?: AbortSignal,
- * onEnd?: (name: string, outcome: { ended: number | string, seconds: number }) => void }} options
- * the file of rows, a folder for everything else, and a signal that ends the running part and all
+ * `limit` is in seconds; the arguments are those of `program`, by default Node
+ * @param {{ rows: string, scratch: string, env?: object, where?: object, program?: string,
+ * signal?: AbortSignal, onEnd?: (name: string, outcome: object) => void }} options the file of
+ * rows, a folder for everything else, a signal that ends the running part and all after it, and
+ * what is told how a part ended (`{ ended, seconds }`)
  * @returns {Promise<boolean>} whether every part ended well
  */
-export async function runParts(parts, { rows, scratch, env = {}, where = {}, signal, onEnd }) {
+export async function runParts(parts, options) {
+  const { rows, scratch, env = {}, where = {}, signal, onEnd } = options;
+  const { program = process.execPath } = options;
   let isOk = true;
   for (const { name, limit, args } of parts) {
     if (signal?.aborted) {
@@ -36,7 +39,7 @@ export async function runParts(parts, { rows, scratch, env = {}, where = {}, sig
     const log = join(scratch, `${name}.log`);
     const start = performance.now();
     const all = { ...process.env, ...env };
-    const command = args({ ...where, rows, scratch: folder });
+    const command = [program, ...args({ ...where, rows, scratch: folder })];
     const ended = await runPart(command, { log, limit, env: all, signal });
     const seconds = (performance.now() - start) / 1000;
     const tail = ended === 0 ? undefined : tailOf(log);
@@ -50,10 +53,10 @@ export async function runParts(parts, { rows, scratch, env = {}, where = {}, sig
 }
 
 /** @returns {Promise<number | string>} the exit code, or what ended the part */
-async function runPart(args, { log, limit, env, signal }) {
+async function runPart([program, ...args], { log, limit, env, signal }) {
   const file = openSync(log, 'w');
   try {
-    const child = spawn(process.execPath, args, { env, stdio: ['ignore', file, file] });
+    const child = spawn(program, args, { env, stdio: ['ignore', file, file] });
     let why;
     const end = (reason) => {
       why ??= reason;

@@ -10,20 +10,18 @@ import { COMMAND_SECONDS, PARTS } from './parts.mjs';
 import { renderReport } from './report.mjs';
 import { runParts } from './run-parts.mjs';
 
-const ROWS = `require('node:fs').appendFileSync(process.argv[1], '{"row":1}\\n{"row":2}\\n');`;
-const HANG = 'setInterval(() => {}, 1000);';
+const ROWS = `printf '{"row":1}\\n{"row":2}\\n' >> "$1";`;
+const HANG = 'sleep 600';
 
-/** A part that appends two rows, and then does as `then` says. */
+/** A part in the shell that appends two rows to $1, and then does as `then` says. */
 function part(name: string, then: string, limit = 60) {
-  const code = `${ROWS}${then}`;
-  const args = ({ rows, scratch }: { rows: string; scratch: string }) => [
-    '-e',
-    code,
-    rows,
-    scratch,
-  ];
+  const args = ({ rows, scratch }: { rows: string; scratch: string }) => {
+    return ['-c', `${ROWS} ${then}`, name, rows, scratch];
+  };
   return { name, limit, args };
 }
+
+const program = '/bin/sh';
 
 function folder(): { rows: string; scratch: string } {
   const scratch = mkdtempSync(join(tmpdir(), 'parts-'));
@@ -42,14 +40,12 @@ const isAlive = (pid: number) => {
 
 it('a part that crashes or hangs loses nothing but itself', async () => {
   const { rows, scratch } = folder();
-  const torn = "require('node:fs').appendFileSync(process.argv[1], '{\"tor');";
-  const crash = `console.error('device lost'); process.kill(process.pid, 'SIGKILL');${HANG}`;
   const parts = [
     part('hangs', HANG, 0.05),
-    part('crashes', `${torn}${crash}`),
-    part('ends', "require('node:fs').writeFileSync(process.argv[2] + '/model', '')"),
+    part('crashes', `printf '{"tor' >> "$1"; echo device lost >&2; kill -KILL $$; ${HANG}`),
+    part('ends', 'echo weights > "$2/model"'),
   ];
-  expect(await runParts(parts, { rows, scratch })).toBe(false);
+  expect(await runParts(parts, { rows, scratch, program })).toBe(false);
   const found = readRows(rows).parts;
   expect(found.map(({ part: name, ended }) => [name, ended])).toEqual([
     ['hangs', 'the limit of 0.05 s'],
@@ -67,10 +63,9 @@ it('a part that crashes or hangs loses nothing but itself', async () => {
 it('what a run has measured before it is ended stays, its processes do not, and a later run adds to it', async () => {
   const { rows, scratch } = folder();
   const ending = new AbortController();
-  const child = `const { pid } = require('node:child_process').spawn('sleep', ['600']);
-    require('node:fs').appendFileSync(process.argv[1], JSON.stringify({ pid }) + '\\n');`;
-  const running = runParts([part('first', `${child}${HANG}`), part('second', '')], {
-    ...{ rows, scratch, signal: ending.signal },
+  const child = `${HANG} & echo '{"pid":'$!'}' >> "$1"; wait`;
+  const running = runParts([part('first', child), part('second', '')], {
+    ...{ rows, scratch, program, signal: ending.signal },
   });
   const rowsOf = (name: string) => readRows(rows).parts.find((one) => one.part === name)?.rows;
   await expect
@@ -81,7 +76,7 @@ it('what a run has measured before it is ended stays, its processes do not, and 
   expect(rowsOf('second')).toBeUndefined();
   const pid = Number(rowsOf('first')?.[2]?.pid);
   await expect.poll(() => isAlive(pid), { timeout: 20_000, interval: 5 }).toBe(false);
-  expect(await runParts([part('second', '')], { rows, scratch })).toBe(true);
+  expect(await runParts([part('second', '')], { rows, scratch, program })).toBe(true);
   expect([rowsOf('first')?.length, rowsOf('second')?.length]).toEqual([3, 2]);
   expect(renderReport(readRows(rows))).toContain('| first | ended by a signal |');
 });
