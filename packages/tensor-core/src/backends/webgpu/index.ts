@@ -12,6 +12,7 @@ import {
 } from './adapters.js';
 import type { MatmulChoiceTable } from './matmul-choices.js';
 import type { TuningStore } from './tuning-store.js';
+import { SPINS } from './waiter.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
 export { type AdapterDescription, describeAdapter, listAdapters } from './adapters.js';
@@ -70,7 +71,8 @@ export interface WebGpuOptions {
   readonly kernelProfile?: 'hardware' | 'software';
   /**
    * Whether waiting sleeps between looks at the device instead of keeping a promise pending. By
-   * default it does in Node where the adapter computes on the CPU.
+   * default it does on devices of openNodeGpu, whose event loop spins while a promise is pending,
+   * where the adapter computes on the CPU.
    */
   readonly isPaced?: boolean;
 }
@@ -111,7 +113,7 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     device,
     info,
     ownsDevice: options.device === undefined,
-    isPaced: options.isPaced ?? (isNode() && isSoftware),
+    isPaced: options.isPaced ?? (isSoftware && SPINS in device),
     maxBindingBytes: Math.min(options.maxBindingBytes ?? limit, limit - (limit % 256)),
     maxFlops: options.maxFlops,
     mayAskQueue: !isNode(),
@@ -124,8 +126,4 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     backend.importMatmulChoices(options.matmulChoices);
   }
   return backend;
-}
-
-function isNode(): boolean {
-  return typeof process !== 'undefined' && process.versions?.node !== undefined;
 }

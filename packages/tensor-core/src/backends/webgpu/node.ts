@@ -1,11 +1,12 @@
 // WebGPU in Node through Dawn's bindings. The only file that imports the npm package `webgpu`, an
 // optional peer; a Vulkan driver must be installed.
 
-import { create } from 'webgpu';
+import { create, globals } from 'webgpu';
 import { checkOptions } from '../../check-options.js';
 import { TEXT } from '../../options.js';
 import { type AdapterDescription, describeAdapter, infoOf, nameOf } from './adapters.js';
 import { dawnFlags } from './dawn-flags.js';
+import { SPINS } from './waiter.js';
 
 export type { AdapterDescription } from './adapters.js';
 export { fileTuningStore } from './file-tuning-store.js';
@@ -40,6 +41,8 @@ export function openNodeGpu(options: NodeGpuOptions = {}): GPU {
     adapter: TEXT,
   });
   const { flags = [], adapter } = options;
+  const { GPUDevice } = globals as { GPUDevice: { prototype: object } };
+  Object.defineProperty(GPUDevice.prototype, SPINS, { value: true });
   const gpu = create([
     ...dawnFlags(flags),
     ...(adapter === undefined ? [] : [`adapter=${adapter}`]),

@@ -1,14 +1,22 @@
 // The one place where a device is waited for. All reads and syncs queue here and resolve in order.
 //
-// Note [paced waits]: in Node, Dawn spins the event loop while a GPU promise is pending, and on a
-// software driver that core is the device. So a wait maps for a moment, and if the device isn't
-// done cancels the mapping (unmap rejects it), sleeps without any GPU promise for a share of the
-// time waited so far, and tries again. Small reads resolve in the first moment; long ones are late
-// by at most a twelfth. On hardware and in browsers mapping is waited for plainly.
+// Note [paced waits]: Dawn's binding for Node spins the event loop while a GPU promise is pending,
+// and on a software driver that core is the device. So a wait maps for a moment, and if the device
+// isn't done cancels the mapping (unmap rejects it), sleeps without any GPU promise for a share of
+// the time waited so far, and tries again. Small reads resolve in the first moment; long ones are
+// late by at most a twelfth. A moment is a time and a number of turns of the loop, since a mapping
+// of finished work is told some turns later, however long each one takes. On hardware and with
+// other bindings, whose loops sleep, mapping is waited for plainly.
 
 import type { Allocations } from './allocations.js';
 import type { Fault } from './fault.js';
 import { MAP_READ } from './staging.js';
+
+/**
+ * The name of a property that devices have whose binding spins the event loop while a promise is
+ * pending. A registered symbol is the same in every copy of this package.
+ */
+export const SPINS = Symbol.for('@shardweave/tensor-core: spins while a GPU promise is pending');
 
 /** A wait for the bytes that submit `serial` copies to `staging`. */
 export interface WaitJob {
@@ -26,8 +34,13 @@ export interface WaitJob {
 
 /** The first wait, in which most reads finish: on lavapipe 4 kB take 0.08 ms, 1 MB 0.14 ms. */
 const FIRST_SPIN_MS = 0.5;
-/** The later waits, since a mapping of finished work takes two or three turns of the loop. */
 const LATER_SPIN_MS = 0.25;
+/**
+ * The turns that a look takes at least, which double from look to look. Dawn tells of finished work
+ * after two or three. The last number fits LATER_SPIN_MS where nothing else uses the loop, and is
+ * what the slowest binding that was measured needs: Deno's, 57.
+ */
+const LEAST_TURNS = { first: 4, last: 64 };
 const SLEEP_SHARE = 1 / 12;
 const MAX_SLEEP_MS = 8;
 
@@ -125,7 +138,11 @@ async function mapPaced(job: WaitJob, hasFailed: () => boolean): Promise<void> {
     );
     const isPending = () => settled === 'pending';
     const until = performance.now() + (look === 0 ? FIRST_SPIN_MS : LATER_SPIN_MS);
-    while (isPending() && performance.now() < until) {
+    const leastTurns = Math.min(LEAST_TURNS.first * 2 ** look, LEAST_TURNS.last);
+    for (let turn = 0; isPending(); turn++) {
+      if (turn >= leastTurns && performance.now() >= until) {
+        break;
+      }
       await nextTurn();
     }
     if (isPending()) {
