@@ -1,9 +1,6 @@
 // The text of every kernel for hardware. These are the kernels that the conformance cases reach on
 // Dawn's null driver, which computes nothing, and the products with each tile, since the choice of
-// a tile depends on sizes. It needs the built packages.
-import { kernelCases } from '../../packages/tensor-core/dist/testing.js';
-import { createWebGpuBackend } from '../../packages/tensor-core/dist/webgpu.js';
-import { openNodeGpu } from '../../packages/tensor-core/dist/webgpu-node.js';
+// a tile depends on sizes. By default it needs the built packages.
 
 export const TILES = [
   'shared 128x128x8/8',
@@ -52,11 +49,23 @@ const EXTENTS = [
 ];
 const SIZES = ['flat', 'small', 'medium', 'large', 'huge'];
 
+async function builtPackages() {
+  const names = ['testing', 'webgpu', 'webgpu-node'];
+  const load = (name) => import(`../../packages/tensor-core/dist/${name}.js`);
+  return Object.assign({}, ...(await Promise.all(names.map(load))));
+}
+
 /**
- * @returns {Promise<{label: string, wgsl: string}[]>} without repeats, in the order in which they
- * are met
+ * The texts without repeats, in the order in which they are met. By default they are those for a
+ * chip with matrix units. Tests pass the packages' sources, and ask for the other kernels too.
  */
-export async function hardwareKernels() {
+export async function hardwareKernels({
+  packages,
+  features = FEATURES,
+  kernelProfile = 'hardware',
+  tiles = [...TILES, ...MATRIX_TILES],
+} = {}) {
+  const { kernelCases, createWebGpuBackend, openNodeGpu } = packages ?? (await builtPackages());
   const gpu = openNodeGpu({ flags: ['backend=null'] });
   const adapter = await gpu.requestAdapter();
   const device = await adapter.requestDevice({
@@ -74,10 +83,10 @@ export async function hardwareKernels() {
   const { maxBufferSize, maxStorageBufferBindingSize } = device.limits;
   const limits = { ...{ maxBufferSize, maxStorageBufferBindingSize }, ...LIMITS };
   Object.defineProperty(device, 'limits', { value: limits });
-  Object.defineProperty(device, 'features', { value: new Set(FEATURES) });
-  const options = { device, adapterInfo: ADAPTER_INFO, kernelProfile: 'hardware' };
+  Object.defineProperty(device, 'features', { value: new Set(features) });
+  const options = { device, adapterInfo: ADAPTER_INFO, kernelProfile };
   const backend = await createWebGpuBackend(options);
-  products(backend);
+  products(backend, tiles);
   for (const { run } of kernelCases()) {
     await run(backend).catch(() => {}); // the computed values are wrong
   }
@@ -100,12 +109,11 @@ function epiloguesOf({ like, rows }) {
   ];
 }
 
-function products(backend) {
+function products(backend, names) {
   const buffers = ['a', 'b', 'out', 'beside'].map((name) => backend.alloc(4 * 128 * 128, name));
-  const tiles = [
-    ...TILES.flatMap((tile) => DTYPES.map((dtype) => ({ tile, dtype }))),
-    ...MATRIX_TILES.map((tile) => ({ tile, dtype: 'f16' })),
-  ];
+  const tiles = names.flatMap((tile) =>
+    (MATRIX_TILES.includes(tile) ? ['f16'] : DTYPES).map((dtype) => ({ tile, dtype })),
+  );
   for (const { tile, dtype } of tiles) {
     for (const [transposeA, transposeB] of LAYOUTS) {
       const letters = `${transposeA ? 'T' : 'N'}${transposeB ? 'T' : 'N'}`;

@@ -1,14 +1,17 @@
 // Runs the kernel cases of the backend seam on one device of the page.
 import type { Backend, BackendInfo } from '@shardweave/tensor-core';
-import { kernelCases } from '@shardweave/tensor-core/testing';
+import { type ConformanceCase, kernelCases } from '@shardweave/tensor-core/testing';
 import { openBackend, type PageDevice } from './open-backend.ts';
 
-export type ConformanceResult = {
+export interface CaseResults {
+  readonly passed: readonly string[];
+  /** What each failed case said, by name. */
+  readonly failed: Readonly<Record<string, string>>;
+}
+
+export type ConformanceResult = CaseResults & {
   readonly description: string;
   readonly limits: BackendInfo['limits'];
-  readonly passed: number;
-  /** The name and the message of each case that failed. */
-  readonly failed: readonly string[];
 };
 
 const CASES = kernelCases();
@@ -19,27 +22,35 @@ export async function runConformance(
   leftOut?: string,
 ): Promise<ConformanceResult> {
   const backend = await openBackend(device);
+  const pattern = leftOut === undefined ? undefined : new RegExp(leftOut);
   try {
-    return await runCases(backend, leftOut === undefined ? undefined : new RegExp(leftOut));
+    const results = await runCases(
+      backend,
+      CASES.filter(({ name }) => pattern?.test(name) !== true),
+    );
+    const { description, limits } = backend.info;
+    return { description, limits, ...results };
   } finally {
     await backend.dispose();
   }
 }
 
-async function runCases(backend: Backend, leftOut?: RegExp): Promise<ConformanceResult> {
-  const failed: string[] = [];
-  let passed = 0;
-  for (const { name, run } of CASES) {
-    if (leftOut?.test(name)) {
-      continue;
-    }
+/** Runs cases one after another. `onBegin` gets the name of each before it runs. */
+export async function runCases(
+  backend: Backend,
+  cases: Iterable<ConformanceCase>,
+  onBegin: (name: string) => void = () => {},
+): Promise<CaseResults> {
+  const passed: string[] = [];
+  const failed: Record<string, string> = {};
+  for (const { name, run } of cases) {
+    onBegin(name);
     try {
       await run(backend);
-      passed += 1;
+      passed.push(name);
     } catch (error) {
-      failed.push(`${name}: ${error instanceof Error ? error.message : String(error)}`);
+      failed[name] = error instanceof Error ? error.message : String(error);
     }
   }
-  const { description, limits } = backend.info;
-  return { description, limits, passed, failed };
+  return { passed, failed };
 }

@@ -58,7 +58,7 @@ ${queriesHead(threads, { across, rows })}
       ${slices.rowwise((i) => `s[${i}] = select(s[${i}], vec4<f32>(-inf()), picked(hidden, ${i}));`)}
     }
     seen |= ~hidden;
-    var most: array<vec4<f32>, 2>;
+    var most = array<vec4<f32>, 2>();
     ${slices.rowwise((i) => `most[${i} >> 2u][${i} & 3u] = most_of(s[${i}]);`)}
     ${slices.halves((h, at) => `parts[x][${at}] = most[${h}];`)}
     workgroupBarrier();
@@ -71,8 +71,8 @@ ${queriesHead(threads, { across, rows })}
       row_factor[at][lane & 3u] = select(exp_of(before - most), 1.0, bitcast<u32>(before) == bitcast<u32>(most));
     }
     workgroupBarrier();
-    var factor: array<vec4<f32>, 2>;
-    var found: array<vec4<f32>, 2>;
+    var factor = array<vec4<f32>, 2>();
+    var found = array<vec4<f32>, 2>();
     ${slices.halves((h, at) => `most[${h}] = row_most[${at}]; most[${h}] = select(most[${h}], vec4<f32>(), are_lowest(most[${h}])); factor[${h}] = row_factor[${at}];`)}
     ${slices.rowwise((i) => `s[${i}] = exp4(s[${i}] - vec4<f32>(most[${i} >> 2u][${i} & 3u]));`)}
     ${slices.rowwise((i) => `found[${i} >> 2u][${i} & 3u] = sum_of(s[${i}]);`)}
