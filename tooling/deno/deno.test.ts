@@ -64,12 +64,13 @@ describe('the text of kernels', () => {
    * them.
    */
   const UNSUPPORTED = [
+    { text: /^enable f16;/m, refusal: /`f16` extension is not supported/, isHere: 'hasF16' },
     {
       text: /^enable subgroups;/m,
       refusal: /`subgroups` enable-extension is not yet supported/, // gfx-rs/wgpu#5555
     },
-    { text: /^enable f16;/m, refusal: /`f16` extension is not supported/, isHere: 'hasF16' },
   ] as const;
+  /** Known faults: how kernels make the two values, and where they compare with one. */
   const EXCEPTIONS = [
     /: bitcast of (inf|nan)_bits is not finite/,
     /: inf\(\) is computed with: (\]|added|most) ==/,
