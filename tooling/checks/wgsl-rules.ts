@@ -139,7 +139,7 @@ function calleeOf(tokens: readonly Token[], at: number): string | undefined {
   return undefined;
 }
 
-/** Bits of an infinity or NaN that stand in the text are as known to a compiler as the number is. */
+/** Bits of an infinity or NaN that stand in the text are as known to a compiler as a number. */
 function ofBits(
   tokens: readonly Token[],
   at: number,

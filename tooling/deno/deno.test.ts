@@ -121,7 +121,8 @@ describe('the text of kernels', () => {
 function firstOfEach(): testing.ConformanceCase[] {
   const found = new Map<string, testing.ConformanceCase>();
   for (const one of ALL) {
-    const [, kernel, dtype] = /^(\w+) .*?\b(f32|f16)\b(?! of all shapes in al)/.exec(one.name) ?? [];
+    const [, kernel, dtype] =
+      /^(\w+) .*?\b(f32|f16)\b(?! of all shapes in al)/.exec(one.name) ?? [];
     const key = `${kernel} ${dtype}`;
     if (dtype !== undefined && !found.has(key)) {
       found.set(key, one);

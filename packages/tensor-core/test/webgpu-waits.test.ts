@@ -13,7 +13,7 @@ const TURN_MS = 0.6;
 
 type Unmap = 'rejects' | 'is ignored';
 
-/** A device that tells that a mapping is done `turns` turns of the event loop after it was asked. */
+/** A device that tells of a mapping `turns` turns of the event loop after it was asked. */
 async function deviceThatTells(turns: number, unmap: Unmap) {
   const adapter = await openNodeGpu({ flags: ['backend=null'] }).requestAdapter();
   const device = await adapter!.requestDevice();

@@ -39,8 +39,8 @@ interface Answers {
 export type Answer<O extends Order> = Answers[O['kind']];
 
 /**
- * Devices whose cases run beside each other. Deno tells some 15 ms late that a read is done, however
- * small it is, and a suite on one device would spend its time on that.
+ * Devices whose cases run beside each other. Deno tells some 15 ms late that a read is done,
+ * however small it is, and a suite on one device would spend its time on that.
  */
 const NUM_LANES = 4;
 
