@@ -1,4 +1,4 @@
-// The types of hardware-kernels.mjs, for the test that reads all texts.
+// The types of hardware-kernels.mjs, for tests that read the texts.
 
 export interface KernelText {
   readonly label: string;
@@ -11,7 +11,7 @@ export interface HardwareKernelsOptions {
   /** The features that the device offers. */
   readonly features?: readonly string[];
   readonly kernelProfile?: 'hardware' | 'software';
-  /** The tiles with which products are made. By default all of them. */
+  /** The tiles with which products are made, besides those of the cases. By default all of them. */
   readonly tiles?: readonly string[];
 }
 

@@ -1,39 +1,47 @@
-// The text of every kernel for hardware. These are the kernels that the conformance cases reach on
-// Dawn's null driver, which computes nothing, and the products with each tile, since the choice of
-// a tile depends on sizes. By default it needs the built packages.
+// The text of every kernel. These are the kernels that the conformance cases reach in a dry run,
+// which compiles and computes nothing, and the products with each tile, since the choice of a tile
+// depends on sizes. By default it needs the built packages.
 
-export const TILES = [
-  'shared 128x128x8/8',
-  'shared 128x64x8/8',
-  'shared 64x64x8/8',
-  'shared 64x64x16/4',
-  'shared 32x32x16/4',
-];
 /** Tiles of matrix units. navi31 offers them for f16 only. */
 const MATRIX_TILES = [
   'matrix 128x128x32/16x16x16',
   'matrix 128x64x32/16x16x16',
   'matrix 64x64x32/16x16x16',
 ];
-const ADAPTER_INFO = {
-  ...{ vendor: '', architecture: '', device: '', description: 'navi31', isFallbackAdapter: false },
-  ...{ subgroupMinSize: 32, subgroupMaxSize: 64 },
-  subgroupMatrixConfigs: [
-    { componentType: 'f16', resultComponentType: 'f32', ...{ M: 16, N: 16, K: 16 } },
+const TILES = {
+  hardware: [
+    'shared 128x128x8/8',
+    'shared 128x64x8/8',
+    'shared 64x64x8/8',
+    'shared 64x64x16/4',
+    'shared 32x32x16/4',
+    ...MATRIX_TILES,
   ],
+  software: ['direct 8x8x8', 'direct 4x4x8', 'broadcast 16x2x8', 'broadcast 32x2x8'],
 };
-const FEATURES = [
-  'shader-f16',
-  'subgroups',
-  'subgroup-size-control',
-  'chromium-experimental-subgroup-matrix',
-];
+const ADAPTER = { vendor: '', architecture: '', device: '', isFallbackAdapter: false };
+/** What the made-up devices offer: an RDNA 3 chip, and Mesa's driver that runs on the CPU. */
+const OFFERS = {
+  hardware: {
+    info: {
+      ...{ ...ADAPTER, description: 'navi31', subgroupMinSize: 32, subgroupMaxSize: 64 },
+      subgroupMatrixConfigs: [
+        { componentType: 'f16', resultComponentType: 'f32', ...{ M: 16, N: 16, K: 16 } },
+      ],
+    },
+    features: [
+      'shader-f16',
+      'subgroups',
+      'subgroup-size-control',
+      'chromium-experimental-subgroup-matrix',
+    ],
+  },
+  software: {
+    info: { ...ADAPTER, description: 'llvmpipe', subgroupMinSize: 8, subgroupMaxSize: 8 },
+    features: ['shader-f16', 'subgroups'],
+  },
+};
 const LIMITS = { maxComputeWorkgroupStorageSize: 32768, maxComputeInvocationsPerWorkgroup: 1024 };
-/**
- * Replaces the text that the null driver would compile. That driver offers less than the chip, and
- * nothing runs there.
- */
-const NOTHING = '@compute @workgroup_size(1) fn main() {}';
 const DTYPES = ['f32', 'f16', 'bf16'];
 const LAYOUTS = [
   [false, false],
@@ -61,39 +69,49 @@ async function builtPackages() {
  */
 export async function hardwareKernels({
   packages,
-  features = FEATURES,
   kernelProfile = 'hardware',
-  tiles = [...TILES, ...MATRIX_TILES],
+  features = OFFERS[kernelProfile].features,
+  tiles = TILES[kernelProfile],
 } = {}) {
   const { kernelCases, createWebGpuBackend, openNodeGpu } = packages ?? (await builtPackages());
-  const gpu = openNodeGpu({ flags: ['backend=null'] });
-  const adapter = await gpu.requestAdapter();
-  const device = await adapter.requestDevice({
-    requiredLimits: {
-      maxBufferSize: adapter.limits.maxBufferSize,
-      maxStorageBufferBindingSize: adapter.limits.maxStorageBufferBindingSize,
-    },
-  });
+  const adapter = await openNodeGpu({ flags: ['backend=null'] }).requestAdapter();
+  const device = await adapter.requestDevice();
   const found = new Map();
-  const create = device.createShaderModule.bind(device);
-  device.createShaderModule = (descriptor) => {
-    found.set(descriptor.code, descriptor.label);
-    return create({ label: descriptor.label, code: NOTHING });
+  device.createShaderModule = ({ code, label }) => {
+    found.set(code, label);
+    return {};
   };
-  const { maxBufferSize, maxStorageBufferBindingSize } = device.limits;
-  const limits = { ...{ maxBufferSize, maxStorageBufferBindingSize }, ...LIMITS };
-  Object.defineProperty(device, 'limits', { value: limits });
+  device.createComputePipelineAsync = async () => ({}); // nothing runs
+  const { maxBufferSize, maxStorageBufferBindingSize } = adapter.limits;
+  Object.defineProperty(device, 'limits', {
+    value: { maxBufferSize, maxStorageBufferBindingSize, ...LIMITS },
+  });
   Object.defineProperty(device, 'features', { value: new Set(features) });
-  const options = { device, adapterInfo: ADAPTER_INFO, kernelProfile };
+  const options = { device, adapterInfo: OFFERS[kernelProfile].info, kernelProfile };
   const backend = await createWebGpuBackend(options);
-  products(backend, tiles);
-  for (const { run } of kernelCases()) {
-    await run(backend).catch(() => {}); // the computed values are wrong
+  const planner = plannerOf(backend);
+  products(backend, planner, tiles);
+  for (const { callOn } of kernelCases()) {
+    callOn?.(planner);
   }
-  await backend.sync();
+  backend.flushPlanned();
+  await backend.preparePlanned();
   await backend.dispose();
   device.destroy();
   return [...found].map(([wgsl, label]) => ({ label, wgsl }));
+}
+
+/** A backend of buffers without bytes, whose calls are planned as in a dry run. */
+function plannerOf(backend) {
+  let nextId = 0;
+  const alloc = (byteLength) => ({ id: nextId++, byteLength });
+  const scratch = { take: alloc, give: () => {} };
+  return {
+    alloc,
+    free: () => {},
+    write: () => backend.flushPlanned(),
+    run: (kernel, call) => backend.planScratch(kernel, call, scratch),
+  };
 }
 
 function epiloguesOf({ like, rows }) {
@@ -109,8 +127,8 @@ function epiloguesOf({ like, rows }) {
   ];
 }
 
-function products(backend, names) {
-  const buffers = ['a', 'b', 'out', 'beside'].map((name) => backend.alloc(4 * 128 * 128, name));
+function products(backend, planner, names) {
+  const buffers = ['a', 'b', 'out', 'beside'].map(() => planner.alloc(4 * 128 * 128));
   const tiles = names.flatMap((tile) =>
     (MATRIX_TILES.includes(tile) ? ['f16'] : DTYPES).map((dtype) => ({ tile, dtype })),
   );
@@ -130,7 +148,7 @@ function products(backend, names) {
         });
         const f32 = (index, count) => ({ ...view(index, count), dtype: 'f32' });
         const run = (out, beside = {}) =>
-          backend.run('matmul', {
+          planner.run('matmul', {
             ...{ a: view(0, m * k), b: view(1, k * n), out, bias: undefined },
             ...{ m, n, k, transposeA, transposeB },
             ...{ aRow: transposeA ? m : k, bRow: transposeB ? k : n, outRow: n },
@@ -152,8 +170,5 @@ function products(backend, names) {
         }
       }
     }
-  }
-  for (const buffer of buffers) {
-    backend.free(buffer);
   }
 }

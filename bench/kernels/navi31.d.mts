@@ -5,7 +5,14 @@ export interface KernelFigures {
   readonly spilledVgprs: number;
   readonly load128: number;
   readonly load64: number;
-  readonly loop: { readonly multiplyAdds: number; readonly otherVector: number } | undefined;
+  readonly loop:
+    | {
+        readonly multiplyAdds: number;
+        /** Those that share an instruction with another one. */
+        readonly dualMultiplyAdds: number;
+        readonly otherVector: number;
+      }
+    | undefined;
   /** The gates that it fails, in words. */
   readonly failures: readonly string[];
 }

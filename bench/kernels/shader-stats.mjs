@@ -16,6 +16,8 @@ const MULTIPLY_ADDS = [
   [/^v_(dual_)?(fma|fmac|fmaak|fmamk|fma_mix|fma_mixlo|fma_mixhi)_f(32|16|64)/, 1],
   [/^v_(pk_fma|pk_fmac|dot2c?|dot2acc)_/, 2],
 ];
+/** Scalar instructions that compute nothing. */
+const WAITS = /^s_(waitcnt|delay_alu|nop|clause|barrier|c?branch|endpgm|code_end|sendmsg)/;
 
 /** @param {string} text the text between two `@@@` lines */
 export function shaderStats(text) {
@@ -61,8 +63,10 @@ function instructionsOf(text) {
 function countsOf(instructions) {
   const counts = {
     multiplyAdds: 0,
+    dualMultiplyAdds: 0,
     matrix: 0,
     otherVector: 0,
+    scalar: 0,
     lds: 0,
     load128: 0,
     load64: 0,
@@ -72,10 +76,13 @@ function countsOf(instructions) {
     const found = MULTIPLY_ADDS.find(([pattern]) => pattern.test(name));
     if (found !== undefined) {
       counts.multiplyAdds += found[1];
+      counts.dualMultiplyAdds += name.startsWith('v_dual_') ? found[1] : 0;
     } else if (name.startsWith('v_wmma')) {
       counts.matrix += 1;
     } else if (name.startsWith('v_')) {
       counts.otherVector += 1;
+    } else if (name.startsWith('s_') && !WAITS.test(name)) {
+      counts.scalar += 1;
     } else if (name.startsWith('ds_')) {
       counts.lds += 1;
     } else if (/^(buffer|global)_load/.test(name)) {

@@ -57,6 +57,7 @@ const COMMANDS = {
   'test:nodes': testNodes,
   'test:long': (args) => test(args, { SHARDWEAVE_LONG: '1' }),
   bench,
+  kernels,
   mutants,
   docs,
   doctor,
@@ -174,6 +175,14 @@ async function bench(args) {
     ...process.env,
     ...driver.environment,
   });
+}
+
+/** Shows the text of kernels and what a GPU's compiler makes of it. */
+async function kernels(args) {
+  await installDependencies();
+  await buildAll({ needsTypes: false });
+  const script = join(ROOT, 'bench/kernels/show.mjs');
+  process.exitCode = await runChild(process.execPath, [script, ...args], process.env);
 }
 
 async function mutants(args) {

@@ -14,6 +14,11 @@ export interface ConformanceCase {
   run(backend: Backend): Promise<void>;
   /** Returns the bytes of the largest operand. A case of the queue has no such function. */
   readonly largestBytes?: () => number;
+  /**
+   * Calls the kernels of the check and compares nothing, which shows what a backend makes of them
+   * sooner than `run` does. A case of the queue has no such function.
+   */
+  readonly callOn?: (backend: Backend) => void;
 }
 
 /**
@@ -37,6 +42,11 @@ export function recordedCase(
   return {
     ...freeingCase(name, (backend) => recording().repeatOn(backend)),
     largestBytes: () => recording().largestBytes,
+    callOn(backend) {
+      const calls = new CallRecorder(name, tolerance, { isComputing: false });
+      body(calls);
+      calls.recording().callOn(backend);
+    },
   };
 }
 

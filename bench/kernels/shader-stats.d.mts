@@ -1,0 +1,3 @@
+export function shaderStats(text: string): {
+  readonly loop: Readonly<Record<string, number>> | undefined;
+};
