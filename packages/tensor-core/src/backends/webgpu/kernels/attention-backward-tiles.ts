@@ -1,6 +1,16 @@
 // The WGSL kernels of attention's gradients, in the order in which they run: the sums of dOut * out
 // by row (a kernel of their own only beside segments), the gradients of queries, and those of keys
 // and values, whose tiles have keys as rows. attention-tile.ts describes the tiles.
+//
+// `npm run kernels -- attention keys f32 wide shared 64x16x1` prints, among other lines:
+//
+//   for (var head = kv_head * P.group; head < (kv_head + 1u) * P.group; head++) {
+//     ...
+//     for (var first = start; first < end; first += 64u) {
+//       ...
+//       { let weight = exp4(s[0u] - lse);
+//         s[0u] = weight;
+//         t[0u] = weight * (t[0u] - delta); }
 
 import type { DType } from '@shardweave/dtypes';
 import { type Binding, defineKernel, type Kernel } from '../kernel.js';

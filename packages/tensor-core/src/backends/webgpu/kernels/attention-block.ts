@@ -3,6 +3,14 @@
 // i with column c, so row 2 with column 1 is bit 10. Words keep the shader small: a loop can set
 // bits, while a loop over an array of values must be unrolled, with a random generator in each
 // turn.
+//
+// `npm run kernels -- attention f32 wide 64x8x2` prints, among other lines:
+//
+//   { s[7u] *= P.scale; }
+//   var hidden = 0u;
+//   if (is_partial) {
+//     hidden = hidden_of(batch, row0 + 4u * y, first + 4u * x);
+//   }
 
 import { type AttentionSpec, each } from './attention-tile.js';
 

@@ -1,5 +1,19 @@
 // The WGSL kernel of attention's forward pass, whose tiles have queries as rows and keys as
 // columns. attention-tile.ts describes the tiles.
+//
+// `npm run kernels -- attention f32 wide 64x8x2` prints, among other lines:
+//
+//   for (var first = key_start(row0) / 32u * 32u; first < end; first += 32u) {
+//     ...
+//     { s[0u] = fma(vec4<f32>(a[0u >> 2u][0u & 3u]), b, s[0u]); }
+//     ...
+//     { most[0u >> 2u][0u & 3u] = most_of(s[0u]); }
+//     ...
+//     { found[0u >> 2u][0u & 3u] = sum_of(s[0u]); }
+//     ...
+//     { sum[0u] = fma(sum[0u], factor[0u], found[0u]); }
+//     ...
+//     { o[0u * 2u + 0u] = fma(vec4<f32>(a[0u >> 2u][0u & 3u]), b, o[0u * 2u + 0u]); }
 
 import { defineKernel, type Kernel } from '../kernel.js';
 import { blockHelpers, dropped, keep, mark } from './attention-block.js';

@@ -5,6 +5,13 @@
 //
 // The mask [1, 12, 1, 1] over 8 batches and 1,024 tokens of dimension 64 has 12 elements, each of
 // 8,192 rows of pairs (a row is a query's) with 1,024 keys. Its parts are half a row: 16,384 parts.
+//
+// `npm run kernels -- attention mask f32 f32` prints, among other lines:
+//
+//   for (var d = 0u; d < P.dim; d++) {
+//     score = fma(P.scale * load_q(q_base + d), load_k(k_base + d), score);
+//     slope = fma(load_d_out(out_base + d), load_v(v_base + d), slope);
+//   }
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';

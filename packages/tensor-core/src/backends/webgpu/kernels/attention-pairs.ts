@@ -1,5 +1,13 @@
 // WGSL functions on pairs of a query and a key, which all kernels of attention share: whether the
 // pair sees each other, what the mask adds to its score, and what dropout leaves of its weight.
+//
+// `npm run kernels -- attention f32 wide 64x8x2` prints, among other lines:
+//
+//   fn key_end(query: u32) -> u32 {
+//     let at = i32(query) + P.query_offset;
+//     let open_end = select(i32(P.keys), at + P.window, P.window != 0);
+//     return u32(clamp(select(open_end, at + 1, P.causal != 0u), 0, i32(P.keys)));
+//   }
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../kernel-calls/kernel-calls.js';

@@ -3,6 +3,17 @@
 // this one. The array `left` holds a slice of the rows, four rows to a vector, and `right` a slice
 // of the columns.
 //
+// `npm run kernels -- attention f32 wide 64x8x2` prints, among other lines:
+//
+//   for (var d0 = 0u; d0 < P.dim; d0 += 8u) {
+//     { { left_stage((lane + 0u * 64u), left_next[0u]); } }
+//     ...
+//     workgroupBarrier();
+//     { left_next[0u] = q_turned(q_base, row0, (lane + 0u * 64u), d0 + 8u); }
+//     ...
+//     let b = right[0u >> 2u][0u & 3u][x];
+//     { s[0u] = fma(vec4<f32>(a[0u >> 2u][0u & 3u]), b, s[0u]); }
+//
 // Note [slices of scores]: the sums read scores from `left` as well. The invocations that computed
 // the scores write them there, eight columns to a slice, and one, two or four slices at a time. All
 // of a block's scores would need more workgroup memory than some devices have left.

@@ -2,6 +2,14 @@
 // kernel of their gradients) and walks blocks of the other side, its columns. An invocation
 // computes eight rows by four columns of scores, then eight rows by four or eight dimensions of the
 // sums; attention-slices.ts has both products.
+//
+// `npm run kernels -- attention f32 wide 64x8x2` prints, among other lines:
+//
+//   @group(0) @binding(1) var<storage, read> q: array<vec4<f32>>;
+//   @group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;
+//   @group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;
+//   ...
+//   @compute @workgroup_size(64)
 
 import type { DType } from '@shardweave/dtypes';
 import type { Binding } from '../kernel.js';
