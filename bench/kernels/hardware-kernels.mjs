@@ -90,7 +90,7 @@ export async function hardwareKernels({
   const options = { device, adapterInfo: OFFERS[kernelProfile].info, kernelProfile };
   const backend = await createWebGpuBackend(options);
   const planner = plannerOf(backend);
-  products(backend, planner, tiles);
+  products(accumulating(backend), planner, tiles);
   for (const { callOn } of kernelCases()) {
     callOn?.(planner);
   }
@@ -99,6 +99,14 @@ export async function hardwareKernels({
   await backend.dispose();
   device.destroy();
   return [...found].map(([wgsl, label]) => ({ label, wgsl }));
+}
+
+/** Lets choices of tiles add up, so that the cases meet the last tile of each class. */
+function accumulating(backend) {
+  const table = {};
+  return {
+    importMatmulChoices: (more) => backend.importMatmulChoices(Object.assign(table, more)),
+  };
 }
 
 /** A backend of buffers without bytes, whose calls are planned as in a dry run. */

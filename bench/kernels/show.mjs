@@ -1,7 +1,7 @@
 // Shows kernels: the WGSL that is compiled, its size, workgroup, bindings and workgroup memory, and
 // where Mesa's RADV is installed what an RDNA 3 chip would run. All words must occur in a kernel's
-// name; the whole name shows that kernel alone. Without words it lists names and sizes. It needs the
-// built packages.
+// name; the whole name shows that kernel alone. Without words it lists names and sizes. It needs
+// the built packages.
 // Usage: npm run kernels -- [--profile hardware|software] [WORD ...]
 
 import { parseArgs } from 'node:util';

@@ -1,5 +1,5 @@
-// Kernels are text made by nested templates. Comments that begin with the name of a kernel show what
-// comes out of it; here each is found in the text of that kernel.
+// Kernels are text made by nested templates. Head comments name a kernel and show what comes out of
+// it; here each excerpt is found in the text of that kernel.
 
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
