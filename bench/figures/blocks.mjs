@@ -1,6 +1,7 @@
 // The blocks of figures that READMEs may contain, each with its report and its renderer.
 import { collectivesBlock, tlsBlock } from './collectives-block.mjs';
 import { matmulBlock, overlapBlock, stepBlock } from './engine-blocks.mjs';
+import { modelBlock } from './gpu-block.mjs';
 import { memoryBlock } from './memory-block.mjs';
 import { bucketsBlock, sumsBlock } from './package-blocks.mjs';
 
@@ -27,6 +28,11 @@ export const BLOCKS = {
     report: 'matmul',
     command: 'bench/run.mjs --tasks matmul --rounds 10',
     render: matmulBlock,
+  },
+  'gpu-step': {
+    report: 'kernels-h100-model',
+    command: 'bench/kernels/h100-model.mjs',
+    render: modelBlock,
   },
   overlap: {
     report: 'overlap',
