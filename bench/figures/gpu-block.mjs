@@ -1,6 +1,9 @@
 // What a model predicts for GPUs that nobody ran, as reports and documents say it.
 
-/** The prediction as a range, with its guesses. @param run a report of bench/kernels/h100-model.mjs */
+/**
+ * The prediction as a range, with its guesses.
+ * @param run a report of bench/kernels/h100-model.mjs
+ */
 export function modelText({ total, guesses, batch, seq }) {
   const ms = (name) => total[name].toFixed(0);
   const shares = ({ product, attention, clockGhz }) =>
