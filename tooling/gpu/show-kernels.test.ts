@@ -43,14 +43,13 @@ it('lists every kernel where there are no words', () => {
   );
 });
 
-it('answers words that no kernel has with the nearest names, and fails', () => {
+it('answers words that no kernel of the profile has with the nearest names, and fails', () => {
   const script = join(ROOT, 'bench/kernels/show.mjs');
-  const { stdout, stderr, status } = spawnSync(process.execPath, [script, 'atention', '64x16x2'], {
-    encoding: 'utf8',
-  });
+  const args = [script, '--profile', 'software', 'atention', 'weights'];
+  const { stdout, stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8' });
   expect({ stdout, status }).toEqual({ stdout: '', status: 1 });
-  expect(stderr).toContain('got "atention 64x16x2"');
-  expect(stderr).toContain('\n  attention f32 wide 64x16x2\n');
+  expect(stderr).toContain('kernels for software, got "atention weights"');
+  expect(stderr).toContain('\n  attention weights x1\n');
 });
 
 it('counts workgroup memory as the specification of WGSL lays it out', () => {
