@@ -22,12 +22,12 @@ async function deviceThatTells(turns: number, unmap: Unmap) {
   device.createBuffer = (descriptor) => {
     const buffer = create(descriptor);
     if (descriptor.label === 'read-back') {
-      let cancel = () => {};
+      let cancel = (): undefined => undefined;
       buffer.mapAsync = () => {
         asked.count += 1;
         return new Promise<undefined>((resolve, reject) => {
           void afterTurns(turns).then(() => resolve(undefined));
-          cancel = unmap === 'rejects' ? () => reject(new Error('unmapped')) : cancel;
+          cancel = unmap === 'rejects' ? (): undefined => void reject(new Error('unmapped')) : cancel;
         });
       };
       buffer.unmap = () => cancel();

@@ -116,7 +116,7 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     isPaced: options.isPaced ?? (isSoftware && SPINS in device),
     maxBindingBytes: Math.min(options.maxBindingBytes ?? limit, limit - (limit % 256)),
     maxFlops: options.maxFlops,
-    mayAskQueue: !isNode(),
+    mayAskQueue: !(SPINS in device),
     tuningStore: options.tuningStore,
     kernelProfile: options.kernelProfile ?? (isSoftware ? 'software' : 'hardware'),
   });
