@@ -27,7 +27,7 @@ export interface RunOptions {
 
 /**
  * Runs an order and resolves to its answer.
- * @throws Error when Deno doesn't start, ends otherwise, or takes too long.
+ * @throws {Error} when Deno doesn't start, ends otherwise, or takes too long.
  */
 export async function runDeno<O extends Order>(
   order: O,

@@ -27,7 +27,8 @@ async function deviceThatTells(turns: number, unmap: Unmap) {
         asked.count += 1;
         return new Promise<undefined>((resolve, reject) => {
           void afterTurns(turns).then(() => resolve(undefined));
-          cancel = unmap === 'rejects' ? (): undefined => void reject(new Error('unmapped')) : cancel;
+          cancel =
+            unmap === 'rejects' ? (): undefined => void reject(new Error('unmapped')) : cancel;
         });
       };
       buffer.unmap = () => cancel();
