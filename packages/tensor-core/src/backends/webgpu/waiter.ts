@@ -4,9 +4,9 @@
 // and on a software driver that core is the device. So a wait maps for a moment, and if the device
 // isn't done cancels the mapping (unmap rejects it), sleeps without any GPU promise for a share of
 // the time waited so far, and tries again. Small reads resolve in the first moment; long ones are
-// late by at most a twelfth. A moment is a time and a number of turns of the loop, since a mapping
-// of finished work is told some turns later, however long each one takes. On hardware and with
-// other bindings, whose loops sleep, mapping is waited for plainly.
+// late by at most a twelfth. A moment is a time and a number of turns of the loop, since finished
+// work is told of some turns later, however long each one takes. On hardware and with other
+// bindings, whose loops sleep, mapping is waited for plainly.
 
 import type { Allocations } from './allocations.js';
 import type { Fault } from './fault.js';
@@ -35,12 +35,14 @@ export interface WaitJob {
 /** The first wait, in which most reads finish: on lavapipe 4 kB take 0.08 ms, 1 MB 0.14 ms. */
 const FIRST_SPIN_MS = 0.5;
 const LATER_SPIN_MS = 0.25;
+/** The least turns of the loop in a look. Dawn tells of finished work after two or three. */
+const LEAST_TURNS = 4;
 /**
- * The turns that a look takes at least, which double from look to look. Dawn tells of finished work
- * after two or three. The last number fits LATER_SPIN_MS where nothing else uses the loop, and is
- * what the slowest binding that was measured needs: Deno's, 57.
+ * Looks whose number is a power of two last this share of the time waited so far. So they double
+ * until they suffice for a binding that tells late, as Deno does by 15 ms, and take no more of a
+ * core than this.
  */
-const LEAST_TURNS = { first: 4, last: 64 };
+const LONG_LOOK_SHARE = 1 / 16;
 const SLEEP_SHARE = 1 / 12;
 const MAX_SLEEP_MS = 8;
 
@@ -137,10 +139,9 @@ async function mapPaced(job: WaitJob, hasFailed: () => boolean): Promise<void> {
       },
     );
     const isPending = () => settled === 'pending';
-    const until = performance.now() + (look === 0 ? FIRST_SPIN_MS : LATER_SPIN_MS);
-    const leastTurns = Math.min(LEAST_TURNS.first * 2 ** look, LEAST_TURNS.last);
+    const until = performance.now() + lookMs(look, performance.now() - start);
     for (let turn = 0; isPending(); turn++) {
-      if (turn >= leastTurns && performance.now() >= until) {
+      if (turn >= LEAST_TURNS && performance.now() >= until) {
         break;
       }
       await nextTurn();
@@ -162,6 +163,14 @@ async function mapPaced(job: WaitJob, hasFailed: () => boolean): Promise<void> {
     const sleepMs = Math.min(MAX_SLEEP_MS, Math.max(1, waited * SLEEP_SHARE));
     await new Promise((resolve) => setTimeout(resolve, sleepMs));
   }
+}
+
+function lookMs(look: number, waitedMs: number): number {
+  if (look === 0) {
+    return FIRST_SPIN_MS;
+  }
+  const isLong = Number.isInteger(Math.log2(look));
+  return isLong ? Math.max(LATER_SPIN_MS, waitedMs * LONG_LOOK_SHARE) : LATER_SPIN_MS;
 }
 
 function finish(job: WaitJob, error: Error | undefined): void {
