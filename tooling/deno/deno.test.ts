@@ -70,11 +70,6 @@ describe('the text of kernels', () => {
       refusal: /`subgroups` enable-extension is not yet supported/, // gfx-rs/wgpu#5555
     },
   ] as const;
-  /** Known faults: how kernels make the two values, and where they compare with one. */
-  const EXCEPTIONS = [
-    /: bitcast of (inf|nan)_bits is not finite/,
-    /: inf\(\) is computed with: (\]|added|most) ==/,
-  ];
   let texts: readonly KernelText[];
 
   beforeAll(async () => {
@@ -97,7 +92,7 @@ describe('the text of kernels', () => {
     const faults = texts.flatMap(({ label, wgsl }) =>
       wgslFaults(wgsl).map((fault) => `${label}: ${fault}`),
     );
-    expect(faults.filter((fault) => !EXCEPTIONS.some((known) => known.test(fault)))).toEqual([]);
+    expect(faults).toEqual([]);
   });
 
   it('is taken by naga', { timeout: LIMIT_MS }, async () => {
