@@ -31,10 +31,7 @@ async function deviceThatTells(turns: number, unmap: Unmap) {
             unmap === 'rejects' ? (): undefined => void reject(new Error('unmapped')) : cancel;
         });
       };
-      buffer.unmap = () => {
-        cancel();
-        return undefined;
-      };
+      buffer.unmap = () => cancel();
       buffer.getMappedRange = (_, size) => new ArrayBuffer(size!);
     }
     return buffer;
