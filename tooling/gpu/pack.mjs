@@ -29,9 +29,6 @@ import { ROOT, STATE } from '../setup/root.mjs';
 const LIMIT_BYTES = 45 * 2 ** 20;
 
 const HERE = dirname(fileURLToPath(import.meta.url));
-/** What only works here. */
-const HERE_ALONE = ['pack.mjs', 'run.sh', 'navi31.test.ts', 'run-parts.test.ts'];
-
 /** Folders of packages in node_modules that nothing of ours loads, as `package/folder`. */
 const LEFT_OUT = [
   ...['darwin-universal', 'linux-arm64', 'win32-x64', 'win32-arm64'].map(
@@ -57,7 +54,7 @@ for (const name of ['src', 'test']) {
 }
 removeUnread(app);
 // Programs find each other at the same relative paths as in the repository.
-takeFolder('tooling/gpu', HERE_ALONE);
+takeFolder('tooling/gpu', ['pack.mjs', 'run.sh']);
 takeFolder('bench', ['node_modules', 'reports', '.shardweave']);
 mkdirSync(join(app, 'tooling/setup'));
 copyFileSync(
@@ -94,10 +91,11 @@ if (size > LIMIT_BYTES) {
   process.exitCode = 1;
 }
 
-/** Copies a folder of the repository without some of its entries. */
+/** Copies a folder of the repository without some of its entries, tests and declarations. */
 function takeFolder(path, without) {
   const from = join(ROOT, path);
-  const isTaken = (file) => !without.some((name) => file === join(from, name));
+  const isTaken = (file) =>
+    !/\.m?ts$/.test(file) && !without.some((name) => file === join(from, name));
   cpSync(from, join(app, path), { recursive: true, filter: isTaken });
 }
 
