@@ -41,8 +41,8 @@ serve(`shardweave webgpu (${backend.info.description})`, {
       dtypes: [DTYPES[precision]],
       ...(shapes && { shapes }),
     });
-    const of = ` ${DTYPES[precision]} `;
-    const tiles = Object.fromEntries(Object.entries(all).filter(([name]) => name.includes(of)));
+    const isOfOperands = ([name]) => name.split(' ')[1] === DTYPES[precision];
+    const tiles = Object.fromEntries(Object.entries(all).filter(isOfOperands));
     const seconds = (performance.now() - start) / 1000;
     return Object.assign(async () => {}, { says: { tiles, seconds } });
   },
