@@ -24,7 +24,7 @@ const packages = {
 };
 const texts = new Map<string, string>();
 for (const kernelProfile of ['hardware', 'software'] as const) {
-  const options = { packages, kernelProfile, hasProducts: false };
+  const options = { packages, kernelProfile, tiles: [] };
   for (const { label, wgsl } of await hardwareKernels(options)) {
     texts.set(label, plain(wgsl));
   }
