@@ -62,7 +62,7 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: "a device by another tool's name",
     typed: 'train --device cuda',
-    says: /--device: expected auto, webgpu or cpu, or a list/,
+    says: /--device: expected auto, webgpu, cpu, or an adapter such as .*, or a list/,
   },
   {
     mistake: 'a precision that there is not',
