@@ -92,7 +92,15 @@ describe('what is trained', () => {
     });
     const counts = ['bytesSent', 'bytesReceived', 'allGathers', 'reduceScatters', 'allReduces'];
     expect(summary.ranks.map((rank: object) => Object.keys(rank))).toEqual(
-      [0, 1].map(() => ['rank', 'device', 'peakBytes', 'hostBytes', 'diskBytes', ...counts]),
+      [0, 1].map(() => [
+        'rank',
+        'device',
+        'description',
+        'peakBytes',
+        'hostBytes',
+        'diskBytes',
+        ...counts,
+      ]),
     );
     const { total, ...tags } = summary.ranks[0].peakBytes;
     expect(Object.keys(tags)).toContain('optimizer');
