@@ -51,7 +51,7 @@ try {
 
 async function sweep({ constant, file, values, transports, ...cells }) {
   const contenders = [];
-  for (const contender of chooseContenders(transports, [])) {
+  for (const contender of chooseContenders(transports, { wires: [] })) {
     for (const [label, value] of Object.entries(values)) {
       const transport = contender.adapter;
       const bundle = await bundleVariant({ folder, file, constant, value, transport });

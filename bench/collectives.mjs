@@ -30,6 +30,7 @@ const USAGE = `Usage: node bench/collectives.mjs [options]
   --transports A,B   of ${ours.join(', ')}; default: ${usual.join(', ')}
   --rivals A,B       of ${rivals.join(', ')}; default: all
   --wire A,B         our transports compressed, too: f16, bf16, int8
+  --beside DIR       another checkout, built: our transports as it has them, too, in turn with these
   --rounds N         samples of each cell; default: ${FULL.rounds}, or ${QUICK.rounds} with --quick
   --sample-ms N      repeats a short call for so long; default: ${SAMPLE_MS}
   --no-probes        without the event loop's turns and the memory
@@ -45,10 +46,10 @@ try {
   const record = await startRecord('bench/collectives.mjs');
   const startMs = performance.now();
   const measured = await measureAll({
-    contenders: chooseContenders(
-      [...listOf(flags.transports), ...listOf(flags.rivals)],
-      listOf(flags.wire),
-    ),
+    contenders: chooseContenders([...listOf(flags.transports), ...listOf(flags.rivals)], {
+      wires: listOf(flags.wire),
+      beside: flags.beside && resolve(flags.beside),
+    }),
     operations: listOf(flags.ops).map(operationOf),
     sizes: flags.sizes ? listOf(flags.sizes).map(bytesOf) : scale.sizes,
     worldSizes: listOf(flags.ranks).map(Number),
@@ -103,6 +104,7 @@ function readFlags() {
         transports: { type: 'string', default: usual.join(',') },
         rivals: { type: 'string', default: rivals.join(',') },
         wire: { type: 'string', default: '' },
+        beside: { type: 'string' },
         rounds: { type: 'string' },
         'sample-ms': { type: 'string', default: `${SAMPLE_MS}` },
         'cpu-prof': { type: 'string' },

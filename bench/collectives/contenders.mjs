@@ -1,7 +1,9 @@
 // Who takes part. `ranksAre` says what the ranks of a contender are. Ours name an adapter
 // (adapters/), and rivals name a script (rivals/). `engine` has options for the adapter's engine,
 // and `connect` has options for joining the ranks. A contender with `isExtra` runs only where it is
-// asked for.
+// asked for. `folder` holds its programs where they are those of another checkout.
+
+import { join } from 'node:path';
 
 export const CONTENDERS = {
   memory: { adapter: 'memory', ranksAre: 'one process', says: 'ranks in one process' },
@@ -51,9 +53,10 @@ export const CONTENDERS = {
 
 /**
  * The contenders with these names, rivals included. Each of our transports appears again for each
- * wire format. Throws where a name is unknown.
+ * wire format, and all of ours again as another checkout at `beside` has them, where it is given.
+ * Throws where a name is unknown.
  */
-export function chooseContenders(names, wires) {
+export function chooseContenders(names, { wires, beside }) {
   const chosen = names.map((name) => {
     const contender = CONTENDERS[name];
     if (contender === undefined) {
@@ -65,7 +68,19 @@ export function chooseContenders(names, wires) {
   const compressed = chosen
     .filter(({ isRival }) => !isRival)
     .flatMap((contender) => wires.map((wire) => withWire(contender, wire)));
-  return [...chosen, ...compressed];
+  const ours = [...chosen.filter(({ isRival }) => !isRival), ...compressed];
+  const others = beside === undefined ? [] : ours.map((contender) => ofCheckout(contender, beside));
+  return [...chosen, ...compressed, ...others];
+}
+
+/** The contender as another checkout has it. */
+function ofCheckout({ name, says, ...contender }, root) {
+  return {
+    ...contender,
+    name: `${name} (beside)`,
+    says: `${says}, of the checkout beside`,
+    folder: join(root, 'bench', 'collectives'),
+  };
 }
 
 /** The contender with compressed transfers. Only sums and all-gathers of f32 can be compressed. */

@@ -90,10 +90,10 @@ export class Job {
   }
 
   async #start(job) {
-    const control = join(job.folder, `${this.name}-${this.#worldSize}.sock`);
+    const control = join(job.folder, `${this.name.replace(/\W/g, '-')}-${this.#worldSize}.sock`);
     this.#server = net.createServer((socket) => this.#onSocket(socket)).listen(control);
     const ready = this.#answers('ready');
-    const { adapter, python, ranksAre, engine, connect, bundle } = this.#contender;
+    const { adapter, python, ranksAre, engine, connect, bundle, folder } = this.#contender;
     const spec = {
       control,
       adapter,
@@ -103,7 +103,7 @@ export class Job {
     };
     const script = python
       ? [join(HERE, 'rivals', python)]
-      : ['--expose-gc', ...job.nodeArgs, join(HERE, 'start-ranks.mjs')];
+      : ['--expose-gc', ...job.nodeArgs, join(folder ?? HERE, 'start-ranks.mjs')];
     const command = (ranks) => [
       python ? PYTHON : process.execPath,
       ...script,
