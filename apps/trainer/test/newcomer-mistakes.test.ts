@@ -13,6 +13,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { LETTERS, lettersDirectory } from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';
@@ -102,6 +103,21 @@ const MISTAKES: readonly Mistake[] = [
     says: /--data: .*image\.txt.*UTF-8.* /,
   },
   {
+    mistake: 'a compressed text',
+    typed: `${TRAIN} --data @text.txt.gz`,
+    says: /--data: .*text\.txt\.gz is compressed \(gzip\)\. Unpack it first/,
+  },
+  {
+    mistake: 'a table for a text',
+    typed: `${TRAIN} --data @table.parquet`,
+    says: /table\.parquet is a table \(Parquet\)\. Write its texts as a text file or as JSON/,
+  },
+  {
+    mistake: 'a text in UTF-16',
+    typed: `${TRAIN} --valid @wide.txt`,
+    says: /--valid: .*wide\.txt is text in UTF-16\. Save it as UTF-8 first/,
+  },
+  {
     mistake: 'a text that is too short',
     typed: `${TRAIN} --data @short.txt`,
     says: /Give a longer text or a smaller --seq/,
@@ -115,6 +131,11 @@ const MISTAKES: readonly Mistake[] = [
     mistake: 'broken JSON',
     typed: `${TRAIN} --model @chatty --data @broken.jsonl`,
     says: /broken\.jsonl, line 2: /,
+  },
+  {
+    mistake: 'JSON that goes too deep',
+    typed: `${TRAIN} --model @chatty --data @deep.jsonl`,
+    says: /deep\.jsonl, line 2: expected a document, got values in values too deep/,
   },
   {
     mistake: 'JSON that holds no objects',
@@ -309,6 +330,11 @@ const FILES: Readonly<Record<string, string | Uint8Array>> = {
   'numbers.json': '[1, 2]',
   'chats.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',
   'broken.jsonl': '{"text": "Hi"}\n{"text": "Hi}\n',
+  'deep.jsonl': `{"text": "Hi"}\n{"text": ${'['.repeat(1e5)}${']'.repeat(1e5)}}\n`,
+  'text.txt.gz': gzipSync('Call me Ishmael. '.repeat(20)),
+  // These pass for UTF-8.
+  'table.parquet': `PAR1\x15\x04\x15\x10${'\x15\x04'.repeat(100)}PAR1`,
+  'wide.txt': Buffer.from('Call me Ishmael. '.repeat(20), 'utf16le'),
   'mute.jsonl': '{"messages": [{"role": "user", "content": "Hi"}]}\n',
   'mistyped.yaml': 'steps: 10\nbatch_size: 4\n',
   'wrong.yaml': 'steps: ten\n',

@@ -1,8 +1,10 @@
 // A text is tokenized in pieces as it is read; its tokens are those of the whole text.
 
-import { mkdtempSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { closeSync, constants, mkdtempSync, openSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import fc from 'fast-check';
 import { beforeAll, describe, expect, it } from 'vitest';
 import {
@@ -12,6 +14,8 @@ import {
   UncutTextError,
   usualPlaces,
 } from '../src/data/cut-text.js';
+import { DataBytes } from '../src/data/data-bytes.js';
+import { otherFormat } from '../src/data/other-formats.js';
 import { TokenFile } from '../src/data/token-file.js';
 import { tokenize } from '../src/data/tokenize.js';
 import { loadTokenizer, type Tokenizer } from '../src/data/tokenizer.js';
@@ -239,5 +243,55 @@ describe('the token file of a text', () => {
   ])('is not made of %s', async (_, bytes, message) => {
     await expect(made(bytes, 'gpt2')).rejects.toThrow(UsageError);
     await expect(made(bytes, 'gpt2')).rejects.toThrow(message);
+  });
+});
+
+it('a pipe that nobody writes to is refused, and not waited for', async ({ skip }) => {
+  skip(process.platform === 'win32', 'Windows has no mkfifo');
+  const pipe = join(mkdtempSync(join(tmpdir(), 'pieces-')), 'pipe');
+  execFileSync('mkfifo', [pipe]);
+  const opened = DataBytes.open(pipe, '--data').then(
+    () => 'opened',
+    (error: UsageError) => error.message,
+  );
+  const waited = setTimeout(5000, 'waited', { ref: false });
+  try {
+    expect(await Promise.race([opened, waited])).toMatch(/^--data: expected a file, got .*pipe/);
+  } finally {
+    // This ends the wait of whoever opens it.
+    closeSync(openSync(pipe, constants.O_RDWR | constants.O_NONBLOCK));
+  }
+});
+
+describe('what is no text by its first bytes', () => {
+  it.each<[string, number[]]>([
+    ['compressed (gzip)', [0x1f, 0x8b, 8, 0]],
+    ['compressed (zstd)', [0x28, 0xb5, 0x2f, 0xfd]],
+    ['compressed (xz)', [0xfd, 0x37, 0x7a, 0x58, 0x5a, 0]],
+    ['compressed (bzip2)', [...Buffer.from('BZh91AY&SY')]],
+    ['an archive (zip)', [0x50, 0x4b, 3, 4]],
+    ['a table (Parquet)', [...Buffer.from('PAR1\x15')]],
+    ['a table (Arrow)', [...Buffer.from('ARROW1\0\0')]],
+    ['a document (PDF)', [...Buffer.from('%PDF-1.7')]],
+    ['text in UTF-16', [...Buffer.from('\ufeffAh', 'utf16le')]],
+    ['text in UTF-16', [0xfe, 0xff, 0x6f, 0x22]],
+    ['text in UTF-16', [...Buffer.from('Ahab', 'utf16le')]],
+    ['text in UTF-16', [0, 0x41, 0, 0x68, 0]],
+  ])('%s', (is, head) => {
+    expect(otherFormat(Uint8Array.from(head))?.is).toBe(`is ${is}`);
+  });
+
+  it.each([
+    'PK is a town',
+    'BZh9 Zh',
+    'PAR1 of 3',
+    '%PD',
+    'a\0b',
+    '\0\0\0\0',
+    'Ahab',
+    '\ufeffAhab',
+    '',
+  ])('not a text that begins with %j', (text) => {
+    expect(otherFormat(Buffer.from(text))).toBeUndefined();
   });
 });

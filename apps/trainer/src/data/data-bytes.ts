@@ -2,10 +2,11 @@
 // way, and never all in memory.
 
 import { createHash } from 'node:crypto';
-import { type FileHandle, open } from 'node:fs/promises';
+import { type FileHandle, open, stat } from 'node:fs/promises';
 import { UsageError } from '../errors.js';
 import { describeSystemError } from '../system-error.js';
 import { readNovel } from './novel.js';
+import { HEAD_BYTES, otherFormat } from './other-formats.js';
 
 /**
  * What the system says of a file without reading it. Any change of a file's bytes changes its
@@ -53,14 +54,24 @@ export class DataBytes implements AsyncDisposable {
     }
     let handle: FileHandle | undefined;
     try {
-      handle = await open(file);
-      const stat = await handle.stat();
-      if (!stat.isFile() && !stat.isDirectory()) {
+      // A named pipe would be opened when a writer comes, and a process that waits does not end.
+      const kind = await stat(file);
+      if (!kind.isFile() && !kind.isDirectory()) {
         throw new UsageError(
           `${flag}: expected a file, got ${file}, which is a pipe or a device. Write what it gives to a file first.`,
         );
       }
-      return new DataBytes({ flag, file }, { handle, total: stat.size });
+      handle = await open(file);
+      const { size } = await handle.stat();
+      const head = Buffer.alloc(HEAD_BYTES);
+      const { bytesRead } = await handle.read(head, 0, HEAD_BYTES, 0);
+      const other = otherFormat(head.subarray(0, bytesRead));
+      if (other !== undefined) {
+        throw new UsageError(
+          `${flag}: ${file} ${other.is}. ${other.remedy}, and give the file that comes of it.`,
+        );
+      }
+      return new DataBytes({ flag, file }, { handle, total: size });
     } catch (error) {
       await handle?.close();
       throw explainUnreadable(error, file, flag);

@@ -172,9 +172,16 @@ async function writeDocuments(
         await writer.document(tokens, number);
       }
     } catch (cause) {
+      const place = placeIn(file!, format, number);
       if (cause instanceof UsageError) {
-        const place = placeIn(file!, format, number);
         throw new UsageError(`${flag}: ${place}: ${cause.message}`, { cause });
+      }
+      // JSON.parse takes any depth; what walks through the value does not.
+      if (cause instanceof RangeError) {
+        throw new UsageError(
+          `${flag}: ${place}: expected a document, got values in values too deep to be read. Write its text as "text", or leave it out.`,
+          { cause },
+        );
       }
       throw cause;
     }

@@ -1,0 +1,44 @@
+// Files that hold texts in another form, told by how they begin: the bytes of some pass for UTF-8,
+// and of the others a person learns more by their name than by the byte that is wrong.
+
+/** The bytes of a file's beginning that are enough to tell. */
+export const HEAD_BYTES = 64;
+
+const UNPACK = 'Unpack it first';
+const CONVERT = 'Write its texts as a text file or as JSON lines first';
+const SAVE = 'Save it as UTF-8 first';
+
+interface OtherFormat {
+  /** What the file is, in words that follow its name. */
+  readonly is: string;
+  readonly remedy: string;
+}
+
+const UTF_16: OtherFormat = { is: 'is text in UTF-16', remedy: SAVE };
+
+/** Files by their first bytes, which stand as Latin-1. */
+const FORMATS: readonly (readonly [begin: string, format: OtherFormat])[] = [
+  ['\x1f\x8b', { is: 'is compressed (gzip)', remedy: UNPACK }],
+  ['\x28\xb5\x2f\xfd', { is: 'is compressed (zstd)', remedy: UNPACK }],
+  ['\xfd7zXZ\0', { is: 'is compressed (xz)', remedy: UNPACK }],
+  ['BZh91AY&SY', { is: 'is compressed (bzip2)', remedy: UNPACK }],
+  ['PK\x03\x04', { is: 'is an archive (zip)', remedy: UNPACK }],
+  ['PAR1\x15', { is: 'is a table (Parquet)', remedy: CONVERT }],
+  ['ARROW1\0\0', { is: 'is a table (Arrow)', remedy: CONVERT }],
+  ['%PDF-', { is: 'is a document (PDF)', remedy: CONVERT }],
+  ['\xff\xfe', UTF_16],
+  ['\xfe\xff', UTF_16],
+];
+
+/** What a file is by its first bytes; undefined for what may be a text in UTF-8. */
+export function otherFormat(head: Uint8Array): OtherFormat | undefined {
+  const text = Buffer.from(head).toString('latin1');
+  const found = FORMATS.find(([begin]) => text.startsWith(begin));
+  return found?.[1] ?? (isWide(head) ? UTF_16 : undefined);
+}
+
+/** Whether of each two bytes one is 0, always the first or always the second. */
+function isWide(head: Uint8Array): boolean {
+  const isZeroAt = (rest: number) => head.every((byte, i) => (byte === 0) === (i % 2 === rest));
+  return head.length >= 4 && (isZeroAt(0) || isZeroAt(1));
+}
