@@ -8,7 +8,7 @@ import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
 import { formatOf } from './data/data-file.js';
 import { openData } from './data/dataset.js';
 import { type PrepareOptions, prepareTokens } from './data/prepare-tokens.js';
-import { defaultCacheDirectory } from './data/token-cache.js';
+import { cacheDirectory } from './data/token-cache.js';
 import { TOKENIZER_FILE } from './data/tokenizer.js';
 import type { DeviceChoice } from './device-choice.js';
 import { UsageError } from './errors.js';
@@ -78,7 +78,7 @@ export async function resolveConfig(
     validFraction: flags.validFraction,
     evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
     trainOnPrompt: flags.trainOnPrompt,
-    cacheDir: resolve(flags.cache ?? defaultCacheDirectory(process.env)),
+    cacheDir: cacheDirectory(flags.cache, process.env),
     batch: flags.batch,
     seq,
     gradAccum: flags.gradAccum,

@@ -4,16 +4,17 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { Template } from '@huggingface/jinja';
 import { describe, expect, it } from 'vitest';
 import { type Dataset, openData } from '../src/data/dataset.js';
 import { COUNTED, encodeDocuments } from '../src/data/document.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
-import { defaultCacheDirectory } from '../src/data/token-cache.js';
+import { cacheDirectory, defaultCacheDirectory } from '../src/data/token-cache.js';
 import { TokenFile } from '../src/data/token-file.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { TrainerError, UsageError } from '../src/errors.js';
+import { homeDirectory } from '../src/home-directory.js';
 import { configOf, jsonlFile, openFlags } from './support/jsonl-data.js';
 import { LETTERS, type LettersOptions, lettersDirectory } from './support/letters-tokenizer.js';
 
@@ -686,6 +687,27 @@ describe('the cache of tokens', () => {
     expect(place('darwin')).toBe('/h/Library/Caches/shardweave');
     expect(place('win32', { LOCALAPPDATA: '/l' })).toBe('/l/shardweave/cache');
     expect(place('linux', { SHARDWEAVE_CACHE: '/mine', XDG_CACHE_HOME: '/x' })).toBe('/mine');
+  });
+
+  it('is asked for where the user has no home', () => {
+    const nowhere = { platform: 'linux', home: '' } as const;
+    const directoryOf = (given: string | undefined, env = {}) =>
+      cacheDirectory(given, env, nowhere);
+    expect(() => directoryOf(undefined)).toThrow(UsageError);
+    expect(() => directoryOf(undefined)).toThrow(/^--cache: .* set SHARDWEAVE_CACHE to one\.$/);
+    expect(directoryOf(undefined, { SHARDWEAVE_CACHE: '/mine' })).toBe(resolve('/mine'));
+    expect(directoryOf('here')).toBe(resolve('here'));
+  });
+
+  it('is below the home that the system knows of, where it knows one', () => {
+    const unknown = () => {
+      throw new Error('uv_os_homedir returned ENOENT');
+    };
+    const userInfo = () => ({ homedir: '/h' });
+    expect(homeDirectory({ homedir: unknown, userInfo })).toBeUndefined();
+    expect(homeDirectory({ homedir: () => '', userInfo: unknown })).toBeUndefined();
+    expect(homeDirectory({ homedir: () => '', userInfo })).toBe('/h');
+    expect(homeDirectory({ homedir: () => '/mine', userInfo: unknown })).toBe('/mine');
   });
 });
 

@@ -4,7 +4,16 @@
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it, type TestContext } from 'vitest';
+import {
+  afterAll,
+  beforeAll,
+  describe,
+  expect,
+  it,
+  onTestFinished,
+  type TestContext,
+  vi,
+} from 'vitest';
 import { DiskFullError } from '../src/errors.js';
 import { parseFlags } from '../src/flags.js';
 import { type LeaveModelOptions, leaveModel } from '../src/model/leave-model.js';
@@ -89,6 +98,16 @@ async function leave(
 const THREE_BLOCKS = () => [1, 2, 3].map((value) => new Uint8Array(BLOCK).fill(value));
 
 describe('the model of a run', () => {
+  it('asks for no other place where its own takes it, nor minds one that is gone', async () => {
+    const gone = vi.spyOn(process, 'cwd').mockImplementation(() => {
+      throw new Error('ENOENT: no such file or directory, uv_cwd');
+    });
+    onTestFinished(() => gone.mockRestore());
+    const path = join(root, 'whose-directory-is-gone');
+    expect(await leave(path, THREE_BLOCKS, { elsewhere: undefined })).toEqual([]);
+    expect(readFileSync(join(path, 'weights'))).toHaveLength(3 * BLOCK);
+  });
+
   it('is written when there is room again, where the disk filled up in the middle of it', async (context) => {
     using disk = smallDisk(context, 64 * KIB);
     const path = join(disk.path, 'model');

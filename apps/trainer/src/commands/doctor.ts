@@ -3,13 +3,12 @@
 
 import { execFile } from 'node:child_process';
 import { arch, availableParallelism, platform, totalmem } from 'node:os';
-import { resolve } from 'node:path';
 import { promisify } from 'node:util';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { Command } from 'commander';
-import { defaultCacheDirectory } from '../data/token-cache.js';
+import { cacheDirectory } from '../data/token-cache.js';
 import { type FoundAdapters, findAdapters } from '../launch/adapter-probe.js';
 import { formatBytes } from '../output/format.js';
 import { defineCommand } from './define-command.js';
@@ -57,7 +56,7 @@ export const doctor = defineCommand<DoctorFlags>({
   ],
   run: async ({ json, cache, clearCache: cleared }, { out, env, entry }) => {
     const directoryOf = (given: string | true) =>
-      given === true ? defaultCacheDirectory(env) : resolve(given);
+      cacheDirectory(given === true ? undefined : given, env);
     if (cleared !== undefined) {
       out.write(await clearCache(directoryOf(cleared)));
     }

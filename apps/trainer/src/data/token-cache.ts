@@ -7,10 +7,10 @@
 
 import { createHash, randomBytes } from 'node:crypto';
 import { readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
-import { homedir } from 'node:os';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { lockDirectory, nodeFiles, type OwnerLock } from '@shardweave/shard-store/node';
 import { UsageError } from '../errors.js';
+import { homeDirectory } from '../home-directory.js';
 import { makeDirectory } from '../output/make-directory.js';
 import { describeSystemError } from '../system-error.js';
 import type { FileStamp } from './data-bytes.js';
@@ -23,22 +23,42 @@ type Environment = Readonly<Record<string, string | undefined>>;
 
 /**
  * The directory where tokens are kept unless --cache sets it: SHARDWEAVE_CACHE, or else the
- * system's place for files that can be made again.
+ * system's place for files that can be made again. Undefined where that is below a home and the
+ * user has none.
  */
 export function defaultCacheDirectory(
   env: Environment,
-  { platform = process.platform, home = homedir() } = {},
-): string {
+  { platform = process.platform, home = homeDirectory() } = {},
+): string | undefined {
   if (env.SHARDWEAVE_CACHE) {
     return env.SHARDWEAVE_CACHE;
   }
-  if (platform === 'darwin') {
-    return join(home, 'Library/Caches/shardweave');
+  const [set, unset, name] =
+    platform === 'darwin'
+      ? [undefined, 'Library/Caches', 'shardweave']
+      : platform === 'win32'
+        ? [env.LOCALAPPDATA, 'AppData/Local', 'shardweave/cache']
+        : [env.XDG_CACHE_HOME, '.cache', 'shardweave'];
+  const caches = set || (home ? join(home, unset) : undefined);
+  return caches && join(caches, name);
+}
+
+/**
+ * The directory that --cache names, or else the default one.
+ * @throws {UsageError} where there is none
+ */
+export function cacheDirectory(
+  given: string | undefined,
+  env: Environment,
+  place: Parameters<typeof defaultCacheDirectory>[1] = {},
+): string {
+  const directory = given ?? defaultCacheDirectory(env, place);
+  if (directory === undefined) {
+    throw new UsageError(
+      '--cache: expected a home directory for the tokens of data, but HOME is not set and the system knows no home of this user. Give a directory, or set SHARDWEAVE_CACHE to one.',
+    );
   }
-  if (platform === 'win32') {
-    return join(env.LOCALAPPDATA || join(home, 'AppData/Local'), 'shardweave/cache');
-  }
-  return join(env.XDG_CACHE_HOME || join(home, '.cache'), 'shardweave');
+  return resolve(directory);
 }
 
 const UNITS = { '': 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, T: 2 ** 40 };

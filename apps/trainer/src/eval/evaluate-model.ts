@@ -5,7 +5,7 @@ import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { openInTurn } from '../data/dataset.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
-import { defaultCacheDirectory, TokenCache } from '../data/token-cache.js';
+import { cacheDirectory, TokenCache } from '../data/token-cache.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { evaluate } from '../rank/evaluation.js';
 import { checkPrompts, rowLength, tokenizerName } from '../resolve-config.js';
@@ -53,7 +53,7 @@ export async function evaluateModel(
     tokenizer: tokenizerName(flags, model, modelConfig),
     dataFile: flags.data === undefined ? undefined : resolve(flags.data),
     validFile: undefined,
-    cacheDir: resolve(flags.cache ?? defaultCacheDirectory(process.env)),
+    cacheDir: cacheDirectory(flags.cache, process.env),
     trainOnPrompt: flags.trainOnPrompt,
     batch: flags.batch,
     order: 'sequential',

@@ -2,10 +2,11 @@
 // it, in another place that is named.
 
 import { randomBytes } from 'node:crypto';
-import { homedir, tmpdir } from 'node:os';
+import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { DiskFullError } from '../errors.js';
+import { homeDirectory } from '../home-directory.js';
 import { bytesOnDisk, freeBytes, whyNotWritten } from '../output/disk-room.js';
 import { type FilePieces, removeUnfinished, writeDirectory } from '../output/write-file.js';
 import type { EmitRankEvent } from '../rank/events.js';
@@ -30,7 +31,7 @@ export interface LeaveModelOptions {
    * Where the model goes that --out does not take, in this order. Default: the working directory,
    * the home, and the directory of temporary files, which on some systems is memory.
    */
-  readonly elsewhere?: readonly string[];
+  readonly elsewhere?: readonly string[] | undefined;
 }
 
 /**
@@ -44,13 +45,14 @@ export async function leaveModel(
   files: readonly FilePieces[],
   options: LeaveModelOptions,
 ): Promise<boolean> {
-  const { emit, elsewhere = [process.cwd(), homedir(), tmpdir()] } = options;
+  const { emit } = options;
   await removeUnfinished(path).catch(() => undefined); // a write that fails says why
   const problem = await writeWaiting(path, files, options);
   if (problem === undefined) {
     return true;
   }
   const texts = [problem.text];
+  const elsewhere = options.elsewhere ?? otherPlaces();
   for (const place of new Set(elsewhere.map((each) => resolve(each)))) {
     const other = join(place, otherName(path));
     const another = await tryToWrite(other, files);
@@ -70,6 +72,21 @@ export async function leaveModel(
   );
   emit({ type: 'misplaced', text: texts.join(' ') });
   return false;
+}
+
+/** The places where a model may go, of which any but the last may be missing. */
+function otherPlaces(): string[] {
+  const places = [workingDirectory(), homeDirectory(), tmpdir()];
+  return places.filter((place) => place !== undefined);
+}
+
+/** Undefined where somebody has removed it. */
+function workingDirectory(): string | undefined {
+  try {
+    return process.cwd();
+  } catch {
+    return undefined;
+  }
 }
 
 /** A new name that says of which run the directory is, such as `first-model-1f83ab02`. */

@@ -95,9 +95,10 @@ async function listAdapters(): Promise<readonly NodeAdapter[]> {
 async function openWebGpu(device: string | undefined): Promise<WebGpuBackend> {
   const { createWebGpuBackend } = await import('@shardweave/tensor-core/webgpu');
   const { fileTuningStore, openNodeGpu } = await import('@shardweave/tensor-core/webgpu-node');
+  const cache = defaultCacheDirectory(process.env);
   return createWebGpuBackend({
     gpu: openNodeGpu(device === undefined ? {} : { adapter: device }),
     allowSoftware: true,
-    tuningStore: fileTuningStore(defaultCacheDirectory(process.env)),
+    ...(cache !== undefined && { tuningStore: fileTuningStore(cache) }),
   });
 }
