@@ -1,7 +1,15 @@
 // A text is tokenized in pieces as it is read; its tokens are those of the whole text.
 
 import { execFileSync } from 'node:child_process';
-import { closeSync, constants, mkdtempSync, openSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  closeSync,
+  constants,
+  mkdtempSync,
+  openSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
@@ -202,14 +210,22 @@ describe('bytes of a text', () => {
 });
 
 describe('the token file of a text', () => {
-  const made = async (bytes: Buffer | string, tokenizer: 'byte' | 'gpt2') => {
+  const made = async (
+    bytes: Buffer | string,
+    tokenizer: 'byte' | 'gpt2',
+    change: (file: string) => void = () => {},
+  ) => {
     const directory = mkdtempSync(join(tmpdir(), 'pieces-'));
     const file = join(directory, 'text.txt');
     writeFileSync(file, bytes);
     const part = join(directory, 'part');
     const told: [number, number][] = [];
     const job = { flag: '--data', file, tokenizer, tokenizerDirectory: undefined, part } as const;
-    await tokenize(job, (done, total) => told.push([done, total]));
+    await tokenize(job, (done, total) => {
+      if (told.push([done, total]) === 1) {
+        change(file); // It is open, and nothing is read.
+      }
+    });
     const tokens = await TokenFile.open(part);
     const all = await tokens.read(0, tokens.index.tokens);
     await tokens.close();
@@ -235,6 +251,21 @@ describe('the token file of a text', () => {
     expect(Buffer.from(all).equals(Buffer.from(text))).toBe(true);
     expect(index).toMatchObject({ tokenBytes: 1, largest: 0xf0 });
     expect(index.targetBytes).toBeUndefined(); // Its first token is a third of a character.
+  });
+
+  it('has the text as it was at the beginning, where a program appends to it', async () => {
+    const { all, index } = await made('Call me Ishmael.', 'byte', (file) => {
+      appendFileSync(file, ' Some years ago');
+    });
+    expect(Buffer.from(all).toString()).toBe('Call me Ishmael.');
+    expect(index.origin.bytes).toBe(all.length);
+  });
+
+  it('is not made of a text that becomes shorter', async () => {
+    const cut = made('a '.repeat(2 ** 20), 'byte', (file) => truncateSync(file, 5000));
+    await expect(cut).rejects.toThrow(
+      /^--data: .*text\.txt became shorter .*: it had 2097152 bytes, and ends after 5000\. Start/,
+    );
   });
 
   it.each([

@@ -34,6 +34,7 @@ export class DataBytes implements AsyncDisposable {
   readonly #handle: FileHandle | undefined;
   readonly #novel: Buffer | undefined;
   readonly #hash = createHash('sha256');
+  #bytesRead = 0;
 
   private constructor(
     { flag, file }: Pick<DataBytes, 'flag' | 'file'>,
@@ -78,23 +79,34 @@ export class DataBytes implements AsyncDisposable {
     }
   }
 
-  /** All bytes, once. */
+  /**
+   * The bytes that were there when the file was opened, once; what is appended meanwhile is left.
+   * @throws {UsageError} where they can't be read, or the file has become shorter
+   */
   async *chunks(): AsyncGenerator<Buffer> {
     if (this.#novel !== undefined) {
       this.#hash.update(this.#novel);
       yield this.#novel;
       return;
     }
-    for (;;) {
-      const buffer = Buffer.allocUnsafeSlow(READ_BYTES);
-      const { bytesRead } = await this.#handle!.read(buffer, 0, READ_BYTES, null).catch(
+    // The system tells no size of what it makes as it is read, such as a file in /proc.
+    const end = this.total || Number.POSITIVE_INFINITY;
+    while (this.#bytesRead < end) {
+      const buffer = Buffer.allocUnsafeSlow(Math.min(READ_BYTES, end - this.#bytesRead));
+      const { bytesRead } = await this.#handle!.read(buffer, 0, buffer.length, null).catch(
         (error: unknown) => {
           throw explainUnreadable(error, this.file!, this.flag);
         },
       );
       if (bytesRead === 0) {
+        if (this.total > 0) {
+          throw new UsageError(
+            `${this.flag}: ${this.file} became shorter while it was read: it had ${this.total} bytes, and ends after ${this.#bytesRead}. Start again when nothing writes to it.`,
+          );
+        }
         return;
       }
+      this.#bytesRead += bytesRead;
       const chunk = buffer.subarray(0, bytesRead);
       this.#hash.update(chunk);
       yield chunk;
