@@ -59,3 +59,14 @@ it("a package's README links what is outside it by the repository's address", ()
   );
   expect(strays).toEqual([]);
 });
+
+it("a package's README names no document without a link to it", () => {
+  const names = publishedPackages().flatMap(({ folder }) =>
+    [
+      ...textOf(join(ROOT, folder, 'README.md'))
+        .replace(/\[[^\]]*\]\([^)]*\)/g, '')
+        .matchAll(/\bdocs\/[\w/-]+\.md/g),
+    ].map(([name]) => `${folder}: ${name}`),
+  );
+  expect(names).toEqual([]);
+});
