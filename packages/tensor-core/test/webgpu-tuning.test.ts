@@ -259,6 +259,8 @@ describe('kernels that a dry run met', () => {
   });
 });
 
+const UNNAMED = { vendor: '', architecture: '', device: '', description: '' };
+
 test('an adapter without info is an unknown one, of hardware unless it says otherwise', async () => {
   const gpu = openNull();
   for (const isFallbackAdapter of [undefined, true]) {
@@ -289,6 +291,19 @@ test('an adapter without info is an unknown one, of hardware unless it says othe
       await (await opening).dispose();
     }
   }
+});
+
+test('an adapter whose names are all empty, as in Firefox, is an unknown one wherever it is told', async () => {
+  const adapter = (await openNull().requestAdapter())!;
+  const device = await adapter.requestDevice();
+  const info = { ...UNNAMED, isFallbackAdapter: false } as GPUAdapterInfo;
+  const backend = await createWebGpuBackend({ device, adapterInfo: info });
+  expect(backend.info.description).toBe('unknown adapter');
+  expect(backend.info.compiledFor).toBe('hardware (unknown adapter)');
+  device.destroy();
+  const lost = await backend.sync().catch((error: unknown) => error);
+  expect(lost).toMatchObject({ message: expect.stringContaining('device of unknown adapter was') });
+  await backend.dispose();
 });
 
 function openNull(): GPU {

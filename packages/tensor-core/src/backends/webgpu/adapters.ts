@@ -91,12 +91,13 @@ export function infoOf(adapter: GPUAdapter): GPUAdapterInfo {
   return { ...names, isFallbackAdapter: isFallbackAdapter === true } as GPUAdapterInfo;
 }
 
-/** The names of device and driver, for people. */
+/** The names of device and driver, for people. Firefox leaves all of them empty. */
 export function nameOf(
   info: Pick<GPUAdapterInfo, 'vendor' | 'architecture' | 'device' | 'description'>,
 ): string {
   const words = [info.device, info.description].filter((w) => w !== '');
-  return words.join(', ') || [info.vendor, info.architecture].filter((w) => w !== '').join(' ');
+  const family = [info.vendor, info.architecture].filter((w) => w !== '');
+  return words.join(', ') || family.join(' ') || UNKNOWN_ADAPTER.description;
 }
 
 export function isSoftwareAdapter(info: GPUAdapterInfo): boolean {
