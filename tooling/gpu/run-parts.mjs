@@ -2,6 +2,7 @@
 // is lost alone, with what it had not yet appended to the rows.
 
 import { spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import {
   appendFileSync,
   closeSync,
@@ -15,6 +16,9 @@ import { join } from 'node:path';
 import { appendRow } from '../../bench/figures/rows.mjs';
 
 const TAIL_LINES = 25;
+/** The variable by which the processes of a part are known. */
+const MARK = 'SHARDWEAVE_GPU_PART';
+const MOST_TURNS = 3;
 
 /**
  * @param {readonly { name: string, limit: number, args: (where: object) => string[] }[]} parts
@@ -55,14 +59,16 @@ export async function runParts(parts, options) {
 /** @returns {Promise<number | string>} the exit code, or what ended the part */
 async function runPart([program, ...args], { log, limit, env, signal }) {
   const file = openSync(log, 'w');
+  const mark = randomUUID();
   try {
-    const child = spawn(program, args, { env, stdio: ['ignore', file, file] });
+    const child = spawn(program, args, {
+      env: { ...env, [MARK]: mark },
+      stdio: ['ignore', file, file],
+    });
     let why;
     const end = (reason) => {
       why ??= reason;
-      for (const pid of [...descendantsOf(child.pid), child.pid]) {
-        killQuietly(pid);
-      }
+      killMarked(mark);
     };
     const timer = setTimeout(() => end(`the limit of ${limit} s`), 1000 * limit);
     const stop = () => end('a signal');
@@ -73,6 +79,7 @@ async function runPart([program, ...args], { log, limit, env, signal }) {
     });
     clearTimeout(timer);
     signal?.removeEventListener('abort', stop);
+    killMarked(mark); // what a part that crashed has started would slow the next one down
     return why ?? ended;
   } finally {
     closeSync(file);
@@ -80,24 +87,28 @@ async function runPart([program, ...args], { log, limit, env, signal }) {
 }
 
 /**
- * The processes that a process has started, and those that they have. A session of their own would
- * be easier to end, but would outlive a command that a lent machine ends.
+ * Ends the processes of a part, those too whose parent has ended before them: all that a process
+ * starts has its variables. A session of their own would be easier to end, but would outlive a
+ * command that a lent machine ends.
  */
-function descendantsOf(pid) {
-  const parents = new Map();
-  for (const name of readdirSync('/proc').filter((one) => /^\d+$/.test(one))) {
-    try {
-      const stat = readFileSync(`/proc/${name}/stat`, 'utf8');
-      parents.set(Number(name), Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]));
-    } catch {
-      // The process has ended meanwhile.
+function killMarked(mark) {
+  // What a process has started since it was looked for is met in the next turn. A process that
+  // hangs in a driver ends late or never, and is not waited for.
+  for (let turn = 0; turn < MOST_TURNS; turn++) {
+    for (const pid of readdirSync('/proc').filter((one) => /^\d+$/.test(one))) {
+      if (variablesOf(pid).includes(`${MARK}=${mark}`)) {
+        killQuietly(Number(pid));
+      }
     }
   }
-  const found = [pid];
-  for (const one of found) {
-    found.push(...[...parents].filter(([, parent]) => parent === one).map(([child]) => child));
+}
+
+function variablesOf(pid) {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, 'latin1').split('\0');
+  } catch {
+    return []; // it has ended meanwhile, or is another user's
   }
-  return found.slice(1);
 }
 
 function killQuietly(pid) {

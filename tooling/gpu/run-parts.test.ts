@@ -60,6 +60,24 @@ it('a part that crashes or hangs loses nothing but itself', async () => {
   expect(renderReport(readRows(rows))).toContain('| hangs | ended by the limit of 0.05 s |');
 });
 
+it('a part that crashes leaves no process beside the next one', async () => {
+  const { rows, scratch } = folder();
+  const parts = [
+    part('crashes', `${HANG} & echo '{"pid":'$!'}' >> "$1"; kill -KILL $$`),
+    part('ends', `echo '{"pid":'$$'}' >> "$1"`),
+  ];
+  expect(await runParts(parts, { rows, scratch, program })).toBe(false);
+  const [crashed, ended] = readRows(rows).parts;
+  expect([crashed!.ended, ended!.ended]).toEqual(['SIGKILL', 0]);
+  const pid = Number(crashed!.rows.at(-1)!.pid);
+  onTestFinished(() => {
+    if (isAlive(pid)) {
+      process.kill(pid, 'SIGKILL');
+    }
+  });
+  await expect.poll(() => isAlive(pid), { timeout: 20_000, interval: 5 }).toBe(false);
+});
+
 it('what a run has measured before it is ended stays, its processes do not, and a later run adds to it', async () => {
   const { rows, scratch } = folder();
   const ending = new AbortController();
