@@ -59,6 +59,12 @@ describe('an adapter that is asked for', () => {
     expect(chosen([BIG, second, SMALL], 3, 'nvidia')).toEqual([BIG, second, BIG]);
   });
 
+  it.each(['-1', '+4090', '(', '--'])('%s is neither an index nor a part of a name', (asked) => {
+    expect(() => chosen(ALL, 1, asked)).toThrow(
+      `--device webgpu:${asked}: expected an index or a part of a name`,
+    );
+  });
+
   it('that is not there is refused with a list of those that are', () => {
     const ask = () => chosen(ALL, 1, 'voodoo');
     expect(ask).toThrow(UsageError);

@@ -38,7 +38,7 @@ export function chooseAdapter(
   const indexed = /^\d+$/.test(asked) ? adapters[Number(asked)] : undefined;
   const fitting =
     indexed === undefined
-      ? adapters.filter(({ name }) => plain(name).includes(plain(asked)))
+      ? adapters.filter(({ name }) => isName(asked) && plain(name).includes(plain(asked)))
       : [indexed];
   const open = fitting.filter(({ isReachable }) => isReachable);
   if (open.length > 0) {
@@ -53,6 +53,11 @@ export function chooseAdapter(
   throw new UsageError(
     `--device webgpu:${asked}: expected an adapter that Dawn opens by its name, got ${fitting[0]!.name}, whose name an adapter before it has, too (${listed}). Start the rank where it sees that card alone: docs/several-gpus.md.`,
   );
+}
+
+/** Whether a text may be a part of a name, which -1 and ( as they are shown would be of many. */
+function isName(text: string): boolean {
+  return /[\p{L}\p{N}]/u.test(text) && !/^[-+]\d+$/.test(text);
 }
 
 /** A name as Dawn shows it in descriptions, and so in a run's header: `rtx-4090` for `RTX 4090`. */
