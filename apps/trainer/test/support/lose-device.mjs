@@ -1,7 +1,7 @@
 // Loaded before the command (`NODE_OPTIONS=--import`), this takes the GPU from one rank's process
 // in the middle of its run, once: its device is destroyed as work is submitted, behind the step
-// that the test names. Environment: LOSE_RANK, LOSE_STEP, LOSE_METRICS (the run's metrics.jsonl),
-// LOSE_MARK (a file that says that it is done).
+// that the test names. Environment: LOSE_RANK (left out where one process has all ranks),
+// LOSE_STEP, LOSE_METRICS (the run's metrics.jsonl), LOSE_MARK (a file that says that it is done).
 
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 
