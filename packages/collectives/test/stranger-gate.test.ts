@@ -1,8 +1,14 @@
 // Every listener has a gate. These tests check how many strangers it admits in a second, how many
-// at a time, and for how long.
+// at a time, and for how long, and by what a job's limits are set.
 
 import { EventEmitter } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { limitsFor } from '../src/sockets/limits.js';
+import { securityOf } from '../src/sockets/listen-security.js';
+import { maxOpenFiles } from '../src/sockets/max-open-files.js';
 import { StrangerGate } from '../src/sockets/stranger-gate.js';
 
 beforeEach(() => {
@@ -65,8 +71,8 @@ describe('a gate', () => {
 
   it('refuses what has proved nothing in time, and nothing that has, or has gone', () => {
     const { entry, enter, inside, refused } = gate({});
-    enter('slow');
     enter('trusted');
+    enter('slow'); // It is inside when the time of the trusted one is over.
     const gone = enter('gone');
     entry.trust('trusted');
     gone.emit('close');
@@ -105,5 +111,39 @@ describe('a gate', () => {
       enter(`late ${i}`);
     }
     expect(refused.slice(3)).toEqual([`late 2: ${reason}`]);
+  });
+});
+
+describe('the limits of a job', () => {
+  it('grow with its ranks, and leave three quarters of the files that may be open', () => {
+    expect(limitsFor(3)).toEqual({ maxStrangers: 76, maxJoinsPerSecond: 4120, proofMs: 5000 });
+    expect(limitsFor(100)).toMatchObject({ maxStrangers: 464, maxJoinsPerSecond: 4896 });
+    expect(limitsFor(100, {}, 1024).maxStrangers).toBe(256);
+    expect(limitsFor(3, {}, 256).maxStrangers).toBe(64);
+    expect(limitsFor(3, { maxStrangers: 9 }, 16).maxStrangers).toBe(9);
+  });
+
+  it('are those of this process', () => {
+    const worldSize = 2 ** 30;
+    const { limits } = securityOf({ secret: 'of this very test', worldSize });
+    expect(limits).toEqual(limitsFor(worldSize, {}, maxOpenFiles()));
+    const isTold = process.platform === 'linux';
+    expect(limits!.maxStrangers < limitsFor(worldSize).maxStrangers).toBe(isTold);
+  });
+
+  it('know the files that may be open as the system tells them', () => {
+    const folder = mkdtempSync(join(tmpdir(), 'limits-'));
+    const tell = (limit: string) => {
+      const path = join(folder, 'limits');
+      writeFileSync(
+        path,
+        `Max processes  7  9  processes\nMax open files   ${limit}   4096   files\n`,
+      );
+      return maxOpenFiles(path);
+    };
+    expect(tell('256')).toBe(256);
+    expect(tell('unlimited')).toBe(Infinity);
+    rmSync(folder, { recursive: true });
+    expect(maxOpenFiles(join(folder, 'limits'))).toBe(Infinity);
   });
 });

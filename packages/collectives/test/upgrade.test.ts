@@ -3,8 +3,10 @@
 
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
+import { connect as connectTls } from 'node:tls';
 import { type Refusal, serveRendezvous } from '@shardweave/collectives/ws';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { connectOptionsOf, tlsKeyOf } from '../src/sockets/tls-psk.js';
 import { SECRET } from './support/ws-harness.js';
 
 const OURS = 'https://ours.example';
@@ -155,6 +157,31 @@ describe('who talks on behind the answer', () => {
 });
 
 describe('refusals', () => {
+  it.each(['in the clear', 'over TLS'])(
+    'name who has gone by the port he came from: %s',
+    async (how) => {
+      const tcp = connect(port, '127.0.0.1').on('error', () => {});
+      await once(tcp, 'connect');
+      const from = `127.0.0.1:${tcp.localPort}`;
+      const socket =
+        how === 'in the clear'
+          ? tcp
+          : connectTls({ socket: tcp, ...connectOptionsOf({ pskKey: tlsKeyOf(SECRET) }) });
+      socket.write(request());
+      await once(socket, 'data');
+      tcp.resetAndDestroy();
+      while (refused.length === 0) {
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+      expect(refused.map((refusal) => refusal.from)).toEqual([from]);
+    },
+  );
+
+  it('are cut at 300 characters, whatever a page calls its origin', async () => {
+    expect(await answerTo(request([`Origin: https://${'a'.repeat(15_000)}`]))).toBe(401);
+    expect(refused.map(({ reason }) => reason.length)).toEqual([300]);
+  });
+
   it('are told some ten times a second, with the number of those left out, in printable words', async () => {
     const close = Buffer.from('\x88\x88\0\0\0\0\x0f\xa0\x1b[2J\xc3\xa9', 'latin1');
     const socket = connect(port, '127.0.0.1').on('error', () => {});

@@ -4,6 +4,11 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import {
+  connect as connectTls,
+  createServer as createTlsServer,
+  type Server as TlsServer,
+} from 'node:tls';
+import {
   type ConnectWsOptions,
   connectWs,
   type Refusal,
@@ -21,6 +26,7 @@ import {
   parseRendezvousMessage,
 } from '../src/transports/ws/join/parse-rendezvous-message.js';
 import { parseLinkMessage } from '../src/transports/ws/link/parse-link-message.js';
+import { beginFirst } from './support/first-rank.js';
 import { untilInTime } from './support/in-time.js';
 import { rawConnection } from './support/raw-rank.js';
 import { SECRET } from './support/ws-harness.js';
@@ -78,12 +84,18 @@ describe('origins', () => {
   });
 });
 
+/** Makes a certificate for all ranks, which each of them trusts. */
+async function certified() {
+  const { private: key, cert } = await generate([{ name: 'commonName', value: 'shardweave' }], {
+    extensions: [{ name: 'subjectAltName', altNames: [{ type: 2, value: 'shardweave' }] }],
+  });
+  return { key, cert, ca: cert, servername: 'shardweave' };
+}
+
 describe('wss', () => {
   it('joins ranks that trust the certificate, and no others', async () => {
-    const { private: key, cert } = await generate([{ name: 'commonName', value: 'shardweave' }], {
-      extensions: [{ name: 'subjectAltName', altNames: [{ type: 2, value: 'shardweave' }] }],
-    });
-    const tls = { key, cert, ca: cert, servername: 'shardweave' };
+    const tls = await certified();
+    const { key, cert } = tls;
     const { port, refused } = await serve({ tls });
     const common = { rank: 1, worldSize: 2, port, secret: SECRET } as const;
     await expect(connectWs({ ...common, tls: { key, cert } })).rejects.toThrow(
@@ -95,6 +107,73 @@ describe('wss', () => {
     await expect(connectWs({ ...common, joinTimeoutMs: 300 })).rejects.toThrow(/no rendezvous/);
     expect(refused.length).toBeGreaterThanOrEqual(1);
     await expectJob(port, { tls });
+  });
+
+  it('is TLS 1.3 to who dials and to who listens', async () => {
+    const tls = await certified();
+    const { port, refused } = await serve({ tls });
+    const { ca, servername } = tls;
+    const older = connectTls({ host: '127.0.0.1', port, ca, servername, maxVersion: 'TLSv1.2' });
+    expect(await once(older, 'error')).toMatchObject([
+      { code: expect.stringMatching(/PROTOCOL_VERSION/) },
+    ]);
+    expect(refused).toMatchObject([{ reason: expect.stringMatching(/UNSUPPORTED_PROTOCOL/) }]);
+    const server = createTlsServer({ ...tls, maxVersion: 'TLSv1.2' }).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const at = (server.address() as AddressInfo).port;
+    const joined = connectWs({ rank: 1, worldSize: 2, port: at, secret: SECRET, tls });
+    await expect(joined).rejects.toThrow(/no rendezvous .*EPROTO/);
+    server.close();
+  });
+
+  describe('lets nobody pass on proofs who has the certificate', () => {
+    const relays: TlsServer[] = [];
+
+    afterEach(() => {
+      for (const relay of relays.splice(0)) {
+        relay.close();
+      }
+    });
+
+    /** Begins rank 0, and starts a relay to each of its ports. */
+    async function beginBehindRelays() {
+      const tls = await certified();
+      const reasons: string[] = [];
+      const onRefused = ({ reason }: Refusal) => reasons.push(reason);
+      const { port, joined } = await beginFirst({ tls, onRefused });
+      const relayTo = async (onwardPort: number) => {
+        const { ca, servername } = tls;
+        const relay = createTlsServer(tls, (socket) => {
+          const onward = connectTls({ host: '127.0.0.1', port: onwardPort, ca, servername });
+          socket.on('error', () => {}).pipe(onward);
+          onward.on('error', () => {}).pipe(socket);
+        }).listen(0, '127.0.0.1');
+        relays.push(relay);
+        await once(relay, 'listening');
+        return { host: '127.0.0.1', port: (relay.address() as AddressInfo).port };
+      };
+      const common = { rank: 1, worldSize: 2, port, secret: SECRET, tls } as const;
+      return { common, joined, reasons, relayTo };
+    }
+
+    it('to the rendezvous', async () => {
+      const { common, joined, reasons, relayTo } = await beginBehindRelays();
+      const route: ConnectWsOptions['route'] = (_, { port }) => relayTo(port);
+      const relayed = connectWs({ ...common, route });
+      await expect(relayed).rejects.toThrow('refused by the rendezvous: wrong secret');
+      expect(reasons).toEqual(['wrong secret']);
+      const second = await connectWs(common);
+      await Promise.all([(await joined).close(), second.close()]);
+    });
+
+    it('to a rank that tells its signs of life', async () => {
+      const { common, joined, reasons, relayTo } = await beginBehindRelays();
+      const route: ConnectWsOptions['route'] = (_, to) =>
+        to.port === common.port ? to : relayTo(to.port);
+      const second = await connectWs({ ...common, listen: false, route });
+      expect(reasons).toEqual(['wrong secret']);
+      await Promise.all([(await joined).close(), second.close()]);
+    });
   });
 
   it('needs a key where a rank listens', async () => {

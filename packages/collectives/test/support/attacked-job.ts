@@ -1,4 +1,4 @@
-// This job of three rank processes is attacked by tests while it forms and while it steps.
+// This job of rank processes is attacked by tests while it forms and while it steps.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -6,7 +6,7 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Costs, NUM_RANKS, type RankOrder, type RankWord } from './attacked-messages.js';
+import type { Costs, RankOrder, RankWord } from './attacked-messages.js';
 import { bundleProgram } from './bundle-program.js';
 
 export interface AttackedJobOptions {
@@ -14,6 +14,8 @@ export interface AttackedJobOptions {
   readonly openFiles?: number;
   /** Default: 'auto', which is none here. */
   readonly encryption?: 'auto' | 'always';
+  /** Default: 3. */
+  readonly numRanks?: number;
 }
 
 /** The arguments by which a shell starts Node under that limit. */
@@ -30,9 +32,12 @@ export class AttackedJob {
   readonly encryption: 'auto' | 'always';
   port = 0;
 
-  private constructor(program: string, { openFiles, encryption = 'auto' }: AttackedJobOptions) {
+  private constructor(
+    program: string,
+    { openFiles, encryption = 'auto', numRanks = 3 }: AttackedJobOptions,
+  ) {
     this.encryption = encryption;
-    this.#children = Array.from({ length: NUM_RANKS }, () =>
+    this.#children = Array.from({ length: numRanks }, () =>
       openFiles === undefined
         ? fork(program)
         : fork(program, { execPath: 'sh', execArgv: limitedTo(openFiles) }),
@@ -48,9 +53,8 @@ export class AttackedJob {
   /** Resolves when rank 0 listens for the others, which have not come yet. */
   static async begin(program: string, options: AttackedJobOptions = {}): Promise<AttackedJob> {
     const job = new AttackedJob(program, options);
-    const { secret, encryption } = job;
     await Promise.all(job.#children.map((_, rank) => job.#hears(rank, 'ready')));
-    job.#say(0, { type: 'join', rank: 0, secret, port: 0, encryption });
+    job.#letJoin(0);
     const { port } = await job.#hears(0, 'listening');
     job.port = port;
     return job;
@@ -62,9 +66,8 @@ export class AttackedJob {
    */
   async form(): Promise<{ readonly formMs: number; readonly costs: Costs }> {
     const start = performance.now();
-    const { secret, port, encryption } = this;
-    for (let rank = 1; rank < NUM_RANKS; rank++) {
-      this.#say(rank, { type: 'join', rank, secret, port, encryption });
+    for (let rank = 1; rank < this.#children.length; rank++) {
+      this.#letJoin(rank);
     }
     const formed = this.#children.map((_, rank) => this.#hears(rank, 'formed'));
     const [costs] = await Promise.all(formed);
@@ -99,6 +102,12 @@ export class AttackedJob {
         }
       }),
     );
+  }
+
+  #letJoin(rank: number): void {
+    const { secret, port, encryption } = this;
+    const worldSize = this.#children.length;
+    this.#say(rank, { type: 'join', rank, worldSize, secret, port, encryption });
   }
 
   #say(rank: number, order: RankOrder): void {

@@ -1,11 +1,10 @@
 // attacked-job.ts and its ranks exchange these messages.
 
-export const NUM_RANKS = 3;
-
 export type RankOrder =
   | {
       readonly type: 'join';
       readonly rank: number;
+      readonly worldSize: number;
       readonly secret: string;
       /** The rendezvous' port is 0 on rank 0, which hosts it. */
       readonly port: number;

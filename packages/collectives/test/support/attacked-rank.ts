@@ -1,10 +1,10 @@
-// This is one of three ranks that strangers attack. It joins, then steps until it is told to stop.
+// This is one of the ranks that strangers attack. It joins, then steps until it is told to stop.
 // Each step is an all-reduce. It reports its costs: memory, and turns of the event loop.
 // attacked-job.ts bundles and starts it.
 
 import { closeSync, openSync } from 'node:fs';
 import { connectWs } from '@shardweave/collectives/ws';
-import { NUM_RANKS, type RankOrder, type RankWord } from './attacked-messages.js';
+import type { RankOrder, RankWord } from './attacked-messages.js';
 
 const TICK_MS = 5;
 const STEP_BYTES = 64 * 1024;
@@ -57,6 +57,7 @@ const onRefused = ({ numLeftOut }: { readonly numLeftOut: number }) => {
 
 const {
   rank,
+  worldSize,
   secret,
   port: told,
   encryption,
@@ -73,7 +74,7 @@ process.on('message', (order: RankOrder) => {
 });
 const joined = connectWs({
   rank,
-  worldSize: NUM_RANKS,
+  worldSize,
   port: told,
   secret,
   encryption,

@@ -207,6 +207,17 @@ export const ATTACKS: Readonly<Record<string, Attack>> = {
       },
     );
   },
+  'empty messages without end behind a refusal, 8 connections': (target) => {
+    const message = hello(Buffer.alloc(0));
+    target.keep(
+      8,
+      () => target.upgrade(),
+      (socket) => {
+        socket.write(wrongHello());
+        pour(socket, Buffer.concat(Array<Buffer>(4096).fill(message)));
+      },
+    );
+  },
   'pings whose answers nobody reads, 8 connections': (target) => {
     target.keep(
       8,

@@ -1,10 +1,11 @@
-// Forms a job while it is attacked, and tells what that cost rank 0, beside a job that was left
-// alone.
+// Forms a job while it is attacked, or lets one step that has formed, and tells what that cost
+// rank 0, beside a job that was left alone.
 
 import { AttackedJob, type AttackedJobOptions } from './attacked-job.js';
 import { type Attack, begin } from './attacks.js';
 
 const MIB = 2 ** 20;
+const NUM_STEPS = 200;
 
 /** The figures of a job that was left alone, by its options. */
 const calm = new Map<string, Promise<Figures>>();
@@ -47,4 +48,65 @@ async function form(
   end();
   await job.end();
   return { ...costs, formMs, residentMiB: costs.maxResidentBytes / MIB };
+}
+
+/** The figures of a job that stepped and was left alone. */
+let calmSteps: Promise<StepFigures> | undefined;
+
+interface StepFigures {
+  readonly stepsMs: number;
+  readonly residentMiB: number;
+  readonly longestTurnMs: number;
+  readonly numRefused: number;
+  readonly numUnopened: number;
+}
+
+/** Attacks the port at which the ranks of a job met, while they do some hundred steps. */
+export async function stepUnder(
+  name: string,
+  attack: Attack,
+  program: string,
+): Promise<StepFigures & { readonly calmMiB: number }> {
+  calmSteps ??= step(() => {}, program);
+  const { residentMiB: calmMiB, stepsMs: calmMs } = await calmSteps;
+  const figures = await step(attack, program);
+  process.stdout.write(
+    `${name}: ${NUM_STEPS} steps in ${figures.stepsMs.toFixed(0)} ms (${calmMs.toFixed(0)}), longest ` +
+      `turn ${figures.longestTurnMs.toFixed(0)} ms, rank 0 at ` +
+      `${figures.residentMiB.toFixed(0)} MiB (${calmMiB.toFixed(0)})\n`,
+  );
+  return { ...figures, calmMiB };
+}
+
+async function step(attack: Attack, program: string): Promise<StepFigures> {
+  await using job = await AttackedJob.begin(program);
+  await job.form();
+  const { numSteps: before, numRefused } = await job.costs();
+  const end = begin(attack, job.port);
+  const start = performance.now();
+  let costs = await job.costs();
+  while (costs.numSteps < before + NUM_STEPS) {
+    costs = worst(costs, await job.costs());
+  }
+  const stepsMs = performance.now() - start;
+  end();
+  await job.end();
+  const { longestTurnMs, numUnopened, maxResidentBytes } = costs;
+  return {
+    stepsMs,
+    longestTurnMs,
+    numUnopened,
+    numRefused: costs.numRefused - numRefused,
+    residentMiB: maxResidentBytes / MIB,
+  };
+}
+
+type StepCosts = Awaited<ReturnType<AttackedJob['costs']>>;
+
+function worst(earlier: StepCosts, later: StepCosts): StepCosts {
+  return {
+    ...later,
+    longestTurnMs: Math.max(earlier.longestTurnMs, later.longestTurnMs),
+    maxResidentBytes: Math.max(earlier.maxResidentBytes, later.maxResidentBytes),
+  };
 }

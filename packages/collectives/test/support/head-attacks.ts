@@ -2,6 +2,7 @@
 // of TLS before the proof. attacks.ts has those behind the upgrade.
 
 import { randomBytes } from 'node:crypto';
+import { Duplex } from 'node:stream';
 import { type ConnectionOptions, connect as connectTls } from 'node:tls';
 import type { Attack, AttackTarget } from './attacks.js';
 
@@ -78,6 +79,15 @@ export const HEAD_ATTACKS: Readonly<Record<string, Attack>> = {
       }
     });
   },
+  'half a request, on 5,000 connections': (target) => {
+    let numOpened = 0;
+    target.every(10, () => {
+      for (let i = 0; i < 50 && numOpened < 5000; i++) {
+        numOpened++;
+        target.open().write(UPGRADE.slice(0, 60));
+      }
+    });
+  },
   'requests that two readers read differently': recite([
     `${GET}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`,
     `${GET}\r\n${UPGRADE}\r\n`,
@@ -95,6 +105,16 @@ export const HEAD_ATTACKS: Readonly<Record<string, Attack>> = {
   'a TLS hello a byte at a time, 100 connections': drip(100, HELLO_BEGINS + 'x'.repeat(500)),
   'TLS hellos that stop half-way, 100 connections': (target) =>
     target.keep(100, target.open, (socket) => socket.write(HELLO_BEGINS, 'latin1')),
+  'TLS hellos without anything behind them, 100 connections': (target) => {
+    const socket = new Duplex({
+      read: () => {},
+      write: (hello: Buffer, _, done) => {
+        target.keep(100, target.open, (socket) => socket.write(hello));
+        done();
+      },
+    });
+    connectTls({ socket, minVersion: 'TLSv1.3' });
+  },
   'TLS with another key, 30 connections': speakTls(30, {
     ciphers: 'TLS_AES_128_GCM_SHA256',
     minVersion: 'TLSv1.3',
