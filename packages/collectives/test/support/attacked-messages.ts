@@ -14,6 +14,8 @@ export type RankOrder =
   | { readonly type: 'stop' };
 
 export interface Costs {
+  /** Processor time of all its threads: a busy machine changes it little. */
+  readonly cpuMs: number;
   readonly longestTurnMs: number;
   readonly maxResidentBytes: number;
   readonly numRefused: number;

@@ -37,9 +37,13 @@ setInterval(() => {
     numUnopened++;
   }
 }, TICK_MS);
+let cpu = process.cpuUsage();
 /** Returns the costs since the last call. */
 const takeCosts = () => {
-  const costs = { longestTurnMs, maxResidentBytes, numRefused, numUnopened };
+  const { user, system } = process.cpuUsage(cpu);
+  cpu = process.cpuUsage();
+  const cpuMs = (user + system) / 1000;
+  const costs = { cpuMs, longestTurnMs, maxResidentBytes, numRefused, numUnopened };
   longestTurnMs = 0;
   maxResidentBytes = process.memoryUsage.rss();
   return costs;

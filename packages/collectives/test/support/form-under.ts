@@ -1,6 +1,7 @@
 // Forms a job while it is attacked, or lets one step that has formed, and tells what that cost
 // rank 0, beside a job that was left alone.
 
+import { expect } from 'vitest';
 import { AttackedJob, type AttackedJobOptions } from './attacked-job.js';
 import { type Attack, begin } from './attacks.js';
 
@@ -12,10 +13,28 @@ const calm = new Map<string, Promise<Figures>>();
 
 interface Figures {
   readonly formMs: number;
+  readonly cpuMs: number;
   readonly residentMiB: number;
   readonly longestTurnMs: number;
   readonly numRefused: number;
   readonly numUnopened: number;
+}
+
+/** What a job cost rank 0 that was left alone. */
+interface Calm {
+  readonly calmMiB: number;
+  readonly calmCpuMs: number;
+}
+
+/** Expects that a job's rank 0 had no more to bear than strangers may cost. */
+export function expectBearable({
+  residentMiB,
+  calmMiB,
+  cpuMs,
+  calmCpuMs,
+}: Calm & Pick<Figures, 'residentMiB' | 'cpuMs'>): void {
+  expect(residentMiB - calmMiB).toBeLessThan(60);
+  expect(cpuMs - calmCpuMs).toBeLessThan(500);
 }
 
 export async function formUnder(
@@ -23,18 +42,19 @@ export async function formUnder(
   attack: Attack,
   program: string,
   options: AttackedJobOptions = {},
-): Promise<Figures & { readonly calmMiB: number }> {
+): Promise<Figures & Calm> {
   const kind = JSON.stringify(options);
   const alone = calm.get(kind) ?? form(() => {}, program, options);
   calm.set(kind, alone);
-  const { residentMiB: calmMiB, formMs: calmMs } = await alone;
+  const { residentMiB: calmMiB, formMs: calmMs, cpuMs: calmCpuMs } = await alone;
   const figures = await form(attack, program, options);
   process.stdout.write(
     `${name}: formed in ${figures.formMs.toFixed(0)} ms (${calmMs.toFixed(0)}), longest turn ` +
       `${figures.longestTurnMs.toFixed(0)} ms, ${figures.numRefused} refused, rank 0 at ` +
+      `${figures.cpuMs.toFixed(0)} ms of processor time (${calmCpuMs.toFixed(0)}) and ` +
       `${figures.residentMiB.toFixed(0)} MiB (${calmMiB.toFixed(0)})\n`,
   );
-  return { ...figures, calmMiB };
+  return { ...figures, calmMiB, calmCpuMs };
 }
 
 async function form(
@@ -55,6 +75,7 @@ let calmSteps: Promise<StepFigures> | undefined;
 
 interface StepFigures {
   readonly stepsMs: number;
+  readonly cpuMs: number;
   readonly residentMiB: number;
   readonly longestTurnMs: number;
   readonly numRefused: number;
@@ -66,16 +87,17 @@ export async function stepUnder(
   name: string,
   attack: Attack,
   program: string,
-): Promise<StepFigures & { readonly calmMiB: number }> {
+): Promise<StepFigures & Calm> {
   calmSteps ??= step(() => {}, program);
-  const { residentMiB: calmMiB, stepsMs: calmMs } = await calmSteps;
+  const { residentMiB: calmMiB, stepsMs: calmMs, cpuMs: calmCpuMs } = await calmSteps;
   const figures = await step(attack, program);
   process.stdout.write(
     `${name}: ${NUM_STEPS} steps in ${figures.stepsMs.toFixed(0)} ms (${calmMs.toFixed(0)}), longest ` +
       `turn ${figures.longestTurnMs.toFixed(0)} ms, rank 0 at ` +
+      `${figures.cpuMs.toFixed(0)} ms of processor time (${calmCpuMs.toFixed(0)}) and ` +
       `${figures.residentMiB.toFixed(0)} MiB (${calmMiB.toFixed(0)})\n`,
   );
-  return { ...figures, calmMiB };
+  return { ...figures, calmMiB, calmCpuMs };
 }
 
 async function step(attack: Attack, program: string): Promise<StepFigures> {
@@ -91,9 +113,10 @@ async function step(attack: Attack, program: string): Promise<StepFigures> {
   const stepsMs = performance.now() - start;
   end();
   await job.end();
-  const { longestTurnMs, numUnopened, maxResidentBytes } = costs;
+  const { longestTurnMs, numUnopened, maxResidentBytes, cpuMs } = costs;
   return {
     stepsMs,
+    cpuMs,
     longestTurnMs,
     numUnopened,
     numRefused: costs.numRefused - numRefused,
@@ -106,6 +129,7 @@ type StepCosts = Awaited<ReturnType<AttackedJob['costs']>>;
 function worst(earlier: StepCosts, later: StepCosts): StepCosts {
   return {
     ...later,
+    cpuMs: earlier.cpuMs + later.cpuMs,
     longestTurnMs: Math.max(earlier.longestTurnMs, later.longestTurnMs),
     maxResidentBytes: Math.max(earlier.maxResidentBytes, later.maxResidentBytes),
   };
