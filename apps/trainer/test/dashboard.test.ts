@@ -250,20 +250,40 @@ describe('a stranger', () => {
     expect((await ask(url, '/')).status).toBe(200);
   });
 
-  it('who says nothing keeps nobody out: the oldest go', async () => {
+  const closed = async (sockets: readonly Socket[]) => {
+    await Promise.all(sockets.map((socket) => socket.closed || once(socket, 'close')));
+  };
+
+  it('who says nothing keeps nobody out: the oldest go, and in time all', async () => {
     const url = await open();
-    // Nobody goes because his time is over.
     vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
     const idle: Socket[] = [];
     for (let i = 0; i < 100; i++) {
       idle.push(await dial(url));
     }
-    await Promise.all(idle.slice(0, 36).map((socket) => socket.closed || once(socket, 'close')));
+    await closed(idle.slice(0, 36));
+    const last = idle.at(-1)!;
+    const answered = once(last, 'data');
+    last.write(get('/'));
+    await answered; // It had not to go.
+    vi.advanceTimersByTime(30_000);
+    await closed(idle);
     vi.useRealTimers();
     expect((await ask(url, '/')).status).toBe(200);
-    for (const socket of idle) {
-      socket.destroy();
+  });
+
+  it('with the token is one of sixteen readers: the oldest go', async () => {
+    const url = await open();
+    const readers: Socket[] = [];
+    for (let i = 0; i < 18; i++) {
+      const reader = await dial(url);
+      readers.push(reader);
+      reader.write(get('/events', `Authorization: Bearer ${TOKEN}\r\n`));
+      await once(reader, 'data');
+      reader.resume();
     }
+    await closed(readers.slice(0, 2));
+    expect(readers.map((reader) => reader.destroyed).indexOf(false)).toBe(2);
   });
 
   it('with the token that reads nothing is cut off, and the others hear on', async () => {
