@@ -8,6 +8,12 @@ import { type Attack, begin } from './attacks.js';
 const MIB = 2 ** 20;
 const NUM_STEPS = 200;
 
+/**
+ * The dearest attack, 5,000 connections, adds 200 to 440 ms beside 30 busy processes, every other
+ * one at most 260; a listener that reads without a bound takes seconds.
+ */
+const MAX_CPU_MS = 1000;
+
 /** The figures of a job that was left alone, by its options. */
 const calm = new Map<string, Promise<Figures>>();
 
@@ -34,7 +40,7 @@ export function expectBearable({
   calmCpuMs,
 }: Calm & Pick<Figures, 'residentMiB' | 'cpuMs'>): void {
   expect(residentMiB - calmMiB).toBeLessThan(60);
-  expect(cpuMs - calmCpuMs).toBeLessThan(500);
+  expect(cpuMs - calmCpuMs).toBeLessThan(MAX_CPU_MS);
 }
 
 export async function formUnder(
