@@ -27,7 +27,7 @@ export function openCommandProcess(): () => Interrupt {
 function listen(npm: NpmWatch | undefined): Interrupt {
   const interrupt = new Interrupt({ exit: (code) => process.exit(code) });
   process.on('SIGHUP', (signal) => interrupt.ask(new SignalError(signal)));
-  // A launcher says so that the run's time is over, as startMpirun does.
+  // A scheduler says so that the run's time is over.
   process.on('SIGUSR2', (signal) => interrupt.ask(new SignalError(signal, 'the launcher')));
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
     process.on(signal, () => interrupt.insist(new SignalError(signal)));

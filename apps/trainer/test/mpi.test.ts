@@ -1,16 +1,23 @@
 // Ranks under mpirun have the same numbers as ranks in one process, and report a failure once.
 
-import { spawn, spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, readFileSync, statSync } from 'node:fs';
+import { constants, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it, vi } from 'vitest';
 import type { StepMetrics } from '../src/rank/events.js';
 import { buildCommand } from './support/build-command.js';
+import { startRun } from './support/killed-run.js';
+import { leftRun, SAVED } from './support/left-run.js';
 import { ROOT, runFlags, shortCase } from './support/run-flags.js';
+import { tinyFlags } from './support/tiny-run.js';
 
 const hasMpirun = spawnSync('mpirun', ['--version']).error === undefined;
 const problem = hasMpirun ? undefined : (process.env.SHARDWEAVE_NO_MPI ?? 'no mpirun was found');
+
+/** Longer than a busy machine takes for any of it. */
+const LONG_MS = 50_000;
 
 describe.skipIf(problem !== undefined)(
   `ranks under mpirun${problem ? ` (${problem})` : ''}`,
@@ -72,5 +79,71 @@ describe.skipIf(problem !== undefined)(
       expect(output.match(/^error: --data: \/nowhere is not there\./gm)).toHaveLength(1);
       expect(code).toBe(2);
     });
+
+    describe('that the command has started', { timeout: 3 * LONG_MS }, () => {
+      const root = mkdtempSync(join(tmpdir(), 'trainer-mpi-'));
+      const flags = `${tinyFlags(root)} --ranks 2 --transport mpi --steps 100000 --save-every 100000 --quiet --out`;
+
+      /** Starts the command, lets `act` end it, and waits until nothing of it is left. */
+      async function expectEnd(
+        out: string,
+        act: (command: ChildProcess, mpirun: number) => Promise<void>,
+      ) {
+        const command = startRun(script, [...flags.split(' '), out]);
+        const children = `/proc/${command.pid}/task/${command.pid}/children`;
+        // The command has no other child.
+        const mpirun = await vi.waitUntil(
+          () => Number.parseInt(readFileSync(children, 'utf8'), 10),
+          {
+            timeout: LONG_MS,
+          },
+        );
+        try {
+          await act(command, mpirun);
+          await vi.waitUntil(() => !existsSync(`/proc/${mpirun}`), { timeout: LONG_MS });
+        } finally {
+          endProcess(mpirun);
+        }
+      }
+
+      it('end by a Ctrl-C that comes before they are there', async () => {
+        await expectEnd(join(root, 'early'), async (command, mpirun) => {
+          // From then on it passes signals on, of which ranks to come would see none.
+          await vi.waitUntil(() => catches(mpirun, constants.signals.SIGUSR2), {
+            timeout: LONG_MS,
+          });
+          const gone = once(command, 'close', { signal: AbortSignal.timeout(LONG_MS) });
+          command.kill('SIGINT');
+          expect(await gone).toEqual([130, null]);
+        });
+      });
+
+      it('save where the command is killed, though they print nothing', async () => {
+        const out = join(root, 'killed');
+        await expectEnd(out, async (command) => {
+          const metrics = join(out, 'metrics.jsonl');
+          const isAtWork = () => existsSync(metrics) && statSync(metrics).size > 0;
+          await vi.waitUntil(isAtWork, { timeout: LONG_MS });
+          command.kill('SIGKILL');
+        });
+        expect(leftRun(out)).toEqual(SAVED);
+      });
+    });
   },
 );
+
+/** Whether a process has a handler of a signal. */
+function catches(pid: number, signal: number): boolean {
+  const status = readFileSync(`/proc/${pid}/status`, 'utf8');
+  const caught = BigInt(`0x${/^SigCgt:\s+(\w+)$/m.exec(status)![1]}`);
+  return ((caught >> BigInt(signal - 1)) & 1n) === 1n;
+}
+
+/** Ends a process that a failed test has left. */
+function endProcess(pid: number): void {
+  try {
+    process.kill(pid, 'SIGTERM');
+  } catch {
+    // It is gone.
+  }
+}

@@ -7,7 +7,7 @@ import { UsageError } from '../errors.js';
 import { DEFAULT_LR, type Flags, TRAIN } from '../flags.js';
 import { runJob } from '../launch/run-job.js';
 import { runRestarting } from '../launch/run-restarting.js';
-import { startMpirun } from '../launch/start-mpirun.js';
+import { hearCommand, startMpirun } from '../launch/start-mpirun.js';
 import { RunMonitor } from '../output/run-monitor.js';
 import { Terminal } from '../output/terminal.js';
 import { requireDisk } from '../plan/left-bytes.js';
@@ -31,6 +31,9 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const place = flags.transport === 'mpi' ? readLauncher(env) : undefined;
   // Under mpirun every process gets here; rank 0 is the one that shows and writes.
   const isFirst = place === undefined || place.rank === 0;
+  if (place?.rank === 0) {
+    hearCommand(context, interrupt);
+  }
   const config = await resolve(withRanksOf(place, flags), { ...context, isFirst, signal });
   if (flags.transport === 'mpi' && place === undefined) {
     return await startMpirun({ ...context, ranks: config.ranks, interrupt });

@@ -2,9 +2,13 @@
 // one process per rank on this machine. On several hosts mpirun or srun has to start the command.
 
 import { spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
 import type { CommandContext } from '../commands/cli-command.js';
-import { UsageError } from '../errors.js';
+import { SignalError, UsageError } from '../errors.js';
 import type { Interrupt } from '../interrupt.js';
+
+/** Set for ranks whose mpirun a command has started, which is at the other end of their stdin. */
+const COMMAND_VARIABLE = 'SHARDWEAVE_MPIRUN_COMMAND';
 
 export interface MpirunOptions extends Pick<CommandContext, 'out' | 'err' | 'entry' | 'args'> {
   readonly ranks: number;
@@ -24,14 +28,18 @@ export async function startMpirun(options: MpirunOptions): Promise<number> {
     // A terminal's signals would make it end its ranks within a second, and a broken output at
     // once; so it has a session of its own and writes through this process.
     detached: true,
-    stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...openMpiVariables(), ...process.env, ...plain },
+    stdio: ['pipe', 'pipe', 'pipe'],
+    env: { ...openMpiVariables(), ...process.env, ...plain, [COMMAND_VARIABLE]: '1' },
   });
   child.stdout.setEncoding('utf8').on('data', (text: string) => out.write(text));
   child.stderr.setEncoding('utf8').on('data', (text: string) => err.write(text));
   interrupt.lead(() => true);
-  // mpirun passes this signal on, and rank 0 decides; see command-process.ts.
-  interrupt.wrapUp.addEventListener('abort', () => child.kill('SIGUSR2'), { once: true });
+  // mpirun passes its input on to rank 0, which decides. A signal would be lost on ranks that it
+  // has yet to start, and end those that do not listen yet.
+  child.stdin.on('error', () => {}); // it has left
+  interrupt.wrapUp.addEventListener('abort', () => child.stdin.write(wishText(interrupt.asked!)), {
+    once: true,
+  });
   const stop = () => child.kill('SIGTERM'); // it ends its ranks
   process.once('exit', stop);
   return await new Promise<number>((resolve, reject) => {
@@ -44,6 +52,27 @@ export async function startMpirun(options: MpirunOptions): Promise<number> {
       resolve(code === 0 ? 0 : (interrupt.asked?.exitCode ?? code ?? 1));
     });
   });
+}
+
+const wishText = ({ signal, by }: SignalError) => `${JSON.stringify([signal, by])}\n`;
+
+/**
+ * Lets rank 0 end as the command wishes that has started its mpirun, and where that is gone. To be
+ * called on rank 0.
+ */
+export function hearCommand(
+  { input, env }: Pick<CommandContext, 'input' | 'env'>,
+  interrupt: Interrupt,
+): void {
+  if (env[COMMAND_VARIABLE] === undefined) {
+    return;
+  }
+  const lines = createInterface({ input });
+  lines.once('line', (line) => {
+    const [signal, by] = JSON.parse(line) as [NodeJS.Signals, string];
+    interrupt.ask(new SignalError(signal, by));
+  });
+  lines.once('close', () => interrupt.ask(new SignalError('SIGTERM', 'the end of the command')));
 }
 
 /**
