@@ -77,6 +77,19 @@ describe('runProcesses', () => {
     expect(pids.map(isAlive)).toEqual([false, false, false]);
   });
 
+  it('starts no rank where it is asked to end as it looks for a port', async () => {
+    const stop = new AbortController();
+    const events: RankEvent[] = [];
+    const running = runProcesses({ ranks: 2, steps: 4 } as PreparedRun, {
+      entry: rankScript,
+      signal: stop.signal,
+      onEvent: (event) => events.push(event),
+    });
+    stop.abort(new SignalError('SIGINT'));
+    await expect(running).rejects.toBe(stop.signal.reason);
+    expect(events).toEqual([]);
+  });
+
   it('blames the rank that was killed, not those that lost it', async () => {
     let killed = false;
     const gate = join(mkdtempSync(join(directory, 'gate-')), 'open');

@@ -30,7 +30,6 @@ export async function runProcesses(
   config: PreparedRun,
   options: RunProcessesOptions,
 ): Promise<void> {
-  options.signal.throwIfAborted();
   const place = {
     worldSize: config.ranks,
     host: HOST,

@@ -20,7 +20,6 @@ export interface RunThreadsOptions extends WatchOptions {
 
 /** See `watchRanks`. */
 export async function runThreads(config: PreparedRun, options: RunThreadsOptions): Promise<void> {
-  options.signal.throwIfAborted();
   const handles = createShmJob(config.ranks);
   await watchRanks(
     config,

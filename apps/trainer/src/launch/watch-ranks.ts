@@ -59,6 +59,7 @@ export async function watchRanks(
   start: StartRank,
   options: WatchOptions,
 ): Promise<void> {
+  options.signal.throwIfAborted(); // else nobody would hear that it is
   const progress = { step: 0, isEnding: false };
   const onEvent = (event: RankEvent) => {
     if (event.type === 'step') {
