@@ -54,13 +54,15 @@ function leaveDeadTerminals(): void {
 /**
  * Makes a run outlive what it prints to, and another command end with it. A reader that has seen
  * enough (| head) asks a run to end; a terminal that hung up or a full disk only makes it quiet. At
- * Ctrl-C `2>&1 | tee log` dies first, and so the last lines of a run without a reader, which say
- * where it is saved and how it goes on, go to the terminal itself.
+ * Ctrl-C `2>&1 | tee log` dies first, and so the answer to it, which nobody has read, and the last
+ * lines, which say where the run is saved and how it goes on, go to the terminal itself.
  */
 function outliveOutput(running: () => Interrupt | undefined): void {
   const isLed = () => running()?.isLed === true;
-  process.stderr.on('error', ({ code }: NodeJS.ErrnoException) => {
-    redirect(process.stderr, code === 'EPIPE' && isLed() ? ownTerminal() : undefined);
+  const [unread, unreadErrors] = [process.stdout, process.stderr].map(keepLast);
+  process.stderr.once('error', ({ code }: NodeJS.ErrnoException) => {
+    process.stderr.on('error', () => {});
+    redirect(process.stderr, code === 'EPIPE' && isLed() ? ownTerminal() : undefined, unreadErrors);
   });
   process.stdout.once('error', (error: NodeJS.ErrnoException) => {
     process.stdout.on('error', () => {});
@@ -69,7 +71,7 @@ function outliveOutput(running: () => Interrupt | undefined): void {
       if (!isRun) {
         process.exit(1);
       }
-      redirect(process.stdout, ownTerminal());
+      redirect(process.stdout, ownTerminal(), unread);
       running()!.ask(new SignalError('SIGPIPE', 'a closed output'));
       return;
     }
@@ -84,6 +86,21 @@ function outliveOutput(running: () => Interrupt | undefined): void {
   });
 }
 
+/**
+ * The last two texts that were written to a stream, which a reader that dies may have left unread:
+ * the one with which that is noticed, and one that the pipe took before.
+ */
+function keepLast(stream: NodeJS.WriteStream): readonly string[] {
+  const last: string[] = [];
+  const write = stream.write.bind(stream) as (...args: readonly unknown[]) => boolean;
+  stream.write = (text: string | Uint8Array, ...more: readonly unknown[]) => {
+    last.push(typeof text === 'string' ? text : Buffer.from(text).toString());
+    last.splice(0, last.length - 2);
+    return write(text, ...more);
+  };
+  return last;
+}
+
 /** The terminal from which the process was started, open for writing; undefined without one. */
 function ownTerminal(): number | undefined {
   try {
@@ -93,8 +110,15 @@ function ownTerminal(): number | undefined {
   }
 }
 
-/** Sends what is written to a broken stream to an open file, or nowhere, and never fails again. */
-function redirect(stream: NodeJS.WriteStream, fd: number | undefined): void {
+/**
+ * Sends `unread`, and what is written to a broken stream from now on, to an open file, or nowhere,
+ * and never fails again.
+ */
+function redirect(
+  stream: NodeJS.WriteStream,
+  fd: number | undefined,
+  unread: readonly string[] = [],
+): void {
   stream.write = (text: string | Uint8Array) => {
     try {
       if (fd !== undefined) {
@@ -105,4 +129,7 @@ function redirect(stream: NodeJS.WriteStream, fd: number | undefined): void {
     }
     return true;
   };
+  for (const text of unread) {
+    stream.write(text);
+  }
 }

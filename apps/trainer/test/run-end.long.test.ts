@@ -6,6 +6,7 @@ import { spawnSync } from 'node:child_process';
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { buildCommand } from './support/build-command.js';
 import { leftRun, SAVED } from './support/left-run.js';
@@ -68,21 +69,29 @@ interface Edge {
 }
 
 const answered = /: ending the step on its way, then saving\./;
+const LONG_STEPS = '--inject-delay-ms 300';
+const isOfRun = ({ line }: { readonly line: string }) => line.includes(' train ');
+
+/** Types Ctrl-C and, once it has been answered, again until the run is gone. */
+async function insist(command: TerminalCommand): Promise<void> {
+  command.type('\x03');
+  await command.shows(answered);
+  while (command.processes().some(isOfRun)) {
+    command.type('\x03');
+    await delay(100);
+  }
+}
+
 const EDGES: readonly Edge[] = [
   { edge: 'Ctrl-C', act: async (command) => command.type('\x03') },
   { edge: 'Ctrl-C with tee', pipe: '2>&1 | tee log', act: async (command) => command.type('\x03') },
+  { edge: 'Ctrl-C twice', flags: LONG_STEPS, isSaved: false, act: insist },
   {
-    edge: 'Ctrl-C twice',
-    flags: '--inject-delay-ms 300',
+    edge: 'Ctrl-C twice with tee',
+    pipe: '2>&1 | tee log',
+    flags: LONG_STEPS,
     isSaved: false,
-    act: async (command) => {
-      command.type('\x03');
-      await command.shows(answered);
-      while (command.processes().some(({ line }) => line.includes(' train '))) {
-        command.type('\x03');
-        await new Promise((resolve) => setTimeout(resolve, 100));
-      }
-    },
+    act: insist,
   },
   { edge: 'a closed terminal', act: async (command) => command.hangUp() },
   { edge: 'a dropped ssh', isTyped: true, act: async (command) => command.hangUp() },
@@ -91,6 +100,20 @@ const EDGES: readonly Edge[] = [
     isTyped: true,
     pipe: '2>&1 | tee log',
     act: async (command) => command.hangUp(),
+  },
+  {
+    edge: 'a dropped ssh that is told again',
+    isTyped: true,
+    flags: LONG_STEPS,
+    act: async (command) => {
+      command.hangUp();
+      for (let runs = command.processes(); runs.some(isOfRun); runs = command.processes()) {
+        await delay(600); // longer than the time within which signals are one wish
+        for (const { pid } of runs.filter(isOfRun)) {
+          signalIfThere(pid, 'SIGHUP');
+        }
+      }
+    },
   },
   {
     edge: 'a terminal that is closed behind Ctrl-C',
@@ -137,12 +160,12 @@ describe.each(cases)('over %s by %s', (transport, start) => {
       const cwd = installed(`${transport} ${start} ${signal}`);
       using command = new TerminalCommand(`${line(cwd)} > log 2>&1`, { cwd, isTyped: true, env });
       while (!/^step +2\//m.test(textOf(join(cwd, 'log')))) {
-        await new Promise((resolve) => setTimeout(resolve, 20));
+        await delay(20);
       }
       const [npm] = npmOf(command);
       process.kill(npm!.pid, signal);
       while (command.processes().some(({ line: words }) => words.includes('main.mjs'))) {
-        await new Promise((resolve) => setTimeout(resolve, 20));
+        await delay(20);
       }
       command.hangUp();
       await command.end();
@@ -157,5 +180,13 @@ function textOf(path: string): string {
     return readFileSync(path, 'utf8');
   } catch {
     return '';
+  }
+}
+
+function signalIfThere(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // It has left.
   }
 }

@@ -7,6 +7,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { DivergedError, RankFailedError, SignalError } from '../src/errors.js';
 import { Interrupt } from '../src/interrupt.js';
+import { runRestarting } from '../src/launch/run-restarting.js';
+import type { RunConfig } from '../src/run-config.js';
 import { askedEnd, runEnd } from '../src/run-end.js';
 import { buildCommand } from './support/build-command.js';
 import { leftRun, SAVED } from './support/left-run.js';
@@ -42,6 +44,14 @@ describe.concurrent('a run in a terminal', () => {
       /^Stopped by Ctrl-C after step \d+, saved in .*\/r\/saves\/.*\r$/m,
     );
     expect(command.said).toMatch(/^Go on with: .*--resume auto\r$/m);
+    expect(command.said).toMatch(/^(\^C)?Ctrl-C: ending the step on its way, then saving\./m);
+  });
+
+  it('says on the terminal why it failed where the reader of its errors has left', async () => {
+    const line = `${train} --lr 1e30 --warmup 0 --out r 2>&1 > log | true`;
+    using command = new TerminalCommand(line, { cwd: folder('errors') });
+    await command.end();
+    expect(command.said).toMatch(/^error: The loss is not a number at step \d/m);
   });
 
   it('saves where its terminal is closed, and ends without a stack of Node', async () => {
@@ -106,6 +116,35 @@ describe('a wish to end', () => {
     clock.now += 5000;
     interrupt.insist(ctrlC);
     expect([exits, interrupt.asked]).toEqual([[], ctrlC]);
+  });
+});
+
+describe('--max-restarts', () => {
+  it('begins anew before the first save, goes on behind it, and gives up in the end', async () => {
+    const outDir = folder('restarts');
+    const asked = { outDir, maxRestarts: 2, resume: '/another/run' } as RunConfig;
+    const starts: (string | undefined)[] = [];
+    const fails = async ({ resume }: RunConfig) => {
+      starts.push(resume);
+      if (starts.length === 2) {
+        mkdirSync(join(outDir, 'saves/step-000003'), { recursive: true });
+      }
+      throw new RankFailedError(1, `rank 1 failed for the ${starts.length}. time`);
+    };
+    const early = undefined;
+    const config = { steps: 9, patience: undefined };
+    const endOf = (error?: unknown) =>
+      runEnd({ config, early, misplaced: undefined, asked: undefined, error });
+    const told: string[] = [];
+    const onRestart = (_: RunConfig, reason: string) => told.push(reason);
+    const end = await runRestarting(asked, fails, { endOf, onRestart });
+    expect(starts).toEqual(['/another/run', '/another/run', 'auto']);
+    expect(told).toEqual([
+      expect.stringMatching(/the 1\. time\n.*\(restart 1 of 2\)\.$/),
+      expect.stringMatching(/the 2\. time\n.*\(restart 2 of 2\)\.$/),
+    ]);
+    expect(end).toMatchObject({ why: 'rank-failed', exitCode: 1 });
+    expect(end.failure).toMatch(/the 3\. time/);
   });
 });
 
