@@ -68,6 +68,17 @@ describe('--final best', () => {
       expect(await stepsIn(savesOf(out))).toEqual(saves);
     },
   );
+
+  it('leaves no save of its own, though it was killed behind one', async () => {
+    const [out, other] = [newOut(), newOut()];
+    const line = `${evaluating()} --strategy single --steps 6 --final best`;
+    await runLine(`${line} --out ${out}`, { numSteps: 5 });
+    expect(stepsIn(savesOf(out))).toEqual([2]);
+    await runLine(`${line} --out ${out} --resume auto`);
+    expect(existsSync(join(savesOf(out), 'step-000002'))).toBe(false);
+    await runLine(`${line} --out ${other}`);
+    expect(weightsIn(out).equals(weightsIn(other))).toBe(true);
+  });
 });
 
 describe('the best evaluation of a run that goes on', () => {

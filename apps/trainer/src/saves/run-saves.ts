@@ -21,6 +21,7 @@ import { sumOverRanks } from '../rank/sum-over-ranks.js';
 import type { PreparedRun, SaveEvery } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import {
+  findSaves,
   MARK,
   pathOf,
   removeParts,
@@ -182,13 +183,18 @@ export class RunSaves {
     return texts.join(' ');
   }
 
-  /** Removes the saves of a run that makes them for its end alone. To be called by one rank. */
+  /**
+   * Removes the saves of a run that makes them for its end alone, those of an earlier command that
+   * was killed, too. To be called by one rank.
+   */
   async removeOwn(): Promise<void> {
-    if (this.#options.config.saveEvery === undefined) {
-      for (const step of stepsIn(this.#directory)) {
-        if (this.#begun.has(step)) {
-          await removeSave(this.#directory, step);
-        }
+    const { saveEvery, final } = this.#options.config;
+    if (saveEvery !== undefined || final !== 'best') {
+      return;
+    }
+    for (const save of await findSaves(this.#directory)) {
+      if (this.#begun.has(save.step) || ('record' in save && isForTheEnd(save.record))) {
+        await removeSave(this.#directory, save.step);
       }
     }
   }
@@ -296,6 +302,11 @@ export class RunSaves {
       }
     }
   }
+}
+
+/** Whether a run that nobody has asked for saves has made this one, to leave its best weights. */
+function isForTheEnd({ config: { saveEvery, final } }: SavedRun): boolean {
+  return saveEvery === undefined && final === 'best';
 }
 
 const CALL = { tag: 'saves', identity: 'saves' };
