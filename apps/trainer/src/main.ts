@@ -36,7 +36,6 @@ if (isTokenizeThread()) {
     listen,
     version: (JSON.parse(manifest) as { readonly version: string }).version,
   });
-  await new Promise(setImmediate); // a write that has failed tells so in the next tick
   // Devices and sockets are closed by now; nothing that still holds the event loop may keep the
   // user waiting.
   process.exit(code);

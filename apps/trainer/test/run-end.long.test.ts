@@ -109,7 +109,8 @@ const EDGES: readonly Edge[] = [
       command.hangUp();
       for (let runs = command.processes(); runs.some(isOfRun); runs = command.processes()) {
         await delay(600); // longer than the time within which signals are one wish
-        for (const { pid } of runs.filter(isOfRun)) {
+        // mpirun has a session of its own, of which a terminal signals nothing.
+        for (const { pid } of runs.filter((one) => isOfRun(one) && !/^mpirun/.test(one.line))) {
           signalIfThere(pid, 'SIGHUP');
         }
       }

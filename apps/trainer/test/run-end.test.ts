@@ -35,7 +35,9 @@ function folder(name: string): string {
 describe.concurrent('a run in a terminal', () => {
   it('saves at Ctrl-C where `| tee` dies at the same moment, and says so on the terminal', async () => {
     const cwd = folder('tee');
-    using command = new TerminalCommand(`${train} --out r 2>&1 | tee log`, { cwd });
+    // Steps take so long that tee is dead before the next one is told.
+    const line = `${train} --inject-delay-ms 30 --out r 2>&1 | tee log`;
+    using command = new TerminalCommand(line, { cwd });
     await command.shows(/step +2\//);
     command.type('\x03');
     await command.end();
