@@ -26,7 +26,7 @@ export default defineConfig({
     'http-head': 'src/http-head.ts',
     launch: 'src/launch.ts',
     mpi: 'src/mpi.ts',
-    testing: 'src/testing/index.ts',
+    testing: 'src/testing.ts',
     'testing-node': 'src/testing-node.ts',
   },
   format: 'esm',

@@ -27,17 +27,34 @@ export const ARROWS: Readonly<Record<string, readonly string[]>> = {
   ],
 };
 
-/** Draws the arrows as a Mermaid chart, without those that follow from two others. */
-export function drawArrows(): string {
-  const lines = Object.entries(ARROWS).flatMap(([name, targets]) => {
+/** Rooms of a package that know one another by types alone, and why they do. */
+export const CIRCLES_OF_TYPES: readonly {
+  readonly package: string;
+  readonly rooms: readonly string[];
+  readonly why: string;
+}[] = [
+  {
+    package: 'tensor-core',
+    rooms: ['autograd', 'device.ts', 'memory', 'ops', 'tensor.ts'],
+    why: 'A tensor knows its device, its storage and the node that made it; a device makes tensors, and runs the graph of nodes.',
+  },
+];
+
+/** What each part may import, by name. */
+export type Arrows = Readonly<Record<string, readonly string[]>>;
+
+/** Draws arrows as a Mermaid chart, without those that follow from two others. */
+export function drawArrows(arrows: Arrows): string {
+  const lines = Object.entries(arrows).flatMap(([name, targets]) => {
     const direct = targets.filter(
-      (target) => !targets.some((between) => between !== target && reaches(between, target)),
+      (target) =>
+        !targets.some((between) => between !== target && reaches(arrows, between, target)),
     );
     return direct.length === 0 ? [`  ${name}`] : [`  ${name} --> ${direct.join(' & ')}`];
   });
   return ['```mermaid', 'flowchart BT', ...lines, '```'].join('\n');
 }
 
-function reaches(from: string, to: string): boolean {
-  return (ARROWS[from] ?? []).some((target) => target === to || reaches(target, to));
+function reaches(arrows: Arrows, from: string, to: string): boolean {
+  return (arrows[from] ?? []).some((target) => target === to || reaches(arrows, target, to));
 }

@@ -10,7 +10,7 @@ import { expect, it } from 'vitest';
 import { hardwareKernels } from '../../bench/kernels/hardware-kernels.mjs';
 import { ROOT } from './workspace.ts';
 
-const KERNELS = 'packages/tensor-core/src/backends/webgpu/kernels';
+const KERNELS = 'packages/tensor-core/src/backends/webgpu/kernels/attention';
 /** Files that only call kernels, or only count for them. */
 const WITHOUT_TEXT = ['attention.ts', 'attention-chunks.ts', 'attention-work.ts'];
 /** The name of a kernel, and the indented lines below it; a line of three dots skips some text. */

@@ -88,6 +88,33 @@ export function neighboursOf(path: string, options: { readonly types: boolean })
   );
 }
 
+/**
+ * The room of a source file: its folder below `src`, such as `flat/stores`, or its own name where
+ * it lies in `src` itself, such as `module.ts`.
+ */
+export function roomOf({ folder }: WorkspacePackage, path: string): string {
+  const below = posix.relative(`${folder}/src`, path);
+  return below.includes('/') ? posix.dirname(below) : below;
+}
+
+/** The rooms of a package, each with those that its files import. */
+export function roomsOf(
+  one: WorkspacePackage,
+  options: { readonly types: boolean },
+): ReadonlyMap<string, ReadonlySet<string>> {
+  const paths = sourceFiles(one);
+  const rooms = new Map<string, Set<string>>(paths.map((path) => [roomOf(one, path), new Set()]));
+  for (const path of paths) {
+    const room = roomOf(one, path);
+    for (const target of neighboursOf(path, options).map((file) => roomOf(one, file))) {
+      if (target !== room && rooms.has(target)) {
+        rooms.get(room)!.add(target);
+      }
+    }
+  }
+  return rooms;
+}
+
 /** The circles of imports, each as the sorted list of files that all reach one another. */
 export function circlesAmong(
   paths: readonly string[],

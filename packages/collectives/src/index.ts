@@ -1,6 +1,4 @@
 export type { PartLayout } from './algorithms/part-layout.js';
-export { type Clock, systemClock } from './clock.js';
-export type { Call, CallSpec } from './endpoint/call.js';
 export {
   type CallDType,
   type CallSignature,
@@ -9,7 +7,9 @@ export {
   type LayoutDetails,
   type OperationName,
   type WireDType,
-} from './endpoint/call-signature.js';
+} from './call-signature.js';
+export { type Clock, systemClock } from './clock.js';
+export type { Call, CallSpec } from './endpoint/call.js';
 export { Endpoint, type EndpointOptions } from './endpoint/endpoint.js';
 export type { PartReducer, ReduceHook, ReduceHookOptions } from './endpoint/reduce-hook.js';
 export {

@@ -16,7 +16,7 @@
 //   which JSON and structured clone carry as they are. A payload is any view of the caller's: a
 //   part of a larger buffer, of a SharedArrayBuffer, or a Buffer of Node. It is never transferred.
 
-import type { CallSignature } from './endpoint/call-signature.js';
+import type { CallSignature } from './call-signature.js';
 import type { Failure, PeerCall } from './failure.js';
 
 /**

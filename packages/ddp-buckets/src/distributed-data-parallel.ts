@@ -5,23 +5,23 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type LossScaler, Module, type Optimizer } from '@shardweave/nn';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
-import { requireAgreement } from './agreement.js';
-import { type BroadcastOptions, broadcastTensors } from './broadcast-tensors.js';
-import type { ActiveParameter } from './bucket.js';
 import { BUCKET_DTYPES } from './bucket-layout.js';
+import type { ActiveParameter } from './buckets/bucket.js';
+import { GradientSync } from './buckets/gradient-sync.js';
+import { describeParameter, PlanKeeper } from './buckets/plan-keeper.js';
 import { DdpConfigError, DdpStateError } from './errors.js';
 import { followOptimizers, requireStepped } from './follow-optimizers.js';
-import { GradientSync } from './gradient-sync.js';
 import {
   type DdpOptions,
   describeOptions,
   type ResolvedDdpOptions,
   resolveOptions,
 } from './options.js';
-import { describeParameter, PlanKeeper } from './plan-keeper.js';
+import { requireAgreement } from './ranks/agreement.js';
+import { type BroadcastOptions, broadcastTensors } from './ranks/broadcast-tensors.js';
+import { WrapperLanes } from './ranks/wrapper-lanes.js';
 import type { RecordedForward } from './recorded-forwards.js';
 import type { StepTimings } from './step-timings.js';
-import { WrapperLanes } from './wrapper-lanes.js';
 
 /**
  * What `join` makes equal on all ranks at its end beside the weights, and what sums are divided by

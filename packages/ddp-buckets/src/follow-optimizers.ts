@@ -6,8 +6,8 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import type { LossScaler, LossScalerState, Optimizer } from '@shardweave/nn';
 import type { StateRun } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
-import { broadcastTensors } from './broadcast-tensors.js';
 import { DdpConfigError } from './errors.js';
+import { broadcastTensors } from './ranks/broadcast-tensors.js';
 
 export interface Followed {
   /** The optimizers that step the wrapped parameters. */

@@ -6,7 +6,7 @@
 
 import { clipCoefficient, streamedGradNorm, streamedScaleGradients } from '@shardweave/nn';
 import type { DistributedDataParallel } from './distributed-data-parallel.js';
-import { serial } from './tell-others.js';
+import { serial } from './ranks/tell-others.js';
 
 /**
  * The norm of all gradients, with equal bits on all ranks. 0 without gradients; not finite where an

@@ -1,5 +1,7 @@
 // DistributedDataParallel and Reducer: gradients averaged over ranks, in buckets.
 
+export { type NaiveAllReduceOptions, naiveAllReduce } from './apex/naive-all-reduce.js';
+export { Reducer, type ReducerOptions, type TensorTree } from './apex/reducer.js';
 export type { BucketLayout } from './bucket-layout.js';
 export { allReduceHook } from './communication-hooks/all-reduce-hook.js';
 export type {
@@ -23,7 +25,5 @@ export {
   DdpUnusedParameterError,
 } from './errors.js';
 export { clipGradNorm, gradNorm } from './grad-norm.js';
-export { type NaiveAllReduceOptions, naiveAllReduce } from './naive-all-reduce.js';
 export type { DdpOptions } from './options.js';
-export { Reducer, type ReducerOptions, type TensorTree } from './reducer.js';
 export type { StepTimings } from './step-timings.js';

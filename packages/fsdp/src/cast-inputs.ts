@@ -3,7 +3,7 @@
 import { castInPlace, type Module, mapTensors } from '@shardweave/nn';
 import { cast, type DType, isFloat } from '@shardweave/tensor-core';
 import type { ResolvedFsdpOptions } from './resolve-options.js';
-import { modulesOutsideInstances } from './unit/own-parameters.js';
+import { modulesOutsideInstances } from './tree/own-parameters.js';
 
 /**
  * Casts the float tensors in `args`, whatever containers hold them, and records the cast for

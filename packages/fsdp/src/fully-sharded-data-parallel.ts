@@ -10,17 +10,17 @@ import { type Pass, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 import { castBuffers, castInputs } from './cast-inputs.js';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError } from './errors.js';
+import { innerModule } from './inner-module.js';
 import type { FsdpOptions } from './options.js';
+import { CallQueue } from './ranks/call-queue.js';
 import { resolveOptions } from './resolve-options.js';
-import { CallQueue } from './tree/call-queue.js';
 import { callQueuesOf } from './tree/collective-call.js';
 import { Instance, type Tree } from './tree/instance.js';
+import { ownerOf } from './tree/own-parameters.js';
 import { INSTANCE, type TrainingState } from './tree/tree-instance.js';
-import { ownerOf } from './unit/own-parameters.js';
 import { occupyUnits } from './unit/residence.js';
 import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
-import { innerModule } from './wrap/inner-module.js';
 
 /**
  * Wraps a module so that each rank holds only its shard of the parameters between uses.
@@ -223,7 +223,7 @@ export class FullyShardedDataParallel<
         this.#toldError = error;
         await tree!.fail('forward', error);
       }
-      throw tree?.explained(error, isRecomputing ? 'backward' : 'forward') ?? error;
+      throw tree?.toFsdpError(error, isRecomputing ? 'backward' : 'forward') ?? error;
     } finally {
       leave();
       if (isOutermost) {
@@ -286,7 +286,7 @@ export class FullyShardedDataParallel<
         await tree.scheduler.enter(instance, 'backward');
       }
     } catch (error) {
-      throw tree.explained(error, 'backward');
+      throw tree.toFsdpError(error, 'backward');
     }
   }
 

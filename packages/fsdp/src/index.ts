@@ -8,6 +8,7 @@ export {
   FsdpStateError,
 } from './errors.js';
 export { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
+export { innerModule } from './inner-module.js';
 export { isFsdp } from './is-fsdp.js';
 export type { FsdpOptions, ParameterGroup } from './options.js';
 export { defaultPredivide } from './resolve-options.js';
@@ -72,4 +73,3 @@ export {
   type WrapperConfig,
   wrapperConfigOf,
 } from './wrap/enable-wrap.js';
-export { innerModule } from './wrap/inner-module.js';

@@ -1,20 +1,6 @@
 // Modules, optimizers, loss scaling, activation checkpointing and the Hugging Face layout.
 
-export { castInPlace } from './cast-in-place.js';
 export { Checkpoint, type CheckpointOptions, checkpoint } from './checkpoint.js';
-export { Decoder } from './decoder/decoder.js';
-export { DecoderAttention } from './decoder/decoder-attention.js';
-export {
-  type DecoderConfig,
-  type DecoderFamily,
-  type DecoderOptions,
-  decoderParameterCount,
-  type NeededField,
-  type RopeScaling,
-  resolveDecoderConfig,
-} from './decoder/decoder-config.js';
-export { DecoderBlock, DecoderEmbeddings } from './decoder/decoder-layers.js';
-export { DecoderMlp } from './decoder/decoder-mlp.js';
 export * from './errors.js';
 export {
   type GenerateOptions,
@@ -23,38 +9,7 @@ export {
   type NextLogitsOptions,
   nextLogits,
 } from './generation/generate.js';
-export {
-  KeyValueCache,
-  type KeyValueCacheOptions,
-  LayerCache,
-} from './generation/key-value-cache.js';
 export { drawToken, type SamplingOptions } from './generation/sampling.js';
-export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Mlp } from './gpt2.js';
-export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './gpt2-config.js';
-export {
-  type ModelConfig,
-  modelConfigText,
-  parseModelConfig,
-  type WeightsDType,
-} from './hf/model-config.js';
-export {
-  isWeightsFile,
-  type ModelFile,
-  type ModelFileOptions,
-  type ModelFiles,
-  modelFiles,
-  openModelState,
-} from './hf/model-files.js';
-export {
-  type ByteSource,
-  openSafetensors,
-  readSafetensors,
-  type Safetensors,
-  safetensorsByteLength,
-  safetensorsPieces,
-  type WriteSafetensorsOptions,
-  writeSafetensors,
-} from './hf/safetensors.js';
 export {
   type ElementRange,
   type FileDType,
@@ -62,17 +17,6 @@ export {
   isDeviceDType,
   type LazyTensor,
 } from './host-tensor.js';
-export {
-  LanguageHead,
-  type LanguageHeadOptions,
-  type OwnWeight,
-  type TiedWeight,
-} from './language-head.js';
-export {
-  LanguageModel,
-  type LanguageModelOptions,
-  type LanguageModelParts,
-} from './language-model.js';
 export { AddLayerNorm } from './layers/add-layer-norm.js';
 export { AddRmsNorm, type AddRmsNormOptions } from './layers/add-rms-norm.js';
 export {
@@ -86,6 +30,11 @@ export { Conv1D, type Conv1DOptions } from './layers/conv1d.js';
 export { Dropout } from './layers/dropout.js';
 export { Embedding, type EmbeddingOptions } from './layers/embedding.js';
 export { Gelu } from './layers/gelu.js';
+export {
+  KeyValueCache,
+  type KeyValueCacheOptions,
+  LayerCache,
+} from './layers/key-value-cache.js';
 export { LayerNorm, type LayerNormOptions } from './layers/layer-norm.js';
 export { Linear, type LinearOptions } from './layers/linear.js';
 export { ModuleList } from './layers/module-list.js';
@@ -123,14 +72,71 @@ export {
   peftState,
   readPeftState,
 } from './lora/peft-files.js';
-export { longestRow, makeModel, parameterCount } from './make-model.js';
 export { listTensors, mapTensors } from './map-tensors.js';
+export { Decoder } from './models/decoder.js';
+export { DecoderAttention } from './models/decoder-attention.js';
+export {
+  type DecoderConfig,
+  type DecoderFamily,
+  type DecoderOptions,
+  decoderParameterCount,
+  type NeededField,
+  type RopeScaling,
+  resolveDecoderConfig,
+} from './models/decoder-config.js';
+export { DecoderBlock, DecoderEmbeddings } from './models/decoder-layers.js';
+export { DecoderMlp } from './models/decoder-mlp.js';
+export { Gpt2, Gpt2Block, Gpt2Embeddings, Gpt2Mlp } from './models/gpt2.js';
+export { GPT2_DEFAULTS, type Gpt2Config, resolveGpt2Config } from './models/gpt2-config.js';
+export {
+  modelConfigText,
+  parseModelConfig,
+  type WeightsDType,
+} from './models/hf/config-file.js';
+export {
+  isWeightsFile,
+  type ModelFile,
+  type ModelFileOptions,
+  type ModelFiles,
+  modelFiles,
+  openModelState,
+} from './models/hf/model-files.js';
+export {
+  type ByteSource,
+  openSafetensors,
+  readSafetensors,
+  type Safetensors,
+  safetensorsByteLength,
+  safetensorsPieces,
+  type WriteSafetensorsOptions,
+  writeSafetensors,
+} from './models/hf/safetensors.js';
+export {
+  LanguageHead,
+  type LanguageHeadOptions,
+  type OwnWeight,
+  type TiedWeight,
+} from './models/language-head.js';
+export {
+  LanguageModel,
+  type LanguageModelOptions,
+  type LanguageModelParts,
+} from './models/language-model.js';
+export { longestRow, makeModel, parameterCount } from './models/make-model.js';
+export type { ModelConfig } from './models/model-config.js';
+export {
+  type EmbeddingPlaces,
+  type HeadOptions,
+  type RowPlaces,
+  type TokenArgs,
+  type TokenOptions,
+  tokenArguments,
+} from './models/token-options.js';
 export {
   type AfterForward,
   type AfterScope,
   type BeforeForward,
   isModule,
-  joinPath,
   Module,
 } from './module.js';
 export { Adam, type AdamOptions, AdamW } from './optim/adam.js';
@@ -151,11 +157,13 @@ export type { OptimizerGroup, ParamGroup } from './optim/param-groups.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
 export { streamedGradNorm, streamedScaleGradients } from './optim/streamed-grad-norm.js';
+export { castInPlace } from './parameters/cast-in-place.js';
+export { joinPath } from './parameters/join-path.js';
 export {
   type ModelPartOptions,
   ParameterInit,
   type ParameterInitOptions,
-} from './parameter-init.js';
+} from './parameters/parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
 export type { CapturedModule } from './saves/captured-module.js';
 export {
@@ -166,11 +174,3 @@ export {
   saveCheckpoint,
 } from './saves/save-checkpoint.js';
 export { lazyStateDict, loadStateDict, stateDict, streamStateDict } from './state-dict.js';
-export {
-  type EmbeddingPlaces,
-  type HeadOptions,
-  type RowPlaces,
-  type TokenArgs,
-  type TokenOptions,
-  tokenArguments,
-} from './token-options.js';

@@ -2,11 +2,12 @@
 // offload and checkpointing hook into `call`, never into `forward`.
 
 import type { Device, Tensor } from '@shardweave/tensor-core';
-import { castInPlace } from './cast-in-place.js';
 import { having, shown } from './check-options.js';
 import { NnConfigError } from './errors.js';
 import { clearGradients } from './flat/clear-gradients.js';
-import type { ParameterInit } from './parameter-init.js';
+import { castInPlace } from './parameters/cast-in-place.js';
+import { joinPath } from './parameters/join-path.js';
+import type { ParameterInit } from './parameters/parameter-init.js';
 
 /**
  * A hook that is awaited before a module's forward, with its arguments. It may wait for the
@@ -345,14 +346,6 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   [Symbol.dispose](): void {
     this.dispose();
   }
-}
-
-/** Joins two parts of a path with a dot. An empty part adds no dot. */
-export function joinPath(prefix: string, name: string): string {
-  if (prefix === '') {
-    return name;
-  }
-  return name === '' ? prefix : `${prefix}.${name}`;
 }
 
 function remove<T>(list: T[], item: T | undefined): void {

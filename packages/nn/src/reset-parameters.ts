@@ -2,9 +2,9 @@
 
 import { checkOptions, FLAG, optional, SEED } from './check-options.js';
 import { NnConfigError } from './errors.js';
+import { isCopy } from './flat/placement.js';
 import type { Module } from './module.js';
-import { ParameterInit } from './parameter-init.js';
-import { isCopy } from './parameter-place.js';
+import { ParameterInit } from './parameters/parameter-init.js';
 
 /**
  * Sets the parameters of all layers of a module to new initial values, which follow from the seed

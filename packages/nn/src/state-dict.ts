@@ -3,10 +3,10 @@
 
 import { byteSize, type DType, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from './errors.js';
-import { fillDeferred } from './flat/deferred-parameter.js';
+import { isCopy, isSharded } from './flat/placement.js';
 import { type HostTensor, isConvertible, type LazyTensor } from './host-tensor.js';
 import type { Module } from './module.js';
-import { isCopy, isSharded } from './parameter-place.js';
+import { fillDeferred } from './parameters/deferred-parameter.js';
 
 /**
  * Reads all parameters and buffers by path, and waits for the device. A shared one appears once,

@@ -16,5 +16,5 @@ export {
 } from './errors.js';
 export { type OffloadHostMemory, OffloadModel } from './offload-model.js';
 export type { OffloadOptions } from './options.js';
-export { splitLayers, splitRows } from './split-layers.js';
+export { splitLayers, splitRows } from './slices/split-layers.js';
 export { lazyStateDict, loadStateDict, stateDict } from './state-dict.js';

@@ -10,8 +10,8 @@ import {
 } from '@shardweave/nn/flat';
 import { type Device, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { OffloadConfigError } from './errors.js';
-import { OffloadedFlat } from './offloaded-flat.js';
 import type { ResolvedOffloadOptions } from './options.js';
+import { OffloadedFlat } from './slices/offloaded-flat.js';
 
 export interface Layer {
   readonly name: string;

@@ -6,22 +6,22 @@
 import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
 import { HostBuffers, type StageScheduler, StoredModel, storeUseOf } from '@shardweave/nn/flat';
 import { cast, isFloat, tensorsIn } from '@shardweave/tensor-core';
-import { chooseSlices } from './choose-slices.js';
-import { dryBackward, dryInputs } from './dry-step.js';
+import { ModelCall, storagesIn } from './activations/model-call.js';
 import { OffloadConfigError } from './errors.js';
-import { LayerCalls } from './layer-calls.js';
-import { cutRows, joinRows } from './micro-batches.js';
-import { ModelCall, storagesIn } from './model-call.js';
 import { type Layer, layersOf, makeFlats } from './offload-layers.js';
-import { OffloadSlice } from './offload-slice.js';
-import type { OffloadedFlat } from './offloaded-flat.js';
 import { OneCall } from './one-call.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
-import { SliceBackward } from './slice-backward.js';
-import { makeSliceScheduler, type SliceLoads } from './slice-context.js';
-import { SliceForward } from './slice-forward.js';
-import { SlicePlans } from './slice-plans.js';
-import { splitLayers } from './split-layers.js';
+import { chooseSlices } from './slices/choose-slices.js';
+import { dryBackward, dryInputs } from './slices/dry-step.js';
+import { LayerCalls } from './slices/layer-calls.js';
+import { cutRows, joinRows } from './slices/micro-batches.js';
+import { OffloadSlice } from './slices/offload-slice.js';
+import type { OffloadedFlat } from './slices/offloaded-flat.js';
+import { SliceBackward } from './slices/slice-backward.js';
+import { makeSliceScheduler, type SliceLoads } from './slices/slice-context.js';
+import { SliceForward } from './slices/slice-forward.js';
+import { SlicePlans } from './slices/slice-plans.js';
+import { splitLayers } from './slices/split-layers.js';
 
 /** The host memory that an offloaded model takes, in bytes. */
 export interface OffloadHostMemory {

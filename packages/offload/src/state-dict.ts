@@ -7,7 +7,7 @@ import { type HostTensor, type LazyTensor, StateDictError } from '@shardweave/nn
 import { isConvertible, restShape } from '@shardweave/nn/flat';
 import { type DType, elementCountOf, type Tensor } from '@shardweave/tensor-core';
 import type { OffloadModel } from './offload-model.js';
-import type { OffloadedFlat } from './offloaded-flat.js';
+import type { OffloadedFlat } from './slices/offloaded-flat.js';
 
 /**
  * All parameters in f32 and all buffers, by path. A shared parameter appears once, under its first

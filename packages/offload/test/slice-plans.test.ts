@@ -1,7 +1,7 @@
 // These tests check which of the slices chosen earlier a call may use.
 
 import { expect, it } from 'vitest';
-import { type SlicePlan, SlicePlans } from '../src/slice-plans.js';
+import { type SlicePlan, SlicePlans } from '../src/slices/slice-plans.js';
 
 const plan = (isTraining: boolean): SlicePlan => ({
   shapes: [[8, 8]],

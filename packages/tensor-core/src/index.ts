@@ -5,7 +5,6 @@ export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js
 export type { FinalHook, GradSink, Pass } from './autograd/pass.js';
 export type * from './backend.js';
 export { type CpuLimitsOptions, cpuBufferBytes, cpuInfo } from './backends/cpu/cpu-limits.js';
-export type { ElementRun } from './changes.js';
 export { Device, type DeviceOptions, type TensorOptions } from './device.js';
 export {
   createDryBackend,
@@ -22,7 +21,12 @@ export { MAX_HEAD_DIM } from './kernel-calls/products.js';
 export type * from './kernel-calls/rows.js';
 export type * from './kernel-calls/updates.js';
 export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from './kernel-calls/updates.js';
-export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './ledger.js';
+export type { ElementRun } from './memory/changes.js';
+export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './memory/ledger.js';
+export { Pool, sizeClass } from './memory/pool.js';
+export { tensorsIn } from './memory/scope.js';
+export { Storage, storageBytes } from './memory/storage.js';
+export type { StorageReader } from './memory/storage-reader.js';
 export { KERNEL_VERSIONS } from './numeric-class.js';
 export {
   type AttentionOptions,
@@ -104,12 +108,8 @@ export {
 } from './ops/rotary-embedding.js';
 export { broadcastTo, cat, reshape, slice, split, transpose } from './ops/shape.js';
 export { logSoftmax, softmax } from './ops/softmax.js';
-export { Pool, sizeClass } from './pool.js';
+export type { TensorData } from './ops/tensor-data.js';
 export { Random, type RandomKey, type RandomState } from './random.js';
-export { tensorsIn } from './scope.js';
-export { Storage, storageBytes } from './storage.js';
-export type { StorageReader } from './storage-reader.js';
 export { elementCountOf, isTensor, type Shape, type ShardPiece, Tensor } from './tensor.js';
-export type { TensorData } from './tensor-data.js';
 export { chromeTrace, Trace, type TraceEvent, type TraceTrack } from './trace.js';
 export type * from './view.js';

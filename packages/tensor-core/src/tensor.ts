@@ -6,7 +6,7 @@ import type { GraphNode } from './autograd/node.js';
 import type { GradSink } from './autograd/pass.js';
 import type { Device } from './device.js';
 import { ShapeError, StateError } from './errors.js';
-import type { Storage } from './storage.js';
+import type { Storage } from './memory/storage.js';
 import type { View } from './view.js';
 
 /**

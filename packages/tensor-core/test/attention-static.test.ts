@@ -7,12 +7,12 @@ import { expect, test } from 'vitest';
 import {
   keysKernel,
   queriesKernel,
-} from '../src/backends/webgpu/kernels/attention-backward-tiles.js';
-import { forwardKernel } from '../src/backends/webgpu/kernels/attention-forward-tiles.js';
+} from '../src/backends/webgpu/kernels/attention/attention-backward-tiles.js';
+import { forwardKernel } from '../src/backends/webgpu/kernels/attention/attention-forward-tiles.js';
 import {
   type AttentionSpec,
   attentionTile,
-} from '../src/backends/webgpu/kernels/attention-tile.js';
+} from '../src/backends/webgpu/kernels/attention/attention-tile.js';
 import { judgeAttention } from './support/attention-judge.js';
 
 /** At best 4. */

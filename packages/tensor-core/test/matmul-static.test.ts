@@ -11,8 +11,8 @@ import {
   numGroups,
   partsOf,
   wasteOf,
-} from '../src/backends/webgpu/kernels/matmul-hardware.js';
-import { matmulKernel, tileName } from '../src/backends/webgpu/kernels/matmul-tiles.js';
+} from '../src/backends/webgpu/kernels/matmul/matmul-hardware.js';
+import { matmulKernel, tileName } from '../src/backends/webgpu/kernels/matmul/matmul-tiles.js';
 import { judgeOperand } from './support/warp-judge.js';
 
 /**

@@ -3,7 +3,11 @@
 
 import { Device, layerNorm, matmul, add as plus, sum, type Tensor } from '@shardweave/tensor-core';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
-import { DeferredSums, type PartSum, type SumBatch } from '../src/backends/webgpu/deferred-sums.js';
+import {
+  DeferredSums,
+  type PartSum,
+  type SumBatch,
+} from '../src/backends/webgpu/queue/deferred-sums.js';
 import type { BackendBuffer, View } from '../src/view.js';
 import { open, reason, title } from './support/webgpu-kit.js';
 

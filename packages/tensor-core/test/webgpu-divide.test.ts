@@ -5,7 +5,7 @@
 import type { View } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { INTEGER_DIVIDE } from '../src/backends/webgpu/wgsl.js';
+import { INTEGER_DIVIDE } from '../src/backends/webgpu/kernel/wgsl.js';
 import { open, reason, title, webGpu } from './support/webgpu-kit.js';
 
 /** The table gradient of GPT-2 has 38.6 million elements. */

@@ -5,7 +5,7 @@ import type { BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type PlannedDispatch } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
-import { SubmitBudget } from '../src/backends/webgpu/submit-budget.js';
+import { SubmitBudget } from '../src/backends/webgpu/queue/submit-budget.js';
 import { WebGpuBackend } from '../src/backends/webgpu/webgpu-backend.js';
 import { product } from './support/webgpu-kit.js';
 

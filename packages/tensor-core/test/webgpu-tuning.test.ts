@@ -13,9 +13,9 @@ import {
 } from '@shardweave/tensor-core/webgpu';
 import { fileTuningStore, openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterEach, describe, expect, onTestFinished, test, vi } from 'vitest';
-import { KernelContext } from '../src/backends/webgpu/context.js';
-import { MatmulChoices } from '../src/backends/webgpu/matmul-choices.js';
-import { type MatmulTuning, tuneMatmul } from '../src/backends/webgpu/matmul-tuning.js';
+import { MatmulChoices } from '../src/backends/webgpu/kernel/matmul-choices.js';
+import { KernelContext } from '../src/backends/webgpu/queue/context.js';
+import { type MatmulTuning, tuneMatmul } from '../src/backends/webgpu/tuning/matmul-tuning.js';
 import { reason, title, webGpu } from './support/webgpu-kit.js';
 
 const PROFILE = {

@@ -9,7 +9,7 @@
 import { byteSize, isFloat, type ReduceDType, type ReduceOptions } from '@shardweave/dtypes';
 import { type Borrowed, giveBack } from '../endpoint/arrival.js';
 import type { Call } from '../endpoint/call.js';
-import type { HostPlan } from './host-plan.js';
+import type { HostPlan } from '../endpoint/host-plan.js';
 import {
   balancedParts,
   type PartLayout,

@@ -3,10 +3,10 @@
 // the job, and with it the call.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
-import type { HostPlan } from '../algorithms/host-plan.js';
+import { type CallSignature, describeCall } from '../call-signature.js';
 import type { Arrival, Borrowed } from './arrival.js';
-import { type CallSignature, describeCall } from './call-signature.js';
 import { copyBytes } from './copy-bytes.js';
+import type { HostPlan } from './host-plan.js';
 import type { MessageRouter } from './message-router.js';
 import type { RankJob } from './rank-job.js';
 import type { ScratchPool } from './scratch-pool.js';

@@ -1,6 +1,7 @@
 // One rank's end of a job, shared by all its groups: it runs calls, hands what arrives to the
 // router, and tells apart the peers that leave, that are lost and that have failed.
 
+import { isPointToPoint } from '../call-signature.js';
 import type { Clock } from '../clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from '../errors.js';
 import { type Failure, MAX_TOLD_LENGTH } from '../failure.js';
@@ -14,7 +15,6 @@ import type {
   TransportListener,
 } from '../transport.js';
 import { Call, type CallSpec } from './call.js';
-import { isPointToPoint } from './call-signature.js';
 import { LateInquiry } from './late-inquiry.js';
 import { Matching } from './matching.js';
 import { MessageRouter } from './message-router.js';

@@ -1,10 +1,10 @@
 // Routes what arrives at a rank: each message is compared with what was called here, and handed to
 // its Arrival, where it meets its receiver.
 
+import { isPointToPoint } from '../call-signature.js';
 import type { MessageHeader, MessageSink } from '../transport.js';
 import { Arrival } from './arrival.js';
 import type { Call } from './call.js';
-import { isPointToPoint } from './call-signature.js';
 import type { Matching } from './matching.js';
 import { describeHeader, type MismatchCheck } from './mismatch-check.js';
 import type { RankJob } from './rank-job.js';

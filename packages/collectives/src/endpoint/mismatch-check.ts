@@ -2,10 +2,10 @@
 // where they differ it leads the inquiry into what each rank called. The result of the inquiry ends
 // the job.
 
+import { describeCall, isSameCall } from '../call-signature.js';
 import type { PeerCall } from '../failure.js';
 import type { ControlMessage, MessageHeader } from '../transport.js';
 import type { Call, CallSpec } from './call.js';
-import { describeCall, isSameCall } from './call-signature.js';
 import type { Arrived, Matching } from './matching.js';
 import { MismatchInquiry } from './mismatch-inquiry.js';
 import type { RankJob } from './rank-job.js';

@@ -2,10 +2,10 @@
 // is sent, and the job goes on.
 
 import { byteSize, type ReduceOp, type ReduceOptions, type WireFormat } from '@shardweave/dtypes';
-import { hashNumbers } from '../algorithms/hash-numbers.js';
 import { countedParts, evenParts, type PartLayout, partBytes } from '../algorithms/part-layout.js';
-import { WIRE_DTYPES, type WireDType } from '../endpoint/call-signature.js';
+import { WIRE_DTYPES, type WireDType } from '../call-signature.js';
 import type { CollectiveUsageError } from '../errors.js';
+import { hashNumbers } from '../hash-numbers.js';
 import type { CompressionOptions, MoveOptions, ReduceCallOptions } from './process-group.js';
 import { complaintOfTimeLimit, complaintOfWire, kindOf, shown } from './value-checks.js';
 

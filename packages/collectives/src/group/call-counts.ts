@@ -1,7 +1,7 @@
 // Counts what a group has called and moved, for `stats`.
 
+import type { OperationName } from '../call-signature.js';
 import type { Call } from '../endpoint/call.js';
-import type { OperationName } from '../endpoint/call-signature.js';
 import type { CollectiveStats } from './process-group.js';
 
 type Counter = keyof Omit<CollectiveStats, 'bytesSent' | 'bytesReceived'>;

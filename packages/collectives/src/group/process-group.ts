@@ -2,7 +2,7 @@
 // TransportGroup implements it over any Transport.
 
 import type { ReduceOp, WireFormat } from '@shardweave/dtypes';
-import type { OperationName, WireDType } from '../endpoint/call-signature.js';
+import type { OperationName, WireDType } from '../call-signature.js';
 import type { StartOrder } from './start-order.js';
 
 /**

@@ -11,15 +11,15 @@ import {
   type Compression,
   reduceScatterCompressed,
 } from '../algorithms/compressed.js';
-import { hashText } from '../algorithms/hash-numbers.js';
-import { HostPlan } from '../algorithms/host-plan.js';
 import { evenParts } from '../algorithms/part-layout.js';
 import { reduceScatter } from '../algorithms/reduce-scatter.js';
 import { broadcast, gather } from '../algorithms/rooted.js';
+import type { CallSignature, OperationName } from '../call-signature.js';
 import type { Call } from '../endpoint/call.js';
-import type { CallSignature, OperationName } from '../endpoint/call-signature.js';
 import type { Endpoint } from '../endpoint/endpoint.js';
+import { HostPlan } from '../endpoint/host-plan.js';
 import { GroupClosedError } from '../errors.js';
+import { hashText } from '../hash-numbers.js';
 import { CallArguments, type CallCompression, type Division } from './call-arguments.js';
 import { CallCounts } from './call-counts.js';
 import { splitId } from './group-id.js';

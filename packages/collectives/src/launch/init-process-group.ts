@@ -6,8 +6,8 @@ import { checkGroupOptions } from '../group/group-options.js';
 import type { ProcessGroup } from '../group/process-group.js';
 import type { ConnectMpiOptions } from '../transports/mpi/connect-mpi.js';
 import { type ConnectWsOptions, connectWs } from '../transports/ws/connect-ws.js';
-import type { EnvVariables } from './environment.js';
-import type { LauncherName } from './launcher.js';
+import type { EnvVariables } from './launchers/environment.js';
+import type { LauncherName } from './launchers/launcher.js';
 import { meetingAddress, type Place, type PlaceOptions, readPlace } from './place.js';
 import { readSecret } from './secret.js';
 

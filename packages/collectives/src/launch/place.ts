@@ -5,8 +5,8 @@ import { promises as dns, type LookupAddress } from 'node:dns';
 import { isIP } from 'node:net';
 import { LaunchError } from '../errors.js';
 import { addressOfName, isLoopback, LOOPBACK } from '../sockets/is-loopback.js';
-import { Environment, type EnvVariables } from './environment.js';
-import { DEFAULT_PORT, type Launcher } from './launcher.js';
+import { Environment, type EnvVariables } from './launchers/environment.js';
+import { DEFAULT_PORT, type Launcher } from './launchers/launcher.js';
 import { readLauncher } from './read-launcher.js';
 
 /**

@@ -1,9 +1,9 @@
 // Finds out which launcher started this process and what it told, from environment variables alone.
 
 import { LaunchError } from '../errors.js';
-import { Environment, type EnvVariables } from './environment.js';
-import type { Launcher, LauncherFindings, LauncherName } from './launcher.js';
+import { Environment, type EnvVariables } from './launchers/environment.js';
 import { readIndexedJob, readJobSet, readKubeflow } from './launchers/kubernetes.js';
+import type { Launcher, LauncherFindings, LauncherName } from './launchers/launcher.js';
 import { readOpenMpi, readPmi, readPmix } from './launchers/mpi.js';
 import { isStep, readSlurm } from './launchers/slurm.js';
 import { readPlainEnvironment, readTorchrun } from './launchers/torchrun.js';

@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { LaunchError } from '../errors.js';
-import type { EnvVariables } from './environment.js';
+import type { EnvVariables } from './launchers/environment.js';
 
 /** The length that connectWs requires. */
 const MIN_SECRET_LENGTH = 16;

@@ -5,8 +5,8 @@ import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
 import { StateDictError } from '@shardweave/nn';
 import { type FlatProgress, runAt, type StateRun } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
-import { callIdentity, exchangeCall } from '../tree/call-identity.js';
-import { orTell } from '../tree/rank-failure.js';
+import { callIdentity, exchangeCall } from '../ranks/call-identity.js';
+import { abortOnError } from '../tree/rank-failure.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 const F32_BYTES = 4;
@@ -20,7 +20,7 @@ export async function gatherFlatState<Options extends object>(
   optimizer: Optimizer<Options>,
   operation: string,
 ): Promise<Map<Tensor, ParameterState>> {
-  const own = await orTell(unit.group, operation, () => optimizer.readFlatState(unit.flat));
+  const own = await abortOnError(unit.group, operation, () => optimizer.readFlatState(unit.flat));
   const progress = await agreedProgress(unit, progressIn(unit, own?.runs ?? []), operation);
   const parts = new Map<Tensor, Map<string, HostTensor<'f32'>>>();
   const names = new Set([...progress.values()].flatMap((each) => each.names));

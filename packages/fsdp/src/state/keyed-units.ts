@@ -8,9 +8,9 @@
 // instance hold the same values, and count as one group here.
 
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
-import { callIdentity, exchangeCall } from '../tree/call-identity.js';
+import { callIdentity, exchangeCall } from '../ranks/call-identity.js';
 import type { Instance } from '../tree/instance.js';
-import { requireNoOwnerBeside } from '../unit/own-parameters.js';
+import { requireNoOwnerBeside } from '../tree/own-parameters.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 export interface KeyedUnit {

@@ -5,7 +5,7 @@ import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
-import { requireNoOwnerBeside } from '../unit/own-parameters.js';
+import { requireNoOwnerBeside } from '../tree/own-parameters.js';
 import { bufferEntry, loadBuffers, unitsOf } from './state-dict.js';
 import {
   bytesOf,

@@ -12,7 +12,7 @@ import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
-import { requireEachInOneUnit, requireNoOwnerBeside } from '../unit/own-parameters.js';
+import { requireEachInOneUnit, requireNoOwnerBeside } from '../tree/own-parameters.js';
 import { pieceOf } from '../unit/shard-layout.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { gatherFlatState } from './gather-flat-state.js';

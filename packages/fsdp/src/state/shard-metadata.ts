@@ -5,8 +5,8 @@ import { restShape } from '@shardweave/nn/flat';
 import type { DType, Shape } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { instanceOf } from '../tree/instance.js';
+import { requireEachInOneUnit, requireNoOwnerBeside } from '../tree/own-parameters.js';
 import { isInstance } from '../tree/tree-instance.js';
-import { requireEachInOneUnit, requireNoOwnerBeside } from '../unit/own-parameters.js';
 import { flatKey } from './local-state-dict.js';
 
 /** One flat parameter on one rank. All counts are in elements. */

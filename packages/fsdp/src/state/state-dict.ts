@@ -11,7 +11,7 @@ import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
-import { ownersBeside } from '../unit/own-parameters.js';
+import { ownersBeside } from '../tree/own-parameters.js';
 import { pieceOf } from '../unit/shard-layout.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import {

@@ -18,10 +18,10 @@ import {
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpConfigError, FsdpStateError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { callIdentity } from '../tree/call-identity.js';
+import { callIdentity } from '../ranks/call-identity.js';
 import { collectiveCall } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
-import { orTell } from '../tree/rank-failure.js';
+import { abortOnError } from '../tree/rank-failure.js';
 import { pieceOf, type ShardLayout } from '../unit/shard-layout.js';
 
 /** The kind of norm that is taken over gradients. */
@@ -53,7 +53,9 @@ async function normOf(
 ): Promise<number> {
   checkNorm(root, normType);
   const parameters = normParameters(root.wrapper.parameters());
-  const nodes = await orTell(root.processGroup, operation, () => gradNodes(parameters, normType));
+  const nodes = await abortOnError(root.processGroup, operation, () =>
+    gradNodes(parameters, normType),
+  );
   const places = placesOf(root, parameters);
   const isMax = normType === Infinity;
   const { rank } = root.processGroup;

@@ -12,10 +12,10 @@ import {
 import { type AnyOptimizer, gradNodes } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
-import { callIdentity } from '../tree/call-identity.js';
-import { CallQueue } from '../tree/call-queue.js';
-import { explained } from '../tree/explained.js';
-import { orTell } from '../tree/rank-failure.js';
+import { callIdentity } from '../ranks/call-identity.js';
+import { CallQueue } from '../ranks/call-queue.js';
+import { abortOnError } from '../tree/rank-failure.js';
+import { toFsdpError } from '../tree/to-fsdp-error.js';
 import { callQueueOf } from '../unit/unit-links.js';
 
 /**
@@ -80,7 +80,9 @@ export class ShardedGradScaler {
       );
     }
     const parameters = optimizer.parameters();
-    const largest = await orTell(this.#group, OPERATION, () => gradNodes(parameters, Infinity));
+    const largest = await abortOnError(this.#group, OPERATION, () =>
+      gradNodes(parameters, Infinity),
+    );
     const isSkipping = await this.#anyRank(
       largest.some((nodes) => nodes.some(({ value }) => !Number.isFinite(value))),
     );
@@ -155,7 +157,7 @@ export class ShardedGradScaler {
     try {
       await this.#group.allReduce(wire, wire, options);
     } catch (error) {
-      throw explained(error, { operation: OPERATION, units: [], group: this.#group });
+      throw toFsdpError(error, { operation: OPERATION, units: [], group: this.#group });
     }
     return count[0]! > 0;
   }

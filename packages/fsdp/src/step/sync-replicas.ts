@@ -4,10 +4,10 @@
 import { byteSize } from '@shardweave/dtypes';
 import { partsOf } from '@shardweave/nn/flat';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { callIdentity } from '../tree/call-identity.js';
+import { callIdentity } from '../ranks/call-identity.js';
 import { collectiveCall } from '../tree/collective-call.js';
 import { instanceOf } from '../tree/instance.js';
-import { orTell } from '../tree/rank-failure.js';
+import { abortOnError } from '../tree/rank-failure.js';
 
 /**
  * Gives every replica the first one's trained parameters. Collective; does nothing without a
@@ -23,7 +23,7 @@ export async function syncReplicas(fsdp: FullyShardedDataParallel): Promise<void
       if (replicateGroup === undefined) {
         continue;
       }
-      const tell = <T>(work: () => Promise<T>) => orTell(replicateGroup, operation, work);
+      const tell = <T>(work: () => Promise<T>) => abortOnError(replicateGroup, operation, work);
       for (const unit of units.filter(({ isAllFrozen }) => !isAllFrozen)) {
         const { name, flat } = unit;
         const size = byteSize(flat.dtype);

@@ -4,8 +4,8 @@
 
 import { compareTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpConfigError } from '../errors.js';
+import { exchangeCall } from '../ranks/call-identity.js';
 import type { ResolvedFsdpOptions } from '../resolve-options.js';
-import { exchangeCall } from './call-identity.js';
 import type { TreeInstance } from './tree-instance.js';
 
 const CALL = exchangeCall('initialize', 'options');

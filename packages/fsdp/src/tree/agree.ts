@@ -4,7 +4,7 @@
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { StateDictError } from '@shardweave/nn';
 import { FsdpRankFailedError } from '../errors.js';
-import { exchangeCall } from './call-identity.js';
+import { exchangeCall } from '../ranks/call-identity.js';
 import type { TreeInstance } from './tree-instance.js';
 
 /**

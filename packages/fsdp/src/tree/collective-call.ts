@@ -2,9 +2,9 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { FsdpStateError } from '../errors.js';
+import { CallQueue } from '../ranks/call-queue.js';
 import { callQueueOf } from '../unit/unit-links.js';
-import { CallQueue } from './call-queue.js';
-import { explained } from './explained.js';
+import { toFsdpError } from './to-fsdp-error.js';
 import type { TrainingState, TreeInstance } from './tree-instance.js';
 
 export interface CollectiveCall {
@@ -36,7 +36,7 @@ export async function collectiveCall<T>(
       return await body();
     } catch (error) {
       const units = fsdp.instances().flatMap((instance) => instance.units);
-      throw explained(error, { operation, units, group: fsdp.processGroup });
+      throw toFsdpError(error, { operation, units, group: fsdp.processGroup });
     }
   });
 }

@@ -15,7 +15,7 @@ import { FsdpStateError } from '../errors.js';
 import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
-import { explained } from './explained.js';
+import { toFsdpError } from './to-fsdp-error.js';
 import type { TreeInstance } from './tree-instance.js';
 import {
   agreeOnParameters,
@@ -295,9 +295,9 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   }
 
   /** An error of forward or backward in this package's words, where ranks did different things. */
-  explained(error: unknown, operation: 'forward' | 'backward'): unknown {
+  toFsdpError(error: unknown, operation: 'forward' | 'backward'): unknown {
     const { units, root } = this;
-    return explained(error, { operation, units, group: root.processGroup });
+    return toFsdpError(error, { operation, units, group: root.processGroup });
   }
 
   /**
@@ -358,7 +358,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     try {
       await this.#finishPass();
     } catch (error) {
-      throw this.explained(error, 'backward');
+      throw this.toFsdpError(error, 'backward');
     }
   }
 

@@ -22,7 +22,7 @@ export function failureText(operation: string, error: unknown): string {
  * throws, the other ranks learn of it in place of that call.
  * @throws what `work` throws, when the other ranks know
  */
-export async function orTell<T>(
+export async function abortOnError<T>(
   group: ProcessGroup,
   operation: string,
   work: () => Promise<T>,

@@ -1,5 +1,5 @@
 // Which parameters a backward uses, and whether all ranks use the same. Ranks that don't are told
-// what differs (explained.ts) or, where that is allowed, agree on what any of them uses.
+// what differs (to-fsdp-error.ts) or, where that is allowed, agree on what any of them uses.
 //
 // Note [what ranks compare]
 // Each gather, each reduction and each end of a forward or backward carries a name as its identity,

@@ -5,7 +5,7 @@
 import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
 import { partsOf } from '@shardweave/nn/flat';
-import { callIdentity } from '../tree/call-identity.js';
+import { callIdentity } from '../ranks/call-identity.js';
 import type { ShardedUnit } from './sharded-unit.js';
 import type { LinkGroups } from './unit-links.js';
 

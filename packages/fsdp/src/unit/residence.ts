@@ -4,7 +4,7 @@ import { type FlatHome, type HomeSteps, type StoreUse, storeUseOf } from '@shard
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import type { Device } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
-import { callIdentity } from '../tree/call-identity.js';
+import { callIdentity } from '../ranks/call-identity.js';
 import type { LinkGroups } from './unit-links.js';
 
 /** Options for where shards, gradients and optimizer state rest between uses. */

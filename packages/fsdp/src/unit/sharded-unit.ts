@@ -11,7 +11,7 @@ import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
 import { type FlatLeaf, FlatParameter, restSize } from '@shardweave/nn/flat';
 import type { Device, DType, Pass, Storage } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
-import { callIdentity } from '../tree/call-identity.js';
+import { callIdentity } from '../ranks/call-identity.js';
 import { DeviceGradientHome } from './gradient-home.js';
 import type { Residence } from './residence.js';
 import { type ShardLayout, shardLayout } from './shard-layout.js';
@@ -140,8 +140,11 @@ export class ShardedUnit extends FlatParameter {
     return bytes;
   }
 
-  /** The whole parameter, gathered from all ranks; this rank's shard where it is the only rank. */
-  protected override joined(
+  /**
+   * The whole parameter, gathered from all ranks, which FSDP2 calls unshard. Where this rank is the
+   * only one, it is its shard.
+   */
+  protected override gatherWhole(
     stored: Promise<Uint8Array> | undefined,
   ): Promise<Uint8Array> | undefined {
     const { group } = this.#context;

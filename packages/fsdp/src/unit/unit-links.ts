@@ -4,7 +4,7 @@
 
 import type { ProcessGroup, StartOrder } from '@shardweave/collectives';
 import { HostBuffers } from '@shardweave/nn/flat';
-import { CallQueue } from '../tree/call-queue.js';
+import { CallQueue } from '../ranks/call-queue.js';
 
 export interface UnitLinks {
   readonly reduceGroup: ProcessGroup;

@@ -2,8 +2,8 @@
 // instance.
 
 import type { Module } from '@shardweave/nn';
+import { isWrapper } from '../inner-module.js';
 import { isFsdp } from '../is-fsdp.js';
-import { isWrapper } from '../wrap/inner-module.js';
 import { summonFullParams } from './summon-full-params.js';
 
 /** What apply calls; it may write into parameters, and may be asynchronous. */

@@ -4,7 +4,7 @@ import type { Storage } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { collectiveCall } from '../tree/collective-call.js';
 import { instanceOf } from '../tree/instance.js';
-import { ownersBeside } from '../unit/own-parameters.js';
+import { ownersBeside } from '../tree/own-parameters.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 /** Which instances are made whole, and whether what is written is kept. */

@@ -1,7 +1,7 @@
 // Clears gradients: those of single parameters, and those of parameters that share a flat.
 
 import type { GradSink, Tensor } from '@shardweave/tensor-core';
-import { flatHomeOf } from './homes/flat-home.js';
+import { flatHomeOf } from './stores/flat-home.js';
 
 /** Frees the gradients of parameters. Other parameters that share a flat keep theirs. */
 export function clearGradients(parameters: readonly Tensor[]): void {

@@ -2,8 +2,12 @@
 
 import { byteSize, fromF32Array } from '@shardweave/dtypes';
 import { type Storage, Tensor } from '@shardweave/tensor-core';
-import { type DeviceEncoding, encodingOf, type HostEncoding } from './encoded-parameter.js';
-import type { FlatLayout } from './flat-layout.js';
+import {
+  type DeviceEncoding,
+  encodingOf,
+  type HostEncoding,
+} from '../parameters/encoded-parameter.js';
+import type { FlatLayout } from './layout/flat-layout.js';
 
 export interface DecodeOptions {
   /** The words of all leaves on the device. Decoders read them where no host bytes are given. */

@@ -19,11 +19,11 @@ import {
   type Storage,
   Tensor,
 } from '@shardweave/tensor-core';
-import { hasFlatGradient } from '../parameter-place.js';
+import { encodingOf } from '../parameters/encoded-parameter.js';
 import { dropGradient } from './clear-gradients.js';
-import { encodingOf } from './encoded-parameter.js';
-import type { FlatLayout } from './flat-layout.js';
-import { flatHomeOf } from './homes/flat-home.js';
+import type { FlatLayout } from './layout/flat-layout.js';
+import { hasFlatGradient } from './placement.js';
+import { flatHomeOf } from './stores/flat-home.js';
 
 /**
  * Options of a FlatGradient: the leaves with their places in the whole, and what its owner is told

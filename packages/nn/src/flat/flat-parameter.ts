@@ -28,14 +28,14 @@ import {
   type Storage,
   Tensor,
 } from '@shardweave/tensor-core';
+import { dropRecipe } from '../parameters/deferred-parameter.js';
+import { dropEncoded, encodingOf } from '../parameters/encoded-parameter.js';
 import { decodeLeaves } from './decode-leaves.js';
-import { dropRecipe } from './deferred-parameter.js';
-import { dropEncoded, encodingOf } from './encoded-parameter.js';
-import { type FlatLayout, type FlatPlace, flatLayout, pieceIn } from './flat-layout.js';
-import { setFlatHome } from './homes/flat-home.js';
-import type { HostBuffers } from './homes/host-buffers.js';
-import { StoredFlat, type StoredFlatOptions } from './homes/stored-flat.js';
+import { type FlatLayout, type FlatPlace, flatLayout, pieceIn } from './layout/flat-layout.js';
 import { drawLeaves, partsOf, readLeaves } from './leaf-values.js';
+import { setFlatHome } from './stores/flat-home.js';
+import type { HostBuffers } from './stores/host-buffers.js';
+import { StoredFlat, type StoredFlatOptions } from './stores/stored-flat.js';
 
 /** One parameter of a module. */
 export interface FlatLeaf {
@@ -338,7 +338,7 @@ export class FlatParameter {
   /** Begins to bring the values to the device for computation, without waiting for anything. */
   startLoad(): FlatLoad {
     const { version } = this.flat.storage;
-    const bytes = this.joined(this.#valueHome?.readForLoad(this.loadDType));
+    const bytes = this.gatherWhole(this.#valueHome?.readForLoad(this.loadDType));
     bytes?.catch(() => undefined); // seen by finishLoad
     const load = { bytes, version };
     this.#loads.add(load);
@@ -351,7 +351,7 @@ export class FlatParameter {
    * whole; sharding overrides this and gathers the parts of all ranks. The result is undefined
    * where the device has the whole.
    */
-  protected joined(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> | undefined {
+  protected gatherWhole(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> | undefined {
     return stored;
   }
 

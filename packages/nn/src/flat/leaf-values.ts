@@ -1,9 +1,9 @@
 // Moves the values of parameters into the flat that takes them over.
 
 import { byteSize, Tensor } from '@shardweave/tensor-core';
-import { drawInto, recipeOf } from './deferred-parameter.js';
-import { encodingOf, readEncoded } from './encoded-parameter.js';
-import { type FlatLayout, type FlatPlace, pieceIn } from './flat-layout.js';
+import { drawInto, recipeOf } from '../parameters/deferred-parameter.js';
+import { encodingOf, readEncoded } from '../parameters/encoded-parameter.js';
+import { type FlatLayout, type FlatPlace, pieceIn } from './layout/flat-layout.js';
 
 /**
  * The most bytes of values that are on the host at once while a flat is filled. The number is not

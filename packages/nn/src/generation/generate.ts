@@ -3,9 +3,9 @@
 import { Random, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, having, optional, SEED, whole } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
+import { type KeyValueCache, requireRoom } from '../layers/key-value-cache.js';
+import type { TokenArgs } from '../models/token-options.js';
 import type { Module } from '../module.js';
-import type { TokenArgs } from '../token-options.js';
-import { type KeyValueCache, requireRoom } from './key-value-cache.js';
 import { drawToken, SAMPLING_RULES, type SamplingOptions } from './sampling.js';
 
 /** Computes the logits of the token that follows `tokens`, one for each entry of the vocabulary. */

@@ -4,7 +4,7 @@
 import { addLayerNorm, type Device, type NormedSum, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions } from '../check-options.js';
 import { Module } from '../module.js';
-import type { ParameterInit } from '../parameter-init.js';
+import type { ParameterInit } from '../parameters/parameter-init.js';
 import { setValues } from '../set-values.js';
 import { LAYER_NORM_RULES, type LayerNormOptions } from './layer-norm.js';
 

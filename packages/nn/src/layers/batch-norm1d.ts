@@ -20,7 +20,7 @@ import {
   whole,
 } from '../check-options.js';
 import { isModule, Module } from '../module.js';
-import type { ParameterInit } from '../parameter-init.js';
+import type { ParameterInit } from '../parameters/parameter-init.js';
 import { setValues } from '../set-values.js';
 import {
   type BatchMoments,

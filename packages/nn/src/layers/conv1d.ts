@@ -11,7 +11,7 @@ import {
   whole,
 } from '../check-options.js';
 import { Module } from '../module.js';
-import { ParameterInit } from '../parameter-init.js';
+import { ParameterInit } from '../parameters/parameter-init.js';
 import { setValues } from '../set-values.js';
 
 /** Options of Conv1D, GPT-2's linear layer, whose weight is stored [inFeatures, outFeatures]. */

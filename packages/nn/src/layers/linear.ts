@@ -17,7 +17,7 @@ import {
   whole,
 } from '../check-options.js';
 import { Module } from '../module.js';
-import { ParameterInit } from '../parameter-init.js';
+import { ParameterInit } from '../parameters/parameter-init.js';
 import { setValues } from '../set-values.js';
 
 /** Options of Linear, whose weight is stored [outFeatures, inFeatures], as PyTorch's is. */

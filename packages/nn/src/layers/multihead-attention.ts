@@ -19,11 +19,11 @@ import {
   whole,
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
-import type { LayerCache } from '../generation/key-value-cache.js';
 import { Module } from '../module.js';
-import { ParameterInit } from '../parameter-init.js';
+import { ParameterInit } from '../parameters/parameter-init.js';
 import { Conv1D } from './conv1d.js';
 import { Dropout } from './dropout.js';
+import type { LayerCache } from './key-value-cache.js';
 
 /** Options of MultiheadAttention, the causal self-attention of GPT-2. */
 export interface MultiheadAttentionOptions {

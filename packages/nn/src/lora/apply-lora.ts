@@ -1,6 +1,5 @@
 // Replaces the linear layers of a plain model by adapted ones, and freezes all other parameters.
 
-import { castInPlace } from '../cast-in-place.js';
 import {
   above,
   checkOptions,
@@ -11,11 +10,13 @@ import {
   whole,
 } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
-import { recipeOf } from '../flat/deferred-parameter.js';
 import { Conv1D } from '../layers/conv1d.js';
 import { Linear } from '../layers/linear.js';
-import { joinPath, type Module } from '../module.js';
-import { ParameterInit } from '../parameter-init.js';
+import type { Module } from '../module.js';
+import { castInPlace } from '../parameters/cast-in-place.js';
+import { recipeOf } from '../parameters/deferred-parameter.js';
+import { joinPath } from '../parameters/join-path.js';
+import { ParameterInit } from '../parameters/parameter-init.js';
 import { type AdaptableLinear, LoraLinear } from './lora-linear.js';
 
 /** Options of applyLora: the width of the adapters (Hu et al., 2021), and which layers get one. */

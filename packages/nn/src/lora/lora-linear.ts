@@ -14,7 +14,7 @@ import {
 import { Conv1D } from '../layers/conv1d.js';
 import type { Linear } from '../layers/linear.js';
 import { Module } from '../module.js';
-import type { ParameterInit } from '../parameter-init.js';
+import type { ParameterInit } from '../parameters/parameter-init.js';
 import { setValues } from '../set-values.js';
 
 /**

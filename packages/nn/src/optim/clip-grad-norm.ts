@@ -5,10 +5,10 @@
 import { isTensor, Tensor } from '@shardweave/tensor-core';
 import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
 import { NnConfigError } from '../errors.js';
-import type { FlatPlace } from '../flat/flat-layout.js';
-import { flatHomeOf } from '../flat/homes/flat-home.js';
-import { isSharded } from '../parameter-place.js';
-import { flatsOf, nameOf, placesByFlat } from './flat-plan.js';
+import type { FlatPlace } from '../flat/layout/flat-layout.js';
+import { flatsOf, nameOf, placesByFlat } from '../flat/layout/flat-plan.js';
+import { isSharded } from '../flat/placement.js';
+import { flatHomeOf } from '../flat/stores/flat-home.js';
 import { encodeNodes, normParameters, planNodes } from './grad-nodes.js';
 
 /** What PyTorch adds to the norm against a division by zero, rounded to f32. */

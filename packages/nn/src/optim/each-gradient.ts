@@ -2,8 +2,8 @@
 // same kernels handle them as handle gradients that live there.
 
 import type { Tensor } from '@shardweave/tensor-core';
-import { type FlatTurn, flatHomeOf, occupyHomes, visitFlats } from '../flat/homes/flat-home.js';
-import { flatsOf } from './flat-plan.js';
+import { flatsOf } from '../flat/layout/flat-plan.js';
+import { type FlatTurn, flatHomeOf, occupyHomes, visitFlats } from '../flat/stores/flat-home.js';
 
 /** How many flats may be on their way to the device while another one is in use. */
 const AHEAD = 1;

@@ -4,11 +4,11 @@
 
 import { slice, Tensor } from '@shardweave/tensor-core';
 import { OptimizerError } from '../errors.js';
-import type { PinnedBytes } from '../flat/homes/byte-store.js';
-import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
-import type { RestingState, StateSignature } from '../flat/homes/resting-state.js';
-import type { FlatMember, FlatPlan } from './flat-plan.js';
-import { FlatState, type FlatStateBytes, type StateRun } from './flat-state.js';
+import type { FlatMember, FlatPlan } from '../flat/layout/flat-plan.js';
+import { FlatState, type FlatStateBytes, type StateRun } from '../flat/layout/flat-state.js';
+import type { PinnedBytes } from '../flat/stores/byte-store.js';
+import { type FlatHome, flatHomeOf } from '../flat/stores/flat-home.js';
+import type { RestingState, StateSignature } from '../flat/stores/resting-state.js';
 
 export interface FlatStatesOptions {
   /** The optimizer. A home uses it to tell the state of one optimizer from that of another. */

@@ -9,9 +9,14 @@
 // at step 10 and c is at step 9, the step groups are {a, b} and {c}.
 
 import type { Segment, Tensor, View } from '@shardweave/tensor-core';
-import type { FlatPart } from '../flat/homes/flat-home.js';
-import { chooseMembers, type FlatPlan, type StepChoice, segmentsIn } from './flat-plan.js';
-import type { FlatState, Progress } from './flat-state.js';
+import {
+  chooseMembers,
+  type FlatPlan,
+  type StepChoice,
+  segmentsIn,
+} from '../flat/layout/flat-plan.js';
+import type { FlatState, Progress } from '../flat/layout/flat-state.js';
+import type { FlatPart } from '../flat/stores/flat-home.js';
 import type { OptimizerGroup } from './param-groups.js';
 
 /** What the parameters of one step group have in common. */

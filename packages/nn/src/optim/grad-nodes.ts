@@ -4,9 +4,9 @@
 
 import { type Device, NORM_BLOCK_ELEMENTS, type Span, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
-import { hasGradient } from '../parameter-place.js';
+import { pieceOf } from '../flat/layout/flat-plan.js';
+import { hasGradient } from '../flat/placement.js';
 import { eachGradient } from './each-gradient.js';
-import { pieceOf } from './flat-plan.js';
 import { blockRange, DEVICE_LEVEL, type NormNode, type NormValue, normCover } from './norm-tree.js';
 
 /**

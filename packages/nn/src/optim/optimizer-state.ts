@@ -2,10 +2,10 @@
 
 import type { Tensor } from '@shardweave/tensor-core';
 import { OptimizerError, StateDictError } from '../errors.js';
+import type { FlatMember } from '../flat/layout/flat-plan.js';
+import { type FlatStateBytes, joinRuns, runAt } from '../flat/layout/flat-state.js';
+import { isSharded } from '../flat/placement.js';
 import type { HostTensor } from '../host-tensor.js';
-import { isSharded } from '../parameter-place.js';
-import type { FlatMember } from './flat-plan.js';
-import { type FlatStateBytes, joinRuns, runAt } from './flat-state.js';
 
 const F32_BYTES = 4;
 

@@ -4,8 +4,8 @@
 import { type Storage, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { FlatGradient } from '../flat/flat-gradient.js';
-import { flatLayout } from '../flat/flat-layout.js';
 import { FlatParameter } from '../flat/flat-parameter.js';
+import { flatLayout } from '../flat/layout/flat-layout.js';
 import type { Module } from '../module.js';
 
 /** The owner of packed parameters. Dispose it after the module. */

@@ -8,7 +8,7 @@ import {
   type HomeSteps,
   type UnfinishedStep,
   visitFlats,
-} from '../flat/homes/flat-home.js';
+} from '../flat/stores/flat-home.js';
 
 export interface StoredStepOptions {
   /**

@@ -1,9 +1,9 @@
 // The norm and the scaling of gradients that may rest off the device, in a FlatHome.
 
 import type { Tensor } from '@shardweave/tensor-core';
+import { placesByFlat } from '../flat/layout/flat-plan.js';
 import { listOf, multiplyInPlace, requireWhole } from './clip-grad-norm.js';
 import { eachGradient } from './each-gradient.js';
-import { placesByFlat } from './flat-plan.js';
 import { gradNodes } from './grad-nodes.js';
 import { joinNormValues, normOfRoots } from './norm-tree.js';
 

@@ -5,9 +5,9 @@
 import type { HeldPiece, SavedOptimizer } from '@shardweave/checkpoint';
 import type { Storage, StorageReader, Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
-import type { PinnedBytes } from '../flat/homes/byte-store.js';
-import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
-import { nameOf } from '../optim/flat-plan.js';
+import { nameOf } from '../flat/layout/flat-plan.js';
+import type { PinnedBytes } from '../flat/stores/byte-store.js';
+import { type FlatHome, flatHomeOf } from '../flat/stores/flat-home.js';
 import { type AnyOptimizer, deviceSource, type FlatBytes, type FlatSource } from './held-flats.js';
 
 /**

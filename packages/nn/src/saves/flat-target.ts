@@ -3,10 +3,10 @@
 
 import { type Save, type TensorSpec, tensorKey, type WantedPiece } from '@shardweave/checkpoint';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
-import { fillDeferred } from '../flat/deferred-parameter.js';
-import { type FlatHome, flatHomeOf } from '../flat/homes/flat-home.js';
-import type { StateRun } from '../optim/flat-state.js';
-import { markCopies } from '../parameter-place.js';
+import type { StateRun } from '../flat/layout/flat-state.js';
+import { markCopies } from '../flat/placement.js';
+import { type FlatHome, flatHomeOf } from '../flat/stores/flat-home.js';
+import { fillDeferred } from '../parameters/deferred-parameter.js';
 import {
   type AnyOptimizer,
   type FlatShare,

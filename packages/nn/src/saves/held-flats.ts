@@ -5,11 +5,11 @@
 import type { HeldFile, HeldPiece, TensorSpec } from '@shardweave/checkpoint';
 import type { Storage, Tensor } from '@shardweave/tensor-core';
 import { byteSize } from '@shardweave/tensor-core';
-import { restShape } from '../flat/encoded-parameter.js';
-import type { FlatHome } from '../flat/homes/flat-home.js';
-import { pieceOf } from '../optim/flat-plan.js';
-import { runAt, type StateRun } from '../optim/flat-state.js';
+import { pieceOf } from '../flat/layout/flat-plan.js';
+import { runAt, type StateRun } from '../flat/layout/flat-state.js';
+import type { FlatHome } from '../flat/stores/flat-home.js';
 import type { Optimizer } from '../optim/optimizer.js';
+import { restShape } from '../parameters/encoded-parameter.js';
 
 /** An optimizer of any class, whatever its options are. */
 // biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options

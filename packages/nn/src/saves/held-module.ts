@@ -11,8 +11,8 @@ import type {
 import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from '../errors.js';
-import { flatHomeOf } from '../flat/homes/flat-home.js';
-import { nameOf } from '../optim/flat-plan.js';
+import { nameOf } from '../flat/layout/flat-plan.js';
+import { flatHomeOf } from '../flat/stores/flat-home.js';
 import type { SavedGroup } from '../optim/match-groups.js';
 import { CapturedFlats, type CapturedModule } from './captured-module.js';
 import { FlatTarget } from './flat-target.js';

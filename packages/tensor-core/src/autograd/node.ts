@@ -3,7 +3,7 @@
 
 import { GraphError } from '../errors.js';
 import type { Activation } from '../kernel-calls/products.js';
-import type { Storage } from '../storage.js';
+import type { Storage } from '../memory/storage.js';
 import type { Shape, Tensor } from '../tensor.js';
 import type { Pass } from './pass.js';
 

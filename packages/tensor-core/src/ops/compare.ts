@@ -5,7 +5,6 @@ import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError } from '../errors.js';
 import type { CompareKind } from '../kernel-calls/elementwise.js';
 import type { Shape, Tensor } from '../tensor.js';
-import { holds } from '../tensor-data.js';
 import { cast } from './cast.js';
 import {
   broadcastShapes,
@@ -18,6 +17,7 @@ import {
   shapeText,
 } from './checks.js';
 import { sumTo } from './sum-to.js';
+import { holds } from './tensor-data.js';
 
 /**
  * A u32 mask that is 1 where a = b, with broadcasting. NaN equals nothing, itself included.

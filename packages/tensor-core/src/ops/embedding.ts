@@ -1,9 +1,9 @@
 // The lookup of an embedding: rows of a table, chosen by integer ids.
 
-import { gradientPlace } from '../autograd/gradient-place.js';
 import { ShapeError } from '../errors.js';
 import type { Tensor } from '../tensor.js';
 import { requireFloat, requireInteger, requireSameDevice, shapeText } from './checks.js';
+import { gradientPlace } from './gradient-place.js';
 
 /**
  * The rows of the table [rows, cols] that the ids (i32, u32, any shape) name, as a tensor

@@ -5,7 +5,6 @@
 // summed in f32 and stored once, whatever the size of the chunks. A frozen weight has no gradient,
 // so forward computes the input's gradient at once, from the logits that it already holds.
 
-import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkOptions, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
@@ -22,6 +21,7 @@ import {
   shapeText,
 } from './checks.js';
 import { type CrossEntropyOptions, reduceLosses, requireTargetWeights } from './cross-entropy.js';
+import { gradientPlace } from './gradient-place.js';
 
 /**
  * Options of linearCrossEntropy: those of crossEntropy, the head's weight, and how many bytes of

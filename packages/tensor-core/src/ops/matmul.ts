@@ -1,7 +1,6 @@
 // Matrix products: `matmul`, batched with broadcasting, and `linear`, whose bias, activation or
 // residual is part of the product's kernel. Operands can be read transposed without a copy.
 
-import { gradientPlace } from '../autograd/gradient-place.js';
 import { checkNames, checkValue } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import {
@@ -22,6 +21,7 @@ import {
   shapeText,
 } from './checks.js';
 import { recordActivation } from './elementwise.js';
+import { gradientPlace } from './gradient-place.js';
 import { sumRowsInto } from './reduce.js';
 import { broadcastTo, reshape } from './shape.js';
 

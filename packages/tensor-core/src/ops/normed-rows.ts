@@ -1,10 +1,10 @@
 // What layerNorm and rmsNorm share: the sum with a residual, the statistics of each row that
 // backward needs, and the choice of gradients. Each brings kernels of its own.
 
-import { gradientPlace } from '../autograd/gradient-place.js';
 import type { Tensor } from '../tensor.js';
 import type { View } from '../view.js';
 import { requireNormRows } from './checks.js';
+import { gradientPlace } from './gradient-place.js';
 
 /** What addLayerNorm and addRmsNorm return: a sum, and its normalized rows. */
 export interface NormedSum {

@@ -8,8 +8,8 @@ import { atLeast, given, type OptionRule, type OptionRules, optional, whole } fr
 import type { RandomKey } from '../random.js';
 import { NORMAL_BITS, normalTail, UNIFORM_BITS } from '../random-recipe.js';
 import type { Shape, Tensor } from '../tensor.js';
-import { checkWritten } from '../tensor-data.js';
 import { requireFloat } from './checks.js';
+import { checkWritten } from './tensor-data.js';
 
 /**
  * Options of every draw: the tensor that it makes, and which numbers of which stream its elements

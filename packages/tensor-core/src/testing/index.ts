@@ -3,15 +3,15 @@
 // runner or page.
 
 export { createReferenceBackend, type ReferenceOptions } from '../backends/reference/index.js';
-export type { ConformanceCase } from './conformance-case.js';
-export { ConformanceError } from './conformance-error.js';
 export {
   hiddenKeyKernelCases,
   kernelCases,
   manyKernelCases,
   splitKernelCases,
 } from './kernel-cases.js';
+export type { ConformanceCase } from './kit/conformance-case.js';
+export { ConformanceError } from './kit/conformance-error.js';
+export { type OpCase, type OpInput, type OpSpec, opCase } from './kit/op-check.js';
+export type { FloatDType } from './kit/op-tolerance.js';
 export { opCases } from './op-cases.js';
-export { type OpCase, type OpInput, type OpSpec, opCase } from './op-check.js';
-export type { FloatDType } from './op-tolerance.js';
 export type { TwinArray } from './twins/twin-array.js';

@@ -27,7 +27,7 @@ import { softmaxCases } from './cases/softmax.js';
 import { specialRowCases } from './cases/special-rows.js';
 import { specialValueCases } from './cases/special-values.js';
 import { splitCases } from './cases/split.js';
-import type { ConformanceCase } from './conformance-case.js';
+import type { ConformanceCase } from './kit/conformance-case.js';
 
 /**
  * Returns the cases that every backend must pass. Pass a backend to a case's `run`, which rejects

@@ -1,7 +1,7 @@
 // All checks of the ops: values and gradients compared with float64 twins, on any device. Sizes are
 // small and odd, so that all cases run within seconds even on a software driver.
 
-import type { OpCase } from './op-check.js';
+import type { OpCase } from './kit/op-check.js';
 import { attentionOpCases } from './ops/attention.js';
 import { compareOpCases } from './ops/compare.js';
 import { dropoutOpCases } from './ops/dropout.js';

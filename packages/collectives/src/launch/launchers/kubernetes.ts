@@ -3,8 +3,8 @@
 
 import { LaunchError } from '../../errors.js';
 import { LOOPBACK } from '../../sockets/is-loopback.js';
-import type { Environment } from '../environment.js';
-import { DEFAULT_PORT, type LauncherFindings } from '../launcher.js';
+import type { Environment } from './environment.js';
+import { DEFAULT_PORT, type LauncherFindings } from './launcher.js';
 
 /**
  * Kubeflow Trainer v2: torchrun's flags as PET_*, for a process that torchrun did not start. A node

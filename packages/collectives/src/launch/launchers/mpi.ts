@@ -1,8 +1,8 @@
 // Reads the variables of MPI launchers: Open MPI's mpirun, the PMI of MPICH's and Intel's mpiexec,
 // and PMIx alone.
 
-import type { Environment } from '../environment.js';
-import { DEFAULT_PORT, type LauncherFindings, masterAddress, portOfJob } from '../launcher.js';
+import type { Environment } from './environment.js';
+import { DEFAULT_PORT, type LauncherFindings, masterAddress, portOfJob } from './launcher.js';
 
 export function readOpenMpi(env: Environment): LauncherFindings | undefined {
   const rank = env.count(['OMPI_COMM_WORLD_RANK']);

@@ -2,8 +2,8 @@
 // task of a step.
 
 import { LaunchError } from '../../errors.js';
-import type { Environment } from '../environment.js';
-import { type LauncherFindings, masterAddress, portOfJob } from '../launcher.js';
+import type { Environment } from './environment.js';
+import { type LauncherFindings, masterAddress, portOfJob } from './launcher.js';
 
 export function readSlurm(env: Environment): LauncherFindings | undefined {
   if (!env.has('SLURM_PROCID')) {

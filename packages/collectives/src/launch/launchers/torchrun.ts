@@ -1,8 +1,8 @@
 // Reads the variables of torchrun (torch.distributed.run), and RANK and WORLD_SIZE without it, as
 // older launchers and many scripts set them.
 
-import type { Environment } from '../environment.js';
-import { DEFAULT_PORT, type LauncherFindings, masterAddress } from '../launcher.js';
+import type { Environment } from './environment.js';
+import { DEFAULT_PORT, type LauncherFindings, masterAddress } from './launcher.js';
 
 /**
  * A worker of torchrun. Its agent's own flags, PET_*, are in the environment, too, and don't

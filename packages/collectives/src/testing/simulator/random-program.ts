@@ -3,7 +3,7 @@
 // for ever, because all take the steps in one order.
 
 import type { DType, ReduceOp } from '@shardweave/dtypes';
-import type { WireDType } from '../../endpoint/call-signature.js';
+import type { WireDType } from '../../call-signature.js';
 import type { SeededRandom } from './seeded-random.js';
 
 /** The operations that a simulated program is made of, beside barriers, splits and messages. */

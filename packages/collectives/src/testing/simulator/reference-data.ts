@@ -9,7 +9,7 @@ import {
   type ReduceOp,
   toF32Array,
 } from '@shardweave/dtypes';
-import type { WireDType } from '../../endpoint/call-signature.js';
+import type { WireDType } from '../../call-signature.js';
 import { expectedReduction, patternBytes, patternElements } from '../patterns.js';
 
 export interface PartOptions {

@@ -5,7 +5,7 @@
 // Heartbeats are not sent, but accounted for. A rank notices that a peer has been stopped or cut
 // off after the silence limit and up to one heartbeat more, unless the peer has come back by then.
 
-import { describeCall } from '../../endpoint/call-signature.js';
+import { describeCall } from '../../call-signature.js';
 import type { MessageHeader, Transport, TransportListener } from '../../transport.js';
 import { randomConditions } from './link-conditions.js';
 import type { SeededRandom } from './seeded-random.js';

@@ -6,7 +6,7 @@
 // The record: 0 hash of the signature u64 | 8 zero | 16 payload.
 
 import { fnv1a } from '@shardweave/dtypes';
-import type { CallSignature } from '../../endpoint/call-signature.js';
+import type { CallSignature } from '../../call-signature.js';
 
 /**
  * Records of 64 and of 256 bytes both took 3 us, records of 1 KiB 6 us, on two ranks with Open MPI

@@ -1,7 +1,7 @@
 // Encodes message headers for a ring: the part that repeats (group and signature of the call) is
 // sent once, as JSON in a frame of its own, and later named by a number.
 
-import type { CallSignature } from '../../endpoint/call-signature.js';
+import type { CallSignature } from '../../call-signature.js';
 import type { MessageHeader } from '../../transport.js';
 import type { FrameHead } from './ring.js';
 

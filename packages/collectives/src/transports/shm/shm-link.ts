@@ -7,7 +7,7 @@
 // it comes in chunks. A message that needs no receiver (send of a point-to-point call) is copied or
 // comes in chunks at once.
 
-import { isPointToPoint } from '../../endpoint/call-signature.js';
+import { isPointToPoint } from '../../call-signature.js';
 import type { Turns } from '../../endpoint/turns.js';
 import type { MessageHeader, MessageSink } from '../../transport.js';
 import { LentReader } from './lent-reader.js';

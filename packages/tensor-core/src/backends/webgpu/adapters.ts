@@ -1,7 +1,7 @@
 // Finding and describing adapters, and asking a device for the limits and features kernels use.
 
 import { DeviceLostError } from '../../errors.js';
-import { LANES_FEATURE, MATRIX_FEATURE } from './matrix-unit.js';
+import { LANES_FEATURE, MATRIX_FEATURE } from './kernel/matrix-unit.js';
 
 /** What is known of an adapter: `doctor` shows it, and `--device auto` decides by it. */
 export interface AdapterDescription {

@@ -4,12 +4,12 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import type { Scratch } from '../../backend.js';
-import { clashesOf, wordsOf } from './clashes.js';
-import type { KernelEncoder, ScratchSlot } from './context.js';
-import { FLOPS_PER_BYTE, partsOfGrid } from './cut-grid.js';
-import type { Kernel } from './kernel.js';
-import type { CompiledKernel } from './pipelines.js';
-import type { Dispatch } from './recorder.js';
+import { clashesOf, wordsOf } from './kernel/clashes.js';
+import { FLOPS_PER_BYTE, partsOfGrid } from './kernel/cut-grid.js';
+import type { Kernel } from './kernel/kernel.js';
+import type { KernelEncoder, ScratchSlot } from './queue/context.js';
+import type { CompiledKernel } from './queue/pipelines.js';
+import type { Dispatch } from './queue/recorder.js';
 
 /**
  * What a dispatch would be, after cutting those beyond a budget of operations. The budget is

@@ -5,10 +5,10 @@ import { byteSize, type DType } from '@shardweave/dtypes';
 import { checkNames } from '../../check-options.js';
 import type { Device } from '../../device.js';
 import { OptionError, ShapeError } from '../../errors.js';
-import { Storage } from '../../storage.js';
+import { Storage } from '../../memory/storage.js';
+import { checkShape } from '../../ops/tensor-data.js';
 import { elementCountOf, type Shape, Tensor } from '../../tensor.js';
-import { checkShape } from '../../tensor-data.js';
-import { asGpuBuffer } from './gpu-buffer.js';
+import { asGpuBuffer } from './queue/gpu-buffer.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
 /** How a caller's GPUBuffer is to be read as a tensor: the shape and dtype, and where it begins. */

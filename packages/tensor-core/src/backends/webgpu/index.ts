@@ -10,9 +10,9 @@ import {
   requestDevice,
   UNKNOWN_ADAPTER,
 } from './adapters.js';
-import type { MatmulChoiceTable } from './matmul-choices.js';
-import type { TuningStore } from './tuning-store.js';
-import { SPINS } from './waiter.js';
+import type { MatmulChoiceTable } from './kernel/matmul-choices.js';
+import { SPINS } from './queue/waiter.js';
+import type { TuningStore } from './tuning/tuning-store.js';
 import { WebGpuBackend } from './webgpu-backend.js';
 
 export { type AdapterDescription, describeAdapter, listAdapters } from './adapters.js';
@@ -23,9 +23,9 @@ export {
   gpuBufferOf,
   tensorFromGpuBuffer,
 } from './gpu-tensors.js';
-export type { MatmulChoiceTable } from './matmul-choices.js';
-export type { MatmulTuning } from './matmul-tuning.js';
-export { indexedDbTuningStore, type TuningStore } from './tuning-store.js';
+export type { MatmulChoiceTable } from './kernel/matmul-choices.js';
+export type { MatmulTuning } from './tuning/matmul-tuning.js';
+export { indexedDbTuningStore, type TuningStore } from './tuning/tuning-store.js';
 export type { WebGpuBackend, WebGpuStatistics } from './webgpu-backend.js';
 
 /**

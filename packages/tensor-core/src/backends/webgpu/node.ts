@@ -6,10 +6,10 @@ import { checkOptions } from '../../check-options.js';
 import { TEXT } from '../../options.js';
 import { type AdapterDescription, describeAdapter, infoOf, nameOf } from './adapters.js';
 import { dawnFlags } from './dawn-flags.js';
-import { SPINS } from './waiter.js';
+import { SPINS } from './queue/waiter.js';
 
 export type { AdapterDescription } from './adapters.js';
-export { fileTuningStore } from './file-tuning-store.js';
+export { fileTuningStore } from './tuning/file-tuning-store.js';
 
 /** Objects kept for the life of the process, since Dawn crashes once a device's is collected. */
 const instances: GPU[] = [];

@@ -5,9 +5,9 @@
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { AttentionOperands } from '../../kernel-calls/products.js';
 import type { View } from '../../view.js';
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 interface Shape {
   readonly batch?: number;

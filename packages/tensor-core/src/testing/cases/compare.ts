@@ -3,9 +3,9 @@
 import type { DType } from '@shardweave/dtypes';
 import type { CompareKind } from '../../kernel-calls/elementwise.js';
 import type { View } from '../../view.js';
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../kit/sizes.js';
 
 const KINDS: readonly CompareKind[] = ['eq', 'ne', 'lt', 'le', 'gt', 'ge'];
 const DTYPES = ['f32', 'f16', 'bf16', 'i32', 'u32'] as const;

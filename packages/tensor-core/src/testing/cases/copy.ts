@@ -2,8 +2,8 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { View } from '../../view.js';
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
 
 const DTYPES = ['f32', 'f16', 'bf16', 'i32', 'u32'] as const;
 

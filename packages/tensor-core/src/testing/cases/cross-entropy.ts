@@ -1,8 +1,8 @@
 // Cases of crossEntropy and its gradient, with odd rows, invalid targets and large logits.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 /** [rows, cols] */
 const SHAPES = [

@@ -1,8 +1,8 @@
 // Cases of a custom kernel, which reads its inputs at other elements than its own.
 
 import type { CustomKernel } from '../../kernel-calls/custom.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS, SIZES } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS, SIZES } from '../kit/sizes.js';
 
 /** out[i] = x[last - i] * scale + ids[i mod 2], where the last parameter is an integer. */
 const KERNEL: CustomKernel = {

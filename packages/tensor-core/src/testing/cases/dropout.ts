@@ -2,8 +2,8 @@
 // counters.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../kit/sizes.js';
 
 /** Counters within a block of four, at carries of the low word, and far beyond them. */
 const COUNTER_OFFSETS = [0, 1, 2, 3, 5, 2 ** 32 - 2, 2 ** 34 - 3, 2 ** 34 + 2, 2 ** 50 + 7];

@@ -3,9 +3,9 @@
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import type { View } from '../../view.js';
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS, INPUT_OFFSETS, OUTPUT_OFFSETS, SIZES } from '../kit/sizes.js';
 
 /** Ranges where the function and its slope are defined and of moderate size. */
 const UNARY_RANGES: Readonly<Record<UnaryKind, readonly [low: number, high: number]>> = {

@@ -1,9 +1,9 @@
 // Cases of embedding and its gradient, with repeated, absent and invalid ids.
 
 import type { DType } from '@shardweave/dtypes';
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 /** The shapes [rows, cols, count]. 16-bit rows of odd length start in the middle of a word. */
 const SHAPES = [

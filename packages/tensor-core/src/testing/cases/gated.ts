@@ -2,8 +2,8 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { GateKind } from '../../kernel-calls/elementwise.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 /** The shapes [rows, cols]. 16-bit halves of odd length meet inside a word. */
 const SHAPES = [

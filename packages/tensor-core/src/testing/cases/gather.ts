@@ -1,9 +1,9 @@
 // Cases of gather and its gradient, of topK and of cumSum, over rows and over inner axes.
 
 import type { DType } from '@shardweave/dtypes';
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
 /** [outer, dim, inner, count] */

@@ -2,7 +2,7 @@
 // dimension, and with long sums. Operands take up to half a megabyte, which the device's views must
 // hold.
 
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
 import { manyNormCases } from './norm.js';
 
 /** A count above WebGPU's limit, for which the second row of the grid is partly filled. */

@@ -5,9 +5,9 @@ import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { Epilogue } from '../../kernel-calls/products.js';
 import type { View } from '../../view.js';
-import type { CallRecorder, FloatOptions } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder, FloatOptions } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 type Call = KernelCalls['matmul'];
 

@@ -2,8 +2,8 @@
 
 import type { DType } from '@shardweave/dtypes';
 import { NORM_NODE_ELEMENTS } from '../../kernel-calls/updates.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS, SIZES } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS, SIZES } from '../kit/sizes.js';
 
 export function normCases(): ConformanceCase[] {
   return [...FLOATS.map(blocksCase), treeCase(), factorCase()];

@@ -3,9 +3,9 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/updates.js';
-import type { CallRecorder, FloatOptions } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder, FloatOptions } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 const SIZE = 1000;
 const NUM_STEPS = 3;

@@ -3,8 +3,8 @@
 
 import type { Backend } from '../../backend.js';
 import type { BackendBuffer, View } from '../../view.js';
-import { type ConformanceCase, freeingCase } from '../conformance-case.js';
-import { ConformanceError } from '../conformance-error.js';
+import { type ConformanceCase, freeingCase } from '../kit/conformance-case.js';
+import { ConformanceError } from '../kit/conformance-error.js';
 
 const LABEL = 'conformance';
 

@@ -1,8 +1,8 @@
 // Cases of random, whose numbers are equal to the bit from any place of the stream, with bounds or
 // without.
 
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS, OUTPUT_OFFSETS, SIZES } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS, OUTPUT_OFFSETS, SIZES } from '../kit/sizes.js';
 
 /** Places of the stream: at a block's start and inside one, and where the counter's words carry. */
 const OFFSETS = [0, 1, 70, 2 ** 34 - 6, 2 ** 45 + 3] as const;

@@ -1,8 +1,8 @@
 // Cases of reduce and extremumBackward.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 /**
  * The shapes [outer, dim, inner]: rows, columns, middle axes, one element, and more rows than a

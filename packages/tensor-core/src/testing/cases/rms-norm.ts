@@ -1,8 +1,8 @@
 // Cases of rmsNorm and its gradients, and of both norms of a sum with a residual.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 /**
  * The shapes [rows, cols]: more rows than a part of the weight's gradient has, and rows of several

@@ -2,8 +2,8 @@
 // inverse.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 /** [tokens, heads, numRotated, half, period] */
 const SHAPES = [

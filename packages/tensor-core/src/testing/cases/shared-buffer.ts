@@ -2,9 +2,9 @@
 // does not without care: bindings start at multiples of 256 bytes, and a buffer is either read or
 // written in a dispatch.
 
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 /**
  * The elements between an input and an output, which share 256 bytes with some and not with others.

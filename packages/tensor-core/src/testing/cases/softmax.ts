@@ -1,8 +1,8 @@
 // Cases of softmax and log-softmax, plain and causal, and of their gradients.
 
 import type { DType } from '@shardweave/dtypes';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 
 /** The shapes [rows, cols]. A 16-bit row of odd length shares a word with the next. */
 const SHAPES = [

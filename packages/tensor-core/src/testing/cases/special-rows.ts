@@ -3,9 +3,9 @@
 // because its target is no class, and not an output that overwrites a NaN.
 
 import type { DType } from '@shardweave/dtypes';
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 import { PLAIN } from './matmul.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;

@@ -4,9 +4,9 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { BinaryKind } from '../../kernel-calls/elementwise.js';
-import type { CallRecorder } from '../call-recorder.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { FLOATS } from '../kit/sizes.js';
 import { UNARY_KINDS } from './elementwise.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;

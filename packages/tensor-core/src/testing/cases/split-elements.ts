@@ -2,8 +2,8 @@
 // a view.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { CallRecorder } from '../call-recorder.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { FLOATS } from '../kit/sizes.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
 export function elementSplits(): Split[] {

@@ -1,8 +1,8 @@
 // The form of cases with operands larger than a view, and the size of these operands.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-import type { CallRecorder } from '../call-recorder.js';
-import type { ToleranceName } from '../tolerance.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import type { ToleranceName } from '../kit/tolerance.js';
 
 export interface Split {
   readonly title: string;

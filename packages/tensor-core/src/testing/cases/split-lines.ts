@@ -1,7 +1,7 @@
 // Cases of kernels along an axis on operands larger than a view, which have many lines, or lines
 // that are larger than a view themselves.
 
-import type { CallRecorder } from '../call-recorder.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
 export function lineSplits(): Split[] {

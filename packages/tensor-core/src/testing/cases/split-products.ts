@@ -1,8 +1,8 @@
 // Cases of products and attention on operands larger than a view.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-import type { CallRecorder } from '../call-recorder.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { FLOATS } from '../kit/sizes.js';
 import { runAttention } from './attention.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 

@@ -1,8 +1,8 @@
 // Cases of kernels over rows, and over tables, on operands larger than a view.
 
 import type { DType } from '@shardweave/dtypes';
-import type { CallRecorder } from '../call-recorder.js';
-import { FLOATS } from '../sizes.js';
+import type { CallRecorder } from '../kit/call-recorder.js';
+import { FLOATS } from '../kit/sizes.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
 export function rowSplits(): Split[] {

@@ -2,8 +2,8 @@
 // with a small limit; at a real one of 128 MiB they would take minutes.
 
 import type { Backend } from '../../backend.js';
-import { type ConformanceCase, recordedCase } from '../conformance-case.js';
-import { ConformanceError } from '../conformance-error.js';
+import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
+import { ConformanceError } from '../kit/conformance-error.js';
 import { elementSplits } from './split-elements.js';
 import type { Split } from './split-extent.js';
 import { lineSplits } from './split-lines.js';

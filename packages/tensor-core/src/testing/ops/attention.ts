@@ -6,9 +6,9 @@ import {
   scaledDotProductAttention,
 } from '../../ops/attention.js';
 import { headsOf } from '../../ops/attention-heads.js';
-import { type OpCase, type OpInput, opCase } from '../op-check.js';
-import type { FloatDType } from '../op-tolerance.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, type OpInput, opCase } from '../kit/op-check.js';
+import type { FloatDType } from '../kit/op-tolerance.js';
+import { FLOATS } from '../kit/sizes.js';
 import { type AttentionTwinOptions, attentionTwin, headsTwin } from '../twins/attention.js';
 
 /** [batch, seq, heads, headDim] */

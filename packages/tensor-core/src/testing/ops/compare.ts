@@ -3,8 +3,8 @@
 import type { DType } from '@shardweave/dtypes';
 import { eq, ge, gt, le, lt, ne, where } from '../../ops/compare.js';
 import type { Tensor } from '../../tensor.js';
-import { type OpCase, opCase } from '../op-check.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import { FLOATS } from '../kit/sizes.js';
 import { pairTwin } from '../twins/elementwise.js';
 
 const COMPARISONS: Readonly<

@@ -5,9 +5,9 @@ import type { Device } from '../../device.js';
 import { causalSelfAttention } from '../../ops/attention.js';
 import { dropout } from '../../ops/dropout.js';
 import type { Tensor } from '../../tensor.js';
-import { ConformanceError } from '../conformance-error.js';
-import { type OpCase, opCase } from '../op-check.js';
-import { FLOATS } from '../sizes.js';
+import { ConformanceError } from '../kit/conformance-error.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import { FLOATS } from '../kit/sizes.js';
 import { dropoutTwin } from '../twins/dropout.js';
 
 const NUM_ROWS = 8;

@@ -5,9 +5,9 @@ import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import { cast } from '../../ops/cast.js';
 import * as ops from '../../ops/elementwise.js';
 import type { Tensor } from '../../tensor.js';
-import { type OpCase, type OpInput, opCase } from '../op-check.js';
-import type { FloatDType } from '../op-tolerance.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, type OpInput, opCase } from '../kit/op-check.js';
+import type { FloatDType } from '../kit/op-tolerance.js';
+import { FLOATS } from '../kit/sizes.js';
 import { geluErf, geluTanh, mapTwin, pairTwin, siluOf } from '../twins/elementwise.js';
 
 type Unary = readonly [

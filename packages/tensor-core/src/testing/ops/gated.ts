@@ -2,8 +2,8 @@
 
 import { geGlu, swiGlu } from '../../ops/gated.js';
 import type { Tensor } from '../../tensor.js';
-import { type OpCase, opCase } from '../op-check.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import { FLOATS } from '../kit/sizes.js';
 import { geluErf, geluTanh, siluOf } from '../twins/elementwise.js';
 import { gateTwin } from '../twins/gated.js';
 

@@ -1,8 +1,8 @@
 // Op cases of gather, argMax, topK and cumSum.
 
 import { argMax, cumSum, gather, topK } from '../../ops/gather.js';
-import { type OpCase, opCase } from '../op-check.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import { FLOATS } from '../kit/sizes.js';
 import { buildTwin, elementAt, type TwinArray } from '../twins/twin-array.js';
 
 /** Values that are all different, and further apart than the step of central differences. */

@@ -2,9 +2,9 @@
 // classes unevenly.
 
 import { linearCrossEntropy } from '../../ops/linear-cross-entropy.js';
-import { type OpCase, opCase } from '../op-check.js';
-import type { FloatDType } from '../op-tolerance.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import type { FloatDType } from '../kit/op-tolerance.js';
+import { FLOATS } from '../kit/sizes.js';
 import { crossEntropyTwin } from '../twins/rows.js';
 import { buildTwin, type TwinArray } from '../twins/twin-array.js';
 

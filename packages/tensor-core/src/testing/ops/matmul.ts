@@ -3,9 +3,9 @@
 import type { Activation } from '../../kernel-calls/products.js';
 import { add, gelu, neg } from '../../ops/elementwise.js';
 import { linear, matmul } from '../../ops/matmul.js';
-import { type OpCase, opCase } from '../op-check.js';
-import type { FloatDType } from '../op-tolerance.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import type { FloatDType } from '../kit/op-tolerance.js';
+import { FLOATS } from '../kit/sizes.js';
 import { geluErf, geluTanh, mapTwin, pairTwin, siluOf } from '../twins/elementwise.js';
 import { matmulTwin } from '../twins/matmul.js';
 import type { TwinArray } from '../twins/twin-array.js';

@@ -1,9 +1,9 @@
 // Op cases of reductions over axes.
 
 import { max, mean, min, type ReduceOptions, sum } from '../../ops/reduce.js';
-import { type OpCase, type OpInput, opCase } from '../op-check.js';
-import type { FloatDType } from '../op-tolerance.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, type OpInput, opCase } from '../kit/op-check.js';
+import type { FloatDType } from '../kit/op-tolerance.js';
+import { FLOATS } from '../kit/sizes.js';
 import { reduceTwin, type TwinReduction } from '../twins/reduce.js';
 
 const OPS = { sum, mean, max, min } as const;

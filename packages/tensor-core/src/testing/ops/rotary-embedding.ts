@@ -2,8 +2,8 @@
 
 import { rotaryEmbedding, rotaryFrequencies } from '../../ops/rotary-embedding.js';
 import type { Tensor } from '../../tensor.js';
-import { type OpCase, opCase } from '../op-check.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import { FLOATS } from '../kit/sizes.js';
 import { rotaryTwin } from '../twins/rotary-embedding.js';
 
 /** Far positions, at which an f32 product with a frequency would be off by a hundredth. */

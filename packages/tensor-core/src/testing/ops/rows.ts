@@ -4,8 +4,8 @@ import { crossEntropy } from '../../ops/cross-entropy.js';
 import { embedding } from '../../ops/embedding.js';
 import { layerNorm } from '../../ops/layer-norm.js';
 import { logSoftmax, softmax } from '../../ops/softmax.js';
-import { type OpCase, opCase } from '../op-check.js';
-import { FLOATS } from '../sizes.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import { FLOATS } from '../kit/sizes.js';
 import { crossEntropyTwin, embeddingTwin, layerNormTwin, softmaxTwin } from '../twins/rows.js';
 
 const SHAPES = {

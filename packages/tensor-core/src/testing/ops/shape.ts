@@ -3,8 +3,8 @@
 import type { DType } from '@shardweave/dtypes';
 import { broadcastTo, cat, reshape, slice, split, transpose } from '../../ops/shape.js';
 import type { Tensor } from '../../tensor.js';
-import { type OpCase, opCase } from '../op-check.js';
-import type { FloatDType } from '../op-tolerance.js';
+import { type OpCase, opCase } from '../kit/op-check.js';
+import type { FloatDType } from '../kit/op-tolerance.js';
 import { broadcastTwin, catTwin, reshapeTwin, sliceTwin, transposeTwin } from '../twins/shape.js';
 import type { TwinArray } from '../twins/twin-array.js';
 

@@ -8,7 +8,7 @@ import { runDigest } from '../../../sockets/handshake.js';
 import { LOOPBACK } from '../../../sockets/is-loopback.js';
 import { PROOF_MS } from '../../../sockets/prove.js';
 import { WsTransport } from '../link/ws-transport.js';
-import type { WsPlatform } from '../ws-platform.js';
+import type { WsPlatform } from '../wire/ws-platform.js';
 import {
   checkJobOptions,
   JOIN_TIMEOUT_MS,

@@ -11,7 +11,7 @@ import { setLimit } from '../../../time-limit.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { WsLink } from '../link/ws-link.js';
 import type { WsTransport } from '../link/ws-transport.js';
-import type { WsPlatform } from '../ws-platform.js';
+import type { WsPlatform } from '../wire/ws-platform.js';
 import { Dialer, messageOf } from './dialer.js';
 import { HeartbeatExchange, type HeartbeatExchangeOptions } from './heartbeat-exchange.js';
 import { addressOf, type JoinerOptions, refusalOfJob } from './joiner-options.js';

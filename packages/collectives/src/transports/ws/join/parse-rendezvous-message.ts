@@ -10,7 +10,7 @@ import {
   rankOf,
   textOf,
   unknownType,
-} from '../message-fields.js';
+} from '../wire/message-fields.js';
 import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-messages.js';
 
 /** The longest host: DNS names have at most 253 characters. */

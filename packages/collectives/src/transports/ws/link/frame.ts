@@ -6,7 +6,7 @@
 // binary messages of at most CHUNK_BYTES. Text messages are control, in JSON; they may come
 // between.
 
-import { CALL_DTYPES, type OperationName } from '../../../endpoint/call-signature.js';
+import { CALL_DTYPES, type OperationName } from '../../../call-signature.js';
 import { MAX_MESSAGE_BYTES } from '../../../sockets/limits.js';
 import type { MessageHeader } from '../../../transport.js';
 

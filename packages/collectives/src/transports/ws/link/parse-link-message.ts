@@ -11,7 +11,7 @@ import {
   rankOf,
   textOf,
   unknownType,
-} from '../message-fields.js';
+} from '../wire/message-fields.js';
 import type { LinkMessage } from './ws-link.js';
 
 /** The same limit as in frame.ts. */

@@ -1,0 +1,253 @@
+// One backward whose gradients are reduced: buckets fill, are sent in their order while backward
+// goes on, and are received at its end.
+//
+// Note [order of collectives]
+// Bucket i is sent when it is full and bucket i - 1 has been sent, on lane i mod n. Whatever else
+// the ranks must agree on (who takes part, which parameters exist, which were used, the learned
+// order) goes over the first lane, before the first bucket or after the last.
+
+import type { ProcessGroup } from '@shardweave/collectives';
+import type { HostBuffers } from '@shardweave/nn/flat';
+import type { Tensor } from '@shardweave/tensor-core';
+import type { CommunicationHook } from '../communication-hooks/communication-hook.js';
+import { DdpStateError } from '../errors.js';
+import { tellOthers } from '../ranks/tell-others.js';
+import type { StepClock } from '../step-timings.js';
+import type { Bucket } from './bucket.js';
+import type { BucketPlan } from './bucket-plan.js';
+import type { LocalGradients } from './local-gradients.js';
+
+/** What all cycles of a wrapper share. */
+export interface CycleContext {
+  /** The groups that buckets take in turn; empty on a single rank. */
+  readonly lanes: readonly ProcessGroup[];
+  readonly hook: CommunicationHook;
+  /** Stands for the wrapper. */
+  readonly owner: object;
+  readonly hostBuffers: HostBuffers;
+  readonly locals: LocalGradients;
+  readonly isDelayed: boolean;
+  /** The text before the buckets' numbers in traces. */
+  readonly tagPrefix: string;
+  /** Runs a part of the wrapper's work, as a range of the trace where that is profiled. */
+  readonly range: <T>(name: string, body: () => T) => T;
+}
+
+export interface CycleOptions {
+  readonly plan: BucketPlan;
+  /** The agreement on parameters and participants; no bucket is sent before it. */
+  readonly agreed: Promise<unknown>;
+  /** The parameters that get a gradient in this backward. */
+  readonly reached: ReadonlySet<Tensor>;
+  readonly clock: StepClock;
+  /**
+   * The identity of its collectives, which ranks compare: the wrapper and the number of the
+   * backward.
+   */
+  readonly identity: string;
+}
+
+/** How a bucket's result is used, which is known after the agreement. */
+export interface CycleOutcome {
+  readonly postdivide: number;
+  /** Tells which parameters of the plan (by number) get a gradient. */
+  readonly isUsed: (index: number) => boolean;
+}
+
+export class SyncCycle {
+  readonly plan: BucketPlan;
+  /** The parameters (by number) in the order in which their gradients became final. */
+  readonly arrived: number[] = [];
+  /** Rejects where the ranks don't agree, in which case nothing of the backward is sent. */
+  readonly agreed: Promise<unknown>;
+  readonly identity: string;
+  readonly #context: CycleContext;
+  readonly #clock: StepClock;
+  /** The parameters to whose gradients this rank has something to add. */
+  readonly #used = new Set<Tensor>();
+  readonly #sums: (Promise<Uint8Array> | undefined)[] = [];
+  #failure: { readonly error: unknown } | undefined;
+
+  constructor(context: CycleContext, options: CycleOptions) {
+    this.plan = options.plan;
+    this.#context = context;
+    this.agreed = options.agreed;
+    this.agreed.catch(() => undefined); // seen by whoever ends the cycle
+    this.#clock = options.clock;
+    this.identity = options.identity;
+    for (const { tensor } of this.plan.active) {
+      if (!options.reached.has(tensor)) {
+        this.#finish(tensor);
+      }
+    }
+  }
+
+  /** The error that made the first bucket fail; later calls fail because of it. */
+  get failure(): { readonly error: unknown } | undefined {
+    return this.#failure;
+  }
+
+  /** The place where an op may write a first contribution itself. */
+  target(leaf: Tensor): Tensor | undefined {
+    return this.plan.placeOf(leaf)?.bucket.gradient.target(leaf);
+  }
+
+  /** Adds a contribution to its bucket. */
+  accept(leaf: Tensor, gradient: Tensor): void {
+    const { bucket } = this.#placeOf(leaf);
+    this.#takeLocal(leaf);
+    this.#used.add(leaf);
+    bucket.gradient.add(leaf, gradient);
+  }
+
+  /**
+   * Notes that a parameter's gradient is final: its bucket may be sent, and so may others that have
+   * waited for it.
+   */
+  final(leaf: Tensor): void {
+    this.arrived.push(this.#placeOf(leaf).index);
+    this.#finish(leaf);
+  }
+
+  /** A byte for each active parameter: 1 where this rank has something to add. */
+  usedHere(): Uint8Array {
+    const used = new Uint8Array(this.plan.active.length);
+    this.plan.active.forEach(({ tensor }, index) => {
+      if (this.#used.has(tensor)) {
+        used[index] = 1;
+      }
+    });
+    return used;
+  }
+
+  /** Sends whatever has waited, because backward is through. */
+  flush(): void {
+    this.#leave();
+    const left = this.plan.buckets.slice(this.#sums.length);
+    if (left.length === 0) {
+      return;
+    }
+    const paths = left.flatMap(({ parameters }) => parameters.map(({ path }) => path));
+    throw new DdpStateError(
+      `ddp backward: expected all gradients of ${this.plan.buckets.length} buckets, got none for some of ${paths.join(', ')}. Was requiresGrad changed between forward and backward?`,
+    );
+  }
+
+  /**
+   * Waits for the buckets in order and deals their gradients out.
+   * @returns the buffers that retained gradients are views of
+   */
+  async receive(outcome: CycleOutcome): Promise<(Tensor | undefined)[]> {
+    const { postdivide, isUsed } = outcome;
+    const buffers: (Tensor | undefined)[] = [];
+    for (const bucket of this.plan.buckets) {
+      const sum = await this.#sums[bucket.index];
+      const { members } = bucket.layout;
+      buffers.push(bucket.receive(sum, { postdivide, isUsed: (i) => isUsed(members[i]!) }));
+      if (sum !== undefined) {
+        this.#context.hostBuffers.give(sum);
+      }
+    }
+    return buffers;
+  }
+
+  /** Frees everything after a failure; errors of what is still in flight are ignored. */
+  reset(): void {
+    for (const sum of this.#sums) {
+      sum?.catch(() => undefined);
+    }
+    for (const bucket of this.plan.buckets) {
+      bucket.reset();
+    }
+  }
+
+  #placeOf(leaf: Tensor) {
+    const place = this.plan.placeOf(leaf);
+    if (place !== undefined) {
+      return place;
+    }
+    throw new DdpStateError(
+      `ddp backward: expected gradients of the parameters that were trained when it began, got one for '${leaf.name}' [${leaf.shape.join(', ')}]. A parameter is thawed before the forward that uses it, not between.`,
+    );
+  }
+
+  #finish(leaf: Tensor): void {
+    const place = this.plan.placeOf(leaf);
+    if (place === undefined) {
+      return; // unused in a static graph
+    }
+    this.#takeLocal(leaf);
+    place.bucket.noteReady();
+    if (!this.#context.isDelayed) {
+      this.#leave();
+    }
+  }
+
+  /** Adds what earlier backwards have left on this rank before anything of the present one. */
+  #takeLocal(leaf: Tensor): void {
+    const local = this.#context.locals.take(leaf);
+    if (local === undefined) {
+      return;
+    }
+    this.#used.add(leaf);
+    this.plan.placeOf(leaf)!.bucket.gradient.add(leaf, local);
+    local.dispose();
+  }
+
+  /** Sends the buckets that are ready, in order. */
+  #leave(): void {
+    for (;;) {
+      const next = this.plan.buckets[this.#sums.length];
+      if (next?.isReady !== true) {
+        return;
+      }
+      this.#sums.push(this.#start(next));
+    }
+  }
+
+  #start(bucket: Bucket): Promise<Uint8Array> | undefined {
+    const { lanes, hook, owner, hostBuffers, tagPrefix } = this.#context;
+    if (lanes.length === 0) {
+      return this.#send(bucket, undefined) as undefined;
+    }
+    const lane = lanes[bucket.index % lanes.length]!;
+    const read = this.#send(bucket, hostBuffers.take(bucket.wireBytes))!;
+    const ready = Promise.all([read.then(this.#clock.noteRead), this.agreed]);
+    const sum = lane.starts.enqueue(
+      ready,
+      async ([bytes]) => {
+        const end = this.#clock.beginCommunication();
+        await hook.reduce({
+          index: bucket.index,
+          isLast: bucket.index === this.plan.buckets.length - 1,
+          tag: `${tagPrefix}bucket ${bucket.index}`,
+          identity: `${this.identity} bucket ${bucket.index}`,
+          dtype: bucket.reduceDType,
+          bytes,
+          members: bucket.members,
+          layout: bucket.layout,
+          group: lane,
+          owner,
+        });
+        end();
+        return bytes;
+      },
+      {
+        isSerial: hook.isSerial,
+        failed: (error) => tellOthers(lane, 'ddp backward', error),
+      },
+    );
+    sum.catch((error: unknown) => {
+      this.#failure ??= { error };
+    });
+    return sum;
+  }
+
+  #send(bucket: Bucket, into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
+    let read: Promise<Uint8Array> | undefined;
+    this.#context.range(`ddp: bucket ${bucket.index} leaves`, () => {
+      read = bucket.send(into); // queued, not awaited
+    });
+    return read;
+  }
+}

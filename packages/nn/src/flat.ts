@@ -1,0 +1,89 @@
+// For packages that wrap modules: flat parameters, where they rest, and when they come and go.
+// Programs that only train need nothing of it.
+
+export { FlatGradient, type FlatGradientOptions } from './flat/flat-gradient.js';
+export {
+  type FlatLeaf,
+  type FlatLoad,
+  FlatParameter,
+  type FlatParameterOptions,
+} from './flat/flat-parameter.js';
+export {
+  alignElements,
+  FLAT_ALIGN_ELEMENTS,
+  type FlatLayout,
+  type FlatPlace,
+  flatLayout,
+  type ParameterPiece,
+  pieceIn,
+} from './flat/layout/flat-layout.js';
+export {
+  type FlatState,
+  type FlatStateBytes,
+  type Progress,
+  runAt,
+  type StateRun,
+} from './flat/layout/flat-state.js';
+export { partsOf } from './flat/leaf-values.js';
+export {
+  type StagePhase,
+  StageScheduler,
+  type UnitLoader,
+  type UseKind,
+} from './flat/stage-scheduler.js';
+export type { ByteStore, PinnedBytes } from './flat/stores/byte-store.js';
+export {
+  type FlatHome,
+  type FlatPart,
+  type FlatTurn,
+  type FlatVisit,
+  flatHomeOf,
+  type HomeSteps,
+  occupyHomes,
+  setFlatHome,
+  type UnfinishedStep,
+  type VisitStep,
+  visitFlats,
+} from './flat/stores/flat-home.js';
+export { HostBuffers } from './flat/stores/host-buffers.js';
+export { RestingState, type StateSignature } from './flat/stores/resting-state.js';
+export { StoreUse, storeUseOf } from './flat/stores/store-use.js';
+export { StoredFlat, type StoredFlatOptions } from './flat/stores/stored-flat.js';
+export { StoredModel, type StoredModelOptions } from './flat/stores/stored-model.js';
+export { LEAST_PART_BYTES } from './flat/stores/stored-visit.js';
+export { isConvertible } from './host-tensor.js';
+export { materialize } from './materialize.js';
+export { gradNodes, normParameters } from './optim/grad-nodes.js';
+export {
+  type BlockRange,
+  blockRange,
+  joinNormValues,
+  type NormNode,
+  type NormValue,
+  normCover,
+  normOfRoots,
+} from './optim/norm-tree.js';
+export { checkStates, joinMembers } from './optim/optimizer-state.js';
+export {
+  deferredParameter,
+  hostRecipe,
+  type ParameterRecipe,
+  recipeOf,
+} from './parameters/deferred-parameter.js';
+export {
+  type DeviceEncoding,
+  type EncodedParameterOptions,
+  encodedParameter,
+  encodingOf,
+  type HostEncoding,
+  type ParameterEncoding,
+  restShape,
+  restSize,
+} from './parameters/encoded-parameter.js';
+export type { AnyOptimizer, FlatProgress, SavedNames } from './saves/held-flats.js';
+export {
+  HeldModule,
+  type HeldModuleOptions,
+  type LoadOptions,
+  type PiecesOptions,
+} from './saves/held-module.js';

@@ -1,0 +1,107 @@
+// Causal self-attention with grouped queries and rotary positions. Parameters have the Hub's names.
+
+import {
+  type Device,
+  reshape,
+  rotaryEmbedding,
+  rotaryFrequencies,
+  scaledDotProductAttention,
+  type Tensor,
+} from '@shardweave/tensor-core';
+import { Linear } from '../layers/linear.js';
+import { RmsNorm } from '../layers/rms-norm.js';
+import { Module } from '../module.js';
+import type { ModelPartOptions } from '../parameters/parameter-init.js';
+import { blockParts, type DecoderConfig } from './decoder-config.js';
+import type { RowPlaces } from './token-options.js';
+
+/**
+ * Causal self-attention, x [batch, seq, hidden_size] to the same shape: a token attends to itself
+ * and to those before it in its segment.
+ */
+export class DecoderAttention extends Module<[x: Tensor, places?: RowPlaces], Tensor> {
+  /** Its weight is [heads * head_dim, hidden_size]. */
+  readonly qProj: Linear;
+  /** Its weight is [kvHeads * head_dim, hidden_size], and so is that of vProj. */
+  readonly kProj: Linear;
+  readonly vProj: Linear;
+  /** Its weight is [hidden_size, heads * head_dim]. */
+  readonly oProj: Linear;
+  /**
+   * Normalizes each head of the queries by one weight [head_dim]; kNorm does so with the keys. Only
+   * Qwen 3 has them.
+   */
+  readonly qNorm: RmsNorm | undefined;
+  readonly kNorm: RmsNorm | undefined;
+  readonly #config: DecoderConfig;
+
+  constructor(device: Device, config: DecoderConfig, { init }: ModelPartOptions) {
+    super(device);
+    this.#config = config;
+    const { hidden_size: width, head_dim: headDim, initializer_range: std } = config;
+    const { hasQkvBias, hasOutBias, hasHeadNorms } = blockParts(config);
+    const qWidth = config.num_attention_heads * headDim;
+    const kvWidth = config.num_key_value_heads * headDim;
+    const linear = (name: string, sizes: readonly [inFeatures: number, outFeatures: number]) => {
+      const [inFeatures, outFeatures] = sizes;
+      const bias = name === 'o_proj' ? hasOutBias : hasQkvBias;
+      const options = { inFeatures, outFeatures, bias, std, init: init.at(name) };
+      return this.child(name, new Linear(device, options));
+    };
+    this.qProj = linear('q_proj', [width, qWidth]);
+    this.kProj = linear('k_proj', [width, kvWidth]);
+    this.vProj = linear('v_proj', [width, kvWidth]);
+    this.oProj = linear('o_proj', [qWidth, width]);
+    const norm = (name: string) => {
+      const options = { normalizedShape: headDim, eps: config.rms_norm_eps, init: init.at(name) };
+      return hasHeadNorms ? this.child(name, new RmsNorm(device, options)) : undefined;
+    };
+    this.qNorm = norm('q_norm');
+    this.kNorm = norm('k_norm');
+  }
+
+  async forward(x: Tensor, { segments, positions, cache }: RowPlaces = {}): Promise<Tensor> {
+    const [batch, seq] = x.shape as [number, number, number];
+    const { head_dim: headDim, num_key_value_heads: kvHeads } = this.#config;
+    const { num_attention_heads: numHeads, attention_dropout: dropout } = this.#config;
+    const frequencies = this.#frequencies();
+    const places = positions === undefined ? { offset: cache?.length ?? 0 } : { positions };
+    const heads = async (project: Linear, count: number): Promise<Tensor> =>
+      reshape(await project.call(x), [batch, seq, count, headDim]);
+    const turned = async (rows: Tensor, norm: RmsNorm | undefined): Promise<Tensor> => {
+      const normed = norm === undefined ? rows : await norm.call(rows);
+      return rotaryEmbedding(normed, { frequencies, ...places });
+    };
+    const q = await turned(await heads(this.qProj, numHeads), this.qNorm);
+    const k = await turned(await heads(this.kProj, kvHeads), this.kNorm);
+    const v = await heads(this.vProj, kvHeads); // [batch, seq, kvHeads, headDim]
+    const held = cache?.extend(k, v) ?? { keys: k, values: v };
+    // Where a cache holds earlier keys, the queries belong to the last rows of the keys.
+    const attended = scaledDotProductAttention(q, held.keys, held.values, {
+      isCausal: true,
+      dropout: this.isTraining ? dropout : 0,
+      ...(segments && { segments }),
+    }); // [batch, seq, heads, headDim]
+    return this.oProj.call(reshape(attended, [batch, seq, numHeads * headDim]));
+  }
+
+  /**
+   * The rotary frequencies, a few numbers that each call computes anew. A table that the module
+   * kept would be state that no file of weights has.
+   */
+  #frequencies(): Tensor {
+    const { head_dim: headDim, rope_theta: base, rope_scaling: scaling } = this.#config;
+    return rotaryFrequencies(this.device, {
+      headDim,
+      base,
+      ...(scaling && {
+        scaling: {
+          factor: scaling.factor,
+          lowFrequencyFactor: scaling.low_freq_factor,
+          highFrequencyFactor: scaling.high_freq_factor,
+          originalLength: scaling.original_max_position_embeddings,
+        },
+      }),
+    });
+  }
+}

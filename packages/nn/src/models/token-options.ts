@@ -1,0 +1,74 @@
+// What a language model is called with besides its token ids, and how that reaches its layers.
+
+import { slice, type Tensor } from '@shardweave/tensor-core';
+import type { KeyValueCache, LayerCache } from '../layers/key-value-cache.js';
+
+/** Options of a call of a language model. All tensors are [batch, seq], as the ids are. */
+export interface TokenOptions {
+  /**
+   * The ids to predict (i32 or u32). With them the call returns the loss of each, f32 [batch, seq],
+   * instead of logits; the logits are then never in memory all at once. A target outside the
+   * vocabulary has the loss 0.
+   */
+  readonly targets?: Tensor | undefined;
+  /**
+   * The number of the document that each token belongs to (u32), where rows hold several. A token
+   * attends only to tokens with its own number. Two documents in a row of five are 0, 0, 0, 1, 1.
+   */
+  readonly segments?: Tensor | undefined;
+  /**
+   * The position of each token in its document (i32 or u32). Default: counted on from the tokens
+   * that the cache holds, or from 0 without a cache.
+   */
+  readonly positions?: Tensor | undefined;
+  /**
+   * The keys and values of earlier tokens of one row. Those of the tokens of this call are written
+   * after them.
+   */
+  readonly cache?: KeyValueCache | undefined;
+  /**
+   * Whether to compute the logits of each row's last token only, [batch, 1, words]. Default false.
+   */
+  readonly onlyLast?: boolean | undefined;
+}
+
+/** What embeddings need to know about their tokens. */
+export interface EmbeddingPlaces extends Pick<TokenOptions, 'positions'> {
+  /** The position of the first token, where `positions` is not given. Default 0. */
+  readonly offset?: number | undefined;
+}
+
+/** What a block needs to know about its tokens. */
+export interface RowPlaces extends Pick<TokenOptions, 'segments' | 'positions'> {
+  /** The block's own part of the cache. */
+  readonly cache?: LayerCache | undefined;
+}
+
+/** What the head is to compute. */
+export type HeadOptions = Pick<TokenOptions, 'targets' | 'onlyLast'>;
+
+/**
+ * The arguments of a language model, which is a Sequential of embeddings, blocks and a head. The
+ * call returns logits [batch, seq, words] or losses [batch, seq].
+ */
+export type TokenArgs = readonly [ids: Tensor, options?: TokenOptions];
+
+/** The arguments of the index-th of `count` layers, for Sequential.argumentsOf. */
+export function tokenArguments(
+  index: number,
+  previous: unknown,
+  call: { readonly args: TokenArgs; readonly count: number },
+): readonly unknown[] {
+  const [ids, { targets, segments, positions, cache, onlyLast } = {}] = call.args;
+  if (index === 0) {
+    return [ids, { positions, offset: cache?.length }];
+  }
+  return index === call.count - 1
+    ? [previous, { targets, onlyLast }]
+    : [previous, { segments, positions, cache: cache?.layer(index - 1) }];
+}
+
+/** The rows of x [batch, seq, width] that the head works on: all, or the last of each sequence. */
+export function headRows(x: Tensor, { onlyLast = false }: HeadOptions): Tensor {
+  return onlyLast ? slice(x, { axis: 1, start: x.shape[1]! - 1 }) : x;
+}

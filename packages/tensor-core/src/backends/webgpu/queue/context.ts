@@ -1,0 +1,256 @@
+// What the functions that encode kernels work with: compiled kernels, dispatches, scratch views,
+// windows of views that are larger than a binding, and the kind of the device.
+
+import { byteSize, type DType } from '@shardweave/dtypes';
+import type { Scratch } from '../../../backend.js';
+import { LimitError } from '../../../errors.js';
+import type { BackendBuffer, View } from '../../../view.js';
+import { BINDING_ALIGNMENT } from '../kernel/clashes.js';
+import type { Kernel } from '../kernel/kernel.js';
+import type { MatmulChoices } from '../kernel/matmul-choices.js';
+import type { MatrixUnit } from '../kernel/matrix-unit.js';
+import { DeferredSums, type PartSums, type SumBatch } from './deferred-sums.js';
+import type { CompiledKernel } from './pipelines.js';
+import type { Dispatch } from './recorder.js';
+
+/**
+ * What kernels may know of the device. How much work a submit holds is not among it: that follows
+ * the clock, and the bits of a result must not.
+ */
+export interface DeviceProfile {
+  /**
+   * Whether it is a driver that runs on the CPU, whose kernels have few long loops, no workgroup
+   * memory and no barriers.
+   */
+  readonly isSoftware: boolean;
+  /** The number of invocations of a subgroup, or undefined where subgroups differ. */
+  readonly subgroupSize: number | undefined;
+  /** Whether shaders may read f16 as such. */
+  readonly hasShaderF16: boolean;
+  /** What the matrix units multiply, or undefined where kernels cannot use any. */
+  readonly matrixUnit: MatrixUnit | undefined;
+  readonly maxBindingBytes: number;
+  readonly maxInvocations: number;
+  readonly maxWorkgroupBytes: number;
+}
+
+/** A table of words on the device, and where each of its parts ends. */
+export interface Table {
+  readonly view: View;
+  readonly ends: readonly number[];
+}
+
+/**
+ * The most tables, which is more than one for each flat parameter or bucket of a model. It guards
+ * against callers whose arrays are new in every step.
+ */
+const MAX_TABLES = 4096;
+
+/** What takes the commands of kernels: the device's recorder, or the encoder of a dry run. */
+export interface KernelEncoder {
+  /** The compiled kernel of a spec, which `key` names completely. */
+  kernel(key: string, build: () => Kernel): CompiledKernel;
+  dispatch(compiled: CompiledKernel, call: Dispatch): void;
+  /** Uploads words to a view, in order with the commands. */
+  upload(view: View, bytes: Uint8Array): void;
+}
+
+/**
+ * The scratch of the kernel that is being encoded. It is set around each kernel, which works
+ * because encoding never waits.
+ */
+export interface ScratchSlot {
+  current: Scratch;
+}
+
+export class KernelContext {
+  readonly profile: DeviceProfile;
+  readonly matmulChoices: MatmulChoices;
+  readonly #encoder: KernelEncoder;
+  readonly #scratch: ScratchSlot;
+  readonly #tableMemory: Scratch;
+  readonly #tables = new Map<object, Table>();
+  readonly #deferred: DeferredSums;
+
+  constructor(
+    profile: DeviceProfile,
+    parts: {
+      encoder: KernelEncoder;
+      scratch: ScratchSlot;
+      /** Where tables lie, which outlive the kernels that they were made for. */
+      tableMemory: Scratch;
+      matmulChoices: MatmulChoices;
+    },
+  ) {
+    this.profile = profile;
+    this.matmulChoices = parts.matmulChoices;
+    this.#encoder = parts.encoder;
+    this.#scratch = parts.scratch;
+    this.#tableMemory = parts.tableMemory;
+    this.#deferred = new DeferredSums(profile.maxBindingBytes - BINDING_ALIGNMENT);
+  }
+
+  /** The compiled kernel of a spec, which `key` names completely. */
+  kernel(key: string, build: () => Kernel): CompiledKernel {
+    return this.#encoder.kernel(key, build);
+  }
+
+  /** Queues a dispatch, and before it the deferred sums over whose outputs it works. */
+  dispatch(compiled: CompiledKernel, call: Dispatch): void {
+    this.#deferred.before(call.views);
+    this.#encoder.dispatch(compiled, call);
+  }
+
+  /** Queues a dispatch that no deferred sum has to come before. */
+  queue(compiled: CompiledKernel, call: Dispatch): void {
+    this.#encoder.dispatch(compiled, call);
+  }
+
+  /** Queues all deferred sums. */
+  settle(): void {
+    this.#deferred.settle();
+  }
+
+  /** Drops deferred sums into a buffer that is freed. */
+  forget(buffer: BackendBuffer): void {
+    this.#deferred.forget(buffer);
+  }
+
+  /** Runs `body`, which only encodes, with a temporary view of undefined contents. */
+  withScratch(dtype: DType, size: number, body: (view: View) => void): void {
+    const { view, give } = this.#takeScratch(dtype, size);
+    try {
+      body(view);
+    } finally {
+      give();
+    }
+  }
+
+  /**
+   * Runs `body`, which writes parts to a temporary f32 view and returns the sums over them. Those
+   * are deferred: `queue` runs them with others, before anybody can see their outputs.
+   */
+  withParts(
+    size: number,
+    body: (parts: View) => PartSums['sums'],
+    queue: (batch: SumBatch) => void,
+  ): void {
+    const { view, give } = this.#takeScratch('f32', size);
+    let sums: PartSums['sums'];
+    try {
+      sums = body(view);
+    } catch (error) {
+      give();
+      throw error;
+    }
+    this.#deferred.add({ parts: view, sums, give }, queue);
+  }
+
+  #takeScratch(dtype: DType, size: number): { readonly view: View; readonly give: () => void } {
+    const byteLength = Math.ceil((size * byteSize(dtype)) / 4) * 4;
+    const scratch = this.#scratch.current;
+    const buffer = scratch.take(byteLength);
+    return { view: { buffer, byteOffset: 0, dtype, size }, give: () => scratch.give(buffer) };
+  }
+
+  /**
+   * Returns the table of words that belongs to a host array, which must not change. It is uploaded
+   * when first asked for. The least recently made tables go when there are many.
+   */
+  table(owner: object, build: () => { words: Uint32Array; ends: readonly number[] }): Table {
+    const known = this.#tables.get(owner);
+    if (known !== undefined) {
+      if (known.view.buffer.isLost !== true) {
+        return known;
+      }
+      this.#tables.delete(owner);
+      this.#tableMemory.give(known.view.buffer);
+    }
+    if (this.#tables.size >= MAX_TABLES) {
+      const [oldest, { view }] = this.#tables.entries().next().value!;
+      this.#tables.delete(oldest);
+      this.#tableMemory.give(view.buffer);
+    }
+    const { words, ends } = build();
+    const buffer = this.#tableMemory.take(Math.max(4, words.byteLength));
+    const view: View = { buffer, byteOffset: 0, dtype: 'u32', size: Math.max(1, words.length) };
+    this.upload(view, new Uint8Array(words.buffer));
+    const table = { view, ends };
+    this.#tables.set(owner, table);
+    return table;
+  }
+
+  /** Uploads words to a view, in order with the commands. */
+  upload(view: View, bytes: Uint8Array): void {
+    this.#encoder.upload(view, bytes);
+  }
+
+  /**
+   * Returns the most units of `unitElements` elements whose views of these dtypes bind at once,
+   * wherever they start. It is a multiple of `multiple`.
+   * @throws {LimitError} where not even `multiple` units fit
+   */
+  windowUnits(
+    dtypes: readonly DType[],
+    unitElements: number,
+    options: { readonly multiple?: number; readonly op: string },
+  ): number {
+    const { multiple = 1, op } = options;
+    const widest = Math.max(...dtypes.map(byteSize));
+    const bytes = this.profile.maxBindingBytes - BINDING_ALIGNMENT;
+    const units = Math.floor(bytes / (widest * unitElements * multiple)) * multiple;
+    if (units > 0) {
+      return units;
+    }
+    throw new LimitError(
+      `${op}: expected rows of at most ${bytes} bytes, got ${widest * unitElements * multiple}. The device binds no more at once.`,
+      { requestedBytes: widest * unitElements * multiple, limitBytes: bytes },
+    );
+  }
+
+  /** The most elements of a dtype that bind at once, wherever they start. */
+  windowElements(dtype: DType): number {
+    return Math.floor((this.profile.maxBindingBytes - BINDING_ALIGNMENT) / byteSize(dtype));
+  }
+
+  /** Whether each of the views binds as a whole. */
+  fits(views: readonly View[]): boolean {
+    return views.every(({ dtype, size }) => size <= this.windowElements(dtype));
+  }
+
+  /** Calls `body` with consecutive ranges of [0, size) that bind at once. Their starts are even. */
+  eachWindow(
+    views: readonly View[],
+    size: number,
+    body: (start: number, length: number) => void,
+  ): void {
+    const step = this.windowUnits(
+      views.map((v) => v.dtype),
+      1,
+      { multiple: 4, op: 'view' },
+    );
+    for (let start = 0; start < size; start += step) {
+      body(start, Math.min(step, size - start));
+    }
+  }
+}
+
+/** Returns the view of `length` elements from `start` on. */
+export function sliceView(view: View, start: number, length: number): View {
+  return {
+    buffer: view.buffer,
+    byteOffset: view.byteOffset + start * byteSize(view.dtype),
+    dtype: view.dtype,
+    size: length,
+  };
+}
+
+/** Whether two views are the same elements. */
+export function isSameView(a: View, b: View): boolean {
+  return (
+    a.buffer === b.buffer &&
+    a.byteOffset === b.byteOffset &&
+    a.dtype === b.dtype &&
+    a.size === b.size
+  );
+}

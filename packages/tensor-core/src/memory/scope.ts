@@ -1,0 +1,152 @@
+// Lifetimes of what ops make. A scope holds every storage and every graph node that is made while
+// it is open. When it ends, the storages of tensors that the body returned go to the scope around
+// it, and all others are released. Graph nodes all go to the scope around it, because a backward
+// there may still need them. The outermost scope has none around it: it gives the returned tensors
+// to the caller, who disposes of them, and releases the nodes that those tensors do not need.
+//
+// Scopes of one device nest like calls: the last one that began ends first. So only one strand of
+// asynchronous code at a time may make tensors on a device.
+
+import type { GraphNode } from '../autograd/node.js';
+import { StateError } from '../errors.js';
+import { isTensor, type Tensor } from '../tensor.js';
+import type { Storage } from './storage.js';
+
+/** One open scope, with one hold on each of its storages. */
+export class Scope {
+  readonly storages = new Set<Storage>();
+  readonly nodes = new Set<GraphNode>();
+}
+
+/** The open scopes of one device, the outermost first. */
+export class ScopeStack {
+  readonly #open: Scope[] = [];
+
+  get current(): Scope | undefined {
+    return this.#open.at(-1);
+  }
+
+  enter(): Scope {
+    const scope = new Scope();
+    this.#open.push(scope);
+    return scope;
+  }
+
+  /**
+   * Ends `scope`. Tensors found in `result` go to the scope around it; where there is none they
+   * become kept ones, which live until their owner disposes of them.
+   * @throws {StateError} where `scope` is not the innermost one; what it held is released all the
+   * same
+   */
+  exit(scope: Scope, result: unknown): void {
+    if (this.current !== scope) {
+      this.abandon(scope);
+      throw new StateError(
+        'scope: expected scopes to end in the order opposite to their start. Two strands of code use one device at once; await one before starting the other, or give each its own Device.',
+      );
+    }
+    this.#open.pop();
+    const outer = this.current;
+    const survivors = tensorsIn(result);
+    moveNodes(scope, outer, survivors);
+    for (const storage of scope.storages) {
+      // A kept tensor holds its storage itself, so it needs nothing from the scope. The scope's one
+      // hold passes on once, to the scope around it or to the first of the tensors that are left.
+      const heirs = survivors.filter((tensor) => tensor.storage === storage && !tensor.isKept);
+      if (heirs.length === 0 || outer?.storages.has(storage) === true) {
+        storage.release();
+      } else if (outer !== undefined) {
+        outer.storages.add(storage);
+      } else {
+        for (const heir of heirs) {
+          heir.markKept();
+        }
+        for (let i = 1; i < heirs.length; i++) {
+          storage.retain();
+        }
+      }
+    }
+  }
+
+  /** Ends `scope` after a failure, wherever it is in the stack. Never throws. */
+  abandon(scope: Scope): void {
+    const index = this.#open.indexOf(scope);
+    if (index >= 0) {
+      this.#open.splice(index, 1);
+    }
+    moveNodes(scope, this.current, []);
+    for (const storage of scope.storages) {
+      storage.release();
+    }
+  }
+}
+
+/** All tensors in a value: the value itself, or what arrays, maps, sets and objects in it have. */
+export function tensorsIn(value: unknown): Tensor[] {
+  const found: Tensor[] = [];
+  const seen = new Set<unknown>();
+  const visit = (item: unknown): void => {
+    if (typeof item !== 'object' || item === null || seen.has(item)) {
+      return;
+    }
+    seen.add(item);
+    if (isTensor(item)) {
+      found.push(item);
+      return;
+    }
+    if (ArrayBuffer.isView(item)) {
+      return;
+    }
+    if (item instanceof Map) {
+      for (const entry of item.values()) {
+        visit(entry);
+      }
+    } else if (item instanceof Set || Array.isArray(item)) {
+      for (const entry of item) {
+        visit(entry);
+      }
+    } else {
+      for (const entry of Object.values(item)) {
+        visit(entry);
+      }
+    }
+  };
+  visit(value);
+  return found;
+}
+
+/**
+ * Passes the scope's nodes to the scope around it. At the end of the outermost scope it releases
+ * them, but for those that lead from a tensor which survives back to the leaves.
+ */
+function moveNodes(scope: Scope, outer: Scope | undefined, survivors: readonly Tensor[]): void {
+  const needed = outer === undefined ? reachableNodes(survivors) : undefined;
+  for (const node of scope.nodes) {
+    if (node.isReleased) {
+      continue;
+    }
+    if (outer !== undefined) {
+      outer.nodes.add(node);
+    } else if (!needed!.has(node)) {
+      node.release();
+    }
+  }
+}
+
+function reachableNodes(tensors: readonly Tensor[]): Set<GraphNode> {
+  const reached = new Set<GraphNode>();
+  const stack = tensors.flatMap((tensor) => tensor.node ?? []);
+  while (stack.length > 0) {
+    const node = stack.pop()!;
+    if (reached.has(node)) {
+      continue;
+    }
+    reached.add(node);
+    for (const edge of node.edges) {
+      if (edge?.node !== undefined) {
+        stack.push(edge.node);
+      }
+    }
+  }
+  return reached;
+}
