@@ -31,7 +31,7 @@ const ONE_COPY = ['tensor-core', 'nn', 'collectives'].map((name) => SCOPE + name
 const HAVE_CIRCLES_OF_TYPES = ['tensor-core', 'nn', 'collectives'];
 
 /** The packages whose rooms docs/architecture.md draws. */
-const DRAWN = ['tensor-core', 'nn', 'collectives', 'fsdp', 'ddp-buckets', 'offload'];
+const DRAWN = ['tensor-core', 'nn', 'collectives', 'fsdp', 'ddp-buckets', 'offload', 'trainer'];
 
 const found = workspacePackages();
 
@@ -79,14 +79,16 @@ describe.each(found.map((one) => [one.shortName, one] as const))('%s', (name, on
     }
   });
 
-  it.skipIf(name === 'trainer')('has no arrow between rooms that runs back up', () => {
+  it('has no arrow between rooms that runs back up', () => {
     const circles = (options: { readonly types: boolean }) => {
       const rooms = roomsOf(one, options);
       return circlesAmong([...rooms.keys()], (room) => [...(rooms.get(room) ?? [])]);
     };
     expect(circles({ types: false })).toEqual([]);
     const known = CIRCLES_OF_TYPES.filter((circle) => circle.package === name);
-    expect(circles({ types: true })).toEqual(known.map(({ rooms }) => rooms));
+    if (known.every(({ rooms }) => rooms !== 'any')) {
+      expect(circles({ types: true })).toEqual(known.map(({ rooms }) => rooms));
+    }
   });
 
   it('takes tensors, modules and groups as peers, so that there is one copy of each', () => {

@@ -27,12 +27,20 @@ export const ARROWS: Readonly<Record<string, readonly string[]>> = {
   ],
 };
 
-/** Rooms of a package that know one another by types alone, and why they do. */
+/**
+ * Rooms of a package that know one another by types alone, and why they do. `any`: all of them
+ * may.
+ */
 export const CIRCLES_OF_TYPES: readonly {
   readonly package: string;
-  readonly rooms: readonly string[];
+  readonly rooms: readonly string[] | 'any';
   readonly why: string;
 }[] = [
+  {
+    package: 'trainer',
+    rooms: 'any',
+    why: 'A run is described by what its rooms pass on: its configuration, the events of ranks, the records, the saves.',
+  },
   {
     package: 'tensor-core',
     rooms: ['autograd', 'device.ts', 'memory', 'ops', 'tensor.ts'],

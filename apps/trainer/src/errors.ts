@@ -2,7 +2,7 @@
 // The class decides the exit code.
 
 import { constants } from 'node:os';
-import { formatBytes } from './output/format.js';
+import { formatBytes } from './format.js';
 import { describeSystemError } from './system-error.js';
 
 /** The base of the errors that end the command; `exitCode` is the exit code of the process. */

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { parse as parseYaml } from 'yaml';
-import { configSchema, parseFlags } from '../src/flags.js';
+import { configSchema, parseFlags } from '../src/config/flags.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 

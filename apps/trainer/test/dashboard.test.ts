@@ -10,16 +10,16 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { CommandContext } from '../src/commands/cli-command.js';
 import { report } from '../src/commands/report.js';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
 import { Dashboard } from '../src/dashboard/dashboard.js';
 import { PrometheusText } from '../src/dashboard/prometheus.js';
 import { TOKEN_VARIABLE } from '../src/dashboard/token.js';
 import { UsageError } from '../src/errors.js';
-import { parseFlags } from '../src/flags.js';
 import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
 import { RunHistory, type RunRecord } from '../src/output/run-records.js';
 import { packSteps, unpackSteps } from '../src/page/step-table.js';
-import { resolveConfig } from '../src/resolve-config.js';
 
 const TOKEN = 'a-token-that-the-test-has-made';
 

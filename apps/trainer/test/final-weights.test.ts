@@ -12,8 +12,8 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { savesOf, stepsIn } from '../src/files/save-directory.js';
 import { finalText } from '../src/output/final-text.js';
-import { savesOf, stepsIn } from '../src/saves/save-directory.js';
 import { runCli } from './support/run-cli.js';
 import type { RunRecord } from './support/run-flags.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';

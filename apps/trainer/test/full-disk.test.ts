@@ -14,15 +14,15 @@ import {
   type TestContext,
   vi,
 } from 'vitest';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
 import { DiskFullError } from '../src/errors.js';
-import { parseFlags } from '../src/flags.js';
+import { bytesBelow } from '../src/files/disk-room.js';
+import { LineFile } from '../src/files/line-file.js';
+import { type FilePieces, writeText } from '../src/files/write-file.js';
 import { type LeaveModelOptions, leaveModel } from '../src/model/leave-model.js';
-import { bytesBelow } from '../src/output/disk-room.js';
-import { LineFile } from '../src/output/line-file.js';
-import { type FilePieces, writeText } from '../src/output/write-file.js';
 import { leftBytes, requireDisk } from '../src/plan/left-bytes.js';
 import type { RankEvent } from '../src/rank/events.js';
-import { resolveConfig } from '../src/resolve-config.js';
 import { expectKept, twelveSteps } from './support/expect-kept.js';
 import { runCli } from './support/run-cli.js';
 import { NO_MOUNT, openSmallDisk, type SmallDisk } from './support/small-disk.js';

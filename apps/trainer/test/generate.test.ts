@@ -22,8 +22,8 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
+import { writeDirectory } from '../src/files/write-file.js';
 import { adapterFiles } from '../src/model/adapter-directory.js';
-import { writeDirectory } from '../src/output/write-file.js';
 import { buildCommand } from './support/build-command.js';
 import { LETTERS, type LettersOptions, lettersDirectory } from './support/letters-tokenizer.js';
 import { runCli } from './support/run-cli.js';

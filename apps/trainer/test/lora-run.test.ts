@@ -13,15 +13,15 @@ import {
   safetensorsPieces,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { SignalError } from '../src/errors.js';
-import { parseFlags } from '../src/flags.js';
+import { writeDirectory } from '../src/files/write-file.js';
 import { Interrupt } from '../src/interrupt.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
 import { trainedFiles } from '../src/model/write-trained.js';
-import { writeDirectory } from '../src/output/write-file.js';
 import { sampleText } from '../src/rank/sample-text.js';
-import { resolveConfig } from '../src/resolve-config.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
 import { trainOn } from './support/train-on.js';

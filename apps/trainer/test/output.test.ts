@@ -3,9 +3,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { describe, expect, it, vi } from 'vitest';
-import { parseFlags } from '../src/flags.js';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
+import { formatBytes, formatCount, formatMs } from '../src/format.js';
 import { PRESETS } from '../src/model/presets.js';
-import { formatBytes, formatCount, formatMs } from '../src/output/format.js';
 import { headerLines } from '../src/output/header.js';
 import { lossChart } from '../src/output/loss-chart.js';
 import { RunDirectory } from '../src/output/run-directory.js';
@@ -13,7 +14,6 @@ import type { StepLine } from '../src/output/run-records.js';
 import { stepLine } from '../src/output/step-line.js';
 import { Terminal } from '../src/output/terminal.js';
 import type { RankReady, StepMetrics } from '../src/rank/events.js';
-import { resolveConfig } from '../src/resolve-config.js';
 
 const METRICS: StepMetrics = {
   step: 120,

@@ -6,8 +6,9 @@ import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { MEMORY_TAGS } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
 import { PrometheusText } from '../src/dashboard/prometheus.js';
-import { parseFlags } from '../src/flags.js';
 import { runJob } from '../src/launch/run-job.js';
 import { RunDirectory } from '../src/output/run-directory.js';
 import { RunMonitor, type RunMonitorOptions } from '../src/output/run-monitor.js';
@@ -15,8 +16,7 @@ import { type EventRecord, RunHistory, type RunRecord } from '../src/output/run-
 import { Terminal } from '../src/output/terminal.js';
 import { CommWatch, commTimes } from '../src/rank/comm-watch.js';
 import type { RankEvent, RankStatus } from '../src/rank/events.js';
-import { STEP_PHASES } from '../src/rank/phase-memory.js';
-import { resolveConfig } from '../src/resolve-config.js';
+import { STEP_PHASES } from '../src/rank/step/phase-memory.js';
 import { ROOT, runFlags } from './support/run-flags.js';
 
 const QUICK = `--device cpu --threads 1 --model nano --seq 16 --batch 4 --steps 3 --data ${ROOT}tooling/reference/data/tiny/text.txt`;

@@ -3,10 +3,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parameterCount } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
-import { parseFlags } from '../src/flags.js';
 import { PRESETS } from '../src/model/presets.js';
-import { resolveConfig } from '../src/resolve-config.js';
 import { lettersDirectory } from './support/letters-tokenizer.js';
 
 const resolve = (line: string, cores = 2) =>

@@ -8,15 +8,15 @@ import { createMemoryGroup } from '@shardweave/collectives';
 import { cpuInfo, Device, LimitError } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
-import { parseFlags } from '../src/flags.js';
 import { dryData } from '../src/plan/dry-data.js';
 import { requireRoom, tryRun } from '../src/plan/require-room.js';
 import { type Room, roomHere } from '../src/plan/room.js';
 import type { RankReport } from '../src/rank/events.js';
+import { TrainingStep } from '../src/rank/step/training-step.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
-import { TrainingStep } from '../src/rank/training-step.js';
-import { resolveConfig } from '../src/resolve-config.js';
 import type { RunConfig } from '../src/run-config.js';
 import { runFlags } from './support/run-flags.js';
 

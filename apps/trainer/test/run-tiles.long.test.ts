@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { fileTuningStore, openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterEach, expect, it, vi } from 'vitest';
-import { readSave } from '../src/saves/save-directory.js';
+import { readSave } from '../src/files/save-directory.js';
 import { lossesOf, runLine, tinyFlags } from './support/tiny-run.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
 

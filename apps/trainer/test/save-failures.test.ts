@@ -12,12 +12,12 @@ import { StoreFullError } from '@shardweave/shard-store';
 import type { FileLayer } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
-import { parseFlags } from '../src/flags.js';
-import { resolveConfig } from '../src/resolve-config.js';
-import { holdRun } from '../src/saves/hold-run.js';
+import { stepsIn } from '../src/files/save-directory.js';
+import { lockRun } from '../src/saves/run-lock.js';
 import { RunSaves, type RunSavesOptions } from '../src/saves/run-saves.js';
-import { stepsIn } from '../src/saves/save-directory.js';
 import { writeCaptured } from '../src/saves/write-save.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
@@ -173,19 +173,19 @@ describe('a run', () => {
 
   it('is one command at a time', async () => {
     const config = await configOf(`--out ${directory} --save-every 5`);
-    const held = await holdRun(config);
-    const second = holdRun({ ...config, resume: 'auto' });
+    const held = await lockRun(config);
+    const second = lockRun({ ...config, resume: 'auto' });
     await expect(second).rejects.toThrow(UsageError);
     await expect(second).rejects.toThrow(/another command is at work in .*got process \d+/);
     await held[Symbol.asyncDispose]();
-    await (await holdRun({ ...config, resume: 'auto' }))[Symbol.asyncDispose]();
+    await (await lockRun({ ...config, resume: 'auto' }))[Symbol.asyncDispose]();
   });
 
   it('with saves is not begun anew', async () => {
     const saved = join(directory, 'saved');
     await runLine(`${tinyFlags(root)} --steps 1 --out ${saved} --save-every 1`);
     rmSync(join(saved, 'model'), { recursive: true });
-    const again = holdRun(await configOf(`--out ${saved} --save-every 1`));
+    const again = lockRun(await configOf(`--out ${saved} --save-every 1`));
     await expect(again).rejects.toThrow(/already holds a run with saves.*--resume auto/);
   });
 

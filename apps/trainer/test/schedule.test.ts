@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
-import { parseFlags } from '../src/flags.js';
-import { resolveConfig } from '../src/resolve-config.js';
+import { parseFlags } from '../src/config/flags.js';
+import { resolveConfig } from '../src/config/resolve-config.js';
 import { learningRate } from '../src/schedule.js';
 
 const ROOT = new URL('../../../', import.meta.url).pathname;

@@ -1,7 +1,7 @@
 // The part of the command `doctor` that lists the cache of tokens, and clears it.
 
 import { type CachedTokens, cacheLimit, listTokens, TokenCache } from '../data/token-cache.js';
-import { formatBytes, formatCount } from '../output/format.js';
+import { formatBytes, formatCount } from '../format.js';
 
 /** What is in a cache, as JSON. */
 export interface CacheListing {

@@ -9,8 +9,8 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { Command } from 'commander';
 import { cacheDirectory } from '../data/token-cache.js';
+import { formatBytes } from '../format.js';
 import { type FoundAdapters, findAdapters } from '../launch/adapter-probe.js';
-import { formatBytes } from '../output/format.js';
 import { defineCommand } from './define-command.js';
 import { clearCache, listCache, listingText } from './doctor-cache.js';
 

@@ -7,9 +7,9 @@ import { GGUF_TYPES, GgufError, type GgufType, MODEL_TEXTS, modelGguf } from '@s
 import { parameterCount } from '@shardweave/nn';
 import { Command, Option } from 'commander';
 import { UsageError } from '../errors.js';
+import { writePieces } from '../files/write-file.js';
+import { formatBytes, formatCount } from '../format.js';
 import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
-import { formatBytes, formatCount } from '../output/format.js';
-import { writePieces } from '../output/write-file.js';
 import { defineCommand } from './define-command.js';
 import { writeOut } from './new-directory.js';
 

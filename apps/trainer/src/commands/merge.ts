@@ -12,10 +12,10 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { Command, Option } from 'commander';
 import { tokenizerFiles } from '../data/hub-tokenizer.js';
 import { UsageError } from '../errors.js';
+import { writeDirectory } from '../files/write-file.js';
+import { formatCount } from '../format.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
 import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
-import { formatCount } from '../output/format.js';
-import { writeDirectory } from '../output/write-file.js';
 import { defineCommand } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 

@@ -1,8 +1,9 @@
 // The command `plan`: tells what a run would take with each strategy, without running it.
 
 import { cpuInfo } from '@shardweave/tensor-core';
+import { type Flags, TRAIN } from '../config/flags.js';
+import { resolveConfig } from '../config/resolve-config.js';
 import { kindOf } from '../device-choice.js';
-import { type Flags, TRAIN } from '../flags.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { planHeaderLines } from '../output/header.js';
 import { leftBytes, leftText } from '../plan/left-bytes.js';
@@ -10,7 +11,6 @@ import { planRows, planText } from '../plan/plan-table.js';
 import { coresOf, openStepClock } from '../plan/rates.js';
 import { roomHere } from '../plan/room.js';
 import { DeviceHost } from '../rank/device-host.js';
-import { resolveConfig } from '../resolve-config.js';
 import { defineCommand } from './define-command.js';
 
 interface PlanFlags extends Flags {

@@ -1,8 +1,8 @@
 // The command `report`: draws several runs on one page.
 
 import { Command } from 'commander';
+import { writeText } from '../files/write-file.js';
 import { reportOf } from '../output/report.js';
-import { writeText } from '../output/write-file.js';
 import { defineCommand } from './define-command.js';
 import { writeOut } from './new-directory.js';
 

@@ -1,23 +1,23 @@
 // The command `train`: turns flags into a run, and the run into an exit code.
 
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
+import { DEFAULT_LR, type Flags, TRAIN } from '../config/flags.js';
+import { resolveConfig } from '../config/resolve-config.js';
+import { resolvedConfig } from '../config/resolved-config.js';
 import type { Dashboard } from '../dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../dashboard/token.js';
 import { UsageError } from '../errors.js';
-import { DEFAULT_LR, type Flags, TRAIN } from '../flags.js';
+import { savesOf, stepsIn } from '../files/save-directory.js';
 import { runJob } from '../launch/run-job.js';
 import { runRestarting } from '../launch/run-restarting.js';
 import { hearCommand, startMpirun } from '../launch/start-mpirun.js';
 import { RunMonitor } from '../output/run-monitor.js';
 import { Terminal } from '../output/terminal.js';
 import { requireDisk } from '../plan/left-bytes.js';
-import { resolveConfig } from '../resolve-config.js';
-import { resolvedConfig } from '../resolved-config.js';
 import type { RunConfig } from '../run-config.js';
 import { askedEnd, lastLines, runEnd } from '../run-end.js';
-import { goOnLine } from '../saves/go-on-line.js';
-import { holdRun, sayDone } from '../saves/hold-run.js';
-import { savesOf, stepsIn } from '../saves/save-directory.js';
+import { resumeCommand } from '../saves/resume-command.js';
+import { lockRun, sayDone } from '../saves/run-lock.js';
 import type { CommandContext } from './cli-command.js';
 import { defineCommand } from './define-command.js';
 
@@ -39,7 +39,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     return await startMpirun({ ...context, ranks: config.ranks, interrupt });
   }
   const warning = isFirst ? await requireDisk(config) : undefined;
-  await using _held = isFirst ? await holdRun(config) : undefined;
+  await using _held = isFirst ? await lockRun(config) : undefined;
   const { steps } = config;
   const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
   const done = sayDone(config);
@@ -87,7 +87,11 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     const savedStep = isFirst && end.kind !== 'done' ? await newestSave(config) : undefined;
     const { asked } = interrupt;
     const { steps: step } = monitor;
-    const goOn = goOnLine(args, env, end.why === 'diverged' ? { lr: smallerRate(config) } : {});
+    const goOn = resumeCommand(
+      args,
+      env,
+      end.why === 'diverged' ? { lr: smallerRate(config) } : {},
+    );
     for (const line of lastLines(end, { config, asked, step, savedStep, goOn })) {
       terminal.note(line);
     }

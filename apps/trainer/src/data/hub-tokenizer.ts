@@ -7,7 +7,7 @@ import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Tokenizer as HubTokenizer } from '@huggingface/tokenizers';
 import { UsageError } from '../errors.js';
-import type { FilePieces } from '../output/write-file.js';
+import type { FilePieces } from '../files/write-file.js';
 import { describeSystemError } from '../system-error.js';
 import { ChatTemplate } from './chat-template.js';
 import { type CutPlaces, cutText, PIECE_CHARS, splitsAtPlaces, usualPlaces } from './cut-text.js';

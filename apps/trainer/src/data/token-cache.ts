@@ -10,8 +10,8 @@ import { readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/
 import { join, resolve } from 'node:path';
 import { lockDirectory, nodeFiles, type OwnerLock } from '@shardweave/shard-store/node';
 import { UsageError } from '../errors.js';
+import { makeDirectory } from '../files/make-directory.js';
 import { homeDirectory } from '../home-directory.js';
-import { makeDirectory } from '../output/make-directory.js';
 import { describeSystemError } from '../system-error.js';
 import type { FileStamp } from './data-bytes.js';
 import { hasTokenFile, TOKEN_FILES, TOKEN_FORMAT, type TokenIndex } from './token-file.js';

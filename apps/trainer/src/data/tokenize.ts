@@ -1,7 +1,7 @@
 // Turns a text or a data set of documents into a token file, a piece or a document at a time.
 
 import { UsageError } from '../errors.js';
-import { makeDirectory } from '../output/make-directory.js';
+import { makeDirectory } from '../files/make-directory.js';
 import type { TokenizerName } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { TextCutter, UncutTextError } from './cut-text.js';

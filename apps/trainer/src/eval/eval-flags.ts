@@ -1,7 +1,7 @@
 // The flags of the command `eval`: an interface that others script against.
 
 import { Command, Option } from 'commander';
-import { DEFAULT_SEQ_AT_MOST } from '../flags.js';
+import { DEFAULT_SEQ_AT_MOST } from '../config/flags.js';
 import { placeOptions, whole } from '../generate/generate-flags.js';
 import type { OpenFlags } from '../generate/open-model.js';
 import type { TokenizerName } from '../run-config.js';

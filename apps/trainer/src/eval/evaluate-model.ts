@@ -3,12 +3,12 @@
 
 import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
+import { checkPrompts, rowLength, tokenizerName } from '../config/resolve-config.js';
 import { openInTurn } from '../data/dataset.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
-import { evaluate } from '../rank/evaluation.js';
-import { checkPrompts, rowLength, tokenizerName } from '../resolve-config.js';
+import { evaluate } from '../rank/step/evaluation.js';
 import type { EvalFlags } from './eval-flags.js';
 
 export interface Evaluation {

@@ -1,8 +1,8 @@
 // The flags of the command `generate`, an interface that users script against.
 
 import { Command, InvalidArgumentError, Option } from 'commander';
+import { device } from '../config/flag-kinds.js';
 import type { DeviceChoice } from '../device-choice.js';
-import { device } from '../flag-kinds.js';
 import type { TokenizerName } from '../run-config.js';
 import type { OpenFlags } from './open-model.js';
 

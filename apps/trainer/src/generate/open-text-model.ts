@@ -1,9 +1,9 @@
 // Opens a model to make text with.
 
 import { generate, KeyValueCache, longestRow, nextLogits } from '@shardweave/nn';
+import { tokenizerName } from '../config/resolve-config.js';
 import { loadTokenizer, type Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
-import { tokenizerName } from '../resolve-config.js';
 import type { GenerateFlags } from './generate-flags.js';
 import {
   explainBudget,

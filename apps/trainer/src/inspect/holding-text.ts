@@ -1,7 +1,7 @@
 // Describes what a directory holds, as a plain table.
 
 import type { LoraConfig, ModelConfig } from '@shardweave/nn';
-import { formatBytes, formatCount } from '../output/format.js';
+import { formatBytes, formatCount } from '../format.js';
 import { shapeText } from '../output/header.js';
 import { isModelAlone } from '../saves/saved-run.js';
 import {

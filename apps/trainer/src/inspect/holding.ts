@@ -15,6 +15,7 @@ import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { type LazyTensor, type LoraConfig, type ModelConfig, parameterCount } from '@shardweave/nn';
 import { byteSize } from '@shardweave/tensor-core';
 import { TrainerError, UsageError } from '../errors.js';
+import { findSaves, isDamage, savesOf } from '../files/save-directory.js';
 import {
   ADAPTER_FILES,
   findAdapter,
@@ -22,7 +23,6 @@ import {
   withAdapterState,
 } from '../model/adapter-directory.js';
 import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
-import { findSaves, isDamage, savesOf } from '../saves/save-directory.js';
 import type { SavedRun } from '../saves/saved-run.js';
 
 export interface TensorRow {

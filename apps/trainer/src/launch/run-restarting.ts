@@ -1,8 +1,8 @@
 // Runs a job and, after a rank died, runs it again from its last save.
 
+import { savesOf, stepsIn } from '../files/save-directory.js';
 import type { RunConfig } from '../run-config.js';
 import type { RunEnd } from '../run-end.js';
-import { savesOf, stepsIn } from '../saves/save-directory.js';
 
 export interface RestartOptions {
   /** Tells how the run ended, from what the job rejected with. */

@@ -19,8 +19,8 @@ import {
   safetensorsPieces,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
-import { RUN_FILES } from '../output/run-directory.js';
-import type { FilePieces } from '../output/write-file.js';
+import { RUN_FILES } from '../files/run-files.js';
+import type { FilePieces } from '../files/write-file.js';
 import { describeSystemError } from '../system-error.js';
 import { FileSource } from './file-source.js';
 

@@ -6,11 +6,11 @@ import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { DiskFullError } from '../errors.js';
+import { bytesOnDisk, freeBytes, whyNotWritten } from '../files/disk-room.js';
+import { hasSaves, savesOf } from '../files/save-directory.js';
+import { type FilePieces, removeUnfinished, writeDirectory } from '../files/write-file.js';
 import { homeDirectory } from '../home-directory.js';
-import { bytesOnDisk, freeBytes, whyNotWritten } from '../output/disk-room.js';
-import { type FilePieces, removeUnfinished, writeDirectory } from '../output/write-file.js';
 import type { EmitRankEvent } from '../rank/events.js';
-import { hasSaves, savesOf } from '../saves/save-directory.js';
 
 /**
  * How long room is waited for. Other ranks wait meanwhile, and give up after ten minutes in which

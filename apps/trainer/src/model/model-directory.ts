@@ -15,8 +15,8 @@ import {
   StateDictError,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
-import { RUN_FILES } from '../output/run-directory.js';
-import { hasSaves, savesOf } from '../saves/save-directory.js';
+import { RUN_FILES } from '../files/run-files.js';
+import { hasSaves, savesOf } from '../files/save-directory.js';
 import { describeSystemError } from '../system-error.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
 import { FileSource } from './file-source.js';

@@ -3,7 +3,7 @@
 
 import { type ModelFileOptions, modelFiles, peftLayers } from '@shardweave/nn';
 import { tokenizerFiles } from '../data/hub-tokenizer.js';
-import type { FilePieces } from '../output/write-file.js';
+import type { FilePieces } from '../files/write-file.js';
 import type { RunConfig } from '../run-config.js';
 import { adapterFiles } from './adapter-directory.js';
 import type { ModelState } from './model-directory.js';

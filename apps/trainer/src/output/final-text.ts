@@ -1,8 +1,8 @@
 // The sentence at the end of a run that says which weights it leaves.
 
+import { resultOf } from '../files/run-files.js';
 import type { FinalWeights } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
-import { resultOf } from './run-directory.js';
 
 /** Text such as `model/ has the weights of step 8, the best of the run: loss 3.5402 on va.txt.` */
 export function finalText(

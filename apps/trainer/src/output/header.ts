@@ -3,9 +3,9 @@
 import { type ModelConfig, parameterCount } from '@shardweave/nn';
 import type { DataSize } from '../data/dataset.js';
 import { numMicroSteps } from '../data/row-order.js';
+import { formatBytes, formatCount } from '../format.js';
 import type { RankReady } from '../rank/events.js';
 import type { LoraRun, RunConfig, SaveEvery } from '../run-config.js';
-import { formatBytes, formatCount } from './format.js';
 
 /** Beyond it a model that is tuned remembers its data rather than learns from it. */
 const MANY_EPOCHS = 20;

@@ -4,10 +4,10 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
 import { UsageError } from '../errors.js';
+import { RUN_FILES } from '../files/run-files.js';
 import { PAGE_HTML } from '../page/index.html';
 import type { PageData } from '../page/page-data.js';
 import { packSteps } from '../page/step-table.js';
-import { RUN_FILES } from './run-directory.js';
 import type { EventRecord, RunRecord, StepLine } from './run-records.js';
 
 /** The element of the page that data replaces. */

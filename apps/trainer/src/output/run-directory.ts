@@ -4,34 +4,16 @@
 import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { UsageError } from '../errors.js';
+import { isDiskFull, namingDisk, whyNotWritten } from '../files/disk-room.js';
+import { LineFile } from '../files/line-file.js';
+import { makeDirectory } from '../files/make-directory.js';
+import { RUN_FILES } from '../files/run-files.js';
+import { writeText } from '../files/write-file.js';
 import type { FinalWeights, RankCheck, RankReady, RankReport } from '../rank/events.js';
-import type { RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
-import { isDiskFull, namingDisk, whyNotWritten } from './disk-room.js';
 import { numericClassesOf } from './header.js';
-
-import { LineFile } from './line-file.js';
 import { lossChart } from './loss-chart.js';
-import { makeDirectory } from './make-directory.js';
 import type { EventRecord, RunRecord, StepLine } from './run-records.js';
-import { writeText } from './write-file.js';
-
-/** The names of what a run writes under --out; what they say of it is told by run-state.ts. */
-export const RUN_FILES = {
-  config: 'config.yaml',
-  metrics: 'metrics.jsonl',
-  events: 'events.jsonl',
-  summary: 'summary.json',
-  chart: 'loss.svg',
-  report: 'report.html',
-  model: 'model',
-  adapter: 'adapter',
-} as const;
-
-/** The name of what a run trains. */
-export function resultOf({ lora }: Pick<RunConfig, 'lora'>): string {
-  return lora === undefined ? RUN_FILES.model : RUN_FILES.adapter;
-}
 
 /** The format of summary.json. */
 export interface RunSummary {
@@ -115,7 +97,7 @@ export class RunDirectory {
   /**
    * Creates the directory, with empty metrics.jsonl and events.jsonl, or goes on with them: both
    * lose their lines of steps after `goesOnAt`, and grow from there. A run that was done is not
-   * until it is again. Whoever calls it holds the run; see holdRun.
+   * until it is again. Whoever calls it holds the run; see lockRun.
    * @throws {UsageError} where it can't be made
    */
   constructor(path: string, goesOnAt = 0) {

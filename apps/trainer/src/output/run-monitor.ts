@@ -2,6 +2,8 @@
 // and writes it under --out.
 
 import { dirname } from 'node:path';
+import { RUN_FILES } from '../files/run-files.js';
+import { savesOf } from '../files/save-directory.js';
 import { checkLines } from '../plan/check-run.js';
 import type {
   FinalWeights,
@@ -13,11 +15,10 @@ import type {
 } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import { earlyText, type RunEnd } from '../run-end.js';
-import { savesOf } from '../saves/save-directory.js';
 import { finalText } from './final-text.js';
 import { headerLines, headerRows, runTitle } from './header.js';
 import { reportOf } from './report.js';
-import { type RanksTold, RUN_FILES, RunDirectory } from './run-directory.js';
+import { type RanksTold, RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
 import { sharedAdapters } from './shared-adapters.js';
 import type { Terminal } from './terminal.js';

@@ -1,8 +1,8 @@
 // The line of a step. Columns keep their place whatever the numbers are, so that they can be read
 // down.
 
+import { formatBytes, formatCount, formatMs } from '../format.js';
 import type { StepMetrics, StepResources } from '../rank/events.js';
-import { formatBytes, formatCount, formatMs } from './format.js';
 
 const BAR = ' | ';
 /** The columns that a narrow terminal does without, the first one first. */

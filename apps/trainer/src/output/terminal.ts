@@ -4,8 +4,8 @@
 
 import { SingleBar } from 'cli-progress';
 import pc from 'picocolors';
+import { formatBytes } from '../format.js';
 import type { StepMetrics, StepResources } from '../rank/events.js';
-import { formatBytes } from './format.js';
 import { printable } from './printable.js';
 import { stepLine } from './step-line.js';
 

@@ -1,6 +1,6 @@
 // The plots over the steps: what each shows of a step, and how its numbers are written.
 
-import { formatBytes, formatCount, formatMs } from '../output/format.js';
+import { formatBytes, formatCount, formatMs } from '../format.js';
 import type { StepLine } from '../output/run-records.js';
 
 export interface ChartSeries {

@@ -1,7 +1,7 @@
 // Shows what each rank held in the phases of its last step: bars with the tags on top of each
 // other, and a table.
 
-import { formatBytes } from '../output/format.js';
+import { formatBytes } from '../format.js';
 import { dataElement, element, svg } from './element.js';
 import type { RankModel, RunModel } from './run-model.js';
 import { TableView } from './table-view.js';

@@ -1,7 +1,7 @@
 // Shows what the model wrote, what was saved, what to watch out for, and what the run was started
 // with.
 
-import { formatBytes, formatMs } from '../output/format.js';
+import { formatBytes, formatMs } from '../format.js';
 import { type Child, dataElement, element } from './element.js';
 import type { RunModel } from './run-model.js';
 import { scrollable, tableRow } from './table-view.js';

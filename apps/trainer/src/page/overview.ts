@@ -1,6 +1,6 @@
 // The top of the page: what runs, how far it is, how it ended, and the last numbers at a glance.
 
-import { formatBytes, formatCount, formatMs } from '../output/format.js';
+import { formatBytes, formatCount, formatMs } from '../format.js';
 import { dataElement, element } from './element.js';
 import type { RunModel } from './run-model.js';
 import { spanText } from './times.js';

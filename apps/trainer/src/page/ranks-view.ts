@@ -1,6 +1,6 @@
 // The ranks and their health: what each is doing, when it was last heard of, and how it left.
 
-import { formatBytes, formatMs } from '../output/format.js';
+import { formatBytes, formatMs } from '../format.js';
 import { dataElement, element } from './element.js';
 import type { RankModel, RunModel } from './run-model.js';
 import { scrollable, tableRow } from './table-view.js';

@@ -2,7 +2,7 @@
 // be equal, because the dry run executes the run's own code; the time is an estimate.
 
 import type { Backend } from '@shardweave/tensor-core';
-import { formatBytes, formatMs } from '../output/format.js';
+import { formatBytes, formatMs } from '../format.js';
 import type { DeviceHost } from '../rank/device-host.js';
 import type { RankCheck, RankTaken } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';

@@ -10,13 +10,13 @@ import {
   LimitError,
   type MemoryBytes,
 } from '@shardweave/tensor-core';
-import { CommCounter, type CommCounts } from '../rank/comm-counter.js';
 import type { StoreBytes } from '../rank/events.js';
-import { type PhaseBytes, PhaseMemory } from '../rank/phase-memory.js';
-import { StoreWatch } from '../rank/store-watch.js';
+import { CommCounter, type CommCounts } from '../rank/step/comm-counter.js';
+import { type PhaseBytes, PhaseMemory } from '../rank/step/phase-memory.js';
+import { StoreWatch } from '../rank/step/store-watch.js';
+import { TrainingStep } from '../rank/step/training-step.js';
 import { openStrategy } from '../rank/strategies/open-strategy.js';
 import type { RankGroups, Strategy } from '../rank/strategies/strategy.js';
-import { TrainingStep } from '../rank/training-step.js';
 import type { RunConfig } from '../run-config.js';
 import { dryData, numSkipped } from './dry-data.js';
 import type { KernelTally } from './kernel-times.js';

@@ -3,12 +3,12 @@
 
 import { join } from 'node:path';
 import { DiskFullError } from '../errors.js';
+import { bytesBelow, bytesOnDisk, freeBytes } from '../files/disk-room.js';
+import { resultOf } from '../files/run-files.js';
+import { savesOf } from '../files/save-directory.js';
+import { formatBytes } from '../format.js';
 import { trainedFiles } from '../model/write-trained.js';
-import { bytesBelow, bytesOnDisk, freeBytes } from '../output/disk-room.js';
-import { formatBytes } from '../output/format.js';
-import { resultOf } from '../output/run-directory.js';
 import { makesSaves, type RunConfig } from '../run-config.js';
-import { savesOf } from '../saves/save-directory.js';
 import { parameterShapes } from '../saves/saved-state.js';
 
 /** A value and AdamW's two moments, in f32. */

@@ -1,7 +1,7 @@
 // The runs of one model and one set of rows by strategy: what each takes, and whether it fits here.
 
 import type { DryModel } from '@shardweave/tensor-core';
-import { formatBytes, formatMs } from '../output/format.js';
+import { formatBytes, formatMs } from '../format.js';
 import { type RunConfig, STRATEGIES, type StrategyName } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
 import { type LeftBytes, leftBytes } from './left-bytes.js';

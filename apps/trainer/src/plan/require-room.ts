@@ -4,11 +4,11 @@
 import { OffloadBudgetError } from '@shardweave/offload';
 import { cpuInfo, type DryModel, LimitError } from '@shardweave/tensor-core';
 import { UsageError } from '../errors.js';
-import { formatBytes } from '../output/format.js';
+import { formatBytes } from '../format.js';
 import type { RunConfig } from '../run-config.js';
 import { type DryRun, dryRun } from './dry-run.js';
+import { fitSuggestions, type Way } from './fit-suggestions.js';
 import { complaintOf, hostNeed, type Room, roomHere } from './room.js';
-import { type Way, waysToFit } from './ways-to-fit.js';
 
 /** The most suggestions that are printed. */
 const TOLD = 3;
@@ -88,7 +88,7 @@ export async function requireRoomOf(config: RunConfig, options: TryOptions): Pro
 /** For a few kinds of change, the smallest one that makes the run fit. */
 async function fittingWays(config: RunConfig, options: TryOptions): Promise<string[]> {
   const told: string[] = [];
-  for (const kind of waysToFit(config)) {
+  for (const kind of fitSuggestions(config)) {
     const way = await leastThatFits(kind, options);
     if (way !== undefined) {
       told.push(way);

@@ -2,8 +2,8 @@
 // more is sure to fail; one that needs nearly as much may fail too, because of fragmentation.
 
 import { cpuBufferBytes } from '@shardweave/tensor-core';
-import { bytesBelow, freeBytes } from '../output/disk-room.js';
-import { formatBytes } from '../output/format.js';
+import { bytesBelow, freeBytes } from '../files/disk-room.js';
+import { formatBytes } from '../format.js';
 import type { RunConfig } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
 

@@ -2,9 +2,9 @@
 
 import type { BackendInfo, MemoryBytes, TraceEvent } from '@shardweave/tensor-core';
 import type { DataSize } from '../data/dataset.js';
-import type { CommCounts } from './comm-counter.js';
 import type { CommTimes } from './comm-watch.js';
-import type { PhaseBytes } from './phase-memory.js';
+import type { CommCounts } from './step/comm-counter.js';
+import type { PhaseBytes } from './step/phase-memory.js';
 
 /** The report that everything is set up and the first step can start. */
 export interface RankReady {

@@ -3,10 +3,10 @@
 // left out where nobody watches.
 
 import type { Device, MemoryBytes } from '@shardweave/tensor-core';
-import type { CommCounter, CommCounts } from './comm-counter.js';
 import type { CommWatch } from './comm-watch.js';
 import type { EmitRankEvent, StepResources } from './events.js';
-import { type PhaseBytes, PhaseMemory, type StepPhase } from './phase-memory.js';
+import type { CommCounter, CommCounts } from './step/comm-counter.js';
+import { type PhaseBytes, PhaseMemory, type StepPhase } from './step/phase-memory.js';
 
 export interface RankWatchOptions {
   readonly rank: number;

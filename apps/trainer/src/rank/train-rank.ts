@@ -8,26 +8,26 @@ import { parameterCount } from '@shardweave/nn';
 import type { Backend, Device } from '@shardweave/tensor-core';
 import type { RunData } from '../data/dataset.js';
 import { DivergedError } from '../errors.js';
+import { isSaveOf, pathOf, savesOf } from '../files/save-directory.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { ModelState } from '../model/model-directory.js';
 import { makesSaves, type PreparedRun, type RunConfig } from '../run-config.js';
 import { loadResumed, loadSave, type Resumed, type ResumePlan } from '../saves/resume-run.js';
 import { RunSaves } from '../saves/run-saves.js';
 import type { RunTiles } from '../saves/run-tiles.js';
-import { isSaveOf, pathOf, savesOf } from '../saves/save-directory.js';
 import { evaluatedOn, evaluationsOf } from '../saves/saved-run.js';
 import { shownCards } from './choose-adapter.js';
-import { CommCounter } from './comm-counter.js';
 import type { CommWatch } from './comm-watch.js';
 import type { DeviceHost } from './device-host.js';
-import { evaluate, lossAhead } from './evaluation.js';
 import type { EmitRankEvent, FinalWeights, RankTaken } from './events.js';
 import { RankWatch } from './rank-watch.js';
-import type { StoreWatch } from './store-watch.js';
+import { CommCounter } from './step/comm-counter.js';
+import { evaluate, lossAhead } from './step/evaluation.js';
+import type { StoreWatch } from './step/store-watch.js';
+import { TrainingStep } from './step/training-step.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
-import { sumOverRanks } from './sum-over-ranks.js';
+import { sumOverRanks } from './strategies/sum-over-ranks.js';
 import { type From, type Reached, trainLoop } from './train-loop.js';
-import { TrainingStep } from './training-step.js';
 
 /** What saves and --resume need. */
 export interface SavesUse {

@@ -9,10 +9,6 @@ import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpRankFailedError } from '@shardweave/fsdp';
 import { StateDictError } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
-import type { BaseModel } from '../model/base-model.js';
-import type { LoadedParts, Strategy } from '../rank/strategies/strategy.js';
-import type { PreparedRun } from '../run-config.js';
-import { type RunTiles, tileNotes } from './run-tiles.js';
 import {
   type FoundSave,
   findSaves,
@@ -22,7 +18,11 @@ import {
   savesOf,
   setAside,
   type UnreadableSave,
-} from './save-directory.js';
+} from '../files/save-directory.js';
+import type { BaseModel } from '../model/base-model.js';
+import type { LoadedParts, Strategy } from '../rank/strategies/strategy.js';
+import type { PreparedRun } from '../run-config.js';
+import { type RunTiles, tileNotes } from './run-tiles.js';
 import {
   changesOf,
   evaluationsOf,

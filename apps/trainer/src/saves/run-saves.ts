@@ -13,13 +13,7 @@ import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpRankFailedError } from '@shardweave/fsdp';
 import { StoreError } from '@shardweave/shard-store';
 import { TrainerError, UsageError } from '../errors.js';
-import type { BaseModel } from '../model/base-model.js';
-import { makeDirectory } from '../output/make-directory.js';
-import type { EmitRankEvent } from '../rank/events.js';
-import type { Strategy } from '../rank/strategies/strategy.js';
-import { sumOverRanks } from '../rank/sum-over-ranks.js';
-import type { PreparedRun, SaveEvery } from '../run-config.js';
-import { describeSystemError } from '../system-error.js';
+import { makeDirectory } from '../files/make-directory.js';
 import {
   findSaves,
   MARK,
@@ -29,7 +23,13 @@ import {
   savesOf,
   setAside,
   stepsIn,
-} from './save-directory.js';
+} from '../files/save-directory.js';
+import type { BaseModel } from '../model/base-model.js';
+import type { EmitRankEvent } from '../rank/events.js';
+import type { Strategy } from '../rank/strategies/strategy.js';
+import { sumOverRanks } from '../rank/strategies/sum-over-ranks.js';
+import type { PreparedRun, SaveEvery } from '../run-config.js';
+import { describeSystemError } from '../system-error.js';
 import { extraOf, type SavedRun, tokensOf } from './saved-run.js';
 import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
 

@@ -3,8 +3,9 @@
 
 import { closeSync, existsSync, openSync, readFileSync, readSync } from 'node:fs';
 import { join } from 'node:path';
-import { type RanksTold, RUN_FILES } from '../output/run-directory.js';
-import { savesOf, stepsIn } from './save-directory.js';
+import { RUN_FILES } from '../files/run-files.js';
+import { savesOf, stepsIn } from '../files/save-directory.js';
+import type { RanksTold } from '../output/run-directory.js';
 
 /** How a run that is done ended. */
 export type RunDone = NonNullable<RanksTold['end']>;

@@ -14,8 +14,8 @@ import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { CollectiveError, exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import type { CapturedModule } from '@shardweave/nn';
 import type { FileLayer } from '@shardweave/shard-store/node';
-import { namingDisk } from '../output/disk-room.js';
-import { beginPart, endPart, pathOf } from './save-directory.js';
+import { namingDisk } from '../files/disk-room.js';
+import { beginPart, endPart, pathOf } from '../files/save-directory.js';
 
 export interface WriteSaveOptions {
   /** The directory of the run's saves, which all ranks see. */

@@ -5,9 +5,9 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect } from 'vitest';
 import { SignalError } from '../../src/errors.js';
+import { pathOf, stepsIn } from '../../src/files/save-directory.js';
 import { problemIn } from '../../src/inspect/holding.js';
 import { Interrupt } from '../../src/interrupt.js';
-import { pathOf, stepsIn } from '../../src/saves/save-directory.js';
 import { runCli } from './run-cli.js';
 import type { SmallDisk } from './small-disk.js';
 

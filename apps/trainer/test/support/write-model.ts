@@ -2,8 +2,8 @@
 
 import { join } from 'node:path';
 import { type ModelConfig, type ModelFileOptions, modelFiles } from '@shardweave/nn';
+import { writePieces } from '../../src/files/write-file.js';
 import type { ModelState } from '../../src/model/model-directory.js';
-import { writePieces } from '../../src/output/write-file.js';
 
 export async function writeModel(
   directory: string,

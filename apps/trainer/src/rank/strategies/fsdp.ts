@@ -19,7 +19,6 @@ import type { LanguageModel, Module, TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
-import { sumOverRanks } from '../sum-over-ranks.js';
 import {
   adamW,
   COMPUTE_DTYPES,
@@ -30,6 +29,7 @@ import {
 } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
+import { sumOverRanks } from './sum-over-ranks.js';
 
 export function openFsdp(options: StrategyOptions): Promise<Strategy> {
   const { config, groups, openStore } = options;

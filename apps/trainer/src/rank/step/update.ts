@@ -3,9 +3,9 @@
 
 import { clipCoefficient, LossScaler, type LossScalerState } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
-import type { RunConfig } from '../run-config.js';
+import type { RunConfig } from '../../run-config.js';
+import type { Strategy } from '../strategies/strategy.js';
 import type { StepPhase } from './phase-memory.js';
-import type { Strategy } from './strategies/strategy.js';
 
 export interface UpdateOutcome {
   /**

@@ -1,9 +1,9 @@
 // The config file that a run leaves: everything that was decided for it, so that the file repeats
 // the run.
 
+import type { RunConfig, SaveEvery } from '../run-config.js';
 import { configText } from './config-file.js';
 import { type Flags, keyOf } from './flags.js';
-import type { RunConfig, SaveEvery } from './run-config.js';
 
 /**
  * The config file of a run. What concerns a single call, such as --resume and --quiet, is left out.

@@ -18,7 +18,7 @@ const MORE_RANKS = [2, 4, 8];
  * Other runs of the same rows, by where parameters rest. Each list goes from the run that changes
  * least to the one that takes least; where the last one does not fit, none of the list does.
  */
-export function waysToFit(config: RunConfig): readonly (readonly Way[])[] {
+export function fitSuggestions(config: RunConfig): readonly (readonly Way[])[] {
   const { strategy, ranks, cpuOffload, offloadDir } = config;
   const ways: Way[] = [{ flags: '', config }];
   if (strategy !== 'offload') {

@@ -7,8 +7,8 @@ import { open, rename, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { CheckpointError, openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { makeDirectory } from '../output/make-directory.js';
-import type { SavedRun } from './saved-run.js';
+import type { SavedRun } from '../saves/saved-run.js';
+import { makeDirectory } from './make-directory.js';
 
 const SAVES = 'saves';
 const STEP = /^step-(\d{6,})$/;

@@ -2,7 +2,7 @@
 
 import type { Module, TokenArgs } from '@shardweave/nn';
 import { type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
-import type { MicroBatch } from '../data/dataset.js';
+import type { MicroBatch } from '../../data/dataset.js';
 
 export interface SummedLossOptions {
   readonly device: Device;

@@ -4,13 +4,13 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { LossScalerState } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
-import type { Dataset } from '../data/dataset.js';
-import type { RunConfig } from '../run-config.js';
+import type { Dataset } from '../../data/dataset.js';
+import type { RunConfig } from '../../run-config.js';
+import type { Strategy } from '../strategies/strategy.js';
+import { sumOverRanks } from '../strategies/sum-over-ranks.js';
+import type { StepOutcome } from '../train-loop.js';
 import type { StepPhase } from './phase-memory.js';
-import type { Strategy } from './strategies/strategy.js';
-import { sumOverRanks } from './sum-over-ranks.js';
 import { summedLoss } from './summed-loss.js';
-import type { StepOutcome } from './train-loop.js';
 import { Update } from './update.js';
 
 export interface TrainingStepOptions {

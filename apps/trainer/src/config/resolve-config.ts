@@ -5,13 +5,17 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
-import { formatOf } from './data/data-file.js';
-import { openData } from './data/dataset.js';
-import { type PrepareOptions, prepareTokens } from './data/prepare-tokens.js';
-import { cacheDirectory } from './data/token-cache.js';
-import { TOKENIZER_FILE } from './data/tokenizer.js';
-import type { DeviceChoice } from './device-choice.js';
-import { UsageError } from './errors.js';
+import { formatOf } from '../data/data-file.js';
+import { openData } from '../data/dataset.js';
+import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
+import { cacheDirectory } from '../data/token-cache.js';
+import { TOKENIZER_FILE } from '../data/tokenizer.js';
+import type { DeviceChoice } from '../device-choice.js';
+import { UsageError } from '../errors.js';
+import { findAdapter, readAdapter } from '../model/adapter-directory.js';
+import { findModelDirectory, readModelConfig } from '../model/model-directory.js';
+import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
+import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 import {
   DEFAULT_DECAY,
   DEFAULT_EVAL_BATCHES,
@@ -24,12 +28,6 @@ import {
   DEFAULT_WARMUP,
   type Flags,
 } from './flags.js';
-
-import { findAdapter, readAdapter } from './model/adapter-directory.js';
-
-import { findModelDirectory, readModelConfig } from './model/model-directory.js';
-import { isPresetName, PRESETS, type PresetName } from './model/presets.js';
-import type { LoraRun, ModelSource, RunConfig, TokenizerName } from './run-config.js';
 
 const DEFAULT_RANKS = 2;
 const GPT2_VOCABULARY = 50257;

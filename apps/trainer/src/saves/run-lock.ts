@@ -7,13 +7,13 @@ import { join, relative } from 'node:path';
 import { StoreLockedError } from '@shardweave/shard-store';
 import { lockDirectory, nodeFiles } from '@shardweave/shard-store/node';
 import { UsageError } from '../errors.js';
-import { makeDirectory } from '../output/make-directory.js';
-import { RUN_FILES } from '../output/run-directory.js';
-import { removeUnfinished } from '../output/write-file.js';
+import { makeDirectory } from '../files/make-directory.js';
+import { RUN_FILES } from '../files/run-files.js';
+import { savesOf } from '../files/save-directory.js';
+import { removeUnfinished } from '../files/write-file.js';
 import type { RunConfig } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { type RunDone, stateOf } from './run-state.js';
-import { savesOf } from './save-directory.js';
 
 /**
  * Takes --out for this command until it is disposed; a process that is killed gives it up, too.
@@ -21,7 +21,7 @@ import { savesOf } from './save-directory.js';
  * @throws {UsageError} where --out holds a run that this one does not go on with, or files of
  * another program, or another command has it
  */
-export async function holdRun(config: RunConfig): Promise<AsyncDisposable> {
+export async function lockRun(config: RunConfig): Promise<AsyncDisposable> {
   const { outDir } = config;
   if (outDir === undefined) {
     return { [Symbol.asyncDispose]: async () => {} };

@@ -3,9 +3,9 @@
 // order of writes.
 
 import type { ShardStore } from '@shardweave/shard-store';
-import type { StoreBytes } from './events.js';
-import { isNote } from './strategies/open-rest.js';
-import type { OpenStore } from './strategies/strategy.js';
+import type { StoreBytes } from '../events.js';
+import { isNote } from '../strategies/open-rest.js';
+import type { OpenStore } from '../strategies/strategy.js';
 
 /**
  * The files of a value, by the disk store's rule: a write goes to the first slot without a value

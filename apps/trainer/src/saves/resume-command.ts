@@ -6,7 +6,7 @@
  * @param env the environment, in which npm tells what it was asked to run
  * @param lr another learning rate than the one that was given
  */
-export function goOnLine(
+export function resumeCommand(
   args: readonly string[],
   env: NodeJS.ProcessEnv,
   { lr }: { readonly lr?: number | undefined } = {},

@@ -5,10 +5,10 @@ import { readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { isMap, isScalar, LineCounter, type Node, parseDocument, stringify } from 'yaml';
 import type { z } from 'zod';
-import { UsageError } from './errors.js';
-import { nearest } from './nearest.js';
-import { stateOf } from './saves/run-state.js';
-import { describeSystemError } from './system-error.js';
+import { UsageError } from '../errors.js';
+import { nearest } from '../nearest.js';
+import { stateOf } from '../saves/run-state.js';
+import { describeSystemError } from '../system-error.js';
 
 /** A key that a file may have. */
 export interface ConfigKey {

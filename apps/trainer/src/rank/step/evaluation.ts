@@ -3,10 +3,10 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device } from '@shardweave/tensor-core';
-import type { Dataset } from '../data/dataset.js';
-import type { RunConfig } from '../run-config.js';
-import type { Strategy } from './strategies/strategy.js';
-import { sumOverRanks } from './sum-over-ranks.js';
+import type { Dataset } from '../../data/dataset.js';
+import type { RunConfig } from '../../run-config.js';
+import type { Strategy } from '../strategies/strategy.js';
+import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 import { summedLoss } from './summed-loss.js';
 
 export interface EvaluationOptions {

@@ -4,9 +4,11 @@
 
 import { Command, Option } from 'commander';
 import { z } from 'zod';
-import { type CommandSpec, parseCommand } from './commands/define-command.js';
+import { type CommandSpec, parseCommand } from '../commands/define-command.js';
+import { UsageError } from '../errors.js';
+import { DEFAULT_PRESET, PRESETS } from '../model/presets.js';
+import { FINALS, STRATEGIES } from '../run-config.js';
 import { readConfigFile, refuseMovedRun } from './config-file.js';
-import { UsageError } from './errors.js';
 import {
   countOrPart,
   devices,
@@ -24,8 +26,6 @@ import {
   targets,
   whole,
 } from './flag-kinds.js';
-import { DEFAULT_PRESET, PRESETS } from './model/presets.js';
-import { FINALS, STRATEGIES } from './run-config.js';
 
 /**
  * The port of the page where the user gives none, always the same so that a tunnel or a bookmark

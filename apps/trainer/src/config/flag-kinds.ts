@@ -2,8 +2,8 @@
 // in a config file. One schema checks both, and the published JSON schema is made from it.
 
 import { z } from 'zod';
-import type { DeviceChoice } from './device-choice.js';
-import type { SaveEvery } from './run-config.js';
+import type { DeviceChoice } from '../device-choice.js';
+import type { SaveEvery } from '../run-config.js';
 
 /** The values that a flag accepts. */
 export interface FlagKind<T> {
