@@ -1,18 +1,6 @@
 // Writes numbers as people read them, in the fixed columns of the step line.
 
-const KIB = 1024;
-
-/** Bytes as text, such as `412 MiB`, `38.4 MiB` or `900 B`. */
-export function formatBytes(bytes: number): string {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let value = bytes;
-  let unit = 0;
-  while (value >= KIB && unit < units.length - 1) {
-    value /= KIB;
-    unit++;
-  }
-  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
-}
+export { formatBytes } from '@shardweave/dtypes/messages';
 
 /** A count as text, such as `950`, `11.2k`, `842k` or `124M`. */
 export function formatCount(count: number): string {

@@ -1,5 +1,7 @@
 // Typed errors of saves. `code` is stable and is what callers branch on; the README has the table.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** What tells the errors of this package apart. */
 export type CheckpointErrorCode =
   | 'USAGE'
@@ -12,13 +14,8 @@ export type CheckpointErrorCode =
   | 'BUSY';
 
 /** Base of all errors that this package rejects with on purpose. */
-export abstract class CheckpointError extends Error {
-  abstract readonly code: CheckpointErrorCode;
-
-  constructor(message: string, options?: ErrorOptions) {
-    super(message, options);
-    this.name = new.target.name;
-  }
+export abstract class CheckpointError extends CodedError {
+  abstract override readonly code: CheckpointErrorCode;
 }
 
 /** Arguments that are wrong whatever is saved. */

@@ -2,6 +2,7 @@
 // branch on; the README has the tables. Ranks in messages are world ranks: `rank 3/8 allGather #41:
 // peer 2 lost (...)`.
 
+import { CodedError } from '@shardweave/dtypes/messages';
 import type { Failure, PeerCall } from './failure.js';
 
 /**
@@ -28,8 +29,8 @@ export interface ErrorPlace {
 }
 
 /** Base of all errors that the calls of a group throw or reject with on purpose. */
-export abstract class CollectiveError extends Error {
-  abstract readonly code: CollectiveErrorCode;
+export abstract class CollectiveError extends CodedError {
+  abstract override readonly code: CollectiveErrorCode;
   /** The world rank that rejects, and the call that it rejects. */
   readonly rank: number;
   readonly call: string;
@@ -38,7 +39,6 @@ export abstract class CollectiveError extends Error {
 
   constructor(place: ErrorPlace, originRank: number, message: string) {
     super(`rank ${place.rank}/${place.worldSize} ${place.call}: ${message}`);
-    this.name = new.target.name;
     this.rank = place.rank;
     this.call = place.call;
     this.originRank = originRank;
@@ -139,7 +139,7 @@ export class JoinError extends CollectiveError {
  * A start that can't work, because something in the environment or the options is missing, wrong or
  * contradictory. Nothing has been sent when it is thrown.
  */
-export class LaunchError extends Error {
+export class LaunchError extends CodedError {
   readonly code = 'LAUNCH';
   /** The environment variable or option that is at fault. */
   readonly variable: string;
@@ -157,7 +157,6 @@ export class LaunchError extends Error {
   ) {
     const had = value === undefined ? 'it is not set' : `got "${value}"`;
     super(`${variable}: ${text.problem}, ${had}. ${text.remedy}`);
-    this.name = new.target.name;
     this.variable = variable;
     this.value = value;
   }

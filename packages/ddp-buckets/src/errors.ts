@@ -1,9 +1,9 @@
 // What can go wrong with data-parallel training, apart from the errors of collectives.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** The base of this package's errors, whose `code` is stable. */
-export abstract class DdpError extends Error {
-  abstract readonly code: string;
-}
+export abstract class DdpError extends CodedError {}
 
 /** An option or a wrapped module that cannot work; found at construction. */
 export class DdpConfigError extends DdpError {

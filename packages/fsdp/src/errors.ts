@@ -1,9 +1,9 @@
 // What can go wrong with a sharded module.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** Base of this package's errors; `code` is stable. */
-export abstract class FsdpError extends Error {
-  abstract readonly code: string;
-}
+export abstract class FsdpError extends CodedError {}
 
 /**
  * An option or a wrapped module that cannot work. It is found when the instance is constructed, or,

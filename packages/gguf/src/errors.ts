@@ -1,17 +1,14 @@
 // Typed errors of this package. `code` is stable and is what callers branch on; the README has the
 // table.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** What tells the errors of this package apart. */
 export type GgufErrorCode = 'USAGE' | 'MODEL' | 'TOKENIZER';
 
 /** Base of all errors that this package throws or rejects with on purpose. */
-export abstract class GgufError extends Error {
-  abstract readonly code: GgufErrorCode;
-
-  constructor(message: string, options?: ErrorOptions) {
-    super(message, options);
-    this.name = new.target.name;
-  }
+export abstract class GgufError extends CodedError {
+  abstract override readonly code: GgufErrorCode;
 }
 
 /** Arguments that are wrong whatever the model is. */

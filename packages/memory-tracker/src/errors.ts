@@ -1,8 +1,10 @@
 // Typed errors of memory-tracker. `code` is stable; the codes are a table in the README.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** Base of all errors that this package throws on purpose. */
-export abstract class MemoryTrackerError extends Error {
-  abstract readonly code: 'MEMORY_TRACKER_CONFIG' | 'TRACE_FORMAT';
+export abstract class MemoryTrackerError extends CodedError {
+  abstract override readonly code: 'MEMORY_TRACKER_CONFIG' | 'TRACE_FORMAT';
 }
 
 /** Options or arguments that cannot work: the caller's mistake. */

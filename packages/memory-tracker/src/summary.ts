@@ -1,7 +1,7 @@
 // Describes a trace in words: the most that was held, and the modules that made it.
 
+import { formatBytes } from '@shardweave/dtypes/messages';
 import { MEMORY_TAGS } from '@shardweave/tensor-core';
-import { formatBytes } from './format-bytes.js';
 import { firstForward, type MemorySample, type MemoryTrace } from './memory-trace.js';
 
 /** A module and what its outputs take in one forward of the model. */

@@ -1,6 +1,8 @@
 // The errors of nn. Callers branch on `code`, which is stable. Messages read `op: expected X, got Y
 // (context). Hint.`. The package's README has a table of the codes.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** Saves and state dicts throw the same error for the state of another model. */
 export { StateDictError } from '@shardweave/checkpoint';
 
@@ -11,13 +13,8 @@ export { StateDictError } from '@shardweave/checkpoint';
 export type NnErrorCode = 'CONFIG' | 'FORMAT' | 'OPTIMIZER' | 'ACTIVATION_CHECKPOINT';
 
 /** The base of all errors that nn throws or rejects with on purpose. */
-export abstract class NnError extends Error {
-  abstract readonly code: NnErrorCode;
-
-  constructor(message: string, options: { readonly cause?: unknown } = {}) {
-    super(message, 'cause' in options ? { cause: options.cause } : undefined);
-    this.name = new.target.name;
-  }
+export abstract class NnError extends CodedError {
+  abstract override readonly code: NnErrorCode;
 }
 
 /** Options of a layer, model or optimizer that cannot work. The caller has made a mistake. */

@@ -1,17 +1,14 @@
 // Typed errors of offload. `code` is stable and is what callers branch on; the README has the
 // table.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** What tells the errors of this package apart. */
 export type OffloadErrorCode = 'OFFLOAD_CONFIG' | 'OFFLOAD_BUDGET' | 'OFFLOAD_BUSY';
 
 /** Base of all errors that offload throws or rejects with on purpose. */
-export abstract class OffloadError extends Error {
-  abstract readonly code: OffloadErrorCode;
-
-  constructor(message: string, options?: ErrorOptions) {
-    super(message, options);
-    this.name = new.target.name;
-  }
+export abstract class OffloadError extends CodedError {
+  abstract override readonly code: OffloadErrorCode;
 }
 
 /** Options or inputs that cannot work: the caller's mistake. */

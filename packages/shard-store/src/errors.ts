@@ -1,5 +1,7 @@
 // Typed errors of stores. `code` is stable and is what callers branch on; the README has the table.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** What tells the errors of stores apart. */
 export type StoreErrorCode =
   | 'USAGE'
@@ -12,13 +14,8 @@ export type StoreErrorCode =
   | 'LOCKED';
 
 /** Base of all errors that stores reject with on purpose. */
-export abstract class StoreError extends Error {
-  abstract readonly code: StoreErrorCode;
-
-  constructor(message: string, options?: ErrorOptions) {
-    super(message, options);
-    this.name = new.target.name;
-  }
+export abstract class StoreError extends CodedError {
+  abstract override readonly code: StoreErrorCode;
 }
 
 /** Arguments that are wrong whatever is stored. */

@@ -1,6 +1,8 @@
 // Typed errors of tensor-core. `code` is stable and is what callers branch on; messages read
 // `op: expected X, got Y (context). Hint.`. The codes are a table in the package's README.
 
+import { CodedError } from '@shardweave/dtypes/messages';
+
 /** The stable codes of this package's errors, one for each class, on which callers branch. */
 export type TensorErrorCode =
   | 'SHAPE'
@@ -21,13 +23,8 @@ export interface TensorErrorOptions {
 }
 
 /** The base class of all errors that tensor-core throws or rejects with on purpose. */
-export abstract class TensorError extends Error {
-  abstract readonly code: TensorErrorCode;
-
-  constructor(message: string, options: TensorErrorOptions = {}) {
-    super(message, 'cause' in options ? { cause: options.cause } : undefined);
-    this.name = new.target.name;
-  }
+export abstract class TensorError extends CodedError {
+  abstract override readonly code: TensorErrorCode;
 }
 
 /** Shapes, sizes, strides or axes that don't fit together: the caller's mistake. */

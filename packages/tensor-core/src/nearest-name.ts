@@ -1,5 +1,7 @@
 // Finds the known name that a misspelt one was meant to be.
 
+import { editDistance } from '@shardweave/dtypes/messages';
+
 /** Returns how many letters may be wrong, missing or too many: two, or a quarter of a long name. */
 function mostWrong(name: string): number {
   return Math.max(2, Math.floor(name.length / 4));
@@ -28,18 +30,4 @@ export function nearestName(name: string, known: readonly string[]): string | un
 
 function plainOf(name: string): string {
   return name.replaceAll('_', '').toLowerCase();
-}
-
-/** Returns the number of letters to insert, remove or replace (Levenshtein). */
-function editDistance(from: string, to: string): number {
-  let row = Array.from({ length: to.length + 1 }, (_, i) => i);
-  for (let i = 1; i <= from.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= to.length; j++) {
-      const replaced = row[j - 1]! + (from[i - 1] === to[j - 1] ? 0 : 1);
-      next.push(Math.min(replaced, row[j]! + 1, next[j - 1]! + 1));
-    }
-    row = next;
-  }
-  return row[to.length]!;
 }

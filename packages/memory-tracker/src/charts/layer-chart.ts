@@ -1,6 +1,6 @@
 // Draws one number of each module of a forward as bars, in the order of the forward.
 
-import { formatBytes } from '../format-bytes.js';
+import { formatBytes } from '@shardweave/dtypes/messages';
 import { firstForward, type MemorySample, type MemoryTrace } from '../memory-trace.js';
 import { labelOf } from '../summary.js';
 import { ByteAxis, escapeXml, shortened, svgText, tenths } from './svg.js';

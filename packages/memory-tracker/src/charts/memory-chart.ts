@@ -1,9 +1,9 @@
 // Draws a trace over its samples: live bytes by tag, stacked, and the pool's reserve above them.
 
+import { formatBytes } from '@shardweave/dtypes/messages';
 import { MEMORY_TAGS, type MemoryTag } from '@shardweave/tensor-core';
 import { scaleLinear } from 'd3-scale';
 import { area, curveStep, line, type SeriesPoint, stack } from 'd3-shape';
-import { formatBytes } from '../format-bytes.js';
 import type { MemoryPhase, MemorySample, MemoryTrace } from '../memory-trace.js';
 import { labelOf } from '../summary.js';
 import { ByteAxis, escapeXml, shortened, svgText, tenths } from './svg.js';

@@ -1,8 +1,8 @@
 // What the charts share: one look, numbers and texts in the form that SVG needs, and an axis in
 // bytes.
 
+import { byteUnit } from '@shardweave/dtypes/messages';
 import { type ScaleLinear, scaleLinear } from 'd3-scale';
-import { byteUnit } from '../format-bytes.js';
 
 const GRID = '#e5e7eb';
 

@@ -1,4 +1,4 @@
-// Formats numbers of bytes for people.
+// Numbers of bytes for people.
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 
@@ -11,8 +11,9 @@ export function byteUnit(bytes: number): { readonly name: string; readonly bytes
   return { name: UNITS[power]!, bytes: 1024 ** power };
 }
 
-/** The bytes in the unit that fits, such as '440 B' or '12.3 MiB'. */
+/** Bytes in the unit that fits, such as `412 MiB`, `38.4 MiB` or `900 B`. */
 export function formatBytes(bytes: number): string {
-  const unit = byteUnit(bytes);
-  return `${(bytes / unit.bytes).toFixed(unit.bytes === 1 ? 0 : 1)} ${unit.name}`;
+  const { name, bytes: unit } = byteUnit(bytes);
+  const value = bytes / unit;
+  return `${unit === 1 || Math.abs(value) >= 100 ? Math.round(value) : value.toFixed(1)} ${name}`;
 }
