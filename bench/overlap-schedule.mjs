@@ -5,7 +5,8 @@
 // Usage: node bench/overlap-schedule.mjs [--delay 60] [--product 20] [--rounds 3] [--report FILE]
 
 import { parseArgs } from 'node:util';
-import { createMemoryGroup, withDelay } from '../packages/collectives/dist/index.js';
+import { createMemoryGroup } from '../packages/collectives/dist/index.js';
+import { withDelay } from '../packages/collectives/dist/testing.js';
 import { FullyShardedDataParallel } from '../packages/fsdp/dist/index.js';
 import { AdamW, Gpt2 } from '../packages/nn/dist/index.js';
 import { Device, mean } from '../packages/tensor-core/dist/index.js';

@@ -52,7 +52,6 @@ export type {
 export { type StartOptions, StartOrder } from './group/start-order.js';
 export { type ToldFailure, tellFailure, toldFailure } from './group/tell-failure.js';
 export { TransportGroup, type TransportGroupOptions } from './group/transport-group.js';
-export { withDelay } from './group/with-delay.js';
 export type {
   ControlMessage,
   MessageHeader,

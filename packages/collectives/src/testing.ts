@@ -21,6 +21,7 @@ export { memoryHarness } from './testing/memory-harness.js';
 export * from './testing/simulator/index.js';
 export { transcriptHash } from './testing/transcript.js';
 export { TRANSCRIPT_HASHES } from './testing/transcript-hashes.js';
+export { withDelay } from './testing/with-delay.js';
 
 /**
  * All cases of the conformance suite of transports. Run each for every world size that it shares

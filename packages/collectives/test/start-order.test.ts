@@ -1,7 +1,8 @@
 // These tests check the order in which collectives start, whatever becomes ready first, and after a
 // failure.
 
-import { createMemoryGroup, StartOrder, withDelay } from '@shardweave/collectives';
+import { createMemoryGroup, StartOrder } from '@shardweave/collectives';
+import { withDelay } from '@shardweave/collectives/testing';
 import { expect, it } from 'vitest';
 
 it('starts in the order of the calls, though the last is ready first, and waits for no end', async () => {

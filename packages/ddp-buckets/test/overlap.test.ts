@@ -2,7 +2,8 @@
 // order of events decides, not the clock: a layer's backward waits until the first bucket has left,
 // and that bucket's all-reduce is kept open until the last gradient is there.
 
-import { type ProcessGroup, withDelay } from '@shardweave/collectives';
+import type { ProcessGroup } from '@shardweave/collectives';
+import { withDelay } from '@shardweave/collectives/testing';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { Linear, Sequential } from '@shardweave/nn';
 import { chromeTrace, Device, mean, square, type Tensor, Trace } from '@shardweave/tensor-core';

@@ -3,7 +3,8 @@
 // should overlap with other work is kept open until that work has begun. How much time overlap
 // hides is measured by a benchmark.
 
-import { type ProcessGroup, withDelay } from '@shardweave/collectives';
+import type { ProcessGroup } from '@shardweave/collectives';
+import { withDelay } from '@shardweave/collectives/testing';
 import { AdamW } from '@shardweave/nn';
 import { type BackendTraceSink, Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';

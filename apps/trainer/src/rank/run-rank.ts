@@ -1,7 +1,7 @@
 // One rank from start to end: device, data, model, steps, and the results.
 
 import { join } from 'node:path';
-import { type ProcessGroup, withDelay } from '@shardweave/collectives';
+import type { ProcessGroup } from '@shardweave/collectives';
 import { type Backend, Device, Trace } from '@shardweave/tensor-core';
 import { openData } from '../data/dataset.js';
 import { loadTokenizer } from '../data/tokenizer.js';
@@ -134,12 +134,18 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   }
 }
 
+/** The group as over a slow network. Few runs ask for one, so it is loaded for those alone. */
+async function delayed(group: ProcessGroup, delayMs: number): Promise<ProcessGroup> {
+  const { withDelay } = await import('@shardweave/collectives/testing');
+  return withDelay(group, delayMs);
+}
+
 async function openGroups(
   options: RankOptions,
   { trace, comm }: { readonly trace: Trace | undefined; readonly comm: CommWatch | undefined },
 ): Promise<RankGroups> {
   const { config, world } = options;
-  const gather = config.injectDelayMs > 0 ? withDelay(world, config.injectDelayMs) : world;
+  const gather = config.injectDelayMs > 0 ? await delayed(world, config.injectDelayMs) : world;
   const own = new Set([gather.id]);
   if (trace !== undefined || comm !== undefined) {
     gather.onTrace = (call) => {

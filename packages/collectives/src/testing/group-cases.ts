@@ -1,9 +1,9 @@
 // Conformance: subgroups, counters, traces, arguments.
 
 import type { CollectiveTrace, ProcessGroup } from '../group/process-group.js';
-import { withDelay } from '../group/with-delay.js';
 import { checkMoves, checkReductions } from './data-cases.js';
 import { type ConformanceCase, check, checkBytes, onRanks, rejection } from './harness.js';
+import { withDelay } from './with-delay.js';
 
 export const groupCases: readonly ConformanceCase[] = [
   {

@@ -12,8 +12,8 @@ import type {
   RootedOptions,
   SendOptions,
   TraceHandler,
-} from './process-group.js';
-import type { StartOrder } from './start-order.js';
+} from '../group/process-group.js';
+import type { StartOrder } from '../group/start-order.js';
 
 /**
  * `group` with `delayMs` added to every call, subgroups included. Several calls in flight wait at
