@@ -4,7 +4,7 @@
 // Usage: node bench/dtypes.mjs [--rounds 20] [--report FILE]
 
 import { parseArgs } from 'node:util';
-import { byteSize, IN_PLACE_SCRATCH_BYTES, Reducer } from '../packages/dtypes/dist/index.js';
+import { byteSize, IN_PLACE_SCRATCH_BYTES, RankSum } from '../packages/dtypes/dist/index.js';
 import { publish } from './figures/publish.mjs';
 import { endRecord, headOf, startRecord, timesOf } from './figures/record.mjs';
 import { table } from './figures/table.mjs';
@@ -24,8 +24,8 @@ const record = await startRecord('bench/dtypes.mjs');
 
 const pages = Math.ceil(((NUM_PARTS + 1) * PART_BYTES + IN_PLACE_SCRATCH_BYTES) / PAGE_BYTES) + 1;
 const memory = new WebAssembly.Memory({ initial: pages, maximum: 65536, shared: true });
-const copying = await Reducer.create();
-const inPlace = await Reducer.create({
+const copying = await RankSum.create();
+const inPlace = await RankSum.create({
   memory,
   holds: (buffer) => buffer === memory.buffer,
   scratch: (NUM_PARTS + 1) * PART_BYTES,

@@ -3,11 +3,11 @@
 // between.
 import { once } from 'node:events';
 import net from 'node:net';
-import { Reducer } from '../../../packages/dtypes/dist/index.js';
+import { RankSum } from '../../../packages/dtypes/dist/index.js';
 
 export async function open({ rank, worldSize, exchange }) {
   const links = await connectAll(rank, worldSize, exchange);
-  return new NetEngine(rank, worldSize, links, await Reducer.create());
+  return new NetEngine(rank, worldSize, links, await RankSum.create());
 }
 
 async function connectAll(rank, worldSize, exchange) {

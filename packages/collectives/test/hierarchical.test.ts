@@ -2,7 +2,7 @@
 // run, and the bytes that cross between hosts.
 
 import { createMemoryGroup, Endpoint, type ProcessGroup } from '@shardweave/collectives';
-import { byteSize, fromF32Array, type ReduceOp, Reducer } from '@shardweave/dtypes';
+import { byteSize, fromF32Array, RankSum, type ReduceOp } from '@shardweave/dtypes';
 import { describe, expect, it } from 'vitest';
 
 type FloatDType = 'f32' | 'f16' | 'bf16';
@@ -39,7 +39,7 @@ async function expected(
   const isFloat = dtype !== 'i32' && dtype !== 'u8';
   const sumDtype = isFloat ? 'f32' : dtype;
   const count = parts[0]!.byteLength / byteSize(dtype);
-  const reducer = await Reducer.create();
+  const reducer = await RankSum.create();
   const sums = [...new Set(hosts)].map(async (host) => {
     const sum = new Uint8Array(count * byteSize(sumDtype));
     const ofHost = parts.filter((_, rank) => hosts[rank] === host);

@@ -2,14 +2,14 @@
 // failures.
 
 import { createMemoryGroup, type ReduceHook } from '@shardweave/collectives';
-import { fromF32Array, Reducer, toF32Array } from '@shardweave/dtypes';
+import { fromF32Array, RankSum, toF32Array } from '@shardweave/dtypes';
 import { describe, expect, it } from 'vitest';
 
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 
 describe('a reduce hook', () => {
   it('combines what arrives, small and in segments, with the bits of our own', async () => {
-    const reducer = await Reducer.create();
+    const reducer = await RankSum.create();
     const calls: { parts: number; bytes: number; dtype: string; op: string }[] = [];
     const reduce: ReduceHook = async (parts, output, options) => {
       calls.push({

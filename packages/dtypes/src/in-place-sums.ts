@@ -1,6 +1,6 @@
 // Sums parts where they lie, in a memory that threads share: nothing is copied into wasm and back,
-// which is most of the Reducer's time. The bits are the Reducer's. What is not a whole vector is
-// left to the Reducer.
+// which is most of the RankSum's time. The bits are the RankSum's. What is not a whole vector is
+// left to the RankSum.
 
 import { byteSize } from './dtype.js';
 import { wasmBase64 } from './generated/in-place-wasm.js';
@@ -58,7 +58,7 @@ export class InPlaceSums {
   }
 
   /**
-   * Combines at most `elements` (a slice of the Reducer's) from element `at` on, and returns how
+   * Combines at most `elements` (a slice of the RankSum's) from element `at` on, and returns how
    * many it combined. `output` may be one of the parts: it is written last, element by element.
    */
   reduceSlice(

@@ -1,5 +1,5 @@
 // Reduces the parts of several ranks in plain TypeScript. It is the specification that the wasm
-// version (reducer.ts) equals bit for bit. It is slow, and meant for tests and odd sizes.
+// version (rank-sum.ts) equals bit for bit. It is slow, and meant for tests and odd sizes.
 
 import { bf16FromF32Bits, bf16ToF32 } from './bfloat16.js';
 import { byteSize, isFloat, type ReduceDType } from './dtype.js';

@@ -1,7 +1,7 @@
 // Encodes f32 values in fewer bytes for their way over a link: as 16-bit floats, or as int8 in
 // blocks of 256 with one f32 scale each (qwZ and qgZ of ZeRO++, arXiv 2306.10209). Where the caller
 // keeps a residual, the error is fed back into the next call. It runs in WebAssembly SIMD, slice by
-// slice as the Reducer does.
+// slice as the RankSum does.
 
 import { wasmBase64 } from './generated/wasm.js';
 import { yieldToEventLoop } from './yield-to-event-loop.js';
@@ -18,7 +18,7 @@ export const INT8_BLOCK_ELEMENTS = 256;
 /** A whole number of blocks whose values, residual and decoded values stay in a level 2 cache. */
 const SLICE_ELEMENTS = 64 * INT8_BLOCK_ELEMENTS;
 
-/** The milliseconds before the event loop gets a turn, as in the Reducer. */
+/** The milliseconds before the event loop gets a turn, as in the RankSum. */
 const TURN_MS = 8;
 
 const F32 = 0;

@@ -7,10 +7,10 @@ import {
   fromF32Array,
   IN_PLACE_SCRATCH_BYTES,
   isFloat,
+  RankSum,
   type ReduceDType,
   type ReduceOp,
   type ReduceOptions,
-  Reducer,
   reducePartsPlain,
   toF32Array,
 } from '@shardweave/dtypes';
@@ -124,12 +124,12 @@ describe('reducePartsPlain', () => {
   });
 });
 
-describe('Reducer', () => {
+describe('RankSum', () => {
   // These count elements, and the last spans two slices.
   const SIZES = [0, 1, 7, 8, 1023, 16 * 1024 + 5];
 
   it.each(DTYPES)('equals the plain version bit for bit in %s', async (dtype) => {
-    const reducer = await Reducer.create();
+    const rankSum = await RankSum.create();
     for (const op of OPS) {
       for (const worldSize of [1, 2, 3, 8]) {
         for (const size of SIZES) {
@@ -140,7 +140,7 @@ describe('Reducer', () => {
           const expected = new Uint8Array(byteLength);
           reducePartsPlain(parts, expected, { dtype, op });
           const output = new Uint8Array(byteLength);
-          await reducer.reduce(parts, output, { dtype, op });
+          await rankSum.reduce(parts, output, { dtype, op });
           const same = Buffer.compare(withOneNan(output, dtype), withOneNan(expected, dtype));
           expect(same, `${op} of ${worldSize} x ${size}`).toBe(0);
         }
@@ -151,7 +151,7 @@ describe('Reducer', () => {
   it.each(['f16', 'bf16'] as const)('equals it on all 65,536 patterns of %s', async (dtype) => {
     const all = new Uint8Array(Uint16Array.from({ length: 65536 }, (_, i) => i).buffer);
     const zero = new Uint8Array(all.length).fill(0);
-    const reducer = await Reducer.create();
+    const rankSum = await RankSum.create();
     for (const [parts, op] of [
       [[all], 'sum'],
       [[all, zero], 'sum'],
@@ -160,13 +160,13 @@ describe('Reducer', () => {
       const expected = new Uint8Array(all.length);
       reducePartsPlain(parts, expected, { dtype, op });
       const output = new Uint8Array(all.length);
-      await reducer.reduce(parts, output, { dtype, op });
+      await rankSum.reduce(parts, output, { dtype, op });
       expect(Buffer.compare(withOneNan(output, dtype), withOneNan(expected, dtype))).toBe(0);
     }
   });
 
   it.each(['f16', 'bf16'] as const)('rounds sums of sums in %s once', async (dtype) => {
-    const reducer = await Reducer.create();
+    const rankSum = await RankSum.create();
     const count = 2 * 16 * 1024 + 7; // This makes three slices.
     const random = randomBytes(5, 4 * count * 4);
     const parts = Array.from({ length: 4 }, (_, rank) =>
@@ -178,31 +178,31 @@ describe('Reducer', () => {
     const sums = await Promise.all(
       [parts.slice(0, 2), parts.slice(2)].map(async (pair) => {
         const sum = new Uint8Array(count * 4);
-        await reducer.reduce(pair, sum, { dtype: 'f32', inputDtype: dtype, op: 'sum' });
+        await rankSum.reduce(pair, sum, { dtype: 'f32', inputDtype: dtype, op: 'sum' });
         return sum;
       }),
     );
     const mean = new Uint8Array(count * 2);
-    await reducer.reduce(sums, mean, { dtype, inputDtype: 'f32', op: 'mean', divisor: 4 });
+    await rankSum.reduce(sums, mean, { dtype, inputDtype: 'f32', op: 'mean', divisor: 4 });
     const plain = new Uint8Array(count * 2);
     reducePartsPlain(sums, plain, { dtype, inputDtype: 'f32', op: 'mean', divisor: 4 });
     expect(Buffer.compare(mean, plain)).toBe(0);
     // Sums of four bytes times powers of two are exact in f32, so the order doesn't show either.
     const direct = new Uint8Array(count * 2);
-    await reducer.reduce(parts, direct, { dtype, op: 'mean' });
+    await rankSum.reduce(parts, direct, { dtype, op: 'mean' });
     expect(Buffer.compare(mean, direct)).toBe(0);
   });
 
   it('refuses integers of one dtype and sums of another', async () => {
-    const reducer = await Reducer.create();
+    const rankSum = await RankSum.create();
     const options = { dtype: 'f32', inputDtype: 'i32', op: 'sum' } as const;
-    await expect(reducer.reduce([new Uint8Array(4)], new Uint8Array(4), options)).rejects.toThrow(
+    await expect(rankSum.reduce([new Uint8Array(4)], new Uint8Array(4), options)).rejects.toThrow(
       /expected floats or one dtype, got i32 and f32/,
     );
   });
 
   it('refuses unknown operations and dtypes, and invalid divisors', async () => {
-    const reducer = await Reducer.create();
+    const rankSum = await RankSum.create();
     const wrong: readonly (readonly [object, RegExp])[] = [
       [{ op: 'avg' }, /expected one of sum, mean, max, min, got 'avg'/],
       [{ op: 'product' }, /got 'product'/],
@@ -216,20 +216,20 @@ describe('Reducer', () => {
       const options = { dtype: 'f32', op: 'sum', ...option } as ReduceOptions;
       const parts = [new Uint8Array(8), new Uint8Array(8)];
       const output = new Uint8Array(8);
-      await expect(reducer.reduce(parts, output, options)).rejects.toThrow(message);
+      await expect(rankSum.reduce(parts, output, options)).rejects.toThrow(message);
       expect(() => reducePartsPlain(parts, output, options)).toThrow(message);
     }
   });
 
   it('writes over one of its parts', async () => {
-    const reducer = await Reducer.create();
+    const rankSum = await RankSum.create();
     const parts = [1, 2, 3].map((x) => fromF32Array(new Float32Array(40_000).fill(x), 'f32'));
-    await reducer.reduce(parts, parts[1]!, { dtype: 'f32', op: 'sum' });
+    await rankSum.reduce(parts, parts[1]!, { dtype: 'f32', op: 'sum' });
     expect(new Set(toF32Array(parts[1]!, 'f32'))).toEqual(new Set([6]));
   });
 
   it('gives the event loop a turn after every 8 ms of work', async () => {
-    const reducer = await Reducer.create();
+    const rankSum = await RankSum.create();
     const count = 30 * 16 * 1024; // This makes thirty slices.
     const parts = [1, 2].map((x) => fromF32Array(new Float32Array(count).fill(x), 'f32'));
     const output = new Float32Array(count);
@@ -243,7 +243,7 @@ describe('Reducer', () => {
     try {
       let isDone = false;
       const bytes = new Uint8Array(output.buffer);
-      const work = reducer.reduce(parts, bytes, { dtype: 'f32', op: 'sum' }).then(() => {
+      const work = rankSum.reduce(parts, bytes, { dtype: 'f32', op: 'sum' }).then(() => {
         isDone = true;
       });
       while (!isDone) {
@@ -261,26 +261,26 @@ describe('Reducer', () => {
   });
 
   it('refuses parts of different lengths', async () => {
-    const reducer = await Reducer.create();
+    const rankSum = await RankSum.create();
     const parts = [new Uint8Array(8), new Uint8Array(4)];
     await expect(
-      reducer.reduce(parts, new Uint8Array(8), { dtype: 'f32', op: 'sum' }),
+      rankSum.reduce(parts, new Uint8Array(8), { dtype: 'f32', op: 'sum' }),
     ).rejects.toThrow(/expected parts of 8 bytes, got 4/);
   });
 });
 
-describe('Reducer over shared memory', () => {
+describe('RankSum over shared memory', () => {
   // These count elements, and the last spans two slices.
   const SIZES = [0, 1, 7, 16, 1023, 16 * 1024 + 37];
 
   /**
-   * Makes a reducer, and views one after the other in its memory, with `gap` bytes between them.
+   * Makes a RankSum, and views one after the other in its memory, with `gap` bytes between them.
    */
   async function createShared() {
     const memory = new WebAssembly.Memory({ initial: 32, maximum: 64, shared: true });
     const buffer = memory.buffer;
     const holds = (other: ArrayBufferLike) => other === buffer;
-    const reducer = await Reducer.create({ memory, holds, scratch: 64 });
+    const rankSum = await RankSum.create({ memory, holds, scratch: 64 });
     let end = 64 + IN_PLACE_SCRATCH_BYTES;
     const place = (bytes: Uint8Array, gap = 4) => {
       const view = new Uint8Array(buffer, end + gap, bytes.byteLength);
@@ -288,7 +288,7 @@ describe('Reducer over shared memory', () => {
       end += gap + bytes.byteLength;
       return view;
     };
-    return { reducer, place, everything: new Uint8Array(buffer) };
+    return { rankSum, place, everything: new Uint8Array(buffer) };
   }
 
   it.each(DTYPES)(
@@ -297,7 +297,7 @@ describe('Reducer over shared memory', () => {
       for (const op of OPS) {
         for (const worldSize of [1, 2, 3, 5]) {
           for (const size of SIZES) {
-            const { reducer, place, everything } = await createShared();
+            const { rankSum, place, everything } = await createShared();
             const byteLength = size * byteSize(dtype);
             const parts = Array.from({ length: worldSize }, (_, rank) =>
               randomBytes(size * 100 + rank, byteLength),
@@ -308,7 +308,7 @@ describe('Reducer over shared memory', () => {
             const output = place(new Uint8Array(byteLength));
             const behind = output.byteOffset + byteLength;
             everything.fill(0xee, behind);
-            await reducer.reduce(placed, output, { dtype, op });
+            await rankSum.reduce(placed, output, { dtype, op });
             const what = `${op} of ${worldSize} x ${size}`;
             const got = output.slice();
             expect(Buffer.compare(withOneNan(got, dtype), withOneNan(expected, dtype)), what).toBe(
@@ -323,27 +323,27 @@ describe('Reducer over shared memory', () => {
   );
 
   it.each([0, 1, 2])('writes over part %i', async (own) => {
-    const { reducer, place } = await createShared();
+    const { rankSum, place } = await createShared();
     const parts = [1, 2, 4].map((x) =>
       place(fromF32Array(new Float32Array(20_001).fill(x), 'f32')),
     );
-    await reducer.reduce(parts, parts[own]!, { dtype: 'f32', op: 'sum' });
+    await rankSum.reduce(parts, parts[own]!, { dtype: 'f32', op: 'sum' });
     expect(new Set(toF32Array(parts[own]!.slice(), 'f32'))).toEqual(new Set([7]));
   });
 
   it('takes parts from elsewhere, too', async () => {
-    const { reducer, place } = await createShared();
+    const { rankSum, place } = await createShared();
     const outside = fromF32Array(new Float32Array(40).fill(1), 'f32');
     const inside = place(fromF32Array(new Float32Array(40).fill(10), 'f32'));
     const output = place(new Uint8Array(160));
-    await reducer.reduce([outside, inside], output, { dtype: 'f32', op: 'sum' });
+    await rankSum.reduce([outside, inside], output, { dtype: 'f32', op: 'sum' });
     expect(new Set(toF32Array(output.slice(), 'f32'))).toEqual(new Set([11]));
-    await reducer.reduce([inside, inside], outside, { dtype: 'f32', op: 'sum' });
+    await rankSum.reduce([inside, inside], outside, { dtype: 'f32', op: 'sum' });
     expect(new Set(toF32Array(outside, 'f32'))).toEqual(new Set([20]));
   });
 
   it('sums sums of 16-bit parts in f32, and rounds them once', async () => {
-    const { reducer, place } = await createShared();
+    const { rankSum, place } = await createShared();
     // The values differ from slice to slice and within a slice.
     const count = 2 * 16 * 1024 + 21;
     const small = Float32Array.from({ length: count }, (_, i) => 1 + (Math.floor(i / 100) % 128));
@@ -351,12 +351,12 @@ describe('Reducer over shared memory', () => {
       place(fromF32Array(values, 'bf16')),
     );
     const sum = place(new Uint8Array(4 * count));
-    await reducer.reduce(parts, sum, { dtype: 'f32', inputDtype: 'bf16', op: 'sum' });
+    await rankSum.reduce(parts, sum, { dtype: 'f32', inputDtype: 'bf16', op: 'sum' });
     const expected = small.map((value) => value + 2 ** -9);
     expect(Buffer.compare(sum.slice(), new Uint8Array(expected.buffer))).toBe(0);
     const mean = place(new Uint8Array(2 * count));
     const options = { dtype: 'bf16', inputDtype: 'f32', op: 'mean', divisor: 4 } as const;
-    await reducer.reduce([sum, sum], mean, options);
+    await rankSum.reduce([sum, sum], mean, options);
     const halves = fromF32Array(
       expected.map((value) => value / 2),
       'bf16',

@@ -6,7 +6,7 @@
 // The first failure wins and ends all groups of the rank. It is sent to every peer, so that nobody
 // waits for a rank that has given up.
 
-import { Reducer } from '@shardweave/dtypes';
+import { RankSum } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
 import { type Failure, MAX_TOLD_LENGTH } from '../failure.js';
 import type { Transport } from '../transport.js';
@@ -40,7 +40,7 @@ export class RankJob {
     this.turns = options.turns ?? new Turns(this.clock);
     this.combine = options.reduce
       ? combineByHook(options.reduce)
-      : combineInThread(options.reducer ?? Reducer.create, this.turns);
+      : combineInThread(options.reducer ?? RankSum.create, this.turns);
     this.failed = new Promise((resolve) => {
       this.#onFailed = resolve;
     });

@@ -1,6 +1,6 @@
 // Combines parts: by the package's wasm in the rank's own thread, unless a group is given a hook.
 
-import { byteSize, type ReduceOptions, type Reducer } from '@shardweave/dtypes';
+import { byteSize, type RankSum, type ReduceOptions } from '@shardweave/dtypes';
 import type { Turns } from './turns.js';
 
 /**
@@ -16,7 +16,7 @@ export interface ReduceHookOptions extends ReduceOptions {
 }
 
 /**
- * Combines `parts`, in their order, into `output`, as `Reducer.reduce` of @shardweave/dtypes does:
+ * Combines `parts`, in their order, into `output`, as `RankSum.reduce` of @shardweave/dtypes does:
  * in f32, rounded to the dtype once. Results are equal bit for bit between ranks and transports
  * only if a hook does exactly that. `output` may be one of the parts. Large operations come in
  * segments, one after another within a call. A rejection ends the job. `inputDtype` and `divisor`
@@ -28,8 +28,8 @@ export type ReduceHook = (
   options: ReduceHookOptions,
 ) => Promise<void> | void;
 
-/** The part of a Reducer that is used here. */
-export type PartReducer = Pick<Reducer, 'reduce'>;
+/** The part of `RankSum` that is used here. */
+export type PartReducer = Pick<RankSum, 'reduce'>;
 
 /** Combines parts for a call, and stops writing when the call is over. */
 export type Combine = (

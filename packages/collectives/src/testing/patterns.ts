@@ -3,9 +3,9 @@
 import {
   byteSize,
   isFloat,
+  RankSum,
   type ReduceDType,
   type ReduceOptions,
-  Reducer,
   reducePartsPlain,
 } from '@shardweave/dtypes';
 
@@ -93,7 +93,7 @@ export class Expectations {
       return expectedReduction(parts, options);
     }
     const output = new Uint8Array(parts[0]!.length);
-    await (await Reducer.create()).reduce(parts, output, options);
+    await (await RankSum.create()).reduce(parts, output, options);
     return output;
   }
 

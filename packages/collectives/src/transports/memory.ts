@@ -2,7 +2,7 @@
 // straight into its buffer. The world may have any size; all ranks share one reducer and the event
 // loop's turns.
 
-import { Reducer } from '@shardweave/dtypes';
+import { RankSum } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
 import { SLICE_BYTES } from '../endpoint/copy-bytes.js';
 import { Endpoint } from '../endpoint/endpoint.js';
@@ -49,9 +49,9 @@ export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOpt
     throw new CollectiveUsageError(place, `expected a positive world size, got ${worldSize}.`);
   }
   checkGroupOptions(options, place);
-  let shared: Promise<Reducer> | undefined;
+  let shared: Promise<RankSum> | undefined;
   const reducer = () => {
-    shared ??= Reducer.create();
+    shared ??= RankSum.create();
     return shared;
   };
   const turns = new Turns(options.clock ?? systemClock);

@@ -1,7 +1,7 @@
 // Runs a random program of collectives over a simulated network, with or without faults, and checks
 // the outcome. Everything is drawn from one seed, so a run that fails fails again.
 
-import { Reducer } from '@shardweave/dtypes';
+import { RankSum } from '@shardweave/dtypes';
 import { Endpoint } from '../../endpoint/endpoint.js';
 import type { PartReducer, ReduceHook } from '../../endpoint/reduce-hook.js';
 import { createWorldGroup } from '../../group/group-options.js';
@@ -92,7 +92,7 @@ const MAX_PROBLEMS = 5;
  * the time of making and computing them again.
  */
 export async function createSimulationResources(): Promise<SimulationResources> {
-  return { reducer: await Reducer.create(), data: new ReferenceData() };
+  return { reducer: await RankSum.create(), data: new ReferenceData() };
 }
 
 /**

@@ -1,6 +1,6 @@
 // Joins a job of threads that share memory, by the handle that the thread was given.
 
-import { IN_PLACE_SCRATCH_BYTES, Reducer } from '@shardweave/dtypes';
+import { IN_PLACE_SCRATCH_BYTES, RankSum } from '@shardweave/dtypes';
 import { systemClock } from '../../clock.js';
 import { Endpoint } from '../../endpoint/endpoint.js';
 import { Turns } from '../../endpoint/turns.js';
@@ -47,7 +47,7 @@ export async function connectShmEndpoint(handle: ShmRankHandle, options: Connect
   checkGroupOptions(options, { ...rankOf(handle), call: 'connectShm' });
   const turns = new Turns(options.clock ?? systemClock);
   const heap = handle.heap && new SharedHeap(handle.heap);
-  const reducer = () => createReducer(heap);
+  const reducer = () => createRankSum(heap);
   const endpoint = new Endpoint({ reducer, ...options, ...rankOf(handle), turns });
   const watchMs = options.watchMs ?? defaultWatchMs(handle.worldSize);
   const transport = new ShmTransport({ handle, heap, listener: endpoint, turns, watchMs });
@@ -79,13 +79,13 @@ async function joinInTime(
 }
 
 /** Makes a reducer that sums in the heap, where everything to be summed lies there. */
-async function createReducer(heap: SharedHeap | undefined): Promise<Reducer> {
+async function createRankSum(heap: SharedHeap | undefined): Promise<RankSum> {
   const scratch = heap?.allocate(IN_PLACE_SCRATCH_BYTES)?.byteOffset;
   if (heap === undefined || scratch === undefined) {
-    return await Reducer.create();
+    return await RankSum.create();
   }
   const holds = (buffer: ArrayBufferLike) => heap.holds(buffer);
-  return await Reducer.create({ memory: heap.memory, holds, scratch });
+  return await RankSum.create({ memory: heap.memory, holds, scratch });
 }
 
 function rankOf({ rank, worldSize }: ShmRankHandle) {

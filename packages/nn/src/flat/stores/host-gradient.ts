@@ -7,7 +7,7 @@ import { viewAs, yieldToEventLoop } from '@shardweave/dtypes';
  */
 const SLICE_ELEMENTS = 64 * 1024;
 /**
- * After this time sockets and timers get a turn. The Reducer of @shardweave/dtypes uses the same.
+ * After this time sockets and timers get a turn. The RankSum of @shardweave/dtypes uses the same.
  */
 const TURN_MS = 8;
 

@@ -21,7 +21,7 @@ const SLICE_ELEMENTS = 16 * 1024;
  */
 const TURN_MS = 8;
 
-interface ReducerExports {
+interface RankSumExports {
   readonly memory: WebAssembly.Memory;
   reserve(byteLength: number): number;
   start(dtype: number, acc: number, source: number, count: number): void;
@@ -30,26 +30,27 @@ interface ReducerExports {
 }
 
 /**
- * A reducer of bytes. One serves any number of ranks of a process; it holds 0.3 MiB.
+ * Combines the parts of several ranks, as bytes, in rank order: their sum, mean, largest or
+ * smallest. One serves any number of ranks of a process; it holds 0.3 MiB.
  * @example
  * ```ts
- * import { fromF32Array, Reducer, toF32Array } from '@shardweave/dtypes';
+ * import { fromF32Array, RankSum, toF32Array } from '@shardweave/dtypes';
  *
  * const parts = [256, 1, 3].map((x) => fromF32Array([x, -x], 'bf16'));
  * const sum = new Uint8Array(4);
- * const reducer = await Reducer.create();
- * await reducer.reduce(parts, sum, { dtype: 'bf16', op: 'sum' });
+ * const rankSum = await RankSum.create();
+ * await rankSum.reduce(parts, sum, { dtype: 'bf16', op: 'sum' });
  * console.log(toF32Array(sum, 'bf16')); // logs Float32Array(2) [ 260, -260 ]
  * ```
  */
-export class Reducer {
-  readonly #exports: ReducerExports;
+export class RankSum {
+  readonly #exports: RankSumExports;
   readonly #memory: Uint8Array;
   readonly #acc: number;
   readonly #part: number;
   readonly #inPlace: InPlaceSums | undefined;
 
-  private constructor(exports: ReducerExports, inPlace: InPlaceSums | undefined) {
+  private constructor(exports: RankSumExports, inPlace: InPlaceSums | undefined) {
     this.#exports = exports;
     this.#inPlace = inPlace;
     this.#acc = exports.reserve(SLICE_ELEMENTS * 4);
@@ -63,7 +64,7 @@ export class Reducer {
    * Compiles the embedded module, in about 5 ms. With `shared`, parts and outputs that all lie in
    * that memory are combined there, without copies.
    */
-  static async create(shared?: SharedParts): Promise<Reducer> {
+  static async create(shared?: SharedParts): Promise<RankSum> {
     const bytes = Uint8Array.from(atob(wasmBase64), (char) => char.charCodeAt(0));
     const { instance } = await WebAssembly.instantiate(bytes, {
       env: {
@@ -73,7 +74,7 @@ export class Reducer {
       },
     });
     const inPlace = shared && (await InPlaceSums.create(shared));
-    return new Reducer(instance.exports as unknown as ReducerExports, inPlace);
+    return new RankSum(instance.exports as unknown as RankSumExports, inPlace);
   }
 
   /**
