@@ -6,9 +6,9 @@ import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { connectWs, serveRendezvous } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it, vi } from 'vitest';
+import { authenticateToListener } from '../src/sockets/authenticate.js';
 import { HandlerSlot } from '../src/sockets/handler-slot.js';
 import { type Hello, ListenerHandshake } from '../src/sockets/handshake.js';
-import { prove } from '../src/sockets/prove.js';
 import type { WireSocket } from '../src/sockets/wire-socket.js';
 import { beginFirst } from './support/first-rank.js';
 import { rawConnection } from './support/raw-rank.js';
@@ -62,7 +62,7 @@ it('an answer that waits in the socket when its time is over has come in time', 
     attempt: 0,
     run: new Uint8Array(16),
   };
-  await prove(wireOf(connection), { secret: SECRET, hello, proofMs: PROOF_MS });
+  await authenticateToListener(wireOf(connection), { secret: SECRET, hello, proofMs: PROOF_MS });
   connection.destroy();
   server.close();
 });

@@ -6,8 +6,8 @@ import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server } from 'node:net';
 import { type ConnectWsOptions, connectWs } from '@shardweave/collectives/ws';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import { denialOfFirst } from '../src/sockets/door.js';
 import { schemeTo } from '../src/sockets/listen-security.js';
+import { denialOfFirst } from '../src/sockets/listener.js';
 import { beginFirst } from './support/first-rank.js';
 import { SECRET } from './support/ws-harness.js';
 

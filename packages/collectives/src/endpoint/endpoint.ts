@@ -55,9 +55,9 @@ export interface EndpointOptions {
 }
 
 /**
- * The memory that a proven peer may take. Collectives hold a MiB each, and a rank is at most some
- * tens of them behind. Messages of `send` count in full before their `recv`: with gradient buckets
- * of 25 MiB that makes up to 12 GiB.
+ * The memory that an authenticated peer may take. Collectives hold a MiB each, and a rank is at
+ * most some tens of them behind. Messages of `send` count in full before their `recv`: with
+ * gradient buckets of 25 MiB that makes up to 12 GiB.
  */
 const MAX_UNCLAIMED_BYTES = 512 * 2 ** 20;
 

@@ -1,19 +1,19 @@
-// The listening side of a process: it accepts peers that prove themselves and refuses the rest,
-// with a reason for the log and no harm to the job. Node only.
+// The listening side of a process: it accepts peers that authenticate themselves and refuses
+// the rest, with a reason for the log and no harm to the job. Node only.
 
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import { WebSocketServer } from 'ws';
-import { Door, type DoorPolicy, hostOf, type TurnedAway } from './door.js';
+import { authenticateJoiner, REFUSED_CODE } from './authenticate.js';
 import { MAX_MESSAGE_BYTES } from './limits.js';
+import { hostOf, Listener, type ListenerPolicy, type TurnedAway } from './listener.js';
 import { NodeSocket } from './node-socket.js';
-import { challenge, REFUSED_CODE } from './prove.js';
 import type { ListenOptions, SocketListener } from './socket-platform.js';
 import type { UpgradeRequest } from './upgrade.js';
 
 export interface AcceptorOptions extends ListenOptions {
   readonly secret: string;
-  readonly policy: DoorPolicy;
+  readonly policy: ListenerPolicy;
   /** Called with each peer that was turned away, and why. */
   readonly onRefused?: ((turnedAway: TurnedAway) => void) | undefined;
 }
@@ -21,7 +21,7 @@ export interface AcceptorOptions extends ListenOptions {
 export class Acceptor implements SocketListener {
   readonly #options: AcceptorOptions;
   readonly #upgrades: WebSocketServer;
-  #door: Door | undefined;
+  #listener: Listener | undefined;
 
   private constructor(options: AcceptorOptions) {
     this.#options = options;
@@ -37,7 +37,7 @@ export class Acceptor implements SocketListener {
   /** Resolves when it listens. Rejects with ListenError. */
   static async listen(options: AcceptorOptions): Promise<Acceptor> {
     const acceptor = new Acceptor(options);
-    acceptor.#door = await Door.open(options, options.policy, {
+    acceptor.#listener = await Listener.open(options, options.policy, {
       onUpgrade: (request, socket, name) => acceptor.#onUpgrade(request, socket, name),
       onRefused: (refusal) => options.onRefused?.(refusal),
     });
@@ -45,15 +45,15 @@ export class Acceptor implements SocketListener {
   }
 
   get port(): number {
-    return this.#door!.port;
+    return this.#listener!.port;
   }
 
   close(): void {
-    this.#door!.close();
+    this.#listener!.close();
   }
 
   #onUpgrade({ key, origin }: UpgradeRequest, connection: Socket, name: string): void {
-    // What the door has checked, in the form in which the library takes it.
+    // What the listener has checked, in the form in which the library takes it.
     const headers = {
       upgrade: 'websocket',
       'sec-websocket-version': '13',
@@ -71,12 +71,12 @@ export class Acceptor implements SocketListener {
     const { proofMs } = policy.limits;
     const host = hostOf(connection);
     try {
-      const hello = await challenge(stranger, { secret, proofMs, refusalOf });
-      this.#door!.trust(name);
+      const hello = await authenticateJoiner(stranger, { secret, proofMs, refusalOf });
+      this.#listener!.trust(name);
       stranger.trust(MAX_MESSAGE_BYTES);
       onPeer(hello, stranger, host);
     } catch (error) {
-      this.#door!.refuse(name, (error as Error).message);
+      this.#listener!.refuse(name, (error as Error).message);
       stranger.close(REFUSED_CODE, (error as Error).message);
     }
   }

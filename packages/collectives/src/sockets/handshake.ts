@@ -1,5 +1,6 @@
-// How two processes prove to each other that they know the job's secret, before anything else is
-// parsed. It maps bytes to bytes, without sockets, timers or Node (prove.ts has those).
+// How two processes authenticate: each proves to the other that it knows the job's secret, before
+// anything else is parsed. It maps bytes to bytes, without sockets, timers or Node (authenticate.ts
+// has those).
 //   listener -> joiner   magic (4), nonce (32)
 //   joiner -> listener   magic (4), role, rank, target, world size, attempt (u32 each, little
 //                        endian), run (16), nonce (32), HMAC-SHA256 over 'joiner', the listener's

@@ -1,25 +1,25 @@
-// What strangers may cost a listener, and how long a proven peer's message may be.
+// What strangers may cost a listener, and how long an authenticated peer's message may be.
 
 /**
- * The longest message of a proven peer; one that sends more in a message is cut off. Chunks and
- * inline frames of links are smaller.
+ * The longest message of an authenticated peer; one that sends more in a message is cut off. Chunks
+ * and inline frames of links are smaller.
  */
 export const MAX_MESSAGE_BYTES = 2 * 2 ** 20;
 
 /**
- * The bytes that a connection may send before it has proved itself. The proof takes 110, with its
+ * The bytes that a connection may send before it is authenticated. The proof takes 110, with its
  * frame.
  */
 export const STRANGER_BYTES = 1024;
 
 /**
- * What strangers, who have not proved that they know the secret, may cost a listener. Defaults for
- * n ranks: 64 + 4 n strangers, but at most a quarter of `ulimit -n`, 4,096 + 8 n connections a
- * second, and five seconds for the proof.
+ * What strangers, who are not authenticated, may cost a listener. Defaults for n ranks: 64 + 4 n
+ * strangers, but at most a quarter of `ulimit -n`, 4,096 + 8 n connections a second, and five
+ * seconds for the proof.
  */
 export interface WsLimits {
   /**
-   * The number of connections at a time that have proved nothing; above it the oldest of the
+   * The number of connections at a time that are not authenticated; above it the oldest of the
    * address that has the most of them is dropped.
    */
   readonly maxStrangers: number;
@@ -30,7 +30,7 @@ export interface WsLimits {
   readonly maxJoinsPerSecond: number;
   /**
    * The milliseconds from connection to proof: generous on a loaded machine, short for a flood. A
-   * rank that proves itself waits as long for each answer.
+   * rank that authenticates waits as long for each answer.
    */
   readonly proofMs: number;
 }

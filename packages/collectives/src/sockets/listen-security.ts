@@ -1,8 +1,8 @@
 // The options of everything that listens: who may connect, and what strangers may cost. Node only.
 
-import type { DoorPolicy, ServerTls, TurnedAway } from './door.js';
 import { isLoopback } from './is-loopback.js';
 import { limitsFor, type WsLimits } from './limits.js';
+import type { ListenerPolicy, ServerTls, TurnedAway } from './listener.js';
 import { maxOpenFiles } from './max-open-files.js';
 import type { Refusal } from './refusal-log.js';
 import { tlsKeyOf } from './tls-psk.js';
@@ -72,8 +72,8 @@ export function securityOf(
   return { secret, allowedOrigins, tls, encryption, onRefused, limits };
 }
 
-/** The policy of all doors of a process that listens. */
-export function doorPolicyOf(security: ListenSecurity): DoorPolicy {
+/** The policy of all listeners of a process that listens. */
+export function listenerPolicyOf(security: ListenSecurity): ListenerPolicy {
   const { secret, tls, encryption = 'auto', allowedOrigins = [] } = security;
   const { key, cert } = tls ?? {};
   return {

@@ -3,10 +3,10 @@
 import { once } from 'node:events';
 import { WebSocket } from 'ws';
 import { Acceptor } from './acceptor.js';
+import { PROOF_MS } from './authenticate.js';
 import { MAX_MESSAGE_BYTES } from './limits.js';
-import { doorPolicyOf, type ListenSecurity } from './listen-security.js';
+import { type ListenSecurity, listenerPolicyOf } from './listen-security.js';
 import { NodeSocket } from './node-socket.js';
-import { PROOF_MS } from './prove.js';
 import {
   type ListenOptions,
   OpenError,
@@ -78,6 +78,11 @@ export class NodeSockets implements SocketPlatform {
 
   listen(options: ListenOptions): Promise<Acceptor> {
     const { secret, onRefused } = this.security;
-    return Acceptor.listen({ ...options, secret, policy: doorPolicyOf(this.security), onRefused });
+    return Acceptor.listen({
+      ...options,
+      secret,
+      policy: listenerPolicyOf(this.security),
+      onRefused,
+    });
   }
 }

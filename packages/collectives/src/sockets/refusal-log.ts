@@ -1,7 +1,7 @@
 // Tells of the peers that a listener turned away, some a second, and keeps the last ones, because
 // they often show why a rank is missing.
 
-import type { TurnedAway } from './door.js';
+import type { TurnedAway } from './listener.js';
 import { TokenBucket } from './token-bucket.js';
 
 /**

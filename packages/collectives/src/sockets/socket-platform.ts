@@ -39,12 +39,12 @@ export interface ListenOptions {
    * The reason for turning away a peer although it knows the secret; undefined where it may stay.
    */
   refusalOf(hello: Hello): string | undefined;
-  /** Called when a peer has proved itself; `host` is where it comes from. */
+  /** Called when a peer is authenticated; `host` is where it comes from. */
   onPeer(hello: Hello, socket: WireSocket, host: string): void;
 }
 
 export interface SocketListener {
   readonly port: number;
-  /** Frees the port. Accepted sockets live on, and those that have proved nothing end. */
+  /** Frees the port. Accepted sockets live on, and those that are not authenticated end. */
   close(): void;
 }

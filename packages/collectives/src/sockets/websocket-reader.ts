@@ -35,7 +35,7 @@ const NO_STATUS = 1005;
 
 export class WebSocketReader {
   readonly #events: WebSocketEvents;
-  /** The longest message that is accepted. It may be raised when the peer has proved itself. */
+  /** The longest message that is accepted. It may be raised when the peer is authenticated. */
   maxMessageBytes: number;
   readonly #head = new Uint8Array(MAX_HEADER_BYTES);
   #headBytes = 0;

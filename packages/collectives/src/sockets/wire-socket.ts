@@ -41,7 +41,7 @@ export interface WireSocket {
   /** The bytes that were given to `send`, but not yet to the system. */
   readonly unsentBytes: number;
   /**
-   * Notes that the peer has proved itself: messages of up to that many bytes are accepted from it.
+   * Notes that the peer is authenticated: messages of up to that many bytes are accepted from it.
    */
   trust(maxMessageBytes: number): void;
   /** Sends bytes. `written` is called once: when they may be changed, or with the error. */

@@ -2,8 +2,8 @@
 // of links.
 
 import type { Socket } from 'node:net';
-import { nameOf } from '../../../sockets/door.js';
 import { FrameWriter } from '../../../sockets/frame-writer.js';
+import { nameOf } from '../../../sockets/listener.js';
 import { WebSocketReader } from '../../../sockets/websocket-reader.js';
 
 export interface HeartbeatConnectionOptions {
@@ -74,7 +74,7 @@ export class HeartbeatConnection {
     socket.resume();
   }
 
-  /** Notes that the peer has proved itself. */
+  /** Notes that the peer is authenticated. */
   trust(): void {
     this.#isTrusted = true;
   }

@@ -1,7 +1,7 @@
 // The messages between a rank and its heartbeat worker, in Node and in pages. The worker has the
 // connections and the rank's own thread has the secret, so each handshake is passed through.
 
-import type { DoorPolicy, TurnedAway } from '../../../sockets/door.js';
+import type { ListenerPolicy, TurnedAway } from '../../../sockets/listener.js';
 import type { ClientTls } from '../../../sockets/tls-psk.js';
 
 /**
@@ -23,7 +23,7 @@ export type HeartbeatCommand =
   /** Ends a connection; without a code it is dropped. */
   | { readonly type: 'close'; readonly id: number; readonly code?: number; readonly reason: string }
   /** In Node only. */
-  | { readonly type: 'listen'; readonly host: string; readonly policy: DoorPolicy }
+  | { readonly type: 'listen'; readonly host: string; readonly policy: ListenerPolicy }
   | { readonly type: 'stop listening' };
 
 /** See WireSocket. */

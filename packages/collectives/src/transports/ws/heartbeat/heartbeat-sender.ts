@@ -17,7 +17,7 @@ export interface HeartbeatSender {
    * where the platform can't listen.
    */
   listen?(options: HeartbeatListenOptions): Promise<number>;
-  /** Frees the port, at the latest when it resolves; proven connections live on. */
+  /** Frees the port, at the latest when it resolves; authenticated connections live on. */
   stopListening?(): Promise<void>;
   /** Ends all its connections. */
   close(): Promise<void>;
@@ -29,6 +29,6 @@ export interface HeartbeatListenOptions {
    * The reason for turning away a peer although it knows the secret; undefined where it may stay.
    */
   refusalOf(hello: Hello): string | undefined;
-  /** Called when a peer has proved itself. */
+  /** Called when a peer is authenticated. */
   onPeer(hello: Hello, socket: WireSocket): void;
 }

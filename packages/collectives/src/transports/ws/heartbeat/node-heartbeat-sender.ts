@@ -4,9 +4,9 @@
 
 import { Worker } from 'node:worker_threads';
 import { WORKER_TEXT } from '../../../generated/node-heartbeat-worker.js';
-import { doorPolicyOf } from '../../../sockets/listen-security.js';
+import { authenticateJoiner, REFUSED_CODE } from '../../../sockets/authenticate.js';
+import { listenerPolicyOf } from '../../../sockets/listen-security.js';
 import type { NodeSockets } from '../../../sockets/node-sockets.js';
-import { challenge, REFUSED_CODE } from '../../../sockets/prove.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type { HeartbeatCommand, HeartbeatEvent } from './heartbeat-messages.js';
 import type { HeartbeatListenOptions, HeartbeatSender } from './heartbeat-sender.js';
@@ -61,12 +61,12 @@ export class NodeHeartbeatSender implements HeartbeatSender {
   listen({ host, refusalOf, onPeer }: HeartbeatListenOptions): Promise<number> {
     const { security } = this.#options.sockets;
     const { secret, onRefused } = security;
-    const policy = doorPolicyOf(security);
+    const policy = listenerPolicyOf(security);
     const { proofMs } = policy.limits;
     this.#onAccepted = async ({ id, from, session }) => {
       const socket = this.#sockets.accept(id, session);
       try {
-        const hello = await challenge(socket, { secret, proofMs, refusalOf });
+        const hello = await authenticateJoiner(socket, { secret, proofMs, refusalOf });
         socket.trust(0);
         onPeer(hello, socket);
       } catch (error) {

@@ -1,10 +1,10 @@
 // The heartbeat worker in Node: it opens and accepts connections, passes their handshakes on to the
-// rank's own thread, which has the secret, and beats on those that have proved themselves. The
+// rank's own thread, which has the secret, and beats on those that are authenticated. The
 // build bundles it into one text (see tooling/workers), so it imports only Node's modules and this
 // package's.
 
 import type { Socket } from 'node:net';
-import { Door } from '../../../sockets/door.js';
+import { Listener } from '../../../sockets/listener.js';
 import { sessionOf } from '../../../sockets/tls-psk.js';
 import { acceptUpgrade, requestUpgrade } from '../../../sockets/upgrade.js';
 import { HeartbeatConnection } from './heartbeat-connection.js';
@@ -20,7 +20,7 @@ export class NodeHeartbeatWorker {
   readonly #tell: (event: HeartbeatEvent) => void;
   readonly #connections = new Map<number, HeartbeatConnection>();
   readonly #beating = new Set<HeartbeatConnection>();
-  #door: Door | undefined;
+  #listener: Listener | undefined;
   #numAccepted = 0;
 
   constructor(tell: (event: HeartbeatEvent) => void) {
@@ -39,7 +39,7 @@ export class NodeHeartbeatWorker {
         void this.#listen(command);
         return;
       case 'stop listening':
-        this.#door?.close();
+        this.#listener?.close();
         this.#tell({ type: 'stopped listening' });
         return;
       default: {
@@ -59,7 +59,7 @@ export class NodeHeartbeatWorker {
       connection.send(command.bytes);
     } else if (command.type === 'trust') {
       connection.trust();
-      this.#door?.trust(connection.name);
+      this.#listener?.trust(connection.name);
     } else if (command.type === 'beat') {
       this.#beating.add(connection);
     } else if (command.code === undefined) {
@@ -81,7 +81,7 @@ export class NodeHeartbeatWorker {
 
   async #listen({ host, policy }: Command<'listen'>): Promise<void> {
     try {
-      const door = await Door.open({ host, port: 0 }, policy, {
+      const listener = await Listener.open({ host, port: 0 }, policy, {
         onUpgrade: ({ key }, socket, from) => {
           acceptUpgrade(socket, key);
           const id = -++this.#numAccepted;
@@ -90,8 +90,8 @@ export class NodeHeartbeatWorker {
         },
         onRefused: (turnedAway) => this.#tell({ type: 'refused', turnedAway }),
       });
-      this.#door = door;
-      this.#tell({ type: 'listening', port: door.port });
+      this.#listener = listener;
+      this.#tell({ type: 'listening', port: listener.port });
     } catch {
       this.#tell({ type: 'listening', port: 0 });
     }

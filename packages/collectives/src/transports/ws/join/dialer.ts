@@ -1,10 +1,10 @@
-// One rank's way to other processes: it dials addresses until the time to join is over, and proves
-// the secret there.
+// One rank's way to other processes: it dials addresses until the time to join is over, and
+// authenticates there.
 
 import { JoinError } from '../../../errors.js';
+import { authenticateToListener, CutOffError } from '../../../sockets/authenticate.js';
 import { RENDEZVOUS_TARGET, type Role } from '../../../sockets/handshake.js';
 import { addressOfName } from '../../../sockets/is-loopback.js';
-import { CutOffError, prove } from '../../../sockets/prove.js';
 import {
   OpenError,
   type OpenedSocket,
@@ -43,13 +43,13 @@ export interface Reach {
   readonly target: number;
   /** The address to dial, unless the option `route` leads elsewhere. */
   readonly address: HostPort;
-  /** A connection that is open already, on which to prove first. */
+  /** A connection that is open already, on which to authenticate first. */
   readonly first?: WireSocket;
   /** Opens a connection. Default: the rank's own thread does. */
   open?(url: string, limitMs: number): Promise<WireSocket>;
 }
 
-export interface ProveWish extends Pick<Reach, 'role' | 'target'> {
+export interface AuthenticationWish extends Pick<Reach, 'role' | 'target'> {
   /** The milliseconds for each answer. Default: the option `proofMs`. */
   readonly limitMs?: number;
 }
@@ -77,15 +77,15 @@ export class Dialer {
     return this.#rendezvousUrl;
   }
 
-  /** Opens a connection of this rank's own thread, on which nothing is proved yet. */
+  /** Opens a connection of this rank's own thread, which is not authenticated yet. */
   open(target: number | 'rendezvous', address: HostPort): Promise<OpenedSocket> {
     return this.#dial(target, address, (url, limitMs) => this.#sockets.open(url, limitMs));
   }
 
   /**
-   * Resolves with a proven connection. Among many strangers the listener drops the oldest, which
-   * may be this one before the peer has judged it. Then it dials and proves again, until the time
-   * to join is over.
+   * Resolves with an authenticated connection. Among many strangers the listener drops the oldest,
+   * which may be this one before the peer has judged it. Then it dials and authenticates again,
+   * until the time to join is over.
    */
   async reach(wanted: Reach): Promise<WireSocket> {
     if (this.#numReaching === MAX_AT_ONCE) {
@@ -118,7 +118,7 @@ export class Dialer {
     for (let socket = first; ; socket = undefined) {
       socket ??= await this.#dial(whom, address, open, limitMs);
       try {
-        await this.prove(socket, { role, target, limitMs });
+        await this.authenticate(socket, { role, target, limitMs });
         return socket;
       } catch (error) {
         const isOver = this.#hasFailed() || performance.now() > this.deadline;
@@ -184,17 +184,17 @@ export class Dialer {
   }
 
   /**
-   * Proves the secret on an open socket. Where it rejects, with the peer's reason, the socket has
-   * been dropped.
+   * Authenticates this rank on an open socket. Where it rejects, with the peer's reason, the socket
+   * has been dropped.
    */
-  async prove(
+  async authenticate(
     socket: WireSocket,
-    { role, target, limitMs = this.#options.proofMs }: ProveWish,
+    { role, target, limitMs = this.#options.proofMs }: AuthenticationWish,
   ): Promise<void> {
     const { rank, worldSize, attempt, run, secret } = this.#options;
     const hello = { role, rank, target, worldSize, attempt, run };
     try {
-      await prove(socket, { secret, hello, proofMs: limitMs });
+      await authenticateToListener(socket, { secret, hello, proofMs: limitMs });
     } catch (error) {
       socket.terminate();
       throw error;

@@ -123,7 +123,7 @@ export class HeartbeatExchange {
     try {
       const url = await dialer.urlOf(peer, { host: addressOf(address, job).host, port });
       const socket = await openWithin(job.proofMs, sockets, url);
-      await dialer.prove(socket, { role: 'heartbeat subscriber', target: peer });
+      await dialer.authenticate(socket, { role: 'heartbeat subscriber', target: peer });
       // A page learns late that a link has ended, so this connection of a peer that leaves may end
       // before its link.
       transport.addHeartbeatSocket(peer, socket, { isFatal: false });

@@ -4,9 +4,9 @@
 import { Endpoint } from '../../../endpoint/endpoint.js';
 import { JoinError } from '../../../errors.js';
 import { checkGroupOptions, createWorldGroup } from '../../../group/group-options.js';
+import { PROOF_MS } from '../../../sockets/authenticate.js';
 import { runDigest } from '../../../sockets/handshake.js';
 import { LOOPBACK } from '../../../sockets/is-loopback.js';
-import { PROOF_MS } from '../../../sockets/prove.js';
 import { WsTransport } from '../link/ws-transport.js';
 import type { WsPlatform } from '../wire/ws-platform.js';
 import {

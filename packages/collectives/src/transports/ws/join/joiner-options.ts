@@ -19,7 +19,7 @@ export interface JoinerOptions {
   /** False where this rank can't listen, or is told not to. */
   readonly listen: ListenWish | false;
   readonly joinTimeoutMs: number;
-  /** The milliseconds for each answer of a peer to which this rank proves itself. */
+  /** The milliseconds for each answer of a peer to which this rank authenticates. */
   readonly proofMs: number;
   readonly onListen: ((port: number) => void) | undefined;
   readonly route: Route;

@@ -54,7 +54,7 @@ export class Meeting {
     return meeting;
   }
 
-  /** The rendezvous as a rank sees it over a proven socket of role 'rendezvous'. */
+  /** The rendezvous as a rank sees it over an authenticated socket of role 'rendezvous'. */
   static visited(socket: WireSocket, worldSize: number): Meeting {
     const meeting = new Meeting();
     meeting.#say = (message) => socket.sendText(JSON.stringify(message));

@@ -57,8 +57,8 @@ export class Relay {
   }
 
   /**
-   * Takes a proven socket of role 'relay' or 'heartbeat relay', in place of an older one of the
-   * same rank. The rank at the other end keeps its socket, and notices nothing.
+   * Takes an authenticated socket of role 'relay' or 'heartbeat relay', in place of an older one of
+   * the same rank. The rank at the other end keeps its socket, and notices nothing.
    */
   onPeer(hello: Hello, socket: WireSocket): void {
     const key = keyOf(hello);

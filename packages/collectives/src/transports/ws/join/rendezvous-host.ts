@@ -1,7 +1,7 @@
 // A rank of another process as the rendezvous sees it: the messages that come over its socket
 // become calls.
 
-import { REFUSED_CODE } from '../../../sockets/prove.js';
+import { REFUSED_CODE } from '../../../sockets/authenticate.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import { parseRankMessage } from './parse-rendezvous-message.js';
 import type { Rendezvous } from './rendezvous.js';
@@ -10,7 +10,7 @@ import type { RankMessage } from './rendezvous-messages.js';
 /** The milliseconds in which it has to answer; a rank that joins has nothing else to do. */
 const ANSWER_MS = 2000;
 
-/** Takes a proven socket of role 'rendezvous'. `fromHost` is where it comes from. */
+/** Takes an authenticated socket of role 'rendezvous'. `fromHost` is where it comes from. */
 export async function hostMember(
   rendezvous: Rendezvous,
   rank: number,

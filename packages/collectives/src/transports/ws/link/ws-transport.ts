@@ -5,7 +5,7 @@
 //
 // Note [early ends]
 // A peer whose event loop was held may have given up a connection before this rank accepts it. It
-// then proves itself anew, and the newer connection replaces the older. So while a job forms, the
+// then authenticates anew, and the newer connection replaces the older. So while a job forms, the
 // end of an accepted connection is no loss: the rendezvous tells who is lost. An end that nothing
 // has replaced counts when the job has formed.
 
@@ -162,8 +162,8 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   /**
-   * Takes a proven connection over which the peer's heartbeat worker is heard, in place of an older
-   * one, or drops it where the job has formed.
+   * Takes an authenticated connection over which the peer's heartbeat worker is heard, in place of
+   * an older one, or drops it where the job has formed.
    */
   addHeartbeatSocket(peer: number, socket: WireSocket, { isFatal }: HeartbeatSocketOptions): void {
     if (this.#hasFormed) {
@@ -225,7 +225,7 @@ export class WsTransport implements Transport, LinkEvents {
     return this.#heartbeatPorts.get(peer);
   }
 
-  /** Makes this rank's worker beat over a proven connection to the peer. */
+  /** Makes this rank's worker beat over an authenticated connection to the peer. */
   beatTo(peer: number, socket: WireSocket): void {
     this.#beating.set(peer, socket);
     this.#heartbeats!.beat(socket);

@@ -1,5 +1,5 @@
-// Every listener has a gate. These tests check how many strangers it admits in a second, how many
-// at a time, and for how long, and by what a job's limits are set.
+// Every listener has a limiter. These tests check how many strangers it admits in a second, how
+// many at a time, and for how long, and by what a job's limits are set.
 
 import { EventEmitter } from 'node:events';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { limitsFor } from '../src/sockets/limits.js';
 import { securityOf } from '../src/sockets/listen-security.js';
 import { maxOpenFiles } from '../src/sockets/max-open-files.js';
-import { StrangerGate } from '../src/sockets/stranger-gate.js';
+import { UnauthenticatedLimiter } from '../src/sockets/unauthenticated-limiter.js';
 
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['performance', 'setTimeout', 'clearTimeout'] });
@@ -28,10 +28,10 @@ class Connection extends EventEmitter {
   }
 }
 
-function gate(limits: { maxStrangers?: number; maxJoinsPerSecond?: number; proofMs?: number }) {
+function limiter(limits: { maxStrangers?: number; maxJoinsPerSecond?: number; proofMs?: number }) {
   const refused: string[] = [];
   const all = { maxStrangers: 3, maxJoinsPerSecond: 5, proofMs: 1000, ...limits };
-  const entry = new StrangerGate<Connection>(all, (_, name, reason) => {
+  const entry = new UnauthenticatedLimiter<Connection>(all, (_, name, reason) => {
     refused.push(`${name}: ${reason}`);
   });
   const enter = (name: string, host = '10.0.0.1') => {
@@ -39,13 +39,13 @@ function gate(limits: { maxStrangers?: number; maxJoinsPerSecond?: number; proof
     entry.enter(name, host, connection);
     return connection;
   };
-  const inside = () => entry.strangers().map(({ name }) => name);
+  const inside = () => entry.unauthenticated().map(({ name }) => name);
   return { entry, enter, inside, refused };
 }
 
 describe('a gate', () => {
   it('sends the oldest away where too many are inside', () => {
-    const { entry, enter, inside, refused } = gate({ maxJoinsPerSecond: 100 });
+    const { entry, enter, inside, refused } = limiter({ maxJoinsPerSecond: 100 });
     for (const name of ['a', 'b', 'c']) {
       enter(name);
     }
@@ -58,7 +58,7 @@ describe('a gate', () => {
   });
 
   it('sends the oldest away of those who have most, and not who comes from elsewhere', () => {
-    const { enter, inside, refused } = gate({ maxStrangers: 4, maxJoinsPerSecond: 1000 });
+    const { enter, inside, refused } = limiter({ maxStrangers: 4, maxJoinsPerSecond: 1000 });
     enter('rank 1', '10.0.0.2');
     for (let i = 0; i < 50; i++) {
       enter(`flood ${i}`, '10.0.0.9');
@@ -70,7 +70,7 @@ describe('a gate', () => {
   });
 
   it('refuses what has proved nothing in time, and nothing that has, or has gone', () => {
-    const { entry, enter, inside, refused } = gate({});
+    const { entry, enter, inside, refused } = limiter({});
     enter('trusted');
     enter('slow'); // It is inside when the time of the trusted one is over.
     const gone = enter('gone');
@@ -84,7 +84,7 @@ describe('a gate', () => {
   });
 
   it('lets in half as many a second of one address, so that others find some left', () => {
-    const { enter, refused } = gate({ maxStrangers: 100, maxJoinsPerSecond: 6 });
+    const { enter, refused } = limiter({ maxStrangers: 100, maxJoinsPerSecond: 6 });
     for (let i = 0; i < 10; i++) {
       enter(`flood ${i}`, `2001:db8:0:1::${i}`);
     }
@@ -98,7 +98,7 @@ describe('a gate', () => {
   });
 
   it('lets in so many a second, and no more after a long rest', () => {
-    const { enter: enterOf, refused } = gate({ maxStrangers: 100, proofMs: 10_000_000 });
+    const { enter: enterOf, refused } = limiter({ maxStrangers: 100, proofMs: 10_000_000 });
     const enter = (name: string) => enterOf(name, name);
     vi.advanceTimersByTime(1_000_000);
     for (let i = 0; i < 8; i++) {

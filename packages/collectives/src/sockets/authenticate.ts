@@ -1,5 +1,6 @@
-// The handshake over a socket, within a time limit. Each side ends with a socket without a handler;
-// its next owner sets one and misses nothing.
+// Mutual authentication by the job's secret: the handshake over a socket, within a time limit. A
+// stranger is refused here. Each side ends with a socket without a handler; its next owner sets one
+// and misses nothing.
 
 import { setLimit } from '../time-limit.js';
 import { type Hello, JoinerHandshake, ListenerHandshake } from './handshake.js';
@@ -9,7 +10,7 @@ import type { WireSocket } from './wire-socket.js';
 export const REFUSED_CODE = 4401;
 
 /**
- * The milliseconds that a peer may take to prove itself: generous on a loaded machine, short for a
+ * The milliseconds that a peer may take to authenticate: generous on a loaded machine, short for a
  * flood.
  */
 export const PROOF_MS = 5000;
@@ -25,7 +26,7 @@ export class CutOffError extends Error {
   }
 }
 
-export interface ChallengeOptions {
+export interface AuthenticateJoinerOptions {
   readonly secret: string;
   readonly proofMs: number;
   /**
@@ -38,7 +39,10 @@ export interface ChallengeOptions {
  * The listener's side: resolves with what the peer tells about itself, or rejects with the reason
  * for which it is refused.
  */
-export async function challenge(socket: WireSocket, options: ChallengeOptions): Promise<Hello> {
+export async function authenticateJoiner(
+  socket: WireSocket,
+  options: AuthenticateJoinerOptions,
+): Promise<Hello> {
   const handshake = new ListenerHandshake(options.secret, socket.session);
   // A stranger's words are marked as such in the log.
   const answer = nextMessage(socket, options.proofMs, 'it closed: ');
@@ -52,7 +56,7 @@ export async function challenge(socket: WireSocket, options: ChallengeOptions): 
   return judged.hello;
 }
 
-export interface ProveOptions {
+export interface AuthenticateToListenerOptions {
   readonly secret: string;
   readonly hello: Hello;
   readonly proofMs: number;
@@ -61,7 +65,10 @@ export interface ProveOptions {
 /**
  * The joiner's side: rejects with the listener's reason where it is refused, else with CutOffError.
  */
-export async function prove(socket: WireSocket, options: ProveOptions): Promise<void> {
+export async function authenticateToListener(
+  socket: WireSocket,
+  options: AuthenticateToListenerOptions,
+): Promise<void> {
   const handshake = new JoinerHandshake(options.secret, options.hello, socket.session);
   socket.send(handshake.answer(await nextMessage(socket, options.proofMs)));
   handshake.check(await nextMessage(socket, options.proofMs));

@@ -1,8 +1,9 @@
-// One listening port as strangers meet it. A stranger is a connection that has not proved anything
-// yet. Connections are counted, and sorted by whether they speak TLS; of each a single short
+// One listening port as strangers meet it. A stranger is a connection that has not authenticated
+// itself yet. Connections are counted, and sorted by whether they speak TLS; of each a single short
 // request is read, and what asks for no WebSocket, or comes from a web page of another origin, is
-// refused. What is left is handed on as a request to upgrade. Each acceptor and each heartbeat
-// worker stands behind a door of its own. It needs nothing but Node.
+// refused. What is left is handed on as a request to upgrade, and authenticated behind it
+// (authenticate.ts). Each acceptor and each heartbeat worker has a listener of its own. It needs
+// nothing but Node.
 
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
@@ -11,8 +12,8 @@ import { type ReadHead, readHead } from './http-head.js';
 import { addressOfName } from './is-loopback.js';
 import type { WsLimits } from './limits.js';
 import { ListenError } from './listen-error.js';
-import { StrangerGate } from './stranger-gate.js';
 import { pskServerOptions } from './tls-psk.js';
+import { UnauthenticatedLimiter } from './unauthenticated-limiter.js';
 import {
   type Denial,
   deny,
@@ -37,14 +38,14 @@ export interface TurnedAway {
 }
 
 /**
- * What a door lets in. It is the same for all doors of a process, and is plain data that can be
- * posted to a worker.
+ * What a listener lets in. It is the same for all listeners of a process, and is plain data that
+ * can be posted to a worker.
  */
-export interface DoorPolicy {
+export interface ListenerPolicy {
   readonly limits: WsLimits;
   /** The origins of pages that may join, if they know the secret. */
   readonly allowedOrigins: readonly string[];
-  /** The certificate; with one the door speaks TLS, and nothing else. */
+  /** The certificate; with one the listener speaks TLS, and nothing else. */
   readonly tls: ServerTls | undefined;
   /**
    * The key that `tlsKeyOf` makes of the secret; undefined where TLS is not made with the secret.
@@ -54,7 +55,7 @@ export interface DoorPolicy {
   readonly mayBePlain: boolean;
 }
 
-export interface DoorEvents {
+export interface ListenerEvents {
   /** Called with a request for a WebSocket. Its connection is called `name` until it is trusted. */
   onUpgrade(request: UpgradeRequest, socket: Socket, name: string): void;
   onRefused(turnedAway: TurnedAway): void;
@@ -69,23 +70,23 @@ const BACKLOG = 4096;
 /** The type of TLS's first record, a handshake. No HTTP request begins with it. */
 const TLS_FIRST_BYTE = 0x16;
 
-export class Door {
-  readonly #policy: DoorPolicy;
-  readonly #events: DoorEvents;
-  readonly #listener: Server;
-  /** It makes TLS of connections that the listener has accepted, and does not listen itself. */
+export class Listener {
+  readonly #policy: ListenerPolicy;
+  readonly #events: ListenerEvents;
+  readonly #server: Server;
+  /** It makes TLS of connections that the server has accepted, and does not listen itself. */
   readonly #secure: TlsServer | undefined;
   /** Strangers by address and port, because TLS hides one socket in another. */
-  readonly #gate: StrangerGate<Socket>;
+  readonly #limiter: UnauthenticatedLimiter<Socket>;
 
-  private constructor(policy: DoorPolicy, events: DoorEvents) {
+  private constructor(policy: ListenerPolicy, events: ListenerEvents) {
     this.#policy = policy;
     this.#events = events;
-    this.#gate = new StrangerGate(policy.limits, (socket, from, reason) => {
+    this.#limiter = new UnauthenticatedLimiter(policy.limits, (socket, from, reason) => {
       this.refuse(from, reason);
       socket.destroy();
     });
-    this.#listener = createServer((socket) => this.#onConnection(socket));
+    this.#server = createServer((socket) => this.#onConnection(socket));
     this.#secure = createSecure(policy)
       ?.on('secureConnection', (socket: Socket) => this.#readRequest(socket))
       .on('tlsClientError', ({ code, message }: NodeJS.ErrnoException, socket: Socket) => {
@@ -98,29 +99,31 @@ export class Door {
   /** Resolves when it listens. Rejects with ListenError. */
   static async open(
     { host, port }: { readonly host: string; readonly port: number },
-    policy: DoorPolicy,
-    events: DoorEvents,
-  ): Promise<Door> {
-    const door = new Door(policy, events);
-    const listener = door.#listener;
+    policy: ListenerPolicy,
+    events: ListenerEvents,
+  ): Promise<Listener> {
+    const listener = new Listener(policy, events);
+    const server = listener.#server;
     try {
-      const listening = once(listener, 'listening');
-      listener.listen(port, addressOfName(host), BACKLOG);
+      const listening = once(server, 'listening');
+      server.listen(port, addressOfName(host), BACKLOG);
       await listening;
     } catch (error) {
       throw new ListenError(host, port, error as NodeJS.ErrnoException);
     }
-    listener.on('error', () => {}); // an error of one connection is that connection's
-    return door;
+    server.on('error', () => {}); // an error of one connection is that connection's
+    return listener;
   }
 
   get port(): number {
-    return (this.#listener.address() as AddressInfo).port;
+    return (this.#server.address() as AddressInfo).port;
   }
 
-  /** Notes that the connection of that name has proved itself, and may cost what a peer may. */
+  /**
+   * Notes that the connection of that name has authenticated itself, and may cost what a peer may.
+   */
   trust(name: string): void {
-    this.#gate.trust(name);
+    this.#limiter.trust(name);
   }
 
   /** Reports why a connection is turned away; the caller ends the connection. */
@@ -128,17 +131,17 @@ export class Door {
     this.#events.onRefused({ from, reason });
   }
 
-  /** Frees the port, and drops those connections that have proved nothing. */
+  /** Frees the port, and drops those connections that are not authenticated. */
   close(): void {
-    this.#listener.close();
-    for (const socket of this.#gate.strangers()) {
+    this.#server.close();
+    for (const socket of this.#limiter.unauthenticated()) {
       socket.destroy();
     }
   }
 
   #onConnection(socket: Socket): void {
     socket.on('error', () => {});
-    if (!this.#gate.enter(nameOf(socket), hostOf(socket), socket)) {
+    if (!this.#limiter.enter(nameOf(socket), hostOf(socket), socket)) {
       return;
     }
     socket.once('data', (first: Buffer) => {
@@ -185,7 +188,7 @@ export class Door {
 export function denialOfFirst(
   isTls: boolean,
   remoteAddress: string | undefined,
-  { tls, pskKey, mayBePlain }: Pick<DoorPolicy, 'tls' | 'pskKey' | 'mayBePlain'>,
+  { tls, pskKey, mayBePlain }: Pick<ListenerPolicy, 'tls' | 'pskKey' | 'mayBePlain'>,
 ): Denial | undefined {
   const hasTls = tls !== undefined || pskKey !== undefined;
   if (isTls) {
@@ -198,7 +201,7 @@ export function denialOfFirst(
   return isWelcome ? undefined : { status: 426, reason: 'it speaks without TLS' };
 }
 
-/** The request of who may go on to prove the secret, or why nobody may who begins like that. */
+/** The request of who may go on to authenticate, or why nobody may who begins like that. */
 function admit(head: ReadHead, allowedOrigins: readonly string[]): UpgradeRequest | Denial {
   if (head === 'too long') {
     return TOO_LONG;
@@ -220,7 +223,7 @@ function admit(head: ReadHead, allowedOrigins: readonly string[]): UpgradeReques
 
 const TOO_LONG: Denial = { status: 431, reason: 'a request that is too long' };
 
-function createSecure({ tls, pskKey }: DoorPolicy): TlsServer | undefined {
+function createSecure({ tls, pskKey }: ListenerPolicy): TlsServer | undefined {
   if (tls !== undefined) {
     return createTlsServer({ key: tls.key, cert: tls.cert, minVersion: 'TLSv1.3' });
   }
@@ -231,7 +234,7 @@ export function hostOf(socket: Socket): string {
   return (socket.remoteAddress ?? 'a peer that is gone').replace(/^::ffff:/, '');
 }
 
-/** The name of a connection at the gate and in logs. A closed one has forgotten it. */
+/** The name of a connection in the limiter and in logs. A closed one has forgotten it. */
 export function nameOf(socket: Socket): string {
   return socket.remotePort === undefined
     ? hostOf(socket)

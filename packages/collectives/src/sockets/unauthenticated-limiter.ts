@@ -1,19 +1,19 @@
-// Limits the connections that have proved nothing yet: how many come in a second, and how many
-// there are at a time, of all and of each address. Every door has a gate of its own: those of
-// ranks, of the rendezvous and the relay, and those of heartbeat workers.
+// Limits the connections that are not authenticated yet: how many come in a second, and how many
+// there are at a time, of all and of each address. Every listener has a limiter of its own: those
+// of ranks, of the rendezvous and the relay, and those of heartbeat workers.
 
 import type { WsLimits } from './limits.js';
 import { TokenBucket } from './token-bucket.js';
 
-/** The part of a connection that a gate needs. */
-export interface GatedConnection {
+/** The part of a connection that a limiter needs. */
+export interface LimitedConnection {
   once(event: 'close', listener: () => void): unknown;
 }
 
 /** Ends a connection, and reports why. */
 type Refuse<Connection> = (connection: Connection, name: string, reason: string) => void;
 
-export class StrangerGate<Connection extends GatedConnection> {
+export class UnauthenticatedLimiter<Connection extends LimitedConnection> {
   readonly #limits: WsLimits;
   readonly #refuse: Refuse<Connection>;
   /** The connections of each address by their names, in the order in which they came. */
@@ -31,7 +31,7 @@ export class StrangerGate<Connection extends GatedConnection> {
   /**
    * Lets a connection in until it is trusted or closes, or its time is over. Where too many are
    * inside, the oldest of the address that has the most of them has to go: it had the longest time
-   * to prove itself, and so neither idle ones nor one host that floods can keep a rank out, however
+   * to authenticate, and so neither idle ones nor one host that floods can keep a rank out, however
    * slow its way is. Returns whether it is in.
    */
   enter(name: string, host: string, connection: Connection): boolean {
@@ -62,7 +62,7 @@ export class StrangerGate<Connection extends GatedConnection> {
     return true;
   }
 
-  /** Notes that the connection has proved itself, and frees its place. */
+  /** Notes that the connection has authenticated itself, and frees its place. */
   trust(name: string): void {
     for (const [address, connections] of this.#inside) {
       const connection = connections.get(name);
@@ -72,8 +72,8 @@ export class StrangerGate<Connection extends GatedConnection> {
     }
   }
 
-  /** All connections that have proved nothing. */
-  strangers(): Connection[] {
+  /** All connections that are not authenticated. */
+  unauthenticated(): Connection[] {
     return [...this.#inside.values()].flatMap((connections) => [...connections.values()]);
   }
 
@@ -114,7 +114,7 @@ export class StrangerGate<Connection extends GatedConnection> {
 const MAX_ADDRESSES = 256;
 
 /**
- * The address of a connection as a gate counts it. One host may have all addresses of an IPv6
+ * The address of a connection as a limiter counts it. One host may have all addresses of an IPv6
  * network of 64 bits, so these count as one.
  */
 export function networkOf(host: string): string {
