@@ -276,7 +276,7 @@ export class DistributedDataParallel<
   }
 
   async #broadcast(tensors: readonly Tensor[], options: BroadcastOptions): Promise<void> {
-    this.#requireRest(options.tag);
+    this.#requireIdle(options.tag);
     await this.initialize();
     if (this.processGroup.worldSize === 1) {
       return;
@@ -349,7 +349,7 @@ export class DistributedDataParallel<
    * @throws {DdpStateError} inside a backward
    */
   async noSync<T>(body: () => T | Promise<T>): Promise<T> {
-    this.#requireRest('noSync');
+    this.#requireIdle('noSync');
     const before = this.#sync.isSyncing;
     this.#sync.isSyncing = false;
     try {
@@ -364,7 +364,7 @@ export class DistributedDataParallel<
    * inside a backward.
    */
   disableAllreduce(): void {
-    this.#requireRest('disableAllreduce');
+    this.#requireIdle('disableAllreduce');
     this.#sync.isEnabled = false;
   }
 
@@ -373,7 +373,7 @@ export class DistributedDataParallel<
    * inside a backward.
    */
   enableAllreduce(): void {
-    this.#requireRest('enableAllreduce');
+    this.#requireIdle('enableAllreduce');
     this.#sync.isEnabled = true;
   }
 
@@ -386,7 +386,7 @@ export class DistributedDataParallel<
    * @throws {DdpConfigError} where a trained parameter is in none of the optimizers
    */
   async join(body: () => Promise<void>, options: JoinOptions): Promise<void> {
-    this.#requireRest('join');
+    this.#requireIdle('join');
     requireStepped(options?.optimizers, this.#trainable());
     await this.initialize();
     await this.#shareAdded();
@@ -476,7 +476,7 @@ export class DistributedDataParallel<
     }
   }
 
-  #requireRest(operation: string): void {
+  #requireIdle(operation: string): void {
     if (!this.#sync.isInBackward) {
       return;
     }

@@ -14,7 +14,7 @@ import {
 } from '@shardweave/tensor-core/options';
 import { FsdpConfigError } from './errors.js';
 import type { FsdpOptions } from './options.js';
-import type { OffloadConfig } from './unit/residence.js';
+import type { OffloadConfig } from './unit/placement.js';
 
 const GROUP = having(
   'a process group of @shardweave/collectives',

@@ -18,7 +18,7 @@ import { callQueuesOf } from './tree/collective-call.js';
 import { Instance, type Tree } from './tree/instance.js';
 import { ownerOf } from './tree/own-parameters.js';
 import { INSTANCE, type TrainingState } from './tree/tree-instance.js';
-import { occupyUnits } from './unit/residence.js';
+import { occupyUnits } from './unit/placement.js';
 import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
 

@@ -2,7 +2,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Tensor } from '@shardweave/tensor-core';
-import type { ResidenceOptions } from './unit/residence.js';
+import type { ResidenceOptions } from './unit/placement.js';
 
 /** Parameters that together become one flat parameter called `name`. */
 export interface ParameterGroup {

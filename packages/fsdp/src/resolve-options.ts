@@ -4,7 +4,7 @@ import type { DType } from '@shardweave/tensor-core';
 import { checkFsdpOptions } from './check-options.js';
 import { FsdpConfigError } from './errors.js';
 import type { FsdpOptions, ParameterGroup } from './options.js';
-import { type Residence, resolveResidence } from './unit/residence.js';
+import { type Placement, resolvePlacement } from './unit/placement.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
 import type { LinkGroups } from './unit/unit-links.js';
 
@@ -30,7 +30,7 @@ export interface ResolvedFsdpOptions {
   readonly reduceDType: DType;
   /** The divisors may change between steps. */
   readonly divide: DivideFactors;
-  readonly residence: Residence | undefined;
+  readonly placement: Placement | undefined;
   readonly isBucketed: boolean;
   readonly bucketCapBytes: number;
   readonly gatherCapBytes: number;
@@ -91,7 +91,7 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     computeDType,
     reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
     divide: { predivide, postdivide: numParts / predivide },
-    residence: resolveResidence(options),
+    placement: resolvePlacement(options),
     isBucketed: bucketCapMb > 0,
     bucketCapBytes: Math.max(0, bucketCapMb) * 2 ** 20,
     gatherCapBytes: options.gatherCapBytes ?? DEFAULT_GATHER_CAP_BYTES,

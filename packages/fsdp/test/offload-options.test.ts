@@ -245,9 +245,9 @@ describe('trained as on the device', () => {
   it('from optimizer state that was gathered elsewhere, and back', async () => {
     const full = new Map<string, FullOptimStateDict<AdamOptions>>();
     const weights = new Map<string, StateDict>();
-    const residences = { host: HOST, device: {} };
-    const started = async (rank: Rank, residence: keyof typeof residences) => {
-      const { model } = shardedGpt2(rank, { config: SMALL, fsdp: residences[residence] });
+    const placements = { host: HOST, device: {} };
+    const started = async (rank: Rank, placement: keyof typeof placements) => {
+      const { model } = shardedGpt2(rank, { config: SMALL, fsdp: placements[placement] });
       const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
       const step = async (index: number) => {
         const rows = { batch: 4, first: 2 * rank.rank, count: 2 };
@@ -257,29 +257,29 @@ describe('trained as on the device', () => {
       };
       return { model, optimizer, step };
     };
-    for (const residence of ['host', 'device'] as const) {
+    for (const placement of ['host', 'device'] as const) {
       await onRanks(2, async (rank) => {
-        const { model, optimizer, step } = await started(rank, residence);
+        const { model, optimizer, step } = await started(rank, placement);
         await step(0);
         const gathered = await gatherFullOptimStateDict(model, optimizer);
         if (rank.rank === 0) {
-          full.set(residence, gathered!);
+          full.set(placement, gathered!);
         }
-        weights.set(residence, await stateDict(model));
+        weights.set(placement, await stateDict(model));
       });
     }
     expect(full.get('host')).toEqual(full.get('device'));
 
     const ends: object[] = [];
-    for (const [residence, from] of [
+    for (const [placement, from] of [
       ['host', 'device'],
       ['device', 'host'],
     ] as const) {
       const [end] = await onRanks(1, async (rank) => {
-        const { model, optimizer, step } = await started(rank, residence);
+        const { model, optimizer, step } = await started(rank, placement);
         await loadStateDict(model, weights.get(from)!);
         await loadFullOptimStateDict(model, optimizer, full.get(from)!);
-        if (residence === 'host') {
+        if (placement === 'host') {
           expect(rank.device.memory().live.optimizer).toBe(0);
         }
         await step(1);

@@ -49,13 +49,13 @@ async function train(rank: Rank, training: Training): Promise<object> {
   const { tier, numBackwards = 1 } = training;
   const store =
     tier === 'disk' ? await openDiskStore({ directory: await newDirectory() }) : undefined;
-  const residence: Partial<FsdpOptions> =
+  const placement: Partial<FsdpOptions> =
     store !== undefined
       ? { offloadConfig: { store } }
       : { moveParamsToCpu: tier === 'host', moveGradsToCpu: tier.startsWith('host') };
   const { model } = shardedGpt2(rank, {
     config: { n_layer: 1 },
-    fsdp: { ...training.fsdp, ...residence },
+    fsdp: { ...training.fsdp, ...placement },
   });
   const groups = optimizerGroups(model);
   const optimizer: Optimizer<{ lr: number }> =

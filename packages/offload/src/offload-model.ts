@@ -156,7 +156,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#backward = new SliceBackward({
       ...context,
       loadAheadBytes,
-      requireRest: () => this.#calling.requireRest('backward'),
+      requireIdle: () => this.#calling.requireIdle('backward'),
       onEnd: () => {
         this.#forgetFreed();
         this.#parkingBuffers.sweep();

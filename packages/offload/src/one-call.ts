@@ -28,7 +28,7 @@ export class OneCall {
 
   /** Runs `body` unless something else is under way. No scope is opened before that is known. */
   async alone<T>(call: string, name: string, body: () => Promise<T>): Promise<T> {
-    this.requireRest(call);
+    this.requireIdle(call);
     const device = this.#device;
     const rule = device.ruleInProgress;
     if (device.isInBackward && (rule === undefined || this.nodes.has(rule))) {
@@ -48,7 +48,7 @@ export class OneCall {
   }
 
   /** @throws {OffloadBusyError} while something else has not ended */
-  requireRest(call: string): void {
+  requireIdle(call: string): void {
     for (const flat of this.#resting) {
       const { occupant } = flatHomeOf(flat)!;
       if (occupant !== undefined) {

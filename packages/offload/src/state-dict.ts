@@ -23,7 +23,7 @@ async function readState(model: OffloadModel): Promise<Map<string, HostTensor<DT
   for (const [name, tensor] of model.namedParameters()) {
     const flat = ownerOf(tensor, name, owners);
     const data = await flat.readLeaf(tensor);
-    entries.set(name, { ...restOf(flat, tensor), data });
+    entries.set(name, { ...specOf(flat, tensor), data });
   }
   for (const [name, buffer] of model.namedBuffers()) {
     const { dtype, shape } = buffer;
@@ -45,7 +45,7 @@ export async function lazyStateDict(model: OffloadModel): Promise<Map<string, La
   for (const [name, tensor] of model.namedParameters()) {
     const flat = ownerOf(tensor, name, owners);
     entries.set(name, {
-      ...restOf(flat, tensor),
+      ...specOf(flat, tensor),
       read: () => atRest(() => flat.readLeaf(tensor)),
       readPart: (part) => atRest(() => flat.readLeaf(tensor, part)),
     });
@@ -83,11 +83,11 @@ async function writeState(
   const parameters = new Map(model.namedParameters());
   const buffers = new Map(model.namedBuffers());
   const owners = ownersIn(model);
-  const rests = [...parameters].map(([name, tensor]) => {
+  const specs = [...parameters].map(([name, tensor]) => {
     const flat = owners.get(tensor);
-    return [name, flat === undefined ? tensor : restOf(flat, tensor)] as const;
+    return [name, flat === undefined ? tensor : specOf(flat, tensor)] as const;
   });
-  checkState(state, new Map<string, Rests>([...rests, ...buffers]), isStrict);
+  checkState(state, new Map<string, TensorSpec>([...specs, ...buffers]), isStrict);
   const given = new Map<OffloadedFlat, [string, Tensor][]>();
   for (const [name, tensor] of parameters) {
     if (state.has(name)) {
@@ -112,9 +112,9 @@ async function writeState(
 }
 
 /** The dtype and shape that a tensor has at rest. */
-type Rests = Pick<Tensor, 'dtype' | 'shape'>;
+type TensorSpec = Pick<Tensor, 'dtype' | 'shape'>;
 
-function restOf({ flat: { dtype } }: OffloadedFlat, tensor: Tensor): Rests {
+function specOf({ flat: { dtype } }: OffloadedFlat, tensor: Tensor): TensorSpec {
   return { dtype, shape: restShape(tensor) };
 }
 
@@ -164,9 +164,9 @@ async function valuesOf(entry: HostTensor | LazyTensor, name: string): Promise<H
   );
 }
 
-/** Float values converted to `rest`, padded with zeros to whole words. */
-function bytesIn({ dtype, data }: HostTensor, rest: DType): Uint8Array {
-  const bytes = dtype === rest ? data : fromF32Array(toF32Array(data, dtype as DType), rest);
+/** Float values converted to `target`, padded with zeros to whole words. */
+function bytesIn({ dtype, data }: HostTensor, target: DType): Uint8Array {
+  const bytes = dtype === target ? data : fromF32Array(toF32Array(data, dtype as DType), target);
   if (bytes.byteLength % 4 === 0) {
     return bytes;
   }
@@ -177,7 +177,7 @@ function bytesIn({ dtype, data }: HostTensor, rest: DType): Uint8Array {
 
 function checkState(
   state: ReadonlyMap<string, HostTensor | LazyTensor>,
-  expected: ReadonlyMap<string, Rests>,
+  expected: ReadonlyMap<string, TensorSpec>,
   isStrict: boolean,
 ): void {
   const missing = isStrict ? [...expected.keys()].filter((name) => !state.has(name)) : [];
@@ -196,7 +196,7 @@ function checkState(
   );
 }
 
-function isFit(entry: HostTensor | LazyTensor, tensor: Rests): boolean {
+function isFit(entry: HostTensor | LazyTensor, tensor: TensorSpec): boolean {
   const { dtype, shape } = entry;
   return (
     isConvertible(dtype, tensor.dtype) &&

@@ -8,7 +8,7 @@ import type { ConnectMpiOptions } from '../transports/mpi/connect-mpi.js';
 import { type ConnectWsOptions, connectWs } from '../transports/ws/connect-ws.js';
 import type { EnvVariables } from './launchers/environment.js';
 import type { LauncherName } from './launchers/launcher.js';
-import { meetingAddress, type Place, type PlaceOptions, readPlace } from './place.js';
+import { type Place, type PlaceOptions, readPlace, rendezvousAddress } from './place.js';
 import { readSecret } from './secret.js';
 
 /** The transports that `initProcessGroup` can choose: WebSockets or MPI. */
@@ -55,7 +55,7 @@ async function connectByWs(options: InitProcessGroupOptions, place: Place): Prom
   const { rank, worldSize, port, attempt, runId } = place;
   const { env = process.env, joinTimeoutMs = LAUNCH_TIMEOUT_MS } = options;
   const secret = await readSecret({ ...options, worldSize, env });
-  const address = await meetingAddress(place, { ...options, joinTimeoutMs });
+  const address = await rendezvousAddress(place, { ...options, joinTimeoutMs });
   return connectWs({
     ...options,
     rank,

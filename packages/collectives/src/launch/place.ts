@@ -93,7 +93,7 @@ export function readPlace(options: PlaceOptions): Place {
  * on, elsewhere the address as it was given. Waits until rank 0's own name is known.
  * @throws {LaunchError} where there is no address, or one that other hosts can't reach
  */
-export async function meetingAddress(
+export async function rendezvousAddress(
   place: Place,
   options: PlaceOptions & { readonly joinTimeoutMs: number },
 ): Promise<string> {

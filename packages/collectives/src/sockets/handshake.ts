@@ -81,7 +81,7 @@ export class ListenerHandshake {
   constructor(secret: string, session = NO_SESSION) {
     this.#secret = secret;
     this.#session = session;
-    this.greeting = joined(MAGIC, randomNonce());
+    this.greeting = concatBytes(MAGIC, randomNonce());
   }
 
   /**
@@ -142,10 +142,10 @@ export class JoinerHandshake {
     [ROLES.indexOf(role), rank, target, worldSize, attempt].forEach((value, i) => {
       fields.setUint32(4 * i, value, true);
     });
-    const said = joined(MAGIC, new Uint8Array(fields.buffer), run, randomNonce());
+    const said = concatBytes(MAGIC, new Uint8Array(fields.buffer), run, randomNonce());
     const proofOf = (side: Side) => mac(this.#secret, side, nonce, said, this.#session);
     this.#expected = proofOf('listener');
-    return joined(said, proofOf('joiner'));
+    return concatBytes(said, proofOf('joiner'));
   }
 
   /** Throws unless the listener has proved that it knows the secret. */
@@ -170,7 +170,7 @@ type Side = 'joiner' | 'listener';
 /** The HMAC over parts of fixed lengths: a session has 32 bytes, or none. */
 function mac(secret: string, side: Side, ...parts: readonly Uint8Array[]): Uint8Array {
   const text = new TextEncoder();
-  const message = joined(text.encode(`shardweave ${side}\n`), ...parts);
+  const message = concatBytes(text.encode(`shardweave ${side}\n`), ...parts);
   return hmac(sha256, text.encode(secret), message);
 }
 
@@ -191,7 +191,7 @@ function isEqual(a: Uint8Array, b: Uint8Array): boolean {
   return difference === 0;
 }
 
-function joined(...parts: readonly Uint8Array[]): Uint8Array {
+function concatBytes(...parts: readonly Uint8Array[]): Uint8Array {
   const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   let offset = 0;
   for (const part of parts) {

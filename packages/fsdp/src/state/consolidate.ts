@@ -49,7 +49,7 @@ export function consolidateShardWeights(
     if (parts.includes(undefined)) {
       return;
     }
-    const whole = joined(flat, parts as Uint8Array[]);
+    const whole = concatShards(flat, parts as Uint8Array[]);
     flat.names.forEach((name, i) => {
       const shape = flat.shapes[i]!;
       const start = flat.offsets[i]! * byteSize(flat.dtype);
@@ -136,7 +136,7 @@ function shardOf(shard: Shard, index: number, isStrict: boolean): Uint8Array | u
   return entry.data.subarray(0, owned * byteSize(dtype));
 }
 
-function joined(flat: FlatMetadata, parts: readonly Uint8Array[]): Uint8Array {
+function concatShards(flat: FlatMetadata, parts: readonly Uint8Array[]): Uint8Array {
   const whole = new Uint8Array(flat.elementCount * byteSize(flat.dtype));
   let at = 0;
   for (const part of parts) {

@@ -1,7 +1,7 @@
 // Commits what rests in stores as a generation of its own, outside an optimizer's step.
 
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { homeStepsOf } from '../unit/residence.js';
+import { homeStepsOf } from '../unit/placement.js';
 
 /**
  * Writes what a full disk has refused, and commits the stores of an instance and those below it.

@@ -63,7 +63,7 @@ export async function agreeOnInstances(
  * `verbose`, are not among them.
  */
 export function comparedLines({ units }: TreeInstance, options: ResolvedFsdpOptions): string[] {
-  const { groups, residence, divide, flattenParameters } = options;
+  const { groups, placement, divide, flattenParameters } = options;
   const { processGroupReduceScatter: reduce, replicateGroup } = groups;
   const compared = {
     replicas: replicateGroup?.worldSize ?? 1,
@@ -82,8 +82,8 @@ export function comparedLines({ units }: TreeInstance, options: ResolvedFsdpOpti
     bucketCapMb: options.isBucketed ? options.bucketCapBytes / 2 ** 20 : 0,
     gatherCapBytes: options.gatherCapBytes,
     processGroupReduceScatter: typeof reduce === 'string' ? reduce : 'a group',
-    'what rests in a store': residence?.rests ?? 'nothing',
-    resume: residence?.resume ?? false,
+    'what rests in a store': placement?.rests ?? 'nothing',
+    resume: placement?.resume ?? false,
     flattenParameters: Array.isArray(flattenParameters) ? 'groups' : flattenParameters,
     'flat parameters': units.map(
       ({ name, layout, form }) => `${name} of ${layout.sizes.join(' + ')} in ${form}`,

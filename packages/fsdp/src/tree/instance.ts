@@ -11,7 +11,7 @@ import { FsdpStateError } from '../errors.js';
 import { CallQueue } from '../ranks/call-queue.js';
 import type { ResolvedFsdpOptions } from '../resolve-options.js';
 import { shardUnit, syncBuffers } from '../unit/initial-values.js';
-import { agreeOnStores, homeStepsOf } from '../unit/residence.js';
+import { agreeOnStores, homeStepsOf } from '../unit/placement.js';
 import { ShardedUnit, type UnitContext } from '../unit/sharded-unit.js';
 import { openLinks } from '../unit/unit-links.js';
 import { agreeOnInstances, comparedLines } from './agree-on-instances.js';
@@ -176,8 +176,8 @@ export class Instance implements TreeInstance {
     for (const instance of instances) {
       await instance.#open();
     }
-    const { groups, syncModuleStates, residence } = this.options;
-    const isResumed = known === undefined && residence?.resume === true; // with own buffers
+    const { groups, syncModuleStates, placement } = this.options;
+    const isResumed = known === undefined && placement?.resume === true; // with own buffers
     if (syncModuleStates && !isResumed) {
       await syncBuffers(this.module, groups);
     }
@@ -194,9 +194,9 @@ export class Instance implements TreeInstance {
 
   /** Opens the links and homes of its units and shards them, once. */
   async #open(): Promise<void> {
-    const { groups, residence } = this.options;
-    if (residence?.isGiven) {
-      await agreeOnStores(residence, groups, this.wrapper.device);
+    const { groups, placement } = this.options;
+    if (placement?.isGiven) {
+      await agreeOnStores(placement, groups, this.wrapper.device);
     }
     this.#stored ??= storedInstance(this, this.options);
     try {

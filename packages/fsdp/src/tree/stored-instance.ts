@@ -3,24 +3,24 @@
 
 import { StoredModel } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
-import { type Residence, rankPrefix } from '../unit/residence.js';
+import { type Placement, rankPrefix } from '../unit/placement.js';
 import type { LinkGroups } from '../unit/unit-links.js';
 import type { TreeInstance } from './tree-instance.js';
 
 /** The stored description and buffers; undefined where no later process can find the store. */
 export function storedInstance(
   instance: TreeInstance,
-  { residence, groups }: { readonly residence: Residence | undefined; readonly groups: LinkGroups },
+  { placement, groups }: { readonly placement: Placement | undefined; readonly groups: LinkGroups },
 ): StoredModel | undefined {
-  if (!residence?.isGiven) {
+  if (!placement?.isGiven) {
     return undefined;
   }
   const device: Device = instance.wrapper.device;
   return new StoredModel({
-    use: residence.use,
+    use: placement.use,
     name: instanceKey(instance, groups),
     device,
-    resume: residence.asked,
+    resume: placement.asked,
     flats: instance.units,
     marks: () => [
       `rank ${groups.processGroup.rank} of ${groups.processGroup.worldSize}`,
@@ -38,11 +38,11 @@ export function storedInstance(
  */
 export function claimNames(
   { name, units, wrapper }: TreeInstance,
-  { residence, groups }: { readonly residence: Residence | undefined; readonly groups: LinkGroups },
+  { placement, groups }: { readonly placement: Placement | undefined; readonly groups: LinkGroups },
 ): () => void {
-  const own = residence?.isGiven ? [instanceKey({ name }, groups)] : [];
+  const own = placement?.isGiven ? [instanceKey({ name }, groups)] : [];
   const keys = [...own, ...units.map((unit) => flatKey(unit, groups))];
-  return residence?.use.claim(keys, wrapper.device) ?? (() => {});
+  return placement?.use.claim(keys, wrapper.device) ?? (() => {});
 }
 
 /** The name of a flat parameter in this rank's store. */

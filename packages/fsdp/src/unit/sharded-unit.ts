@@ -13,7 +13,7 @@ import type { Device, DType, Pass, Storage } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { callIdentity } from '../ranks/call-identity.js';
 import { DeviceGradientHome } from './gradient-home.js';
-import type { Residence } from './residence.js';
+import type { Placement } from './placement.js';
 import { type ShardLayout, shardLayout } from './shard-layout.js';
 import { type DivideFactors, UnitGradient } from './unit-gradient.js';
 import type { UnitLinks } from './unit-links.js';
@@ -29,7 +29,7 @@ export interface UnitContext {
   readonly reduceDType: DType;
   readonly divide: Readonly<DivideFactors>;
   /** The store where the shards rest; undefined: on the device. */
-  readonly residence: Residence | undefined;
+  readonly placement: Placement | undefined;
   /** Whether reductions may share a collective. */
   readonly isBucketed: boolean;
   /** The instance that the units belong to. */
@@ -67,7 +67,7 @@ export class ShardedUnit extends FlatParameter {
    * own values until takeOver.
    */
   constructor(name: string, parameters: readonly FlatLeaf[], context: UnitContext) {
-    const { device, group, residence } = context;
+    const { device, group, placement } = context;
     const leaves = parameters.map(({ tensor }) => tensor);
     const masterDType = leaves[0]!.dtype;
     const layout = shardLayout(leaves.map(restSize), group.worldSize);
@@ -82,7 +82,7 @@ export class ShardedUnit extends FlatParameter {
       computeDType: masterDType === context.masterDType ? context.computeDType : masterDType,
       fullTag: 'gathered',
       absentHint: `Flat parameter '${name}' is gathered inside its instance's forward, in the backward of what that returned, and inside summonFullParams. A loss kept in a field is outside of these: return it with the other results. A wrapped list is never called: wrap the modules in it.`,
-      rest: residence,
+      rest: placement,
       hostBuffers: () => links().hostBuffers,
     });
     this.#context = context;

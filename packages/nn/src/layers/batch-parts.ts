@@ -20,7 +20,7 @@ export class BatchParts {
   /** Joins the moments of the next use in this part to those of the same use in earlier parts. */
   add(moments: BatchMoments): void {
     const before = this.#uses[this.#next];
-    this.#uses[this.#next] = joined(before, moments);
+    this.#uses[this.#next] = mergeMoments(before, moments);
     this.#next += 1;
     if (before !== undefined) {
       free(before);
@@ -45,7 +45,7 @@ export class BatchParts {
 /**
  * The moments of both sets of values together (Chan et al., 1979). They outlive the current scope.
  */
-function joined(before: BatchMoments | undefined, after: BatchMoments): BatchMoments {
+function mergeMoments(before: BatchMoments | undefined, after: BatchMoments): BatchMoments {
   const { device } = after.mean;
   const { mean, variance, count } = device.noGrad(() =>
     device.scope(() => {

@@ -9,7 +9,7 @@ export interface SliceBackwardOptions extends SliceContext {
   /** The most bytes of gradients on their way to the store while a slice is waited for. */
   readonly loadAheadBytes: number;
   /** @throws {OffloadBusyError} while something else has not ended */
-  requireRest(): void;
+  requireIdle(): void;
   /** Called when all slices have left, and the store has their gradients. */
   onEnd(): void;
   onFailure(): void;
@@ -48,7 +48,7 @@ export class SliceBackward {
       return;
     }
     if (!this.#options.isDry()) {
-      this.#options.requireRest();
+      this.#options.requireIdle();
     }
     this.#pass = pass;
     this.#options.scheduler.beginBackward();

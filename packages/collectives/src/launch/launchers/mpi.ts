@@ -16,7 +16,7 @@ export function readOpenMpi(env: Environment): LauncherFindings | undefined {
   const localRank = env.count(['OMPI_COMM_WORLD_LOCAL_RANK']);
   const job = env.text('PMIX_NAMESPACE', 'OMPI_MCA_ess_base_jobid');
   const place = { rank, worldSize, localRank, localWorldSize };
-  return { launcher: 'openmpi', ...place, ...readMeeting(env, place, job) };
+  return { launcher: 'openmpi', ...place, ...readRendezvous(env, place, job) };
 }
 
 export function readPmi(env: Environment): LauncherFindings | undefined {
@@ -29,7 +29,7 @@ export function readPmi(env: Environment): LauncherFindings | undefined {
   const localWorldSize = env.count(['MPI_LOCALNRANKS'], 1);
   const localRank = env.count(['MPI_LOCALRANKID']);
   const place = { rank, worldSize, localRank, localWorldSize };
-  return { launcher: 'pmi', ...place, ...readMeeting(env, place, undefined) };
+  return { launcher: 'pmi', ...place, ...readRendezvous(env, place, undefined) };
 }
 
 export function readPmix(env: Environment): LauncherFindings | undefined {
@@ -40,7 +40,7 @@ export function readPmix(env: Environment): LauncherFindings | undefined {
   const remedy = 'PMIx has no variable for it: set WORLD_SIZE to the number of processes.';
   const worldSize = env.requiredCount(['WORLD_SIZE'], 1, remedy);
   const place = { rank, worldSize, localRank: undefined, localWorldSize: undefined };
-  return { launcher: 'pmix', ...place, ...readMeeting(env, place, env.text('PMIX_NAMESPACE')) };
+  return { launcher: 'pmix', ...place, ...readRendezvous(env, place, env.text('PMIX_NAMESPACE')) };
 }
 
 /**
@@ -50,7 +50,7 @@ function isSlurmsOwnPmi(env: Environment, rank: number): boolean {
   return env.has('SLURM_STEP_ID') && env.count(['SLURM_PROCID']) === rank;
 }
 
-function readMeeting(
+function readRendezvous(
   env: Environment,
   place: { readonly worldSize: number; readonly localWorldSize: number | undefined },
   job: string | undefined,

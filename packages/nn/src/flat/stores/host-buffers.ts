@@ -103,7 +103,7 @@ export class HostBuffers {
     if (this.#nowhere !== undefined) {
       return;
     }
-    block.gaps = joined([...block.gaps, { start: byteOffset, end: byteOffset + size }]);
+    block.gaps = mergeSpans([...block.gaps, { start: byteOffset, end: byteOffset + size }]);
     block.numSweeps = this.#numSweeps;
     if (isFree(block)) {
       this.#blocks.delete(block);
@@ -180,7 +180,7 @@ function isFree({ bytes, gaps }: Block): boolean {
   return gaps.length === 1 && lengthOf(gaps[0]!) === bytes.byteLength;
 }
 
-function joined(spans: readonly Span[]): Span[] {
+function mergeSpans(spans: readonly Span[]): Span[] {
   const all: Span[] = [];
   for (const span of spans.toSorted((a, b) => a.start - b.start)) {
     const last = all.at(-1);

@@ -15,7 +15,7 @@ import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import type { WsTransport } from '../link/ws-transport.js';
 import type { Dialer } from './dialer.js';
 import { addressOf, type JoinerOptions, refusalOfJob } from './joiner-options.js';
-import type { PeerNews } from './peer-news.js';
+import type { PeerCondition } from './peer-condition.js';
 import type { PeerAddress } from './rendezvous-messages.js';
 
 export interface HeartbeatExchangeOptions {
@@ -30,7 +30,7 @@ export interface HeartbeatExchangeOptions {
    */
   readonly listening: { readonly host: string; readonly isFree: boolean } | undefined;
   /** Announced whenever a peer has come or told something. */
-  readonly news: PeerNews;
+  readonly peersChanged: PeerCondition;
 }
 
 export class HeartbeatExchange {
@@ -77,7 +77,7 @@ export class HeartbeatExchange {
    * Resolves when signs of life go both ways, as far as they can. It does not wait for the link.
    */
   async exchange(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
-    const { sender, job, listening, news, transport } = this.#options;
+    const { sender, job, listening, peersChanged, transport } = this.#options;
     const address = addresses[peer]!;
     const isOwnDeaf = addresses[job.rank]!.port === 0;
     if (sender !== undefined && address.port !== 0) {
@@ -91,7 +91,7 @@ export class HeartbeatExchange {
       await this.#meet(peer, sender);
     }
     if (listening !== undefined && address.beats) {
-      await news.until(() => transport.hasHeartbeat(peer));
+      await peersChanged.waitUntil(() => transport.hasHeartbeat(peer));
     }
   }
 
@@ -114,8 +114,8 @@ export class HeartbeatExchange {
 
   /** Listens to the peer's worker, where it can be reached; a firewall may block its port. */
   async #hear(peer: number, address: PeerAddress): Promise<void> {
-    const { dialer, transport, sockets, job, news } = this.#options;
-    await news.until(() => transport.heartbeatPortOf(peer) !== undefined);
+    const { dialer, transport, sockets, job, peersChanged } = this.#options;
+    await peersChanged.waitUntil(() => transport.heartbeatPortOf(peer) !== undefined);
     const port = transport.heartbeatPortOf(peer)!;
     if (port === 0) {
       return;

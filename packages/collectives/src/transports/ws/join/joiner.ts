@@ -16,10 +16,10 @@ import { Dialer, messageOf } from './dialer.js';
 import { HeartbeatExchange, type HeartbeatExchangeOptions } from './heartbeat-exchange.js';
 import { addressOf, type JoinerOptions, refusalOfJob } from './joiner-options.js';
 import { linkPart } from './link-plan.js';
-import { Meeting } from './meeting.js';
-import { PeerNews } from './peer-news.js';
+import { PeerCondition } from './peer-condition.js';
 import { Relay } from './relay.js';
 import { Rendezvous } from './rendezvous.js';
+import { RendezvousClient } from './rendezvous-client.js';
 import { hostMember } from './rendezvous-host.js';
 import type { PeerAddress } from './rendezvous-messages.js';
 
@@ -29,11 +29,11 @@ export class Joiner {
   readonly #endpoint: Endpoint;
   readonly #transport: WsTransport;
   readonly #dialer: Dialer;
-  readonly #news = new PeerNews();
+  readonly #peersChanged = new PeerCondition();
   #listener: SocketListener | undefined;
   #rendezvous: Rendezvous | undefined;
   #relay: Relay | undefined;
-  #meeting: Meeting | undefined;
+  #rendezvousClient: RendezvousClient | undefined;
   #heartbeats: HeartbeatSender | undefined;
   #heartbeatExchange: HeartbeatExchange | undefined;
   #listening: HeartbeatExchangeOptions['listening'];
@@ -54,7 +54,7 @@ export class Joiner {
     this.#transport = parts.transport;
     const hasFailed = () => this.#endpoint.failure !== undefined;
     this.#dialer = new Dialer(options, parts.platform.sockets, hasFailed);
-    this.#transport.onHeartbeatPort = () => this.#news.announce();
+    this.#transport.onHeartbeatPort = () => this.#peersChanged.notifyAll();
   }
 
   /**
@@ -72,7 +72,7 @@ export class Joiner {
       await Promise.race([formed, this.#rejectWhenLate(lateness.signal), this.#rejectOnFailure()]);
     } catch (error) {
       const reason = messageOf(error);
-      this.#meeting?.say({ type: 'failed', reason });
+      this.#rendezvousClient?.say({ type: 'failed', reason });
       this.#endpoint.fail({ kind: 'aborted', origin: this.#options.rank, reason });
       throw error instanceof JoinError ? error : this.#dialer.error(`${reason}.`);
     } finally {
@@ -90,8 +90,10 @@ export class Joiner {
     if (this.#heartbeats !== undefined) {
       this.#transport.addHeartbeats(this.#heartbeats);
     }
-    this.#meeting = rendezvous.isHosted ? await this.#host() : await this.#visit();
-    const addresses = await this.#meeting.table;
+    this.#rendezvousClient = rendezvous.isHosted
+      ? await this.#host()
+      : await this.#dialRendezvous();
+    const addresses = await this.#rendezvousClient.table;
     const peers = Array.from({ length: worldSize }, (_, r) => r).filter((r) => r !== rank);
     this.#heartbeatExchange = this.#createHeartbeatExchange();
     const port = await this.#heartbeatExchange.listen(addresses);
@@ -110,28 +112,28 @@ export class Joiner {
     linked.catch(() => {}); // where the rendezvous is heard first
     // Waiting for links alone would never end where a rank died before it had linked; the
     // rendezvous knows of that.
-    await Promise.race([linked, this.#meeting.formed]);
-    this.#meeting.say({ type: 'linked' });
-    await this.#meeting.formed;
+    await Promise.race([linked, this.#rendezvousClient.formed]);
+    this.#rendezvousClient.say({ type: 'linked' });
+    await this.#rendezvousClient.formed;
     this.#transport.formed((peer) => ({
       silenceMs: this.#transport.hasHeartbeat(peer) ? silenceMs : linkSilenceMs,
       saysAlive: this.#heartbeats === undefined || addresses[peer]!.port === 0,
     }));
   }
 
-  async #host(): Promise<Meeting> {
+  async #host(): Promise<RendezvousClient> {
     const { rank, worldSize, joinTimeoutMs, rendezvous, onListen } = this.#options;
     await this.#listen(rendezvous.host, rendezvous.port, true);
     const circumstances = () => this.#listenedOn();
     this.#rendezvous = new Rendezvous({ worldSize, joinTimeoutMs, circumstances });
     this.#relay = new Relay(this.#rendezvous.formed);
-    const meeting = Meeting.hosted(this.#rendezvous, rank);
+    const client = RendezvousClient.inProcess(this.#rendezvous, rank);
     onListen?.(this.#listener!.port);
-    this.#sayHere(meeting, { host: null, port: this.#listener!.port });
-    return meeting;
+    this.#sayHere(client, { host: null, port: this.#listener!.port });
+    return client;
   }
 
-  async #visit(): Promise<Meeting> {
+  async #dialRendezvous(): Promise<RendezvousClient> {
     const { rendezvous, listen } = this.#options;
     const opened = await this.#dialer.open('rendezvous', rendezvous);
     if (listen !== false && this.#platform.sockets.listen !== undefined) {
@@ -149,22 +151,25 @@ export class Joiner {
       address: rendezvous,
       first: opened.socket,
     });
-    const meeting = Meeting.visited(socket, this.#options.worldSize);
+    const client = RendezvousClient.overSocket(socket, this.#options.worldSize);
     const wish = listen === false ? undefined : listen;
-    this.#sayHere(meeting, wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 });
-    return meeting;
+    this.#sayHere(client, wish?.advertise ?? { host: null, port: this.#listener?.port ?? 0 });
+    return client;
   }
 
-  #sayHere(meeting: Meeting, where: { readonly host: string | null; readonly port: number }): void {
+  #sayHere(
+    client: RendezvousClient,
+    where: { readonly host: string | null; readonly port: number },
+  ): void {
     const beats = this.#heartbeats !== undefined;
-    meeting.say({ type: 'here', address: { ...where, beats } });
+    client.say({ type: 'here', address: { ...where, beats } });
   }
 
   /** Resolves when the link is there, whichever end opens it. */
   async #linkTo(peer: number, addresses: readonly PeerAddress[]): Promise<void> {
     const part = linkPart(this.#options.rank, peer, addresses);
     if (part === 'await') {
-      await this.#news.until(() => this.#transport.link(peer) !== undefined);
+      await this.#peersChanged.waitUntil(() => this.#transport.link(peer) !== undefined);
       return;
     }
     const socket =
@@ -191,7 +196,7 @@ export class Joiner {
       dialer: this.#dialer,
       sender: this.#heartbeats,
       listening: this.#listening,
-      news: this.#news,
+      peersChanged: this.#peersChanged,
     });
   }
 
@@ -249,10 +254,10 @@ export class Joiner {
         mayReturn: true,
       });
       this.#tellHeartbeatPort(hello.rank);
-      this.#news.announce();
+      this.#peersChanged.notifyAll();
     } else {
       this.#transport.addHeartbeatSocket(hello.rank, socket, { isFatal: true });
-      this.#news.announce();
+      this.#peersChanged.notifyAll();
     }
   }
 
@@ -275,7 +280,7 @@ export class Joiner {
       return this.#listenedOn();
     }
     const url = this.#dialer.rendezvousUrl ?? 'an address that the option route has not given';
-    return this.#meeting === undefined
+    return this.#rendezvousClient === undefined
       ? `the rendezvous did not answer at ${url}, and something else may listen there`
       : `the rendezvous at ${url} has not said that all ranks are linked`;
   }

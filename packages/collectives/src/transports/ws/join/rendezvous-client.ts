@@ -5,7 +5,7 @@ import { parseRendezvousMessage } from './parse-rendezvous-message.js';
 import type { Rendezvous } from './rendezvous.js';
 import type { PeerAddress, RankMessage, RendezvousMessage } from './rendezvous-messages.js';
 
-export class Meeting {
+export class RendezvousClient {
   /** Resolves when all ranks have come. */
   readonly table: Promise<readonly PeerAddress[]>;
   /**
@@ -39,10 +39,10 @@ export class Meeting {
   }
 
   /** The rendezvous as the rank that hosts it sees it. */
-  static hosted(rendezvous: Rendezvous, rank: number): Meeting {
-    const meeting = new Meeting();
-    rendezvous.join(rank, { send: (message) => meeting.#onMessage(message) });
-    meeting.#say = (message) => {
+  static inProcess(rendezvous: Rendezvous, rank: number): RendezvousClient {
+    const client = new RendezvousClient();
+    rendezvous.join(rank, { send: (message) => client.#onMessage(message) });
+    client.#say = (message) => {
       if (message.type === 'here') {
         rendezvous.onHere(rank, message.address);
       } else if (message.type === 'linked') {
@@ -51,26 +51,26 @@ export class Meeting {
         rendezvous.onFailed(rank, message.reason);
       }
     };
-    return meeting;
+    return client;
   }
 
   /** The rendezvous as a rank sees it over an authenticated socket of role 'rendezvous'. */
-  static visited(socket: WireSocket, worldSize: number): Meeting {
-    const meeting = new Meeting();
-    meeting.#say = (message) => socket.sendText(JSON.stringify(message));
+  static overSocket(socket: WireSocket, worldSize: number): RendezvousClient {
+    const client = new RendezvousClient();
+    client.#say = (message) => socket.sendText(JSON.stringify(message));
     socket.setHandler({
-      onBinary: () => meeting.#onFailed(new Error('the rendezvous sent bytes')),
+      onBinary: () => client.#onFailed(new Error('the rendezvous sent bytes')),
       onText: (text) => {
         try {
-          meeting.#onMessage(parseRendezvousMessage(text, worldSize));
+          client.#onMessage(parseRendezvousMessage(text, worldSize));
         } catch (error) {
-          meeting.#onFailed(new Error(`the rendezvous: ${(error as Error).message}`));
+          client.#onFailed(new Error(`the rendezvous: ${(error as Error).message}`));
         }
       },
       onClose: (code, reason) =>
-        meeting.#onFailed(new Error(`the rendezvous is gone (${reason || `code ${code}`})`)),
+        client.#onFailed(new Error(`the rendezvous is gone (${reason || `code ${code}`})`)),
     });
-    return meeting;
+    return client;
   }
 
   say(message: RankMessage): void {

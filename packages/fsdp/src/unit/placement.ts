@@ -37,7 +37,7 @@ export interface OffloadConfig {
   readonly resume?: boolean;
 }
 
-export interface Residence {
+export interface Placement {
   readonly use: StoreUse;
   readonly store: ShardStore;
   readonly rests: 'gradient' | 'all';
@@ -49,7 +49,7 @@ export interface Residence {
 }
 
 /** @throws {FsdpConfigError} for options that contradict each other */
-export function resolveResidence(options: ResidenceOptions): Residence | undefined {
+export function resolvePlacement(options: ResidenceOptions): Placement | undefined {
   const { moveParamsToCpu, moveGradsToCpu, offloadConfig } = options;
   if (offloadConfig !== undefined && moveParamsToCpu === false) {
     throw new FsdpConfigError(
@@ -121,13 +121,13 @@ const SHARED = -1;
  * @throws {FsdpConfigError} on all ranks, naming the ranks or the generations
  */
 export async function agreeOnStores(
-  residence: Residence,
+  placement: Placement,
   groups: LinkGroups,
   device: Device,
 ): Promise<void> {
   const identity = callIdentity('initialize', 'stores');
-  const generation = residence.resume ? residence.store.generation : 0;
-  let found = [residence.use.isSharedBeyond(device) ? SHARED : generation];
+  const generation = placement.resume ? placement.store.generation : 0;
+  let found = [placement.use.isSharedBeyond(device) ? SHARED : generation];
   for (const group of [groups.processGroup, groups.replicateGroup]) {
     if (group === undefined || group.worldSize === 1) {
       continue;
