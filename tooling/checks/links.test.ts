@@ -51,6 +51,33 @@ it('every link from a document into the tree leads to a file, and its anchor to 
   expect(links.filter(isBroken)).toEqual([]);
 });
 
+it('each row of the glossary leads to a file that has its words', () => {
+  const folder = join(ROOT, 'docs');
+  const rows = readFileSync(join(folder, 'glossary.md'), 'utf8')
+    .split('\n')
+    .filter((line) => line.startsWith('| ') && !/^\| (?:word|---) /.test(line))
+    .map((line) =>
+      line
+        .slice(1, -1)
+        .split('|')
+        .map((cell) => cell.trim()),
+    );
+  const faults = rows.flatMap((cells) => {
+    const [, path = ''] = /\]\(([^)\s]+)\)$/.exec(cells.at(-1)!) ?? [];
+    const place = join(folder, path);
+    if (path === '' || cells.length !== 6 || !existsSync(place)) {
+      return [`${cells[0]}: expected six cells, the last one with a link to a file, got '${path}'`];
+    }
+    const source = readFileSync(place, 'utf8');
+    const words = [...cells[0]!.matchAll(/`([^`]+)`/g)].map(([, word = '']) => word);
+    return words
+      .filter((word) => !new RegExp(`\\b${word}\\b`).test(source))
+      .map((word) => `'${word}' is not in ${path}`);
+  });
+  expect(rows.length).toBeGreaterThan(40);
+  expect(faults).toEqual([]);
+});
+
 it("a package's README links what is outside it by the repository's address", () => {
   const strays = publishedPackages().flatMap(({ folder }) =>
     [...textOf(join(ROOT, folder, 'README.md')).matchAll(/\]\(([^)\s]+)\)/g)]

@@ -87,7 +87,7 @@ async function writeState(
     const flat = owners.get(tensor);
     return [name, flat === undefined ? tensor : specOf(flat, tensor)] as const;
   });
-  checkState(state, new Map<string, TensorSpec>([...specs, ...buffers]), isStrict);
+  checkState(state, new Map<string, ValueSpec>([...specs, ...buffers]), isStrict);
   const given = new Map<OffloadedFlat, [string, Tensor][]>();
   for (const [name, tensor] of parameters) {
     if (state.has(name)) {
@@ -112,9 +112,9 @@ async function writeState(
 }
 
 /** The dtype and shape that a tensor has at rest. */
-type TensorSpec = Pick<Tensor, 'dtype' | 'shape'>;
+type ValueSpec = Pick<Tensor, 'dtype' | 'shape'>;
 
-function specOf({ flat: { dtype } }: OffloadedFlat, tensor: Tensor): TensorSpec {
+function specOf({ flat: { dtype } }: OffloadedFlat, tensor: Tensor): ValueSpec {
   return { dtype, shape: restShape(tensor) };
 }
 
@@ -177,7 +177,7 @@ function bytesIn({ dtype, data }: HostTensor, target: DType): Uint8Array {
 
 function checkState(
   state: ReadonlyMap<string, HostTensor | LazyTensor>,
-  expected: ReadonlyMap<string, TensorSpec>,
+  expected: ReadonlyMap<string, ValueSpec>,
   isStrict: boolean,
 ): void {
   const missing = isStrict ? [...expected.keys()].filter((name) => !state.has(name)) : [];
@@ -196,7 +196,7 @@ function checkState(
   );
 }
 
-function isFit(entry: HostTensor | LazyTensor, tensor: TensorSpec): boolean {
+function isFit(entry: HostTensor | LazyTensor, tensor: ValueSpec): boolean {
   const { dtype, shape } = entry;
   return (
     isConvertible(dtype, tensor.dtype) &&

@@ -62,11 +62,11 @@ export class Acceptor implements SocketListener {
     const request = { method: 'GET', url: '/', headers } as IncomingMessage;
     this.#upgrades.handleUpgrade(request, connection, Buffer.alloc(0), (socket) => {
       const isPage = origin !== undefined;
-      void this.#meet(new NodeSocket(socket, { connection, isPage }), connection, name);
+      void this.#authenticate(new NodeSocket(socket, { connection, isPage }), connection, name);
     });
   }
 
-  async #meet(stranger: NodeSocket, connection: Socket, name: string): Promise<void> {
+  async #authenticate(stranger: NodeSocket, connection: Socket, name: string): Promise<void> {
     const { secret, refusalOf, onPeer, policy } = this.#options;
     const { proofMs } = policy.limits;
     const host = hostOf(connection);
