@@ -2,6 +2,7 @@
 // Entry point of `shardweave` and, started by it, of its processes and threads.
 
 import { readFileSync } from 'node:fs';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { openCommandProcess } from './command-process.js';
 import { isTokenizeThread, serveTokenizeThread } from './data/tokenize-thread.js';
@@ -36,6 +37,9 @@ if (isTokenizeThread()) {
     listen,
     version: (JSON.parse(manifest) as { readonly version: string }).version,
   });
+  // The stream tells of a write that failed in a later turn of the event loop. A command without a
+  // run ends with that, with an exit code of its own.
+  await nextTurn();
   // Devices and sockets are closed by now; nothing that still holds the event loop may keep the
   // user waiting.
   process.exit(code);

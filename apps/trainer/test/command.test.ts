@@ -32,7 +32,8 @@ beforeAll(async () => {
  * this time.
  */
 const LIMIT_MS = 50_000;
-const TEXT = `${ROOT}tooling/reference/data/tiny/text.txt`;
+const MODEL = `${ROOT}tooling/reference/data/tiny`;
+const TEXT = `${MODEL}/text.txt`;
 const QUICK = [
   '--device',
   'cpu',
@@ -45,6 +46,17 @@ const QUICK = [
   '--batch',
   '12',
 ];
+
+/** Runs the command with a standard output that takes nothing. */
+async function printedToFullDisk(args: readonly string[]) {
+  const full = openSync('/dev/full', 'w');
+  const child = spawn(process.execPath, [script, ...args], { stdio: ['ignore', full, 'pipe'] });
+  closeSync(full);
+  let err = '';
+  child.stderr!.on('data', (chunk: Buffer) => (err += chunk.toString()));
+  const [code] = (await once(child, 'close')) as [number];
+  return { code, err };
+}
 
 class Running {
   readonly child: ChildProcess;
@@ -172,17 +184,22 @@ describe('exit codes', () => {
   it.runIf(existsSync('/dev/full'))(
     '0, with a warning, when what it prints has no room',
     async () => {
-      const full = openSync('/dev/full', 'w');
       const flags = ['--device', 'cpu', '--model', 'nano', '--data', TEXT, '--steps', '1'];
-      const child = spawn(process.execPath, [script, 'train', ...flags], {
-        stdio: ['ignore', full, 'pipe'],
-      });
-      closeSync(full);
-      let err = '';
-      child.stderr!.on('data', (chunk: Buffer) => (err += chunk.toString()));
-      expect(await once(child, 'close')).toEqual([0, null]);
+      const { code, err } = await printedToFullDisk(['train', ...flags]);
+      expect(code).toBe(0);
       expect(err).toBe(
         "warning: what the command prints can't be written (no space left on device); the run goes on without.\n",
+      );
+    },
+  );
+
+  it.runIf(existsSync('/dev/full')).each(['--help', 'inspect'])(
+    '1 when the last that %s prints has no room',
+    async (name) => {
+      const { code, err } = await printedToFullDisk(name === 'inspect' ? [name, MODEL] : [name]);
+      expect(code).toBe(1);
+      expect(err).toBe(
+        "error: what the command prints can't be written (no space left on device).\n",
       );
     },
   );
