@@ -14,3 +14,13 @@ export function describeSystemError(error: unknown): string {
   }
   return (errno === undefined ? undefined : getSystemErrorMap().get(errno)?.[1]) ?? message;
 }
+
+/** The codes of the limits of open files: that of a process, and that of the machine. */
+const TOO_MANY_FILES: readonly unknown[] = ['EMFILE', 'ENFILE'];
+
+/** What helps where the limit of open files is reached; undefined after another error. */
+export function openFilesHint(error: unknown): string | undefined {
+  return TOO_MANY_FILES.includes((error as NodeJS.ErrnoException | null | undefined)?.code)
+    ? 'Raise the limit of open files (ulimit -n), or take fewer ranks in a process.'
+    : undefined;
+}

@@ -2,6 +2,7 @@
 
 import { DivergedError, RankFailedError, type TrainerError, UsageError } from '../errors.js';
 import type { RankEvent } from '../rank/events.js';
+import { openFilesHint } from '../system-error.js';
 import type { RankFailure } from './messages.js';
 
 /**
@@ -55,8 +56,9 @@ const LOST_DEVICE =
 /** An error as a rank reports it. */
 export function describeFailure(error: unknown): RankFailure {
   const message = error instanceof Error ? error.message : String(error);
-  const isLost = codeOf(error) === 'DEVICE_LOST';
-  return { message: isLost ? `${message} ${LOST_DEVICE}` : message, kind: kindOf(error) };
+  const hint = codeOf(error) === 'DEVICE_LOST' ? LOST_DEVICE : openFilesHint(error);
+  const words = hint === undefined ? message : `${message.replace(/\.?$/, '.')} ${hint}`;
+  return { message: words, kind: kindOf(error) };
 }
 
 function kindOf(error: unknown): RankFailure['kind'] {

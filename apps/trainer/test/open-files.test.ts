@@ -1,0 +1,28 @@
+// A command that may open no further file says which limit to raise, and not that a path is wrong.
+
+import { expect, it } from 'vitest';
+import { failureOf } from '../src/errors.js';
+import { describeFailure } from '../src/launch/rank-failure.js';
+
+/** What Node throws where a file of the trainer itself is one too many. */
+function tooMany() {
+  const path = '/app/dist/chunk.js';
+  const error = new Error(`EMFILE: too many open files, open '${path}'`);
+  return Object.assign(error, { code: 'EMFILE', errno: -24, syscall: 'open', path });
+}
+
+const HINT = 'Raise the limit of open files (ulimit -n), or take fewer ranks in a process.';
+
+it('the limit of open files is what a command asks to have raised', () => {
+  expect(failureOf(tooMany())).toEqual({
+    exitCode: 1,
+    failure: `/app/dist/chunk.js can't be used (too many open files). ${HINT}`,
+  });
+});
+
+it('the limit of open files is what a rank asks to have raised', () => {
+  expect(describeFailure(tooMany())).toEqual({
+    kind: 'failed',
+    message: `EMFILE: too many open files, open '/app/dist/chunk.js'. ${HINT}`,
+  });
+});
