@@ -1,6 +1,6 @@
 // The process of a command: its standard streams, the signals that it gets, and how it leaves.
 
-import { closeSync, openSync, writeSync } from 'node:fs';
+import { closeSync, constants, openSync, readFileSync, readlinkSync, writeSync } from 'node:fs';
 import { isatty } from 'node:tty';
 import { SignalError } from './errors.js';
 import { Interrupt } from './interrupt.js';
@@ -26,16 +26,42 @@ export function openCommandProcess(): () => Interrupt {
 
 function listen(npm: NpmWatch | undefined): Interrupt {
   const interrupt = new Interrupt({ exit: (code) => process.exit(code) });
-  process.on('SIGHUP', (signal) => interrupt.ask(new SignalError(signal)));
+  const outlivesTerminal = isUnderNohup();
+  let hasHungUp = false;
+  process.on('SIGHUP', (signal) => {
+    hasHungUp = true;
+    if (!outlivesTerminal) {
+      interrupt.ask(new SignalError(signal));
+    }
+  });
   // A scheduler says so that the run's time is over.
   process.on('SIGUSR2', (signal) => interrupt.ask(new SignalError(signal, 'the launcher')));
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
     process.on(signal, () => interrupt.insist(new SignalError(signal)));
   }
   if (npm !== undefined) {
-    whenGone(npm, () => interrupt.ask(new SignalError('SIGTERM', 'the end of npm')));
+    whenGone(npm, () => {
+      if (!(outlivesTerminal && hasHungUp)) {
+        interrupt.ask(new SignalError('SIGTERM', 'the end of npm'));
+      }
+    });
   }
   return interrupt;
+}
+
+/**
+ * Whether the command was started by nohup, to go on where its terminal is closed. nohup has
+ * SIGHUP ignored, which Node undoes as it starts, here and in npm. What is left to tell is the
+ * standard input: GNU's nohup puts /dev/null in place of a terminal, open for writing alone.
+ */
+function isUnderNohup(): boolean {
+  try {
+    const [, flags = '0'] = /^flags:\s+(\d+)$/m.exec(readFileSync('/proc/self/fdinfo/0', 'utf8'))!;
+    const mode = Number.parseInt(flags, 8) & (constants.O_WRONLY | constants.O_RDWR);
+    return mode === constants.O_WRONLY && readlinkSync('/proc/self/fd/0') === '/dev/null';
+  } catch {
+    return false; // another system, or no standard input
+  }
 }
 
 /**

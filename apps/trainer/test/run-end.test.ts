@@ -66,6 +66,19 @@ describe.concurrent('a run in a terminal', () => {
     expect(readFileSync(join(cwd, 'err'), 'utf8')).toMatch(/^(warning: .* the run goes on .*\n)?$/);
   });
 
+  it('goes on under nohup where its terminal is closed', async () => {
+    const cwd = folder('nohup');
+    const line = `nohup ${train} --steps 120 --out r > log 2>&1`;
+    using command = new TerminalCommand(line, { cwd });
+    const log = () => readFileSync(join(cwd, 'log'), { encoding: 'utf8', flag: 'a+' });
+    await vi.waitFor(() => expect(log()).toMatch(/^step +2\//m), { timeout: 60_000 });
+    command.hangUp();
+    expect(log()).not.toMatch(/^step +120\//m);
+    await command.end();
+    expect(log()).toMatch(/^step +120\/120 /m);
+    expect(leftRun(join(cwd, 'r')).last).toMatchObject({ type: 'runEnd', end: 'done' });
+  });
+
   it('saves where its reader has seen enough, with the exit code of SIGPIPE', async () => {
     const cwd = folder('head');
     const line = `{ ${train} --out r; echo $? > code; } | head -20 > /dev/null`;
