@@ -27,6 +27,12 @@ export {
 } from './errors.js';
 export type { Failure, PeerCall } from './failure.js';
 export {
+  agree,
+  agreeOnTexts,
+  type PartOutcome,
+  type RankFailure,
+} from './group/agree.js';
+export {
   compareTexts,
   type ExchangeCall,
   exchangeTexts,

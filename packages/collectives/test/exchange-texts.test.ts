@@ -1,6 +1,8 @@
-// Ranks tell each other small texts, and compare them at the cost of a digest.
+// Ranks tell each other small texts and who failed, and compare texts at the cost of a digest.
 
 import {
+  agree,
+  agreeOnTexts,
   compareTexts,
   createMemoryGroup,
   exchangeTexts,
@@ -46,4 +48,32 @@ it('sends nothing on one rank', async () => {
     expect(await compareTexts(group, ['a', 'b'], CALL)).toEqual([undefined, undefined]);
     expect(group.stats().allGathers).toBe(0);
   });
+});
+
+it('tells all ranks the first one that failed, at the cost of one exchange', async () => {
+  const reasons = ['', 'disk full', 'no disk'];
+  const all = await onRanks(3, async (group) => {
+    const before = group.stats().allGathers;
+    const reason = reasons[group.rank]!;
+    const heard = await agree(group, reason, CALL);
+    const told = await agreeOnTexts(
+      group,
+      reason === '' ? { text: 'a' } : { failure: reason },
+      CALL,
+    );
+    return { heard, told, calls: group.stats().allGathers - before };
+  });
+  const failure = { rank: 1, reason: 'disk full' };
+  expect(all).toEqual(
+    Array.from({ length: 3 }, () => ({ heard: failure, told: failure, calls: 4 })),
+  );
+});
+
+it('tells of no failure where there is none, but of all texts', async () => {
+  const texts = ['', 'a\n', 'failure'];
+  const all = await onRanks(3, async (group) => [
+    await agree(group, '', CALL),
+    await agreeOnTexts(group, { text: texts[group.rank]! }, CALL),
+  ]);
+  expect(all).toEqual([1, 2, 3].map(() => [undefined, texts]));
 });

@@ -9,7 +9,7 @@ import { existsSync } from 'node:fs';
 import { rm, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import { agree, exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpRankFailedError } from '@shardweave/fsdp';
 import { StoreError } from '@shardweave/shard-store';
 import { TrainerError, UsageError } from '../errors.js';
@@ -340,14 +340,14 @@ async function requireShared(directory: string, group: ProcessGroup): Promise<vo
     throw new UsageError(`--out: ${directory} can't be written (${problem}).`);
   }
   const isSeen = existsSync(join(directory, mark));
-  const blind = (await exchangeTexts(group, isSeen ? '' : hostname(), call)).findIndex(Boolean);
+  const blind = await agree(group, isSeen ? '' : hostname(), call);
   const names = await exchangeTexts(group, hostname(), call);
   if (group.rank === 0) {
     await rm(join(directory, mark), { force: true });
   }
-  if (blind !== -1) {
+  if (blind !== undefined) {
     throw new UsageError(
-      `--save-every: rank ${blind} on ${names[blind]} does not see ${directory} of rank 0 on ${names[0]}. Give an --out that all hosts share, or leave --save-every out.`,
+      `--save-every: rank ${blind.rank} on ${names[blind.rank]} does not see ${directory} of rank 0 on ${names[0]}. Give an --out that all hosts share, or leave --save-every out.`,
     );
   }
 }

@@ -11,7 +11,7 @@ import {
   writePart,
 } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { CollectiveError, exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import { agreeOnTexts, CollectiveError, type ProcessGroup } from '@shardweave/collectives';
 import type { CapturedModule } from '@shardweave/nn';
 import type { FileLayer } from '@shardweave/shard-store/node';
 import { namingDisk } from '../files/disk-room.js';
@@ -150,24 +150,19 @@ function agreeOver(group: ProcessGroup, path: string): Agree {
     const result = await own().then(
       (text) => ({ text }),
       (error: unknown) => {
-        if (error instanceof CollectiveError) {
+        // What all ranks know already is not told again.
+        if (error instanceof CollectiveError || error instanceof SaveFailure) {
           throw error;
         }
         const named = namingDisk(error, path);
-        return { failure: named instanceof Error ? named.message : String(named), error };
+        return { failure: named instanceof Error ? named.message : String(named) };
       },
     );
-    // What all ranks know already is not told again.
-    if ('error' in result && result.error instanceof SaveFailure) {
-      throw result.error;
+    const texts = await agreeOnTexts(group, result, call);
+    if ('reason' in texts) {
+      const who = group.worldSize === 1 ? '' : `rank ${texts.rank}: `;
+      throw new SaveFailure(`${who}${texts.reason}`);
     }
-    const texts = await exchangeTexts(group, JSON.stringify({ ...result, error: undefined }), call);
-    const all = texts.map((text) => JSON.parse(text) as { text?: string; failure?: string });
-    const failed = all.findIndex(({ failure }) => failure !== undefined);
-    if (failed !== -1) {
-      const who = group.worldSize === 1 ? '' : `rank ${failed}: `;
-      throw new SaveFailure(`${who}${all[failed]!.failure}`);
-    }
-    return all.map(({ text }) => text!);
+    return texts;
   };
 }

@@ -19,7 +19,7 @@ import { type AnyOptimizer, type FlatProgress, HeldModule } from '@shardweave/nn
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { exchangeCall } from '../ranks/call-identity.js';
-import { agree, agreeOnText } from '../tree/agree.js';
+import { agree, agreeOnText, share } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
 import { agreedProgress } from './gather-flat-state.js';
@@ -97,9 +97,9 @@ async function writeShards(
       return heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: root.isFirstRank });
     });
     const [id] = await exchangeTexts(processGroup, session?.id ?? '', exchangeCall(operation));
-    part = await agree(root, operation, (share) => {
+    part = await agree(root, operation, () => {
       const pieces = async function* () {
-        yield* held.pieces(agreementsOf(units, share));
+        yield* held.pieces(agreementsOf(root, units, operation));
         checkShards();
       };
       const name = `rank-${processGroup.rank}-of-${processGroup.worldSize}`;
@@ -157,8 +157,8 @@ export async function captureCheckpoint(
     );
     let captured: CapturedModule | undefined;
     try {
-      return await agree(root, operation, async (share) => {
-        const agreements = agreementsOf(units, share);
+      return await agree(root, operation, async () => {
+        const agreements = agreementsOf(root, units, operation);
         captured = await held.capture(
           root.isFirstReplica ? agreements : { ...agreements, isWriting: () => false },
         );
@@ -250,14 +250,11 @@ function heldBy(
 }
 
 /** What the ranks agree on for each flat parameter, and which of them this rank writes. */
-function agreementsOf(
-  units: readonly KeyedUnit[],
-  share: <T>(collective: () => Promise<T>) => Promise<T>,
-) {
+function agreementsOf(root: Instance, units: readonly KeyedUnit[], operation: string) {
   const byFlat = new Map(units.map((keyed) => [keyed.unit.flat, keyed]));
   return {
     agree: (flat: Tensor, own: FlatProgress) =>
-      share(() => agreedProgress(byFlat.get(flat)!.unit, own, 'saveCheckpoint')),
+      share(root, operation, () => agreedProgress(byFlat.get(flat)!.unit, own, 'saveCheckpoint')),
     isWriting: (flat: Tensor) => byFlat.get(flat)!.isWriting,
   };
 }

@@ -8,7 +8,7 @@ import { restShape, restSize } from '@shardweave/nn/flat';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, STATE_DICT_CALL_RULES } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { agree, agreeOnText } from '../tree/agree.js';
+import { agree, agreeOnText, share } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
 import { ownersBeside } from '../tree/own-parameters.js';
@@ -159,7 +159,7 @@ async function scatterStateDict(
     checkEntries('loadStateDict', entries, expected, { isStrict: options.strict ?? true });
     return root.numRanks === 1 ? '' : digestOf(sharedEntries(root, entries));
   });
-  await agree(root, 'loadStateDict', async (share) => {
+  await agree(root, 'loadStateDict', async () => {
     for (const unit of units) {
       // Without strict, a parameter without an entry keeps its value.
       const given = unit.parameters.filter(({ tensor }) => entryOf(tensor) !== undefined);
@@ -172,7 +172,7 @@ async function scatterStateDict(
       } else {
         const whole = isWhole
           ? unit.emptyMaster()
-          : await share(() => unit.gatherMaster('loadStateDict'));
+          : await share(root, 'loadStateDict', () => unit.gatherMaster('loadStateDict'));
         await setGiven(unit, whole, entryOf);
         await unit.scatterMaster(whole);
       }

@@ -1,7 +1,13 @@
 // Runs a part of a collective call that may fail on one rank alone: all ranks learn of it, so that
 // none waits for one that has given up.
 
-import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import {
+  agree as agreeInGroup,
+  agreeOnTexts,
+  type PartOutcome,
+  type ProcessGroup,
+  type RankFailure,
+} from '@shardweave/collectives';
 import { StateDictError } from '@shardweave/nn';
 import { FsdpRankFailedError } from '../errors.js';
 import { exchangeCall } from '../ranks/call-identity.js';
@@ -15,14 +21,11 @@ import type { TreeInstance } from './tree-instance.js';
 export async function agree<T>(
   fsdp: TreeInstance,
   operation: string,
-  body: (share: <S>(collective: () => Promise<S>) => Promise<S>) => Promise<T>,
+  body: () => Promise<T>,
 ): Promise<T> {
   let result: T;
   try {
-    result = await body(async (collective) => {
-      await settle(fsdp, operation, '');
-      return collective();
-    });
+    result = await body();
   } catch (error) {
     if (!(error instanceof FsdpRankFailedError)) {
       await settle(fsdp, operation, messageOf(error)).catch(() => undefined);
@@ -31,6 +34,19 @@ export async function agree<T>(
   }
   await settle(fsdp, operation, '');
   return result;
+}
+
+/**
+ * Makes a collective within the body of `agree`, unless some rank has failed.
+ * @throws {FsdpRankFailedError} naming that rank
+ */
+export async function share<T>(
+  fsdp: TreeInstance,
+  operation: string,
+  collective: () => Promise<T>,
+): Promise<T> {
+  await settle(fsdp, operation, '');
+  return collective();
 }
 
 /**
@@ -44,8 +60,8 @@ export async function agreeOnText(
   operation: string,
   make: () => string | Promise<string>,
 ): Promise<void> {
-  let own: { readonly text?: string; readonly failure?: string };
   let thrown: { readonly error: unknown } | undefined;
+  let own: PartOutcome;
   try {
     own = { text: await make() };
   } catch (error) {
@@ -56,18 +72,14 @@ export async function agreeOnText(
     if (group === undefined) {
       continue;
     }
-    const texts = await exchangeTexts(group, JSON.stringify(own), exchangeCall(operation));
-    const all = texts.map((text) => JSON.parse(text) as typeof own);
-    const failed = all.findIndex(({ failure }) => failure !== undefined);
-    // A failure goes on to the other replicas, too.
-    if (failed >= 0) {
-      own = { failure: all[failed]!.failure! };
-    }
-    if (failed >= 0 && thrown === undefined) {
-      thrown = { error: failureOf(group, operation, { rank: failed, reason: own.failure! }) };
+    const texts = await agreeOnTexts(group, own, exchangeCall(operation));
+    if ('reason' in texts) {
+      own = { failure: texts.reason }; // it goes on to the other replicas, too
+      thrown ??= { error: failureOf(group, operation, texts) };
+      continue;
     }
     const ranks = texts.flatMap((text, rank) => (text === texts[0] ? [] : [rank]));
-    if (failed >= 0 || ranks.length === 0) {
+    if (ranks.length === 0) {
       continue;
     }
     own = { failure: 'ranks of another replica differ' };
@@ -82,22 +94,22 @@ export async function agreeOnText(
   }
 }
 
+/** Tells all ranks whether this one has failed. */
 async function settle(
   { processGroup }: TreeInstance,
   operation: string,
-  failure: string,
+  reason: string,
 ): Promise<void> {
-  const texts = await exchangeTexts(processGroup, failure, exchangeCall(operation));
-  const rank = texts.findIndex((text) => text !== '');
-  if (rank >= 0) {
-    throw failureOf(processGroup, operation, { rank, reason: texts[rank]! });
+  const failure = await agreeInGroup(processGroup, reason, exchangeCall(operation));
+  if (failure !== undefined) {
+    throw failureOf(processGroup, operation, failure);
   }
 }
 
 function failureOf(
   group: ProcessGroup,
   operation: string,
-  failure: { readonly rank: number; readonly reason: string },
+  failure: RankFailure,
 ): FsdpRankFailedError {
   return new FsdpRankFailedError(
     `${operation}: rank ${failure.rank}/${group.worldSize} failed: ${failure.reason}. This rank stopped with it.`,
