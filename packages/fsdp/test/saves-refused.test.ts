@@ -1,7 +1,7 @@
 // These tests check what a sharded save or load refuses, and what happens where only one rank
 // fails.
 
-import type { PieceStore } from '@shardweave/checkpoint';
+import { openSave, type PieceStore } from '@shardweave/checkpoint';
 import {
   FsdpStateError,
   FullyShardedDataParallel,
@@ -214,6 +214,33 @@ describe('a rank that fails', () => {
       await saveCheckpoint(model, files, { optimizer, extra: { count: 2 } });
       expect(await loadCheckpoint(model, files, { optimizer })).toEqual({ count: 2 });
     });
+  });
+
+  it('as it has published leaves the parts of the others, which the new save names', async () => {
+    const files = place();
+    await onRanks(2, async (rank) => {
+      const replace: PieceStore['replace'] = async (file, bytes) => {
+        await files.replace(file, bytes);
+        rank.group.abort('lost at that moment');
+      };
+      const saving = saveCheckpoint(net(rank), rank.rank === 0 ? { ...files, replace } : files);
+      await expect(saving).rejects.toThrow('lost at that moment');
+    });
+    const { files: named } = await openSave(files);
+    expect(Object.keys(named)).toHaveLength(2);
+    expect(await files.files()).toEqual(expect.arrayContaining(Object.keys(named)));
+  });
+
+  it('while publishing takes the parts of the others with it', async () => {
+    const places = [place(), place()];
+    await onRanks(2, async (rank) => {
+      const files = places[rank.rank]!;
+      const replace: PieceStore['replace'] = async () => {
+        throw new Error('disk full');
+      };
+      await expect(saveCheckpoint(net(rank), { ...files, replace })).rejects.toThrow('disk full');
+    });
+    expect(await places[1]!.files()).toEqual([]);
   });
 
   it('while reading stops the load everywhere', async () => {

@@ -17,6 +17,7 @@ import { exchangeTexts } from '@shardweave/collectives';
 import type { CapturedModule } from '@shardweave/nn';
 import { type AnyOptimizer, type FlatProgress, HeldModule } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
+import { FsdpRankFailedError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { exchangeCall } from '../ranks/call-identity.js';
 import { agree, agreeOnText, share } from '../tree/agree.js';
@@ -119,8 +120,9 @@ async function writeShards(
     });
   } catch (error) {
     // Deletion is a best effort, for the first error is the one to report; the next save removes
-    // what is left.
-    if (part !== undefined && session === undefined) {
+    // what is left. A group that ends says nothing of the save: the first rank may have published.
+    const isCalledOff = error instanceof FsdpRankFailedError;
+    if (part !== undefined && session === undefined && isCalledOff) {
       for (const file of Object.keys(part.files)) {
         await store.delete(file).catch(() => undefined);
       }
