@@ -3,11 +3,10 @@
 
 import { rm } from 'node:fs/promises';
 import {
-  beginSave,
   type PieceStore,
   type SavedOptimizer,
   type SavedPart,
-  type SaveSession,
+  saveOverRanks,
   writePart,
 } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
@@ -49,42 +48,32 @@ export async function writeCaptured(
   captured: CapturedModule | undefined,
   options: WriteSaveOptions,
 ): Promise<SaveOutcome> {
-  const { group } = options;
+  const { group, extra } = options;
   const { rank, worldSize } = group;
-  let session: SaveSession | undefined;
-  const outcome = inPart(options, async (store, agree) => {
-    const [id] = await agree(async () => {
-      session = rank === 0 ? await beginSave(store) : undefined;
-      return session?.id ?? '';
-    });
-    const written = await agree(async () => {
-      const part = { save: id!, part: `rank-${rank}-of-${worldSize}` };
-      const own = captured && (await writePart(store, captured.pieces, part));
-      await captured?.release(); // so that steps don't wait for other ranks' writing
-      return JSON.stringify({ part: own, optimizer: captured?.optimizer });
-    });
-    const all = written.map((text) => JSON.parse(text) as RankPart);
-    const parts = all.flatMap(({ part }) => part ?? []);
-    await session?.publish(parts, { optimizer: joined(all), extra: options.extra });
-    const lengths = parts.flatMap(({ files }) => Object.values(files));
-    return lengths.reduce((sum, byteLength) => sum + byteLength, 0);
-  });
+  const outcome = inPart(options, (store, agree, end) =>
+    saveOverRanks<RankPart>(store, {
+      ...{ rank, worldSize, extra, agree, isPublisher: rank === 0 },
+      isCalledOff: (error) => error instanceof SaveFailure,
+      write: async (part) => {
+        const written = captured && (await writePart(store, captured.pieces, part));
+        await captured?.release(); // so that steps don't wait for other ranks' writing
+        return written;
+      },
+      tell: (part) => ({ part, optimizer: captured?.optimizer }),
+      read: ({ part, optimizer }) => ({ part, steps: optimizer?.steps }),
+      optimizer: () => captured?.optimizer,
+      end: async (parts = []) => {
+        const lengths = parts.flatMap(({ files }) => Object.values(files));
+        return end(lengths.reduce((sum, byteLength) => sum + byteLength, 0));
+      },
+    }),
+  );
   return outcome.finally(() => captured?.release().catch(() => undefined));
 }
 
 interface RankPart {
   readonly part?: SavedPart | undefined;
   readonly optimizer?: SavedOptimizer | undefined;
-}
-
-/**
- * The first rank's optimizer with the steps of all ranks, each of which knows those of the
- * parameters that it holds.
- */
-function joined(ranks: readonly RankPart[]): SavedOptimizer | undefined {
-  const saved = ranks.flatMap(({ optimizer }) => optimizer ?? []);
-  const [first] = saved;
-  return first && { ...first, steps: Object.assign({}, ...saved.map(({ steps }) => steps)) };
 }
 
 /**
@@ -95,26 +84,35 @@ export function writeAtRest(
   save: (store: PieceStore, extra: Readonly<Record<string, unknown>>) => Promise<void>,
   options: WriteSaveOptions,
 ): Promise<SaveOutcome> {
-  return inPart(options, async (store) => {
-    await save(store, options.extra);
-    let byteLength = 0;
-    for (const file of await store.files()) {
-      byteLength += (await store.byteLength(file)) ?? 0;
-    }
-    return byteLength;
-  });
+  return inPart(options, (store, agree, end) =>
+    agree(async () => {
+      await save(store, options.extra);
+      let byteLength = 0;
+      for (const file of await store.files()) {
+        byteLength += (await store.byteLength(file)) ?? 0;
+      }
+      return end(byteLength);
+    }),
+  );
 }
 
 /** Runs on one rank; gives every rank's text, or throws on all ranks where one threw. */
-type Agree = (own: () => Promise<string>) => Promise<readonly string[]>;
+type Agree = (own: () => Promise<string | undefined>) => Promise<readonly string[]>;
 
 /** Some rank failed, and all ranks know it. */
 class SaveFailure extends Error {}
 
-/** Makes the directory, lets `write` fill it, and gives it its name. */
+/**
+ * Makes the directory, and lets `write` fill it. On the first rank `end` gives the directory its
+ * name; its texts are what `write` gives.
+ */
 async function inPart(
   options: WriteSaveOptions,
-  write: (store: PieceStore, agree: Agree) => Promise<number>,
+  write: (
+    store: PieceStore,
+    agree: Agree,
+    end: (bytes: number) => Promise<string>,
+  ) => Promise<readonly string[]>,
 ): Promise<SaveOutcome> {
   const { directory, step, group, files } = options;
   const agree = agreeOver(group, pathOf(directory, step));
@@ -125,13 +123,9 @@ async function inPart(
     // The run has the lock of all its saves, and this directory is new, so it needs no lock of its
     // own.
     const store: PieceStore = { ...place, lock: async () => async () => {} };
-    const [outcome] = await agree(async () => {
-      const bytes = await write(store, agree);
-      return (
-        JSON.stringify(group.rank === 0 ? { directory: await endPart(part!), bytes } : undefined) ??
-        ''
-      );
-    });
+    const [outcome] = await write(store, agree, async (bytes) =>
+      group.rank === 0 ? JSON.stringify({ directory: await endPart(part!), bytes }) : '',
+    );
     return JSON.parse(outcome!) as SaveOutcome;
   } catch (error) {
     if (!(error instanceof SaveFailure)) {
@@ -147,18 +141,17 @@ async function inPart(
 function agreeOver(group: ProcessGroup, path: string): Agree {
   const call = { tag: 'save', identity: 'save' };
   return async (own) => {
-    const result = await own().then(
-      (text) => ({ text }),
+    const outcome = await own().then(
+      (text = '') => ({ text }),
       (error: unknown) => {
-        // What all ranks know already is not told again.
-        if (error instanceof CollectiveError || error instanceof SaveFailure) {
+        if (error instanceof CollectiveError) {
           throw error;
         }
         const named = namingDisk(error, path);
         return { failure: named instanceof Error ? named.message : String(named) };
       },
     );
-    const texts = await agreeOnTexts(group, result, call);
+    const texts = await agreeOnTexts(group, outcome, call);
     if ('reason' in texts) {
       const who = group.worldSize === 1 ? '' : `rank ${texts.rank}: `;
       throw new SaveFailure(`${who}${texts.reason}`);

@@ -3,14 +3,13 @@
 // under any strategy.
 
 import {
-  beginSave,
   loadSave,
   type PieceReader,
   type PieceStore,
-  requireJson,
   type Save,
+  type SavedOptimizer,
   type SavedPart,
-  type SaveSession,
+  saveOverRanks,
   writePart,
 } from '@shardweave/checkpoint';
 import { exchangeTexts } from '@shardweave/collectives';
@@ -85,51 +84,31 @@ async function writeShards(
   store: PieceStore,
   { optimizer, onlyTrained, extra = {} }: SaveCheckpointOptions,
 ): Promise<void> {
-  const { processGroup } = root;
+  const { processGroup, isFirstRank } = root;
+  const { rank, worldSize } = processGroup;
   const operation = 'saveCheckpoint';
   const checkShards = noteShards(root, operation);
   const units = await keyedUnits(root, { operation });
-  let session: SaveSession | undefined;
-  let part: SavedPart | undefined;
-  try {
-    const held = await agree(root, operation, async () => {
-      requireJson(extra, 'extra');
-      session = root.isFirstRank ? await beginSave(store) : undefined;
-      return heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: root.isFirstRank });
-    });
-    const [id] = await exchangeTexts(processGroup, session?.id ?? '', exchangeCall(operation));
-    part = await agree(root, operation, () => {
-      const pieces = async function* () {
-        yield* held.pieces(agreementsOf(root, units, operation));
-        checkShards();
-      };
-      const name = `rank-${processGroup.rank}-of-${processGroup.worldSize}`;
-      return root.isFirstReplica
-        ? writePart(store, pieces(), { save: id!, part: name })
-        : passOver(pieces());
-    });
-    const written = JSON.stringify([part, held.steps]);
-    const texts = await exchangeTexts(processGroup, written, exchangeCall(operation));
-    await agree(root, operation, async () => {
-      const all = texts.map((text) => JSON.parse(text) as [SavedPart, Record<string, number>]);
-      const steps = Object.assign({}, ...all.map((each) => each[1]));
-      const record = held.optimizerRecord();
-      const saved = record && { ...record, steps };
-      const parts = all.map((each) => each[0]);
-      await session?.publish(parts, { optimizer: saved, extra });
-    });
-  } catch (error) {
-    // Deletion is a best effort, for the first error is the one to report; the next save removes
-    // what is left. A group that ends says nothing of the save: the first rank may have published.
-    const isCalledOff = error instanceof FsdpRankFailedError;
-    if (part !== undefined && session === undefined && isCalledOff) {
-      for (const file of Object.keys(part.files)) {
-        await store.delete(file).catch(() => undefined);
-      }
-    }
-    await session?.abandon().catch(() => undefined);
-    throw error;
-  }
+  let held: HeldModule | undefined;
+  const pieces = async function* () {
+    yield* held!.pieces(agreementsOf(root, units, operation));
+    checkShards();
+  };
+  await saveOverRanks<readonly [SavedPart | null | undefined, SavedOptimizer['steps']]>(store, {
+    ...{ rank, worldSize, extra, isPublisher: isFirstRank },
+    agree: async (own) => {
+      const text = await agree(root, operation, own);
+      return text === undefined ? [] : exchangeTexts(processGroup, text, exchangeCall(operation));
+    },
+    isCalledOff: (error) => error instanceof FsdpRankFailedError,
+    begin: () => {
+      held = heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: isFirstRank });
+    },
+    write: (part) => (root.isFirstReplica ? writePart(store, pieces(), part) : passOver(pieces())),
+    tell: (part) => [part, held!.steps],
+    read: ([part, steps]) => ({ part, steps }),
+    optimizer: () => held!.optimizerRecord(),
+  });
 }
 
 /**
