@@ -7,11 +7,8 @@ import type { SavedOptimizer, SavedPart } from './save-index.js';
 import { beginSave, type SaveSession } from './save-session.js';
 import type { WritePartOptions } from './write-part.js';
 
-/**
- * The ranks that write a save, as the caller connects them, and what this one brings. `Told` is
- * JSON, which all ranks hear of it.
- */
-export interface SaveOverRanksOptions<Told> {
+/** The ranks that write a save, as the caller connects them, and what this one brings. */
+export interface SaveOverRanksOptions {
   /** The number of this rank, from 0. */
   readonly rank: number;
   readonly worldSize: number;
@@ -30,14 +27,7 @@ export interface SaveOverRanksOptions<Told> {
   begin?(): void;
   /** Writes this rank's part by writePart; undefined where another process has what it holds. */
   write(part: WritePartOptions): Promise<SavedPart | undefined>;
-  /** What the ranks hear of this one once its part is written. */
-  tell(part: SavedPart | undefined): Told;
-  /** A rank's part and steps, from what it told. */
-  read(told: Told): {
-    readonly part?: SavedPart | null | undefined;
-    readonly steps?: SavedOptimizer['steps'] | undefined;
-  };
-  /** The optimizer to save, with the publisher's steps or all; asked for when all have written. */
+  /** The optimizer with the steps of what this rank holds; asked for when its part is written. */
   optimizer(): SavedOptimizer | undefined;
   /**
    * Ends the call on every rank, with a text for all of them; the publisher, which alone gets the
@@ -52,9 +42,9 @@ export interface SaveOverRanksOptions<Told> {
  * @returns every rank's text of `end`, in rank order
  * @throws what `agree` does, where beginSave, publish or one of the options fails
  */
-export async function saveOverRanks<Told>(
+export async function saveOverRanks(
   store: PieceStore,
-  options: SaveOverRanksOptions<Told>,
+  options: SaveOverRanksOptions,
 ): Promise<readonly string[]> {
   const { rank, worldSize, isPublisher, extra, agree } = options;
   let session: SaveSession | undefined;
@@ -68,14 +58,13 @@ export async function saveOverRanks<Told>(
     });
     const told = await agree(async () => {
       part = await options.write({ save: id!, part: `rank-${rank}-of-${worldSize}` });
-      return JSON.stringify(options.tell(part));
+      return JSON.stringify([part, options.optimizer()?.steps ?? {}]);
     });
     return await agree(async () => {
-      const all = told.map((text) => options.read(JSON.parse(text) as Told));
-      const parts = all.flatMap((each) => each.part ?? []);
+      const all = told.map((text) => JSON.parse(text) as [SavedPart | null, object]);
+      const parts = all.flatMap(([each]) => each ?? []);
       const own = options.optimizer();
-      // Each rank knows the steps of the parameters that it holds.
-      const steps = Object.assign({}, ...all.map((each) => each.steps));
+      const steps = Object.assign({}, ...all.map((each) => each[1]));
       await session?.publish(parts, { optimizer: own && { ...own, steps }, extra });
       return options.end?.(session && parts);
     });

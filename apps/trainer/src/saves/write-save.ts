@@ -2,13 +2,7 @@
 // rank writes the index when all pieces are there, and then the directory gets its name.
 
 import { rm } from 'node:fs/promises';
-import {
-  type PieceStore,
-  type SavedOptimizer,
-  type SavedPart,
-  saveOverRanks,
-  writePart,
-} from '@shardweave/checkpoint';
+import { type PieceStore, saveOverRanks, writePart } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { agreeOnTexts, CollectiveError, type ProcessGroup } from '@shardweave/collectives';
 import type { CapturedModule } from '@shardweave/nn';
@@ -51,7 +45,7 @@ export async function writeCaptured(
   const { group, extra } = options;
   const { rank, worldSize } = group;
   const outcome = inPart(options, (store, agree, end) =>
-    saveOverRanks<RankPart>(store, {
+    saveOverRanks(store, {
       ...{ rank, worldSize, extra, agree, isPublisher: rank === 0 },
       isCalledOff: (error) => error instanceof SaveFailure,
       write: async (part) => {
@@ -59,8 +53,6 @@ export async function writeCaptured(
         await captured?.release(); // so that steps don't wait for other ranks' writing
         return written;
       },
-      tell: (part) => ({ part, optimizer: captured?.optimizer }),
-      read: ({ part, optimizer }) => ({ part, steps: optimizer?.steps }),
       optimizer: () => captured?.optimizer,
       end: async (parts = []) => {
         const lengths = parts.flatMap(({ files }) => Object.values(files));
@@ -69,11 +61,6 @@ export async function writeCaptured(
     }),
   );
   return outcome.finally(() => captured?.release().catch(() => undefined));
-}
-
-interface RankPart {
-  readonly part?: SavedPart | undefined;
-  readonly optimizer?: SavedOptimizer | undefined;
 }
 
 /**

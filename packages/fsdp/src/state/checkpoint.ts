@@ -7,8 +7,6 @@ import {
   type PieceReader,
   type PieceStore,
   type Save,
-  type SavedOptimizer,
-  type SavedPart,
   saveOverRanks,
   writePart,
 } from '@shardweave/checkpoint';
@@ -94,7 +92,7 @@ async function writeShards(
     yield* held!.pieces(agreementsOf(root, units, operation));
     checkShards();
   };
-  await saveOverRanks<readonly [SavedPart | null | undefined, SavedOptimizer['steps']]>(store, {
+  await saveOverRanks(store, {
     ...{ rank, worldSize, extra, isPublisher: isFirstRank },
     agree: async (own) => {
       const text = await agree(root, operation, own);
@@ -105,8 +103,6 @@ async function writeShards(
       held = heldBy(root, units, { optimizer, onlyTrained, holdsBuffers: isFirstRank });
     },
     write: (part) => (root.isFirstReplica ? writePart(store, pieces(), part) : passOver(pieces())),
-    tell: (part) => [part, held!.steps],
-    read: ([part, steps]) => ({ part, steps }),
     optimizer: () => held!.optimizerRecord(),
   });
 }
