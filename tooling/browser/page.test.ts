@@ -87,7 +87,7 @@ describe.skipIf(path === undefined)(
     describe('training', () => {
       const devices: readonly PageDevice[] = ['webgpu', 'cpu:2'];
       it.each(devices)(
-        'with two sharded ranks lowers the loss on %s',
+        'two sharded ranks lower the loss on %s',
         { timeout: SUITE_MS },
         async (device) => {
           const { page, problems } = isolated;

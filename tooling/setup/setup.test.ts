@@ -128,7 +128,7 @@ describe('a root command', () => {
     expect(stderr).toMatch(/^shardweave needs Node 20\.19 or newer, .*12\.22\.0.*\n$/);
   });
 
-  it('without a network names the step and what it needs', async () => {
+  it('a command without a network names the step and what it needs', async () => {
     const { code, stderr } = await runNode([join(root, 'tooling/setup/run.cjs'), 'train'], {
       npm_config_registry: 'http://127.0.0.1:9/', // the discard port, where nobody listens
       npm_config_cache: join(root, 'cache'),
@@ -139,7 +139,7 @@ describe('a root command', () => {
     expect(stderr).not.toMatch(/^\s+at /m);
   });
 
-  it('that does not exist is a usage error', async () => {
+  it('a command that does not exist is a usage error', async () => {
     const { code, stderr } = await runNode([join(root, 'tooling/setup/run.cjs'), 'fly'], {});
     expect(code).toBe(2);
     expect(stderr).toMatch(

@@ -23,23 +23,27 @@ describe.skipIf(reason !== undefined)(`a save${reason === undefined ? '' : ` (${
     ['webgpu', 'cpu', 'single', 'single'],
     ['cpu', 'webgpu', 'fsdp --ranks 2', 'ddp --ranks 2'],
     ['webgpu', 'cpu', 'ddp --ranks 2', 'fsdp --ranks 3'],
-  ])('of %s goes on on %s (%s, %s)', { timeout: 240_000 }, async (from, to, before, after) => {
-    // These flags have dropout, whose masks are equal on both devices.
-    const flags = `${tinyFlags(root)} --lr 0.02 --schedule constant`;
-    const out = join(root, `${from}-${before.split(' ')[0]}`);
-    const on = (device: string, more: string) => runLine(`${flags} --device ${device} ${more}`);
-    await on(from, `--strategy ${before} --steps ${NUM_BEFORE} --save-every 99 --out ${out}`);
-    const [stayed, moved] = [
-      await on(from, `--strategy ${before} --steps ${STEPS}`),
-      await on(to, `--strategy ${after} --steps ${STEPS} --resume ${out}`),
-    ];
-    expect(moved.ready.map(({ device }) => device)).toEqual(moved.ready.map(() => to));
-    expect(moved.resumed?.step).toBe(NUM_BEFORE);
-    const rest = lossesOf(stayed).slice(NUM_BEFORE);
-    expect(worstRatio(lossesOf(moved), rest)).toBeLessThan(TOLERANCE);
-    // The losses of another state, that of one step before, are further away than that.
-    expect(worstRatio(lossesOf(moved), lossesOf(stayed).slice(NUM_BEFORE - 1, -1))).toBeGreaterThan(
-      10 * TOLERANCE,
-    );
-  });
+  ])(
+    'the save of %s goes on on %s (%s, %s)',
+    { timeout: 240_000 },
+    async (from, to, before, after) => {
+      // These flags have dropout, whose masks are equal on both devices.
+      const flags = `${tinyFlags(root)} --lr 0.02 --schedule constant`;
+      const out = join(root, `${from}-${before.split(' ')[0]}`);
+      const on = (device: string, more: string) => runLine(`${flags} --device ${device} ${more}`);
+      await on(from, `--strategy ${before} --steps ${NUM_BEFORE} --save-every 99 --out ${out}`);
+      const [stayed, moved] = [
+        await on(from, `--strategy ${before} --steps ${STEPS}`),
+        await on(to, `--strategy ${after} --steps ${STEPS} --resume ${out}`),
+      ];
+      expect(moved.ready.map(({ device }) => device)).toEqual(moved.ready.map(() => to));
+      expect(moved.resumed?.step).toBe(NUM_BEFORE);
+      const rest = lossesOf(stayed).slice(NUM_BEFORE);
+      expect(worstRatio(lossesOf(moved), rest)).toBeLessThan(TOLERANCE);
+      // The losses of another state, that of one step before, are further away than that.
+      expect(
+        worstRatio(lossesOf(moved), lossesOf(stayed).slice(NUM_BEFORE - 1, -1)),
+      ).toBeGreaterThan(10 * TOLERANCE);
+    },
+  );
 });

@@ -55,7 +55,7 @@ const summaryOf = (out: string) => JSON.parse(readFileSync(join(out, 'summary.js
 
 describe.skipIf(reason !== undefined)(`two adapters${reason ? ` (${reason})` : ''}`, () => {
   it.each(['memory', 'shm', 'ws'])(
-    'over %s take a rank each, and are named in the header and in the record',
+    'two adapters over %s take a rank each, and are named in the header and in the record',
     async (transport) => {
       const out = join(root, `two-${transport}`);
       const line = `--ranks 2 --steps 2 --device webgpu:llvmpipe,webgpu:swiftshader --transport ${transport}`;
@@ -138,7 +138,7 @@ describe.skipIf(reason !== undefined)(
     });
 
     it.each(['ws', 'memory', 'shm'])(
-      'over %s, is started again from the newest save, and the run ends as if nothing had happened',
+      'a run over %s is started again from the newest save, and ends as if nothing had happened',
       async (transport) => {
         const [again, whole] = [`again-${transport}`, `whole-${transport}`];
         const line = `${lineOf(again, transport)} --max-restarts 1`;

@@ -42,7 +42,7 @@ function readyOn(rank: number, more: Partial<RankReady> = {}): RankReady {
 const configOf = (line: string) => resolveConfig(parseFlags(line.split(' '), () => {}));
 
 describe.skipIf(reason !== undefined)(`two adapters${reason ? ` (${reason})` : ''}`, () => {
-  it('in one process are one for each rank that asks for it, by name or by index', async () => {
+  it('adapters in one process are one for each rank that asks for it, by name or by index', async () => {
     await using host = new DeviceHost();
     const open = (choice: `webgpu:${string}`, localRank = 0) =>
       host.open(choice, { threads: 1, localRank });
@@ -65,7 +65,7 @@ describe.skipIf(reason !== undefined)(`two adapters${reason ? ` (${reason})` : '
     expect(await open(0)).toBe(await open(1));
   });
 
-  it('that nobody has are refused as a flag that is wrong', async () => {
+  it('adapters that nobody has are refused as a flag that is wrong', async () => {
     await using host = new DeviceHost();
     await expect(host.open('webgpu:voodoo', { threads: 1 })).rejects.toMatchObject({
       code: 'USAGE',
@@ -125,7 +125,7 @@ describe('two ranks on one adapter', () => {
     expect(warned).toHaveLength(count);
   });
 
-  it('that computes on the CPU are warned where they ask for it by name alone', async () => {
+  it('ranks that compute on the CPU are warned where they ask for it by name alone', async () => {
     const slow = { description: 'llvmpipe', isSoftware: true };
     const ready = [readyOn(0, slow), readyOn(1, slow)];
     expect(sharedAdapters(await configOf(TWO), ready)).toEqual([]);

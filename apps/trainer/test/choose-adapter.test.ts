@@ -65,7 +65,7 @@ describe('an adapter that is asked for', () => {
     );
   });
 
-  it('that is not there is refused with a list of those that are', () => {
+  it('an adapter that is not there is refused with a list of those that are', () => {
     const ask = () => chosen(ALL, 1, 'voodoo');
     expect(ask).toThrow(UsageError);
     expect(ask).toThrow(
@@ -74,7 +74,7 @@ describe('an adapter that is asked for', () => {
     expect(() => chosen([], 1, '0')).toThrow('of this machine, which has none.');
   });
 
-  it('that Dawn does not open by its name is refused with what to do', () => {
+  it('an adapter that Dawn does not open by its name is refused with what to do', () => {
     const ask = () => chosen([BIG, TWIN], 1, '1');
     expect(ask).toThrow(UsageError);
     expect(ask).toThrow(/got NVIDIA GeForce RTX 4090, .*whose name an adapter before it has, too/);

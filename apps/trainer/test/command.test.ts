@@ -116,7 +116,7 @@ describe('exit codes', () => {
     ['--bogus', 2, /^$/, /^error: unknown option '--bogus'\. See --help\.\n$/],
     ['--seq 9999', 2, /^$/, /^error: --seq 9999 is beyond .*\n$/],
     ['--data /nowhere --transport ws', 2, /^$/, /^error: --data: \/nowhere is not there\. .*\n$/],
-  ])('of %s', async (flags, code, out, err) => {
+  ])('the exit code of %s says how it ended', async (flags, code, out, err) => {
     const run = new Running(['--device', 'cpu', ...flags.split(' ')]);
     expect(await run.exit()).toBe(code);
     expect(run.out).toMatch(out);
@@ -366,7 +366,7 @@ describe('documents', () => {
 
 describe('Ctrl-C', () => {
   it.each(['ws', 'shm', 'memory'])(
-    'over %s ends all ranks cleanly with 130, and keeps what was written',
+    'a run over %s ends all ranks cleanly with 130, and keeps what was written',
     async (transport) => {
       const out = join(mkdtempSync(join(tmpdir(), 'trainer-')), 'run');
       const flags = ['--transport', transport, '--ranks', '2', '--steps', '1000000', '--out', out];

@@ -79,7 +79,7 @@ describe('a config file', () => {
     await expect(text).toMatchFileSnapshot('../config.schema.json');
   });
 
-  it('that is not there is refused', async () => {
+  it('a file that is not there is refused', async () => {
     const { code, err } = await runCli(['train', '--config', join(folder, 'nowhere.yaml')]);
     expect(code).toBe(2);
     expect(err).toMatch(/nowhere\.yaml can't be read \(no such file or directory\)\. Give a YAML/);
@@ -96,7 +96,7 @@ describe('a config file', () => {
     expect(flags('--epochs 2')).toMatchObject({ epochs: 2, steps: undefined });
   });
 
-  it('of a run of some epochs has its steps, and the same epochs go on to the same step', async () => {
+  it('the file of a run of some epochs has its steps, and the same epochs go on to the same step', async () => {
     const text = join(folder, 'nine-rows.txt');
     writeFileSync(text, 'x'.repeat(9 * 8 + 1));
     const out = join(folder, 'epochs');
@@ -112,7 +112,7 @@ describe('a config file', () => {
     expect((await run(' --resume auto')).out).toMatch(/is done after step 2 of 2: nothing is left/);
   });
 
-  it('of a run makes it again, bit for bit, and is one that the schema allows', async () => {
+  it('the file of a run makes it again, bit for bit, and is one that the schema allows', async () => {
     const first = join(folder, 'first');
     const second = join(folder, 'second');
     const flags = `--model nano --data ${TEXT} --device cpu --seq 16 --batch 6 --steps 4 --eval-every 2 --valid-fraction 0.2 --dropout 0.1 --ranks 3 --lr 0.01 --no-sync --grad-accum 2 --save-every 3 --quiet`;

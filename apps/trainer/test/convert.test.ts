@@ -194,7 +194,7 @@ describe('convert --to save', () => {
   const model = () => join(sharded, 'model');
   const toSave = (from: string) => convert(from, '--to', 'save');
 
-  it('and back gives the same directory, in f32 and in 16 bits', async () => {
+  it('a model made a save and back is the same directory, in f32 and in 16 bits', async () => {
     const save = await toSave(model());
     expectSame(await convert(save), model());
     const narrow = await convert(sharded, '--dtype', 'bf16');

@@ -192,13 +192,13 @@ describe('who gets nothing', () => {
     }
   });
 
-  it('of the page itself, whoever comes by another name', async () => {
+  it('whoever comes by another name gets nothing of the page itself', async () => {
     const url = await open();
     expect((await ask(url, '/', { headers: { Host: 'example.org' } })).status).toBe(403);
     expect((await ask(url, '/', { headers: { Host: 'localhost:9000' } })).status).toBe(200);
   });
 
-  it('but the page itself through a tunnel does, whose port is another', async () => {
+  it('the page itself goes through a tunnel, whose port is another', async () => {
     const url = await open();
     const headers = { ...bearer(), Host: 'localhost:9000', Origin: 'http://localhost:9000' };
     expect((await ask(url, '/metrics', { headers })).status).toBe(200);
@@ -254,7 +254,7 @@ describe('a stranger', () => {
     await Promise.all(sockets.map((socket) => socket.closed || once(socket, 'close')));
   };
 
-  it('who says nothing keeps nobody out: the oldest go, and in time all', async () => {
+  it('strangers who say nothing keep nobody out: the oldest go, and in time all', async () => {
     const url = await open();
     vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
     const idle: Socket[] = [];
@@ -272,7 +272,7 @@ describe('a stranger', () => {
     expect((await ask(url, '/')).status).toBe(200);
   });
 
-  it('with the token is one of sixteen readers: the oldest go', async () => {
+  it('a stranger with the token is one of sixteen readers: the oldest go', async () => {
     const url = await open();
     const readers: Socket[] = [];
     for (let i = 0; i < 18; i++) {
@@ -286,7 +286,7 @@ describe('a stranger', () => {
     expect(readers.map((reader) => reader.destroyed).indexOf(false)).toBe(2);
   });
 
-  it('with the token that reads nothing is cut off, and the others hear on', async () => {
+  it('a reader with the token that reads nothing is cut off, and the others hear on', async () => {
     const url = await open();
     const slow = await dial(url);
     slow.write(get('/events', `Authorization: Bearer ${TOKEN}\r\n`));

@@ -79,7 +79,7 @@ describe('the text', () => {
     expect(sha256(tokens)).toBe('5534243b1dbd0b4c689c7480c7335dd7bb897076a728daa58f96f5d655b02ebd');
   });
 
-  it('that is missing, too short or beyond the vocabulary is refused in a sentence', async () => {
+  it('a text that is missing, too short or beyond the vocabulary is refused in a sentence', async () => {
     const load = (over: object) => open(over).catch((e: unknown) => e);
     const missing = await load({ dataFile: '/nowhere/text.txt' });
     const short = await load({ dataFile: textFile('12345678') });

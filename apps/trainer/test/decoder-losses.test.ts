@@ -112,23 +112,27 @@ describe('a run', () => {
     ['llama', '--ranks 2'],
     ['qwen3', '--strategy offload --slices 2'],
     ['qwen2', '--strategy single'],
-  ])('of a %s with %s at rate 0 leaves the directory that it began with', async (family, flags) => {
-    const out = mkdtempSync(join(tmpdir(), 'trainer-'));
-    await run(`${family}-fp32`, `${flags} ${still} --out ${join(out, 'run')}`);
-    const left = join(out, 'run', 'model');
-    expect(readdirSync(left).sort()).toEqual(['config.json', 'model.safetensors']);
-    const began = `${ROOT}tooling/reference/data/decoders/${family}`;
-    const configOf = (path: string) =>
-      parseModelConfig(readFileSync(`${path}/config.json`, 'utf8'));
-    expect(configOf(left)).toEqual(configOf(began));
-    const weightsOf = (path: string) => readSafetensors(readFileSync(`${path}/model.safetensors`));
-    const [found, wanted] = [weightsOf(left).tensors, weightsOf(began).tensors];
-    expect([...found.keys()].sort()).toEqual([...wanted.keys()].sort());
-    for (const [name, { data }] of wanted) {
-      expect(Buffer.from(found.get(name)!.data).equals(data), name).toBe(true);
-    }
-    rmSync(out, { recursive: true });
-  });
+  ])(
+    'a run of a %s with %s at rate 0 leaves the directory that it began with',
+    async (family, flags) => {
+      const out = mkdtempSync(join(tmpdir(), 'trainer-'));
+      await run(`${family}-fp32`, `${flags} ${still} --out ${join(out, 'run')}`);
+      const left = join(out, 'run', 'model');
+      expect(readdirSync(left).sort()).toEqual(['config.json', 'model.safetensors']);
+      const began = `${ROOT}tooling/reference/data/decoders/${family}`;
+      const configOf = (path: string) =>
+        parseModelConfig(readFileSync(`${path}/config.json`, 'utf8'));
+      expect(configOf(left)).toEqual(configOf(began));
+      const weightsOf = (path: string) =>
+        readSafetensors(readFileSync(`${path}/model.safetensors`));
+      const [found, wanted] = [weightsOf(left).tensors, weightsOf(began).tensors];
+      expect([...found.keys()].sort()).toEqual([...wanted.keys()].sort());
+      for (const [name, { data }] of wanted) {
+        expect(Buffer.from(found.get(name)!.data).equals(data), name).toBe(true);
+      }
+      rmSync(out, { recursive: true });
+    },
+  );
 
   it('writes the same text, whatever held the model', async () => {
     const { flags } = referenceCase('qwen3-fp32');

@@ -170,7 +170,7 @@ describe('a shape', () => {
     expect(await marked(line)).toBe(expected);
   });
 
-  it('of a conversation excludes answers of weight 0', async () => {
+  it('the shape of a conversation excludes answers of weight 0', async () => {
     const messages = [CHAT, { ...SAYS, weight: 0 }, CHAT, { ...SAYS, weight: 1 }];
     expect(await marked({ messages })).toBe(`u:q<end>\na:yes<end>\n${QA}`);
   });

@@ -22,7 +22,7 @@ it.each([
     3,
     '2 evaluations in a row had no lower loss (--patience)',
   ],
-])('by %s', async (name, flags, step, reason) => {
+])('a run ends early by %s', async (name, flags, step, reason) => {
   const out = join(folder, name);
   const { code, out: said, err } = await runCli(`${QUICK} ${flags} --out ${out}`.split(' '));
   expect({ code, err }).toEqual({ code: 0, err: '' });

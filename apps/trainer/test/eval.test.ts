@@ -57,7 +57,7 @@ function written(name: string, text: string): string {
 }
 
 describe('eval', () => {
-  it.each(expected.cases)('of $name has the perplexity of PyTorch', async (wanted) => {
+  it.each(expected.cases)('the perplexity of $name is that of PyTorch', async (wanted) => {
     const { name, targets, summedLoss, perplexity } = wanted;
     const found = await evaluated(
       `--model ${DATA}/${name} --tokenizer byte --data ${TEXT} --seq ${expected.seq}`,

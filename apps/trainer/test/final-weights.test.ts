@@ -120,7 +120,7 @@ describe('the best evaluation of a run that goes on', () => {
     ]);
   });
 
-  it('with other data that is evaluated begins anew, patience too, and says so', async () => {
+  it('an evaluation of other data begins anew, patience too, and says so', async () => {
     const other = join(root, 'other.txt');
     writeFileSync(other, 'Zq#'.repeat(25));
     const [more, flags] = [newOut(), `${tiny} ${ways} --eval-every 2 --steps 20`];

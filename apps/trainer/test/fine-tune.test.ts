@@ -77,7 +77,7 @@ const expected = (answer: Answer) =>
     Object.entries(SOUNDS).map(([animal, sound]) => [animal, answer(animal, sound)]),
   );
 
-it('from a config to an answer in llama.cpp', async () => {
+it('a model goes from a config to an answer in llama.cpp', async () => {
   const blank = join(folder, 'blank');
   mkdirSync(blank);
   const config = {

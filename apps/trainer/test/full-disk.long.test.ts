@@ -31,13 +31,17 @@ afterAll(() => {
 describe('a run with saves leaves its model, or says why not, with paths and bytes', () => {
   const all: Kept[] = [];
 
-  it.for(SIZES)('on a disk of %s bytes', { timeout: 60_000 }, async (size, context) => {
-    using disk = openSmallDisk(size) ?? context.skip(NO_MOUNT);
-    const model = readFileSync(join(root, 'whole/model/model.safetensors'));
-    all.push(await expectKept(disk, tiny, model));
-  });
+  it.for(SIZES)(
+    'a disk of %s bytes keeps the model, or the run says why not',
+    { timeout: 60_000 },
+    async (size, context) => {
+      using disk = openSmallDisk(size) ?? context.skip(NO_MOUNT);
+      const model = readFileSync(join(root, 'whole/model/model.safetensors'));
+      all.push(await expectKept(disk, tiny, model));
+    },
+  );
 
-  it('in each of three ways', (context) => {
+  it('each of three ways is taken', (context) => {
     context.skip(all.length === 0, NO_MOUNT);
     expect(all).toHaveLength(SIZES.length);
     expect(new Set(all)).toEqual(new Set(['refused', 'elsewhere', 'under --out']));
@@ -51,7 +55,7 @@ describe('a command that waits for room', () => {
     ['shm', ''],
     ['memory', '--save-every 100'],
   ])(
-    'over %s %s writes elsewhere at Ctrl-C',
+    'a run over %s %s writes elsewhere at Ctrl-C',
     { timeout: 120_000 },
     async ([transport, more], context) => {
       using disk = openSmallDisk(600 * 1024) ?? context.skip(NO_MOUNT);

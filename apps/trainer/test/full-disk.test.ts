@@ -62,12 +62,15 @@ describe('a run with saves leaves its model, or says why not, with paths and byt
   it.for([
     [100, 'refused'],
     [158, 'elsewhere'], // Two saves and the records take all but three blocks.
-  ] as const)('on a disk of %s KiB', async ([size, kept], context) => {
-    using disk = smallDisk(context, size * KIB);
-    expect(await expectKept(disk, tiny, readFileSync(WEIGHTS))).toBe(kept);
-  });
+  ] as const)(
+    'a disk of %s KiB keeps the model, or the run says why not',
+    async ([size, kept], context) => {
+      using disk = smallDisk(context, size * KIB);
+      expect(await expectKept(disk, tiny, readFileSync(WEIGHTS))).toBe(kept);
+    },
+  );
 
-  it('on a disk of 600 KiB, with all its saves', async () => {
+  it('a disk of 600 KiB keeps the model with all its saves', async () => {
     expect(readdirSync(join(whole, 'saves')).filter((name) => name.startsWith('step-'))).toEqual([
       'step-000009',
       'step-000012',
@@ -172,7 +175,7 @@ describe('the model of a run', () => {
     expect(await types(join(disk.path, 'ballast/model'), {})).toEqual(['misplaced']);
   });
 
-  it('that no place takes is missed in a sentence, which points to the saves that there are', async (context) => {
+  it('a model that no place takes is missed in a sentence, which points to the saves that there are', async (context) => {
     using disk = smallDisk(context, 64 * KIB);
     const saves = join(disk.path, 'saves', 'step-000012');
     mkdirSync(saves, { recursive: true });
@@ -280,7 +283,7 @@ describe('before its first step', () => {
     ['--save-every 3 --valid-fraction 0.1', 4],
     ['--save-every 12 --valid-fraction 0.1', 2],
     ['--final best --eval-every 3 --valid-fraction 0.1', 2],
-  ])('it counts the saves that there are at once: %s', async (flags, numSaves) => {
+  ])('the command counts the saves that there are at once: %s', async (flags, numSaves) => {
     const left = await leftBytes(await configOf(`--steps 12 --out ${whole} ${flags}`.trim()));
     expect(left.numSaves).toBe(numSaves);
   });

@@ -35,7 +35,7 @@ describe('a run that diverges', () => {
     expect(savesIn(out())).toEqual(['step-000003', 'step-000004.aside']);
   });
 
-  it('and was killed before that: the save that it went on from is set aside, too', async () => {
+  it('a run that was killed before it diverged sets aside the save that it went on from, too', async () => {
     const saves = join(out(), 'saves');
     renameSync(join(saves, 'step-000004.aside'), join(saves, 'step-000004'));
     const events: number[] = [];

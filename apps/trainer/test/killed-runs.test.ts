@@ -98,7 +98,7 @@ describe('a run that is asked to stop', () => {
     ['SIGINT', 'ws', 130, 'Ctrl-C'],
     ['SIGTERM', 'shm', 143, 'SIGTERM'],
   ] as const)(
-    'by %s over %s saves and says how it goes on',
+    'a run stopped by %s over %s saves and says how it goes on',
     async (signal, transport, exit, by) => {
       const out = join(root, transport);
       const flags = `${tinyFlags(root)} --ranks 2 --transport ${transport} --out ${out} --save-every 1000 --steps`;
@@ -127,7 +127,7 @@ describe('a run that is asked to stop', () => {
     },
   );
 
-  it('again, after it has answered, ends at once without a save', async () => {
+  it('a run asked again, after it has answered, ends at once without a save', async () => {
     const out = join(root, 'again');
     // An injected delay makes steps so long that no machine ends one first.
     const flags = `${tinyFlags(root)} --out ${out} --save-every 1000 --steps 100000 --inject-delay-ms 200`;

@@ -101,7 +101,7 @@ describe('adapters', () => {
     });
   });
 
-  it('beside a base of 16 bits write a text, the same by each strategy', async () => {
+  it('adapters beside a base of 16 bits write a text, the same by each strategy', async () => {
     const ways = ['fsdp', 'fsdp --ranks 2', 'ddp --ranks 2', 'offload'].map(async (strategy) => {
       const flags = `--model ${BASE} ${DATA} --lora-rank 4 --precision bf16 --strategy ${strategy} --steps 1 --lr 0`;
       return (await runFlags(flags.split(' '), { isQuiet: false })).text;

@@ -143,7 +143,7 @@ async function alone(options: Options = {}): Promise<{ losses: number[]; base: u
 }
 
 it.each(['f32', 'bf16'] as const)(
-  'over ranks and at rest as alone, base in %s',
+  'training over ranks and at rest is as alone, base in %s',
   async (baseDType) => {
     const { losses, base } = await alone({ baseDType });
     expect(losses.at(-1)!).toBeLessThan(losses[0]! - 0.02);

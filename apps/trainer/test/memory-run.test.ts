@@ -158,12 +158,12 @@ describe('collectives of a step', () => {
 });
 
 describe('a run that ends early', () => {
-  it('by a usage error in the text says so once', async () => {
+  it('a usage error in the text is said once', async () => {
     const error: unknown = await quick('--data /nowhere').catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(UsageError);
   });
 
-  it('by Ctrl-C rejects with it', async () => {
+  it('a run that Ctrl-C ends rejects with it', async () => {
     const stop = new AbortController();
     const reason = new SignalError('SIGINT');
     setTimeout(() => stop.abort(reason), 300);
@@ -171,7 +171,7 @@ describe('a run that ends early', () => {
     await expect(runFlags(flags, { signal: stop.signal })).rejects.toBe(reason);
   });
 
-  it('by one rank names it and its reason, though others fail for it', async () => {
+  it('a run that one rank ends names it and its reason, though others fail for it', async () => {
     const peerLost = Object.assign(new Error('peer 2 lost'), { code: 'PEER_LOST' });
     const error: unknown = await runInMemory({
       ranks: 4,

@@ -85,7 +85,7 @@ describe('a model file of 6 GB', () => {
     expect(read).toEqual(bias);
   });
 
-  it('that is cut off is refused with its path before a tensor is read', async () => {
+  it('a file that is cut off is refused with its path before a tensor is read', async () => {
     await writeHoles(XL, bias);
     const path = join(directory, 'model.safetensors');
     await truncate(path, 5 * 2 ** 30);
@@ -101,7 +101,7 @@ describe('a model file of 6 GB', () => {
 });
 
 describe('a model directory', () => {
-  it('that ends while it is read is an error that says where', async () => {
+  it('a directory that ends while it is read is an error that says where', async () => {
     await writeHoles(SMALL, new Uint8Array(32));
     const path = join(directory, 'model.safetensors');
     const reading = withModelState(directory, XL, async (state) => {
@@ -112,7 +112,7 @@ describe('a model directory', () => {
     await expect(reading).rejects.toThrow(/ended at byte/);
   });
 
-  it('whose weights are those of another config is the mistake of whoever gave it', async () => {
+  it('a directory whose weights are those of another config is the mistake of whoever gave it', async () => {
     await writeHoles(SMALL, new Uint8Array(32));
     await writeFile(join(directory, 'config.json'), modelConfigText({ ...SMALL, n_positions: 12 }));
     for (const flags of ['--strategy single', '--strategy offload']) {
@@ -165,7 +165,7 @@ describe('a model directory', () => {
     device.dispose();
   });
 
-  it('that a killed command had not finished has another name, and is removed by it', async () => {
+  it('a directory that a killed command had not finished has another name, and is removed by that name', async () => {
     const parts = ['model.0123456789ab.part', 'model.ba9876543210.part'];
     const others = ['model', 'model.part', 'models.0123456789ab.part', 'step-000001.part'];
     for (const name of [...parts, ...others]) {
@@ -177,7 +177,7 @@ describe('a model directory', () => {
     await removeUnfinished(join(directory, 'nowhere', 'model'));
   });
 
-  it('that could not be written to its end has no config, and its old weights', async () => {
+  it('a directory that could not be written to its end has no config, and its old weights', async () => {
     const path = join(directory, 'model.safetensors');
     await writeFile(path, 'old');
     const failing: LazyTensor = {
@@ -202,7 +202,7 @@ describe('a model directory', () => {
     expectBytes(await readFile(path), Buffer.concat([first, Uint8Array.of(1, 2)]));
   });
 
-  it('that two write at once is that of one of them', async () => {
+  it('a directory that two write at once is that of one of them', async () => {
     const path = join(directory, 'a');
     async function* first() {
       yield Uint8Array.of(1, 1, 1);
@@ -303,7 +303,7 @@ describe('sharded and offloaded', () => {
     },
   );
 
-  it('at rate 0 writes the weights that it read, from host memory and from disk', async () => {
+  it('a run at rate 0 writes the weights that it read, from host memory and from disk', async () => {
     const written = await writeRandom();
     for (const [i, rest] of ['', ` --offload-dir ${join(directory, 'rest')}`].entries()) {
       const out = join(directory, `run-${i}`);

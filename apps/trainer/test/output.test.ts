@@ -425,7 +425,7 @@ describe('lossChart', () => {
     expect(points.map(([, y]) => y)).toEqual(points.map(([, y]) => y).sort((a, b) => a! - b!));
   });
 
-  it('of nothing, or of one value, is still an SVG', () => {
+  it('a chart of nothing, or of one value, is still an SVG', () => {
     for (const losses of [[], [2], [2, 2]]) {
       expect(lossChart(losses, '')).not.toMatch(/NaN|Infinity/);
     }

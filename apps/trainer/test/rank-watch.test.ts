@@ -46,7 +46,7 @@ describe('a device', () => {
     return made;
   }
 
-  it('that works hides a collective, and one that has nothing to do exposes it', async () => {
+  it('a device that works hides a collective, and one that has nothing to do exposes it', async () => {
     const backend = device();
     const watch = new CommWatch(backend, () => backend.now);
     watch.begin();
@@ -70,7 +70,7 @@ describe('a device', () => {
     expect(watch.take()).toEqual({ collectiveMs: 0, exposedMs: 0 });
   });
 
-  it('that is given more while it works goes on without a gap', async () => {
+  it('a device that is given more while it works goes on without a gap', async () => {
     const backend = device();
     const watch = new CommWatch(backend, () => backend.now);
     watch.begin();
@@ -221,7 +221,7 @@ describe('events.jsonl', () => {
     expect(events.at(-1)).toMatchObject({ type: 'runEnd', end: 'failed' });
   });
 
-  it('of a run that goes on loses what is behind the save, and no counter has a step twice', async () => {
+  it('the file of a run that goes on loses what is behind the save, and no counter has a step twice', async () => {
     const { out } = await record('--ranks 1 --save-every 2 --keep 9');
     rmSync(join(out, 'saves', 'step-000003'), { recursive: true });
     // The file ends as if the run was killed while writing.
@@ -245,7 +245,7 @@ describe('events.jsonl', () => {
     expect(counters.text()).toMatch(/^shardweave_saves_total 1$/m);
   });
 
-  it('of a job that starts again, what is told to whoever comes late has no later step', () => {
+  it('whoever comes late to a job that starts again is told of no later step', () => {
     const history = new RunHistory();
     const save = { directory: '', bytes: 4, ms: 1, waitMs: 1, atMs: 1 };
     history.add({ type: 'warning', text: 'slow disk' });

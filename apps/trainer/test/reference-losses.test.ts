@@ -81,7 +81,7 @@ describe('ddp', () => {
     },
   );
 
-  it('with two micro-steps, reduced each or once', async () => {
+  it("two micro-steps have the reference's losses, reduced each or once", async () => {
     const each = await ddp('accum-fp32', '--ranks 3');
     const once = await ddp('accum-fp32', '--ranks 3 --no-sync');
     expectReference(each, 'accum-fp32');
@@ -145,7 +145,7 @@ describe('offload', () => {
     }
   });
 
-  it('on disk, in micro-batches and micro-steps', async () => {
+  it("micro-batches and micro-steps on disk have the reference's losses", async () => {
     const directory = mkdtempSync(join(tmpdir(), 'trainer-'));
     const flags = `--micro-batches 2 --offload-dir ${directory}`;
     expectReference(await offload('accum-fp32', flags), 'accum-fp32');
@@ -207,7 +207,7 @@ describe('fsdp', () => {
     },
   );
 
-  it('with two micro-steps, reduced each or once', async () => {
+  it("two micro-steps have the reference's losses, reduced each or once", async () => {
     const name = 'accum-fp32';
     const each = await run(name, ['--ranks', '3']);
     const once = await run(name, ['--ranks', '3', '--no-sync']);

@@ -27,7 +27,7 @@ function modelDirectory(config: unknown): string {
 const SMALL = { vocab_size: 256, n_positions: 32, n_embd: 16, n_layer: 1, n_head: 2 };
 
 describe('resolveConfig', () => {
-  it('without flags: two ranks of fsdp on the default preset', async () => {
+  it('no flags are two ranks of fsdp on the default preset', async () => {
     expect(await resolve('')).toMatchObject({
       strategy: 'fsdp',
       ranks: 2,

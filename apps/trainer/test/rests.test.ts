@@ -66,7 +66,7 @@ describe('--offload-dir', () => {
     },
   );
 
-  it('with weights that do not fit is free again', async () => {
+  it('a directory with weights that do not fit is free again', async () => {
     const model = join(directory, 'model');
     await losses(`--steps 1 --strategy single --out ${model}`);
     const config = JSON.parse(readFileSync(join(model, 'model/config.json'), 'utf8'));

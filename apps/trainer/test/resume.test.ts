@@ -110,7 +110,7 @@ describe('a run that ended goes on bit for bit', () => {
     },
   );
 
-  it('with the loss scale where it was, behind overflows', async () => {
+  it('the loss scale is where it was, behind overflows', async () => {
     const flags = '--strategy fsdp --ranks 2 --precision fp16 --steps 6 --lr 3';
     const unbroken = await run(flags);
     expect(unbroken.steps.slice(0, 3).map(({ skipped }) => skipped)).toEqual([false, true, true]);
@@ -176,7 +176,7 @@ describe('a save', () => {
     expect(savesIn(path)).toEqual(savesIn(out));
   });
 
-  it('that was not finished is none, and is removed', async () => {
+  it('a save that was not finished is none, and is removed', async () => {
     const path = copy();
     mkdirSync(join(path, 'saves/step-000010.part'));
     const again = await run(`${FLAGS} --steps 9 --out ${path} --resume auto --save-every 5`);
@@ -194,7 +194,7 @@ describe('a save', () => {
     ['--lora-rank 2', /another adapter rank: none, got 2/],
     ['--valid-fraction 0.1', /another part that is evaluated: none, got 0\.1/],
     ['--data DATA', /another data: .*text\.txt \(\w+\), got .*other\.txt/],
-  ])('of a run with other rows or another model is refused: %s', async (flag, message) => {
+  ])('a save of a run with other rows or another model is refused: %s', async (flag, message) => {
     const data = join(root, 'other.txt');
     writeFileSync(data, 'another text, which is long enough for rows. '.repeat(20));
     const refused = resume(out, `${FLAGS} ${flag.replace('DATA', data)}`);
@@ -227,7 +227,7 @@ describe('a save', () => {
     expect(Math.abs(lossesOf(decayed)[1]! / second! - 1)).toBeGreaterThan(1e-4);
   });
 
-  it('that is chosen leaves the newer ones under other names', async () => {
+  it('a save that is chosen leaves the newer ones under other names', async () => {
     const path = copy();
     const chosen = join(path, 'saves/step-000004');
     const flags = `${FLAGS} --steps 5 --save-every 2 --keep 9 --out ${path} --resume ${chosen}`;
@@ -237,7 +237,7 @@ describe('a save', () => {
     expect(savesIn(path)).toEqual(expected);
   });
 
-  it('there is none of yet: the run starts anew, or is refused where a save was named', async () => {
+  it('a run without a save yet starts anew, or is refused where a save was named', async () => {
     const again = await run(`${FLAGS} --steps 1 --out ${directory}/new --resume auto`);
     expect(again.resumed).toEqual({ step: 0, path: undefined, notes: [] });
     await expect(run(`${FLAGS} --resume ${directory}/nowhere`)).rejects.toThrow(/holds no save/);

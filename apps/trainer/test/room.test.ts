@@ -99,7 +99,7 @@ describe('a run that does not fit', () => {
     }
   });
 
-  it('and that nothing would make fit says so', async () => {
+  it('a run that nothing would make fit says so', async () => {
     expect(await refusal('--model micro', roomOf(1))).toMatch(/Nothing that was tried fits here/);
   });
 

@@ -125,7 +125,7 @@ describe('a wish to end', () => {
     expect(interrupt.asked).toBe(ctrlC);
   });
 
-  it('behind a closed output is the first one, and gives the exit code', () => {
+  it('a wish behind a closed output is the first one, and gives the exit code', () => {
     const { interrupt, clock, exits } = interrupted(true);
     interrupt.ask(pipe);
     clock.now += 5000;

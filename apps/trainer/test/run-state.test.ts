@@ -95,7 +95,7 @@ describe('a run', () => {
     },
   );
 
-  it('that is done trains on from its saves, and without them is not lost to a start', async () => {
+  it('a run that is done trains on from its saves, and without them is not lost to a start', async () => {
     copy(saved);
     expect((await run(`--out ${out} --save-every 2 --steps 5 --resume auto`)).code).toBe(0);
     expect(stepsOf(out)).toEqual([1, 2, 3, 4, 5]);
@@ -108,7 +108,7 @@ describe('a run', () => {
     expect(contents(out)).toEqual(before);
   });
 
-  it('that ran out of patience is done, and stays so where its results are lost', async () => {
+  it('a run that ran out of patience is done, and stays so where its results are lost', async () => {
     const line = `--out ${out} --save-every 2 --steps 9 --valid-fraction 0.2 --eval-every 1 --patience 1 --lr 9 --clip 0`;
     expect((await run(line)).code).toBe(0);
     const last = stepsOf(out).length;
@@ -126,7 +126,7 @@ describe('a run', () => {
     expect(modelOf(out)).toBe(model);
   });
 
-  it('that ended before its first save begins anew by --resume auto, and by nothing else', async () => {
+  it('a run that ended before its first save begins anew by --resume auto, and by nothing else', async () => {
     expect((await runToStep(2, `--out ${out}`)).code).not.toBe(0);
     expect(stateOf(out)).toEqual({ is: 'begun' });
     const before = contents(out);
@@ -139,7 +139,7 @@ describe('a run', () => {
     expect(modelOf(out)).toBe(modelOf(plain));
   });
 
-  it('that was taken back to an earlier save is not done until it is again', async () => {
+  it('a run that was taken back to an earlier save is not done until it is again', async () => {
     copy(saved);
     const line = `--out ${out} --save-every 2 --steps 5`;
     const ended = await runToStep(3, `${line} --resume ${out}/saves/step-000002`);
@@ -170,7 +170,7 @@ describe('a run', () => {
     }
   });
 
-  it('that fails before it writes anything leaves no --out', async () => {
+  it('a run that fails before it writes anything leaves no --out', async () => {
     const { code } = await run(`--out ${out} --save-every 2 --resume ${root}/nowhere`);
     expect(code).not.toBe(0);
     expect(existsSync(out)).toBe(false);
@@ -178,7 +178,7 @@ describe('a run', () => {
 });
 
 describe('--resume DIR', () => {
-  it('without --out goes on from its newest save, and writes nothing', async () => {
+  it('a run without --out goes on from its newest save, and writes nothing', async () => {
     const before = contents(saved);
     const result = await show(`--steps 5 --resume ${saved}`);
     expect([result.code, result.err]).toEqual([0, '']);
@@ -187,7 +187,7 @@ describe('--resume DIR', () => {
     expect(contents(saved)).toEqual(before);
   });
 
-  it('with another --out begins there with no steps of its own, again where it was killed', async () => {
+  it('a run with another --out begins there with no steps of its own, again where it was killed', async () => {
     const line = `--steps 5 --resume ${saved} --out ${out}`;
     await run(line);
     expect(stepsOf(out)).toEqual([4, 5]);
@@ -198,7 +198,7 @@ describe('--resume DIR', () => {
     expect(modelOf(out)).toBe(model);
   });
 
-  it('of a run without saves says that there are none', async () => {
+  it('a run without saves says that there are none', async () => {
     expect((await run(`--resume ${plain}`)).err).toMatch(/--resume: .*plain holds no save\. Give/);
   });
 });

@@ -181,7 +181,7 @@ describe('a run', () => {
     await (await lockRun({ ...config, resume: 'auto' }))[Symbol.asyncDispose]();
   });
 
-  it('with saves is not begun anew', async () => {
+  it('a run with saves is not begun anew', async () => {
     const saved = join(directory, 'saved');
     await runLine(`${tinyFlags(root)} --steps 1 --out ${saved} --save-every 1`);
     rmSync(join(saved, 'model'), { recursive: true });
@@ -189,7 +189,7 @@ describe('a run', () => {
     await expect(again).rejects.toThrow(/already holds a run with saves.*--resume auto/);
   });
 
-  it('whose ranks do not share a directory is refused before its first step', async () => {
+  it('a run whose ranks do not share a directory is refused before its first step', async () => {
     const options = await Promise.all(
       createMemoryGroup(2).map(async (background, rank): Promise<RunSavesOptions> => {
         const config = await configOf(`--out ${directory}/host${rank} --save-every 5`);

@@ -189,7 +189,7 @@ describe('bytes of a text', () => {
     }
   });
 
-  it('that are no text are refused with the place of the first', async () => {
+  it('bytes that are no text are refused with the place of the first', async () => {
     const good = 'a\u00e9\u6f22\u{1f600}'.repeat(20);
     await fc.assert(
       fc.asyncProperty(
@@ -322,7 +322,7 @@ describe('what is no text by its first bytes', () => {
     'Ahab',
     '\ufeffAhab',
     '',
-  ])('not a text that begins with %j', (text) => {
+  ])('a text may begin with %j', (text) => {
     expect(otherFormat(Buffer.from(text))).toBeUndefined();
   });
 });

@@ -391,7 +391,7 @@ describe('a model directory', () => {
     expect((await openLetters({ tokenizerConfig: {} })).chat).toBeUndefined();
   });
 
-  it('that can not be used is refused in a sentence', async () => {
+  it('a directory that can not be used is refused in a sentence', async () => {
     const empty = mkdtempSync(join(tmpdir(), 'trainer-'));
     await expect(loadTokenizer('model', empty)).rejects.toThrow(UsageError);
     await expect(loadTokenizer('model', empty)).rejects.toThrow(

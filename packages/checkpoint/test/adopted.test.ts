@@ -82,7 +82,7 @@ describe('a directory', () => {
     expect(await readdir(to)).not.toContain(names[0]);
   });
 
-  it('of another device copies it', async () => {
+  it('a directory on another device takes a copy', async () => {
     const [from, to] = [await newDirectory(), await newDirectory()];
     const store = pieceDirectory(to);
     await writeSave(store, { pieces: await pieces(from, async () => false) });

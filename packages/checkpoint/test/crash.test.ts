@@ -35,7 +35,7 @@ async function forgetOwner(directory: string): Promise<void> {
   await Promise.all(owners.map((name) => unlink(join(directory, name))));
 }
 
-it('at each call of a save over a save', async () => {
+it('a crash at each call of a save over a save leaves one of the two whole', async () => {
   const directory = await newDirectory();
   const store = pieceDirectory(directory);
   await save(store, state(0));

@@ -79,7 +79,7 @@ describe.each([0, 1, 2])('file %i of the save', (index) => {
     }
   });
 
-  it('with a flipped bit', async () => {
+  it('a flipped bit is found', async () => {
     const [name, bytes] = [...whole][index]!;
     for (const [i, place] of placesIn(bytes).entries()) {
       const spoilt = bytes.slice();

@@ -110,7 +110,7 @@ describe.each(PLACES)('in %s', (_, place) => {
     await expectSaved(store, model(1));
   });
 
-  it('where nobody saved there is no save', async () => {
+  it('a place where nobody saved has no save', async () => {
     await expect(openSave(await place())).rejects.toBeInstanceOf(CheckpointMissingError);
   });
 });

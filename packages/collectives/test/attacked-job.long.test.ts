@@ -19,7 +19,7 @@ describe.each([
   ['over TLS', { encryption: 'always' }],
   ['with 256 open files', { openFiles: 256 }],
 ] as const)('a job that forms %s', (_, options) => {
-  it.each(Object.keys(ATTACKS))('under %s', { timeout: 60_000 }, async (name) => {
+  it.each(Object.keys(ATTACKS))('a job forms under %s', { timeout: 60_000 }, async (name) => {
     const formed = await formUnder(name, ATTACKS[name]!, rank.program, options);
     expectBearable(formed);
     expect(formed.numUnopened).toBe(0);
@@ -38,7 +38,7 @@ describe('a job that forms', () => {
 });
 
 describe('a job that trains', () => {
-  it.each(Object.keys(ATTACKS))('under %s', { timeout: 60_000 }, async (name) => {
+  it.each(Object.keys(ATTACKS))('a job trains under %s', { timeout: 60_000 }, async (name) => {
     const stepped = await stepUnder(name, ATTACKS[name]!, rank.program);
     expectBearable(stepped);
     expect(stepped.numUnopened).toBe(0);

@@ -26,7 +26,7 @@ beforeAll(async () => {
 afterAll(() => rank.remove());
 
 describe('a job that forms', () => {
-  it.each(WORST)('under %s', async (name) => {
+  it.each(WORST)('a job forms under %s', async (name) => {
     expectBearable(await formUnder(name, ATTACKS[name]!, rank.program));
   });
 });

@@ -54,10 +54,10 @@ it.each([
   [4, 6],
   [8, 14],
   [96, 190],
-])('of %i ranks takes %i messages', async (worldSize, expected) => {
+])('a barrier of %i ranks takes %i messages', async (worldSize, expected) => {
   expect(await messagesOf(worldSize)).toBe(expected);
 });
 
-it.each([0, 1, 7])('of 8 ranks holds all until rank %i has come', async (late) => {
+it.each([0, 1, 7])('a barrier of 8 ranks holds all until rank %i has come', async (late) => {
   await messagesOf(8, late);
 });

@@ -18,20 +18,23 @@ it('is cut at whole characters', () => {
   expect(cut(`x${'\u{1f600}'.repeat(40)}`)).toBe(`x${'\u{1f600}'.repeat(30)}`);
 });
 
-it.each(['a socket', 'a worker'] as const)('that %s sends is read by others', async (who) => {
-  const server = new WebSocketServer({ port: 0, host: '127.0.0.1' });
-  server.on('connection', (socket, request) => {
-    const connection = request.socket as Socket;
-    if (who === 'a socket') {
-      new NodeSocket(socket, { connection }).close(4401, '\u00e9'.repeat(100));
-    } else {
-      new FrameWriter(connection, false).close(4401, '\u00e9'.repeat(100));
-      connection.end();
-    }
-  });
-  await once(server, 'listening');
-  const client = new WebSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
-  const [code, reason] = await once(client, 'close');
-  expect([code, reason.toString()]).toEqual([4401, '\u00e9'.repeat(61)]);
-  server.close();
-});
+it.each(['a socket', 'a worker'] as const)(
+  'the reason that %s sends is read by others',
+  async (who) => {
+    const server = new WebSocketServer({ port: 0, host: '127.0.0.1' });
+    server.on('connection', (socket, request) => {
+      const connection = request.socket as Socket;
+      if (who === 'a socket') {
+        new NodeSocket(socket, { connection }).close(4401, '\u00e9'.repeat(100));
+      } else {
+        new FrameWriter(connection, false).close(4401, '\u00e9'.repeat(100));
+        connection.end();
+      }
+    });
+    await once(server, 'listening');
+    const client = new WebSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
+    const [code, reason] = await once(client, 'close');
+    expect([code, reason.toString()]).toEqual([4401, '\u00e9'.repeat(61)]);
+    server.close();
+  },
+);

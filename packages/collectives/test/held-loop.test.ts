@@ -81,7 +81,7 @@ function holdAfterNonces(...numbers: readonly number[]): void {
 }
 
 describe('a job forms though the event loop of its ranks is held', () => {
-  it.each([[2], [3, 4], [5, 6, 7]])('after nonce %i', async (...numbers) => {
+  it.each([[2], [3, 4], [5, 6, 7]])('the job forms after nonce %i', async (...numbers) => {
     holdAfterNonces(...numbers);
     const options = { limits: { proofMs: PROOF_MS }, worldSize: 2, secret: SECRET };
     const { port, joined } = await beginFirst(options);
@@ -90,7 +90,7 @@ describe('a job forms though the event loop of its ranks is held', () => {
     await Promise.all(groups.map((group) => group.close()));
   });
 
-  it('where neither of two ranks listens', async () => {
+  it('the job forms where neither of two ranks listens', async () => {
     holdAfterNonces(5, 7, 9);
     const options = { limits: { proofMs: PROOF_MS }, worldSize: 2, secret: SECRET };
     const { port, formed, close } = await serveRendezvous(options);

@@ -82,7 +82,7 @@ describe('a group', () => {
     await closeAll(groups);
   });
 
-  it('of one process needs no launcher but RANK and WORLD_SIZE, and no secret', async () => {
+  it('a group of one process needs no launcher but RANK and WORLD_SIZE, and no secret', async () => {
     const group = await initProcessGroup({ env: { RANK: '0', WORLD_SIZE: '1' } });
     expect(await sumOfRanks(group)).toBe(1);
     await group.close();
@@ -155,7 +155,7 @@ describe('a start is refused', () => {
     expect(error.message).toMatch(message);
   });
 
-  it('on the first host of several whose own name is its loopback', async () => {
+  it('the first host of several is refused if its own name is its loopback', async () => {
     const lookup = vi.spyOn(promises, 'lookup');
     lookup.mockResolvedValue({ address: '127.0.1.1', family: 4 } as never);
     const place = { WORLD_SIZE: '4', LOCAL_WORLD_SIZE: '2', MASTER_ADDR: 'node1' };

@@ -59,7 +59,7 @@ describe('a reduce hook', () => {
     await group!.close();
   });
 
-  it('that rejects ends the job on all ranks, naming the rank and the reason', async () => {
+  it('a hook that rejects ends the job on all ranks, naming the rank and the reason', async () => {
     const reduce: ReduceHook = async () => {
       throw new Error('device lost');
     };

@@ -86,7 +86,7 @@ describe('what ranks tell', () => {
     return { created, host };
   }
 
-  it('of their address counts once', async () => {
+  it("a rank's report of its address counts once", async () => {
     const { created, host } = await allCame();
     created.onHere(1, at(11));
     created.onHere(1, at(66));
@@ -97,7 +97,7 @@ describe('what ranks tell', () => {
     created.close();
   });
 
-  it('of their links counts when the table is out', async () => {
+  it("a rank's report of its links counts when the table is out", async () => {
     const { created, host } = await allCame();
     created.onLinked(2);
     for (const rank of [0, 1, 2]) {

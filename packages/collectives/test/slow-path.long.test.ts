@@ -32,7 +32,7 @@ it.skipIf(problem !== undefined).each([
   [100, false],
   [100, true],
 ])(
-  `over %i ms a way, with an attacker: %j${problem ?? ''}`,
+  `a job forms over %i ms a way, with an attacker: %j${problem ?? ''}`,
   { timeout: 90_000 },
   async (delayMs, isAttacked) => {
     using lan = await createSlowLan(NUM_RANKS + 1, delayMs);

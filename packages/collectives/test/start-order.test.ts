@@ -111,7 +111,7 @@ it('keeps the place of a call that failed before it was made, and of no other', 
   expect(begun).toEqual(['unmade', 'in place of unmade', 'last', 'made']);
 });
 
-it('of a call that starts others waits for its end', async () => {
+it('a serial call ends before the next one starts', async () => {
   const order = new StartOrder(() => begun.length);
   const begun: string[] = [];
   let end: () => void = () => undefined;

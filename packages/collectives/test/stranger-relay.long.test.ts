@@ -83,7 +83,7 @@ async function joinBeside(host: string, isRank1Refused: boolean) {
 const problem = lanProblem();
 
 it.skipIf(problem !== undefined)(
-  `on the other address of localhost: nobody comes to it${problem ?? ''}`,
+  `a stranger on the other address of localhost: nobody comes to it${problem ?? ''}`,
   { timeout: 60_000 },
   async () => {
     const { ends, numRelayed } = await joinBeside('::1', true);
@@ -93,7 +93,7 @@ it.skipIf(problem !== undefined)(
 );
 
 it.skipIf(problem !== undefined)(
-  `on the port of rank 0: no job forms, and rank 0 says why${problem ?? ''}`,
+  `a stranger on the port of rank 0: no job forms, and rank 0 says why${problem ?? ''}`,
   { timeout: 60_000 },
   async () => {
     const { ends } = await joinBeside('127.0.0.1', false);

@@ -87,7 +87,7 @@ describe('a request', () => {
       request([`Cookie: ${'c'.repeat(15_000)}`, `Origin: ${OURS}`]),
     ],
     ['a letter at a time', ...request()],
-  ])('for a WebSocket is answered: %s', async (_, ...pieces) => {
+  ])('a request for a WebSocket is answered: %s', async (_, ...pieces) => {
     expect(await answerTo(...pieces)).toBe(101);
   });
 

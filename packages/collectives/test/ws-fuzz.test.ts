@@ -170,7 +170,7 @@ async function ask(): Promise<{ rssMiB: number; reasons: Record<string, number> 
 }
 
 describe('strangers', () => {
-  it('that say 100,000 wrong things neither get in nor harm the rank that listens', async () => {
+  it('strangers that say 100,000 wrong things neither get in nor harm the rank that listens', async () => {
     const startMs = performance.now();
     child = fork(script, { env: { ...process.env, SECRET } });
     const [{ port }] = (await once(child, 'message')) as [{ port: number }];
@@ -259,7 +259,7 @@ const BROKEN: readonly (readonly [string, (random: SeededRandom) => Buffer | str
 ];
 
 describe('a proven rank that is broken', () => {
-  it('and announces too long a message is lost before it comes', async () => {
+  it('a rank that announces too long a message is lost before it comes', async () => {
     const { port, joined } = await beginFirst();
     const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
     const pending = (await joined).barrier();
@@ -288,7 +288,7 @@ describe('a proven rank that is broken', () => {
     await group.close();
   });
 
-  it.each(BROKEN)('and sends %s is lost, with a reason', async (_, say) => {
+  it.each(BROKEN)('a rank that sends %s is lost, with a reason', async (_, say) => {
     const random = new SeededRandom(7);
     const { port, joined } = await beginFirst();
     const link = await joinRaw({ port, secret: SECRET, rank: 1, worldSize: 2 });
@@ -312,7 +312,7 @@ describe('a proven rank that is broken', () => {
       'a host that is none',
       json({ type: 'here', address: { host: 'a/../b', port: 1, beats: true } }),
     ],
-  ])('and tells the rendezvous %s ends the job that was to form', async (_, said) => {
+  ])('a rank that tells the rendezvous %s ends the job that was to form', async (_, said) => {
     const { port, joined } = await beginFirst();
     const refused = expect(joined).rejects.toMatchObject({ code: 'JOIN' });
     const options = { port, secret: SECRET, rank: 1, worldSize: 2 };

@@ -242,10 +242,10 @@ describe('a peer that leaves in peace', () => {
   });
 });
 
-describe('of a relay', () => {
+describe('a relay', () => {
   const relayed = [1, 2, 3];
 
-  it('whose connections end without a word, it is named and no peer', () => {
+  it('a relay whose connections end without a word is named, and no peer', () => {
     const { said, end } = rankOfFour({ relayed });
     end(1, 1006);
     end(2, 1006);
@@ -255,14 +255,14 @@ describe('of a relay', () => {
     ]);
   });
 
-  it('that says how a connection ended, the peer behind it is named', () => {
+  it('a relay that says how a connection ended has the peer behind it named', () => {
     const { said, end } = rankOfFour({ relayed });
     end(2, 4002, "the peer's connection closed, code 1006");
     vi.advanceTimersByTime(1000);
     expect(said).toEqual(["peer 2: the peer's connection closed, code 1006"]);
   });
 
-  it('that falls silent with its peers, it is named and no peer', () => {
+  it('a relay that falls silent with its peers is named, and no peer', () => {
     const { said, beat } = rankOfFour({ relayed });
     beat(relayed, 2000, true);
     vi.advanceTimersByTime(10_000);
@@ -271,14 +271,14 @@ describe('of a relay', () => {
     ]);
   });
 
-  it('that goes on giving its sign, the peer that is silent is named', () => {
+  it('a relay that goes on giving its sign has the silent peer named', () => {
     const { said, beat } = rankOfFour({ relayed });
     beat(relayed, 2000, true);
     beat([1, 2], 10_000, true);
     expect(said).toEqual(['peer 3: silent for 4000 ms']);
   });
 
-  it('that has never given a sign, neither is certain', () => {
+  it('a relay that has never given a sign leaves neither certain', () => {
     const { said, beat } = rankOfFour({ relayed });
     beat([1, 2], 10_000);
     expect(said).toEqual([

@@ -156,7 +156,7 @@ describe('wss', () => {
       return { common, joined, reasons, relayTo };
     }
 
-    it('to the rendezvous', async () => {
+    it('a proof passed on to the rendezvous is refused', async () => {
       const { common, joined, reasons, relayTo } = await beginBehindRelays();
       const route: ConnectWsOptions['route'] = (_, { port }) => relayTo(port);
       const relayed = connectWs({ ...common, route });
@@ -166,7 +166,7 @@ describe('wss', () => {
       await Promise.all([(await joined).close(), second.close()]);
     });
 
-    it('to a rank that tells its signs of life', async () => {
+    it('a proof passed on to a rank that tells its signs of life is refused', async () => {
       const { common, joined, reasons, relayTo } = await beginBehindRelays();
       const route: ConnectWsOptions['route'] = (_, to) =>
         to.port === common.port ? to : relayTo(to.port);
@@ -214,7 +214,7 @@ describe('a proof', () => {
 });
 
 describe('a proven rank', () => {
-  it('that sends what nobody asks for is lost, and all are told of the bound', async () => {
+  it('a rank that sends what nobody asks for is lost, and all are told of the bound', async () => {
     const { port } = await serve();
     const place = { worldSize: 2, port, secret: SECRET, rendezvous: 'elsewhere' } as const;
     const [reader, sender] = await Promise.all([
@@ -303,7 +303,7 @@ describe('both proofs', () => {
     }
   });
 
-  it("with a tail are none: the listener's is compared in whole", () => {
+  it("proofs with a tail are none: the listener's is compared in whole", () => {
     const run = runDigest('none');
     const hello = { role: 'link', rank: 1, target: 0, worldSize: 2, attempt: 0, run } as const;
     const listener = new ListenerHandshake(SECRET);
@@ -316,7 +316,7 @@ describe('both proofs', () => {
     joiner.check(proof);
   });
 
-  it('of TLS is the key of docs/wire-format.md, which openssl has made', () => {
+  it('the key of TLS is the key of docs/wire-format.md, which openssl has made', () => {
     expect(tlsKeyOf(OF_THE_DOCUMENT).toString('hex')).toBe(
       'd771346c10163af7703ab3208d837763a09b0292a69aa2adac2f5d90e381dabc',
     );
@@ -360,7 +360,7 @@ describe('a ping', () => {
   it.each([
     ['a process', undefined],
     ['a page of an allowed origin', 'https://ours.example'],
-  ])('of %s is answered behind the proof, and not before', async (_, origin) => {
+  ])('a ping of %s is answered behind the proof, and not before', async (_, origin) => {
     const { port } = await serve({ allowedOrigins: ['https://ours.example'] });
     const stranger = new WebSocket(`ws://127.0.0.1:${port}`, { ...(origin && { origin }) });
     let numPongs = 0;
@@ -411,7 +411,7 @@ describe('a text of a proven rank', () => {
     expect(() => parseRendezvousMessage(table, 100)).toThrow(/over \d+$/);
   });
 
-  it('of an unknown type is named on one line', () => {
+  it('a text of an unknown type is named on one line', () => {
     const parse = () => parseLinkMessage(JSON.stringify({ type: 'a\u202eb\u009b' }), 2);
     expect(parse).toThrow('unknown message type "a?b?"');
   });

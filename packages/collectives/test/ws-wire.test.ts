@@ -149,7 +149,7 @@ describe('connections', () => {
     await expect(joined).rejects.toMatchObject({ code: 'JOIN' });
   });
 
-  it('between our own processes have masks of zeros, and ask for no extension', async () => {
+  it('connections between our own processes have masks of zeros, and ask for no extension', async () => {
     const { port, joined } = await beginFirst();
     const said: Buffer[][] = [];
     const proxy = createServer((socket) => {
@@ -182,7 +182,7 @@ describe('connections', () => {
   it.each([
     ['of a process', undefined],
     ['of a page', 'https://ours.example'],
-  ])('with real masks are understood: %s', async (_, origin) => {
+  ])('connections with real masks are understood: %s', async (_, origin) => {
     const { port, joined } = await beginFirst({ allowedOrigins: ['https://ours.example'] });
     const raw = { port, secret: SECRET, rank: 1, worldSize: 2, ...(origin && { origin }) };
     const link = await joinRaw(raw);

@@ -94,7 +94,7 @@ it("frozen parameters and buffers that came later get rank 0's values too", asyn
   expect(perRank[0]).toEqual(expect.arrayContaining([5, 7]));
 });
 
-it('of other shapes on a rank it is an error on all of them', async () => {
+it('a layer of other shapes on a rank is an error on all of them', async () => {
   const errors = await onRanks(2, async (rank) => {
     const net = new Sequential(rank.device, [layer(rank), layer(rank)]);
     const model = wrap(net, rank);
@@ -110,7 +110,7 @@ it('of other shapes on a rank it is an error on all of them', async () => {
   }
 });
 
-it('on one rank alone it is an error on all of them, that says so', async () => {
+it('a layer on one rank alone is an error on all of them, that says so', async () => {
   const errors = await onRanks(2, async (rank) => {
     const net = new Sequential(rank.device, [layer(rank), layer(rank)]);
     const model = wrap(net, rank);
@@ -126,7 +126,7 @@ it('on one rank alone it is an error on all of them, that says so', async () => 
   }
 });
 
-it('in the middle of a join it is refused', async () => {
+it('a layer added in the middle of a join is refused', async () => {
   const errors = await onRanks(2, async (rank) => {
     const net = new Sequential(rank.device, [layer(rank), layer(rank)]);
     const model = wrap(net, rank);
@@ -143,7 +143,7 @@ it('in the middle of a join it is refused', async () => {
   }
 });
 
-it('on one rank it is trained as any other', async () => {
+it('a layer of a group of one rank is trained as any other', async () => {
   await onRanks(1, async (rank) => {
     const net = new Sequential(rank.device, [layer(rank), layer(rank)]);
     const model = wrap(net, rank);

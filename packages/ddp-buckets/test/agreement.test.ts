@@ -260,7 +260,7 @@ describe('values', () => {
     });
   });
 
-  it('of buffers are synchronized on request', async () => {
+  it('values of buffers are synchronized on request', async () => {
     await onRanks(2, async (rank) => {
       const counting = new Counting(rank.device, 0);
       const model = wrap(counting, rank);
@@ -273,7 +273,7 @@ describe('values', () => {
     });
   });
 
-  it('of buffers do not follow again where a checkpoint runs the forward again', async () => {
+  it('values of buffers do not follow again where a checkpoint runs the forward again', async () => {
     await onRanks(2, async (rank) => {
       const counting = new Counting(rank.device, 0);
       const model = wrap(counting, rank, { broadcastBuffers: true });
@@ -285,7 +285,7 @@ describe('values', () => {
     });
   });
 
-  it('of buffers follow rank 0 in each forward of training with broadcastBuffers', async () => {
+  it('values of buffers follow rank 0 in each forward of training with broadcastBuffers', async () => {
     await onRanks(2, async (rank) => {
       const counting = new Counting(rank.device, 0);
       const model = wrap(counting, rank, { broadcastBuffers: true });

@@ -79,7 +79,7 @@ describe('sizes in bytes', () => {
     ]);
   });
 
-  it('by default are 1 MiB and 40 MB', async () => {
+  it('the sizes by default are 1 MiB and 40 MB', async () => {
     const MIB = 2 ** 18; // This counts f32 elements.
     const spec = { a: MIB, b: 1e7 - MIB, c: MIB, d: MIB - 1, e: 1 };
     await onRanks(1, async (rank) => {
@@ -105,7 +105,7 @@ it('allreduceTriggerParams alone close a bucket, of their own dtype', async () =
 });
 
 describe("a bucket past the device's binding limit splits", () => {
-  it('between parameters, whatever its size says', async () => {
+  it('a bucket splits between parameters, whatever its size says', async () => {
     const { learned, gradients } = await bucketsOf(
       ABCD,
       { messageSize: 1000 },
@@ -123,7 +123,7 @@ describe("a bucket past the device's binding limit splits", () => {
     ]);
   });
 
-  it('where buffers are smaller than views, too', async () => {
+  it('a bucket splits where buffers are smaller than views, too', async () => {
     const backend = createReferenceBackend();
     const { info } = backend;
     const limits = { ...info.limits, maxBufferBytes: 1024 };
@@ -149,7 +149,7 @@ describe("a bucket past the device's binding limit splits", () => {
     expect(learned).toEqual([['c', 'b'], ['a']]);
   });
 
-  it('and a larger parameter has a bucket of its own', async () => {
+  it('a bucket splits, and a larger parameter has one of its own', async () => {
     const backend = createReferenceBackend({ maxViewBytes: 1024 });
     const body = async (rank: Rank) => {
       const bag = new Bag(rank.device, { a: 10, b: 1000, c: 10 });
@@ -162,7 +162,7 @@ describe("a bucket past the device's binding limit splits", () => {
     await backend.dispose();
   });
 
-  it('at the limit of the smallest device, on all ranks alike', async () => {
+  it('a bucket splits at the limit of the smallest device, on all ranks alike', async () => {
     const backends = [4096, 1024].map((maxViewBytes) => createReferenceBackend({ maxViewBytes }));
     const structures = await onRanks(2, async ({ group, rank }) => {
       const { Device } = await import('@shardweave/tensor-core');
@@ -225,7 +225,7 @@ describe('the order', () => {
     });
   });
 
-  it('of reductions is that of the buckets, whatever order gradients come in', async () => {
+  it('the order of reductions is that of the buckets, whatever order gradients come in', async () => {
     const sent = await onRanks(3, async (rank) => {
       const tags: string[] = [];
       rank.group.onTrace = ({ tag }) => void (tag?.startsWith('bucket') && tags.push(tag));
@@ -288,7 +288,7 @@ describe('when the trainable set changes', () => {
     });
   });
 
-  it('by identity: equally many other parameters are a change, too', async () => {
+  it('equally many other parameters are a change, too', async () => {
     await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, ABCD);
       bag.get('a').requiresGrad = false;

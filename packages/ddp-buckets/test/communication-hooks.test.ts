@@ -300,7 +300,7 @@ describe('powerSgdHook', () => {
     expect(never.gradients).toEqual(exact.gradients);
   });
 
-  it('without warm starts draws new factors each step, equal on all ranks', async () => {
+  it('a hook without warm starts draws new factors each step, equal on all ranks', async () => {
     const changeOf = async (warmStart: boolean) => {
       const hook = () => powerSgdHook({ warmStart, errorFeedback: false });
       const { gradients } = await reduced(hook, { steps: 20, worldSize: 3 });
@@ -420,7 +420,7 @@ describe.each(STATEFUL)('a resumed run: %s', (_, makeHook) => {
 });
 
 describe('the state of a hook', () => {
-  it('that is no such state is refused', () => {
+  it('what is no state of a hook is refused', () => {
     for (const [, makeHook] of STATEFUL) {
       const hook = makeHook();
       for (const wrong of [
@@ -434,7 +434,7 @@ describe('the state of a hook', () => {
     }
   });
 
-  it('of another shape is refused where its bucket is sent', async () => {
+  it('a state of another shape is refused where its bucket is sent', async () => {
     await onRanks(2, async (rank) => {
       for (const [, makeHook] of STATEFUL) {
         const hook = makeHook();
@@ -447,7 +447,7 @@ describe('the state of a hook', () => {
     });
   });
 
-  it('that one rank alone has loaded is no silent difference of factors', async () => {
+  it('a state that one rank alone has loaded is no silent difference of factors', async () => {
     const errors = await onRanks(2, async (rank) => {
       const before = powerSgdHook();
       await train(rank, before, { first: 0, last: 3 });

@@ -58,7 +58,7 @@ it('ranks drop different elements where nobody begins steps, and other ones in e
   }
 });
 
-it('where steps are begun, ranks drop the elements of their rows in the global batch, bit for bit', async () => {
+it('ranks drop the elements of their rows in the global batch, bit for bit, where steps are begun', async () => {
   const masks = await masksOf(async ({ rank, device }, model) => {
     await maskOf(model, ROWS); // This draws from the rank's stream.
     device.random.begin({ step: 5, rowOffset: rank * ROWS });

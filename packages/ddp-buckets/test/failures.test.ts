@@ -217,21 +217,24 @@ describe.each(IN_HOOKS)('a hook (%j) of the first of three buckets', ({ isSerial
     return { state, model: wrap(new Bag(rank.device, { a: 1, b: 1, c: 1 }), rank, options) };
   }
 
-  it.each([1, 2])('that fails alike on all ranks ends nothing, %i streams', async (numStreams) => {
-    await onRanks(2, async (rank) => {
-      const { state, model } = late(rank, numStreams);
-      await pull(model, 1);
-      state.isFailing = true;
-      await expect(pull(model, 1)).rejects.toThrow(`rank ${rank.rank} broke`);
-      state.isFailing = false;
-      model.zeroGrad();
-      await pull(model, 1 + rank.rank);
-      expect(await pulled(model)).toEqual({ a: 1.5, b: 3, c: 4.5 });
-    });
-  });
+  it.each([1, 2])(
+    'a hook that fails alike on all ranks ends nothing, %i streams',
+    async (numStreams) => {
+      await onRanks(2, async (rank) => {
+        const { state, model } = late(rank, numStreams);
+        await pull(model, 1);
+        state.isFailing = true;
+        await expect(pull(model, 1)).rejects.toThrow(`rank ${rank.rank} broke`);
+        state.isFailing = false;
+        model.zeroGrad();
+        await pull(model, 1 + rank.rank);
+        expect(await pulled(model)).toEqual({ a: 1.5, b: 3, c: 4.5 });
+      });
+    },
+  );
 
   it.each([1, 2])(
-    'that fails on one rank ends the others, %i streams',
+    'a hook that fails on one rank ends the others, %i streams',
     IN_TIME,
     async (numStreams) => {
       const errors = await onRanks(2, async (rank) => {
@@ -393,7 +396,7 @@ describe.each([1, 2])('where all fail alike in a backward, world size %i', (worl
     isLocal ? model.noSync(step) : step();
 
   it.each([true, false])(
-    'and it had added nothing, earlier sums of noSync stay, in noSync: %s',
+    'a backward that had added nothing leaves earlier sums of noSync, in noSync: %s',
     async (isLocal) => {
       await onRanks(worldSize, async (rank) => {
         const made = fragile(rank);
@@ -410,7 +413,7 @@ describe.each([1, 2])('where all fail alike in a backward, world size %i', (worl
   );
 
   it.each([true, false])(
-    'and nothing was left before, it is as if it had never run, in noSync: %s',
+    'a backward with nothing left before it is as if it had never run, in noSync: %s',
     async (isLocal) => {
       await onRanks(worldSize, async (rank) => {
         const made = fragile(rank);
@@ -428,7 +431,7 @@ describe.each([1, 2])('where all fail alike in a backward, world size %i', (worl
   );
 
   it.each([true, false])(
-    'and it had added to earlier sums of noSync, the next reduction asks for zeroGrad, in noSync: %s',
+    'a backward that had added to earlier sums of noSync makes the next reduction ask for zeroGrad, in noSync: %s',
     async (isLocal) => {
       await onRanks(worldSize, async (rank) => {
         const made = fragile(rank);

@@ -120,13 +120,13 @@ describe('join', () => {
     });
   });
 
-  it('with parameters that not all steps use', async () => {
+  it('parameters may be left out of some steps', async () => {
     const perRank = await joined([1, 3, 2], { findUnusedParameters: true });
     expect(perRank.map(({ gradients }) => gradients.length)).toEqual([1, 3, 2]);
     expect(new Set(perRank.map(({ weight }) => weight)).size).toBe(1);
   });
 
-  it('with buffers that follow the lowest rank with inputs', async () => {
+  it('buffers follow the lowest rank with inputs', async () => {
     const numSteps = [1, 3, 2];
     const seen = await onRanks(3, async (rank) => {
       const tallied = new Tallied(rank.device, AB);
@@ -148,7 +148,7 @@ describe('join', () => {
     expect(seen.map(({ last }) => last)).toEqual([12, 12, 12]);
   });
 
-  it('with equal inputs, none, or one rank changes nothing', async () => {
+  it('equal inputs, none, or one rank change nothing', async () => {
     expect((await joined([2, 2]))[0]!.gradients).toEqual([1.5, 1.5]);
     expect((await joined([0, 0]))[0]).toMatchObject({ gradients: [], weight: 0 });
     expect((await joined([2]))[0]!.gradients).toEqual([1, 1]);

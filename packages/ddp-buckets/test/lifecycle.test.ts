@@ -46,7 +46,7 @@ describe.each([
   { messageSize: 1000 }, // The only bucket is half full.
   { messageSize: 1, retainAllreduceBuffers: true },
 ])('a backward that fails, %o', (options) => {
-  it('on all ranks leaves nothing on the device, and the next one is whole', async () => {
+  it('a failure on all ranks leaves nothing on the device, and the next backward is whole', async () => {
     for (const worldSize of [1, 2]) {
       await onRanks(worldSize, async (rank) => {
         const trapped = new Trapped(rank.device);

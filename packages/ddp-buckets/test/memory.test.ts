@@ -123,7 +123,7 @@ it('is what gradients and buckets add up to', async () => {
   });
 });
 
-it('during backward is that of unfinished buckets, at its end all gradients and one bucket', async () => {
+it('memory during backward is that of unfinished buckets, at its end all gradients and one bucket', async () => {
   await onRanks(2, async (rank) => {
     const names = Array.from({ length: 8 }, (_, i) => `p${i}`);
     const spec = Object.fromEntries(names.map((name) => [name, 1024]));
@@ -179,7 +179,7 @@ it('has each gradient of a linear layer once: it is written into its bucket', as
   expect(copied).toEqual([]);
 });
 
-it('of the first backward has no buffer of all gradients: buckets are capped from the start', async () => {
+it('memory of the first backward has no buffer of all gradients: buckets are capped from the start', async () => {
   await onRanks(2, async (rank) => {
     const largest: number[] = [];
     const gpt2 = tinyGpt2(rank.device);

@@ -119,7 +119,7 @@ describe('removed, dead and foreign options say what to use instead', () => {
 });
 
 describe('parameters', () => {
-  it('of f64 or of integers are refused with an explanation', async () => {
+  it('parameters of f64 or of integers are refused with an explanation', async () => {
     await onRanks(1, async ({ device, group }) => {
       const ids = new Bag(device, { a: [2, 'u32'] });
       expect(() => wrap(ids, { group })).toThrow(/f16, bf16, f32, got u32 'a'.*f64; keep/);
@@ -129,7 +129,7 @@ describe('parameters', () => {
     });
   });
 
-  it('that are wrapped, sharded or packed already are refused', async () => {
+  it('parameters that are wrapped, sharded or packed already are refused', async () => {
     await onRanks(1, async ({ device, group }) => {
       const wrapped = new Bag(device, AB);
       wrap(wrapped, { group });
@@ -143,7 +143,7 @@ describe('parameters', () => {
     });
   });
 
-  it('of another device than the module are refused', async () => {
+  it('parameters of another device than the module are refused', async () => {
     await onRanks(1, async ({ device, group }) => {
       const other = new Bag(new Device(device.backend), AB);
       const outer = new Sequential(device, [other as unknown as Module<[Tensor], Tensor>]);

@@ -164,7 +164,7 @@ it('the first bucket is in flight while earlier layers compute their gradients',
   expect(timings!.computeMs).toBeGreaterThan(0);
 });
 
-it('with delayAllreduce nothing starts before the last gradient, and all is exposed', async () => {
+it('delayAllreduce starts nothing before the last gradient, and all is exposed', async () => {
   const { events, timings } = await traced({ delayAllreduce: true });
   const starts = events.findIndex((event) => event.endsWith('starts'));
   expect(starts).toBeGreaterThan(events.indexOf('last gradient'));

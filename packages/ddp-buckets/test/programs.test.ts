@@ -217,19 +217,24 @@ describe('micro-batches', () => {
     { gradientPredivideFactor: 2 },
   ];
 
-  it.each(sets)('with %o, reduced each or at the last, clipped and scaled', async (options) => {
-    for (const [index, reduction] of (['each', 'noSync', 'disableAllreduce'] as const).entries()) {
-      const program = {
-        steps: 3,
-        worldSize: 2,
-        used: ALL,
-        microBatches: 3,
-        ...(index > 0 ? { clip: 0.5 } : {}),
-        ...(index < 2 ? { lossScale: 1024 } : {}),
-      };
-      await expectAlone(await together(program, options, reduction), program);
-    }
-  });
+  it.each(sets)(
+    'training with %o equals one process, reduced each or at the last, clipped and scaled',
+    async (options) => {
+      for (const [index, reduction] of (
+        ['each', 'noSync', 'disableAllreduce'] as const
+      ).entries()) {
+        const program = {
+          steps: 3,
+          worldSize: 2,
+          used: ALL,
+          microBatches: 3,
+          ...(index > 0 ? { clip: 0.5 } : {}),
+          ...(index < 2 ? { lossScale: 1024 } : {}),
+        };
+        await expectAlone(await together(program, options, reduction), program);
+      }
+    },
+  );
 });
 
 describe('a model that is cast after wrapping', () => {
@@ -254,7 +259,7 @@ describe('a model that is cast after wrapping', () => {
     },
   );
 
-  it('on one rank alone is an error on all of them', async () => {
+  it('a cast on one rank alone is an error on all of them', async () => {
     const errors = await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, { a: 4 }), rank);
       await pull(model, 1);

@@ -91,7 +91,7 @@ describe('options that differ by rank', () => {
     }
   });
 
-  it('but for prof, which each rank may set for itself', async () => {
+  it('prof may differ, for each rank may set its own', async () => {
     await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, AB), rank, { prof: rank.rank === 0 });
       await pull(model, 1 + rank.rank);
@@ -99,7 +99,7 @@ describe('options that differ by rank', () => {
     });
   });
 
-  it('of naiveAllReduce are found too', async () => {
+  it('options of naiveAllReduce are found too', async () => {
     const errors = await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3 });
       await pull(bag, 1);
@@ -170,7 +170,7 @@ describe('a collective of the same size', () => {
     }
   });
 
-  it('of a rank that left a batch out after its forward is one of another step', async () => {
+  it('a collective of a rank that left a batch out after its forward is one of another step', async () => {
     const message = await mismatch(async (rank) => {
       const model = wrap(new Bag(rank.device, AB), rank);
       for (let batch = 0; batch < 5; batch++) {

@@ -12,7 +12,7 @@ const SPEC = { a: 3, b: [5, 'f16'], c: 200, d: [1, 'bf16'] } as const;
 const filled = (device: Device, size: number, value: number) =>
   device.full([size], value, { tag: 'gradient' });
 
-describe('of a module', () => {
+describe('a Reducer of a module', () => {
   it('reduce() replaces gradients by their means, one all-reduce a dtype, and only then', async () => {
     await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, SPEC);
@@ -60,7 +60,7 @@ describe('of a module', () => {
     });
   });
 
-  it('of another shape on a rank is refused on all', async () => {
+  it('a module of another shape on a rank is refused on all', async () => {
     const errors = await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3 + rank.rank });
       const reducer = new Reducer(bag, { processGroup: rank.group });
@@ -72,8 +72,8 @@ describe('of a module', () => {
   });
 });
 
-describe('of gradients', () => {
-  it('in nested iterables of any kind', async () => {
+describe('a Reducer of gradients', () => {
+  it('gradients may come in nested iterables of any kind', async () => {
     await onRanks(2, async ({ device, group, rank }) => {
       const [a, b, c] = [3, 5, 7].map((size) => filled(device, size, size * rank)) as [
         Tensor,
@@ -99,7 +99,7 @@ describe('of gradients', () => {
     });
   });
 
-  it('of other dtypes, or of parameters that are sharded, are refused', async () => {
+  it('gradients of other dtypes, or of parameters that are sharded, are refused', async () => {
     await onRanks(1, async ({ device, group }) => {
       const options = { processGroup: group };
       const ids = device.tensor(Int32Array.of(1));

@@ -37,7 +37,7 @@ describe('gradients', () => {
     });
   });
 
-  it('of 16 bits that are sent in f32 are views of the rounded buckets', async () => {
+  it('gradients of 16 bits that are sent in f32 are views of the rounded buckets', async () => {
     await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: [3, 'f16'], b: [130, 'f16'], c: [5, 'bf16'] });
       const options = { ...OPTIONS, allreduceAlwaysFp32: true, gradientPredivideFactor: 2 };
@@ -76,7 +76,7 @@ describe('gradients', () => {
     });
   });
 
-  it('of an earlier backward are added to, in their own buffer', async () => {
+  it('gradients of an earlier backward are added to, in their own buffer', async () => {
     await onRanks(2, async (rank) => {
       const bag = new Bag(rank.device, { a: 3, b: 130 });
       const model = wrap(bag, rank, OPTIONS);

@@ -23,7 +23,7 @@ describe('numAllreduceStreams', () => {
     });
   });
 
-  it('of 1 is processGroup itself', async () => {
+  it('the only one is processGroup itself', async () => {
     await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, ABCDE), rank);
       await pull(model, 1);

@@ -192,7 +192,7 @@ describe('staticGraph', () => {
     });
   });
 
-  it('with delayAllreduce leaves the others out, too', async () => {
+  it('delayAllreduce leaves the others out, too', async () => {
     await onRanks(2, async (rank) => {
       const model = wrap(new Bag(rank.device, ABC), rank, {
         staticGraph: true,

@@ -7,7 +7,7 @@ it.each([
   ['', 0x811c9dc5],
   ['a', 0xe40c292c],
   ['foobar', 0xbf9cf968],
-])('of %j', (text, hash) => {
+])('the hash of %j is the published one', (text, hash) => {
   expect(fnv1a(text)).toBe(hash);
   expect(fnv1a(new TextEncoder().encode(text))).toBe(hash);
 });

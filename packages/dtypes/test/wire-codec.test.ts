@@ -65,7 +65,7 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
     }
   });
 
-  it('with a residual, what one call loses reaches later ones', async () => {
+  it('what one call loses reaches later ones by the residual', async () => {
     const values = randomValues(1000).map((value) => value / 100);
     const residual = new Float32Array(values.length);
     const sums = new Float64Array(values.length);
@@ -84,7 +84,7 @@ describe.each(WIRE_FORMATS)('%s', (format) => {
     expect(residual.some((value) => value !== 0)).toBe(true);
   });
 
-  it('with a residual, an overflow is told once and held against no later call', async () => {
+  it('an overflow with a residual is told once and held against no later call', async () => {
     const values = randomValues(1000);
     const residual = new Float32Array(values.length).fill(0.01);
     const bad = values.slice();

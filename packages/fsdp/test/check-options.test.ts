@@ -59,7 +59,7 @@ describe('a wrong value', () => {
     expect(await refusal(options)).toMatch(/expected an object of options \(/);
   });
 
-  it('of a call', async () => {
+  it('a wrong value of a call is refused', async () => {
     await onRanks(2, async ({ device, group }) => {
       const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
       await expect(stateDict(model, { stateDictDevice: 'cpu' as 'host' })).rejects.toThrow(
@@ -83,7 +83,7 @@ describe('an unknown name', () => {
     expect(message).toContain(`'${name}'. ${hint}`);
   });
 
-  it('whose value is undefined counts as absent', async () => {
+  it('an unknown name whose value is undefined counts as absent', async () => {
     await onRanks(1, async ({ device, group }) => {
       const options = { processGroup: group, color: undefined, computeDType: undefined };
       new FullyShardedDataParallel(layer(device), options as unknown as FsdpOptions);

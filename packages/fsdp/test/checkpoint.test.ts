@@ -111,7 +111,7 @@ it.each([
   });
 });
 
-it('around the root: the whole model runs again in backward', async () => {
+it('a checkpoint around the root runs the whole model again in backward', async () => {
   await expectEqualTraining(
     {
       build: (device, wrap) => {

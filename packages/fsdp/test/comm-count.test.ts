@@ -60,7 +60,7 @@ describe('with N units, not bucketed', () => {
     });
   });
 
-  it('in buckets the bytes are the same, the reductions as many as the buckets', async () => {
+  it('buckets have the same bytes, and as many reductions as there are buckets', async () => {
     await onRanks(3, async (rank) => {
       const stepWith = async (bucketCapMb: number) => {
         const { step, groups } = await sharded(rank, { fsdp: { bucketCapMb } });
@@ -84,7 +84,7 @@ describe('with N units, not bucketed', () => {
     });
   });
 
-  it('without resharding gathers N in a noSync step, none and N reductions in the next', async () => {
+  it('units that do not reshard gather N in a noSync step, none and N reductions in the next', async () => {
     await onRanks(4, async (rank) => {
       const options = { fsdp: { reshardAfterForward: false } };
       const { model, step, groups } = await sharded(rank, options);
@@ -102,7 +102,7 @@ describe.each([
   { computeDType: 'bf16', fp32ReduceScatter: true },
 ] as const)('payload with $computeDType, fp32ReduceScatter $fp32ReduceScatter', (options) => {
   it.each([2, 3, 4])(
-    'of a step equals (W - 1) / W of the padded bytes moved, W = %i',
+    'the payload of a step equals (W - 1) / W of the padded bytes moved, W = %i',
     async (worldSize) => {
       await onRanks(worldSize, async (rank) => {
         const { model, step, groups } = await sharded(rank, {

@@ -162,7 +162,7 @@ it("metadata tell names, shapes, each rank's padding, and shared names", async (
   expect(first.buffers).toEqual(['2.running_mean', '2.running_var', '2.num_batches_tracked']);
 });
 
-it('without buffers and without strict, takes what is there', async () => {
+it('consolidation without buffers and without strict takes what is there', async () => {
   const { weights, metadata, shared } = await saved(2, 16);
   const bare = consolidateShardWeights(weights, metadata, { withModuleBuffers: false });
   expect([...bare.keys()]).toEqual([...shared.keys()].slice(0, 6));

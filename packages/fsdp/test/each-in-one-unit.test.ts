@@ -58,7 +58,7 @@ describe('a bare module put in after wrapping is named', () => {
   };
 
   describe.each(Object.keys(calls))('by %s', (name) => {
-    it.each([false, true])('after a first step: %s', async (isTrained) => {
+    it.each([false, true])('the module is named after a first step: %s', async (isTrained) => {
       await onRanks(2, async (rank) => {
         const { model, inner } = bodyAndHead(rank);
         if (isTrained) {

@@ -99,7 +99,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     });
   });
 
-  it('they are words at rest and on the wire, and values in the dtype of computation in use', async () => {
+  it('encoded parameters are words at rest and on the wire, and values in the dtype of computation in use', async () => {
     await onRanks(worldSize, async (rank) => {
       const { device, group } = rank;
       const { model, inner } = sharded(rank, {
@@ -142,7 +142,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     });
   });
 
-  it('their words go out and come back: whole, in shards and in saves', async () => {
+  it('encoded words go out and come back: whole, in shards and in saves', async () => {
     const store = place();
     const shards = await onRanks(worldSize, async (rank) => {
       const { model } = sharded(rank);
@@ -237,7 +237,7 @@ it('ranks compare which parameters are encoded, and how', async () => {
   });
 });
 
-it('outside of a wrapper an encoded parameter says what it is', async () => {
+it('an encoded parameter outside of a wrapper says what it is', async () => {
   await onRanks(1, async (rank) => {
     const [bare] = layers(rank, true);
     await expect(bare!.call(inputs(rank.device, rank))).rejects.toThrow(

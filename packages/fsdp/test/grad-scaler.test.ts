@@ -121,7 +121,7 @@ describe('an overflow on one rank', () => {
     });
   });
 
-  it('of one of two optimizers skips only that one, and halves the factor', async () => {
+  it('an overflow of one of two optimizers skips only that one, and halves the factor', async () => {
     await onRanks(2, async (rank) => {
       const model = sharded(rank);
       const [outer, inner] = model.instances();

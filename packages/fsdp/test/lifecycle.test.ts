@@ -299,7 +299,7 @@ class Fixed extends Module<[x: Tensor], Tensor> {
   }
 }
 
-it('inside summonFullParams, stateDict reads and loadStateDict writes the summoned values', async () => {
+it('stateDict reads and loadStateDict writes the summoned values inside summonFullParams', async () => {
   await onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
     const saved = await stateDict(model);

@@ -80,7 +80,7 @@ describe('noSync whose body throws', () => {
     });
   });
 
-  it('inside another noSync leaves that one on', async () => {
+  it('a noSync inside another leaves that one on', async () => {
     await onRanks(2, async (rank) => {
       const { model } = pair(rank);
       await model.noSync(async () => {
@@ -162,7 +162,7 @@ describe.each([
   });
 
   it.each([true, false])(
-    'and has added to what noSync left makes the next reduction ask for zeroGrad, in noSync: %s',
+    'a backward that has added to what noSync left makes the next reduction ask for zeroGrad, in noSync: %s',
     async (isLocal) => {
       await onRanks(worldSize, async (rank) => {
         const { inner, model, fail } = failing(rank);

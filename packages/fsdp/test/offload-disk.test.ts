@@ -147,49 +147,52 @@ describe('a store that is opened again', () => {
 
 describe('a process that is killed', () => {
   // A step writes five values for each of three flat parameters, and the manifest.
-  it.each([60, 85, 97])('at its write %i leaves a whole step to go on from', async (numWrites) => {
-    const directory = await newDirectory();
-    const program = join(await newDirectory(), 'program.mjs');
-    await build({
-      entryPoints: [fileURLToPath(new URL('support/offload-process.ts', import.meta.url))],
-      conditions: ['@shardweave/source'],
-      alias: { vitest: fileURLToPath(new URL('support/outside-vitest.ts', import.meta.url)) },
-      bundle: true,
-      format: 'esm',
-      platform: 'node',
-      outfile: program,
-    });
-    // The child gets this process's flags, since its products must be fused where those of this
-    // process are.
-    const args = [...process.execArgv, program, directory, String(numWrites)];
-    const child = spawn(process.execPath, args);
-    let printed = '';
-    child.stdout.on('data', (text) => {
-      printed += text;
-    });
-    const [, signal] = await once(child, 'close');
-    expect(signal).toBe('SIGKILL');
-    const numSteps = printed.split('\n').length - 1;
-    expect(numSteps).toBeGreaterThan(0);
+  it.each([60, 85, 97])(
+    'a process killed at its write %i leaves a whole step to go on from',
+    async (numWrites) => {
+      const directory = await newDirectory();
+      const program = join(await newDirectory(), 'program.mjs');
+      await build({
+        entryPoints: [fileURLToPath(new URL('support/offload-process.ts', import.meta.url))],
+        conditions: ['@shardweave/source'],
+        alias: { vitest: fileURLToPath(new URL('support/outside-vitest.ts', import.meta.url)) },
+        bundle: true,
+        format: 'esm',
+        platform: 'node',
+        outfile: program,
+      });
+      // The child gets this process's flags, since its products must be fused where those of this
+      // process are.
+      const args = [...process.execArgv, program, directory, String(numWrites)];
+      const child = spawn(process.execPath, args);
+      let printed = '';
+      child.stdout.on('data', (text) => {
+        printed += text;
+      });
+      const [, signal] = await once(child, 'close');
+      expect(signal).toBe('SIGKILL');
+      const numSteps = printed.split('\n').length - 1;
+      expect(numSteps).toBeGreaterThan(0);
 
-    const [actual] = await onRanks(1, async (rank) => {
-      const store = await openDiskStore({ directory });
-      // The process was killed in the middle of the next step.
-      expect(store.generation).toBe(numSteps);
-      const { model, step } = storedTraining(rank, store, { resume: true });
-      const losses = [await step(numSteps), await step(numSteps + 1)];
-      const weights = await weightsOf(model);
-      await store.close();
-      return { losses, weights };
-    });
-    const [expected] = (await uninterrupted(1, numSteps + 2)) as [{ losses: number[] }];
-    expect(actual).toEqual({ ...expected, losses: expected.losses.slice(-2) });
-  });
+      const [actual] = await onRanks(1, async (rank) => {
+        const store = await openDiskStore({ directory });
+        // The process was killed in the middle of the next step.
+        expect(store.generation).toBe(numSteps);
+        const { model, step } = storedTraining(rank, store, { resume: true });
+        const losses = [await step(numSteps), await step(numSteps + 1)];
+        const weights = await weightsOf(model);
+        await store.close();
+        return { losses, weights };
+      });
+      const [expected] = (await uninterrupted(1, numSteps + 2)) as [{ losses: number[] }];
+      expect(actual).toEqual({ ...expected, losses: expected.losses.slice(-2) });
+    },
+  );
 });
 
 describe('a full disk', () => {
   it.each(['parameter', 'expAvgSq', 'state', 'everything'])(
-    'that does not take %s ends a step with an error, and the step is whole',
+    'a disk that does not take %s ends a step with an error, and the step is whole',
     async (part) => {
       const expected = await uninterrupted(2, 4);
       const actual = await onRanks(2, async (rank) => {

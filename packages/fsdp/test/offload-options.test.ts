@@ -186,7 +186,7 @@ describe('trained as on the device', () => {
     expect(host).toEqual(device);
   }
 
-  it('after an evaluation that came first', async () => {
+  it('a model that was evaluated first trains alike', async () => {
     await expectSame(async (rank, fsdp) => {
       const { model } = shardedGpt2(rank, { config: SMALL, fsdp });
       const losses = [await evaluate(rank, model)];
@@ -202,7 +202,7 @@ describe('trained as on the device', () => {
     });
   });
 
-  it('with frozen parts, which are never brought to the device or written', async () => {
+  it('a model trains alike with frozen parts, which are never brought to the device or written', async () => {
     await expectSame(async (rank, fsdp) => {
       const gpt2 = new Gpt2(rank.device, SMALL, { seed: 3 });
       const [, first, second] = [...gpt2.children().keys()] as [string, string, string];
@@ -242,7 +242,7 @@ describe('trained as on the device', () => {
     });
   });
 
-  it('from optimizer state that was gathered elsewhere, and back', async () => {
+  it('a model trains alike from optimizer state that was gathered elsewhere, and back', async () => {
     const full = new Map<string, FullOptimStateDict<AdamOptions>>();
     const weights = new Map<string, StateDict>();
     const placements = { host: HOST, device: {} };
@@ -291,7 +291,7 @@ describe('trained as on the device', () => {
   });
 
   it.each(['host', 'disk'])(
-    'with a loss scaler that skips steps and clips, on the %s',
+    'a loss scaler that skips steps and clips trains alike, on the %s',
     async (tier) => {
       const directories: string[] = [];
       await expectSame(async (rank, given) => {

@@ -135,7 +135,7 @@ describe('training from host or disk is bit-equal to training on the device', ()
     }
   });
 
-  it.each([1, 3])('on the cpu device, %i ranks', async (worldSize) => {
+  it.each([1, 3])('training on the cpu device is bit-equal, %i ranks', async (worldSize) => {
     const backend = await createCpuBackend({ threads: 1 });
     const cases: readonly Omit<Training, 'tier'>[] = [
       { numBackwards: 2, clip: 0.3 },

@@ -249,7 +249,7 @@ describe('parameters that a step does not use', () => {
     },
   );
 
-  it('and parameters that were frozen all along have no entry, inside a flat too', async () => {
+  it('parameters that were frozen all along have no entry, inside a flat too', async () => {
     await onRanks(2, async (rank) => {
       const model = sharded(rank);
       const frozen = model.namedParameters().find(([name]) => name === '0.bias')![1];

@@ -157,27 +157,30 @@ describe('noBroadcastOptimState', () => {
     { isAlone: true, options: { noBroadcastOptimState: true }, isCollected: false },
     { isAlone: true, options: { noBroadcastOptimState: false }, isCollected: true },
     { isAlone: true, options: {}, isCollected: false },
-  ])('in a group of one rank: $isAlone, $options, collected: $isCollected', async (cell) => {
-    const { isAlone, options, isCollected } = cell;
-    await onRanks(2, async (rank) => {
-      const { model, optimizer } = await stepped(rank, options, { isAlone });
-      const full = await gatherFullOptimStateDict(model, optimizer);
-      if (rank.rank === 0) {
-        const inner = ['1.weight', '1.bias'];
-        expect(full!.uncollected).toEqual(isCollected ? [] : inner);
-        expect([...full!.state.keys()]).toEqual([
-          '0.weight',
-          '0.bias',
-          ...(isCollected ? inner : []),
-        ]);
-        // State that stays on its rank isn't cut out of a whole state either.
-        const shard = getShardFromOptimStateDict(model, full!);
-        expect(shard.flats.size).toBe(isCollected ? 2 : 1);
-      }
-      // Each rank's own part still has it.
-      expect((await localOptimStateDict(model, optimizer)).flats.size).toBe(2);
-    });
-  });
+  ])(
+    'an instance in a group of one rank: $isAlone, $options, collected: $isCollected',
+    async (cell) => {
+      const { isAlone, options, isCollected } = cell;
+      await onRanks(2, async (rank) => {
+        const { model, optimizer } = await stepped(rank, options, { isAlone });
+        const full = await gatherFullOptimStateDict(model, optimizer);
+        if (rank.rank === 0) {
+          const inner = ['1.weight', '1.bias'];
+          expect(full!.uncollected).toEqual(isCollected ? [] : inner);
+          expect([...full!.state.keys()]).toEqual([
+            '0.weight',
+            '0.bias',
+            ...(isCollected ? inner : []),
+          ]);
+          // State that stays on its rank isn't cut out of a whole state either.
+          const shard = getShardFromOptimStateDict(model, full!);
+          expect(shard.flats.size).toBe(isCollected ? 2 : 1);
+        }
+        // Each rank's own part still has it.
+        expect((await localOptimStateDict(model, optimizer)).flats.size).toBe(2);
+      });
+    },
+  );
 });
 
 describe('gradientPredivideFactor', () => {
@@ -195,7 +198,7 @@ describe('gradientPredivideFactor', () => {
     [32, 8],
     [64, 8],
     [128, 16],
-  ])('for %i ranks divides by %i before the sum', async (worldSize, predivide) => {
+  ])('the factor for %i ranks divides by %i before the sum', async (worldSize, predivide) => {
     expect(defaultPredivide(worldSize)).toBe(predivide);
     // Construction communicates nothing, so rank 0's end alone shows what all ranks do.
     await onRanks(worldSize, async ({ device, group, rank }) => {

@@ -178,7 +178,7 @@ describe('with a cap of one unit', () => {
   });
 });
 
-it('with room for all units starts all gathers of a forward at once', async () => {
+it('room for all units starts all gathers of a forward at once', async () => {
   const timeline = await traced(LAYERS, (_, so) => so.named('allGather').length > LAYERS);
   const forward = timeline.named('allGather').slice(0, LAYERS + 1);
   const lastStart = Math.max(...forward.map(({ startMs }) => startMs));

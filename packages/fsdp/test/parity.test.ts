@@ -83,7 +83,7 @@ function floats(bytes: Uint8Array): Float32Array {
 }
 
 describe.each([1, 2, 3, 4, 5, 6, 7, 8])('world size %i equals one process', (worldSize) => {
-  it('in the losses of AdamW steps, to 2e-6 relative', async () => {
+  it('the losses of AdamW steps are equal, to 2e-6 relative', async () => {
     const expected = await single(batchOf(worldSize), {});
     const sharded = await shardedRun(worldSize);
     sharded.losses.forEach((loss, step) => {
@@ -93,7 +93,7 @@ describe.each([1, 2, 3, 4, 5, 6, 7, 8])('world size %i equals one process', (wor
     expect(sharded.live).toEqual(Array(worldSize).fill(0));
   });
 
-  it('in the weights after SGD steps with momentum and clipping, to 1e-6 absolute', async () => {
+  it('the weights after SGD steps with momentum and clipping are equal, to 1e-6 absolute', async () => {
     const { weights } = await single(batchOf(worldSize), { optimizer: 'sgd', clip: 0.3 });
     const sharded = await shardedRun(worldSize, { optimizer: 'sgd', clip: 0.3 });
     expect([...sharded.weights.keys()]).toEqual([...weights.keys()]);

@@ -298,7 +298,7 @@ describe('states', () => {
     });
   });
 
-  it('in a second run: forward again, and back to backwardPre', async () => {
+  it('the states of a second run are forward again, and back to backwardPre', async () => {
     await onRanks(2, async (rank) => {
       const { model, watching } = watched(rank, true);
       await trainOnce(model, rowsOf(rank));

@@ -194,44 +194,49 @@ describe('dtypes of', () => {
 });
 
 describe('pure 16-bit training', () => {
-  it.each(['f16', 'bf16'] as const)('in %s over 2 ranks follows one process', async (dtype) => {
-    const ROWS = 4;
-    const run = async (model: Module, rank: { rank: number; worldSize: number }) => {
-      const { device } = model;
-      const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
-      const losses: number[] = [];
-      for (let step = 0; step < 6; step++) {
-        const loss = await device.scope(async () => {
-          const count = ROWS / rank.worldSize;
-          const x = inputs(device, { first: rank.rank * count, count });
-          const result = lossOf(await model.call(x));
-          await result.backward();
-          return result.item();
+  it.each(['f16', 'bf16'] as const)(
+    'training in %s over 2 ranks follows one process',
+    async (dtype) => {
+      const ROWS = 4;
+      const run = async (model: Module, rank: { rank: number; worldSize: number }) => {
+        const { device } = model;
+        const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
+        const losses: number[] = [];
+        for (let step = 0; step < 6; step++) {
+          const loss = await device.scope(async () => {
+            const count = ROWS / rank.worldSize;
+            const x = inputs(device, { first: rank.rank * count, count });
+            const result = lossOf(await model.call(x));
+            await result.backward();
+            return result.item();
+          });
+          losses.push(loss);
+          await optimizer.step();
+          optimizer.zeroGrad();
+        }
+        optimizer.dispose();
+        return losses;
+      };
+      const stack = (device: Device) => new Stack(device, [layer(device), layer(device)]).to(dtype);
+      const [plain] = await onRanks(1, ({ device }) =>
+        run(stack(device), { rank: 0, worldSize: 1 }),
+      );
+      const sharded = await onRanks(2, async ({ device, group, rank, worldSize }) => {
+        const model = new FullyShardedDataParallel(stack(device), {
+          processGroup: group,
+          computeDType: dtype,
         });
-        losses.push(loss);
-        await optimizer.step();
-        optimizer.zeroGrad();
-      }
-      optimizer.dispose();
-      return losses;
-    };
-    const stack = (device: Device) => new Stack(device, [layer(device), layer(device)]).to(dtype);
-    const [plain] = await onRanks(1, ({ device }) => run(stack(device), { rank: 0, worldSize: 1 }));
-    const sharded = await onRanks(2, async ({ device, group, rank, worldSize }) => {
-      const model = new FullyShardedDataParallel(stack(device), {
-        processGroup: group,
-        computeDType: dtype,
+        const losses = await run(model, { rank, worldSize });
+        const local = await localStateDict(model);
+        expect([...local.values()].map((entry) => entry.dtype)).toEqual([dtype]);
+        return losses;
       });
-      const losses = await run(model, { rank, worldSize });
-      const local = await localStateDict(model);
-      expect([...local.values()].map((entry) => entry.dtype)).toEqual([dtype]);
-      return losses;
-    });
-    const tolerance = dtype === 'f16' ? 2e-3 : 2e-2; // The limit is a few roundings of the weights.
-    plain!.forEach((loss, step) => {
-      const mean = (sharded[0]![step]! + sharded[1]![step]!) / 2;
-      expect(Math.abs(mean - loss) / loss, `step ${step}`).toBeLessThan(tolerance);
-    });
-    expect(plain!.at(-1)!).toBeLessThan(0.8 * plain![0]!);
-  });
+      const tolerance = dtype === 'f16' ? 2e-3 : 2e-2; // The limit is a few roundings of the weights.
+      plain!.forEach((loss, step) => {
+        const mean = (sharded[0]![step]! + sharded[1]![step]!) / 2;
+        expect(Math.abs(mean - loss) / loss, `step ${step}`).toBeLessThan(tolerance);
+      });
+      expect(plain!.at(-1)!).toBeLessThan(0.8 * plain![0]!);
+    },
+  );
 });

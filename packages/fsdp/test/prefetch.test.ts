@@ -100,7 +100,7 @@ it('what a gather brings that was on its way during a step is stale from then on
 });
 
 describe('frozen parameters', () => {
-  it('those below the first trained one are not gathered in backward, those above are', async () => {
+  it('units below the first trained one are not gathered in backward, those above are', async () => {
     await onRanks(2, async (rank) => {
       const { device, group } = rank;
       const wrap = wrapOf(rank);
@@ -293,7 +293,7 @@ describe.each([0, 2000, Number.POSITIVE_INFINITY])(
 );
 
 describe('sibling roots over one group', () => {
-  it('that take turns in forward and backward start in one order, whoever is late', async () => {
+  it('sibling roots that take turns in forward and backward start in one order, whoever is late', async () => {
     const orders = await onRanks(
       3,
       async (rank) => {

@@ -100,7 +100,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
     },
     { what: 'a parameter of one unit', options: { isOne: true } },
   ])(
-    'that names the parameters: backward of one leaves out $what',
+    'the error names the parameters: backward of one leaves out $what',
     IN_TIME,
     async ({ options }) => {
       const prefix = 'isOne' in options ? 'root: 1.' : 'layer 1: ';
@@ -137,7 +137,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
     { what: 'at the end', skipped: 2, options: {} },
     { what: 'in the middle, not resharding', skipped: 1, options: { reshardAfterForward: false } },
     { what: 'at the end, not resharding', skipped: 2, options: { reshardAfterForward: false } },
-  ])('that names the unit: forward of one skips a module $what', IN_TIME, async (cell) => {
+  ])('the error names the unit: forward of one skips a module $what', IN_TIME, async (cell) => {
     for (const findUnusedParameters of [false, true]) {
       await onRanks(2, async (rank) => {
         const { inner, model } = wrapped(rank, { ...cell.options, findUnusedParameters });
@@ -155,7 +155,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
   });
 
   it(
-    'that names the unit: backward of one passes through a frozen module last',
+    'the error names the unit: backward of one passes through a frozen module last',
     IN_TIME,
     async () => {
       await onRanks(2, async (rank) => {
@@ -186,7 +186,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
   );
 
   it(
-    'also where nothing is trained: an all-frozen model that one rank goes deeper into',
+    'the error comes where nothing is trained, too: an all-frozen model that one rank goes deeper into',
     IN_TIME,
     async () => {
       await onRanks(2, async (rank) => {
@@ -226,7 +226,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
     },
   );
 
-  it('but none where all leave out the same parameters', async () => {
+  it('no error comes where all leave out the same parameters', async () => {
     await onRanks(2, async (rank) => {
       const { inner, model } = wrapped(rank);
       inner.chosen = [2];

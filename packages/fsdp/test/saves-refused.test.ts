@@ -151,7 +151,7 @@ describe('refuses, on every rank and without loading anything', () => {
     });
   });
 
-  it('without strict, what is missing keeps its value', async () => {
+  it('what is missing keeps its value without strict', async () => {
     const { files, whole } = await saved(2);
     await onRanks(2, async (rank) => {
       const device = new Device(rank.device.backend, { seed: 100 });
@@ -176,7 +176,7 @@ describe('refuses, on every rank and without loading anything', () => {
 });
 
 describe('a rank that fails', () => {
-  it('while writing stops the save everywhere, and leaves the one before', async () => {
+  it('a rank that fails while writing stops the save everywhere, and leaves the one before', async () => {
     const files = place();
     await onRanks(3, async (rank) => {
       const model = net(rank);
@@ -216,7 +216,7 @@ describe('a rank that fails', () => {
     });
   });
 
-  it('as it has published leaves the parts of the others, which the new save names', async () => {
+  it('a group that ends as rank 0 has published leaves the parts that the new save names', async () => {
     const files = place();
     await onRanks(2, async (rank) => {
       const replace: PieceStore['replace'] = async (file, bytes) => {
@@ -231,7 +231,7 @@ describe('a rank that fails', () => {
     expect(await files.files()).toEqual(expect.arrayContaining(Object.keys(named)));
   });
 
-  it('while publishing takes the parts of the others with it', async () => {
+  it('a rank that fails while publishing takes the parts of the others with it', async () => {
     const places = [place(), place()];
     await onRanks(2, async (rank) => {
       const files = places[rank.rank]!;
@@ -243,7 +243,7 @@ describe('a rank that fails', () => {
     expect(await places[1]!.files()).toEqual([]);
   });
 
-  it('while reading stops the load everywhere', async () => {
+  it('a rank that fails while reading stops the load everywhere', async () => {
     const { files, whole } = await saved(2);
     await onRanks(3, async (rank) => {
       const model = net(rank);

@@ -149,22 +149,25 @@ describe.each([
 });
 
 describe('shared parameters', () => {
-  it.each(['inside', 'outside'])('under checkpoints %s: equal the plain model', async (place) => {
-    for (const sharing of sharings) {
-      await expectEqualTraining(
-        {
-          build: (device, wrap) => {
-            const both: Wrap = (module, options) =>
-              place === 'inside'
-                ? wrap(checkpoint(module as Module<[Tensor], Tensor>), options)
-                : checkpoint(wrap(module, options) as Module<[Tensor], Tensor>);
-            return wrap(SHARINGS[sharing]!(device, both));
+  it.each(['inside', 'outside'])(
+    'parameters with checkpoints %s equal the plain model',
+    async (place) => {
+      for (const sharing of sharings) {
+        await expectEqualTraining(
+          {
+            build: (device, wrap) => {
+              const both: Wrap = (module, options) =>
+                place === 'inside'
+                  ? wrap(checkpoint(module as Module<[Tensor], Tensor>), options)
+                  : checkpoint(wrap(module, options) as Module<[Tensor], Tensor>);
+              return wrap(SHARINGS[sharing]!(device, both));
+            },
           },
-        },
-        2,
-      );
-    }
-  });
+          2,
+        );
+      }
+    },
+  );
 
   it('are saved once, belong to the first user, and count once in the norm', async () => {
     const norms = (worldSize: number) =>

@@ -135,7 +135,7 @@ describe('lazy tensors', () => {
   });
 
   it.each([1, 2, 3, 4])(
-    'that have parts are read once by all of %i ranks together',
+    'tensors that have parts are read once by all of %i ranks together',
     async (worldSize) => {
       const bare = await bareState();
       const bytesRead = await onRanks(worldSize, async (rank) => {
@@ -160,7 +160,7 @@ describe('lazy tensors', () => {
     },
   );
 
-  it('that do not fit are refused before any is read', async () => {
+  it('tensors that do not fit are refused before any is read', async () => {
     const bare = await bareState();
     await onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
@@ -175,7 +175,7 @@ describe('lazy tensors', () => {
     });
   });
 
-  it('of other bytes than their shape fail on all ranks', async () => {
+  it('tensors of other bytes than their shape fail on all ranks', async () => {
     const bare = await bareState();
     await onRanks(2, async (rank) => {
       const { model } = shardedGpt2(rank);
@@ -215,7 +215,7 @@ it('names what is missing, unexpected and misshapen, and loads nothing', async (
   });
 });
 
-it('without strict, loads what is there, keeps the rest and passes over strangers', async () => {
+it('loadStateDict without strict loads what is there, keeps the rest and passes over strangers', async () => {
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank);
     const before = await stateDict(model);
@@ -310,8 +310,8 @@ describe('key hygiene', () => {
   });
 });
 
-describe('when', () => {
-  it('before the first forward, on an inner instance, and again after it', async () => {
+describe('states', () => {
+  it('a state dict may be taken before the first forward, on an inner instance, and again after it', async () => {
     const bare = await bareState();
     await onRanks(2, async (rank) => {
       const { model, gpt2 } = shardedGpt2(rank);
@@ -328,7 +328,7 @@ describe('when', () => {
     });
   });
 
-  it('local shards in every state but summonFullParams, as copies', async () => {
+  it('local shards may be taken in every state but summonFullParams, as copies', async () => {
     await onRanks(2, async (rank) => {
       const { model, gpt2 } = shardedGpt2(rank);
       const inForward: StateDict[] = [];

@@ -131,7 +131,7 @@ describe('summonFullParams', () => {
     },
   );
 
-  it('without recurse leaves inner instances alone', async () => {
+  it('summonFullParams without recurse leaves inner instances alone', async () => {
     await onRanks(2, async (rank) => {
       const model = sharded(rank);
       await summonFullParams(

@@ -137,7 +137,7 @@ describe('autoWrap with the default policy', () => {
     { min: LAYER, paths: ['0', '1.0', '1.1', '2'], numWrapped: 4 * LAYER },
     // No module inside the root has that many elements.
     { min: 2 * LAYER + 1, paths: [''], numWrapped: 4 * LAYER },
-  ])('from $min elements on wraps $paths', async ({ min, paths, numWrapped }) => {
+  ])('a minimum of $min elements wraps $paths', async ({ min, paths, numWrapped }) => {
     await alone(({ device }, wrap) => {
       const result = autoWrap(nested(device), defaultAutoWrapPolicy({ minNumParams: min }), wrap);
       expect(wrappedPaths(result.module)).toEqual(paths);
@@ -276,7 +276,7 @@ describe('autoWrap', () => {
     });
   });
 
-  it('with the config policy wraps what has a config, however small', async () => {
+  it('the config policy wraps what has a config, however small', async () => {
     await alone(({ device }, wrap) => {
       const model = nested(device);
       setWrapperConfig(model.children().get('2')!, { reshardAfterForward: false });
@@ -286,7 +286,7 @@ describe('autoWrap', () => {
     });
   });
 
-  it('with two policies together wraps what either chooses', async () => {
+  it('two policies together wrap what either chooses', async () => {
     await alone(async ({ device, group }) => {
       const options = { inFeatures: 3, width: 8, numBlocks: 2, numClasses: 2 };
       const net = new ResidualMlp(device, options);

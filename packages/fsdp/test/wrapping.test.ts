@@ -19,14 +19,14 @@ import {
 } from './support/scenarios.js';
 
 describe.each([1, 2, 3])('world size %i: training equals the plain module', (worldSize) => {
-  it('with two sibling roots in a plain module', async () => {
+  it('two sibling roots equal the plain module', async () => {
     await expectEqualTraining(
       { build: (device, wrap) => new Stack(device, [wrap(layer(device)), wrap(layer(device))]) },
       worldSize,
     );
   });
 
-  it('with sibling roots that nest units of their own', async () => {
+  it('sibling roots that nest units of their own equal the plain module', async () => {
     const pair = (device: Device, wrap: (module: Module) => Module) =>
       wrap(new Stack(device, [wrap(layer(device)), wrap(layer(device)), layer(device)]));
     await expectEqualTraining(
@@ -35,7 +35,7 @@ describe.each([1, 2, 3])('world size %i: training equals the plain module', (wor
     );
   });
 
-  it('with a wrapped module that owns nothing', async () => {
+  it('a wrapped module that owns nothing equals the plain one', async () => {
     class Squash extends Module<[x: Tensor], Tensor> {
       forward(x: Tensor): Tensor {
         return tanh(x);
@@ -50,14 +50,14 @@ describe.each([1, 2, 3])('world size %i: training equals the plain module', (wor
     );
   });
 
-  it('with a root of wrapped modules only, wrapped twice', async () => {
+  it('a root of wrapped modules only, wrapped twice, equals the plain one', async () => {
     await expectEqualTraining(
       { build: (device, wrap) => wrap(wrap(new Stack(device, [wrap(layer(device))]))) },
       worldSize,
     );
   });
 
-  it('with outputs in arrays, maps, objects and class instances', async () => {
+  it('outputs in arrays, maps, objects and class instances equal the plain ones', async () => {
     class Pair {
       readonly first: Tensor;
       readonly others: Map<string, readonly Tensor[]>;

@@ -307,7 +307,7 @@ describe('a tokenizer is refused', () => {
       },
       /expected the merges of .* together/,
     ],
-  ])("of SentencePiece's %s", async (_, change, message) => {
+  ])("a file of SentencePiece's %s is refused", async (_, change, message) => {
     const texts = (given: Map<string, string>) => {
       const json = JSON.parse(sentencePieceText());
       change(json);

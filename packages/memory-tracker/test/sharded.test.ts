@@ -86,7 +86,7 @@ describe.each([2, 4] as const)('over %i ranks', (worldSize) => {
     }
   });
 
-  it('without resharding they are gathered in forward only, and stay', async () => {
+  it('units that do not reshard are gathered in forward only, and stay', async () => {
     const build = sharded({ reshardAfterForward: false });
     for (const samples of await traced(worldSize, build)) {
       expect(samples.map(({ gatheredBytes }) => gatheredBytes)).toEqual([
@@ -98,7 +98,7 @@ describe.each([2, 4] as const)('over %i ranks', (worldSize) => {
     }
   });
 
-  it('in 16 bits half of them', async () => {
+  it('parameters in 16 bits take half of them', async () => {
     const build = sharded({ mixedPrecision: true, computeDType: 'bf16' });
     for (const samples of await traced(worldSize, build)) {
       expect(samples.map(({ gatheredBytes }) => gatheredBytes)).toEqual(Array(6).fill(bytes / 2));
@@ -106,7 +106,7 @@ describe.each([2, 4] as const)('over %i ranks', (worldSize) => {
     }
   });
 
-  it('with prefetch the sums of a forward and a backward are the same', async () => {
+  it('prefetch leaves the sums of a forward and a backward the same', async () => {
     const build = sharded({ gatherCapBytes: 2 ** 20 });
     for (const samples of await traced(worldSize, build)) {
       const sum = (phase: string): number =>

@@ -267,7 +267,7 @@ describe('checkpoint around BatchNorm1d', () => {
     expect(await run(true)).toEqual(await run(false));
   });
 
-  it('around the blocks of a residual network: losses and all buffers bit for bit', async () => {
+  it('a checkpoint around the blocks of a residual network keeps losses and all buffers, bit for bit', async () => {
     const run = async (isCheckpointed: boolean) => {
       const device = makeDevice();
       const model = new ResidualMlp(device, {

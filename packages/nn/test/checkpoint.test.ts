@@ -185,7 +185,7 @@ describe('checkpoint', () => {
     expect(wrapped).toBeLessThan(NUM_SEGMENTS + 2 * 4 + 2);
   });
 
-  it('with offloadToCpu holds nothing on the device between forward and backward', async () => {
+  it('offloadToCpu holds nothing on the device between forward and backward', async () => {
     const run = async (options: { readonly offloadToCpu: boolean }) => {
       const device = makeDevice({ seed: 4 });
       const segments = [0, 1, 2].map(() =>

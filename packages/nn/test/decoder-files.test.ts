@@ -71,7 +71,7 @@ const QWEN3 = {
 const parse = (fields: object) => parseModelConfig(JSON.stringify(fields)) as DecoderConfig;
 
 describe('config.json', () => {
-  it('of SmolLM2 is read, and written so that it reads back', () => {
+  it('the config of SmolLM2 is read, and written so that it reads back', () => {
     const config = parse(SMOL);
     expect(config).toMatchObject({
       ...{ model_type: 'llama', num_key_value_heads: 3, head_dim: 64, rope_theta: 100000 },
@@ -85,7 +85,7 @@ describe('config.json', () => {
   });
 
   it.each(['llama', 'qwen2', 'qwen3'] as const)(
-    'of a %s has the fields of its family alone',
+    'the config of a %s has the fields of its family alone',
     (family) => {
       const { attention_bias, max_window_layers, ...fields } = QWEN3;
       const config = parse({ ...fields, model_type: family });
@@ -118,7 +118,7 @@ describe('config.json', () => {
     [{ rope_scaling: SCALING, rope_parameters: { ...SCALING, factor: 8 } }],
     [{ rope_theta: 10000, rope_parameters: { ...SCALING, rope_theta: 500000 } }],
     [{ rope_scaling: { ...SCALING, type: 'linear' } }],
-  ])('that says two things about its positions, %j, is refused', (change) => {
+  ])('a config that says two things about its positions, %j, is refused', (change) => {
     expect(() => parse({ ...SMOL, ...change })).toThrow(FormatError);
     for (const name of Object.keys(change)) {
       expect(() => parse({ ...SMOL, ...change })).toThrow(name);
@@ -143,7 +143,7 @@ describe('config.json', () => {
     [{ architectures: ['LlamaForSequenceClassification'] }, 'architectures'],
     [{ architectures: ['Qwen2ForCausalLM'] }, 'architectures'],
     [{ architectures: 'LlamaForCausalLM' }, 'architectures'],
-  ])('that asks for %j is refused by the name of the field', (change, name) => {
+  ])('a config that asks for %j is refused by the name of the field', (change, name) => {
     expect(() => parse({ ...SMOL, ...change })).toThrow(FormatError);
     expect(() => parse({ ...SMOL, ...change })).toThrow(name);
   });
@@ -268,7 +268,7 @@ describe('weights', () => {
     expect(floats(found)).not.toEqual(floats(full));
   });
 
-  it('of f16 are widened where they are loaded, beside others', async () => {
+  it('weights of f16 are widened where they are loaded, beside others', async () => {
     const model = new Decoder(makeDevice(), TIED, { seed: 3 });
     const halves = Uint16Array.of(0x3c00, 0xc000, 0x3555, 0x0001, 0x7bff, 0, 0x8000, 0x4248);
     const norm: HostTensor = { dtype: 'f16', shape: [8], data: new Uint8Array(halves.buffer) };
@@ -318,7 +318,7 @@ describe('weights', () => {
     expect((await loaded(files, UNTIED)).get('lm_head.weight')).toEqual([...other.data]);
   });
 
-  it('that are missing, or differ from their index, are refused by the name of the file', async () => {
+  it('weights that are missing, or differ from their index, are refused by the name of the file', async () => {
     const model = new Decoder(makeDevice(), TIED, { seed: 3 });
     const shards = await written(model, { maxFileBytes: 1000 });
     const INDEX = 'model.safetensors.index.json';

@@ -147,7 +147,7 @@ describe('model.safetensors', () => {
     expect(await valuesOf(model)).toEqual(before);
   });
 
-  it('with a head of its own is refused', async () => {
+  it('a file with a head of its own is refused', async () => {
     const model = new Gpt2(makeDevice(), CONFIG);
     const file = await changedFile(model, (name, tensor) => [
       [name, tensor],
@@ -213,7 +213,7 @@ describe('config.json', () => {
     });
   });
 
-  it('of what this model does not compute is refused', () => {
+  it('a config of what this model does not compute is refused', () => {
     expect(() => parseModelConfig('{')).toThrow(FormatError);
     expect(() => parseModelConfig('[]')).toThrow(FormatError);
     expect(() => parseModelConfig('{"model_type":"bert"}')).toThrow('model_type');

@@ -138,7 +138,7 @@ describe('a file of more than 4 GiB', () => {
     );
   });
 
-  it('that ends early is refused before a tensor is read', async () => {
+  it('a file that ends early is refused before a tensor is read', async () => {
     const file = await written(safetensorsPieces(tensors()));
     file.byteLength -= 1;
     const before = file.bytesRead;
@@ -149,7 +149,7 @@ describe('a file of more than 4 GiB', () => {
 
   // Engines with larger arrays are skipped, since the test would need as much memory as such an
   // array has.
-  it.skipIf(constants.MAX_LENGTH > 2 ** 33)('as one array is a typed error', () => {
+  it.skipIf(constants.MAX_LENGTH > 2 ** 33)('a file as one array is a typed error', () => {
     const data = ZEROS;
     const count = constants.MAX_LENGTH / CHUNK_BYTES + 1;
     const whole = Array.from({ length: count }, (_, i) => {
@@ -187,7 +187,7 @@ const opened = (file: ByteSource, config: ModelConfig) =>
   );
 
 describe('openModelState', () => {
-  it('of GPT-2 large, 3 GB, reads what it is asked for alone', async () => {
+  it('a file of GPT-2 large, 3 GB, is read for what it is asked for alone', async () => {
     const config = { n_embd: 1280, n_layer: 36, n_head: 20 };
     const model = new Gpt2(makeDevice(), config, { deferInit: true });
     const named = model.namedParameters();

@@ -334,14 +334,14 @@ describe("PEFT's files", () => {
     ['lora_alpha', -1],
     ['lora_dropout', 1],
     ['something_new', 5],
-  ])('with %s of %j are refused by its name', (field, value) => {
+  ])('files with %s of %j are refused by its name', (field, value) => {
     const fields = { ...JSON.parse(peftConfigText(config)), [field]: value };
     expect(() => parsePeftConfig(JSON.stringify(fields))).toThrow(
       `adapter_config.json: expected ${field} `,
     );
   });
 
-  it('with other tensors, or half an adapter, are refused', () => {
+  it('files with other tensors, or half an adapter, are refused', () => {
     const tensor = { dtype: 'f32', shape: [1], data: new Uint8Array(4) } as const;
     expect(() => readPeftState(new Map([['base_model.model.lm_head.weight', tensor]]))).toThrow(
       /lm_head/,

@@ -45,7 +45,7 @@ describe('optimizer state dicts', () => {
     expect(await Promise.all(second.map(read))).toEqual(await Promise.all(first.map(read)));
   });
 
-  it('that do not fit are refused, naming what is wrong', async () => {
+  it('state dicts that do not fit are refused, naming what is wrong', async () => {
     const params = leaves(makeDevice());
     const optimizer = new Sgd(params, { momentum: 0.9 });
     await train(optimizer, params, 1, 1);
@@ -105,12 +105,12 @@ describe('optimizer state dicts', () => {
         "2 saved parameter groups, got none for group 1, of 'p1'",
       ],
       ['one is not here', [[0], [1, 2]], [[0]], "got saved group 1 of 2 besides, of 'p1'"],
-    ])('but not where %s', async (_, saved, own, text) => {
+    ])('a load is refused where %s', async (_, saved, own, text) => {
       await expect(lrsOf(saved, own)).rejects.toThrow(text);
     });
   });
 
-  it('of before the first step take away what was stepped since', async () => {
+  it('state dicts of before the first step take away what was stepped since', async () => {
     const device = makeDevice();
     const params = leaves(device);
     const optimizer = new AdamW(params, { lr: 0.1 });

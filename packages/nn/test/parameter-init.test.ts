@@ -68,7 +68,7 @@ describe('initial values', () => {
     expect(deviation(await read(table.weight))).toBeCloseTo(1, 0.9);
   });
 
-  it('of attention have one deviation in both projections, unless the second has its own', async () => {
+  it('values of attention have one deviation in both projections, unless the second has its own', async () => {
     const device = makeDevice({ seed: 2 });
     const deviations = async (options: { readonly std: number; readonly projStd?: number }) => {
       const { cAttn, cProj } = new MultiheadAttention(device, {
@@ -83,7 +83,7 @@ describe('initial values', () => {
     expectClose(await deviations({ std: 0.5, projStd: 0.1 }), [0.5, 0.1], 0.05);
   });
 
-  it('of a GPT-2 scale the projections onto the residual stream by 1 / sqrt(2 layers)', async () => {
+  it('values of a GPT-2 scale the projections onto the residual stream by 1 / sqrt(2 layers)', async () => {
     const sizes = { vocab_size: 64, n_positions: 16, n_embd: 32, n_layer: 8, n_head: 2 };
     const model = new Gpt2(makeDevice(), sizes, { seed: 3 });
     const parameters = new Map(model.namedParameters());

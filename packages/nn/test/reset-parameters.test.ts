@@ -48,7 +48,7 @@ it.each([
   },
 );
 
-it('without a seed every call gives other values', () => {
+it('every call without a seed gives other values', () => {
   const device = makeDevice();
   const model = new Gpt2(device, CONFIG);
   const table = async () => {

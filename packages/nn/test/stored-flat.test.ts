@@ -386,7 +386,7 @@ describe('one owner at a time', () => {
     expect(optimizer.stateOf(flat)?.runs[0]?.step).toBe(2);
   });
 
-  it('and while a backward is, whose gradients are not all there', async () => {
+  it('a backward whose gradients are not all there is an owner', async () => {
     const { flat, optimizer } = await home();
     const { device } = flat;
     await device.scope(async () => {

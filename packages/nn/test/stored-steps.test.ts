@@ -323,7 +323,7 @@ describe('a step that fails half-way', () => {
 
   const onRead = (call: string) => call === 'read one/expAvg';
 
-  it('by a device without room is finished when there is some, and leaves nothing on it', async () => {
+  it('a step that a device without room ends is finished when there is some, and leaves nothing on it', async () => {
     const { device, flats, optimizer, addGradients, read, commits } = await twoStores();
     await addGradients(3);
     await optimizer.step();
@@ -355,14 +355,17 @@ describe('a step that fails half-way', () => {
     ['a read', onRead],
     ['a write', (call: string) => call === 'write one/expAvg'],
     ['the commit', (call: string) => call === 'commit'],
-  ])('by %s is finished by the next, once, and one commit a store', async (_, failing) => {
-    const { optimizer, read, commits } = await failed(failing);
-    await optimizer.step();
-    expect(await read()).toEqual(await expected());
-    expect(commits().map((count) => count)).toEqual(
-      failing('commit') ? [2, 3] : [2, 2], // The failed commit counts as a call as well.
-    );
-  });
+  ])(
+    'a step that fails by %s is finished by the next, once, and one commit a store',
+    async (_, failing) => {
+      const { optimizer, read, commits } = await failed(failing);
+      await optimizer.step();
+      expect(await read()).toEqual(await expected());
+      expect(commits().map((count) => count)).toEqual(
+        failing('commit') ? [2, 3] : [2, 2], // The failed commit counts as a call as well.
+      );
+    },
+  );
 
   it('is finished by a commit, whose step is not taken again', async () => {
     const { flats, optimizer, read } = await failed(onRead);
@@ -374,7 +377,7 @@ describe('a step that fails half-way', () => {
     expect(await read()).not.toEqual(await expected());
   });
 
-  it('that was finished by somebody else does not swallow the next', async () => {
+  it('a step that was finished by somebody else does not swallow the next', async () => {
     const { flats, optimizer, read, addGradients } = await failed(onRead);
     await flats[0]!.home!.steps.rest();
     optimizer.zeroGrad();
@@ -424,7 +427,7 @@ describe('a step that fails half-way', () => {
     expect(await read()).toEqual(await expected());
   });
 
-  it('that cannot be finished holds up another optimizer, which has stepped nothing', async () => {
+  it('a step that cannot be finished holds up another optimizer, which has stepped nothing', async () => {
     const { other, stores, commits } = await failed(onRead);
     await other.addGradient(9);
     stores[1]!.failing = onRead;

@@ -54,7 +54,7 @@ describe('visitFlats', () => {
   });
 
   it.each([0, 1, 3])(
-    'with %i ahead at most so many come beside the one in use, and leave',
+    'no more than %i ahead come beside the one in use, and leave',
     async (ahead) => {
       const { turns, events } = watchedTurns(8, [], 30);
       await visitFlats(turns, ahead);
@@ -78,7 +78,7 @@ describe('visitFlats', () => {
   );
 
   it.each(['load 1', 'use 1'])(
-    'after a failed %s no more come, and those before are kept',
+    'no more come after a failed %s, and those before are kept',
     async (at) => {
       const { turns, events } = watchedTurns(4, [at]);
       await expect(visitFlats(turns, 1)).rejects.toThrow(at);
@@ -88,7 +88,7 @@ describe('visitFlats', () => {
     },
   );
 
-  it('after a failed store no more are used, those that were still leave, and it is told', async () => {
+  it('no more are used after a failed store, those that were still leave, and it is told', async () => {
     const { turns, events } = watchedTurns(6, ['store 1', 'store 2']);
     await expect(visitFlats(turns, 1)).rejects.toThrow('store 1');
     expect(events).toContain('store 0 done');

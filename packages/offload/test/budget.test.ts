@@ -124,7 +124,7 @@ describe('the choice of slices', () => {
     expect(Math.max(...reserved, run.device.memory().reservedBytes)).toBeLessThanOrEqual(120_000);
   });
 
-  it('of a list of modules, makes slices of several where they fit', async () => {
+  it('a list of modules makes slices of several where they fit', async () => {
     const device = new Device(backend, { seed: 1 });
     const model = new OffloadModel(stack(device).layers(), { deviceBudgetBytes: 3e6 });
     expect(model.slices.length).toBe(LAYERS); // There is one slice for each layer, until a call.
@@ -358,7 +358,7 @@ describe('too small a budget', () => {
     expect(numKernels).toBe(3 * 2 * 3); // The factors are steps, layers, and parts of 128 KiB.
   });
 
-  it('too small for training may be enough for evaluation', async () => {
+  it('a budget too small for training may be enough for evaluation', async () => {
     const run = begin({ backend, offload: { deviceBudgetBytes: 80_000 } });
     const { device, model } = run;
     const ids = Int32Array.from({ length: 64 }, (_, i) => i % 37);

@@ -47,7 +47,7 @@ async function textOf({ model, optimizer }: ReturnType<typeof open>): Promise<st
   });
 }
 
-it('of a model on disk takes its files, and no step waits', async () => {
+it('a capture of a model on disk takes its files, and no step waits', async () => {
   const store = await openDiskStore({ directory: join(folder, 'state') });
   const run = open(store);
   await run.step();
@@ -76,7 +76,7 @@ it('of a model on disk takes its files, and no step waits', async () => {
   expect(await textOf(other)).toBe(then);
 });
 
-it('of a model in host memory is refused', async () => {
+it('a capture of a model in host memory is refused', async () => {
   const run = open(createHostStore());
   await run.step();
   const capturing = captureCheckpoint(run.model, { optimizer: run.optimizer });

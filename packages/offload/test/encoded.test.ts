@@ -86,7 +86,7 @@ it('several in one flat are decoded each from its own bytes', async () => {
   expect(await run(true)).toEqual(await run(false));
 });
 
-it('they are words in the store, without a gradient or state', async () => {
+it('encoded parameters are words in the store, without a gradient or state', async () => {
   const store = createHostStore();
   const model = offloaded(newDevice(), { store });
   await losses(model);
@@ -100,7 +100,7 @@ it('they are words in the store, without a gradient or state', async () => {
   expect(encoded.map(([, byteLength]) => byteLength)).toEqual([512, 512, 512]);
 });
 
-it('their words go out and come back: whole, lazily, and in saves', async () => {
+it('encoded words go out and come back: whole, lazily, and in saves', async () => {
   const model = offloaded(newDevice());
   const state = await stateDict(model);
   expect(state.get('0.base')).toMatchObject({ dtype: 'u32', shape: [14] });

@@ -42,7 +42,7 @@ const stay = (phase: string, runs: readonly string[], layers: string) =>
   [`${phase}_load`, ...runs, `${phase}_drop`].map((name) => `${name} ${layers}`);
 
 describe('the named ranges of each slice', () => {
-  it('without checkpointing', async () => {
+  it('a slice without checkpointing runs forward with gradients', async () => {
     const forward = ['forward_pass_with_enable_grad'];
     expect(await ranges({})).toEqual([
       ...stay('forward', forward, '0'),
@@ -62,7 +62,7 @@ describe('the named ranges of each slice', () => {
     ]);
   });
 
-  it('in micro-batches: one load and one drop for all of them', async () => {
+  it('micro-batches have one load and one drop for all of them', async () => {
     const names = await ranges({ checkpointActivation: true, numMicrobatches: 2 });
     const count = (name: string) => names.filter((found) => found.startsWith(name)).length;
     expect([count('forward_load'), count('backward_load')]).toEqual([2, 2]);
@@ -71,7 +71,7 @@ describe('the named ranges of each slice', () => {
     expect(count('forward_pass_with_enable_grad')).toBe(4);
   });
 
-  it('in evaluation, and none of dry runs', async () => {
+  it('an evaluation has forwards alone, and a dry run has none', async () => {
     const expected = [
       ...stay('forward', ['no_grad_forward_pass'], '0'),
       ...stay('forward', ['no_grad_forward_pass'], '1 2'),

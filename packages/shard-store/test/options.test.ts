@@ -13,7 +13,7 @@ describe('options', () => {
     [{ directory: undefined }, /directory: expected a path/],
     [{ maxConcurrent: 0 }, /maxConcurrent/],
     [{ maxConcurrent: 1.5 }, /maxConcurrent/],
-  ])('of openDiskStore: %o is refused', async (options, message) => {
+  ])('openDiskStore refuses %o', async (options, message) => {
     const all = { directory: await newDirectory(), ...options } as DiskStoreOptions;
     const opening = openDiskStore(all);
     await expect(opening).rejects.toThrow(StoreUsageError);
@@ -24,7 +24,7 @@ describe('options', () => {
     [{ maxByte: 5 }, /maxBytes.*got 'maxByte'/],
     [{ maxBytes: 0 }, /maxBytes/],
     [{ maxBytes: Number.NaN }, /maxBytes/],
-  ])('of createHostStore: %o is refused', (options, message) => {
+  ])('createHostStore refuses %o', (options, message) => {
     expect(() => createHostStore(options)).toThrow(StoreUsageError);
     expect(() => createHostStore(options)).toThrow(message);
   });

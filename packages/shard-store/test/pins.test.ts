@@ -65,7 +65,7 @@ it('takes no room of its own, and gives it back', async () => {
   await store.close();
 });
 
-it('of a process that died is removed by the next owner', async () => {
+it('the pin of a process that died is removed by the next owner', async () => {
   const directory = await newDirectory();
   let store = await openDiskStore({ directory });
   await store.write('a', value(1));

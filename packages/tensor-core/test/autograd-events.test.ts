@@ -61,7 +61,7 @@ describe('hooks', () => {
     ]);
   });
 
-  test('that throw reject backward and leave nothing behind', async () => {
+  test('hooks that throw reject backward and leave nothing behind', async () => {
     const x = leaf([1, 2]);
     const before = live().total;
     const loss = device.scope(() => sum(square(tanh(mul(x, 2)))));
@@ -262,7 +262,7 @@ describe('the final event', () => {
     expect(passes[0]!.reached.has(w)).toBe(true);
   });
 
-  test('of a hidden leaf comes also where no gradient reaches the segment', async () => {
+  test('the event of a hidden leaf comes also where no gradient reaches the segment', async () => {
     const w = leaf([3]);
     device.onGradientFinal(w, () => {
       log.push('final');

@@ -43,7 +43,7 @@ async function gradOf(tensor: Tensor): Promise<number[]> {
 const live = () => device.memory().live;
 
 describe('gradients of leaves', () => {
-  test('of several uses add up, through results and directly', async () => {
+  test('gradients of several uses add up, through results and directly', async () => {
     const x = leaf([1, 2]);
     await device.scope(() => sum(add(mul(x, x), add(x, mul(x, 3)))).backward());
     expect(await gradOf(x)).toEqual([6, 8]); // The sum is x^2 + 4x.
@@ -73,7 +73,7 @@ describe('gradients of leaves', () => {
     expect(await gradOf(x)).toEqual([16]);
   });
 
-  test('of a pass-through shared by two leaves are not aliased', async () => {
+  test('gradients of a pass-through shared by two leaves are not aliased', async () => {
     const x = leaf([1, 1]);
     const y = leaf([2, 2]);
     const other = leaf([5, 5]);
@@ -159,7 +159,7 @@ describe('gradients of leaves', () => {
     expect(log).toEqual(['y']);
   });
 
-  test('of another shape than the input are refused, with the rule named', async () => {
+  test('gradients of another shape than the input are refused, with the rule named', async () => {
     const x = leaf([1, 2]);
     await device.scope(async () => {
       const out = device.zeros([]);
@@ -208,41 +208,44 @@ describe('frozen inputs', () => {
       ],
       (inputs) => cat(inputs, { axis: 0 }),
     ],
-  ])('of %s get no gradient, cost nothing and change no other', async (_, shapes, op) => {
-    // This counts the outputs that kernels were asked for, since one kernel may make several
-    // gradients.
-    let numResults = 0;
-    const gradientsFor = async (trained: readonly boolean[]) => {
-      const inputs = shapes.map((shape, i) => make(shape, i));
-      inputs.forEach((input, i) => {
-        input.requiresGrad = trained[i]!;
-      });
-      const { run } = device.backend;
-      numResults = 0;
-      device.backend.run = (kernel, call, scratch) => {
-        const views: Readonly<Record<string, unknown>> = { ...call };
-        numResults += RESULTS.filter((name) => views[name] !== undefined).length;
-        run.call(device.backend, kernel, call, scratch);
+  ])(
+    'frozen inputs of %s get no gradient, cost nothing and change no other',
+    async (_, shapes, op) => {
+      // This counts the outputs that kernels were asked for, since one kernel may make several
+      // gradients.
+      let numResults = 0;
+      const gradientsFor = async (trained: readonly boolean[]) => {
+        const inputs = shapes.map((shape, i) => make(shape, i));
+        inputs.forEach((input, i) => {
+          input.requiresGrad = trained[i]!;
+        });
+        const { run } = device.backend;
+        numResults = 0;
+        device.backend.run = (kernel, call, scratch) => {
+          const views: Readonly<Record<string, unknown>> = { ...call };
+          numResults += RESULTS.filter((name) => views[name] !== undefined).length;
+          run.call(device.backend, kernel, call, scratch);
+        };
+        try {
+          await device.scope(() => sum(square(op(inputs))).backward());
+        } finally {
+          device.backend.run = run;
+        }
+        return Promise.all(inputs.map((input) => input.grad && gradOf(input)));
       };
-      try {
-        await device.scope(() => sum(square(op(inputs))).backward());
-      } finally {
-        device.backend.run = run;
+      const all = await gradientsFor(shapes.map(() => true));
+      expect(all).not.toContain(undefined);
+      const numForAll = numResults;
+      for (let mask = 1; mask < 2 ** shapes.length; mask++) {
+        const trained = shapes.map((_, i) => ((mask >> i) & 1) === 1);
+        const expected = all.map((gradient, i) => (trained[i] ? gradient : undefined));
+        expect(await gradientsFor(trained)).toEqual(expected);
+        if (trained.filter(Boolean).length === 1) {
+          expect(numResults).toBeLessThan(numForAll);
+        }
       }
-      return Promise.all(inputs.map((input) => input.grad && gradOf(input)));
-    };
-    const all = await gradientsFor(shapes.map(() => true));
-    expect(all).not.toContain(undefined);
-    const numForAll = numResults;
-    for (let mask = 1; mask < 2 ** shapes.length; mask++) {
-      const trained = shapes.map((_, i) => ((mask >> i) & 1) === 1);
-      const expected = all.map((gradient, i) => (trained[i] ? gradient : undefined));
-      expect(await gradientsFor(trained)).toEqual(expected);
-      if (trained.filter(Boolean).length === 1) {
-        expect(numResults).toBeLessThan(numForAll);
-      }
-    }
-  });
+    },
+  );
 
   test("gradients reach a rule in its output's dtype, whatever the ops after it were", async () => {
     const x = device.tensor([1, 2], [2], { dtype: 'f16', requiresGrad: true });

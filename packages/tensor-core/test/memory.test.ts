@@ -210,7 +210,7 @@ describe('scopes', () => {
     expect(live()).toBe(0);
   });
 
-  test('of two strands throw, free what they held, and the device recovers', async () => {
+  test('scopes of two strands throw, free what they held, and the device recovers', async () => {
     let release = () => {};
     const gate = new Promise<void>((resolve) => {
       release = resolve;

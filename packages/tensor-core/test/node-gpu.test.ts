@@ -57,14 +57,14 @@ describe.skipIf(skipped !== undefined)(`adapters${skipped ? ` (${skipped})` : ''
     expect(new Set(adapters.map(({ name }) => name)).size).toBe(adapters.length);
   });
 
-  it('of one name are listed, and Dawn opens the first alone', async () => {
+  it('adapters of one name are listed, and Dawn opens the first alone', async () => {
     vi.stubEnv('VK_ADD_DRIVER_FILES', `${SWIFTSHADER}:/etc/../${SWIFTSHADER}`);
     const twins = (await listNodeAdapters()).filter(({ device }) => device.includes('SwiftShader'));
     expect(twins.map(({ isReachable }) => isReachable)).toEqual([true, false]);
     expect(twins[1]!.name).toBe(twins[0]!.name);
   });
 
-  it('that no machine has are refused with the names of those that there are', async () => {
+  it('adapters that no machine has are refused with the names of those that there are', async () => {
     await expect(openNodeGpu({ adapter: 'Voodoo 2' }).requestAdapter()).rejects.toThrow(
       /Available adapters:\n.*SwiftShader/s,
     );

@@ -165,7 +165,7 @@ describe('broadcasting', () => {
       runs,
     ));
 
-  test('its gradient is the sum over what was repeated', () =>
+  test('the gradient is the sum over what was repeated', () =>
     fc.assert(
       fc.asyncProperty(pairs, ({ a, b }) =>
         inScope(async () => {

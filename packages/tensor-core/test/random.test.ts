@@ -130,7 +130,7 @@ describe('masks', () => {
     }
   });
 
-  test('of two calls are independent, of the same call and step equal', async () => {
+  test('masks of two calls are independent, of the same call and step equal', async () => {
     device.random.begin({ step: 4, rowOffset: 0 });
     const [first, second] = [await maskOf(0.5), await maskOf(0.5)];
     const agreement = first.filter((value, i) => value === second[i]).length / first.length;

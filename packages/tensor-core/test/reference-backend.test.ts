@@ -36,7 +36,7 @@ describe('matmul', () => {
   const B_T = [1, -1, 0, 0, 2, 1]; // [2, 3]
   const PRODUCT = [-1, 7, -1, 16];
 
-  test('of plain and transposed operands', async () => {
+  test('operands may be plain or transposed', async () => {
     const out = empty(4);
     backend.run('matmul', { ...call, a: f32(A), b: f32(B), out });
     expect(await values(out)).toEqual(PRODUCT);
@@ -45,14 +45,14 @@ describe('matmul', () => {
     expect(await values(out)).toEqual(PRODUCT);
   });
 
-  test('with alpha, bias and accumulation', async () => {
+  test('alpha, bias and accumulation enter a product', async () => {
     const out = f32([100, 100, 100, 100]);
     const more = { alpha: 2, bias: f32([0.5, 0.25]), accumulate: true };
     backend.run('matmul', { ...call, ...more, a: f32(A), b: f32(B), out });
     expect(await values(out)).toEqual([98.5, 114.25, 98.5, 132.25]);
   });
 
-  test('over two batch axes, broadcast and interleaved', async () => {
+  test('two batch axes may be broadcast and interleaved', async () => {
     // a is [2, 1, 1, 1] and b is [1, 2, 1, 1]. The output is stored with the inner axis first:
     // out[inner, outer].
     const out = empty(4);

@@ -14,7 +14,7 @@ beforeEach(() => {
 describe('softmax', () => {
   const LN2 = Math.log(2);
 
-  test('of logarithms gives ratios', async () => {
+  test('softmax of logarithms gives ratios', async () => {
     const out = empty(3);
     const call = { x: f32([0, LN2 / 2, LN2]), out, rows: 1, cols: 3, scale: 2, causalRows: 0 };
     backend.run('softmax', { ...call, isLog: false }); // The weights are 1, 2 and 4.
@@ -112,7 +112,7 @@ describe('embedding and cross-entropy', () => {
     expect(await values(out)).toEqual([3, 4, 0, 0, 1, 2]);
   });
 
-  test('its gradient adds up repeated ids and zeroes the rest', async () => {
+  test('the gradient of embedding adds up repeated ids and zeroes the rest', async () => {
     const dTable = empty(6);
     const call = { ids: i32([2, 0, 2, 3]), dy: f32([1, 2, 3, 4, 5, 6, 7, 8]), dTable };
     backend.run('embeddingBackward', { ...call, rows: 3, cols: 2, count: 4 });

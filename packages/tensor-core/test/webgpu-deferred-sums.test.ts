@@ -114,7 +114,7 @@ describe('sums that wait', () => {
     expect(given).toHaveLength(batches[0]!.parts.length);
   });
 
-  test('into a freed buffer are dropped, and so are those whose parts are freed', () => {
+  test('sums into a freed buffer are dropped, and so are those whose parts are freed', () => {
     const [a, b] = [buffer(), buffer()];
     const kept = add([view(a, 0, 8), view(b, 0, 8)]);
     const gone = add([view(b, 8, 8)]);
