@@ -259,7 +259,7 @@ describe('the records of a run', () => {
   });
 });
 
-describe('before its first step', () => {
+describe('a run before its first step', () => {
   it('a run knows its model to the byte, its saves within a fifth, and its records', async () => {
     const left = await leftBytes(await configOf(`--steps 12 --save-every 3 --out ${whole}`));
     expect(left.modelFileBytes.reduce((sum, bytes) => sum + bytes)).toBe(

@@ -91,7 +91,7 @@ async function goOn(
   return losses!;
 }
 
-describe.each(CASES)('in $precision', ({ precision, ways, tolerance }) => {
+describe.each(CASES)('a resumed run in $precision', ({ precision, ways, tolerance }) => {
   const flagsOf = (way: string) =>
     `${tinyFlags(root)} --schedule constant --precision ${precision} --strategy ${way}`;
   let saves: FoundSave[];

@@ -63,7 +63,7 @@ describe.each([
     expect(tokenizer.decode(ids) === novel).toBe(true);
   });
 
-  it('has them for a page of hard text', async () => {
+  it('has its tokens for a page of hard text', async () => {
     for (const part of [HARD_TEXT, ...HARD_TEXT.split('\n\n')]) {
       const ids = tokenizer.encode(part);
       expect(ids, JSON.stringify(part)).toEqual(await idsOfRust(part));
@@ -71,7 +71,7 @@ describe.each([
     }
   });
 
-  it('has them for random hard texts', async () => {
+  it('has its tokens for random hard texts', async () => {
     for (const hard of hardTexts(NUM_TEXTS)) {
       expect([...tokenizer.encode(hard)], JSON.stringify(hard)).toEqual([
         ...(await idsOfRust(hard)),

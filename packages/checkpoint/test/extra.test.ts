@@ -47,7 +47,7 @@ it.each(REFUSED)('refused at %s: %s, and the save before stays', async (path, go
   await expectSaved(store, tensors);
 });
 
-it('reads back as it was written', async () => {
+it('what is beside the tensors reads back as it was written', async () => {
   const shared = { lr: 1e-3 };
   const extra = {
     step: -1.5,

@@ -32,7 +32,7 @@ import {
   wanted,
 } from './support/saves.js';
 
-describe.each(PLACES)('in %s', (_, place) => {
+describe.each(PLACES)('a save in %s', (_, place) => {
   it('gives back what was saved, with what came beside it', async () => {
     const store = await place();
     await save(store, model(1), { step: 7 });

@@ -133,7 +133,7 @@ it('a serial call ends before the next one starts', async () => {
   expect(begun).toEqual(['serial', 'next']);
 });
 
-it('is one for all that use a group, and its wrappers', () => {
+it('the order is one for all that use a group, and its wrappers', () => {
   const groups = createMemoryGroup(1);
   const delayed = withDelay(groups[0]!, 1);
   expect(delayed.starts).toBe(groups[0]!.starts);

@@ -103,7 +103,7 @@ it('host buffers of sizes that no bucket has are freed', async () => {
   });
 });
 
-it('is what gradients and buckets add up to', async () => {
+it('memory is what gradients and buckets add up to', async () => {
   await onRanks(2, async (rank) => {
     const gpt2 = tinyGpt2(rank.device);
     const model = wrap(gpt2, rank, SMALL_BUCKETS);

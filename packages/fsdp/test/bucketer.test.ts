@@ -95,7 +95,7 @@ describe.each([0, 0.25 * MIB])('a cap of %i bytes', (capBytes) => {
   });
 });
 
-describe('with room for 8 elements a rank', () => {
+describe('a bucketer with room for 8 elements a rank', () => {
   const capBytes = (rank: Rank) => 8 * F32 * rank.worldSize;
 
   it('starts nothing while there is room, then the full buckets, with results in order', async () => {

@@ -86,18 +86,21 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     { reshardAfterForward: false },
     { flattenParameters: false },
     { moveParamsToCpu: true },
-  ])('trains beside them as beside their values, with %j', async (options) => {
-    const found = await onRanks(worldSize, (rank) => losses(sharded(rank, options).model, rank));
-    const mean = found[0]!.map(
-      (_, step) => found.reduce((sum, each) => sum + each[step]!, 0) / worldSize,
-    );
-    if (worldSize === 1) {
-      expect(mean).toEqual(plain);
-    }
-    mean.forEach((loss, step) => {
-      expect(loss).toBeCloseTo(plain![step]!, 6);
-    });
-  });
+  ])(
+    'a model trains beside encoded parameters as beside their values, with %j',
+    async (options) => {
+      const found = await onRanks(worldSize, (rank) => losses(sharded(rank, options).model, rank));
+      const mean = found[0]!.map(
+        (_, step) => found.reduce((sum, each) => sum + each[step]!, 0) / worldSize,
+      );
+      if (worldSize === 1) {
+        expect(mean).toEqual(plain);
+      }
+      mean.forEach((loss, step) => {
+        expect(loss).toBeCloseTo(plain![step]!, 6);
+      });
+    },
+  );
 
   it('encoded parameters are words at rest and on the wire, and values in the dtype of computation in use', async () => {
     await onRanks(worldSize, async (rank) => {
@@ -198,7 +201,7 @@ it('summonFullParams shows their values, and refuses what is written into them',
   });
 });
 
-it('refuses to train them, in a wrapper, in backward and in an optimizer', async () => {
+it('no wrapper, backward or optimizer trains encoded parameters', async () => {
   await onRanks(1, async (rank) => {
     const { device, group: processGroup } = rank;
     const [bare] = layers(rank, true);

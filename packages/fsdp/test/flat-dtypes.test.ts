@@ -58,7 +58,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     ['bf16', true],
     ['f16', false],
   ] as const)(
-    'trains beside frozen %s, resharding %s, as the bare module',
+    'a model trains beside frozen %s, resharding %s, as the bare module',
     async (dtype, reshardAfterForward) => {
       await expectEqualTraining({ build: build(dtype), fsdp: { reshardAfterForward } }, worldSize);
     },

@@ -41,7 +41,7 @@ async function saidOn(
   return said;
 }
 
-it('are one class on equal devices, and are not compared on one rank', async () => {
+it('ranks are one class on equal devices, and are not compared on one rank', async () => {
   const sharded = async (group: ProcessGroup) => ({ processGroup: group });
   for (const { classes, text } of await saidOn(['cpu', 'cpu'], sharded)) {
     expect(classes).toEqual([CPU]);
@@ -57,7 +57,7 @@ it.each<[string, (group: ProcessGroup) => Promise<FsdpOptions>]>([
     'replicas',
     async (group) => ({ processGroup: await group.split(group.rank), replicateGroup: group }),
   ],
-])('are told over %s', async (_, optionsOf) => {
+])('numeric classes are told over %s', async (_, optionsOf) => {
   for (const { classes, text } of await saidOn(['reference', 'cpu'], optionsOf)) {
     expect(classes).toEqual([CPU, REFERENCE]);
     expect(text).toContain('ranks of 2 numeric classes');

@@ -140,7 +140,7 @@ function blockBytes(): number {
 const BLOCKS = Array.from({ length: LAYERS }, (_, i) => `block ${i + 1}`);
 const REVERSED = [...BLOCKS].reverse();
 
-describe('with a cap of one unit', () => {
+describe('a step with a cap of one unit', () => {
   it('gathers the next unit, and reduces the one before, while one computes', async () => {
     // The root's gather has nothing before it to hide behind. Neither has the first block's, which
     // starts beside it. The first reduction is kept open, while two blocks are still to run.

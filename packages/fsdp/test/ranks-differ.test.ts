@@ -243,7 +243,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
   });
 });
 
-describe('with findUnusedParameters', () => {
+describe('a step with findUnusedParameters', () => {
   /** The layers that each rank uses in each step. */
   const CHOSEN: readonly (readonly (readonly number[])[])[] = [
     [[0, 1, 2], [0, 2], [1]],

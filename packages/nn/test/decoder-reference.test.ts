@@ -85,7 +85,7 @@ describe.each(Object.keys(expected.rowLosses))('%s', (name) => {
   it('has the logits, loss and gradients of PyTorch', () => holdsToPyTorch(backend));
 
   it.skipIf(gpu === undefined)(
-    `has them on WebGPU${gpu === undefined ? ` (${noWebGpu})` : ''}`,
+    `computes what PyTorch does on WebGPU, too${gpu === undefined ? ` (${noWebGpu})` : ''}`,
     () => holdsToPyTorch(gpu!),
   );
 });

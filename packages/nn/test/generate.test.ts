@@ -165,7 +165,7 @@ describe.each(FAMILIES)('%s', (_, config) => {
   });
 });
 
-describe('in 16 bits', () => {
+describe('a model in 16 bits', () => {
   it.each(
     FAMILIES.flatMap(([name, config]) => [
       [name, 'bf16', config] as const,

@@ -14,7 +14,7 @@ describe.each([
   { name: 'reference', open: async () => createReferenceBackend(), reason: undefined },
   { name: 'cpu', open: () => createCpuBackend({ threads: 1 }), reason: undefined },
   { name: 'webgpu', open: openWebGpu, reason: noWebGpu },
-])('on $name', ({ open, reason }) => {
+])('the power norm on $name', ({ open, reason }) => {
   const why = reason === undefined ? '' : ` (${reason})`;
 
   it.skipIf(reason !== undefined)(

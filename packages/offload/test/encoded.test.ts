@@ -66,14 +66,17 @@ it.each<OffloadOptions>([
   { checkpointActivation: true },
   { loadAheadBytes: 0 },
   { deviceBudgetBytes: 24_000 },
-])('trains beside them as beside their values, bit for bit, with %j', async (options) => {
-  const device = newDevice();
-  const model = offloaded(device, options);
-  const bare = newDevice();
-  expect(await losses(model)).toEqual(await losses(new Sequential(bare, layers(bare, false))));
-  expect(device.memory().live).toMatchObject({ parameter: 0, staging: 0 });
-  expect(model.hostMemory().stagingBytes).toBe(0);
-});
+])(
+  'a model trains beside encoded parameters as beside their values, bit for bit, with %j',
+  async (options) => {
+    const device = newDevice();
+    const model = offloaded(device, options);
+    const bare = newDevice();
+    expect(await losses(model)).toEqual(await losses(new Sequential(bare, layers(bare, false))));
+    expect(device.memory().live).toMatchObject({ parameter: 0, staging: 0 });
+    expect(model.hostMemory().stagingBytes).toBe(0);
+  },
+);
 
 it('several in one flat are decoded each from its own bytes', async () => {
   const others = [await int8Weight(2), await scaledF16Weight(3), await int8Weight(4)];
@@ -127,7 +130,7 @@ it('encoded words go out and come back: whole, lazily, and in saves', async () =
   }
 });
 
-it('refuses to train them', () => {
+it('refuses to train encoded parameters', () => {
   const device = newDevice();
   const trained = layers(device, true);
   trained[1]!.base.requiresGrad = true;

@@ -22,7 +22,7 @@ function sorted({ state }: OptimizerStateDict<object>) {
   return [...state].sort(([a], [b]) => (a < b ? -1 : 1));
 }
 
-describe('before the first call', () => {
+describe('a model before its first call', () => {
   it('an optimizer takes a state over, and training goes on from it', async () => {
     const { run, model, optimizer } = await trained();
     const expected = [await trainStep(run, 2), await trainStep(run, 3)];

@@ -22,7 +22,7 @@ it('chosen for training may be used for evaluation, and never the other way arou
   expect(plans.find({ ...call, isTraining: false })).toBe(trained); // This is the newest plan.
 });
 
-it('are used where there is the measured room, and for inputs that are no larger', () => {
+it('plans are used where there is the measured room, and for inputs that are no larger', () => {
   const plans = new SlicePlans();
   plans.add(plan(true));
   expect(plans.find({ ...call, isTraining: true, roomBytes: 99 })).toBeUndefined();

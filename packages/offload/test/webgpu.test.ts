@@ -29,7 +29,7 @@ const LLAMA = {
 } as const;
 const why = noWebGpu === undefined ? '' : ` (${noWebGpu})`;
 
-describe.skipIf(noWebGpu !== undefined)(`on WebGPU${why}`, () => {
+describe.skipIf(noWebGpu !== undefined)(`a model on WebGPU${why}`, () => {
   let backend: Backend;
   let plain: number[] = [];
   beforeAll(async () => {

@@ -13,7 +13,7 @@ const BYTES = 2 ** 20 + 5;
 const value = (step: number) => new Uint8Array(BYTES).fill(step);
 const pinsIn = (directory: string) => readdirSync(directory).filter((name) => name.includes('pin'));
 
-it('is read, and linked, as it was through later steps and by another store', async () => {
+it('a pin is read, and linked, as it was through later steps and by another store', async () => {
   const directory = await newDirectory();
   let store = await openDiskStore({ directory });
   await store.write('a', value(1));
@@ -47,7 +47,7 @@ it('is read, and linked, as it was through later steps and by another store', as
   expect(Buffer.compare(readFileSync(link), value(1))).toBe(0);
 });
 
-it('takes no room of its own, and gives it back', async () => {
+it('a pin takes no room of its own, and gives it back', async () => {
   const directory = await newDirectory();
   const store = await openDiskStore({ directory });
   await store.write('a', value(1));
@@ -79,7 +79,7 @@ it('the pin of a process that died is removed by the next owner', async () => {
   await store.close();
 });
 
-it("is none where a store can't, and an error where the disk fails", async () => {
+it("a pin is none where a store can't, and an error where the disk fails", async () => {
   const refusing = async (code: string) => {
     const directory = await newDirectory();
     const link = async () => {

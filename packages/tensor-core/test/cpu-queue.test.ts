@@ -54,7 +54,7 @@ async function runScript(name: string, source: string): Promise<string> {
   return stdout;
 }
 
-describe.each(THREADS)('with threads: %i', (threads) => {
+describe.each(THREADS)('a queue with threads: %i', (threads) => {
   it('reads a buffer that it has no room to copy, with the bytes that it had at the call', async () => {
     const backend = await createCpuBackend({ threads, memoryBytes: 40 * 2 ** 20 });
     const x = makeView(backend, 'f32', 6 * 2 ** 20);
