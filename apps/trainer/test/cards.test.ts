@@ -120,7 +120,7 @@ describe('two ranks on one adapter', () => {
     ['of processes that are shown other cards', TWO, { shown: 'DRI_PRIME=pci-0000_02_00_0!' }, 0],
     ['beside one on the cpu', '--ranks 2 --device webgpu,cpu', { device: 'cpu' }, 0],
     ['by its name', '--ranks 2 --device webgpu:h100', {}, 1],
-  ])('%s: %#', async (_, line, other, count) => {
+  ])('ranks %s: %#', async (_, line, other, count) => {
     const warned = sharedAdapters(await configOf(line), [readyOn(0), readyOn(1, other)]);
     expect(warned).toHaveLength(count);
   });

@@ -75,7 +75,7 @@ describe('a run', () => {
     ['without saves', plain, '', false, /already holds a run that is done\. Choose another/],
     ['with saves', saved, ' --save-every 2', true, /already holds a run with saves\..*auto, or/],
   ])(
-    '%s that is done is left as it is by its line with --resume auto',
+    'a run %s that is done is left as it is by its line with --resume auto',
     async (_, from, more, hasSaves, says) => {
       copy(from);
       const line = `--out ${out}${more}`;

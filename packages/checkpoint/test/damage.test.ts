@@ -108,7 +108,7 @@ describe('a file', () => {
     ['that is empty', (path) => truncate(path, 0)],
     ['that is longer', (path, bytes) => writeFile(path, Buffer.concat([bytes, bytes]))],
     ['that is not there', (path) => unlink(path)],
-  ])('%s', async (_, spoil) => {
+  ])('a file %s is found', async (_, spoil) => {
     for (const file of pieceFiles) {
       await during(file, spoil, async () => {
         const { error, numWrites } = await load();

@@ -132,7 +132,7 @@ describe('a request', () => {
     ['of spaces alone', 431, `GET / HTTP/1.1\r\nX-Long:${' '.repeat(17_000)}\x01`],
   ];
 
-  it.each(denied)('%s is answered by %i, once', async (_, status, text) => {
+  it.each(denied)('a request %s is answered by %i, once', async (_, status, text) => {
     expect(await answerTo(text)).toBe(status);
     expect(refused).toHaveLength(1);
   });

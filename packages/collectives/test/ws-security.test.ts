@@ -249,7 +249,7 @@ describe('both proofs', () => {
       '5b570bb02fb360cfcca4ccf78887eb68781f15fe482551dc680d05f4fdf69a65',
     ],
   ])(
-    '%s are those of docs/wire-format.md, which openssl has made',
+    'proofs %s are those of docs/wire-format.md, which openssl has made',
     (_, session, ofJoiner, ofListener) => {
       const nonces = [0, 32].map((first) => Uint8Array.from({ length: 32 }, (_, i) => first + i));
       const random = vi.spyOn(crypto, 'getRandomValues').mockImplementation((bytes) => {

@@ -101,7 +101,7 @@ describe('an epoch after join all ranks have the same weights', () => {
     ['with retained buffers', { retainAllreduceBuffers: true, messageSize: 1 }],
     ['with a predivide factor', { gradientPredivideFactor: 3, divideByInitialWorldSize: false }],
     ['with several streams', { numAllreduceStreams: 2, messageSize: 1 }],
-  ])('%s', async (_, options) => {
+  ])('weights are the same %s', async (_, options) => {
     const perRank = await epochAfterJoin(adamW, options);
     for (const one of perRank) {
       expect(one).toEqual(perRank[0]);

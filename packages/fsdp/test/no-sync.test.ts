@@ -64,21 +64,24 @@ describe.each([
 });
 
 describe('noSync whose body throws', () => {
-  it.each(['before a forward', 'after a backward'])('%s is over', async (when) => {
-    await onRanks(2, async (rank) => {
-      const { model } = pair(rank);
-      const thrown = model.noSync(async () => {
-        if (when === 'after a backward') {
-          await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
-        }
-        throw new Error('a bad batch');
+  it.each(['before a forward', 'after a backward'])(
+    'a throw %s is over ends noSync',
+    async (when) => {
+      await onRanks(2, async (rank) => {
+        const { model } = pair(rank);
+        const thrown = model.noSync(async () => {
+          if (when === 'after a backward') {
+            await backwardOf(model, LENGTH, 2 + 4 * rank.rank);
+          }
+          throw new Error('a bad batch');
+        });
+        await expect(thrown).rejects.toThrow('a bad batch');
+        await backwardOf(model, LENGTH, 1 + 2 * rank.rank);
+        const left = when === 'after a backward' ? 4 : 0;
+        expect(await firstGradients(model)).toEqual([2 + left, 2 + left]);
       });
-      await expect(thrown).rejects.toThrow('a bad batch');
-      await backwardOf(model, LENGTH, 1 + 2 * rank.rank);
-      const left = when === 'after a backward' ? 4 : 0;
-      expect(await firstGradients(model)).toEqual([2 + left, 2 + left]);
-    });
-  });
+    },
+  );
 
   it('a noSync inside another leaves that one on', async () => {
     await onRanks(2, async (rank) => {

@@ -200,7 +200,7 @@ describe('what an instance hooks onto its output', () => {
 
 describe('with a checkpoint inside or around', () => {
   it.each(['inside', 'around'])(
-    '%s, between phases there are shards alone: train, eval, train',
+    'a checkpoint %s: between phases there are shards alone: train, eval, train',
     async (place) => {
       await onRanks(2, async (rank) => {
         const { device } = rank;

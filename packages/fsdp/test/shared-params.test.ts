@@ -102,7 +102,7 @@ describe.each([
   { worldSize: 3, fsdp: { reshardAfterForward: false } },
   { worldSize: 3, fsdp: { disableReshardOnRoot: false, gatherCapBytes: 0 } },
 ])('world size $worldSize, $fsdp, a weight used', ({ worldSize, fsdp }) => {
-  it.each(sharings)('%s: training equals the plain model', async (sharing) => {
+  it.each(sharings)('a weight used %s: training equals the plain model', async (sharing) => {
     await expectEqualTraining({ fsdp, build: SHARINGS[sharing]! }, worldSize);
   });
 

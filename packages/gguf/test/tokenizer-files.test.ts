@@ -252,7 +252,7 @@ describe('a tokenizer is refused', () => {
       },
       /post_processor/,
     ],
-  ])('%s', async (_, json, message) => {
+  ])('a tokenizer %s is refused', async (_, json, message) => {
     await expect(written({ json })).rejects.toThrow(GgufTokenizerError);
     await expect(written({ json })).rejects.toThrow(message);
   });
@@ -333,7 +333,7 @@ describe('a tokenizer is refused', () => {
     ['without a vocabulary', (texts) => texts.set('tokenizer.json', '{}'), /model.vocab/],
     ['whose config is a list', (texts) => texts.set('tokenizer_config.json', '[]'), /an object/],
     ['without an end token', (texts) => texts.delete('tokenizer_config.json'), /at token 11/],
-  ])('%s', async (_, texts, message) => {
+  ])('a file %s is refused', async (_, texts, message) => {
     await expect(written({ texts })).rejects.toThrow(GgufTokenizerError);
     await expect(written({ texts })).rejects.toThrow(message);
   });

@@ -90,7 +90,7 @@ describe('optimizer state dicts', () => {
       ['with parameters that are frozen now, or new', [[0, 1], [2]], [[2], [0]], [11, 10]],
       ['with new parameters', [[0], [2]], [[2], [1, 0]], [11, 10]],
       ['without parameters, in order', [[], [0, 1, 2], []], [[0, 1, 2], [], []], [11, 10, 12]],
-    ])('%s', async (_, saved, own, lrs) => {
+    ])('groups %s get their options', async (_, saved, own, lrs) => {
       expect(await lrsOf(saved, own)).toEqual(lrs);
     });
 

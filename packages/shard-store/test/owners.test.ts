@@ -119,7 +119,7 @@ const KILL_POINTS: readonly KillRow[] = [
 ];
 
 describe('a process that is killed in the middle of a step', () => {
-  it.each(KILL_POINTS)('%s: it leaves a whole step', async (_, operation, file, point) => {
+  it.each(KILL_POINTS)('a kill %s leaves a whole step', async (_, operation, file, point) => {
     const { left, isCommitted, ...rest } = point;
     const directory = await newDirectory();
     let last = 0;
