@@ -23,14 +23,14 @@ export async function listCache(directory: string, env: NodeJS.ProcessEnv): Prom
 export function listingText({ directory, bytes, limitBytes, held }: CacheListing): string {
   return [
     `Tokens in ${directory}: ${formatBytes(bytes)}, at most ${formatBytes(limitBytes)} (SHARDWEAVE_CACHE_MAXSIZE)`,
-    ...held.map((each) => {
-      const { origin, tokens, usedMs, isInUse } = each;
+    ...held.map((file) => {
+      const { origin, tokens, usedMs, isInUse } = file;
       const what =
         origin === undefined
           ? 'of another version of shardweave'
           : `${origin.name}: ${formatCount(tokens)} tokens (${origin.tokenizer}) of ${formatBytes(origin.bytes)}`;
       const used = new Date(usedMs).toISOString().slice(0, 10);
-      const size = formatBytes(each.bytes).padStart(9);
+      const size = formatBytes(file.bytes).padStart(9);
       return `  ${size}  ${isInUse ? 'in use now' : used}  ${what}`;
     }),
   ]
@@ -52,5 +52,5 @@ export async function clearCache(directory: string): Promise<string> {
 }
 
 function sum(all: readonly CachedTokens[]): number {
-  return all.reduce((bytes, each) => bytes + each.bytes, 0);
+  return all.reduce((bytes, file) => bytes + file.bytes, 0);
 }

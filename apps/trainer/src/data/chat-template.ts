@@ -116,7 +116,7 @@ export class ChatTemplate {
         throw error;
       }
       // Some templates ask whether there is content, and others add it to a text.
-      const filled = messages.map((each) => ({ ...each, content: each.content ?? '' }));
+      const filled = messages.map((message) => ({ ...message, content: message.content ?? '' }));
       return this.#documents({ ...conversation, messages: filled });
     }
   }
@@ -181,8 +181,8 @@ export class ChatTemplate {
         `the model's chat template writes nothing of "${ignored}", so the model would learn without what it is given later. Leave "${ignored}" out, or give a chat_template.jinja that writes it.`,
       );
     }
-    const isUnread = (some: Conversation['values']) =>
-      this.#rendersAs(whole, messages, { ...some, ...values });
+    const isUnread = (variables: Conversation['values']) =>
+      this.#rendersAs(whole, messages, { ...variables, ...values });
     const names = Object.keys(others);
     if (names.length === 0 || isUnread(others)) {
       return;
@@ -206,7 +206,7 @@ export class ChatTemplate {
         return false;
       }
       const other = field === 'content' ? { ...rest, content: `${String(said)}?` } : rest;
-      const changed = messages.map((each, k) => (k === i ? (other as ChatMessage) : each));
+      const changed = messages.map((turn, k) => (k === i ? (other as ChatMessage) : turn));
       return this.#rendersAs(text, changed, values);
     });
     if (lost !== undefined) {

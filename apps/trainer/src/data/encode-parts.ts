@@ -50,7 +50,7 @@ export function encodeParts(
     }
     append(ids[part]!, run.tokens.subarray(taken));
   }
-  return ids.map((one) => Uint32Array.from(one));
+  return ids.map((part) => Uint32Array.from(part));
 }
 
 /** The number of tokens that two lists have in common, from the first one on. */

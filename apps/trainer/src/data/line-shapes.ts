@@ -141,7 +141,7 @@ function conversationOf(value: Fields, field: string, turns: readonly Turn[]): D
     system === undefined ? turns : [{ role: 'system', content: words(value, system) }, ...turns];
   const { chat_template_kwargs: options, ...rest } = value;
   const values: Record<string, unknown> = { ...optionsIn(options) };
-  for (const name of VALUES.filter((each) => !isEmpty(value[each]))) {
+  for (const name of VALUES.filter((field) => !isEmpty(value[field]))) {
     values[name] = listIn(value[name], name);
   }
   const known = [...VALUES, ...SYSTEM, ...Object.keys(SHAPES)];
@@ -185,7 +185,7 @@ function messagesIn(value: unknown, name = 'messages'): readonly Turn[] {
   if (!Array.isArray(read) || read.length === 0) {
     throw notMessages(value, name);
   }
-  return (read as unknown[]).map((one, i) => messageIn(one, `message ${i + 1}`));
+  return (read as unknown[]).map((message, i) => messageIn(message, `message ${i + 1}`));
 }
 
 function messageIn(one: unknown, place: string): Turn {

@@ -224,7 +224,7 @@ export class TokenCache implements AsyncDisposable {
   /** Removes what was used least recently, until all take `limit` bytes; never what is in use. */
   async trim(limit: number): Promise<void> {
     const all = (await listTokens(this.#directory)).toSorted((a, b) => a.usedMs - b.usedMs);
-    let sum = all.reduce((bytes, each) => bytes + each.bytes, 0);
+    let sum = all.reduce((bytes, file) => bytes + file.bytes, 0);
     for (const each of all) {
       if (sum > limit && (await this.#removeUnused(each))) {
         sum -= each.bytes;
@@ -315,8 +315,8 @@ export async function listTokens(directory: string): Promise<CachedTokens[]> {
   const all = await Promise.all(
     keys.map((key) => look(join(tokens, key), key).catch(() => undefined)),
   );
-  return all.flatMap((found) =>
-    found === undefined ? [] : [{ ...found, isInUse: used.has(found.key) }],
+  return all.flatMap((file) =>
+    file === undefined ? [] : [{ ...file, isInUse: used.has(file.key) }],
   );
 }
 

@@ -53,7 +53,7 @@ export async function leaveModel(
   }
   const texts = [problem.text];
   const elsewhere = options.elsewhere ?? otherPlaces();
-  for (const place of new Set(elsewhere.map((each) => resolve(each)))) {
+  for (const place of new Set(elsewhere.map((directory) => resolve(directory)))) {
     const other = join(place, otherName(path));
     const another = await tryToWrite(other, files);
     if (another === undefined) {

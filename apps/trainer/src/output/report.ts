@@ -60,7 +60,9 @@ function readLines<T>(path: string): T[] {
  */
 function shortNames(directories: readonly string[]): string[] {
   const names = directories.map((directory) => basename(resolve(directory)));
-  return new Set(names).size === names.length ? names : directories.map((each) => resolve(each));
+  return new Set(names).size === names.length
+    ? names
+    : directories.map((directory) => resolve(directory));
 }
 
 /**

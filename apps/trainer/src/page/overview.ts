@@ -81,7 +81,7 @@ export class Overview {
       tile('Peak', last.peakBytes, formatBytes(last.peakBytes ?? 0)),
       tile('Sent a step', last.wireBytes, formatBytes(last.wireBytes ?? 0)),
       tile('Exposed', exposed, `${((exposed ?? 0) * 100).toFixed(1)} %`),
-    ].flatMap((each) => each ?? []);
+    ].flatMap((tile) => tile ?? []);
   }
 }
 

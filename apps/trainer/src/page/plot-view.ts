@@ -180,7 +180,7 @@ export class PlotView {
         {
           ...axis,
           size: 30,
-          incrs: [1, 2, 5].flatMap((n) => POWERS.map((p) => n * p)).sort(byOrder),
+          incrs: [1, 2, 5].flatMap((digit) => POWERS.map((power) => digit * power)).sort(byOrder),
         },
         {
           ...axis,
@@ -200,7 +200,7 @@ export class PlotView {
   #line(palette: Palette, { run, series, name }: Drawn, isFaint: boolean): uPlot.Series {
     const count = () =>
       this.#drawn
-        .find((each) => each.name === name)!
+        .find((line) => line.name === name)!
         .values.reduce<number>((sum, value) => sum + (value === null ? 0 : 1), 0);
     const stroke = this.#colorOf(palette, run, series);
     return {
@@ -244,7 +244,7 @@ export class PlotView {
     const at = this.#plot?.cursor.idx;
     this.#readout.textContent = at == null || steps[at] === undefined ? '' : `step ${steps[at]}`;
     for (const [i, { values }] of this.#drawn.entries()) {
-      const value = at == null ? values.findLast((each) => each !== null) : values[at];
+      const value = at == null ? values.findLast((earlier) => earlier !== null) : values[at];
       const text = value == null ? '\u2013' : this.#chart.format(value);
       this.#values[i]?.replaceChildren(dataElement(value, text));
     }

@@ -111,8 +111,8 @@ function quantitiesOf(checks: readonly RankCheck[]): [string, Pair[]][] {
   const add = (name: string, pair: Pair) => names.set(name, [...(names.get(name) ?? []), pair]);
   for (const { rank, planned, measured } of checks) {
     for (const { phase, bytes } of planned.phases) {
-      const taken = measured.phases.find((one) => one.phase === phase)?.bytes;
-      for (const tag of ['total', ...Object.keys(bytes).filter((each) => each !== 'total')]) {
+      const taken = measured.phases.find((measuredPhase) => measuredPhase.phase === phase)?.bytes;
+      for (const tag of ['total', ...Object.keys(bytes).filter((tag) => tag !== 'total')]) {
         const key = tag as keyof typeof bytes;
         add(tag === 'total' ? phase : `  ${tag}`.concat(` (${phase})`), {
           rank,

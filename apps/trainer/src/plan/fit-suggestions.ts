@@ -34,7 +34,7 @@ export function fitSuggestions(config: RunConfig): readonly (readonly Way[])[] {
     const flags = `${way.flags} --offload-dir DIR`.trim();
     ways.push({ flags, config: { ...way.config, offloadDir: 'DIR' } });
   }
-  return ways.map((way) => smallerSteps(way).filter((one) => one.flags !== ''));
+  return ways.map((way) => smallerSteps(way).filter((smaller) => smaller.flags !== ''));
 }
 
 /** The same way on fewer rows at a time, and with activations computed twice. */
@@ -47,7 +47,7 @@ function smallerSteps(way: Way): Way[] {
       : [way, withFlag(way, `--grad-accum ${gradAccum}`, { gradAccum })];
   const again = checkpointActivations
     ? []
-    : rows.map((one) => withFlag(one, '--checkpoint-activations', { checkpointActivations: true }));
+    : rows.map((row) => withFlag(row, '--checkpoint-activations', { checkpointActivations: true }));
   return [...rows, ...again];
 }
 

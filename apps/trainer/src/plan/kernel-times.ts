@@ -160,15 +160,15 @@ function withViews(value: unknown, change: (view: View) => View): unknown {
     return change(value);
   }
   if (Array.isArray(value)) {
-    return value.some((each) => typeof each === 'object')
-      ? value.map((each) => withViews(each, change))
+    return value.some((item) => typeof item === 'object')
+      ? value.map((item) => withViews(item, change))
       : value;
   }
   if (typeof value !== 'object' || value === null) {
     return value;
   }
   return Object.fromEntries(
-    Object.entries(value).map(([name, each]) => [name, withViews(each, change)]),
+    Object.entries(value).map(([name, field]) => [name, withViews(field, change)]),
   );
 }
 

@@ -115,7 +115,7 @@ function cellsOf(row: PlanRow): string[] {
   return [
     name,
     fits,
-    ...[...bytes, ...rests].map((each) => (each === 0 ? '-' : formatBytes(each))),
+    ...[...bytes, ...rests].map((count) => (count === 0 ? '-' : formatBytes(count))),
     row.stepMs === undefined ? '-' : formatMs(row.stepMs),
   ];
 }

@@ -217,9 +217,9 @@ async function runSteps(
       saves &&
       ((progress) => counter.pause(() => saves.after({ ...progress, scaler: step.scaler }))),
     runner: {
-      runStep: (s, lr) => {
-        watch.begin(s);
-        return step.run(s, lr);
+      runStep: (stepIndex, lr) => {
+        watch.begin(stepIndex);
+        return step.run(stepIndex, lr);
       },
       isTimeOver: clockOf(config, { group: groups.gather, counter }),
       evaluate:

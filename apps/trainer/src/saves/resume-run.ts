@@ -170,10 +170,10 @@ export async function loadSave(
   const all = (await exchangeTexts(group, own, CALL)).map(
     (text) => JSON.parse(text) as { kind: string; message?: string },
   );
-  const damaged = all.find((each) => each.kind === 'damaged');
+  const damaged = all.find((outcome) => outcome.kind === 'damaged');
   // A rank that was only told of another rank's error comes last.
   const unfit =
-    all.find((each) => each.kind === 'unfit') ?? all.find(({ kind }) => kind === 'told');
+    all.find((outcome) => outcome.kind === 'unfit') ?? all.find(({ kind }) => kind === 'told');
   if (damaged === undefined && unfit !== undefined) {
     throw new UsageError(
       `--resume: ${path} can't be used. ${unfit.message} Give the model that was saved.`,

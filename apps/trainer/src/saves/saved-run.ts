@@ -163,8 +163,8 @@ export function requireSameRun(
 /** Texts such as `--lr 0.1 (was 0.2)` for everything that differs, and may. */
 export function changesOf(record: SavedRun, config: PreparedRun): string[] {
   const told = isModelAlone(record) ? [] : TOLD;
-  return told.flatMap(([, flag, of]) => {
-    const [was, is] = [textOf(of(record.config)), textOf(of(config))];
+  return told.flatMap(([, flag, fieldOf]) => {
+    const [was, is] = [textOf(fieldOf(record.config)), textOf(fieldOf(config))];
     return was === is ? [] : [`${flag} ${is} (was ${was})`];
   });
 }

@@ -127,8 +127,8 @@ async function inPart(
 
 function agreeOver(group: ProcessGroup, path: string): Agree {
   const call = { tag: 'save', identity: 'save' };
-  return async (own) => {
-    const outcome = await own().then(
+  return async (write) => {
+    const outcome = await write().then(
       (text = '') => ({ text }),
       (error: unknown) => {
         if (error instanceof CollectiveError) {

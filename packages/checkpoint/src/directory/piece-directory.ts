@@ -51,7 +51,7 @@ export function pieceDirectory(directory: string, options: PieceDirectoryOptions
     crc32,
     byteLength: async (file) => {
       const open = await files.openToRead(pathOf(file)).catch(ifMissing);
-      return open && withFile(Promise.resolve(open), (each) => each.byteLength());
+      return open && withFile(Promise.resolve(open), (file) => file.byteLength());
     },
     read: async (file, into, { offset }) =>
       withFile(openedToRead(file), async (open) => {

@@ -25,7 +25,7 @@ export async function agree(
   call: ExchangeCall,
 ): Promise<RankFailure | undefined> {
   const reasons = await exchangeTexts(group, reason, call);
-  const rank = reasons.findIndex((each) => each !== '');
+  const rank = reasons.findIndex((text) => text !== '');
   return rank < 0 ? undefined : { rank, reason: reasons[rank]! };
 }
 

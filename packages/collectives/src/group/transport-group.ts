@@ -127,7 +127,9 @@ export class TransportGroup implements ProcessGroup {
     await this.#collective(shape, options, (call) =>
       wire === undefined
         ? this.#algorithms.allGather(call, input, output, layout)
-        : this.#compressed(wire, (by) => allGatherCompressed(call, input, output, layout, by)),
+        : this.#compressed(wire, (compressor) =>
+            allGatherCompressed(call, input, output, layout, compressor),
+          ),
     );
   }
 
@@ -151,8 +153,8 @@ export class TransportGroup implements ProcessGroup {
     await this.#collective(shape, options, (call) =>
       wire === undefined
         ? this.#reductions.reduceScatter(call, input, output, layout, reduce)
-        : this.#compressed(wire, (by) =>
-            reduceScatterCompressed(call, input, output, layout, op, by),
+        : this.#compressed(wire, (compressor) =>
+            reduceScatterCompressed(call, input, output, layout, op, compressor),
           ),
     );
   }
@@ -174,7 +176,9 @@ export class TransportGroup implements ProcessGroup {
     await this.#collective(shape, options, (call) =>
       wire === undefined
         ? this.#reductions.allReduce(call, input, output, reduce)
-        : this.#compressed(wire, (by) => allReduceCompressed(call, input, output, reduce.op, by)),
+        : this.#compressed(wire, (compressor) =>
+            allReduceCompressed(call, input, output, reduce.op, compressor),
+          ),
     );
   }
 

@@ -97,7 +97,7 @@ function checkAgreement(found: LauncherFindings, env: Environment): void {
     !env.has(claim.rank) ||
     (claim.rank === 'SLURM_PROCID' && (isMpirun || !isStep(env))) ||
     (claim.rank === 'PMIX_RANK' && isMpirun);
-  for (const claim of CLAIMS.filter((one) => !isSilent(one))) {
+  for (const claim of CLAIMS.filter((candidate) => !isSilent(candidate))) {
     const numNodes = localWorldSize === undefined ? undefined : worldSize / localWorldSize;
     const size = claim.size === undefined ? undefined : env.count([claim.size], 1);
     const claimed = env.count([claim.rank])!;

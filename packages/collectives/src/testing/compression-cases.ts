@@ -29,7 +29,9 @@ export const compressionCases: readonly ConformanceCase[] = WIRE_FORMATS.flatMap
     run: (harness, worldSize) =>
       onRanks(harness, worldSize, async (group) => {
         const counts = Array.from({ length: worldSize }, (_, rank) => 100 + 100 * rank);
-        const starts = counts.map((_, r) => counts.slice(0, r).reduce((sum, n) => sum + n, 0));
+        const starts = counts.map((_, r) =>
+          counts.slice(0, r).reduce((sum, count) => sum + count, 0),
+        );
         const input = values(group.rank).slice(0, starts.at(-1)! + counts.at(-1)!);
         const output = new Float32Array(counts[group.rank]!);
         const options = { dtype: 'f32', op: 'mean', counts, wire } as const;

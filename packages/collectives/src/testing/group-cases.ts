@@ -47,7 +47,7 @@ export const groupCases: readonly ConformanceCase[] = [
         // Each group's calls are in one order; how the two groups' calls mingle differs from rank
         // to rank.
         for (const byteLength of [7, 7, 40_000, 40_000]) {
-          await Promise.all([one, other].map((each) => checkMoves(each, byteLength)));
+          await Promise.all([one, other].map((group) => checkMoves(group, byteLength)));
         }
       }),
   },

@@ -117,7 +117,8 @@ export class Reducer {
   /** The largest flat buffer that all ranks' devices can bind, in elements. */
   async #open(): Promise<number> {
     const parameters = this.#source?.namedParameters() ?? [];
-    const all = this.#source === undefined ? this.#gradients : parameters.map(([, t]) => t);
+    const all =
+      this.#source === undefined ? this.#gradients : parameters.map(([, tensor]) => tensor);
     const limits = all[0]?.device.backend.info.limits;
     const bytes = Math.min(limits?.maxViewBytes ?? 0, limits?.maxBufferBytes ?? 0);
     if (this.#group.worldSize === 1) {

@@ -67,7 +67,7 @@ export class HookMemory {
       if (this.#kinds.includes(kind) && array instanceof Float32Array) {
         continue;
       }
-      const kinds = this.#kinds.map((one) => `'<path> ${one}'`).join(', ');
+      const kinds = this.#kinds.map((kind) => `'<path> ${kind}'`).join(', ');
       throw new DdpConfigError(
         `${this.#hook} hook: expected Float32Arrays by the names ${kinds}, got '${name}'. Load what such a hook's stateDict returned.`,
       );

@@ -117,16 +117,16 @@ class BucketState {
     this.#exact = shapes.flatMap(({ member, shape }) => (shape === undefined ? [member] : []));
     this.#exactValues = new Float32Array(this.#exact.reduce((sum, { size }) => sum + size, 0));
     const sizeOf = (side: 'rows' | 'cols') =>
-      chosen.reduce((sum, one) => sum + one[side] * one.rank, 0);
+      chosen.reduce((sum, matrix) => sum + matrix[side] * matrix.rank, 0);
     this.#p = new Float32Array(sizeOf('rows'));
     this.#q = new Float32Array(sizeOf('cols'));
     let [pStart, qStart] = [0, 0];
-    this.#compressed = chosen.map((one) => {
-      const [pEnd, qEnd] = [pStart + one.rows * one.rank, qStart + one.cols * one.rank];
+    this.#compressed = chosen.map((matrix) => {
+      const [pEnd, qEnd] = [pStart + matrix.rows * matrix.rank, qStart + matrix.cols * matrix.rank];
       const p = this.#p.subarray(pStart, pEnd);
       const q = this.#q.subarray(qStart, qEnd);
       [pStart, qStart] = [pEnd, qEnd];
-      return { ...one, p, q };
+      return { ...matrix, p, q };
     });
     const hasFeedback = options.errorFeedback ?? true;
     this.#error = hasFeedback ? new Float32Array(bucket.layout.elementCount) : undefined;

@@ -94,8 +94,8 @@ async function writeShards(
   };
   await saveOverRanks(store, {
     ...{ rank, worldSize, extra, isPublisher: isFirstRank },
-    agree: async (own) => {
-      const text = await agree(root, operation, own);
+    agree: async (writeText) => {
+      const text = await agree(root, operation, writeText);
       return text === undefined ? [] : exchangeTexts(processGroup, text, exchangeCall(operation));
     },
     isCalledOff: (error) => error instanceof FsdpRankFailedError,
@@ -230,8 +230,10 @@ function heldBy(
 function agreementsOf(root: Instance, units: readonly KeyedUnit[], operation: string) {
   const byFlat = new Map(units.map((keyed) => [keyed.unit.flat, keyed]));
   return {
-    agree: (flat: Tensor, own: FlatProgress) =>
-      share(root, operation, () => agreedProgress(byFlat.get(flat)!.unit, own, 'saveCheckpoint')),
+    agree: (flat: Tensor, progress: FlatProgress) =>
+      share(root, operation, () =>
+        agreedProgress(byFlat.get(flat)!.unit, progress, 'saveCheckpoint'),
+      ),
     isWriting: (flat: Tensor) => byFlat.get(flat)!.isWriting,
   };
 }

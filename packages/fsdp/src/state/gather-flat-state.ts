@@ -23,7 +23,7 @@ export async function gatherFlatState<Options extends object>(
   const own = await abortOnError(unit.group, operation, () => optimizer.readFlatState(unit.flat));
   const progress = await agreedProgress(unit, progressIn(unit, own?.runs ?? []), operation);
   const parts = new Map<Tensor, Map<string, HostTensor<'f32'>>>();
-  const names = new Set([...progress.values()].flatMap((each) => each.names));
+  const names = new Set([...progress.values()].flatMap((state) => state.names));
   for (const name of [...names].sort()) {
     const whole = await gatherShards(unit, own?.tensors.get(name), operation);
     for (const [index, { tensor }] of whole === undefined ? [] : unit.parameters.entries()) {

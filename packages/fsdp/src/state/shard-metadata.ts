@@ -96,8 +96,8 @@ export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata
 function aliases(fsdp: FullyShardedDataParallel): { name: string; alias: string }[] {
   const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
   return fsdp.namedModules().flatMap(([path, module]) =>
-    [...module.ownParameters()].flatMap(([own, tensor]) => {
-      const alias = joinPath(path, own);
+    [...module.ownParameters()].flatMap(([ownName, tensor]) => {
+      const alias = joinPath(path, ownName);
       const name = names.get(tensor)!;
       return alias === name ? [] : [{ name, alias }];
     }),

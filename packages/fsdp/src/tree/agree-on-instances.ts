@@ -117,9 +117,9 @@ function compareBelow(
     readonly own: readonly string[];
   },
 ): Promise<Found> {
-  const lines = instances.map((each) =>
-    each.processGroup === of.processGroup
-      ? [`instance '${each.name}'`, ...linesOf(each)]
+  const lines = instances.map((instance) =>
+    instance.processGroup === of.processGroup
+      ? [`instance '${instance.name}'`, ...linesOf(instance)]
       : ['an instance of another group'],
   );
   return compareOver(of, { difference: '', instances: lines, classes: own });
@@ -153,12 +153,12 @@ async function compareIn(
     return { difference, classes };
   }
   const tolds = differing.map((text) => JSON.parse(text) as Told);
-  const found = tolds.find((each) => each.difference !== '');
+  const found = tolds.find((answer) => answer.difference !== '');
   return { difference: found?.difference ?? differenceAmong(tolds, who), classes };
 }
 
 function differenceAmong(tolds: readonly Told[], who: string): string {
-  const [first, ...others] = tolds.map((told) => told.instances);
+  const [first, ...others] = tolds.map((answer) => answer.instances);
   const isOther = (other: Told['instances']) => JSON.stringify(other) !== JSON.stringify(first);
   const rank = 1 + others.findIndex(isOther);
   return firstDiffering(first!, others[rank - 1]!, { who, rank });

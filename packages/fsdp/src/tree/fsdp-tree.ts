@@ -387,7 +387,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       await this.bucketer.finish();
       this.#pass!.isWhole = true;
       const added = await Promise.allSettled(this.units.map((unit) => unit.gradient.finish()));
-      const failed = added.find((one) => one.status === 'rejected');
+      const failed = added.find((outcome) => outcome.status === 'rejected');
       if (failed !== undefined) {
         throw failed.reason;
       }

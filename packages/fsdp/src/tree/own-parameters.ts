@@ -123,7 +123,7 @@ export function requireEachInOneUnit(fsdp: TreeInstance): void {
 /** The instances outside `instances` whose parameters these use. */
 export function ownersBeside(instances: readonly TreeInstance[]): Set<TreeInstance> {
   const tensors = instances.flatMap(({ module }) =>
-    modulesOutsideInstances(module).flatMap((each) => [...each.ownParameters().values()]),
+    modulesOutsideInstances(module).flatMap((outside) => [...outside.ownParameters().values()]),
   );
   const owners = new Set(tensors.flatMap((tensor) => ownerOf(tensor) ?? []));
   for (const instance of instances) {

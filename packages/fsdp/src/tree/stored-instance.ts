@@ -57,11 +57,11 @@ function instanceKey({ name }: { readonly name: string }, groups: LinkGroups): s
 /** The buffers that no inner instance has. */
 function ownBuffers(instance: TreeInstance): (readonly [string, Tensor])[] {
   const others = new Set(
-    inner(instance).flatMap((one) => one.wrapper.namedBuffers().map(([, buffer]) => buffer)),
+    inner(instance).flatMap((nested) => nested.wrapper.namedBuffers().map(([, buffer]) => buffer)),
   );
   return instance.wrapper.namedBuffers().filter(([, buffer]) => !others.has(buffer));
 }
 
 function inner(instance: TreeInstance): TreeInstance[] {
-  return instance.instances().filter((one) => one !== instance);
+  return instance.instances().filter((other) => other !== instance);
 }

@@ -73,9 +73,9 @@ export function factorsText(units: readonly ShardedUnit[], links: UnitLinks): st
 /** The names of the parameters in a text of usedText. */
 export function namesIn(text: string, units: readonly ShardedUnit[]): string[] {
   const digits = text.split('.');
-  return units.flatMap(({ name, parameters }, u) =>
+  return units.flatMap(({ name, parameters }, unitIndex) =>
     parameters.flatMap(({ path }, index) => {
-      const digit = Number.parseInt(digits[u]?.[index >> 2] ?? '0', 16);
+      const digit = Number.parseInt(digits[unitIndex]?.[index >> 2] ?? '0', 16);
       if (((digit >> (index & 3)) & 1) === 0) {
         return [];
       }

@@ -18,20 +18,20 @@ export type ModuleVisitor = (module: Module) => void | Promise<void>;
  */
 export async function apply(module: Module, visit: ModuleVisitor): Promise<void> {
   const seen = new Set<Module>();
-  const walk = async (each: Module): Promise<void> => {
-    if (seen.has(each)) {
+  const walk = async (visited: Module): Promise<void> => {
+    if (seen.has(visited)) {
       return;
     }
-    seen.add(each);
-    if (isFsdp(each)) {
-      await summonFullParams(each, () => walk(each.module), { recurse: false });
+    seen.add(visited);
+    if (isFsdp(visited)) {
+      await summonFullParams(visited, () => walk(visited.module), { recurse: false });
       return;
     }
-    for (const child of each.children().values()) {
+    for (const child of visited.children().values()) {
       await walk(child);
     }
-    if (!isWrapper(each)) {
-      await visit(each);
+    if (!isWrapper(visited)) {
+      await visit(visited);
     }
   };
   await walk(module);

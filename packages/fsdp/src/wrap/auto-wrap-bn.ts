@@ -50,7 +50,7 @@ const BN_CONFIG = {
  */
 export async function autoWrapBn(module: Module, options: AutoWrapBnOptions): Promise<Module> {
   const { fsdpConfig, wrapIt = true, assertOnCollision = true } = options;
-  const norms = module.namedModules().filter(([, each]) => isBatchNorm(each));
+  const norms = module.namedModules().filter(([, inner]) => isBatchNorm(inner));
   const collision = norms.find(([, norm]) => wrapperConfigOf(norm) !== undefined);
   if (assertOnCollision && collision !== undefined) {
     throw new FsdpConfigError(

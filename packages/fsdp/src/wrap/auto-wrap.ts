@@ -66,7 +66,7 @@ export interface AutoWrapped {
  * ```
  */
 export function autoWrap(module: Module, policy: WrapPolicy, wrap: Wrap): AutoWrapped {
-  const wrapped = module.namedModules().find(([, each]) => each !== module && isFsdp(each));
+  const wrapped = module.namedModules().find(([, inner]) => inner !== module && isFsdp(inner));
   if (wrapped !== undefined) {
     throw new FsdpConfigError(
       `autoWrap: expected a model with nothing wrapped inside, got '${wrapped[0]}' wrapped. Wrap it by a policy, or wrap what is around it by hand.`,
@@ -110,7 +110,7 @@ class Walk {
     if (known !== undefined) {
       return known;
     }
-    const inside = module.namedModules().map(([, each]) => each);
+    const inside = module.namedModules().map(([, inner]) => inner);
     const all = module.parameters();
     let result = module;
     const ask = (question: WrapCandidate['question'], unwrappedParams: number) => {
@@ -142,7 +142,7 @@ class Walk {
     const known = new Set(inside);
     const isUsedOutside = (item: Tensor | Module) =>
       [...(this.#users.get(item) ?? [])].some((user) => !known.has(user));
-    const bare = inside.filter((each) => each !== module && this.#results.get(each) === each);
+    const bare = inside.filter((inner) => inner !== module && this.#results.get(inner) === inner);
     return left.some(isUsedOutside) || bare.some(isUsedOutside);
   }
 }

@@ -41,5 +41,5 @@ export function defaultAutoWrapPolicy(options: DefaultAutoWrapPolicyOptions = {}
 }
 
 function isOneOf(module: Module, classes: readonly ModuleClass[]): boolean {
-  return classes.some((each) => module instanceof each);
+  return classes.some((moduleClass) => module instanceof moduleClass);
 }

@@ -39,7 +39,7 @@ export function layerChart(
 ): string {
   const samples = firstForward(trace);
   const height = TOP + Math.max(1, samples.length) * ROW + BOTTOM;
-  const longest = samples.reduce((most, one) => Math.max(most, Math.abs(one[measure])), 0);
+  const longest = samples.reduce((most, sample) => Math.max(most, Math.abs(sample[measure])), 0);
   const axis = new ByteAxis(longest, [LEFT, RIGHT], 8);
   const bottom = height - BOTTOM;
   return svgText({ width: WIDTH, height }, [

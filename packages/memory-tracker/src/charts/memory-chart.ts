@@ -79,7 +79,7 @@ function areas(samples: readonly MemorySample[], at: (i: number) => number, y: B
     .y(({ reservedBytes }) => y.at(reservedBytes))
     .curve(curveStep);
   return [
-    ...series.map((one) => `<path d="${shape(one)}" fill="${COLORS[one.key]}"/>`),
+    ...series.map((line) => `<path d="${shape(line)}" fill="${COLORS[line.key]}"/>`),
     `<path d="${reserve(padded)}" fill="none" stroke="${RESERVED}" stroke-width="1.5" stroke-dasharray="5 3"/>`,
   ];
 }

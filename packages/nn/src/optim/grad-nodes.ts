@@ -26,7 +26,7 @@ export interface NodePlan {
  */
 export function normParameters(parameters: Iterable<Tensor>): Tensor[] {
   return [...new Set(parameters)].filter(
-    (each) => each.size > 0 && (each.requiresGrad || hasGradient(each)),
+    (parameter) => parameter.size > 0 && (parameter.requiresGrad || hasGradient(parameter)),
   );
 }
 

@@ -70,7 +70,7 @@ export class LossScaler {
     this.#growthFactor = options.growthFactor ?? 2;
     this.#backoffFactor = options.backoffFactor ?? 0.5;
     this.#growthInterval = options.growthInterval ?? 2000;
-    this.#reduceFoundInf = options.reduceFoundInf ?? (async (found) => found);
+    this.#reduceFoundInf = options.reduceFoundInf ?? (async (foundInf) => foundInf);
   }
 
   /** The factor that losses are multiplied by at present. */

@@ -62,8 +62,10 @@ export class StoredStep implements UnfinishedStep {
   async finish(): Promise<void> {
     const steps = [...new Set(this.#homes.map((home) => home.steps))];
     try {
-      for (let busy = steps[0]; busy !== undefined; busy = steps.find((one) => !one.isFree(this))) {
+      let busy = steps[0];
+      while (busy !== undefined) {
         await busy.rest(this);
+        busy = steps.find((step) => !step.isFree(this));
       }
     } catch (error) {
       if (!this.#hasBegun) {
@@ -72,7 +74,7 @@ export class StoredStep implements UnfinishedStep {
       throw error;
     }
     this.#hasBegun = true;
-    const ends = steps.map((one) => one.begin(this));
+    const ends = steps.map((step) => step.begin(this));
     let isWhole = false;
     try {
       for (const home of this.#homes) {

@@ -108,7 +108,7 @@ export class CapturedFlats {
     const state = async (optimizer: AnyOptimizer) => {
       const tensors = await optimizer.pinFlatState(flat);
       pins.push(...[...tensors.values()].flatMap(present));
-      const bytes = new Map([...tensors].map(([name, each]) => [name, require(each)]));
+      const bytes = new Map([...tensors].map(([name, tensor]) => [name, require(tensor)]));
       return (name: string) => bytes.get(name);
     };
     return { parameter: require(parameter), state };

@@ -132,7 +132,7 @@ export class HeldModule {
 
   /** Pieces of each flat, where there are any. */
   async *#flats(
-    { agree = async (_, own) => own, isWriting = () => true }: PiecesOptions,
+    { agree = async (_, progress) => progress, isWriting = () => true }: PiecesOptions,
     sourceOf: (flat: Tensor) => FlatSource | Promise<FlatSource>,
   ): AsyncGenerator<{ readonly flat: Tensor; readonly pieces: readonly HeldPiece[] }> {
     const { parameters, optimizer } = this.#options;

@@ -39,7 +39,9 @@ export class OffloadSlice {
     this.start = options.start;
     this.end = options.start + layers.length;
     this.flats = options.flats;
-    this.batchNorms = body.namedModules().flatMap(([, one]) => (isBatchNorm(one) ? [one] : []));
+    this.batchNorms = body
+      .namedModules()
+      .flatMap(([, inner]) => (isBatchNorm(inner) ? [inner] : []));
     this.layerNames = layers.map(({ name }) => name);
   }
 

@@ -302,7 +302,7 @@ class DiskStore implements ShardStore {
   #freeSlot(key: string): Place {
     const taken = [this.#current.get(key), this.#committed.get(key), this.#renamed?.get(key)];
     const id = (taken[0] ?? taken[1])?.id ?? this.#nextId++;
-    const slot = SLOTS.find((one) => !taken.some((entry) => entry?.slot === one))!;
+    const slot = SLOTS.find((number) => !taken.some((entry) => entry?.slot === number))!;
     return { id, slot };
   }
 

@@ -98,7 +98,7 @@ async function ownersIn(files: FileLayer, directory: string): Promise<Owners> {
 }
 
 function nameIn(names: readonly string[]): string | undefined {
-  return names.find((each) => !each.startsWith(DOOR));
+  return names.find((file) => !file.startsWith(DOOR));
 }
 
 /** Returns where the owner has left or died, and throws StoreLockedError where it has not. */

@@ -66,7 +66,7 @@ async function openPastCache(path: string): Promise<FileHandle | undefined> {
 function isWholePages(bytes: Uint8Array, position: number): boolean {
   return (
     bytes.byteLength >= LEAST_BYTES &&
-    [position, bytes.byteLength, bytes.byteOffset].every((each) => each % PAGE_BYTES === 0)
+    [position, bytes.byteLength, bytes.byteOffset].every((number) => number % PAGE_BYTES === 0)
   );
 }
 

@@ -38,7 +38,7 @@ export class CommCounter {
   #sum(): CommCounts {
     const stats = this.#groups.map((group) => group.stats());
     return Object.fromEntries(
-      NAMES.map((name) => [name, stats.reduce((sum, one) => sum + one[name], 0)]),
+      NAMES.map((name) => [name, stats.reduce((sum, counts) => sum + counts[name], 0)]),
     ) as unknown as CommCounts;
   }
 }

@@ -33,7 +33,9 @@ class Values {
     const value = this.#values.get(key) ?? {
       ...{ byteLength, current: NOWHERE, committed: NOWHERE, numSlots: 0 },
     };
-    const slot = [0, 1, 2].find((one) => one !== value.current && one !== value.committed)!;
+    const slot = [0, 1, 2].find(
+      (number) => number !== value.current && number !== value.committed,
+    )!;
     value.byteLength = Math.max(value.byteLength, byteLength);
     value.current = slot;
     value.numSlots = Math.max(value.numSlots, slot + 1);
@@ -89,7 +91,7 @@ export class StoreWatch {
   /** For a dry run: writes all values again, as happens where files replace drawn values. */
   writeAgain(): void {
     for (const values of [...this.#hosts, ...this.#disks]) {
-      for (const [key, byteLength] of values.keys().filter(([each]) => !isNote(each))) {
+      for (const [key, byteLength] of values.keys().filter(([key]) => !isNote(key))) {
         values.write(key, byteLength);
       }
       values.commit();

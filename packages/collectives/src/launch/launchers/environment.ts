@@ -28,7 +28,7 @@ export class Environment {
 
   /** The value of the first of `names` that is set. */
   text(...names: readonly string[]): string | undefined {
-    const name = names.find((one) => this.has(one));
+    const name = names.find((variable) => this.has(variable));
     if (name === undefined) {
       return undefined;
     }
@@ -41,7 +41,7 @@ export class Environment {
    * @throws {LaunchError} where it is not such a number
    */
   count(names: readonly string[], min = 0): number | undefined {
-    const name = names.find((one) => this.has(one));
+    const name = names.find((variable) => this.has(variable));
     return name === undefined ? undefined : this.#number(name, min);
   }
 
@@ -56,7 +56,7 @@ export class Environment {
 
   /** A TCP port that a process can be reached at. */
   port(...names: readonly string[]): number | undefined {
-    const name = names.find((one) => this.has(one));
+    const name = names.find((variable) => this.has(variable));
     if (name === undefined) {
       return undefined;
     }

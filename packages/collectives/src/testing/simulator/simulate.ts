@@ -162,7 +162,9 @@ async function runOnce(
       random: random.fork(),
       faults: faults.filter((fault) => fault.rank === rank),
       onStep: (rank, step) => {
-        for (const fault of faults.filter((one) => one.rank === rank && one.step === step)) {
+        for (const fault of faults.filter(
+          (planned) => planned.rank === rank && planned.step === step,
+        )) {
           startMs.set(fault, time.nowMs);
           inject(fault, network, time);
         }

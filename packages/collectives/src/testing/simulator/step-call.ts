@@ -70,8 +70,8 @@ const PREPARE: Readonly<Record<CollectiveStep['operation'], Prepare>> = {
   reduceScatter: (step, group, data, hosts) => {
     const { parts, starts, options } = layoutOf(step, group);
     const input = blank(starts.at(-1)!);
-    parts.forEach((part, p) => {
-      input.set(data.part(group.rank, p, part), starts[p]);
+    parts.forEach((part, partIndex) => {
+      input.set(data.part(group.rank, partIndex, part), starts[partIndex]);
     });
     const place = input.subarray(starts[group.rank], starts[group.rank + 1]);
     const output = step.isInPlace ? place : blank(place.length);
@@ -82,10 +82,10 @@ const PREPARE: Readonly<Record<CollectiveStep['operation'], Prepare>> = {
         const own = { ...parts[group.rank]!, dtype: step.dtype as DType, hosts };
         const expected = data.reduction(group.worldSize, group.rank, step.op, own);
         checkBytes(output, expected, 'output');
-        parts.forEach((part, p) => {
-          if (!step.isInPlace || p !== group.rank) {
-            const there = input.subarray(starts[p], starts[p + 1]);
-            checkBytes(there, data.part(group.rank, p, part), `input ${p}`);
+        parts.forEach((part, partIndex) => {
+          if (!step.isInPlace || partIndex !== group.rank) {
+            const there = input.subarray(starts[partIndex], starts[partIndex + 1]);
+            checkBytes(there, data.part(group.rank, partIndex, part), `input ${partIndex}`);
           }
         });
       },

@@ -79,7 +79,7 @@ export class HostBuffers {
     }
     const { block, gap } = this.#bestGap(size) ?? this.#make(size);
     const rest = { start: gap.start + size, end: gap.end };
-    block.gaps = block.gaps.flatMap((each) => (each === gap ? [rest] : [each])).filter(hasBytes);
+    block.gaps = block.gaps.flatMap((other) => (other === gap ? [rest] : [other])).filter(hasBytes);
     const bytes = block.bytes.subarray(gap.start, gap.start + byteLength);
     this.#taken.set(bytes, block);
     return bytes;

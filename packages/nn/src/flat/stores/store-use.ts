@@ -46,7 +46,7 @@ export class StoreUse implements HomeSteps {
   claim(names: readonly string[], device: Device): () => void {
     const taken = this.#liveClaims().map(([name]) => name);
     for (const name of names) {
-      const clash = taken.find((each) => isWithin(each, name) || isWithin(name, each));
+      const clash = taken.find((other) => isWithin(other, name) || isWithin(name, other));
       if (clash !== undefined) {
         throw new OptimizerError(
           `store: expected a name that no other model or flat parameter in the store has, got '${name}' beside '${clash}'. Give each model a name of its own (option name), or dispose the other.`,

@@ -160,7 +160,7 @@ export class StoredFlat implements FlatHome {
     const occupant = { by }; // an object, as two occupants may have one name
     this.#occupants = [...this.#occupants, occupant];
     return () => {
-      this.#occupants = this.#occupants.filter((each) => each !== occupant);
+      this.#occupants = this.#occupants.filter((other) => other !== occupant);
     };
   }
 
@@ -340,11 +340,11 @@ export class StoredFlat implements FlatHome {
   }
 
   stateOf(owner: object, signature: StateSignature): RestingState {
-    const own = this.#states.find((each) => each.owner === owner);
+    const own = this.#states.find((state) => state.owner === owner);
     if (own !== undefined) {
       return own.state;
     }
-    const resting = this.#states.filter((each) => each.owner === undefined);
+    const resting = this.#states.filter((state) => state.owner === undefined);
     // Two states fit where an optimizer was made anew and nobody disposed the old one. The last is
     // the newer one.
     const fitting = resting.findLast(({ state }) => isSameSignature(state.signature, signature));
@@ -354,7 +354,7 @@ export class StoredFlat implements FlatHome {
     }
     // An optimizer that never stepped has left no state, so other elements are no mistake.
     const same = this.#states.filter(({ state }) => isOverlapping(state.signature, signature));
-    if (same.some((each) => each.owner === undefined)) {
+    if (same.some((state) => state.owner === undefined)) {
       const kept = resting.map(({ state }) => state.signature);
       refuseSignature(this.name, kept, signature);
     }
@@ -376,7 +376,7 @@ export class StoredFlat implements FlatHome {
   }
 
   leaveState(owner: object): void {
-    const index = this.#states.findIndex((each) => each.owner === owner);
+    const index = this.#states.findIndex((state) => state.owner === owner);
     if (index >= 0) {
       this.#states[index] = { ...this.#states[index]!, isLeft: true };
     }
@@ -389,7 +389,9 @@ export class StoredFlat implements FlatHome {
 
   /** Whether host memory holds bytes that the store refused. */
   get hasUnsaved(): boolean {
-    return this.#all.some(({ isUnsaved }) => isUnsaved) || this.#kept.some((one) => one.hasUnsaved);
+    return (
+      this.#all.some(({ isUnsaved }) => isUnsaved) || this.#kept.some((flat) => flat.hasUnsaved)
+    );
   }
 
   async flush(): Promise<void> {

@@ -95,8 +95,8 @@ export function infoOf(adapter: GPUAdapter): GPUAdapterInfo {
 export function nameOf(
   info: Pick<GPUAdapterInfo, 'vendor' | 'architecture' | 'device' | 'description'>,
 ): string {
-  const words = [info.device, info.description].filter((w) => w !== '');
-  const family = [info.vendor, info.architecture].filter((w) => w !== '');
+  const words = [info.device, info.description].filter((word) => word !== '');
+  const family = [info.vendor, info.architecture].filter((word) => word !== '');
   return words.join(', ') || family.join(' ') || UNKNOWN_ADAPTER.description;
 }
 
@@ -140,7 +140,7 @@ export async function requestDevice(adapter: GPUAdapter): Promise<GPUDevice> {
   const { limits } = adapter;
   return adapter.requestDevice({
     label: 'shardweave',
-    requiredFeatures: wanted.filter((f) => adapter.features.has(f)) as GPUFeatureName[],
+    requiredFeatures: wanted.filter((feature) => adapter.features.has(feature)) as GPUFeatureName[],
     requiredLimits: {
       maxBufferSize: limits.maxBufferSize,
       maxStorageBufferBindingSize: limits.maxStorageBufferBindingSize,

@@ -20,7 +20,7 @@ export function dawnFlags(given: readonly string[]): string[] {
       others.push(flag);
       continue;
     }
-    for (const name of list.split(',').filter((each) => each !== '')) {
+    for (const name of list.split(',').filter((flag) => flag !== '')) {
       toggles.set(name, key);
     }
   }

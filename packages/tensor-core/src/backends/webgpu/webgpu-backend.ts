@@ -185,7 +185,9 @@ export class WebGpuBackend implements Backend {
       size: Math.max(4, byteLength),
       usage: 0x0080 | 0x0004 | 0x0008, // STORAGE | COPY_SRC | COPY_DST
     });
-    const buffer = new WebGpuBuffer(this.#nextId++, gpu, (one) => this.#allocations.isLost(one));
+    const buffer = new WebGpuBuffer(this.#nextId++, gpu, (gpuBuffer) =>
+      this.#allocations.isLost(gpuBuffer),
+    );
     this.#buffers.add(buffer);
     this.#bytes += buffer.byteLength;
     return buffer;

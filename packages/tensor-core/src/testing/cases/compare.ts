@@ -84,10 +84,10 @@ function specialCase(dtype: DType): ConformanceCase {
 function whereCase(dtype: DType, other: DType): ConformanceCase {
   return recordedCase(`where of ${dtype} and ${other}`, 'exact', (calls) => {
     const special = dtype === 'i32' || dtype === 'u32' ? [0, 1, 2] : SPECIAL;
-    const pick = (size: number, of: DType, offset: number) =>
+    const pick = (size: number, pickedDType: DType, offset: number) =>
       calls.values(
         Array.from({ length: size }, () => special[calls.random.integer(0, special.length)]!),
-        of,
+        pickedDType,
         { offset },
       );
     SIZES.forEach((size, i) => {

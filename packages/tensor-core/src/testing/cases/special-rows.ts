@@ -271,7 +271,7 @@ function matmulOverflowCase(dtype: DType): ConformanceCase {
       () => 1,
     ];
     const a = calls.values(
-      rows.flatMap((of) => Array.from({ length: k }, (_, i) => of(i))),
+      rows.flatMap((valueAt) => Array.from({ length: k }, (_, i) => valueAt(i))),
       dtype,
     );
     const b = calls.values(new Array(k * 8).fill(large), dtype);

@@ -108,9 +108,9 @@ function binaryCase(dtype: DType): ConformanceCase {
   return recordedCase(`binary ${dtype} of NaN and infinities`, 'transcendental', (calls) => {
     const n = SPECIAL.length;
     const size = n * n;
-    const pick = (of: (i: number) => number) =>
+    const pick = (indexOf: (i: number) => number) =>
       calls.values(
-        Array.from({ length: size }, (_, i) => SPECIAL[of(i)]!),
+        Array.from({ length: size }, (_, i) => SPECIAL[indexOf(i)]!),
         dtype,
       );
     const [a, b] = [pick((i) => Math.floor(i / n)), pick((i) => i % n)];

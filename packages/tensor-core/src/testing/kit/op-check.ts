@@ -180,11 +180,11 @@ class OpCheck {
   /** Returns the central difference of the loss as leaf number `leaf` moves along `direction`. */
   #slope(loss: (at: readonly TwinArray[]) => number, leaf: number, direction: Float64Array) {
     const target = this.#inputs.filter(({ tensor }) => tensor.requiresGrad)[leaf]!;
-    const moved = (by: number) =>
+    const moved = (offset: number) =>
       loss(
         this.#inputs.map((input) =>
           input === target
-            ? { ...input.twin, data: input.twin.data.map((x, j) => x + by * direction[j]!) }
+            ? { ...input.twin, data: input.twin.data.map((x, j) => x + offset * direction[j]!) }
             : input.twin,
         ),
       );

@@ -125,10 +125,10 @@ function querySegmentsCase(): OpCase {
       ids([2, 4], [1, 2, 2, 9, 4, 4, 5, 5]),
       ids([2, 3], [2, 1, 7, 5, 5, 4]),
     ],
-    op: ([q, k, v, segments, own]) =>
-      scaledDotProductAttention(q!, k!, v!, { segments: segments!, querySegments: own! }),
-    twin: ([q, k, v, segments, own]) =>
-      attentionTwin(q!, k!, v!, { segments: segments!, querySegments: own! }),
+    op: ([q, k, v, segments, querySegments]) =>
+      scaledDotProductAttention(q!, k!, v!, { segments: segments!, querySegments: querySegments! }),
+    twin: ([q, k, v, segments, querySegments]) =>
+      attentionTwin(q!, k!, v!, { segments: segments!, querySegments: querySegments! }),
   });
 }
 

@@ -58,7 +58,7 @@ export function rmsNormTwin(
   const { weight, weightOffset = 0, eps } = options;
   const data = x.data.map((value, i) => {
     const row = x.data.subarray(i - (i % cols), i - (i % cols) + cols);
-    const meanSquare = row.reduce((sum, each) => sum + each * each, 0) / cols;
+    const meanSquare = row.reduce((sum, entry) => sum + entry * entry, 0) / cols;
     const scale = weight === undefined ? 1 : weight.data[i % cols]! + weightOffset;
     return (value / Math.sqrt(meanSquare + eps)) * scale;
   });

@@ -28,8 +28,10 @@ export function clashesOf(kernel: Kernel, views: readonly View[]): number[] {
       }
       const view = views[i]!;
       const clashes = seen.some(
-        (s) =>
-          s.isWrite && s.view.buffer === view.buffer && (!isWrite || overlapsAligned(s.view, view)),
+        (earlier) =>
+          earlier.isWrite &&
+          earlier.view.buffer === view.buffer &&
+          (!isWrite || overlapsAligned(earlier.view, view)),
       );
       if (clashes) {
         clashing.push(i);
@@ -61,7 +63,7 @@ export function wordsOf(view: View): { readonly start: number; readonly bytes: n
 }
 
 function overlapsAligned(a: View, b: View): boolean {
-  const start = (v: View) => v.byteOffset - (v.byteOffset % BINDING_ALIGNMENT);
-  const end = (v: View) => wordsOf(v).start + wordsOf(v).bytes;
+  const start = (view: View) => view.byteOffset - (view.byteOffset % BINDING_ALIGNMENT);
+  const end = (view: View) => wordsOf(view).start + wordsOf(view).bytes;
   return start(a) < end(b) && start(b) < end(a);
 }

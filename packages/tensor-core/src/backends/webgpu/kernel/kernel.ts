@@ -89,7 +89,7 @@ export function defineKernel(spec: KernelSpec): Kernel {
   const lines = [
     ...(spec.enables ?? []).map((name) => `enable ${name};`),
     'struct Params {',
-    ...params.map((p) => `  ${p.name}: ${p.type},`),
+    ...params.map((param) => `  ${param.name}: ${param.type},`),
     ...(isSpecial ? ['  inf_bits: u32,'] : []),
     '}',
     '@group(0) @binding(0) var<uniform> P: Params;',
@@ -101,7 +101,7 @@ export function defineKernel(spec: KernelSpec): Kernel {
     ...(isSpecial ? [SPECIAL_VALUES] : []),
     ...(spec.isCuttable === true
       ? [
-          `fn first_group() -> vec3<u32> { return vec3<u32>(${FIRST_GROUP.map((p) => `P.${p}`).join(', ')}); }`,
+          `fn first_group() -> vec3<u32> { return vec3<u32>(${FIRST_GROUP.map((param) => `P.${param}`).join(', ')}); }`,
         ]
       : []),
     ...spec.bindings.flatMap((b) => accessors(b.name, b)),

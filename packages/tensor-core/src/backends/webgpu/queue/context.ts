@@ -225,7 +225,7 @@ export class KernelContext {
     body: (start: number, length: number) => void,
   ): void {
     const step = this.windowUnits(
-      views.map((v) => v.dtype),
+      views.map((view) => view.dtype),
       1,
       { multiple: 4, op: 'view' },
     );

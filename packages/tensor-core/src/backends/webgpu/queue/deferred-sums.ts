@@ -136,7 +136,7 @@ export class DeferredSums {
     }
     const left = this.#waiting
       .filter(({ parts }) => parts.buffer !== buffer)
-      .map((each) => ({ ...each, sums: each.sums.filter(({ out }) => out.buffer !== buffer) }));
+      .map((call) => ({ ...call, sums: call.sums.filter(({ out }) => out.buffer !== buffer) }));
     const queue = this.#queue;
     this.#clear();
     for (const each of left) {
@@ -151,8 +151,8 @@ export class DeferredSums {
       return { buffer, byteOffset: start, dtype: 'f32', size: (end - start) / F32_BYTES };
     });
     const sums: SumBatch['sums'][number][] = [];
-    this.#waiting.forEach((each, part) => {
-      for (const sum of each.sums) {
+    this.#waiting.forEach((call, part) => {
+      for (const sum of call.sums) {
         const into = buffers.indexOf(sum.out.buffer);
         const at = (sum.out.byteOffset - outs[into]!.byteOffset) / F32_BYTES;
         sums.push({ sum, part, into, at });

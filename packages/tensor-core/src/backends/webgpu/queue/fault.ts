@@ -115,13 +115,13 @@ export class Fault {
     if (isOutOfMemory(error)) {
       return new OutOfMemoryError(`webgpu: out of memory for kernel ${label}. ${error.message}`);
     }
-    const listed: ShaderMessage[] = messages.map((m) => ({
-      severity: m.type,
-      message: m.message,
-      line: m.lineNum,
-      column: m.linePos,
+    const listed: ShaderMessage[] = messages.map((message) => ({
+      severity: message.type,
+      message: message.message,
+      line: message.lineNum,
+      column: message.linePos,
     }));
-    if (!listed.some((m) => m.severity === 'error')) {
+    if (!listed.some((message) => message.severity === 'error')) {
       listed.push({ severity: 'error', message: error.message, line: 0, column: 0 });
     }
     return new ShaderError(label, listed, source);

@@ -57,7 +57,7 @@ export class Pipelines {
       }
     }
     const settled = await Promise.allSettled(this.#pending.values());
-    const failed = settled.find((one) => one.status === 'rejected');
+    const failed = settled.find((outcome) => outcome.status === 'rejected');
     if (this.#fault.error !== undefined || failed !== undefined) {
       throw this.#fault.error ?? failed!.reason;
     }

@@ -53,7 +53,9 @@ export class ScratchPool implements Scratch {
       size,
       usage: 0x0080 | 0x0004 | 0x0008, // STORAGE | COPY_SRC | COPY_DST
     });
-    const buffer = new WebGpuBuffer(this.#nextId(), gpu, (one) => this.#allocations.isLost(one));
+    const buffer = new WebGpuBuffer(this.#nextId(), gpu, (gpuBuffer) =>
+      this.#allocations.isLost(gpuBuffer),
+    );
     this.#all.add(buffer);
     return buffer;
   }

@@ -89,11 +89,11 @@ export class UploadRing {
    * Maps chunks again whose submit is known to be complete, or destroys those that are too many.
    */
   reclaim(completedSerial: number): void {
-    const done = this.#inFlight.filter((c) => c.serial <= completedSerial);
+    const done = this.#inFlight.filter((chunk) => chunk.serial <= completedSerial);
     if (done.length === 0) {
       return;
     }
-    this.#inFlight = this.#inFlight.filter((c) => c.serial > completedSerial);
+    this.#inFlight = this.#inFlight.filter((chunk) => chunk.serial > completedSerial);
     for (const chunk of done) {
       if (this.#bytes > KEEP_BYTES || this.#allocations.isLost(chunk.gpu)) {
         this.#drop(chunk);
@@ -149,17 +149,17 @@ export class UploadRing {
   }
 
   #chunkFor(byteLength: number): Chunk {
-    const current = this.#filling.findLast((c) => c.gpu.size - c.used >= byteLength);
+    const current = this.#filling.findLast((chunk) => chunk.gpu.size - chunk.used >= byteLength);
     if (current !== undefined) {
       return current;
     }
     // The smallest chunk that fits is taken, so that large ones stay for large uploads.
     let best = -1;
-    this.#ready.forEach((c, i) => {
-      if (c.gpu.size < byteLength) {
+    this.#ready.forEach((chunk, i) => {
+      if (chunk.gpu.size < byteLength) {
         return;
       }
-      if (best < 0 || c.gpu.size < this.#ready[best]!.gpu.size) {
+      if (best < 0 || chunk.gpu.size < this.#ready[best]!.gpu.size) {
         best = i;
       }
     });
