@@ -1,6 +1,7 @@
-// How comments and titles of tests read, as far as a check can tell. No comment begins with a bare
-// "Of", and no line of one is wider than 100. A title begins with what it is about, or with a verb
-// of what its describe or file names: a failing line and `-t` may show it alone.
+// How comments, names and titles of tests read, as far as a check can tell. No comment begins with
+// a bare "Of", and no line of one is wider than 100. A lambda's parameter says what it is. A title
+// begins with what it is about, or with a verb of what its describe or file names: a failing line
+// and `-t` may show it alone.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -15,16 +16,18 @@ const GOES_ON =
   /^(?:and|but|or|also|again|that|which|who|whose|where|when|while|if|as|than|of|to|from|in|into|on|by|for|with|without|within|over|under|at|after|before|during|between|beside|behind|around|inside|outside|its|their|it|they)[ ,:]/;
 /** Finds numbers of items in a list that is not in the tree, such as F20, A1 or 2.5.7. */
 const NUMBERED = /^(?:[FAO]\d+|\d\.\d+(?:\.\d+)?)\b[: ]?(?!\s*(?:GB|MB|billion))/;
+/** Finds a lambda's parameter that does not say what it is. */
+const NAMELESS = /[([,] ?(?:one|each|told)(?:[,\]:][^()]*)?\) =>/;
 
-/** The comment lines that break a rule, as `file:line`. */
-function linesWith(isBroken: (line: string) => boolean): readonly string[] {
+/** The lines that break a rule, as `file:line`. */
+function linesWith(isBroken: (line: string, path: string) => boolean): readonly string[] {
   return trackedFiles()
     .filter((path) => /\.(?:ts|tsx|js|mjs|cjs)$/.test(path))
     .toSorted()
     .flatMap((path) =>
       readFileSync(join(ROOT, path), 'utf8')
         .split('\n')
-        .flatMap((line, i) => (COMMENT.test(line) && isBroken(line) ? [`${path}:${i + 1}`] : [])),
+        .flatMap((line, i) => (isBroken(line, path) ? [`${path}:${i + 1}`] : [])),
     );
 }
 
@@ -33,7 +36,11 @@ it('has no comment that begins with a bare "Of"', () => {
 });
 
 it('has no comment line wider than 100', () => {
-  expect(linesWith((line) => line.length > MAX_WIDTH)).toEqual([]);
+  expect(linesWith((line) => COMMENT.test(line) && line.length > MAX_WIDTH)).toEqual([]);
+});
+
+it('says by the name of each parameter of a lambda in src what it is', () => {
+  expect(linesWith((line, path) => /\/src\//.test(path) && NAMELESS.test(line))).toEqual([]);
 });
 
 describe('titles of tests', () => {

@@ -71,7 +71,7 @@ function isUnderNohup(): boolean {
 function leaveDeadTerminals(): void {
   const terminals = STANDARD_STREAMS.filter((fd) => isatty(fd));
   process.once('exit', () => {
-    for (const fd of terminals.filter((each) => !isatty(each))) {
+    for (const fd of terminals.filter((descriptor) => !isatty(descriptor))) {
       closeSync(fd);
     }
   });

@@ -97,7 +97,7 @@ export function parseIndex(text: string, where: string): SaveIndex {
     );
   }
   const files = filesIn(index);
-  const tensors = index.list('tensors').map((each) => tensorIn(each, files));
+  const tensors = index.list('tensors').map((entry) => tensorIn(entry, files));
   const keys = new Set<string>();
   for (const [i, tensor] of tensors.entries()) {
     const key = tensorKey(tensor);

@@ -62,9 +62,9 @@ export async function saveOverRanks(
     });
     return await agree(async () => {
       const all = told.map((text) => JSON.parse(text) as [SavedPart | null, object]);
-      const parts = all.flatMap(([each]) => each ?? []);
+      const parts = all.flatMap(([part]) => part ?? []);
       const own = options.optimizer();
-      const steps = Object.assign({}, ...all.map((each) => each[1]));
+      const steps = Object.assign({}, ...all.map(([, counts]) => counts));
       await session?.publish(parts, { optimizer: own && { ...own, steps }, extra });
       return options.end?.(session && parts);
     });

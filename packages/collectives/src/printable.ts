@@ -5,5 +5,5 @@
 export function printable(text: string, maxLength: number): string {
   return text
     .slice(0, maxLength)
-    .replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (found) => (found === '\n' ? ' ' : '?'));
+    .replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (character) => (character === '\n' ? ' ' : '?'));
 }

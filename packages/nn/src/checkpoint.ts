@@ -178,7 +178,7 @@ class InputLeaf {
  */
 function tensorsReadBy(module: Module): Tensor[] {
   const evaluated = module.namedModules().filter(([, { isTraining }]) => !isTraining);
-  const buffers = evaluated.flatMap(([, one]) => [...one.ownBuffers().values()]);
+  const buffers = evaluated.flatMap(([, inner]) => [...inner.ownBuffers().values()]);
   return [...module.parameters(), ...buffers];
 }
 

@@ -107,7 +107,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     const modules = layersOf(model);
     super(modules[0]!.device);
     this.#options = resolveOptions(options);
-    for (const [path, module] of modules.flatMap((one) => one.namedModules())) {
+    for (const [path, module] of modules.flatMap((layer) => layer.namedModules())) {
       if (!(module instanceof OffloadModel)) {
         continue;
       }

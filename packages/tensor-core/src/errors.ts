@@ -168,7 +168,9 @@ export class StateError extends TensorError {
 }
 
 function shaderText(label: string, messages: readonly ShaderMessage[], source: string): string {
-  const listed = messages.map((m) => `  ${m.line}:${m.column} ${m.severity}: ${m.message}`);
+  const listed = messages.map(
+    (message) => `  ${message.line}:${message.column} ${message.severity}: ${message.message}`,
+  );
   const numbered = source.split('\n').map((line, i) => `${String(i + 1).padStart(4)} | ${line}`);
   return [`shader ${label}: it did not compile.`, ...listed, ...numbered].join('\n');
 }

@@ -85,7 +85,7 @@ async function hashOf(backend: Backend): Promise<string> {
     const input = (i: number): View => viewOf(from, i * 4 * INPUT_SIZE, INPUT_SIZE);
     const probes = [...eachProbe(input(0), input(1))];
     const placeOf = ({ size }: Probe) => Math.ceil((4 * size) / PLACE_BYTES) * PLACE_BYTES;
-    const byteLength = probes.reduce((sum, one) => sum + placeOf(one), 0);
+    const byteLength = probes.reduce((sum, probe) => sum + placeOf(probe), 0);
     const to = take(byteLength);
     backend.write(to, 0, new Uint8Array(byteLength)); // the bytes between results are read as well
     let at = 0;

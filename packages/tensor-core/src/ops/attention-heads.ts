@@ -123,7 +123,7 @@ export function checkLayouts(op: string, [q, k, v]: Layouts): void {
   }
   const isOdd =
     byteSize(dtype) === 2 &&
-    [q, k, v].some((one) => (one.headDim | one.start | one.strides.row) % 2 > 0);
+    [q, k, v].some((heads) => (heads.headDim | heads.start | heads.strides.row) % 2 > 0);
   if (q.headDim < 1 || q.headDim > MAX_HEAD_DIM || isOdd) {
     throw new ShapeError(
       `${op}: expected heads of 1 to ${MAX_HEAD_DIM} columns, in 16 bits an even number that begins at an even one, got ${dtype} heads of ${q.headDim}.`,

@@ -184,7 +184,9 @@ function attend(
     outputs: [out],
     saved: [
       ...shared.map(({ tensor }) => tensor),
-      ...[options.mask, options.segments, extra.querySegments].filter((one) => one !== undefined),
+      ...[options.mask, options.segments, extra.querySegments].filter(
+        (tensor) => tensor !== undefined,
+      ),
       out,
       stats,
     ],
@@ -286,7 +288,7 @@ function checkExtra(
   requireSameDevice(
     NAME,
     q.tensor,
-    ...[mask, segments, querySegments].filter((one) => one !== undefined),
+    ...[mask, segments, querySegments].filter((tensor) => tensor !== undefined),
   );
   if (querySegments !== undefined && segments === undefined) {
     throw new OptionError(`${NAME}: expected segments beside querySegments.`);

@@ -131,7 +131,7 @@ export interface LinearOptions extends LinearEnding {
 export function linear(x: Tensor, options: LinearOptions): Tensor {
   checkNames('linear', options, ['weight', 'bias', 'transposeWeight', 'activation', 'residual']);
   const { weight, bias, transposeWeight = false, activation, residual } = options;
-  const operands = [x, weight, bias, residual].filter((one) => one !== undefined);
+  const operands = [x, weight, bias, residual].filter((tensor) => tensor !== undefined);
   if (activation !== undefined) {
     checkValue('linear', 'activation', activation, KIND);
     checkValue('linear', 'residual', residual, ABSENT);
@@ -168,7 +168,7 @@ export function linear(x: Tensor, options: LinearOptions): Tensor {
   const slots = [x, weight, bias, residual, note?.through];
   device.record({
     name: 'linear',
-    inputs: slots.filter((one) => one !== undefined),
+    inputs: slots.filter((tensor) => tensor !== undefined),
     outputs: [out],
     saved: [
       ...(weight.requiresGrad ? [x] : []),

@@ -73,7 +73,7 @@ export function normalizeRows(
   const unadded = isSplit ? x.detach() : x;
   const sum = residual === undefined ? unadded : device.empty(x.shape, { dtype });
   const stats = Array.from({ length: kernels.numStats }, () => device.empty([rows]));
-  const statViews = () => stats.map((one) => one.view());
+  const statViews = () => stats.map((stat) => stat.view());
   if (rows > 0) {
     kernels.forward(
       {
@@ -106,14 +106,14 @@ export function normalizeRows(
         const { shape, dtype: own } = parameter;
         return rows === 0 ? device.zeros(shape, { dtype: own }) : gradientPlace(parameter);
       });
-      if (rows > 0 && [dx, ...gradients].some((one) => one !== undefined)) {
+      if (rows > 0 && [dx, ...gradients].some((gradient) => gradient !== undefined)) {
         kernels.backward(
           { x: sum.view(), dy: dy.view(), rows, cols },
           {
             stats: statViews(),
             dSum: dSum?.view(),
             dx: dx?.view(),
-            gradients: gradients.map((one) => one?.view()),
+            gradients: gradients.map((gradient) => gradient?.view()),
           },
         );
       }

@@ -40,7 +40,9 @@ const SQUARES = [1, 7, 63, 64, 65, 130] as const;
 
 export function attentionCases(): ConformanceCase[] {
   return [
-    ...SQUARES.map((n) => attentionCase({ queries: n, keys: n, dim: 8 }, { isCausal: true })),
+    ...SQUARES.map((size) =>
+      attentionCase({ queries: size, keys: size, dim: 8 }, { isCausal: true }),
+    ),
     ...FLOATS.map((dtype) =>
       attentionCase(
         { heads: 4, kvHeads: 2, queries: 70, keys: 70, dim: 6 },

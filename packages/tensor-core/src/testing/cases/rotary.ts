@@ -31,7 +31,7 @@ function rotaryCase(from: DType, to: DType): ConformanceCase {
       const size = tokens * heads * 2 * half;
       const words = Array.from({ length: 2 * half }, () => calls.random.bits());
       const frequencies = calls.values(words, 'u32', { offset: 1 });
-      const places = Array.from({ length: period }, (_, p) => FAR[p % FAR.length]!);
+      const places = Array.from({ length: period }, (_, index) => FAR[index % FAR.length]!);
       const listed = calls.values(places, 'i32', { offset: 3 });
       for (const positions of [undefined, listed]) {
         calls.run('rotary', {

@@ -81,7 +81,7 @@ function causalCase(dtype: DType): ConformanceCase {
 function tailCase(): ConformanceCase {
   return recordedCase('softmax and cross-entropy of small probabilities', 'tail', (calls) => {
     const scores = [0, -5, -20, -40, -60, -80, -85];
-    const x = calls.values([...scores, ...scores.map((s) => s + 30)], 'f32');
+    const x = calls.values([...scores, ...scores.map((score) => score + 30)], 'f32');
     const extent = { rows: 2, cols: 7 };
     const call = { x, ...extent, scale: 1, isLog: false, causalRows: 0 };
     calls.run('softmax', { ...call, out: calls.output(14, 'f32') });

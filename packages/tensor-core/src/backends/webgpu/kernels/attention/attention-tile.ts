@@ -78,8 +78,8 @@ function chooseTile(
   const fitting = ACROSS.flatMap((across) =>
     [mostQuads, 1].map((quads) => ({ across, quads })),
   ).filter(({ across, quads }) => across * quads >= needed);
-  const { across, quads } = fitting.reduce((best, one) =>
-    one.across * one.quads < best.across * best.quads ? one : best,
+  const { across, quads } = fitting.reduce((best, tile) =>
+    tile.across * tile.quads < best.across * best.quads ? tile : best,
   );
   const most = Math.max(4, Math.min(8, floorToPowerOf2(MOST_INVOCATIONS[mostQuads] / across)));
   const wanted = [1, 2, 4, 8].find((down) => down === most || rows <= 8 * down)!;
@@ -87,8 +87,8 @@ function chooseTile(
   if (wanted === most || mostQuads === 1) {
     return { down: most, across, quads };
   }
-  const wide = ACROSS.find((one) => one >= Math.min(needed, 64))!;
-  const down = [1, 2, 4, 8].find((one) => one >= wanted && one * wide >= WARP)!;
+  const wide = ACROSS.find((width) => width >= Math.min(needed, 64))!;
+  const down = [1, 2, 4, 8].find((height) => height >= wanted && height * wide >= WARP)!;
   return { down, across: wide, quads: Math.ceil(needed / wide) };
 }
 
