@@ -2,7 +2,7 @@ import { defineConfig } from 'tsup';
 import { declarations } from '../../tooling/tsup/declarations.ts';
 
 export default defineConfig({
-  entry: { index: 'src/index.ts' },
+  entry: ['src/index.ts', 'src/tokenizer-files.ts'],
   format: 'esm',
   dts: declarations(),
   clean: true,

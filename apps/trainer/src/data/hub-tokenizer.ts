@@ -6,6 +6,15 @@ import { createReadStream } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Tokenizer as HubTokenizer } from '@huggingface/tokenizers';
+import {
+  readTokenizerJson,
+  readTokenizerSettings,
+  type TokenizerConfig,
+  type TokenizerJson,
+  type TokenizerSettings,
+  type TokenText,
+  textOf,
+} from '@shardweave/gguf/tokenizer-files';
 import { UsageError } from '../errors.js';
 import type { FilePieces } from '../files/write-file.js';
 import { describeSystemError } from '../system-error.js';
@@ -30,63 +39,19 @@ const SECTION = { section_index: 0 };
 /** Half a surrogate pair, which no encoding of characters has. */
 const LONE_SURROGATE = /\p{Surrogate}/gu;
 
-interface AddedToken {
-  readonly id: number;
-  readonly content: string;
-  readonly special?: boolean;
-  readonly normalized?: boolean;
-  readonly lstrip?: boolean;
-  readonly rstrip?: boolean;
-}
-
-interface TokenizerJson {
-  readonly added_tokens?: readonly AddedToken[];
-  readonly normalizer?: { readonly type: string } | null;
-  readonly pre_tokenizer?: unknown;
-}
-
-/** A token as configs write it. */
-type TokenText = string | { readonly content: string } | null;
-
-interface TokenizerConfig {
-  readonly bos_token?: TokenText;
-  /** Whether a token is put at the beginning; it overrides what tokenizer.json says. */
-  readonly add_bos_token?: boolean | null;
-  readonly eos_token?: TokenText;
-  readonly pad_token?: TokenText;
-  readonly unk_token?: TokenText;
-  /** Whether white space is trimmed, as XLM does. */
-  readonly remove_space?: boolean;
-  readonly chat_template?:
-    | string
-    | readonly { readonly name: string; readonly template: string }[]
-    | null;
-}
-
-/** The ids that generation_config.json and config.json name. */
-interface TokenIds {
-  readonly bos_token_id?: number | null;
-  readonly eos_token_id?: number | readonly number[] | null;
-}
-
-interface HubFiles {
-  readonly json: string;
-  readonly config: TokenizerConfig;
-  /** The ids of both files; the file that counts more comes first. */
-  readonly ids: readonly TokenIds[];
-  readonly template: string | undefined;
-}
+/** The other files that say how a text becomes tokens. */
+const SETTINGS = ['tokenizer_config.json', 'generation_config.json', 'config.json', TEMPLATE_FILE];
 
 /** @throws {UsageError} where a file is missing or is not what it should be */
 export async function openHubTokenizer(directory: string): Promise<Tokenizer> {
-  const files = await readHubFiles(directory);
-  const path = join(directory, TOKENIZER_FILE);
+  const texts = await readTexts(directory);
+  const settings = settingsIn(texts, directory);
   try {
-    const json = JSON.parse(files.json) as TokenizerJson;
+    const json = readTokenizerJson(texts);
     const cutting = { ...json, pre_tokenizer: rustCuts(json.pre_tokenizer) };
-    return makeTokenizer(json, files, new HubTokenizer(cutting, files.config));
+    return makeTokenizer(json, settings, new HubTokenizer(cutting, settings.config));
   } catch (cause) {
-    throw unusable(path, (cause as Error).message, cause);
+    throw unusable(join(directory, TOKENIZER_FILE), (cause as Error).message, cause);
   }
 }
 
@@ -109,70 +74,60 @@ export async function tokenizerFiles(directory: string): Promise<readonly FilePi
 
 /** A hash of everything on which the tokens of a text or a conversation depend. */
 export async function hubTokenizerHash(directory: string): Promise<string> {
-  const files = await readHubFiles(directory);
+  const texts = await readTexts(directory);
+  const { config, ids, chatTemplate: template } = settingsIn(texts, directory);
+  const named = ids.map(({ bos_token_id, eos_token_id }) => ({ bos_token_id, eos_token_id }));
+  const files = { json: texts.get(TOKENIZER_FILE), config, ids: named, template };
   return createHash('sha256').update(JSON.stringify(files)).digest('hex');
 }
 
-async function readHubFiles(directory: string): Promise<HubFiles> {
-  const text = async (name: string) => {
+/** The texts of tokenizer.json and of those of the other files that are there. */
+async function readTexts(directory: string): Promise<ReadonlyMap<string, string>> {
+  const texts = new Map<string, string>();
+  for (const name of [TOKENIZER_FILE, ...SETTINGS]) {
     const path = join(directory, name);
     try {
-      return await readFile(path, 'utf8');
+      texts.set(name, await readFile(path, 'utf8'));
     } catch (cause) {
-      if ((cause as NodeJS.ErrnoException).code === 'ENOENT' && name !== TOKENIZER_FILE) {
-        return undefined;
+      if ((cause as NodeJS.ErrnoException).code !== 'ENOENT' || name === TOKENIZER_FILE) {
+        throw unusable(path, describeSystemError(cause), cause);
       }
-      throw unusable(path, describeSystemError(cause), cause);
     }
-  };
-  const json = async (name: string): Promise<object> => {
-    try {
-      return JSON.parse((await text(name)) ?? '{}') as object;
-    } catch (cause) {
-      throw cause instanceof UsageError
-        ? cause
-        : unusable(join(directory, name), (cause as Error).message, cause);
-    }
-  };
-  const config = (await json('tokenizer_config.json')) as TokenizerConfig;
-  const ids = [await json('generation_config.json'), await json('config.json')].map(
-    ({ bos_token_id, eos_token_id }: TokenIds) => ({ bos_token_id, eos_token_id }),
-  ) as TokenIds[];
-  const own = config.chat_template ?? undefined;
-  const template =
-    (await text(TEMPLATE_FILE)) ??
-    (typeof own === 'string' || own === undefined
-      ? own
-      : own.find(({ name }) => name === 'default')?.template);
-  return { json: (await text(TOKENIZER_FILE))!, config, ids, template };
+  }
+  return texts;
+}
+
+function settingsIn(texts: ReadonlyMap<string, string>, directory: string): TokenizerSettings {
+  try {
+    return readTokenizerSettings(texts);
+  } catch (cause) {
+    throw unusable(directory, (cause as Error).message, cause);
+  }
 }
 
 function unusable(path: string, why: string, cause: unknown): UsageError {
   return new UsageError(
-    `--tokenizer model: ${path} can't be used (${why}). Give a model directory with the tokenizer.json that it came with, or choose --tokenizer byte or gpt2.`,
+    `--tokenizer model: ${path} can't be used (${why.replace(/\.$/, '')}). Give a model directory with the tokenizer.json that it came with, or choose --tokenizer byte or gpt2.`,
     { cause },
   );
 }
 
 function makeTokenizer(
   { added_tokens: added = [], normalizer = null }: TokenizerJson,
-  files: HubFiles,
+  { config, ids: namedIds, chatTemplate }: TokenizerSettings,
   hub: HubTokenizer,
 ): Tokenizer {
-  const { config } = files;
-  const textOf = (token: TokenText | undefined) =>
-    typeof token === 'string' ? token : token?.content;
   const idOf = (token: TokenText | undefined) => {
     const text = textOf(token);
     return text === undefined ? undefined : hub.token_to_id(text);
   };
   const endTokens = [
     idOf(config.eos_token) ?? [],
-    ...files.ids.map(({ eos_token_id }) => eos_token_id ?? []),
+    ...namedIds.map(({ eos_token_id }) => eos_token_id ?? []),
   ].flat();
   const beginToken =
     idOf(config.bos_token) ??
-    files.ids.map(({ bos_token_id }) => bos_token_id ?? undefined).find((id) => id !== undefined);
+    namedIds.map(({ bos_token_id }) => bos_token_id ?? undefined).find((id) => id !== undefined);
   const [endToken] = endTokens;
   const ends = endTokens.flatMap((id) => hub.id_to_token(id) ?? []);
   const specials = Object.fromEntries(
@@ -186,7 +141,7 @@ function makeTokenizer(
   // Few texts are long enough to be cut, and asking for the places takes some 30 ms.
   let places: { readonly found: CutPlaces | undefined } | undefined;
   const cuts = () => {
-    places ??= { found: placesOf({ added_tokens: added, normalizer }, files, hub) };
+    places ??= { found: placesOf({ added_tokens: added, normalizer }, config, hub) };
     return places.found;
   };
   const encodePiece = (text: string) => {
@@ -211,9 +166,7 @@ function makeTokenizer(
       .filter(({ special, normalized = special !== true, lstrip }) => !normalized && !lstrip)
       .map(({ content }) => content),
     chat:
-      files.template === undefined
-        ? undefined
-        : new ChatTemplate(files.template, { specials, ends }),
+      chatTemplate === undefined ? undefined : new ChatTemplate(chatTemplate, { specials, ends }),
     vocabularySize: Math.max(hub.model!.vocab.length, ...added.map(({ id }) => id + 1)),
     get cuts() {
       return cuts();
@@ -243,7 +196,7 @@ function makeTokenizer(
  */
 function placesOf(
   { added_tokens: added, normalizer }: Required<Pick<TokenizerJson, 'added_tokens' | 'normalizer'>>,
-  { config }: HubFiles,
+  config: TokenizerConfig,
   hub: HubTokenizer,
 ): CutPlaces | undefined {
   const isPlain =

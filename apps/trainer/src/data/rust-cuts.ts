@@ -3,21 +3,19 @@
 // has U+FEFF and lacks U+0085. It reads a Split's pattern as Rust does, so here those steps become
 // Splits.
 
-/** A step of tokenizer.json's pre_tokenizer. */
-interface Step {
-  readonly type: string;
-  readonly [field: string]: unknown;
-}
+import type { PipelineStep } from '@shardweave/gguf/tokenizer-files';
 
 /** GPT-2's words, each with the space before it. */
 const WORDS = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 /** The same pre_tokenizer in steps that cut as they do in Rust. */
 export function rustCuts(step: unknown): unknown {
-  return typeof step === 'object' && step !== null && 'type' in step ? cuts(step as Step) : step;
+  return typeof step === 'object' && step !== null && 'type' in step
+    ? cuts(step as PipelineStep)
+    : step;
 }
 
-function cuts(step: Step): Step {
+function cuts(step: PipelineStep): PipelineStep {
   if (step.type === 'Sequence' && Array.isArray(step.pretokenizers)) {
     return { ...step, pretokenizers: step.pretokenizers.map(rustCuts) };
   }
@@ -31,6 +29,6 @@ function cuts(step: Step): Step {
   return step;
 }
 
-function split(pattern: string): Step {
+function split(pattern: string): PipelineStep {
   return { type: 'Split', pattern: { Regex: pattern }, behavior: 'Isolated', invert: false };
 }

@@ -3,7 +3,8 @@
 // reports it.
 
 import { GgufTokenizerError } from '../errors.js';
-import { type PipelineStep, stepsOf, type TokenizerJson } from './tokenizer-files.js';
+import type { PipelineStep, TokenizerJson } from '../tokenizer-files.js';
+import { stepsOf } from './steps.js';
 
 /** llama.cpp's names (`tokenizer.ggml.pre`) for the ways to cut a text that are known here. */
 export type PreTokenizer = 'gpt-2' | 'smollm' | 'llama-bpe' | 'qwen2';

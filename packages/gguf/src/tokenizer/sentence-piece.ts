@@ -6,7 +6,8 @@
 
 import { GgufTokenizerError } from '../errors.js';
 import type { MetadataValue } from '../gguf-file.js';
-import { stepsOf, type TokenizerJson } from './tokenizer-files.js';
+import type { TokenizerJson } from '../tokenizer-files.js';
+import { stepsOf } from './steps.js';
 import { TOKEN_TYPE, type Vocabulary } from './vocabulary.js';
 
 /** The sign that stands for a space. */

@@ -2,16 +2,17 @@
 
 import { GgufTokenizerError } from '../errors.js';
 import type { MetadataValue } from '../gguf-file.js';
+import {
+  readTokenizerJson,
+  readTokenizerSettings,
+  type TokenIds,
+  type TokenizerJson,
+  type TokenizerSettings,
+  textOf,
+} from '../tokenizer-files.js';
 import { preTokenizerOf } from './pre-tokenizer.js';
 import { isSentencePiece, sentencePieceMetadata } from './sentence-piece.js';
-import {
-  readTokenizerFiles,
-  stepsOf,
-  type TokenIds,
-  type TokenizerFiles,
-  type TokenizerJson,
-  textOf,
-} from './tokenizer-files.js';
+import { stepsOf } from './steps.js';
 import { readVocabulary, type Vocabulary } from './vocabulary.js';
 
 /**
@@ -22,15 +23,15 @@ export function tokenizerMetadata(
   texts: ReadonlyMap<string, string>,
   vocabSize: number,
 ): Map<string, MetadataValue> {
-  const files = readTokenizerFiles(texts);
-  const { json, chatTemplate } = files;
+  const json = readTokenizerJson(texts);
+  const settings = readTokenizerSettings(texts);
   const vocabulary = readVocabulary(json, vocabSize);
   const { tokens } = vocabulary;
   const idOf = (text: string | undefined) => {
     const id = text === undefined ? -1 : tokens.indexOf(text);
     return id < 0 ? undefined : id;
   };
-  const ids = specialIds(files, idOf);
+  const ids = specialIds(json, { settings, idOf });
   const metadata = new Map<string, MetadataValue>([
     ...(isSentencePiece(json)
       ? sentencePieceMetadata(json, vocabulary)
@@ -44,8 +45,8 @@ export function tokenizerMetadata(
   if (ids.pad !== undefined) {
     metadata.set('tokenizer.ggml.padding_token_id', { type: 'u32', value: ids.pad });
   }
-  if (chatTemplate !== undefined) {
-    metadata.set('tokenizer.chat_template', { type: 'string', value: chatTemplate });
+  if (settings.chatTemplate !== undefined) {
+    metadata.set('tokenizer.chat_template', { type: 'string', value: settings.chatTemplate });
   }
   return metadata;
 }
@@ -99,13 +100,18 @@ interface SpecialIds {
 }
 
 function specialIds(
-  files: TokenizerFiles,
-  idOf: (text: string | undefined) => number | undefined,
+  json: TokenizerJson,
+  {
+    settings: { config, ids },
+    idOf,
+  }: {
+    readonly settings: TokenizerSettings;
+    readonly idOf: (text: string | undefined) => number | undefined;
+  },
 ): SpecialIds {
-  const { config, json } = files;
   const named = (name: 'bos' | 'eos' | 'pad'): number | undefined => {
     const field = `${name}_token_id` as const satisfies keyof TokenIds;
-    const given = files.ids.map((ids) => [ids[field] ?? []].flat()[0]);
+    const given = ids.map((file) => [file[field] ?? []].flat()[0]);
     return idOf(textOf(config[`${name}_token`])) ?? given.find((id) => id !== undefined);
   };
   const around = tokensAround(json);

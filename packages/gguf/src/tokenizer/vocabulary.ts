@@ -1,7 +1,7 @@
 // A vocabulary's tokens by number, each with its purpose.
 
 import { GgufTokenizerError } from '../errors.js';
-import type { AddedToken, TokenizerJson } from './tokenizer-files.js';
+import type { AddedToken, TokenizerJson } from '../tokenizer-files.js';
 
 /** llama.cpp's numbers for the purpose of a token. */
 export const TOKEN_TYPE = {

@@ -1,12 +1,15 @@
-// The files of a tokenizer as far as a GGUF needs them. A field that a file lacks is absent, and
-// other fields are left alone.
+// The files of a tokenizer in a model directory of the Hugging Face layout. A field that a file
+// lacks is absent, and other fields are left alone.
 
-import { GgufTokenizerError } from '../errors.js';
+import { GgufTokenizerError } from './errors.js';
 
+/** A token beside those of the vocabulary's merges, such as the end of a text. */
 export interface AddedToken {
   readonly id: number;
   readonly content: string;
   readonly special?: boolean;
+  /** Whether it is looked for in the normalized text; by default, where it is not special. */
+  readonly normalized?: boolean;
   readonly lstrip?: boolean;
   readonly rstrip?: boolean;
   readonly single_word?: boolean;
@@ -37,13 +40,16 @@ export interface TokenizerJson {
 }
 
 /** A token as configs write it. */
-type TokenText = string | { readonly content: string } | null;
+export type TokenText = string | { readonly content: string } | null;
 
 /** tokenizer_config.json. */
 export interface TokenizerConfig {
   readonly bos_token?: TokenText;
   readonly eos_token?: TokenText;
   readonly pad_token?: TokenText;
+  readonly unk_token?: TokenText;
+  /** Whether white space is trimmed, as XLM does. */
+  readonly remove_space?: boolean;
   /**
    * Whether a token is put at the beginning. This and the next field override what tokenizer.json
    * says.
@@ -63,8 +69,8 @@ export interface TokenIds {
   readonly pad_token_id?: number | null;
 }
 
-export interface TokenizerFiles {
-  readonly json: TokenizerJson;
+/** What the files beside tokenizer.json say. */
+export interface TokenizerSettings {
   readonly config: TokenizerConfig;
   /** The ids of both files; the file that counts more comes first. */
   readonly ids: readonly TokenIds[];
@@ -72,21 +78,30 @@ export interface TokenizerFiles {
   readonly chatTemplate: string | undefined;
 }
 
-/** @throws {GgufTokenizerError} where tokenizer.json is missing, or a file is not a JSON object */
-export function readTokenizerFiles(texts: ReadonlyMap<string, string>): TokenizerFiles {
+/**
+ * Reads tokenizer.json out of a model directory's texts by file name.
+ * @throws {GgufTokenizerError} where it is missing, or is not a tokenizer
+ */
+export function readTokenizerJson(texts: ReadonlyMap<string, string>): TokenizerJson {
   if (!texts.has('tokenizer.json')) {
-    throw new GgufTokenizerError(
-      'tokenizer.json: expected one in the model directory, got none. A GGUF holds its tokenizer.',
-    );
+    throw new GgufTokenizerError('tokenizer.json: expected one in the model directory, got none.');
   }
   const json = parse(texts, 'tokenizer.json') as unknown as TokenizerJson;
   if (typeof json.model?.vocab !== 'object') {
     throw new GgufTokenizerError('tokenizer.json: expected model.vocab, got none.');
   }
+  return json;
+}
+
+/**
+ * Reads the files beside tokenizer.json, as far as they are among a model directory's texts by file
+ * name: tokenizer_config.json, generation_config.json, config.json and chat_template.jinja.
+ * @throws {GgufTokenizerError} where a file is not a JSON object
+ */
+export function readTokenizerSettings(texts: ReadonlyMap<string, string>): TokenizerSettings {
   const config = parse(texts, 'tokenizer_config.json') as TokenizerConfig;
   const { chat_template: own } = config;
   return {
-    json,
     config,
     ids: ['generation_config.json', 'config.json'].map((name) => parse(texts, name) as TokenIds),
     chatTemplate:
@@ -100,24 +115,13 @@ export function textOf(token: TokenText | undefined): string | undefined {
   return typeof token === 'string' ? token : token?.content;
 }
 
-/** A step as a list of one; for a sequence the steps in it, in their order. */
-export function stepsOf(step: PipelineStep | null | undefined): readonly PipelineStep[] {
-  if (!step) {
-    return [];
-  }
-  if (step.type !== 'Sequence') {
-    return [step];
-  }
-  const parts = step.pretokenizers ?? step.normalizers ?? step.processors;
-  return ((parts ?? []) as readonly PipelineStep[]).flatMap(stepsOf);
-}
-
 function parse(texts: ReadonlyMap<string, string>, name: string): object {
   let value: unknown;
   try {
     value = JSON.parse(texts.get(name) ?? '{}');
   } catch (error) {
-    throw new GgufTokenizerError(`${name}: expected JSON.`, { cause: error });
+    const { message } = error as SyntaxError;
+    throw new GgufTokenizerError(`${name}: expected JSON (${message}).`, { cause: error });
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
     throw new GgufTokenizerError(`${name}: expected an object.`);
