@@ -48,6 +48,9 @@ function watched(store: ShardStore) {
     get generation() {
       return store.generation;
     },
+    get peakBytes() {
+      return store.peakBytes;
+    },
     keys: () => store.keys(),
     byteLength: (key) => store.byteLength(key),
     write: (key, bytes, options) => hold(bytes, store.write(key, bytes, options)),

@@ -1,51 +1,79 @@
 // A store that keeps only the lengths of values, to show how much room they would take.
 
-import { checkBytes, checkKey, checkRange, expectLength } from './arguments.js';
+import { checkBytes, checkKey, checkOptions, checkRange, expectLength } from './arguments.js';
+import { freeSlot } from './disk/file-names.js';
 import { StoreClosedError } from './errors.js';
+import { PeakSizes } from './peak-sizes.js';
 import type { ReadOptions, ShardStore } from './store.js';
 
+/** What a dry store stands for. */
+export interface DryStoreOptions {
+  /** Whether `peakBytes` counts files as a store on disk has them. Default false. */
+  readonly isOnDisk?: boolean;
+}
+
 /** Makes a store that works like a host store, except that a read leaves its array unchanged. */
-export function createDryStore(): ShardStore {
-  return new DryStore();
+export function createDryStore(options: DryStoreOptions = {}): ShardStore {
+  checkOptions('createDryStore', options, ['isOnDisk']);
+  return new DryStore(options);
+}
+
+interface DryValue {
+  readonly byteLength: number;
+  readonly slot: number;
 }
 
 class DryStore implements ShardStore {
   readonly description = 'dry store';
   readonly isDry = true;
   readonly locals = new Map<symbol, unknown>();
-  readonly #lengths = new Map<string, number>();
+  readonly #isOnDisk: boolean;
+  readonly #current = new Map<string, DryValue>();
+  readonly #sizes = new PeakSizes();
+  #committed: ReadonlyMap<string, DryValue> = new Map();
   #generation = 0;
   #isClosed = false;
+
+  constructor({ isOnDisk = false }: DryStoreOptions) {
+    this.#isOnDisk = isOnDisk;
+  }
 
   get generation(): number {
     return this.#generation;
   }
 
+  get peakBytes(): number {
+    return this.#sizes.bytes;
+  }
+
   keys(): readonly string[] {
-    return [...this.#lengths.keys()];
+    return [...this.#current.keys()];
   }
 
   byteLength(key: string): number | undefined {
-    return this.#lengths.get(key);
+    return this.#current.get(key)?.byteLength;
   }
 
   async write(key: string, bytes: Uint8Array): Promise<void> {
     this.#checkOpen('write');
     checkKey('write', key);
     checkBytes('write', key, bytes);
-    this.#lengths.set(key, bytes.byteLength);
+    const taken = [this.#current.get(key), this.#committed.get(key)];
+    const slot = this.#isOnDisk ? freeSlot(taken) : 0;
+    this.#current.set(key, { byteLength: bytes.byteLength, slot });
+    this.#sizes.add(key, bytes.byteLength, slot + 1);
   }
 
   async read(key: string, into: Uint8Array, { offset = 0 }: ReadOptions = {}): Promise<void> {
     this.#checkOpen('read');
     checkBytes('read', key, into);
-    const byteLength = expectLength(key, this.#lengths.get(key), this.description);
+    const byteLength = expectLength(key, this.byteLength(key), this.description);
     checkRange(key, { offset, length: into.byteLength }, byteLength);
   }
 
   async delete(key: string): Promise<void> {
     this.#checkOpen('delete');
-    this.#lengths.delete(key);
+    this.#current.delete(key);
   }
 
   async withdraw(): Promise<void> {
@@ -54,6 +82,7 @@ class DryStore implements ShardStore {
 
   async commit(): Promise<void> {
     this.#checkOpen('commit');
+    this.#committed = new Map(this.#current);
     this.#generation++;
   }
 

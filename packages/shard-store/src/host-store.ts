@@ -12,6 +12,7 @@ import {
 } from './arguments.js';
 import { StoreClosedError, StoreIncompleteError } from './errors.js';
 import { OperationOrder } from './operation-order.js';
+import { PeakSizes } from './peak-sizes.js';
 import type { ReadOptions, ShardStore, WriteOptions } from './store.js';
 
 /** The limit of a store in host memory, in bytes. */
@@ -45,6 +46,7 @@ class HostStore implements ShardStore {
   readonly #maxBytes: number;
   readonly #order = new OperationOrder(1); // copies block the thread, so more at once gains nothing
   readonly #values = new Map<string, Uint8Array>();
+  readonly #sizes = new PeakSizes();
   readonly #failed = new Map<string, unknown>();
   #byteLength = 0;
   #generation = 0;
@@ -56,6 +58,10 @@ class HostStore implements ShardStore {
 
   get generation(): number {
     return this.#generation;
+  }
+
+  get peakBytes(): number {
+    return this.#sizes.bytes;
   }
 
   keys(): readonly string[] {
@@ -141,6 +147,7 @@ class HostStore implements ShardStore {
       value.set(bytes);
       this.#values.set(key, value);
     }
+    this.#sizes.add(key, bytes.byteLength);
     this.#byteLength = wanted;
   }
 

@@ -44,6 +44,12 @@ export interface ShardStore {
   /** The number of commits that the stored values have seen; 0 in a new store. */
   readonly generation: number;
 
+  /**
+   * The most bytes that the values have taken, in memory or on disk: each at its largest, and on
+   * disk as often as it has had files. Values that were deleted count, too.
+   */
+  readonly peakBytes: number;
+
   /** The keys that exist now, in no particular order; pending operations don't count. */
   keys(): readonly string[];
 

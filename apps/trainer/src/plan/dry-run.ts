@@ -1,8 +1,10 @@
 // A run of two steps on a device that holds and computes nothing. The strategy, the step and the
-// counters are those of the real run, so what it shows is what a run takes, to the byte.
+// counters are those of the real run, so what it shows is what a run takes, to the byte. Two steps
+// are enough for files, too: each ends with a commit, so whatever the order of writes in it is, the
+// second begins the last of the files that a value needs.
 
 import { createDryGroup } from '@shardweave/collectives';
-import { createDryStore } from '@shardweave/shard-store';
+import { createDryStore, type ShardStore } from '@shardweave/shard-store';
 import {
   createDryBackend,
   Device,
@@ -12,9 +14,10 @@ import {
 } from '@shardweave/tensor-core';
 import type { StoreBytes } from '../rank/events.js';
 import { CommCounter, type CommCounts } from '../rank/step/comm-counter.js';
+import { OpenedStores } from '../rank/step/opened-stores.js';
 import { type PhaseBytes, PhaseMemory } from '../rank/step/phase-memory.js';
-import { StoreWatch } from '../rank/step/store-watch.js';
 import { TrainingStep } from '../rank/step/training-step.js';
+import { isNote } from '../rank/strategies/open-rest.js';
 import { openStrategy } from '../rank/strategies/open-strategy.js';
 import type { RankGroups, Strategy } from '../rank/strategies/strategy.js';
 import type { RunConfig } from '../run-config.js';
@@ -79,18 +82,20 @@ export async function dryRun(config: RunConfig, options: DryRunOptions): Promise
   const gather = createDryGroup(config.ranks, { rank });
   const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
   const groups = { gather, reduce, alone: createDryGroup(1) };
-  const stores = new StoreWatch();
+  const stores = new OpenedStores();
   try {
     const strategy = await openStrategy({
       device,
       config: withoutValues(config),
       groups,
-      openStore: stores.opening(async () => createDryStore()),
+      openStore: stores.opening(async (directory) =>
+        createDryStore({ isOnDisk: directory !== undefined }),
+      ),
     });
     requireState(config, strategy, limits);
     await strategy.initialize();
     if (hasValues(config)) {
-      stores.writeAgain();
+      await writeAgain([...stores.onHost, ...stores.onDisk]);
     }
     const run = new Steps(config, { ...options, device, strategy, groups, stores, work });
     const result = await run.result();
@@ -106,7 +111,7 @@ interface DryParts extends DryRunOptions {
   readonly device: Device;
   readonly strategy: Strategy;
   readonly groups: RankGroups;
-  readonly stores: StoreWatch;
+  readonly stores: OpenedStores;
   readonly work: Work;
 }
 
@@ -156,10 +161,8 @@ class Steps {
     });
     const first = await this.#countsOf(() => step.run(0, config.lr));
     this.#memory.take();
-    stores.beginStep();
     const before = this.#parts.work.tally();
     const later = await this.#countsOf(() => step.run(1, config.lr));
-    stores.repeat();
     const phases = this.#memory.take();
     return {
       rank,
@@ -242,6 +245,16 @@ function sum(a: Counts, b: Counts, times: number): Counts {
   return Object.fromEntries(
     Object.entries(a).map(([name, count]) => [name, count + times * b[name as keyof Counts]]),
   ) as unknown as Counts;
+}
+
+/** Writes the values of all stores again, as happens where files replace drawn values. */
+async function writeAgain(stores: readonly ShardStore[]): Promise<void> {
+  for (const store of stores) {
+    for (const key of store.keys().filter((key) => !isNote(key))) {
+      await store.write(key, new Uint8Array(store.byteLength(key)!));
+    }
+    await store.commit();
+  }
 }
 
 /** The config without the files of its weights, which have the same size as drawn ones. */

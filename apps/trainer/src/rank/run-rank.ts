@@ -23,7 +23,7 @@ import type { DeviceHost } from './device-host.js';
 import type { EmitRankEvent } from './events.js';
 import { measureProducts } from './measure-products.js';
 import { gatheredBytes, sampleLength, sampleText } from './sample-text.js';
-import { StoreWatch } from './step/store-watch.js';
+import { OpenedStores } from './step/opened-stores.js';
 import { COMPUTE_DTYPES } from './strategies/model-parts.js';
 import { openStore } from './strategies/open-rest.js';
 import { openRankGroups, openStrategy } from './strategies/open-strategy.js';
@@ -105,7 +105,7 @@ async function runToEnd(options: RankOptions, onSaves: (saves: RunSaves) => void
   const comm = isWatched(config) ? new CommWatch(backend) : undefined;
   const groups = await openGroups(options, { trace, comm });
   const use = await openSavesUse(config, groups, backend);
-  const stores = new StoreWatch();
+  const stores = new OpenedStores();
   const strategy = await openStrategy({
     device,
     config,

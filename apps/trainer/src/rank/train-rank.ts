@@ -23,7 +23,7 @@ import type { EmitRankEvent, FinalWeights, RankTaken } from './events.js';
 import { RankWatch } from './rank-watch.js';
 import { CommCounter } from './step/comm-counter.js';
 import { evaluate, lossAhead } from './step/evaluation.js';
-import type { StoreWatch } from './step/store-watch.js';
+import type { OpenedStores } from './step/opened-stores.js';
 import { TrainingStep } from './step/training-step.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
 import { sumOverRanks } from './strategies/sum-over-ranks.js';
@@ -55,7 +55,7 @@ export interface TrainOptions extends SavesUse {
   readonly strategy: Strategy;
   readonly groups: RankGroups;
   readonly comm: CommWatch | undefined;
-  readonly stores: StoreWatch;
+  readonly stores: OpenedStores;
   /** Called with the saves, which have to be waited for when the run fails. */
   readonly onSaves: (saves: RunSaves) => void;
 }

@@ -19,15 +19,16 @@ import {
   StoreIoError,
 } from '../errors.js';
 import { OperationOrder } from '../operation-order.js';
+import { PeakSizes } from '../peak-sizes.js';
 import type { PinnedValue, ReadOptions, ShardStore } from '../store.js';
 import { type FileLayer, linkIfPossible, readWhole, withFile, writeFully } from './file-layer.js';
 import {
+  freeSlot,
   MANIFEST,
   NEXT_MANIFEST,
   type Place,
   pinFile,
   placeOf,
-  SLOTS,
   slotFile,
 } from './file-names.js';
 import { decodeManifest, type Entry, encodeManifest, type Manifest } from './manifest.js';
@@ -149,6 +150,7 @@ class DiskStore implements ShardStore {
   #renamed: ReadonlyMap<string, Entry> | undefined;
   /** The committed entries with what was changed since. */
   readonly #current: Map<string, Entry>;
+  readonly #sizes = new PeakSizes();
   readonly #failed = new Map<string, unknown>();
   /** Memory for partial chunks; at most as many as operations run at once. */
   readonly #scratches: Uint8Array[] = [];
@@ -176,6 +178,10 @@ class DiskStore implements ShardStore {
     return this.#generation;
   }
 
+  get peakBytes(): number {
+    return this.#sizes.bytes;
+  }
+
   keys(): readonly string[] {
     return [...this.#current.keys()];
   }
@@ -194,6 +200,7 @@ class DiskStore implements ShardStore {
       try {
         const value = await writeShard(this.#parts.files, path, bytes);
         this.#current.set(key, { ...place, ...value });
+        this.#sizes.add(key, bytes.byteLength, place.slot + 1);
         this.#failed.delete(key);
       } catch (error) {
         this.#failed.set(key, error);
@@ -302,8 +309,7 @@ class DiskStore implements ShardStore {
   #freeSlot(key: string): Place {
     const taken = [this.#current.get(key), this.#committed.get(key), this.#renamed?.get(key)];
     const id = (taken[0] ?? taken[1])?.id ?? this.#nextId++;
-    const slot = SLOTS.find((number) => !taken.some((entry) => entry?.slot === number))!;
-    return { id, slot };
+    return { id, slot: freeSlot(taken) };
   }
 
   #pathOf(place: Place): string {

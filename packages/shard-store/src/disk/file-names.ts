@@ -12,7 +12,12 @@ export interface Place {
 }
 
 /** The slots of a key; see Note [generations]. */
-export const SLOTS = [0, 1, 2, 3] as const;
+const SLOTS = [0, 1, 2, 3] as const;
+
+/** The slot for a new value of a key whose values in `taken` count. */
+export function freeSlot(taken: readonly ({ readonly slot: number } | undefined)[]): number {
+  return SLOTS.find((slot) => !taken.some((value) => value?.slot === slot))!;
+}
 
 /** The second name of a value that is pinned, such as `shardweave-000001.0.pin-3`. */
 export function pinFile(place: Place, number: number): string {
