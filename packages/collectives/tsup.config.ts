@@ -18,6 +18,7 @@ export {};`;
 export default defineConfig({
   entry: {
     index: 'src/index.ts',
+    dry: 'src/dry.ts',
     shm: 'src/shm.ts',
     ws: 'src/ws.ts',
     'ws-page': 'src/ws-page.ts',

@@ -2,7 +2,7 @@
 // timing. Each weight is drawn once, directly where it rests. It passes through the host only if it
 // rests there or goes to other ranks.
 
-import { createDryGroup } from '@shardweave/collectives';
+import { createDryGroup } from '@shardweave/collectives/dry';
 import { parameterCount } from '@shardweave/nn';
 import { createDryStore } from '@shardweave/shard-store';
 import { cpuInfo, createDryBackend, Device } from '@shardweave/tensor-core';

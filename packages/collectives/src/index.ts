@@ -65,5 +65,4 @@ export type {
   Transport,
   TransportListener,
 } from './transport.js';
-export { createDryGroup, type DryGroupOptions } from './transports/dry.js';
 export { createMemoryGroup, type MemoryGroupOptions } from './transports/memory.js';

@@ -4,10 +4,10 @@
 import {
   type CollectiveStats,
   CollectiveUsageError,
-  createDryGroup,
   createMemoryGroup,
   type ProcessGroup,
 } from '@shardweave/collectives';
+import { createDryGroup } from '@shardweave/collectives/dry';
 import { expect, it } from 'vitest';
 
 const f32 = { dtype: 'f32', op: 'sum' } as const;

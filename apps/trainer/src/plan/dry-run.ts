@@ -3,7 +3,7 @@
 // are enough for files, too: each ends with a commit, so whatever the order of writes in it is, the
 // second begins the last of the files that a value needs.
 
-import { createDryGroup } from '@shardweave/collectives';
+import { createDryGroup } from '@shardweave/collectives/dry';
 import { createDryStore, type ShardStore } from '@shardweave/shard-store';
 import {
   createDryBackend,

@@ -28,7 +28,7 @@ const COPIED_BYTES = 64 * 1024;
  * `send`, `recv` and compressed calls.
  * @example
  * ```ts
- * import { createDryGroup } from '@shardweave/collectives';
+ * import { createDryGroup } from '@shardweave/collectives/dry';
  *
  * const group = createDryGroup(8);
  * await group.allGather(new Uint8Array(1024), new Uint8Array(8 * 1024));

@@ -1,0 +1,1 @@
+export { createDryGroup, type DryGroupOptions } from './transports/dry.js';
