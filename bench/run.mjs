@@ -6,7 +6,7 @@
 // Usage: node bench/run.mjs [--tasks matmul,step] [--model small|26m|124m] [--shape NAME]
 //   [--engines a,b] [--rounds N] [--report FILE]
 
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { interleave } from './engines/interleave.mjs';
 import { openEngine } from './engines/open-engine.mjs';
@@ -76,7 +76,6 @@ Object.assign(record, {
   rounds,
   engines: engines.map(({ key, name }) => ({ key, name })),
   rows,
-  kernelBytes: kernelBytes(),
 });
 publish(flags.report, report(), record);
 
@@ -93,16 +92,6 @@ function listTasks() {
 function shapeConfig() {
   const file = new URL(`shapes/${flags.shape}/config.json`, import.meta.url);
   return JSON.parse(readFileSync(file, 'utf8'));
-}
-
-/** The bytes of the CPU device's kernels, which a page loads with the package. */
-function kernelBytes() {
-  const file = new URL('../packages/tensor-core/src/generated/cpu-plain.ts', import.meta.url);
-  if (!existsSync(file)) {
-    return undefined; // a pack for another machine has only builds
-  }
-  const [, base64] = /['"`]([A-Za-z0-9+/=]{1000,})['"`]/.exec(readFileSync(file, 'utf8'));
-  return Buffer.from(base64, 'base64').byteLength;
 }
 
 function report() {

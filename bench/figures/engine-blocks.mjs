@@ -17,15 +17,9 @@ export function stepBlock(run, link) {
     median.toFixed(0),
     ...(key === own ? ['', ''] : [ratio(best, times[own].best), ratio(median, times[own].median)]),
   ]);
-  const size = own.startsWith('shardweave-cpu')
-    ? [
-        `The kernels of our CPU device are ${(run.kernelBytes / 1000).toFixed(0)} kB of WebAssembly, embedded.`,
-      ]
-    : [];
   return [
     table(['engine', 'best, ms', 'median, ms', 'times our best', 'times our median'], rows),
     ranBy(run, link),
-    ...size,
   ].join('\n\n');
 }
 

@@ -47,6 +47,15 @@ it('a figure that was changed by hand is found', () => {
   expect(rendered(path, edited + text.slice(end))).toBe(text);
 });
 
+it('the size of the WebAssembly is that of the build, within 5 %', () => {
+  const [, size] = /are some (\d+) kB of WebAssembly/.exec(
+    readFileSync(join(ROOT, 'README.md'), 'utf8'),
+  )!;
+  const built = readFileSync(join(ROOT, 'packages/tensor-core/src/generated/cpu-plain.ts'), 'utf8');
+  const [, base64] = /'([A-Za-z0-9+/=]{1000,})'/.exec(built)!;
+  expect(Number(size) / (Buffer.from(base64!, 'base64').byteLength / 1000)).toBeCloseTo(1, 1);
+});
+
 it('every block stands in one place', () => {
   const found = texts.flatMap(([, text]) => blocksIn(text));
   expect([...found].sort()).toEqual(Object.keys(BLOCKS).sort());

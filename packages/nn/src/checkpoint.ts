@@ -71,8 +71,8 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     const state = device.random.state();
     const setModes = module.noteModes();
     const result = await device.noGrad(() => module.call(...given));
-    // Recording turns these outputs into results of this node, so a tensor that belongs to somebody
-    // else is replaced by a tensor of its own on the same storage.
+    // Recording turns these outputs into results of this node, so a tensor with another owner is
+    // replaced by a tensor of its own on the same storage.
     const output = mapTensors(result, (tensor) =>
       tensor.requiresGrad || inputs.includes(tensor) ? tensor.detach() : tensor,
     );

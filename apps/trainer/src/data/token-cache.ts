@@ -246,7 +246,7 @@ export class TokenCache implements AsyncDisposable {
     return removed;
   }
 
-  /** Ends the use of what was used. A cache that somebody has removed meanwhile fails no run. */
+  /** Ends the use of what was used. A cache that was removed meanwhile fails no run. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#session !== undefined) {
       const { path, lock } = this.#session;

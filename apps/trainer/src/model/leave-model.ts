@@ -80,7 +80,7 @@ function otherPlaces(): string[] {
   return places.filter((place) => place !== undefined);
 }
 
-/** Undefined where somebody has removed it. */
+/** Undefined where it was removed. */
 function workingDirectory(): string | undefined {
   try {
     return process.cwd();

@@ -1,6 +1,5 @@
-// A run as it is told to people: plain records in the order in which things happened. Steps are the
-// lines of metrics.jsonl, and the others those of events.jsonl; the page draws both, live or from a
-// file.
+// A run as plain records, in the order in which things happened. Steps are the lines of
+// metrics.jsonl, and the others those of events.jsonl; the page draws both, live or from a file.
 
 import type {
   RankEndKind,

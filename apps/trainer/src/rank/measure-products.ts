@@ -5,8 +5,8 @@ import type { Backend, DType } from '@shardweave/tensor-core';
 import type { WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 
 /**
- * The fewest steps for which a GPU is measured: a run that is over in moments needs not be made
- * faster. What is measured is kept for later runs.
+ * The fewest steps for which a GPU is measured: it is not worth it for a run that is over in
+ * moments. What is measured is kept for later runs.
  */
 const LEAST_STEPS = 50;
 /** The milliseconds that this takes at most, besides compiling what is measured last. */

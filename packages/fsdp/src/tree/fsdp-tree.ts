@@ -61,7 +61,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   outermost: Instance | undefined;
   readonly #options: FsdpTreeOptions;
   #pass: TreePass | undefined;
-  /** The last backward whose failure is told. */
+  /** The last backward whose failure reaches the other ranks. */
   #watched: Pass | undefined;
   #hasGathered = false;
   /** The exchanges by which ranks compare that they are at the end of a forward or backward. */

@@ -2,7 +2,7 @@
 // gradients, leave parts in scratch that one more small dispatch adds up. In a training step nobody
 // reads those gradients for a long time, so the sums of several kernels wait and then share one
 // dispatch. They run before anything that reads or writes one of their outputs, and before the
-// queue is handed to somebody who could.
+// queue is handed to a caller who could.
 
 import { byteSize } from '@shardweave/dtypes';
 import type { BackendBuffer, View } from '../../../view.js';

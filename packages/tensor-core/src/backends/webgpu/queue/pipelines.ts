@@ -41,7 +41,7 @@ export class Pipelines {
 
   /**
    * Compiles kernels that are not yet, beside each other and without holding up the host. Waits for
-   * those that somebody else prepares, too. Rejects with what the device failed with, else with the
+   * those that another call prepares, too. Rejects with what the device failed with, else with the
    * first that failed, which ends nothing.
    */
   async prepare(kernels: ReadonlyMap<string, Kernel>): Promise<void> {
