@@ -6,7 +6,6 @@ import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { parse } from 'yaml';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { resolvedConfig } from '../src/config/resolved-config.js';
 import { describeFailure, rootCause } from '../src/launch/rank-failure.js';
@@ -18,6 +17,7 @@ import { Terminal } from '../src/output/terminal.js';
 import { DeviceHost } from '../src/rank/device-host.js';
 import type { RankReady } from '../src/rank/events.js';
 import { runEnd } from '../src/run-end.js';
+import { parseFlags } from './support/parse-flags.js';
 import { SWIFTSHADER, whyNotTwoAdapters } from './support/webgpu-adapter.js';
 
 const reason = await whyNotTwoAdapters();

@@ -6,13 +6,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { runJob } from '../src/launch/run-job.js';
 import { RunMonitor } from '../src/output/run-monitor.js';
 import { Terminal } from '../src/output/terminal.js';
 import { checkLines } from '../src/plan/check-run.js';
 import type { RankCheck } from '../src/rank/events.js';
+import { parseFlags } from './support/parse-flags.js';
 import { tinyFlags } from './support/tiny-run.js';
 
 class Sink extends Writable {

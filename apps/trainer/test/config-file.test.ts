@@ -6,7 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { parse as parseYaml } from 'yaml';
-import { configSchema, parseFlags } from '../src/config/flags.js';
+import { configSchema } from '../src/config/flags.js';
+import { parseFlags } from './support/parse-flags.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT } from './support/run-flags.js';
 

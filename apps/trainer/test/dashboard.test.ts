@@ -10,7 +10,6 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { CommandContext } from '../src/commands/cli-command.js';
 import { report } from '../src/commands/report.js';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { Dashboard } from '../src/dashboard/dashboard.js';
 import { PrometheusText } from '../src/dashboard/prometheus.js';
@@ -20,6 +19,7 @@ import { reportOf } from '../src/output/report.js';
 import { RunDirectory } from '../src/output/run-directory.js';
 import { RunHistory, type RunRecord } from '../src/output/run-records.js';
 import { packSteps, unpackSteps } from '../src/page/step-table.js';
+import { parseFlags } from './support/parse-flags.js';
 
 const TOKEN = 'a-token-that-the-test-has-made';
 

@@ -6,12 +6,12 @@ import { join } from 'node:path';
 import { createWebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { fileTuningStore, openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { afterEach, expect, it, vi } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { RunMonitor } from '../src/output/run-monitor.js';
 import { Terminal } from '../src/output/terminal.js';
 import { DeviceHost } from '../src/rank/device-host.js';
 import type { RankReady } from '../src/rank/events.js';
+import { parseFlags } from './support/parse-flags.js';
 import { whyNoWebGpu } from './support/webgpu-adapter.js';
 
 const reason = await whyNoWebGpu();

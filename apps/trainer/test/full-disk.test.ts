@@ -14,7 +14,6 @@ import {
   type TestContext,
   vi,
 } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { DiskFullError } from '../src/errors.js';
 import { bytesBelow } from '../src/files/disk-room.js';
@@ -24,6 +23,7 @@ import { type LeaveModelOptions, leaveModel } from '../src/model/leave-model.js'
 import { leftBytes, requireDisk } from '../src/plan/left-bytes.js';
 import type { RankEvent } from '../src/rank/events.js';
 import { expectKept, twelveSteps } from './support/expect-kept.js';
+import { parseFlags } from './support/parse-flags.js';
 import { runCli } from './support/run-cli.js';
 import { NO_MOUNT, openSmallDisk, type SmallDisk } from './support/small-disk.js';
 import { tinyFlags } from './support/tiny-run.js';

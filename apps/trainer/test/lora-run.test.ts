@@ -13,7 +13,6 @@ import {
   safetensorsPieces,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { loadTokenizer } from '../src/data/tokenizer.js';
 import { SignalError } from '../src/errors.js';
@@ -22,6 +21,7 @@ import { Interrupt } from '../src/interrupt.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
 import { trainedFiles } from '../src/model/write-trained.js';
 import { sampleText } from '../src/rank/sample-text.js';
+import { parseFlags } from './support/parse-flags.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
 import { trainOn } from './support/train-on.js';

@@ -6,11 +6,11 @@ import { makeModel } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import type { Dataset, MicroBatch } from '../src/data/dataset.js';
 import { NO_TARGET } from '../src/data/rows.js';
 import type { RunConfig } from '../src/run-config.js';
+import { parseFlags } from './support/parse-flags.js';
 import { ROOT, worstRatio } from './support/run-flags.js';
 import { type TrainedOn, trainOn } from './support/train-on.js';
 

@@ -5,7 +5,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parameterCount, readSafetensors } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { RankFailedError, SignalError, UsageError } from '../src/errors.js';
 import { runInMemory } from '../src/launch/run-in-memory.js';
@@ -13,6 +12,7 @@ import { runJob } from '../src/launch/run-job.js';
 import { PRESETS } from '../src/model/presets.js';
 import { RunMonitor } from '../src/output/run-monitor.js';
 import { Terminal } from '../src/output/terminal.js';
+import { parseFlags } from './support/parse-flags.js';
 import { ROOT, runFlags, worstRatio } from './support/run-flags.js';
 
 /** A nano model on the reference text, which takes fractions of a second. */

@@ -21,12 +21,12 @@ import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
 import { removeUnfinished, writeDirectory, writePieces } from '../src/files/write-file.js';
 import { readModelConfig, withModelState } from '../src/model/model-directory.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
+import { parseFlags } from './support/parse-flags.js';
 import { ROOT, runFlags } from './support/run-flags.js';
 import { writeModel } from './support/write-model.js';
 

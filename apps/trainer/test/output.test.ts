@@ -3,7 +3,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { describe, expect, it, vi } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { formatBytes, formatCount, formatMs } from '../src/format.js';
 import { PRESETS } from '../src/model/presets.js';
@@ -14,6 +13,7 @@ import type { StepLine } from '../src/output/run-records.js';
 import { stepLine } from '../src/output/step-line.js';
 import { Terminal } from '../src/output/terminal.js';
 import type { RankReady, StepMetrics } from '../src/rank/events.js';
+import { parseFlags } from './support/parse-flags.js';
 
 const METRICS: StepMetrics = {
   step: 120,

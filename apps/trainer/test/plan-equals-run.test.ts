@@ -6,11 +6,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { cpuInfo } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { dryRun } from '../src/plan/dry-run.js';
 import type { RankReport } from '../src/rank/events.js';
 import { splitMix32 } from '../src/seeded-random.js';
+import { parseFlags } from './support/parse-flags.js';
 import { ROOT, referenceCase, runFlags } from './support/run-flags.js';
 
 const STEPS = 3;

@@ -2,7 +2,6 @@
 
 import { cpuInfo, type KernelCalls, type View } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { planHeaderLines } from '../src/output/header.js';
 import { keyOfCall, partOf } from '../src/plan/kernel-times.js';
@@ -10,6 +9,7 @@ import { leftBytes, leftText } from '../src/plan/left-bytes.js';
 import { type PlanRow, planRows, planText } from '../src/plan/plan-table.js';
 import { type StepClock, stepMs } from '../src/plan/rates.js';
 import type { Room } from '../src/plan/room.js';
+import { parseFlags } from './support/parse-flags.js';
 
 /** A device whose kernels take a millisecond each. */
 const CLOCK: StepClock = {

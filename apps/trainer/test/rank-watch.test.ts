@@ -6,7 +6,6 @@ import { join } from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { MEMORY_TAGS } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { PrometheusText } from '../src/dashboard/prometheus.js';
 import { runJob } from '../src/launch/run-job.js';
@@ -17,6 +16,7 @@ import { Terminal } from '../src/output/terminal.js';
 import { CommWatch, commTimes } from '../src/rank/comm-watch.js';
 import type { RankEvent, RankStatus } from '../src/rank/events.js';
 import { STEP_PHASES } from '../src/rank/step/phase-memory.js';
+import { parseFlags } from './support/parse-flags.js';
 import { ROOT, runFlags } from './support/run-flags.js';
 
 const QUICK = `--device cpu --threads 1 --model nano --seq 16 --batch 4 --steps 3 --data ${ROOT}tooling/reference/data/tiny/text.txt`;

@@ -3,11 +3,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parameterCount } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
 import { PRESETS } from '../src/model/presets.js';
 import { lettersDirectory } from './support/letters-tokenizer.js';
+import { parseFlags } from './support/parse-flags.js';
 
 const resolve = (line: string, cores = 2) =>
   resolveConfig(

@@ -5,9 +5,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import type { RankEvent } from '../src/rank/events.js';
+import { parseFlags } from './support/parse-flags.js';
 import { ROOT, runFlags } from './support/run-flags.js';
 
 let directory: string;

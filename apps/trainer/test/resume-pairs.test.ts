@@ -8,7 +8,6 @@ import { createMemoryGroup } from '@shardweave/collectives';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { openData } from '../src/data/dataset.js';
 import { prepareTokens } from '../src/data/prepare-tokens.js';
@@ -17,6 +16,7 @@ import { TrainingStep } from '../src/rank/step/training-step.js';
 import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strategy.js';
 import type { PreparedRun } from '../src/run-config.js';
 import { loadResumed } from '../src/saves/resume-run.js';
+import { parseFlags } from './support/parse-flags.js';
 import { worstRatio } from './support/run-flags.js';
 import { lossesOf, runLine, tinyFlags } from './support/tiny-run.js';
 

@@ -8,7 +8,6 @@ import { createMemoryGroup } from '@shardweave/collectives';
 import { cpuInfo, Device, LimitError } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
 import { dryData } from '../src/plan/dry-data.js';
@@ -18,6 +17,7 @@ import type { RankReport } from '../src/rank/events.js';
 import { TrainingStep } from '../src/rank/step/training-step.js';
 import { openStrategy } from '../src/rank/strategies/open-strategy.js';
 import type { RunConfig } from '../src/run-config.js';
+import { parseFlags } from './support/parse-flags.js';
 import { runFlags } from './support/run-flags.js';
 
 const MIB = 2 ** 20;

@@ -12,13 +12,13 @@ import { StoreFullError } from '@shardweave/shard-store';
 import type { FileLayer } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { UsageError } from '../src/errors.js';
 import { stepsIn } from '../src/files/save-directory.js';
 import { lockRun } from '../src/saves/run-lock.js';
 import { RunSaves, type RunSavesOptions } from '../src/saves/run-saves.js';
 import { writeCaptured } from '../src/saves/write-save.js';
+import { parseFlags } from './support/parse-flags.js';
 import { runLine, tinyFlags } from './support/tiny-run.js';
 
 let root: string;

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { learningRate } from '../src/schedule.js';
+import { parseFlags } from './support/parse-flags.js';
 
 const ROOT = new URL('../../../', import.meta.url).pathname;
 const { cases } = JSON.parse(

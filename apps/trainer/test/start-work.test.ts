@@ -7,9 +7,9 @@ import { parameterCount } from '@shardweave/nn';
 import { createDryStore } from '@shardweave/shard-store';
 import { cpuInfo, createDryBackend, Device } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { parseFlags } from '../src/config/flags.js';
 import { resolveConfig } from '../src/config/resolve-config.js';
 import { openRankGroups, openStrategy } from '../src/rank/strategies/open-strategy.js';
+import { parseFlags } from './support/parse-flags.js';
 
 /**
  * Returns how many elements the kernels of rank 0 write, by kernel, and how many bytes pass between

@@ -3,7 +3,7 @@
 import type { MessageHeader } from '@shardweave/collectives';
 import { describe, expect, it } from 'vitest';
 import type { WireHandler, WireSocket } from '../src/sockets/wire-socket.js';
-import { encodeFrame } from '../src/transports/ws/link/frame.js';
+import { FrameCodec } from '../src/transports/ws/link/frame.js';
 import { WsLink } from '../src/transports/ws/link/ws-link.js';
 
 it('hands over about 4 MiB in a turn of the event loop, and all of it in the end', async () => {
@@ -93,7 +93,7 @@ describe('a receiver whose buffer the system fills', () => {
     const nobody = { onText: () => {}, onLost: () => {}, onLeft: () => {} };
     const link = new WsLink(socket, 1, { ...nobody, onMessage: () => sink });
     link.start();
-    handler!.onBinary(encodeFrame(header, new Uint8Array(byteLength)));
+    handler!.onBinary(new FrameCodec().encode(header, new Uint8Array(byteLength)));
     expect(handler!.room!()).toBe(sink.room);
     return { link, handler: handler!, stops: () => numStops };
   }

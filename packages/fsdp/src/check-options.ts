@@ -27,7 +27,7 @@ const DTYPE = oneOf('f32', 'f16', 'bf16');
 
 const STORE = having('a ShardStore of @shardweave/shard-store', 'read', 'write', 'commit');
 
-export const STATE_DICT_RULES = allOptional({
+const STATE_DICT_RULES = allOptional({
   stateDictDevice: oneOf('host', 'device'),
   stateDictOnRank0Only: FLAG,
 });

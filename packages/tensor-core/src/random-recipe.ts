@@ -11,7 +11,7 @@ export const NORMAL_BITS = 21;
 /** The bits of a uniform integer, which is odd and lies within 2^24 of 0. */
 export const UNIFORM_BITS = 24;
 /** The segments of the table for each factor of two in the probability. */
-export const SEGMENTS = 32;
+const SEGMENTS = 32;
 /** The fraction bits of the table's distances, which are at most 6.4 and so fit a word. */
 const TABLE_BITS = 29;
 

@@ -4,7 +4,7 @@
 
 import { Command, Option } from 'commander';
 import { z } from 'zod';
-import { type CommandSpec, parseCommand } from '../commands/define-command.js';
+import type { CommandSpec } from '../commands/define-command.js';
 import { UsageError } from '../errors.js';
 import { DEFAULT_PRESET, PRESETS } from '../model/presets.js';
 import { FINALS, STRATEGIES } from '../run-config.js';
@@ -345,7 +345,7 @@ const GROUPS = {
 };
 
 /** Every flag, by its name in camelCase. */
-export const FLAGS = {
+const FLAGS = {
   ...GROUPS['Where it runs:'],
   ...GROUPS['Precision and sharding:'],
   ...GROUPS['Offload (--strategy offload):'],
@@ -409,15 +409,6 @@ export const TRAIN: Omit<CommandSpec<Flags>, 'run'> = {
   read: checkFlags,
 };
 
-/**
- * Reads flags from the arguments after the command's name.
- * @throws {UsageError} for an unknown flag, or a value that the flag doesn't take
- * @throws {CommanderError} with exit code 0 after --help has been printed through `write`
- */
-export function parseFlags(args: readonly string[], write: (text: string) => void): Flags {
-  return parseCommand(TRAIN, { args, write });
-}
-
 /** Merges flags: typed ones win over those of the config file, which win over defaults. */
 function checkFlags(given: Readonly<Record<string, unknown>>): Flags {
   const { config, ...typed } = given;
@@ -451,7 +442,7 @@ function checkFlags(given: Readonly<Record<string, unknown>>): Flags {
 }
 
 /** The command with all its options; it parses nothing by itself. */
-export function trainOptions(): Command {
+function trainOptions(): Command {
   const command = new Command('shardweave train')
     .description('Trains a GPT-2, Llama or Qwen on a text, its parameters sharded over ranks.')
     .usage('[flags]')

@@ -139,7 +139,7 @@ export class DataBytes implements AsyncDisposable {
 }
 
 /** A failure of the system or of the encoding as the user's mistake; any other error as it is. */
-export function explainUnreadable(error: unknown, file: string, flag: string): unknown {
+function explainUnreadable(error: unknown, file: string, flag: string): unknown {
   const { code, syscall } = error as NodeJS.ErrnoException;
   if (syscall === undefined) {
     return error;

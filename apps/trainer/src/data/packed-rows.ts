@@ -27,7 +27,7 @@ export interface Packing {
  * `seq` targets, `seq` of them at a time and then the rest.
  * @param lengths the number of tokens of each document; it has one target less
  */
-export function packRows(
+function packRows(
   order: Iterable<number>,
   { lengths, seq }: { readonly lengths: ArrayLike<number>; readonly seq: number },
 ): Packing {

@@ -17,7 +17,7 @@ import type { FileStamp } from './data-bytes.js';
 import { hasTokenFile, TOKEN_FILES, TOKEN_FORMAT, type TokenIndex } from './token-file.js';
 
 /** The bytes that tokens may take without SHARDWEAVE_CACHE_MAXSIZE: those of some 10 GB of text. */
-export const DEFAULT_CACHE_BYTES = 20 * 2 ** 30;
+const DEFAULT_CACHE_BYTES = 20 * 2 ** 30;
 
 type Environment = Readonly<Record<string, string | undefined>>;
 

@@ -27,7 +27,7 @@ export function reportOf(directories: readonly string[]): string {
 }
 
 /** The records of a run. A line that a killed run has not finished is left out. */
-export function readRun(directory: string): RunRecord[] {
+function readRun(directory: string): RunRecord[] {
   const metrics = join(directory, RUN_FILES.metrics);
   if (!existsSync(metrics)) {
     throw new UsageError(

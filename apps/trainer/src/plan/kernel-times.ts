@@ -172,7 +172,7 @@ function withViews(value: unknown, change: (view: View) => View): unknown {
   );
 }
 
-export function isView(value: unknown): value is View {
+function isView(value: unknown): value is View {
   return typeof value === 'object' && value !== null && 'buffer' in value && 'dtype' in value;
 }
 

@@ -18,7 +18,7 @@ export interface Halves {
  * Splits a payload in the same way at its sender and at its receiver, because only the length
  * decides.
  */
-export function halve(call: Call, payload: Uint8Array): Halves {
+function halve(call: Call, payload: Uint8Array): Halves {
   const at = call.isLending ? payload.byteLength : EAGER_BYTES;
   return { head: payload.subarray(0, at), rest: payload.subarray(at) };
 }

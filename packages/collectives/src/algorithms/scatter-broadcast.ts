@@ -10,7 +10,7 @@ import { balancedParts, partOf, planSegments, segmentOf } from './part-layout.js
  * one host, 256 KiB are better sent whole and 1 MiB in parts
  * (bench/reports/2026-11-21-collectives-thresholds.md).
  */
-export const SCATTER_MIN_BYTES = 512 * 1024;
+const SCATTER_MIN_BYTES = 512 * 1024;
 
 const EMPTY = new Uint8Array(0);
 

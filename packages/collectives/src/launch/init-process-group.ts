@@ -29,7 +29,7 @@ export interface InitProcessGroupOptions
 }
 
 /** The same as PyTorch's: hosts and pods of a cluster start minutes apart. */
-export const LAUNCH_TIMEOUT_MS = 300_000;
+const LAUNCH_TIMEOUT_MS = 300_000;
 
 const MPI_LAUNCHERS: readonly (LauncherName | undefined)[] = ['openmpi', 'pmi'];
 

@@ -65,7 +65,6 @@ const SAID_BYTES = RUN_END + NONCE_BYTES;
 
 export const GREETING_BYTES = MAGIC.length + NONCE_BYTES;
 export const HELLO_BYTES = SAID_BYTES + MAC_BYTES;
-export const PROOF_BYTES = MAC_BYTES;
 
 const NO_SESSION: Uint8Array = new Uint8Array(0);
 

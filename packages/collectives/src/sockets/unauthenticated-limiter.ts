@@ -117,7 +117,7 @@ const MAX_ADDRESSES = 256;
  * The address of a connection as a limiter counts it. One host may have all addresses of an IPv6
  * network of 64 bits, so these count as one.
  */
-export function networkOf(host: string): string {
+function networkOf(host: string): string {
   if (!host.includes(':')) {
     return host;
   }

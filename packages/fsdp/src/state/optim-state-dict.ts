@@ -247,7 +247,7 @@ export function namesFor<Options extends object>(
 }
 
 /** The groups' options, with names in place of parameters. */
-export function groupsOf<Options extends object>(
+function groupsOf<Options extends object>(
   optimizer: Optimizer<Options>,
   names: ReadonlyMap<Tensor, string>,
 ): OptimizerStateDict<Options>['paramGroups'] {

@@ -117,7 +117,7 @@ export function normalizeBatch(x: Tensor, options: NormalizeOptions): Tensor {
 }
 
 /** The number of values that each channel of x has: n of [n, c], n * l of [n, c, l]. */
-export function valuesPerChannel(x: Tensor): number {
+function valuesPerChannel(x: Tensor): number {
   return x.shape[0]! * (x.shape[2] ?? 1);
 }
 

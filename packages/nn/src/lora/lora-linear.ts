@@ -120,7 +120,7 @@ export class LoraFactor extends Module<
 }
 
 /** The lengths of the last axes of a layer's input and output. */
-export function featuresOf(base: AdaptableLinear): {
+function featuresOf(base: AdaptableLinear): {
   readonly inFeatures: number;
   readonly outFeatures: number;
 } {

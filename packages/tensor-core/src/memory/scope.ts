@@ -13,7 +13,7 @@ import { isTensor, type Tensor } from '../tensor.js';
 import type { Storage } from './storage.js';
 
 /** One open scope, with one hold on each of its storages. */
-export class Scope {
+class Scope {
   readonly storages = new Set<Storage>();
   readonly nodes = new Set<GraphNode>();
 }

@@ -16,7 +16,7 @@ export type Counts = Int32Array;
  * A call to MPI returned an error. The communicators of this package return errors rather than
  * abort.
  */
-export class MpiCallError extends Error {
+class MpiCallError extends Error {
   constructor(name: string, text: string) {
     super(`${name} failed: ${text}`);
     this.name = 'MpiCallError';

@@ -8,7 +8,7 @@ import type { Counts } from './mpi-library.js';
  * The bytes of each rank's part in a piece, which MPI copies in under a millisecond. Pieces of 1
  * and of 4 MiB took as long for 16 MiB.
  */
-export const PIECE_BYTES = 2 * 2 ** 20;
+const PIECE_BYTES = 2 * 2 ** 20;
 
 /** The largest buffer, because MPI's offsets within a buffer are ints. */
 export const MAX_BUFFER_BYTES = 2 ** 31 - 1;

@@ -19,7 +19,7 @@ export type ToleranceName =
   | 'cancelling';
 
 /** The tolerances of f32 results. One f32 rounding is 6e-8 relative. */
-export const TOLERANCES: Readonly<Record<ToleranceName, Tolerance>> = {
+const TOLERANCES: Readonly<Record<ToleranceName, Tolerance>> = {
   /** Equal bits, except that any NaN equals any other, for moves, casts, integers and masks. */
   exact: { relative: 0, absolute: 0 },
   /** A few roundings. WGSL allows 2.5 units for a division and more for a square root. */

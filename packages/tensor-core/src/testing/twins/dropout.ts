@@ -21,7 +21,7 @@ export function dropoutTwin(x: TwinArray, mask: TwinMask): TwinArray {
 }
 
 /** Returns the four random words of a block number below 2^53. */
-export function philoxTwin(block: number, key0: number, key1: number): number[] {
+function philoxTwin(block: number, key0: number, key1: number): number[] {
   let counter = [block % 2 ** 32, Math.floor(block / 2 ** 32), 0, 0];
   for (let round = 0; round < 10; round++) {
     const first = timesWord(0xd2511f53, counter[0]!);

@@ -155,16 +155,6 @@ export class FrameCodec {
   }
 }
 
-/** Encodes a frame outside any link. */
-export function encodeFrame(header: MessageHeader, payload: Uint8Array): Uint8Array {
-  return new FrameCodec().encode(header, payload);
-}
-
-/** Decodes a frame outside any link. */
-export function decodeFrame(frame: Uint8Array): { header: MessageHeader; inline: Uint8Array } {
-  return new FrameCodec().decode(frame);
-}
-
 function isSize(bytes: number, max: number): boolean {
   return Number.isInteger(bytes) && bytes >= 0 && bytes <= max;
 }
