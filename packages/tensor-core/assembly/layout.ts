@@ -190,7 +190,7 @@ export const ATTENTION_SHORT = 96;
 export const ATTENTION_FEW = 3;
 /**
  * The elements of a block of a gradient norm, and the blocks of a node. All devices use the same
- * ones (src/kernel-calls/updates.ts).
+ * ones (src/kernel-calls/norm.ts).
  */
 export const NORM_BLOCK = 128;
 export const NORM_NODE_BLOCKS = 256;

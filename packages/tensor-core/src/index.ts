@@ -12,15 +12,19 @@ export {
   type DryModel,
 } from './dry-backend.js';
 export * from './errors.js';
-export type * from './kernel-calls/custom.js';
-export type * from './kernel-calls/elementwise.js';
-export type * from './kernel-calls/indexing.js';
+export {
+  type AttentionOperands,
+  type HeadStrides,
+  MAX_HEAD_DIM,
+} from './kernel-calls/attention.js';
+export type { CompareKind } from './kernel-calls/compare.js';
+export type { CustomKernel, PlainArray } from './kernel-calls/custom.js';
+export type { BinaryKind, UnaryKind } from './kernel-calls/elementwise.js';
+export type { GateKind } from './kernel-calls/gated.js';
 export type * from './kernel-calls/kernel-calls.js';
-export type * from './kernel-calls/products.js';
-export { MAX_HEAD_DIM } from './kernel-calls/products.js';
-export type * from './kernel-calls/rows.js';
-export type * from './kernel-calls/updates.js';
-export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from './kernel-calls/updates.js';
+export type { Activation, Epilogue, EpilogueKernels } from './kernel-calls/matmul.js';
+export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS, type Span } from './kernel-calls/norm.js';
+export type { AdamGroup, Segment, SgdGroup } from './kernel-calls/optimizer.js';
 export type { ElementRun } from './memory/changes.js';
 export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './memory/ledger.js';
 export { Pool, sizeClass } from './memory/pool.js';

@@ -1,6 +1,6 @@
 // Counts the results of norm kernels, and packs their spans into the words that devices read.
 
-import { NORM_NODE_ELEMENTS, type Span } from './kernel-calls/updates.js';
+import { NORM_NODE_ELEMENTS, type Span } from './kernel-calls/norm.js';
 
 /** Returns the number of results of normNodes for one span. */
 function nodesIn(span: Span): number {

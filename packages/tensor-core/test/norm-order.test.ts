@@ -24,7 +24,7 @@ const devices: [string, () => Promise<Backend>][] = [
   ['webgpu, hardware', () => open({ kernelProfile: 'hardware' })],
 ];
 
-/** Adds up values in the order that kernel-calls/updates.ts states. */
+/** Adds up values in the order that kernel-calls/norm.ts states. */
 function tree(values: readonly number[], isMax: boolean): number {
   if (values.length === 1) {
     return values[0]!;

@@ -2,7 +2,7 @@
 // saved, and its backward rule.
 
 import { GraphError } from '../errors.js';
-import type { Activation } from '../kernel-calls/products.js';
+import type { Activation } from '../kernel-calls/matmul.js';
 import type { Storage } from '../memory/storage.js';
 import type { Shape, Tensor } from '../tensor.js';
 import type { Pass } from './pass.js';

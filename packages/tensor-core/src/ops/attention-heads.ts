@@ -4,7 +4,7 @@
 import { byteSize } from '@shardweave/dtypes';
 import { checkOptions } from '../check-options.js';
 import { DTypeError, ShapeError } from '../errors.js';
-import { type HeadStrides, MAX_HEAD_DIM } from '../kernel-calls/products.js';
+import { type HeadStrides, MAX_HEAD_DIM } from '../kernel-calls/attention.js';
 import { whole } from '../options.js';
 import { isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';

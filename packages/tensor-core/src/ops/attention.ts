@@ -4,7 +4,7 @@
 
 import { checkOptions } from '../check-options.js';
 import { OptionError, ShapeError } from '../errors.js';
-import type { AttentionOperands } from '../kernel-calls/products.js';
+import type { AttentionOperands } from '../kernel-calls/attention.js';
 import { atLeast, FLAG, type OptionRules, whole } from '../options.js';
 import { elementCountOf, isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';

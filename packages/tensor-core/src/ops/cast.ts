@@ -6,7 +6,7 @@ import { checkNames } from '../check-options.js';
 import type { Tensor } from '../tensor.js';
 
 /**
- * x converted to another dtype, by the rules of the kernel `cast` (ElementwiseCalls). Where x has
+ * x converted to another dtype, by the rules of the kernel `cast` (CastCalls). Where x has
  * that dtype already, the result is x itself, or with `copy: true` a copy. Gradients flow only
  * between float dtypes; a conversion from or to integers ends the graph.
  */

@@ -159,7 +159,7 @@ export function broadcastShapes(op: string, a: Shape, b: Shape): number[] {
   return out;
 }
 
-/** The largest number of axes that a strided kernel walks, as ElementwiseCalls states. */
+/** The largest number of axes that a strided kernel walks, as KernelCalls states. */
 const MAX_WALK_RANK = 6;
 
 /**

@@ -3,7 +3,7 @@
 
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { DTypeError } from '../errors.js';
-import type { CompareKind } from '../kernel-calls/elementwise.js';
+import type { CompareKind } from '../kernel-calls/compare.js';
 import type { Shape, Tensor } from '../tensor.js';
 import { cast } from './cast.js';
 import {

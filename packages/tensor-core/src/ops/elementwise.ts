@@ -3,7 +3,7 @@
 import { type DType, isFloat } from '@shardweave/dtypes';
 import { checkOptions, checkValue } from '../check-options.js';
 import type { BinaryKind, UnaryKind } from '../kernel-calls/elementwise.js';
-import { ACTIVATION_KINDS, type Activation } from '../kernel-calls/products.js';
+import { ACTIVATION_KINDS, type Activation } from '../kernel-calls/matmul.js';
 import { oneOf } from '../options.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './cast.js';

@@ -3,7 +3,7 @@
 
 import { checkNames, checkOptions } from '../check-options.js';
 import { ShapeError } from '../errors.js';
-import type { GateKind } from '../kernel-calls/elementwise.js';
+import type { GateKind } from '../kernel-calls/gated.js';
 import { oneOf } from '../options.js';
 import type { Tensor } from '../tensor.js';
 import type { View } from '../view.js';

@@ -8,7 +8,7 @@
 import { checkOptions, checkValue } from '../check-options.js';
 import type { Device } from '../device.js';
 import { ShapeError } from '../errors.js';
-import type { Epilogue } from '../kernel-calls/products.js';
+import type { Epilogue } from '../kernel-calls/matmul.js';
 import { type OptionRule, oneOf, whole } from '../options.js';
 import { isTensor, type Tensor } from '../tensor.js';
 import type { View } from '../view.js';

@@ -3,13 +3,13 @@
 
 import { checkNames, checkValue } from '../check-options.js';
 import { ShapeError } from '../errors.js';
+import type { KernelCalls } from '../kernel-calls/kernel-calls.js';
 import {
   ACTIVATION_KINDS,
   type Activation,
   type Epilogue,
-  type ProductCalls,
   runEpilogue,
-} from '../kernel-calls/products.js';
+} from '../kernel-calls/matmul.js';
 import { type OptionRule, oneOf } from '../options.js';
 import { elementCountOf, type Tensor } from '../tensor.js';
 import {
@@ -298,7 +298,7 @@ function runMatmul(
   const { device } = out;
   const { m, n, k, transposeA, transposeB } = spec;
   const batch = out.size / (m * n);
-  const call: ProductCalls['matmul'] = {
+  const call: KernelCalls['matmul'] = {
     a: a.view(),
     b: b.view(),
     out: out.view(),

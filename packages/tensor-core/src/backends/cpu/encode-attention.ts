@@ -11,8 +11,8 @@ import {
   OP_ATTENTION_MASK_GRADIENT,
   OP_ATTENTION_QUERY_GRADIENT,
 } from '../../../assembly/layout.js';
+import type { AttentionOperands } from '../../kernel-calls/attention.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import type { AttentionOperands } from '../../kernel-calls/products.js';
 import { type CommandWriter, DTYPE_CODES } from './command-writer.js';
 
 /** The operations of one thread per ns, which decide only how far work is split. */

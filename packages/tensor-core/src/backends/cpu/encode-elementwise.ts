@@ -50,7 +50,8 @@ import {
   UNARY_SQUARE,
   UNARY_TANH,
 } from '../../../assembly/layout.js';
-import type { BinaryKind, CompareKind, UnaryKind } from '../../kernel-calls/elementwise.js';
+import type { CompareKind } from '../../kernel-calls/compare.js';
+import type { BinaryKind, UnaryKind } from '../../kernel-calls/elementwise.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { ofKind } from '../../kind-table.js';
 import { normalTable } from '../../random-recipe.js';

@@ -10,7 +10,7 @@ import {
   OP_MATMUL,
 } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../kernel-calls/products.js';
+import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../kernel-calls/matmul.js';
 import type { CommandWriter } from './command-writer.js';
 import { CpuBuffer } from './cpu-buffer.js';
 import { binary, unary, unaryBackward } from './encode-elementwise.js';

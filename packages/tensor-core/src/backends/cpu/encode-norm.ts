@@ -9,7 +9,7 @@ import {
   OP_NORM_TREE,
 } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import type { Span } from '../../kernel-calls/updates.js';
+import type { Span } from '../../kernel-calls/norm.js';
 import { numNormNodes, spanWords } from '../../norm-spans.js';
 import type { CommandWriter } from './command-writer.js';
 

@@ -3,7 +3,7 @@
 
 import { OP_ADAM, OP_SGD } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/updates.js';
+import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/optimizer.js';
 import type { CommandWriter } from './command-writer.js';
 
 const SEGMENT_WORDS = 3;

@@ -1,7 +1,7 @@
 // Attention and its gradients, computed for one query's row of scores at a time.
 
+import type { AttentionOperands, HeadStrides } from '../../kernel-calls/attention.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import type { AttentionOperands, HeadStrides } from '../../kernel-calls/products.js';
 import { isKept } from './dropout.js';
 import { type Elements, type Open, valuesOf } from './elements.js';
 

@@ -1,6 +1,6 @@
 // Comparisons, and the choice between two operands by a condition, both through strides.
 
-import type { CompareKind } from '../../kernel-calls/elementwise.js';
+import type { CompareKind } from '../../kernel-calls/compare.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { ofKind } from '../../kind-table.js';
 import type { Open } from './elements.js';

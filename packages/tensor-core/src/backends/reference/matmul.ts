@@ -1,7 +1,7 @@
 // Batched matrix products of strided, optionally transposed operands.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../kernel-calls/products.js';
+import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../kernel-calls/matmul.js';
 import { crossEntropyBackward } from './cross-entropy.js';
 import { type Open, openElements, valuesOf } from './elements.js';
 import { binary, unary, unaryBackward } from './elementwise.js';

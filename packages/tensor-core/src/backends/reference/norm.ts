@@ -2,7 +2,7 @@
 // order that normNodes states, because its bits are part of the specification.
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from '../../kernel-calls/updates.js';
+import { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS } from '../../kernel-calls/norm.js';
 import type { Open } from './elements.js';
 
 const SMALLEST_NORMAL = 2 ** -126;

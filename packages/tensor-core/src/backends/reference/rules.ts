@@ -3,17 +3,14 @@
 
 import { byteSize } from '@shardweave/dtypes';
 import { ShapeError, StateError } from '../../errors.js';
+import type { AttentionOperands, HeadStrides } from '../../kernel-calls/attention.js';
 import {
   type KernelCalls,
   type KernelName,
   NESTED_VIEWS,
 } from '../../kernel-calls/kernel-calls.js';
-import {
-  type AttentionOperands,
-  type HeadStrides,
-  hasWideLogits,
-} from '../../kernel-calls/products.js';
-import type { Span } from '../../kernel-calls/updates.js';
+import { hasWideLogits } from '../../kernel-calls/matmul.js';
+import type { Span } from '../../kernel-calls/norm.js';
 import { numNormNodes } from '../../norm-spans.js';
 import type { View } from '../../view.js';
 

@@ -3,7 +3,7 @@
 // devices, and some cases put NaN into keys that are hidden.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-import type { AttentionOperands } from '../../kernel-calls/products.js';
+import type { AttentionOperands } from '../../kernel-calls/attention.js';
 import type { View } from '../../view.js';
 import type { CallRecorder } from '../kit/call-recorder.js';
 import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';

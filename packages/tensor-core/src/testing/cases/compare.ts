@@ -1,7 +1,7 @@
 // Cases of compare and where, dense and broadcast, in every dtype.
 
 import type { DType } from '@shardweave/dtypes';
-import type { CompareKind } from '../../kernel-calls/elementwise.js';
+import type { CompareKind } from '../../kernel-calls/compare.js';
 import type { View } from '../../view.js';
 import type { CallRecorder } from '../kit/call-recorder.js';
 import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';

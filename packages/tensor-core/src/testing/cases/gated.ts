@@ -1,7 +1,7 @@
 // Cases of gated and its gradients, from two operands and from the halves of one.
 
 import type { DType } from '@shardweave/dtypes';
-import type { GateKind } from '../../kernel-calls/elementwise.js';
+import type { GateKind } from '../../kernel-calls/gated.js';
 import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
 import { FLOATS } from '../kit/sizes.js';
 

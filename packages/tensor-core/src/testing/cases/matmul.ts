@@ -3,7 +3,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
-import type { Epilogue } from '../../kernel-calls/products.js';
+import type { Epilogue } from '../../kernel-calls/matmul.js';
 import type { View } from '../../view.js';
 import type { CallRecorder, FloatOptions } from '../kit/call-recorder.js';
 import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';

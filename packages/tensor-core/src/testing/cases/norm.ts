@@ -1,7 +1,7 @@
 // Cases of normNodes, normTree and clipFactor.
 
 import type { DType } from '@shardweave/dtypes';
-import { NORM_NODE_ELEMENTS } from '../../kernel-calls/updates.js';
+import { NORM_NODE_ELEMENTS } from '../../kernel-calls/norm.js';
 import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
 import { FLOATS, SIZES } from '../kit/sizes.js';
 

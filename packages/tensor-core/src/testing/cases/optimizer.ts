@@ -2,7 +2,7 @@
 // and all dtypes of gradients.
 
 import type { DType } from '@shardweave/dtypes';
-import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/updates.js';
+import type { AdamGroup, Segment, SgdGroup } from '../../kernel-calls/optimizer.js';
 import type { CallRecorder, FloatOptions } from '../kit/call-recorder.js';
 import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
 import { FLOATS } from '../kit/sizes.js';

@@ -1,6 +1,6 @@
 // Op cases of matrix products and linear maps.
 
-import type { Activation } from '../../kernel-calls/products.js';
+import type { Activation } from '../../kernel-calls/matmul.js';
 import { add, gelu, neg } from '../../ops/elementwise.js';
 import { linear, matmul } from '../../ops/matmul.js';
 import { type OpCase, opCase } from '../kit/op-check.js';

@@ -5,7 +5,7 @@
 // weight 0, so a NaN in such a key or value reaches the result.
 
 import { byteSize } from '@shardweave/dtypes';
-import type { AttentionOperands, HeadStrides } from '../../../../kernel-calls/products.js';
+import type { AttentionOperands, HeadStrides } from '../../../../kernel-calls/attention.js';
 import type { View } from '../../../../view.js';
 import { BINDING_ALIGNMENT } from '../../kernel/clashes.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';

@@ -14,8 +14,8 @@
 //   }
 
 import type { DType } from '@shardweave/dtypes';
+import type { AttentionOperands } from '../../../../kernel-calls/attention.js';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
-import type { AttentionOperands } from '../../../../kernel-calls/products.js';
 import type { View } from '../../../../view.js';
 import { defineKernel, type Kernel, linearGrid } from '../../kernel/kernel.js';
 import { LOAD_NS } from '../../kernel/lane-time.js';

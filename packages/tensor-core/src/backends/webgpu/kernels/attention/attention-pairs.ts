@@ -10,8 +10,8 @@
 //   }
 
 import type { DType } from '@shardweave/dtypes';
+import type { AttentionOperands } from '../../../../kernel-calls/attention.js';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
-import type { AttentionOperands } from '../../../../kernel-calls/products.js';
 import { isSameView } from '../../queue/context.js';
 import { PHILOX_WORDS } from '../elementwise/dropout.js';
 

@@ -3,8 +3,8 @@
 // so a causal head of 1,024 tokens computes little more than half of its pairs.
 
 import { byteSize } from '@shardweave/dtypes';
+import type { AttentionOperands } from '../../../../kernel-calls/attention.js';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
-import type { AttentionOperands } from '../../../../kernel-calls/products.js';
 import type { View } from '../../../../view.js';
 import type { RowSide } from './attention-block.js';
 

@@ -5,8 +5,8 @@
 // attention-chunks.ts.
 
 import { byteSize } from '@shardweave/dtypes';
+import type { AttentionOperands } from '../../../../kernel-calls/attention.js';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
-import type { AttentionOperands } from '../../../../kernel-calls/products.js';
 import type { View } from '../../../../view.js';
 import { type Grid, type Kernel, linearGrid } from '../../kernel/kernel.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';

@@ -1,7 +1,7 @@
 // Comparisons, and the choice between two operands by a condition. NaN is tested by its bits, since
 // drivers may assume that there is none.
 
-import type { CompareKind } from '../../../../kernel-calls/elementwise.js';
+import type { CompareKind } from '../../../../kernel-calls/compare.js';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import { ofKind } from '../../../../kind-table.js';
 import type { View } from '../../../../view.js';

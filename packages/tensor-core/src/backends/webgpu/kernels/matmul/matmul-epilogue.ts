@@ -4,7 +4,7 @@
 
 import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
-import type { Epilogue } from '../../../../kernel-calls/products.js';
+import type { Epilogue } from '../../../../kernel-calls/matmul.js';
 import type { View } from '../../../../view.js';
 import type { Binding, ParamType } from '../../kernel/kernel.js';
 import { ACTIVATIONS, DERIVATIVES, FUNCTIONS, SLOPES } from '../elementwise/elementwise.js';

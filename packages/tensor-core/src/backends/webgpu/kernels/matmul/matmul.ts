@@ -5,7 +5,7 @@
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../../errors.js';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
-import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../../../kernel-calls/products.js';
+import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../../../kernel-calls/matmul.js';
 import type { View } from '../../../../view.js';
 import { BINDING_ALIGNMENT } from '../../kernel/clashes.js';
 import { elementsPerWord } from '../../kernel/kernel.js';

@@ -3,7 +3,7 @@
 // group.
 
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
-import type { AdamGroup, Segment, SgdGroup } from '../../../../kernel-calls/updates.js';
+import type { AdamGroup, Segment, SgdGroup } from '../../../../kernel-calls/optimizer.js';
 import type { View } from '../../../../view.js';
 import { type Binding, defineKernel, linearGrid } from '../../kernel/kernel.js';
 import { mainHead } from '../../kernel/wgsl.js';

@@ -10,7 +10,7 @@ import {
   NORM_BLOCK_ELEMENTS,
   NORM_NODE_ELEMENTS,
   type Span,
-} from '../../../../kernel-calls/updates.js';
+} from '../../../../kernel-calls/norm.js';
 import { numNormNodes, spanWords } from '../../../../norm-spans.js';
 import type { View } from '../../../../view.js';
 import { defineKernel, linearGrid } from '../../kernel/kernel.js';
