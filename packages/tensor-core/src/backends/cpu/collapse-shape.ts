@@ -50,3 +50,7 @@ export function denseStrides(shape: readonly number[]): number[] {
   }
   return strides;
 }
+
+export function elementCount(shape: readonly number[]): number {
+  return shape.reduce((product, extent) => product * extent, 1);
+}

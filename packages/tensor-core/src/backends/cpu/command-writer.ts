@@ -2,7 +2,16 @@
 // assembly/ lists, then commit.
 
 import type { DType } from '@shardweave/dtypes';
-import { BF16, F16, F32, I32, SLOT_ARGS, SLOT_WORDS, U32 } from '../../../assembly/layout.js';
+import {
+  BF16,
+  COLUMN_BLOCK,
+  F16,
+  F32,
+  I32,
+  SLOT_ARGS,
+  SLOT_WORDS,
+  U32,
+} from '../../../assembly/layout.js';
 import { DisposedError, LimitError, StateError } from '../../errors.js';
 import type { BackendBuffer, View } from '../../view.js';
 import type { CommandQueue, HostCommand } from './command-queue.js';
@@ -115,10 +124,10 @@ export class CommandWriter {
     this.#temps = [];
   }
 
-  /** The number of chunks for work that one thread would do in `ns`. */
-  chunksFor(ns: number): number {
+  /** The number of chunks for work that one thread would do in `ns`, in `units` at most. */
+  chunksFor(ns: number, units = Infinity): number {
     const most = this.threads === 1 ? 1 : this.threads * 4;
-    return Math.max(1, Math.min(most, Math.floor(ns / CHUNK_NS)));
+    return Math.max(1, Math.min(most, units, Math.floor(ns / CHUNK_NS)));
   }
 
   /** Queues work of the host's own. */
@@ -155,4 +164,12 @@ export function addressOf(buffer: BackendBuffer): number {
     throw new DisposedError(`cpu: buffer ${buffer.id} (${buffer.label}) was freed.`);
   }
   return buffer.address;
+}
+
+/**
+ * Returns the units of work of a kernel over [outer, dim, inner]: rows where inner is 1, or else
+ * blocks of columns of one outer index.
+ */
+export function columnUnits(outer: number, inner: number): number {
+  return inner === 1 ? outer : outer * Math.ceil(inner / COLUMN_BLOCK);
 }

@@ -1,15 +1,7 @@
-// Encodes the commands of assembly/gather.ts. Costs are rough ns per element on one thread.
+// Encodes the commands of assembly/gather.ts.
 
 import { byteSize } from '@shardweave/dtypes';
-import {
-  F32,
-  OP_CAST,
-  OP_CUM_SUM,
-  OP_FILL,
-  OP_GATHER,
-  OP_GATHER_BACKWARD,
-  OP_TOP_K,
-} from '../../../assembly/layout.js';
+import { F32, OP_CAST, OP_FILL, OP_GATHER, OP_GATHER_BACKWARD } from '../../../assembly/layout.js';
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 
@@ -31,27 +23,10 @@ export function gatherBackward(call: KernelCalls['gatherBackward'], w: CommandWr
   w.commit(w.chunksFor(dx.size * 0.2));
   w.start(OP_GATHER_BACKWARD, 'gatherBackward').address(ids).view(dy);
   w.int(sums, outer, dim, inner, count);
-  w.commit(lineChunks(w, outer * count * inner * 2, outer * inner));
+  w.commit(w.chunksFor(outer * count * inner * 2, outer * inner));
   if (!isWide) {
     w.start(OP_CAST, 'gatherBackward').int(sums, F32).view(dx).int(dx.size);
     w.commit(w.chunksFor(dx.size * 0.3));
     w.release();
   }
-}
-
-export function topK(call: KernelCalls['topK'], w: CommandWriter): void {
-  const { x, out, outer, dim, inner, count } = call;
-  w.start(OP_TOP_K, 'topK').view(x).address(out).int(outer, dim, inner, count);
-  w.commit(lineChunks(w, outer * (dim + count * count) * inner * 2, outer * inner));
-}
-
-export function cumSum(call: KernelCalls['cumSum'], w: CommandWriter): void {
-  const { x, out, outer, dim, inner } = call;
-  w.start(OP_CUM_SUM, 'cumSum').view(x).view(out).int(outer, dim, inner);
-  w.int(call.isReverse ? 1 : 0);
-  w.commit(lineChunks(w, outer * dim * inner * 2, outer * inner));
-}
-
-function lineChunks(w: CommandWriter, ns: number, lines: number): number {
-  return Math.max(1, Math.min(w.chunksFor(ns), lines));
 }

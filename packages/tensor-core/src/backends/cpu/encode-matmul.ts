@@ -13,8 +13,9 @@ import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import { hasWideLogits, runEpilogue, slopesOf, sumsOf } from '../../kernel-calls/matmul.js';
 import type { CommandWriter } from './command-writer.js';
 import { CpuBuffer } from './cpu-buffer.js';
+import { crossEntropyBackward } from './encode-cross-entropy.js';
 import { binary, unary, unaryBackward } from './encode-elementwise.js';
-import { crossEntropyBackward, reduce } from './encode-rows.js';
+import { reduce } from './encode-reduce.js';
 
 /** A thread's rate, which decides only how far work is split. */
 const FLOP_PER_NS = 45;

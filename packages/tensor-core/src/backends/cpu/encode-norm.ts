@@ -20,7 +20,7 @@ export function normNodes(call: KernelCalls['normNodes'], w: CommandWriter): voi
   w.start(OP_NORM_NODES, 'normNodes').view(x).address(out).int(kind).float(power).int(nodes);
   w.payload(tableOf(spans), [0]).int(spans.length);
   const elements = spans.reduce((sum, { length }) => sum + length, 0);
-  w.commit(Math.max(1, Math.min(w.chunksFor(elements * 0.3), nodes)));
+  w.commit(w.chunksFor(elements * 0.3, nodes));
 }
 
 export function normTree(call: KernelCalls['normTree'], w: CommandWriter): void {

@@ -3,13 +3,27 @@
 import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { CommandWriter } from './command-writer.js';
 import * as attention from './encode-attention.js';
-import { custom } from './encode-custom.js';
+import * as cast from './encode-cast.js';
+import * as compare from './encode-compare.js';
+import * as copy from './encode-copy.js';
+import * as crossEntropy from './encode-cross-entropy.js';
+import * as cumSum from './encode-cum-sum.js';
+import * as custom from './encode-custom.js';
+import * as dropout from './encode-dropout.js';
 import * as elementwise from './encode-elementwise.js';
+import * as embedding from './encode-embedding.js';
+import * as gated from './encode-gated.js';
 import * as gather from './encode-gather.js';
-import { matmul } from './encode-matmul.js';
+import * as layerNorm from './encode-layer-norm.js';
+import * as matmul from './encode-matmul.js';
 import * as norm from './encode-norm.js';
 import * as optimizer from './encode-optimizer.js';
-import * as rows from './encode-rows.js';
+import * as random from './encode-random.js';
+import * as reduce from './encode-reduce.js';
+import * as rmsNorm from './encode-rms-norm.js';
+import * as rotary from './encode-rotary.js';
+import * as softmax from './encode-softmax.js';
+import * as topK from './encode-top-k.js';
 
 export type Encoders = {
   readonly [K in KernelName]: (call: KernelCalls[K], writer: CommandWriter) => void;
@@ -17,11 +31,25 @@ export type Encoders = {
 
 export const ENCODERS: Encoders = {
   ...attention,
+  ...cast,
+  ...compare,
+  ...copy,
+  ...crossEntropy,
+  ...cumSum,
+  ...custom,
+  ...dropout,
   ...elementwise,
-  ...rows,
+  ...embedding,
+  ...gated,
   ...gather,
+  ...layerNorm,
+  ...matmul,
   ...norm,
   ...optimizer,
-  matmul,
-  custom,
+  ...random,
+  ...reduce,
+  ...rmsNorm,
+  ...rotary,
+  ...softmax,
+  ...topK,
 };
