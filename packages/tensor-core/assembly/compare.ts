@@ -1,11 +1,83 @@
-// This kernel chooses between two operands by a mask, all with strides. The host merges dimensions
-// first.
+// These kernels compare two operands, and choose between two by a mask, all with strides. The host
+// merges dimensions first.
 
-import { floats, words } from './binary';
 import { narrow, storePartial, target } from './convert';
 import { BLOCK_BYTES, GRAIN } from './elementwise';
-import { BF16, BLOCK } from './layout';
+import {
+  BF16,
+  BINARY_EQ,
+  BINARY_GE,
+  BINARY_GT,
+  BINARY_LE,
+  BINARY_LT,
+  BINARY_NE,
+  BLOCK,
+  U32,
+} from './layout';
 import { arg, argI, chunkStart, scratchBase } from './slot';
+import { floats, words } from './strided';
+
+/**
+ * Compares n operands of a dtype, all f32 where it is a float. Their walk is that of `binary`
+ * (elementwise-binary.ts).
+ */
+export function compare(kind: i32, dtype: i32, a: usize, b: usize, out: usize, n: i32): void {
+  if (dtype <= BF16) {
+    compareFloats(kind, a, b, out, n);
+  } else {
+    compareWords(kind, dtype == U32, a, b, out, n);
+  }
+}
+
+function compareFloats(kind: i32, a: usize, b: usize, out: usize, n: i32): void {
+  for (let i = 0; i < n; i += 4) {
+    const o = i << 2;
+    const av = v128.load(a + o);
+    const bv = v128.load(b + o);
+    let r: v128;
+    if (kind == BINARY_EQ) r = f32x4.eq(av, bv);
+    else if (kind == BINARY_NE) r = f32x4.ne(av, bv);
+    else if (kind == BINARY_LT) r = f32x4.lt(av, bv);
+    else if (kind == BINARY_LE) r = f32x4.le(av, bv);
+    else if (kind == BINARY_GT) r = f32x4.gt(av, bv);
+    else if (kind == BINARY_GE) r = f32x4.ge(av, bv);
+    else r = unreachable();
+    storeMask(r, out + o, n - i);
+  }
+}
+
+function compareWords(kind: i32, unsigned: bool, a: usize, b: usize, out: usize, n: i32): void {
+  // Flipping the sign bit makes the order of unsigned words that of signed ones.
+  const flip = i32x4.splat(unsigned ? 0x80000000 : 0);
+  for (let i = 0; i < n; i += 4) {
+    const o = i << 2;
+    const av = v128.xor(v128.load(a + o), flip);
+    const bv = v128.xor(v128.load(b + o), flip);
+    let r: v128;
+    if (kind == BINARY_EQ) r = i32x4.eq(av, bv);
+    else if (kind == BINARY_NE) r = i32x4.ne(av, bv);
+    else if (kind == BINARY_LT) r = i32x4.lt_s(av, bv);
+    else if (kind == BINARY_LE) r = i32x4.le_s(av, bv);
+    else if (kind == BINARY_GT) r = i32x4.gt_s(av, bv);
+    else if (kind == BINARY_GE) r = i32x4.ge_s(av, bv);
+    else r = unreachable();
+    storeMask(r, out + o, n - i);
+  }
+}
+
+/**
+ * Stores 1 for each lane of the mask that is set and 0 for the others. `left` counts the results
+ * that remain, of which this vector stores up to four.
+ */
+@inline
+function storeMask(mask: v128, out: usize, left: i32): void {
+  const ones = v128.and(mask, i32x4.splat(1));
+  if (left >= 4) {
+    v128.store(out, ones);
+  } else {
+    storePartial(out, ones, left);
+  }
+}
 
 /** The words before the shape are condition, a, dtype, b, dtype, out, dtype, total and rank. */
 const SHAPE = 9;

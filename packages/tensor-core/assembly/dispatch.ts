@@ -3,14 +3,17 @@
 import { attention } from './attention';
 import { attentionBackward, attentionDelta, attentionQueryGradient } from './attention-backward';
 import { attentionMaskGradient } from './attention-mask';
-import { binary } from './binary';
+import { cast, fill } from './cast';
+import { where } from './compare';
 import { copyBytes, copyStrided } from './copy';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy';
+import { cumSum } from './cum-sum';
 import { dropout } from './dropout';
-import { affine, cast, fill, unary, unaryBackward } from './elementwise';
+import { affine, unary, unaryBackward } from './elementwise';
+import { binary } from './elementwise-binary';
 import { embedding, embeddingBackward } from './embedding';
 import { gated, gatedBackward } from './gated';
-import { cumSum, gather, gatherBackward, topK } from './gather';
+import { gather, gatherBackward } from './gather';
 import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm';
 import {
   OP_ADAM,
@@ -71,7 +74,7 @@ import { rmsNorm, rmsNormBackward } from './rms-norm';
 import { rotary } from './rotary';
 import { arg } from './slot';
 import { softmax, softmaxBackward } from './softmax';
-import { where } from './where';
+import { topK } from './top-k';
 
 /** Tells the host that everything before fence `id` has run. */
 @external('env', 'fence')
