@@ -170,7 +170,8 @@ function apply(kind: i32, x: v128): v128 {
   if (kind == UNARY_RELU) return f32x4.max(x, f32x4.splat(0));
   if (kind == UNARY_SILU) return f32x4.mul(x, sigmoid4(x));
   if (kind == UNARY_GELU) return f32x4.mul(x, normalCdf4(x, gauss4(x)));
-  return f32x4.mul(x, sigmoid4(geluInner(x)));
+  if (kind == UNARY_GELU_TANH) return f32x4.mul(x, sigmoid4(geluInner(x)));
+  return unreachable();
 }
 
 /**
@@ -273,14 +274,17 @@ function applyBackward(kind: i32, x: v128, dy: v128): v128 {
     const density = f32x4.mul(gauss, f32x4.splat(0.3989422804014327));
     return f32x4.mul(dy, f32x4.add(normalCdf4(x, gauss), f32x4.mul(x, density)));
   }
-  const s = sigmoid4(geluInner(x));
-  // The square is bounded, since the slope's other factor is 0 long before and 0 times infinity
-  // would be NaN.
-  const square = f32x4.pmin(f32x4.mul(x, x), f32x4.splat(1e30));
-  const inner = f32x4.add(
-    f32x4.mul(square, f32x4.splat(0.21406444881780076)),
-    f32x4.splat(1.5957691216057308),
-  );
-  const slope = f32x4.mul(f32x4.mul(x, f32x4.mul(s, f32x4.sub(one, s))), inner);
-  return f32x4.mul(dy, f32x4.add(s, slope));
+  if (kind == UNARY_GELU_TANH) {
+    const s = sigmoid4(geluInner(x));
+    // The square is bounded, since the slope's other factor is 0 long before and 0 times infinity
+    // would be NaN.
+    const square = f32x4.pmin(f32x4.mul(x, x), f32x4.splat(1e30));
+    const inner = f32x4.add(
+      f32x4.mul(square, f32x4.splat(0.21406444881780076)),
+      f32x4.splat(1.5957691216057308),
+    );
+    const slope = f32x4.mul(f32x4.mul(x, f32x4.mul(s, f32x4.sub(one, s))), inner);
+    return f32x4.mul(dy, f32x4.add(s, slope));
+  }
+  return unreachable();
 }
