@@ -41,6 +41,7 @@ export { type AttentionRows, type Heads, headsOf } from './ops/attention-heads.j
 export { cast } from './ops/cast.js';
 export { eq, ge, gt, le, lt, ne, where } from './ops/compare.js';
 export { type CrossEntropyOptions, crossEntropy } from './ops/cross-entropy.js';
+export { cumSum } from './ops/cum-sum.js';
 export {
   type CustomGradient,
   type CustomOp,
@@ -78,7 +79,7 @@ export {
 } from './ops/elementwise.js';
 export { embedding } from './ops/embedding.js';
 export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
-export { type AxisOptions, argMax, cumSum, gather, type TopK, topK } from './ops/gather.js';
+export { type AxisOptions, gather } from './ops/gather.js';
 export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-norm.js';
 export { type LinearCrossEntropyOptions, linearCrossEntropy } from './ops/linear-cross-entropy.js';
 export {
@@ -109,10 +110,11 @@ export {
   type RotaryScaling,
   rotaryEmbedding,
   rotaryFrequencies,
-} from './ops/rotary-embedding.js';
+} from './ops/rotary.js';
 export { broadcastTo, cat, reshape, slice, split, transpose } from './ops/shape.js';
 export { logSoftmax, softmax } from './ops/softmax.js';
 export type { TensorData } from './ops/tensor-data.js';
+export { argMax, type TopK, topK } from './ops/top-k.js';
 export { Random, type RandomKey, type RandomState } from './random.js';
 export { elementCountOf, isTensor, type Shape, type ShardPiece, Tensor } from './tensor.js';
 export { chromeTrace, Trace, type TraceEvent, type TraceTrack } from './trace.js';

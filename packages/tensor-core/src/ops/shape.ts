@@ -4,18 +4,16 @@
 import { checkNames } from '../check-options.js';
 import { ShapeError } from '../errors.js';
 import { elementCountOf, type Shape, Tensor } from '../tensor.js';
-import { cast } from './cast.js';
 import {
   broadcastShapes,
   broadcastStrides,
-  collapseAxes,
   denseStrides,
   isSameShape,
   requireSameDevice,
-  requireWalkable,
   resolveAxis,
   shapeText,
 } from './checks.js';
+import { copyStrided, joined } from './copy.js';
 import { sumTo } from './sum-to.js';
 
 /**
@@ -45,7 +43,7 @@ export function transpose(x: Tensor, axes?: readonly number[]): Tensor {
   }
   const strides = denseStrides(x.shape);
   const shape = order.map((axis) => x.shape[axis]!);
-  const out = gather(
+  const out = copyStrided(
     'transpose',
     x,
     shape,
@@ -79,7 +77,7 @@ export function broadcastTo(x: Tensor, shape: Shape): Tensor {
       `broadcastTo: expected a shape that ${shapeText(x.shape)} broadcasts to, got ${shapeText(shape)}.`,
     );
   }
-  const out = gather('broadcastTo', x, shape, 0, broadcastStrides(x.shape, shape));
+  const out = copyStrided('broadcastTo', x, shape, 0, broadcastStrides(x.shape, shape));
   x.device.record({
     name: 'broadcastTo',
     inputs: [x],
@@ -123,7 +121,7 @@ export function slice(
   if (elementCountOf(x.shape.slice(0, axis)) === 1) {
     return viewOf('slice', x, shape, start * inner, backward);
   }
-  const out = gather('slice', x, shape, start * inner, denseStrides(x.shape));
+  const out = copyStrided('slice', x, shape, start * inner, denseStrides(x.shape));
   x.device.record({
     name: 'slice',
     inputs: [x],
@@ -216,32 +214,6 @@ function viewOf(
   return out;
 }
 
-/** A dense copy of `shape`, read from x through strides. */
-function gather(
-  op: string,
-  x: Tensor,
-  shape: Shape,
-  xOffset: number,
-  xStrides: readonly number[],
-): Tensor {
-  const [walk, [strides]] = collapseAxes(shape, [xStrides]);
-  requireWalkable(op, walk, shape);
-  const out = x.device.empty(shape, { dtype: x.dtype });
-  if (out.size === 0) {
-    return out;
-  }
-  x.device.run('copyStrided', {
-    x: x.view(),
-    out: out.view(),
-    shape: walk,
-    xOffset,
-    xStrides: strides!,
-    outOffset: 0,
-    outStrides: denseStrides(walk),
-  });
-  return out;
-}
-
 /** Places dy at `start` along an axis of `length`, with zeros before and after it. */
 function padAxis(dy: Tensor, axis: number, start: number, length: number): Tensor {
   const zeros = (size: number) =>
@@ -252,50 +224,6 @@ function padAxis(dy: Tensor, axis: number, start: number, length: number): Tenso
   const after = length - start - dy.shape[axis]!;
   const parts = [...(start > 0 ? [zeros(start)] : []), dy, ...(after > 0 ? [zeros(after)] : [])];
   return parts.length === 1 ? dy : cat(parts, { axis });
-}
-
-/**
- * The data of cat. The strided copy writes words of 32 bits, so 16-bit parts whose rows would end
- * within a word are joined in f32 and converted back, which is exact.
- */
-function joined(tensors: readonly Tensor[], shape: Shape, axis: number): Tensor {
-  const { device, dtype } = tensors[0]!;
-  const inner = elementCountOf(shape.slice(axis + 1));
-  const isHalf = dtype === 'f16' || dtype === 'bf16';
-  if (isHalf && tensors.some((tensor) => (tensor.shape[axis]! * inner) % 2 !== 0)) {
-    return device.noGrad(() =>
-      device.scope(() =>
-        cast(
-          joined(
-            tensors.map((tensor) => cast(tensor, 'f32')),
-            shape,
-            axis,
-          ),
-          dtype,
-        ),
-      ),
-    );
-  }
-  const out = device.empty(shape, { dtype });
-  const outer = elementCountOf(shape.slice(0, axis));
-  const rowLength = shape[axis]! * inner;
-  let at = 0;
-  for (const tensor of tensors) {
-    const part = tensor.shape[axis]! * inner;
-    if (part * outer > 0) {
-      device.run('copyStrided', {
-        x: tensor.view(),
-        out: out.view(),
-        shape: [outer, part],
-        xOffset: 0,
-        xStrides: [part, 1],
-        outOffset: at,
-        outStrides: [rowLength, 1],
-      });
-    }
-    at += part;
-  }
-  return out;
 }
 
 function inferShape(x: Tensor, shape: Shape): Shape {

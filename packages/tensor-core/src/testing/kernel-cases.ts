@@ -6,6 +6,7 @@ import { castCases } from './cases/cast.js';
 import { compareCases } from './cases/compare.js';
 import { copyCases } from './cases/copy.js';
 import { crossEntropyCases } from './cases/cross-entropy.js';
+import { cumSumCases } from './cases/cum-sum.js';
 import { customCases } from './cases/custom.js';
 import { dropoutCases } from './cases/dropout.js';
 import { elementwiseCases } from './cases/elementwise.js';
@@ -27,6 +28,7 @@ import { softmaxCases } from './cases/softmax.js';
 import { specialRowCases } from './cases/special-rows.js';
 import { specialValueCases } from './cases/special-values.js';
 import { splitCases } from './cases/split.js';
+import { topKCases } from './cases/top-k.js';
 import type { ConformanceCase } from './kit/conformance-case.js';
 
 /**
@@ -43,6 +45,8 @@ export function kernelCases(): ConformanceCase[] {
     ...compareCases(),
     ...gatedCases(),
     ...gatherCases(),
+    ...topKCases(),
+    ...cumSumCases(),
     ...reduceCases(),
     ...softmaxCases(),
     ...layerNormCases(),

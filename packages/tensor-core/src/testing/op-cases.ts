@@ -12,7 +12,7 @@ import { linearCrossEntropyOpCases } from './ops/linear-cross-entropy.js';
 import { matmulOpCases } from './ops/matmul.js';
 import { normOpCases } from './ops/norm.js';
 import { reduceOpCases } from './ops/reduce.js';
-import { rotaryOpCases } from './ops/rotary-embedding.js';
+import { rotaryOpCases } from './ops/rotary.js';
 import { rowOpCases } from './ops/rows.js';
 import { shapeOpCases } from './ops/shape.js';
 

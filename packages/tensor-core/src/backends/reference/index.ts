@@ -10,13 +10,14 @@ import { cast, fill } from './cast.js';
 import { compare, where } from './compare.js';
 import { copyStrided } from './copy.js';
 import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
+import { cumSum } from './cum-sum.js';
 import { custom } from './custom.js';
 import { dropout } from './dropout.js';
 import { type Open, openBits, openElements } from './elements.js';
 import { affine, binary, unary, unaryBackward } from './elementwise.js';
 import { embedding, embeddingBackward } from './embedding.js';
 import { gated, gatedBackward } from './gated.js';
-import { cumSum, gather, gatherBackward, topK } from './gather.js';
+import { gather, gatherBackward } from './gather.js';
 import { layerNorm, layerNormBackward } from './layer-norm.js';
 import { matmul } from './matmul.js';
 import { clipFactor, normNodes, normTree } from './norm.js';
@@ -27,6 +28,7 @@ import { rmsNorm, rmsNormBackward } from './rms-norm.js';
 import { rotary } from './rotary.js';
 import { checkCall } from './rules.js';
 import { softmax, softmaxBackward } from './softmax.js';
+import { topK } from './top-k.js';
 
 /**
  * The byte that fills new memory. It makes NaN in every float dtype, so that no op relies on zeros.

@@ -1,6 +1,8 @@
 // Op cases of gather, argMax, topK and cumSum.
 
-import { argMax, cumSum, gather, topK } from '../../ops/gather.js';
+import { cumSum } from '../../ops/cum-sum.js';
+import { gather } from '../../ops/gather.js';
+import { argMax, topK } from '../../ops/top-k.js';
 import { type OpCase, opCase } from '../kit/op-check.js';
 import { FLOATS } from '../kit/sizes.js';
 import { buildTwin, elementAt, type TwinArray } from '../twins/twin-array.js';

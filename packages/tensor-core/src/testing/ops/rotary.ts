@@ -1,10 +1,10 @@
 // Op cases of rotary position embedding. The twin computes frequencies from their definition.
 
-import { rotaryEmbedding, rotaryFrequencies } from '../../ops/rotary-embedding.js';
+import { rotaryEmbedding, rotaryFrequencies } from '../../ops/rotary.js';
 import type { Tensor } from '../../tensor.js';
 import { type OpCase, opCase } from '../kit/op-check.js';
 import { FLOATS } from '../kit/sizes.js';
-import { rotaryTwin } from '../twins/rotary-embedding.js';
+import { rotaryTwin } from '../twins/rotary.js';
 
 /** Far positions, at which an f32 product with a frequency would be off by a hundredth. */
 const FAR = [131_071, 5, 1_000_003, 0, 77, 8192];
