@@ -10,7 +10,7 @@ import type { CommandQueue } from './command-queue.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 import { CpuBuffer } from './cpu-buffer.js';
 import { cpuInfo } from './cpu-limits.js';
-import { ENCODERS } from './encoders.js';
+import * as encoders from './encoders.js';
 import type { Engine } from './engine.js';
 import type { Heap } from './heap.js';
 import type { Room } from './room.js';
@@ -29,6 +29,10 @@ export interface CpuParts {
   /** Whether matrix products are fused. */
   readonly isFused: boolean;
 }
+
+const ENCODERS: {
+  readonly [K in KernelName]: (call: KernelCalls[K], writer: CommandWriter) => void;
+} = encoders;
 
 /** The ns that one thread takes to copy a byte, which decide only how far copies are split. */
 const COPY_NS_PER_BYTE = 0.1;

@@ -2,10 +2,12 @@
 
 import type { KernelCalls } from '../../kernel-calls/kernel-calls.js';
 import type { View } from '../../view.js';
+import type { Open } from './elements.js';
 import { forEachIndex } from './strided.js';
 
 export function copyStrided(
   call: KernelCalls['copyStrided'],
+  _open: Open,
   bits: (view: View) => Uint16Array | Uint32Array,
 ): void {
   const x = bits(call.x);

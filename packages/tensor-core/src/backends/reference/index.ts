@@ -5,30 +5,9 @@ import type { Backend, BackendInfo, BackendTraceSink } from '../../backend.js';
 import { DisposedError, requireBufferSize } from '../../errors.js';
 import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { BackendBuffer, View } from '../../view.js';
-import { attention, attentionBackward, attentionMaskGradient } from './attention.js';
-import { cast, fill } from './cast.js';
-import { compare, where } from './compare.js';
-import { copyStrided } from './copy.js';
-import { crossEntropy, crossEntropyBackward } from './cross-entropy.js';
-import { cumSum } from './cum-sum.js';
-import { custom } from './custom.js';
-import { dropout } from './dropout.js';
 import { type Open, openBits, openElements } from './elements.js';
-import { affine, binary, unary, unaryBackward } from './elementwise.js';
-import { embedding, embeddingBackward } from './embedding.js';
-import { gated, gatedBackward } from './gated.js';
-import { gather, gatherBackward } from './gather.js';
-import { layerNorm, layerNormBackward } from './layer-norm.js';
-import { matmul } from './matmul.js';
-import { clipFactor, normNodes, normTree } from './norm.js';
-import { adam, sgd } from './optimizer.js';
-import { random } from './random.js';
-import { extremumBackward, reduce } from './reduce.js';
-import { rmsNorm, rmsNormBackward } from './rms-norm.js';
-import { rotary } from './rotary.js';
+import * as kernels from './kernels.js';
 import { checkCall } from './rules.js';
-import { softmax, softmaxBackward } from './softmax.js';
-import { topK } from './top-k.js';
 
 /**
  * The byte that fills new memory. It makes NaN in every float dtype, so that no op relies on zeros.
@@ -39,48 +18,8 @@ const MAX_BUFFER_BYTES = 2 ** 30;
 
 type Bits = (view: View) => Uint16Array | Uint32Array;
 
-const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bits) => void } = {
-  fill,
-  cast,
-  unary,
-  unaryBackward,
-  gated,
-  gatedBackward,
-  rotary,
-  affine,
-  binary,
-  compare,
-  where,
-  gather,
-  gatherBackward,
-  topK,
-  cumSum,
-  copyStrided: (call, _open, bits) => copyStrided(call, bits),
-  reduce,
-  extremumBackward,
-  softmax,
-  softmaxBackward,
-  layerNorm,
-  layerNormBackward,
-  rmsNorm,
-  rmsNormBackward,
-  embedding,
-  embeddingBackward,
-  crossEntropy,
-  crossEntropyBackward,
-  dropout,
-  random,
-  attention,
-  attentionBackward,
-  attentionMaskGradient,
-  matmul,
-  normNodes,
-  normTree,
-  clipFactor,
-  adam,
-  sgd,
-  custom,
-};
+const KERNELS: { [K in KernelName]: (call: KernelCalls[K], open: Open, bits: Bits) => void } =
+  kernels;
 
 /** Options of createReferenceBackend. */
 export interface ReferenceOptions {

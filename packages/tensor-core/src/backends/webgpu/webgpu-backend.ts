@@ -10,7 +10,7 @@ import { DryEncoder, NO_TABLES, type PlannedDispatch } from './dry-encoder.js';
 import { BINDING_ALIGNMENT } from './kernel/clashes.js';
 import { MatmulChoices, type MatmulChoiceTable } from './kernel/matmul-choices.js';
 import { matrixUnitOf } from './kernel/matrix-unit.js';
-import { KERNELS } from './kernels/index.js';
+import * as kernels from './kernels/index.js';
 import { Allocations } from './queue/allocations.js';
 import { type DeviceProfile, KernelContext, type ScratchSlot } from './queue/context.js';
 import { Fault } from './queue/fault.js';
@@ -51,6 +51,10 @@ export interface WebGpuStatistics {
   readonly staging: { readonly bytes: number; readonly buffers: number };
   readonly scratch: { readonly bytes: number; readonly buffers: number };
 }
+
+const KERNELS: {
+  readonly [K in KernelName]: (ctx: KernelContext, call: KernelCalls[K]) => void;
+} = kernels;
 
 /** Staging in flight from which completion is asked for: some large uploads, far above a step's. */
 const RECLAIM_BYTES = 64 * 1024 * 1024;
