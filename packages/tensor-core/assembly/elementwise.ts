@@ -1,5 +1,5 @@
-// These kernels are unary functions with their gradients, and affine. Each makes one pass over dense
-// views, block by block.
+// These kernels are unary functions with their gradients, and affine. Each makes one pass over
+// dense views, block by block.
 
 import { narrow, storePartial, target, widen } from './convert';
 import {
