@@ -18,11 +18,17 @@ export {
   MAX_HEAD_DIM,
 } from './kernel-calls/attention.js';
 export type { CompareKind } from './kernel-calls/compare.js';
+export type { CrossEntropyCalls } from './kernel-calls/cross-entropy.js';
 export type { CustomKernel, PlainArray } from './kernel-calls/custom.js';
 export type { BinaryKind, UnaryKind } from './kernel-calls/elementwise.js';
 export type { GateKind } from './kernel-calls/gated.js';
 export type * from './kernel-calls/kernel-calls.js';
-export type { Activation, Epilogue, EpilogueKernels } from './kernel-calls/matmul.js';
+export type {
+  ACTIVATION_KINDS,
+  Activation,
+  Epilogue,
+  EpilogueKernels,
+} from './kernel-calls/matmul.js';
 export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS, type Span } from './kernel-calls/norm.js';
 export type { AdamGroup, Segment, SgdGroup } from './kernel-calls/optimizer.js';
 export type { ElementRun } from './memory/changes.js';
