@@ -37,7 +37,7 @@ export class SliceBackward {
     this.leave();
     this.#current = slice;
     const loaded = beginSliceRange(this.#options, 'backward_load', slice);
-    await this.awaitStores(this.#options.loadAheadBytes);
+    await this.#awaitStores(this.#options.loadAheadBytes);
     await this.#options.scheduler.enter(slice, 'backward');
     loaded();
     this.#endRange = beginSliceRange(this.#options, 'backward_pass', slice);
@@ -102,12 +102,12 @@ export class SliceBackward {
     this.#pass = undefined;
     this.#options.scheduler.endBackward();
     await this.#options.scheduler.settle();
-    await this.awaitStores(0);
+    await this.#awaitStores(0);
     this.#options.onEnd();
   }
 
   /** Waits for the oldest gradients on their way until the rest takes at most `capBytes`. */
-  async awaitStores(capBytes: number): Promise<void> {
+  async #awaitStores(capBytes: number): Promise<void> {
     let left = [...this.#stores.values()].reduce((sum, bytes) => sum + bytes, 0);
     for (const [stored, bytes] of this.#stores) {
       if (left <= capBytes) {
@@ -121,7 +121,7 @@ export class SliceBackward {
 
   /** Runs something with a backward of its own inside this one, which goes on afterwards. */
   async aside<T>(body: () => Promise<T>): Promise<T> {
-    await this.awaitStores(0); // those under way must not be forgotten
+    await this.#awaitStores(0); // those under way must not be forgotten
     const pass = this.#pass;
     try {
       return await body();

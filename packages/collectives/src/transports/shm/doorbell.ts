@@ -29,10 +29,6 @@ export class Doorbell {
     this.#onWake = onWake;
   }
 
-  get isAsleep(): boolean {
-    return Atomics.load(this.#word, 0) !== AWAKE;
-  }
-
   /**
    * Makes others ring from now on. The caller must then look once more whether there is something
    * to do, and `sleep` or `rise`; see Note [who wakes whom] in ring.ts.

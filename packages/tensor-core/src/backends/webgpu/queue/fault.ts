@@ -18,7 +18,6 @@ interface TrackedShader {
 export class Fault {
   #error: Error | undefined;
   readonly #checks = new Set<Promise<void>>();
-  readonly #listeners = new Set<(error: Error) => void>();
 
   get error(): Error | undefined {
     return this.#error;
@@ -26,21 +25,11 @@ export class Fault {
 
   /** Keeps the first failure, from which later ones follow. */
   raise(error: Error): void {
-    if (this.#error !== undefined) {
-      return;
-    }
-    this.#error = error;
-    for (const listener of this.#listeners) {
-      listener(error);
-    }
+    this.#error ??= error;
   }
 
   raiseGpu(error: GPUError): void {
     this.raise(fromGpuError(error));
-  }
-
-  onRaise(listener: (error: Error) => void): void {
-    this.#listeners.add(listener);
   }
 
   /** Tracks a check that may raise; `settled` waits for it. */
