@@ -13,7 +13,7 @@ import type { BackendBuffer, View } from './view.js';
  * up to the author.
  */
 export const KERNEL_VERSIONS: Readonly<Record<BackendInfo['kind'], number>> = {
-  webgpu: 7,
+  webgpu: 8,
   cpu: 4,
   reference: 2,
 };

@@ -52,9 +52,10 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       cases: small.filter(({ largestBytes }) => isLong || (largestBytes?.() ?? 0) > SMALL_BINDING),
     },
     {
-      name: 'the kernels for hardware',
+      name: 'the products for hardware',
       options: { kernelProfile: 'hardware' },
-      cases: all.filter(({ name }) => !name.startsWith('attention')),
+      // The other kernels are the same for software, but for layer norm's.
+      cases: all.filter(({ name }) => /matmul|layerNorm/i.test(name)),
     },
   ])('conformance with $name', ({ options, cases }) => {
     let backend: WebGpuBackend;
@@ -62,13 +63,14 @@ describe.skipIf(reason !== undefined)(title('webgpu device'), () => {
       backend = await open(options);
     });
     afterAll(() => backend.dispose());
-    // A CPU driver compiles each workgroup kernel for seconds, and all of them for minutes if its
-    // shader cache is cold. Their 16-bit forms, further products and workgroups by the ten thousand
-    // run only in `npm run test:long`.
-    const isSlow = (name: string) =>
-      options.kernelProfile === 'hardware' &&
-      /f16|65,601 spans|^matmul (?!.* of all shapes)|operands of matmul/.test(name) &&
-      !isLong;
+    // A CPU driver compiles each product for hardware for seconds, and all of them for minutes if
+    // its shader cache is cold. Their 16-bit forms, further products and, of any kernels,
+    // workgroups by the ten thousand with many lanes run only in `npm run test:long`.
+    const slow =
+      options.kernelProfile === 'hardware'
+        ? /f16|^matmul (?!.* of all shapes)|operands of matmul/
+        : /65,601 spans/;
+    const isSlow = (name: string) => !isLong && slow.test(name);
     for (const kernelCase of cases.filter(({ name }) => !isSlow(name))) {
       test(kernelCase.name, () => kernelCase.run(backend));
     }

@@ -1,6 +1,6 @@
 // Every kernel for hardware goes through Dawn's compiler on its null driver, which computes
 // nothing: in each dtype and with timestamps, on any machine. A software driver would take minutes
-// for them. The kernels for software run in webgpu-backend.test.ts.
+// for some. Products and attention for software run in webgpu-backend.test.ts.
 
 import { add, Device, LimitError } from '@shardweave/tensor-core';
 import { kernelCases } from '@shardweave/tensor-core/testing';

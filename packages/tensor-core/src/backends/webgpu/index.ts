@@ -65,8 +65,8 @@ export interface WebGpuOptions {
    */
   readonly maxFlops?: number;
   /**
-   * Whether kernels are those for hardware or for CPU drivers, for tests of the other kind. By
-   * default the adapter decides.
+   * Whether products and attention are those for hardware or for CPU drivers, for tests of the
+   * other kind. By default the adapter decides.
    */
   readonly kernelProfile?: 'hardware' | 'software';
   /**

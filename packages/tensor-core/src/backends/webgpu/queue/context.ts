@@ -19,8 +19,8 @@ import type { Dispatch } from './recorder.js';
  */
 export interface DeviceProfile {
   /**
-   * Whether it is a driver that runs on the CPU, whose kernels have few long loops, no workgroup
-   * memory and no barriers.
+   * Whether it is a driver that runs on the CPU. It takes a minute to compile the products and the
+   * attention of hardware, so these have other kernels there.
    */
   readonly isSoftware: boolean;
   /** The number of invocations of a subgroup, or undefined where subgroups differ. */

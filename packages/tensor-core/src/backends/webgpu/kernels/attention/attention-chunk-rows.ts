@@ -1,7 +1,7 @@
 // The kernels that run between the matrix products of attention-chunks.ts. They work on the rows of
 // a chunk's scores: one turns scores into weights, the other into the scores' gradients.
 //
-// `npm run kernels -- --profile software attention weights x1` prints, among other lines:
+// `npm run kernels -- --profile software attention weights x64` prints, among other lines:
 //
 //   for (var j = low + me; j < high; j += LANES) {
 //     let pair = marked(load_s(base + j), batch, head, query, P.first_key + j);

@@ -20,13 +20,9 @@ import { collapse, eachWalkBlock, stridedIndex, strideParams } from './strided.j
 
 export const ELEMENTWISE_SIZE = [64, 1, 1] as const;
 
-/**
- * The words that each invocation handles. A CPU driver spends 0.2 us on every workgroup, so it gets
- * fewer workgroups with more work each.
- */
-const WORDS_SOFTWARE = 32;
-const WORDS_HARDWARE = 4;
-/** The workgroups that hardware should get at least; below that, invocations handle fewer words. */
+/** The most words that an invocation handles. */
+const MOST_WORDS = 4;
+/** The workgroups that a device should get at least; below that, invocations handle fewer words. */
 const MANY_GROUPS = 1024;
 
 const GELU = `
@@ -371,12 +367,12 @@ export function elementwiseMain(word: string): string {
 
 /** Returns the workgroups for a number of words, and how many words each invocation handles. */
 export function elementwiseGrid(
-  ctx: KernelContext,
+  _ctx: KernelContext,
   words: number,
 ): { grid: Grid; perLane: number } {
   const perGroup = ELEMENTWISE_SIZE[0];
-  let perLane = ctx.profile.isSoftware ? WORDS_SOFTWARE : WORDS_HARDWARE;
-  while (perLane > 1 && words < perGroup * perLane * (ctx.profile.isSoftware ? 4 : MANY_GROUPS)) {
+  let perLane = MOST_WORDS;
+  while (perLane > 1 && words < perGroup * perLane * MANY_GROUPS) {
     perLane /= 2;
   }
   return { grid: linearGrid(Math.ceil(words / (perGroup * perLane))), perLane };

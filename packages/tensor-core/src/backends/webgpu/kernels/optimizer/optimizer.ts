@@ -9,8 +9,9 @@ import { type Binding, defineKernel, linearGrid } from '../../kernel/kernel.js';
 import { mainHead } from '../../kernel/wgsl.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';
 
-/** The elements of a chunk: 16 for each of 256 invocations. */
-const CHUNK = 4096;
+const GROUP_LANES = 256;
+/** The elements of a chunk: 16 for each lane of a workgroup. */
+const CHUNK = 16 * GROUP_LANES;
 const GROUP_FLOATS = 12;
 
 interface Step {
@@ -102,7 +103,6 @@ function packGroups<G>(groups: readonly G[], values: (group: G) => number[]): Fl
 function runStep(ctx: KernelContext, step: Step): void {
   const { name, states, grad, gradScale, segments } = step;
   const names = Object.keys(states);
-  const perGroup = ctx.profile.isSoftware ? 64 : 256;
   const key = `${name} ${names.length} ${grad.dtype} ${gradScale === undefined ? '' : 'scaled'}`;
   const compiled = ctx.kernel(key, () =>
     defineKernel({
@@ -117,7 +117,7 @@ function runStep(ctx: KernelContext, step: Step): void {
           : [{ name: 'scale', type: 'f32', access: 'read' } as const]),
       ],
       params: { first_chunk: 'u32', num_chunks: 'u32', window_start: 'u32' },
-      workgroupSize: [perGroup, 1, 1],
+      workgroupSize: [GROUP_LANES, 1, 1],
       body: `
 fn gradient(i: u32) -> f32 { return load_grad(i)${gradScale === undefined ? '' : ' * load_scale(0u)'}; }
 // Without decay the parameter must not matter: 0 times a NaN in it is not 0.
@@ -125,7 +125,7 @@ fn decayed(i: u32, p: f32, decay: f32) -> f32 {
   let g = gradient(i);
   return select(fma(p, decay, g), g, decay == 0.0);
 }
-${mainHead([perGroup, 1, 1])}
+${mainHead([GROUP_LANES, 1, 1])}
   if (group >= P.num_chunks) { return; }
   let at = 3u * (P.first_chunk + group);
   let start = load_chunks(at) - P.window_start;
@@ -133,7 +133,7 @@ ${mainHead([perGroup, 1, 1])}
   let first_value = ${GROUP_FLOATS}u * load_chunks(at + 2u);
   var G: array<f32, 9>;
   for (var q = 0u; q < 9u; q++) { G[q] = load_groups(first_value + q); }
-  for (var j = lane; j < length; j += ${perGroup}u) {
+  for (var j = lane; j < length; j += ${GROUP_LANES}u) {
     let i = start + j;
     ${step.body}
   }

@@ -15,7 +15,6 @@ export function crossEntropy(ctx: KernelContext, call: KernelCalls['crossEntropy
     runRows(ctx, {
       key: `crossEntropy ${logits.dtype}`,
       rows: numRows,
-      allRows: rows,
       cols,
       bindings: [
         { name: 'x', type: logits.dtype, access: 'read' },
@@ -86,7 +85,6 @@ function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackwar
   runRows(ctx, {
     key: `crossEntropyBackward ${isInPlace ? 'in place' : logits.dtype} to ${out.dtype}`,
     rows,
-    allRows: rows,
     cols,
     bindings: [
       ...(isInPlace ? [] : [{ name: 'x', type: logits.dtype, access: 'read' as const }]),

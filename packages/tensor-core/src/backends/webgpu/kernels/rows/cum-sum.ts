@@ -18,8 +18,6 @@ interface SummedLines {
   readonly dim: number;
   readonly inner: number;
   readonly isReverse: boolean;
-  /** The number of lines of the whole call, which decides how many lanes share a line. */
-  readonly allLines: number;
   /** Whether sums continue from those of the part before, which `out` holds. */
   readonly goesOn: boolean;
 }
@@ -27,7 +25,7 @@ interface SummedLines {
 export function cumSum(ctx: KernelContext, call: KernelCalls['cumSum']): void {
   const { x, out, outer, dim, inner, isReverse } = call;
   const size = dim * inner;
-  const lines = { dim, inner, isReverse, allLines: outer * inner, goesOn: false };
+  const lines = { dim, inner, isReverse, goesOn: false };
   through32(ctx, out, (wide) => {
     const one = (o: number) => [x, wide].map((view) => sliceView(view, o * size, size));
     if (ctx.fits(one(0))) {
@@ -70,32 +68,27 @@ function cumSumByParts(ctx: KernelContext, call: SummedLines): void {
  * again and stores running sums, starting from the sum of the runs before it.
  */
 function sumLines(ctx: KernelContext, call: SummedLines): void {
-  const { x, out, outer, dim, inner, isReverse, allLines, goesOn } = call;
+  const { x, out, outer, dim, inner, isReverse, goesOn } = call;
   const type = out.dtype === 'i32' || out.dtype === 'u32' ? out.dtype : 'f32';
   const n = isReverse ? '(P.cols - 1u - n)' : 'n';
   const [before, shift] = isReverse ? ['P.cols', '0u'] : ['0u', goesOn ? '1u' : '0u'];
   runRows(ctx, {
     key: `cumSum ${x.dtype} ${type}${isReverse ? ' reverse' : ''}${goesOn ? ' going on' : ''}`,
     rows: outer * inner,
-    allRows: allLines,
     cols: dim,
     bindings: [
       { name: 'x', type: x.dtype, access: 'read' },
       { name: 'out', type, access: 'read_write' },
     ],
     params: { inner: 'u32' },
-    helpers: (lanes) => `${INTEGER_DIVIDE}
-${
-  lanes === 1
-    ? `fn sum_before(own: ${type}, me: u32) -> ${type} { return ${type}(0); }`
-    : `var<workgroup> runs: array<${type}, LANES>;
+    helpers: `${INTEGER_DIVIDE}
+var<workgroup> runs: array<${type}, LANES>;
 fn sum_before(own: ${type}, me: u32) -> ${type} {
   runs[me] = own;
   workgroupBarrier();
   var sum = ${type}(0);
   for (var l = 0u; l < me; l++) { sum += runs[l]; }
   return sum;
-}`
 }`,
     body: `
   let o = divide(row, P.inner);
@@ -104,9 +97,7 @@ fn sum_before(own: ${type}, me: u32) -> ${type} {
   let begin = min(me * run, P.cols);
   let end = min(begin + run, P.cols);
   var own = ${type}(0);
-  if (LANES > 1u) {
-    for (var n = begin; n < end; n++) { own += load_x(first + ${n} * P.inner); }
-  }
+  for (var n = begin; n < end; n++) { own += load_x(first + ${n} * P.inner); }
   var sum = ${goesOn ? `load_out(first + ${before} * P.inner) + ` : ''}sum_before(own, me);
   for (var n = begin; n < end; n++) {
     let at = first + ${n} * P.inner;

@@ -93,12 +93,12 @@ function eachAxisBlock(
   }
 }
 
-/** The picked elements of a line from which hardware sorts them. */
+/** The picked elements up to which a line is not sorted. */
 const LONGEST_LINE = 1024;
 
 /**
  * Adds up gradients, each in the order of the picked elements. A lane takes a line of the axis or,
- * on hardware where a line is long, a row of it: those of one id, which lie together once sorted.
+ * where a line is long, a row of it: those of one id, which lie together once sorted.
  */
 export function gatherBackward(ctx: KernelContext, call: KernelCalls['gatherBackward']): void {
   const { ids, dy, dx, inner } = call;
@@ -109,8 +109,7 @@ export function gatherBackward(ctx: KernelContext, call: KernelCalls['gatherBack
       const outer = block.axis.size / (block.numRows * inner);
       const [idPart, dyPart] = block.picked as [View, View];
       const rows = { ...block, ids: idPart, dy: dyPart, dx: block.axis, outer, inner };
-      const isSorted = block.count > LONGEST_LINE && !ctx.profile.isSoftware;
-      (isSorted ? addSorted : addLines)(ctx, rows);
+      (block.count > LONGEST_LINE ? addSorted : addLines)(ctx, rows);
     });
   });
 }

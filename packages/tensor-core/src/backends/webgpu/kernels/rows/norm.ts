@@ -1,7 +1,6 @@
 // Norms of gradients, which are sums over blocks that a fixed binary tree joins, and the factor
-// that clips gradients. On hardware a workgroup takes a node or a span, on a CPU driver one
-// invocation does. A block's sum must have the same bits wherever in its node the block lies,
-// because spans and shards begin anywhere.
+// that clips gradients. A workgroup takes a node or a span. A block's sum must have the same bits
+// wherever in its node the block lies, because spans and shards begin anywhere.
 
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../../errors.js';
@@ -26,18 +25,11 @@ const NODE_BLOCKS = NORM_NODE_ELEMENTS / NORM_BLOCK_ELEMENTS;
 const BLOCK_LANES = 32;
 /** The blocks that a workgroup reads before it adds their parts up. */
 const ROUND_BLOCKS = 64;
-/**
- * The invocations of a workgroup where each has a node of its own. They are few, because a small
- * model has few nodes.
- */
-const SOFTWARE_LANES = 8;
 
 export function normNodes(ctx: KernelContext, call: KernelCalls['normNodes']): void {
   const { x, out, spans, power } = call;
   const kind = power === 2 ? 'square' : power === Infinity ? 'max' : 'power';
-  const { isSoftware } = ctx.profile;
-  const size = isSoftware ? SOFTWARE_LANES : NODE_BLOCKS;
-  const key = `normNodes ${kind} ${x.dtype} ${isSoftware ? 'lanes' : 'groups'}`;
+  const key = `normNodes ${kind} ${x.dtype}`;
   const compiled = ctx.kernel(key, () =>
     defineKernel({
       label: key,
@@ -54,9 +46,9 @@ export function normNodes(ctx: KernelContext, call: KernelCalls['normNodes']): v
         window_start: 'u32',
         power: 'f32',
       },
-      workgroupSize: [size, 1, 1],
+      workgroupSize: [NODE_BLOCKS, 1, 1],
       body: `${blockHelpers(kind)}
-${isSoftware ? nodeOfLane() : nodeOfGroup()}`,
+${nodeOfGroup()}`,
     }),
   );
   withSpans(ctx, { spans, x }, (table) => {
@@ -71,7 +63,7 @@ ${isSoftware ? nodeOfLane() : nodeOfGroup()}`,
           power: kind === 'power' ? power : 0,
         },
         views: [sliceView(x, window.start, window.end - window.start), table, out],
-        grid: linearGrid(isSoftware ? Math.ceil(window.numNodes / size) : window.numNodes),
+        grid: linearGrid(window.numNodes),
       });
     }
   });
@@ -79,9 +71,7 @@ ${isSoftware ? nodeOfLane() : nodeOfGroup()}`,
 
 export function normTree(ctx: KernelContext, call: KernelCalls['normTree']): void {
   const { x, out, spans, isMax } = call;
-  const { isSoftware } = ctx.profile;
-  const size = isSoftware ? SOFTWARE_LANES : NODE_BLOCKS;
-  const key = `normTree ${isMax ? 'max' : 'sum'} ${isSoftware ? 'lanes' : 'groups'}`;
+  const key = `normTree ${isMax ? 'max' : 'sum'}`;
   const compiled = ctx.kernel(key, () =>
     defineKernel({
       label: key,
@@ -91,9 +81,9 @@ export function normTree(ctx: KernelContext, call: KernelCalls['normTree']): voi
         { name: 'out', type: 'f32', access: 'read_write' },
       ],
       params: { num_spans: 'u32', length: 'u32', start: 'u32' },
-      workgroupSize: [size, 1, 1],
+      workgroupSize: [NODE_BLOCKS, 1, 1],
       body: `${treeHelpers(isMax)}
-${isSoftware ? treeOfLane() : treeOfGroup()}`,
+${treeOfGroup()}`,
     }),
   );
   withSpans(ctx, { spans, x }, (table) => {
@@ -101,7 +91,7 @@ ${isSoftware ? treeOfLane() : treeOfGroup()}`,
     ctx.dispatch(compiled, {
       params: { num_spans: spans.length, length, start },
       views: [x, table, out],
-      grid: linearGrid(isSoftware ? Math.ceil(spans.length / size) : spans.length),
+      grid: linearGrid(spans.length),
     });
   });
 }
@@ -276,25 +266,6 @@ fn top(count: u32) -> f32 {
   return value;
 }`;
 
-function nodeOfLane(): string {
-  return `${STACK}
-${mainHead([SOFTWARE_LANES, 1, 1])}
-  let index = group * ${SOFTWARE_LANES}u + lane;
-  if (index >= P.num_nodes) { return; }
-  let node = P.first_node + index;
-  let place = place_of(node);
-  var count = 0u;
-  for (var at = 0u; at < place.y; at += ${NORM_BLOCK_ELEMENTS}u) {
-    let end = min(at + ${NORM_BLOCK_ELEMENTS}u, place.y);
-    var r = 0.0;
-    for (var i = at; i < end; i++) { r = add(r, load_x(place.x + i)); }
-    push(count, flushed(r));
-    count++;
-  }
-  store_out(node, top(count));
-}`;
-}
-
 function treeHelpers(isMax: boolean): string {
   return `${joinText(isMax)}
 fn place_of(span: u32) -> vec2<u32> {
@@ -325,16 +296,6 @@ ${mainHead([size, 1, 1])}
     workgroupBarrier();
   }
   if (lane == 0u) { store_out(group, top(chunks)); }
-}`;
-}
-
-function treeOfLane(): string {
-  return `${mainHead([SOFTWARE_LANES, 1, 1])}
-  let span = group * ${SOFTWARE_LANES}u + lane;
-  if (span >= P.num_spans) { return; }
-  let place = place_of(span);
-  for (var i = 0u; i < place.y; i++) { push(i, load_x(place.x + i)); }
-  store_out(span, top(place.y));
 }`;
 }
 

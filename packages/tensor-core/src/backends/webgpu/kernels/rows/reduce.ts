@@ -37,15 +37,13 @@ export interface Reduction {
  * The number of results at once that keeps a device busy. A thread has few loads under way, so by
  * estimate 16,384 threads reach only a thirtieth of a large chip's memory rate.
  */
-const BUSY_SOFTWARE = 64;
-const BUSY_HARDWARE = 65536;
+const BUSY = 65536;
 /**
- * The shortest part of an axis that is worth a partial result. On hardware a long axis beside 768
- * columns gets 86 parts, which one more pass sums.
+ * The shortest part of an axis that is worth a partial result. A long axis beside 768 columns gets
+ * 86 parts, which one more pass sums.
  */
-const MIN_PART_SOFTWARE = 1024;
-const MIN_PART_HARDWARE = 96;
-/** The lanes that share a row on hardware where `inner` is 1, and the elements each should have. */
+const MIN_PART = 96;
+/** The lanes that share a row where `inner` is 1, and the elements each should have. */
 const GROUP_LANES = 256;
 const ENTRIES_PER_LANE = 16;
 
@@ -116,14 +114,10 @@ export function reduceInto(ctx: KernelContext, reduction: Reduction): void {
 
 function reduceWide(ctx: KernelContext, reduction: Reduction): void {
   const { kind, outer, dim, inner, out } = reduction;
-  const usesGroups = !ctx.profile.isSoftware && inner === 1 && dim >= 64;
+  const usesGroups = inner === 1 && dim >= 64;
   const numResults = outer * inner;
-  const minPart = usesGroups
-    ? GROUP_LANES * ENTRIES_PER_LANE
-    : ctx.profile.isSoftware
-      ? MIN_PART_SOFTWARE
-      : MIN_PART_HARDWARE;
-  const busy = ctx.profile.isSoftware ? BUSY_SOFTWARE : BUSY_HARDWARE / (usesGroups ? 64 : 1);
+  const minPart = usesGroups ? GROUP_LANES * ENTRIES_PER_LANE : MIN_PART;
+  const busy = BUSY / (usesGroups ? 64 : 1);
   const wanted = Math.min(Math.ceil(dim / minPart), Math.ceil(busy / numResults));
   const perPart = Math.min(Math.ceil(dim / wanted), mostPerPart(ctx, reduction));
   const parts = Math.ceil(dim / perPart);
@@ -224,9 +218,11 @@ function reduceKernel(
   const step = ofKind('reduce', steps, kind);
   const isExtremum = kind === 'max' || kind === 'min';
   const lanes = usesGroups ? GROUP_LANES : 1;
-  const finish = `
+  const finish = usesGroups
+    ? `
   let result = reduce_${isExtremum ? kind : 'add'}(r, me) / P.divisor;
-  if (me == 0u) { store_out(u, result); }`;
+  if (me == 0u) { store_out(u, result); }`
+    : 'store_out(u, r / P.divisor);';
   return defineKernel({
     label,
     bindings: [
@@ -245,7 +241,7 @@ function reduceKernel(
     },
     workgroupSize: usesGroups ? [GROUP_LANES, 1, 1] : ELEMENTWISE_SIZE,
     body: `${INTEGER_DIVIDE}
-${laneReductions(lanes)}
+${usesGroups ? laneReductions(GROUP_LANES) : ''}
 // u runs over [outer, parts, inner].
 fn reduce_part(u: u32, me: u32) {
   let line = divide(u, P.inner);

@@ -1,5 +1,4 @@
-// Kernels over rows. On hardware a workgroup takes a row and reduces it in workgroup memory. On a
-// CPU driver barriers are expensive, so one invocation takes a row.
+// Kernels over rows. A workgroup takes a row and reduces it in workgroup memory.
 
 import type { DType } from '@shardweave/dtypes';
 import type { View } from '../../../../view.js';
@@ -14,29 +13,15 @@ import { mainHead } from '../../kernel/wgsl.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';
 import { through32 } from '../elementwise/cast.js';
 
-/**
- * The number of rows below which even a CPU driver shares a row among invocations, because rows
- * would no longer fill its threads and vector lanes.
- */
-const FEW_ROWS = 16;
-/** The invocations of a workgroup where each has a row of its own. */
-const ROWS_PER_GROUP = 32;
-/** The columns from which hardware takes 256 lanes for a row instead of 64. */
+/** The columns from which 256 lanes take a row instead of 64. */
 const WIDE_ROW = 1024;
 /** The rows of which one invocation sums a parameter's gradient, before the parts are added up. */
-const ROWS_PER_PART_SOFTWARE = 256;
-const ROWS_PER_PART_HARDWARE = 64;
+const ROWS_PER_PART = 64;
 
 export interface RowCall {
   /** The kernel's name, unique up to lanes. Its first word names the op in errors. */
   readonly key: string;
   readonly rows: number;
-  /**
-   * The rows of the whole call where this is a block of it. The number of lanes, and with it the
-   * order of sums, depends on them. Where it is undefined, runRows cuts the call into blocks of
-   * rows that bind at once.
-   */
-  readonly allRows?: number;
   readonly cols: number;
   /** The names of bindings with one element per row. */
   readonly perRow?: readonly string[];
@@ -46,8 +31,8 @@ export interface RowCall {
   readonly aliases?: Readonly<Record<string, string>>;
   /** Parameters beside `rows`, `cols`, and `first_row`, the number of the block's first row. */
   readonly params: Readonly<Record<string, ParamType>>;
-  /** WGSL functions, or a function that returns them for a number of lanes. */
-  readonly helpers?: string | ((lanes: number) => string);
+  /** WGSL functions, which may use LANES, the number of lanes. */
+  readonly helpers?: string;
   /**
    * WGSL of one row. It may use `row`, `base` (the row's first element) and `me` (0 to LANES - 1).
    * `reduce_add`, `reduce_max` and `reduce_min` combine values of all lanes, so every lane must
@@ -58,47 +43,42 @@ export interface RowCall {
   readonly views: readonly View[];
 }
 
+/** Runs a kernel over rows, in blocks of rows that bind at once. */
 export function runRows(ctx: KernelContext, call: RowCall): void {
   const { rows, cols, views, perRow = [], shared = [] } = call;
-  const lanes = lanesFor(ctx, call.allRows ?? rows, cols);
+  const lanes = cols >= WIDE_ROW ? 256 : 64;
   const key = `${call.key} x${lanes}`;
-  const compiled = ctx.kernel(key, () => {
-    const size = lanes === 1 ? ROWS_PER_GROUP : lanes;
-    const row = lanes === 1 ? `group * ${size}u + lane` : 'group';
-    return defineKernel({
+  const compiled = ctx.kernel(key, () =>
+    defineKernel({
       label: key,
       bindings: call.bindings,
       ...(call.aliases === undefined ? {} : { aliases: call.aliases }),
       params: { rows: 'u32', cols: 'u32', first_row: 'u32', ...call.params },
-      workgroupSize: [size, 1, 1],
+      workgroupSize: [lanes, 1, 1],
       body: `const LANES = ${lanes}u;
 ${laneReductions(lanes)}
-${typeof call.helpers === 'function' ? call.helpers(lanes) : (call.helpers ?? '')}
-${mainHead([size, 1, 1])}
-  let row = ${row};
+${call.helpers ?? ''}
+${mainHead([lanes, 1, 1])}
+  let row = group;
   if (row >= P.rows) { return; }
-  let me = ${lanes === 1 ? '0u' : 'lane'};
+  let me = lane;
   let base = row * P.cols;
 ${call.body}
 }`,
-    });
-  });
-  const dispatch = (parts: readonly View[], firstRow: number, numRows: number) =>
-    ctx.dispatch(compiled, {
-      params: { rows: numRows, cols, first_row: firstRow, ...call.values },
-      views: parts,
-      grid: linearGrid(lanes === 1 ? Math.ceil(numRows / ROWS_PER_GROUP) : numRows),
-    });
-  if (call.allRows !== undefined) {
-    dispatch(views, 0, rows);
-    return;
-  }
+    }),
+  );
   const strides = call.bindings.map(({ name }) =>
     shared.includes(name) ? 0 : perRow.includes(name) ? 1 : cols,
   );
   const areWritten = call.bindings.map(({ access }) => access === 'read_write');
   const op = call.key.replace(/ .*/, '');
-  eachRowBlock(ctx, views, { strides, rows, op, areWritten }, dispatch);
+  eachRowBlock(ctx, views, { strides, rows, op, areWritten }, (parts, firstRow, numRows) =>
+    ctx.dispatch(compiled, {
+      params: { rows: numRows, cols, first_row: firstRow, ...call.values },
+      views: parts,
+      grid: linearGrid(numRows),
+    }),
+  );
 }
 
 /** Returns a WGSL loop that stores a row of `out`, with the expression `value(j)` for element j. */
@@ -213,10 +193,9 @@ interface NormRows {
 
 /** Returns the rows that one invocation sums of a parameter's gradient, at most those that bind. */
 export function rowsPerPart(ctx: KernelContext, { x, dy, cols }: NormRows): number {
-  const usual = ctx.profile.isSoftware ? ROWS_PER_PART_SOFTWARE : ROWS_PER_PART_HARDWARE;
   return ctx.fits([x, dy])
-    ? usual
-    : Math.min(usual, ctx.windowUnits([x.dtype, dy.dtype], cols, { op: 'norm' }));
+    ? ROWS_PER_PART
+    : Math.min(ROWS_PER_PART, ctx.windowUnits([x.dtype, dy.dtype], cols, { op: 'norm' }));
 }
 
 /**
@@ -240,11 +219,6 @@ export function eachPartBlock(
 
 /** Returns WGSL that combines a value over the lanes of a workgroup, always in the same order. */
 export function laneReductions(lanes: number): string {
-  if (lanes === 1) {
-    return `fn reduce_add(v: f32, me: u32) -> f32 { return v; }
-fn reduce_max(v: f32, me: u32) -> f32 { return v; }
-fn reduce_min(v: f32, me: u32) -> f32 { return v; }`;
-  }
   const tree = (name: string, combine: string) => `fn reduce_${name}(v: f32, me: u32) -> f32 {
   lanes_shared[me] = v;
   workgroupBarrier();
@@ -260,11 +234,4 @@ fn reduce_min(v: f32, me: u32) -> f32 { return v; }`;
 ${tree('add', 'a + b')}
 ${tree('max', 'larger(a, b)')}
 ${tree('min', 'smaller(a, b)')}`;
-}
-
-function lanesFor(ctx: KernelContext, rows: number, cols: number): number {
-  if (ctx.profile.isSoftware) {
-    return rows >= FEW_ROWS || cols < 64 ? 1 : 64;
-  }
-  return cols >= WIDE_ROW ? 256 : 64;
 }

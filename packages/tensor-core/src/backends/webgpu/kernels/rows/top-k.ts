@@ -33,14 +33,12 @@ interface TopKLines {
   readonly dim: number;
   readonly inner: number;
   readonly count: number;
-  /** The number of lines of the whole call, which decides how many lanes share a line. */
-  readonly allLines: number;
 }
 
 export function topK(ctx: KernelContext, call: KernelCalls['topK']): void {
   const { x, out, outer, dim, inner, count } = call;
   const strides = [dim * inner, count * inner];
-  const lines = { dim, inner, count, allLines: outer * inner };
+  const lines = { dim, inner, count };
   const one = (o: number) => [x, out].map((v, i) => sliceView(v, o * strides[i]!, strides[i]!));
   if (ctx.fits(one(0))) {
     eachRowBlock(ctx, [x, out], { strides, rows: outer, op: 'topK' }, (parts) => {
@@ -101,14 +99,13 @@ interface FoundByParts {
 /** Finds the largest elements one by one: each is the best that comes after the one found last. */
 function largestOf(
   ctx: KernelContext,
-  { x, outer, dim, inner, count, allLines }: TopKLines,
+  { x, outer, dim, inner, count }: TopKLines,
   to: { readonly out: View } | FoundByParts,
 ): void {
   const isWhole = 'out' in to;
   runRows(ctx, {
     key: `topK ${x.dtype}${isWhole ? '' : ' of a part'}`,
     rows: outer * inner,
-    allRows: allLines,
     cols: dim,
     bindings: [
       { name: 'x', type: x.dtype, access: 'read' },
@@ -116,11 +113,8 @@ function largestOf(
       { name: 'out', type: 'raw', access: 'read_write' },
     ],
     params: { inner: 'u32', count: 'u32', first: 'u32', num_before: 'u32' },
-    helpers: (lanes) => `${INTEGER_DIVIDE}${KEYS}
-${
-  lanes === 1
-    ? 'fn best_of(own: Best, me: u32) -> Best { return own; }'
-    : `var<workgroup> bests: array<Best, LANES>;
+    helpers: `${INTEGER_DIVIDE}${KEYS}
+var<workgroup> bests: array<Best, LANES>;
 fn best_of(own: Best, me: u32) -> Best {
   bests[me] = own;
   workgroupBarrier();
@@ -131,7 +125,6 @@ fn best_of(own: Best, me: u32) -> Best {
   let r = bests[0];
   workgroupBarrier();
   return r;
-}`
 }
 fn behind(last: Best, n: u32, key: u32, at: u32) -> bool {
   return n == 0u || key < last.key || (key == last.key && at > last.at);
