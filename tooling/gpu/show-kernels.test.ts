@@ -49,7 +49,7 @@ it('answers words that no kernel of the profile has with the nearest names, and 
   const { stdout, stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8' });
   expect({ stdout, status }).toEqual({ stdout: '', status: 1 });
   expect(stderr).toContain('kernels for software, got "atention weights"');
-  expect(stderr).toContain('\n  attention weights x1\n');
+  expect(stderr).toContain('\n  attention weights x64\n');
 });
 
 it('counts workgroup memory as the specification of WGSL lays it out', () => {

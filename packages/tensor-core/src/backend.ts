@@ -127,16 +127,14 @@ export interface Backend {
   ): void;
   /**
    * Queues one kernel. Memory for its intermediate results comes from `scratch`, or, without one,
-   * from the backend itself. It may be given back after `run` returns, at `flush` at the latest.
+   * from the backend itself.
    */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch?: Scratch): void;
   /**
-   * Takes from `scratch` what `run` would take, gives it back when `run` would, at `flushPlanned`
-   * at the latest, and queues nothing. A backend without it needs no scratch.
+   * Takes from `scratch` what `run` would take, gives it back, and queues nothing. A backend
+   * without it needs no scratch.
    */
   planScratch?<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void;
-  /** Does beside planScratch what `flush` does beside `run`: all scratch is given back. */
-  flushPlanned?(): void;
 
   /**
    * Compiles the kernels that planScratch has met, so that no step waits for them. Rejects with a

@@ -478,7 +478,6 @@ export class Device {
    */
   async dryRun(body: () => unknown): Promise<{ readonly peakInUseBytes: number }> {
     const [real, scopes, random] = [this.#memory, this.#scopes, this.random.state()];
-    real.backend.flush(); // so that no scratch of the real pool comes back while it is away
     const backend = createDryBackend(real.backend);
     const pool = new Pool(backend);
     this.#memory = { backend, pool, ledger: new Ledger() };
@@ -487,7 +486,6 @@ export class Device {
       await this.scope(body);
       return { peakInUseBytes: pool.peakInUseBytes };
     } finally {
-      backend.flush();
       this.#memory = real;
       this.#scopes = scopes;
       this.random.restore(random);

@@ -16,7 +16,6 @@ export interface DryBackendOptions {
 export interface DryModel {
   readonly info: BackendInfo;
   readonly planScratch?: Backend['planScratch'];
-  readonly flushPlanned?: Backend['flushPlanned'];
 }
 
 /**
@@ -44,12 +43,8 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
       return buffer;
     },
     free: (buffer) => void sizes.delete(buffer),
-    write: (_buffer, _offset, { byteLength }) => {
-      model.flushPlanned?.();
-      options.onCopy?.(byteLength);
-    },
+    write: (_buffer, _offset, { byteLength }) => options.onCopy?.(byteLength),
     read: async (_buffer, _offset, byteLength, into) => {
-      model.flushPlanned?.();
       options.onCopy?.(byteLength);
       if (byteLength <= ZEROED_BYTES) {
         return into?.fill(0) ?? new Uint8Array(byteLength);
@@ -59,7 +54,7 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
       }
       return into ?? nowhere.subarray(0, byteLength);
     },
-    copy: () => model.flushPlanned?.(),
+    copy: () => undefined,
     run: (kernel, call, scratch) => {
       dispatches += 1;
       options.onKernel?.(kernel, call);
@@ -70,9 +65,8 @@ export function createDryBackend(model: DryModel, options: DryBackendOptions = {
     ...(model.planScratch === undefined
       ? {}
       : { planScratch: (kernel, call, scratch) => model.planScratch!(kernel, call, scratch) }),
-    flushPlanned: () => model.flushPlanned?.(),
-    flush: () => model.flushPlanned?.(),
-    sync: async () => model.flushPlanned?.(),
+    flush: () => undefined,
+    sync: async () => undefined,
     usage: () => ({
       bytes: [...sizes.values()].reduce((sum, bytes) => sum + bytes, 0),
       buffers: sizes.size,

@@ -218,11 +218,10 @@ export class WebGpuBackend implements Backend {
       return;
     }
     const freed = asOwnBuffer(buffer);
-    this.#context.forget(freed);
     freed.isFreed = true;
     if (!this.#buffers.delete(freed)) {
       // The caller owns this buffer and may destroy it from now on, so its last uses are submitted.
-      this.#submit();
+      this.#recorder.submit();
       this.#recorder.bindGroups.forget(freed.id);
       return;
     }
@@ -233,7 +232,6 @@ export class WebGpuBackend implements Backend {
   write(buffer: BackendBuffer, byteOffset: number, bytes: Uint8Array): void {
     this.#assertLive('write');
     const startMs = this.#sink && performance.now();
-    this.#context.settle();
     this.#recorder.upload(asGpuBuffer(buffer).gpu, byteOffset, bytes);
     this.#traceStaging('upload', startMs, bytes.byteLength);
     // A host that uploads and never waits would otherwise hold ever more staging memory.
@@ -259,7 +257,6 @@ export class WebGpuBackend implements Backend {
       }
       const startMs = this.#sink && performance.now();
       const from = asGpuBuffer(buffer).gpu;
-      this.#context.settle();
       const { staging, serial } = this.#recorder.download(from, byteOffset, byteLength);
       this.#waiter.add({
         staging,
@@ -289,7 +286,6 @@ export class WebGpuBackend implements Backend {
     byteLength: number,
   ): void {
     this.#assertLive('copy');
-    this.#context.settle();
     this.#recorder.copy(
       asGpuBuffer(from).gpu,
       fromOffset,
@@ -336,17 +332,8 @@ export class WebGpuBackend implements Backend {
 
   flush(): void {
     if (this.#disposal === undefined) {
-      this.#submit();
+      this.#recorder.submit();
     }
-  }
-
-  #submit(): void {
-    this.#context.settle();
-    this.#recorder.submit();
-  }
-
-  flushPlanned(): void {
-    this.#dryContext.settle();
   }
 
   sync(): Promise<void> {
@@ -359,7 +346,6 @@ export class WebGpuBackend implements Backend {
 
   #sync({ isQuiet }: { readonly isQuiet: boolean }): Promise<void> {
     return this.#settle<void>('sync', (resolve, reject) => {
-      this.#context.settle();
       const { staging, serial } = this.#recorder.fence();
       this.#waiter.add({
         staging,
@@ -401,7 +387,7 @@ export class WebGpuBackend implements Backend {
    */
   trace(sink: BackendTraceSink | undefined): void {
     this.#assertLive('trace');
-    this.#submit();
+    this.#recorder.submit();
     this.#sink = sink;
     const old = this.#timestamps;
     // Its last submit may still resolve into it.
@@ -439,10 +425,7 @@ export class WebGpuBackend implements Backend {
     this.#assertLive('tuneMatmul');
     const before = JSON.stringify(this.#choices.export());
     const prepare = async (encode: (context: KernelContext) => void) => {
-      this.#withScratch(undefined, () => {
-        encode(this.#dryContext);
-        this.#dryContext.settle();
-      });
+      this.#withScratch(undefined, () => encode(this.#dryContext));
       await this.preparePlanned();
     };
     const parts = { backend: this, context: this.#context, prepare };
@@ -502,7 +485,7 @@ export class WebGpuBackend implements Backend {
   }
 
   async #dispose(): Promise<void> {
-    this.#submit();
+    this.#recorder.submit();
     this.#fault.raise(new DisposedError('webgpu: the device was disposed.'));
     await this.#waiter.idle();
     // Destroying a device that still computes aborts the process on some drivers.

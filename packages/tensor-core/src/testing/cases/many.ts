@@ -9,7 +9,14 @@ import { manyNormCases } from './norm.js';
 const BEYOND_GRID = 65_601;
 
 export function manyCases(): ConformanceCase[] {
-  return [rowsCase(), batchesCase(), longSumCase(), spansCase(), ...manyNormCases()];
+  return [
+    rowsCase(),
+    batchesCase(),
+    longSumCase(),
+    manyPartsCase(),
+    spansCase(),
+    ...manyNormCases(),
+  ];
 }
 
 function rowsCase(): ConformanceCase {
@@ -65,6 +72,26 @@ function longSumCase(): ConformanceCase {
     calls.run('reduce', { kind: 'sum', x: part, out: calls.output(3, 'f32'), ...columns });
     const out = calls.output(4, 'f32');
     calls.run('normNodes', { x, out, spans: [{ start: 0, length: size }], power: 2 });
+  });
+}
+
+/** Sums gradients of a norm's parameters over 69 parts of 16 rows, more than share a column. */
+function manyPartsCase(): ConformanceCase {
+  return recordedCase('layerNormBackward of 1,100 rows', 'sum', (calls) => {
+    const [rows, cols] = [1100, 24];
+    calls.run('layerNormBackward', {
+      rows,
+      cols,
+      x: calls.floats(rows * cols, 'f32'),
+      weight: calls.floats(cols, 'f32'),
+      mean: calls.floats(rows, 'f32'),
+      rstd: calls.floats(rows, 'f32', { low: 0.5, high: 1 }),
+      dy: calls.floats(rows * cols, 'f32'),
+      dSum: undefined,
+      dx: calls.output(rows * cols, 'f32'),
+      dWeight: calls.output(cols, 'f32'),
+      dBias: calls.output(cols, 'f32'),
+    });
   });
 }
 

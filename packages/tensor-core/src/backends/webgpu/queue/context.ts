@@ -4,12 +4,11 @@
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { Scratch } from '../../../backend.js';
 import { LimitError } from '../../../errors.js';
-import type { BackendBuffer, View } from '../../../view.js';
+import type { View } from '../../../view.js';
 import { BINDING_ALIGNMENT } from '../kernel/clashes.js';
 import type { Kernel } from '../kernel/kernel.js';
 import type { MatmulChoices } from '../kernel/matmul-choices.js';
 import type { MatrixUnit } from '../kernel/matrix-unit.js';
-import { DeferredSums, type PartSums, type SumBatch } from './deferred-sums.js';
 import type { CompiledKernel } from './pipelines.js';
 import type { Dispatch } from './recorder.js';
 
@@ -70,7 +69,6 @@ export class KernelContext {
   readonly #scratch: ScratchSlot;
   readonly #tableMemory: Scratch;
   readonly #tables = new Map<object, Table>();
-  readonly #deferred: DeferredSums;
 
   constructor(
     profile: DeviceProfile,
@@ -87,7 +85,6 @@ export class KernelContext {
     this.#encoder = parts.encoder;
     this.#scratch = parts.scratch;
     this.#tableMemory = parts.tableMemory;
-    this.#deferred = new DeferredSums(profile.maxBindingBytes - BINDING_ALIGNMENT);
   }
 
   /** The compiled kernel of a spec, which `key` names completely. */
@@ -95,62 +92,20 @@ export class KernelContext {
     return this.#encoder.kernel(key, build);
   }
 
-  /** Queues a dispatch, and before it the deferred sums over whose outputs it works. */
   dispatch(compiled: CompiledKernel, call: Dispatch): void {
-    this.#deferred.before(call.views);
     this.#encoder.dispatch(compiled, call);
-  }
-
-  /** Queues a dispatch that no deferred sum has to come before. */
-  queue(compiled: CompiledKernel, call: Dispatch): void {
-    this.#encoder.dispatch(compiled, call);
-  }
-
-  /** Queues all deferred sums. */
-  settle(): void {
-    this.#deferred.settle();
-  }
-
-  /** Drops deferred sums into a buffer that is freed. */
-  forget(buffer: BackendBuffer): void {
-    this.#deferred.forget(buffer);
   }
 
   /** Runs `body`, which only encodes, with a temporary view of undefined contents. */
   withScratch(dtype: DType, size: number, body: (view: View) => void): void {
-    const { view, give } = this.#takeScratch(dtype, size);
-    try {
-      body(view);
-    } finally {
-      give();
-    }
-  }
-
-  /**
-   * Runs `body`, which writes parts to a temporary f32 view and returns the sums over them. Those
-   * are deferred: `queue` runs them with others, before anybody can see their outputs.
-   */
-  withParts(
-    size: number,
-    body: (parts: View) => PartSums['sums'],
-    queue: (batch: SumBatch) => void,
-  ): void {
-    const { view, give } = this.#takeScratch('f32', size);
-    let sums: PartSums['sums'];
-    try {
-      sums = body(view);
-    } catch (error) {
-      give();
-      throw error;
-    }
-    this.#deferred.add({ parts: view, sums, give }, queue);
-  }
-
-  #takeScratch(dtype: DType, size: number): { readonly view: View; readonly give: () => void } {
     const byteLength = Math.ceil((size * byteSize(dtype)) / 4) * 4;
     const scratch = this.#scratch.current;
     const buffer = scratch.take(byteLength);
-    return { view: { buffer, byteOffset: 0, dtype, size }, give: () => scratch.give(buffer) };
+    try {
+      body({ buffer, byteOffset: 0, dtype, size });
+    } finally {
+      scratch.give(buffer);
+    }
   }
 
   /**

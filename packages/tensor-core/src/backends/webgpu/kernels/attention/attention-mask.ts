@@ -21,7 +21,7 @@ import { defineKernel, type Kernel, linearGrid } from '../../kernel/kernel.js';
 import { LOAD_NS } from '../../kernel/lane-time.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';
 import { ELEMENTWISE_SIZE } from '../elementwise/elementwise.js';
-import { withParts } from '../rows/part-sums.js';
+import { reduceInto } from '../rows/reduce.js';
 import {
   ATTENTION_PARAMS,
   type AttentionPart,
@@ -122,10 +122,10 @@ export function withMaskParts(
     body({ cut, to: call.dMask });
     return;
   }
-  withParts(ctx, numParts * cut.words, (to) => {
+  ctx.withScratch('f32', numParts * cut.words, (to) => {
     body({ cut, to });
     const out = sliceView(call.dMask, 0, cut.words);
-    return [{ first: 0, stride: cut.words, numParts, out }];
+    reduceInto(ctx, { kind: 'sum', x: to, out, outer: 1, dim: numParts, inner: cut.words });
   });
 }
 

@@ -13,7 +13,6 @@ import { type KernelContext, sliceView } from '../../queue/context.js';
 import { cast, fill } from '../elementwise/cast.js';
 import { binary, unary, unaryBackward } from '../elementwise/elementwise.js';
 import { crossEntropyBackward } from '../rows/cross-entropy.js';
-import { withParts } from '../rows/part-sums.js';
 import { reduceInto } from '../rows/reduce.js';
 import { present } from '../rows/rows.js';
 import { epilogueName, epilogueParams, epilogueText, epilogueViews } from './matmul-epilogue.js';
@@ -390,10 +389,6 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     return;
   }
   const { aSums, bSums } = call;
-  if (canDefer(call)) {
-    deferredParts(ctx, call, { tile, numParts, partK });
-    return;
-  }
   ctx.withScratch('f32', numParts * m * n, (parts) => {
     const part = { out: parts, outRow: n, bias: undefined, alpha: 1, accumulate: false };
     const run = (own: Pick<MatmulCall, 'aSums' | 'bSums'>, sums?: View) => {
@@ -407,39 +402,6 @@ function dispatchBlock(ctx: KernelContext, call: MatmulCall, tile: Tile): void {
     ctx.withScratch('f32', numParts * (aSums === undefined ? n : m), (sums) =>
       run({ aSums: aSums && sums, bSums: bSums && sums }, sums),
     );
-  });
-}
-
-/** Whether the output is nothing but the sum of its parts, with no gaps between its rows. */
-function canDefer({ out, n, outRow, bias, alpha, accumulate }: MatmulCall): boolean {
-  return out.dtype === 'f32' && outRow === n && bias === undefined && alpha === 1 && !accumulate;
-}
-
-/** Computes the parts of the product, followed in memory by those of an operand's sums if any. */
-function deferredParts(
-  ctx: KernelContext,
-  call: MatmulCall,
-  { tile, numParts, partK }: { tile: Tile; numParts: number; partK: number },
-): void {
-  const { out, m, n, aSums, bSums } = call;
-  const sumsOut = aSums ?? bSums;
-  // The two bindings that the product writes may not share the bytes at which bindings begin.
-  const multiple = BINDING_ALIGNMENT / byteSize('f32');
-  const sumsAt = Math.ceil((numParts * m * n) / multiple) * multiple;
-  const numSums = sumsOut?.size ?? 0;
-  withParts(ctx, sumsAt + numParts * numSums, (parts) => {
-    const sums = sumsOut && sliceView(parts, sumsAt, numParts * numSums);
-    const own = {
-      out: sliceView(parts, 0, numParts * m * n),
-      outRow: n,
-      aSums: aSums && sums,
-      bSums: bSums && sums,
-    };
-    dispatchParts(ctx, { ...call, ...own }, { tile, numParts, partK });
-    const each = { numParts, stride: m * n, first: 0, out: sliceView(out, 0, m * n) };
-    return sumsOut === undefined
-      ? [each]
-      : [each, { numParts, stride: numSums, first: sumsAt, out: sumsOut }];
   });
 }
 

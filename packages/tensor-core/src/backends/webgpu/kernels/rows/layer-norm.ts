@@ -159,10 +159,7 @@ ${mainHead(size)}
       views: [x, ...present(weight), mean, rstd, dy, ...present(dSum), dx, sums],
       grid: linearGrid(parts),
     });
-    return [
-      { first: 0, stride: cols, numParts: parts, out: dWeight },
-      { first: parts * cols, stride: cols, numParts: parts, out: dBias },
-    ];
+    return { numParts: parts, outs: [dWeight, dBias] };
   });
 }
 

@@ -6,6 +6,7 @@ import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import { ofKind } from '../../../../kind-table.js';
 import type { View } from '../../../../view.js';
 import { defineKernel, type Kernel, linearGrid } from '../../kernel/kernel.js';
+import { LOAD_NS } from '../../kernel/lane-time.js';
 import { INTEGER_DIVIDE, mainHead } from '../../kernel/wgsl.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';
 import { through32 } from '../elementwise/cast.js';
@@ -162,6 +163,7 @@ function pass(
       },
       views,
       grid,
+      laneNs: perLane * Math.ceil(perPart / (usesGroups ? GROUP_LANES : 1)) * LOAD_NS,
     });
   };
   const views = y === undefined ? [x, out] : [x, y, out];
