@@ -122,7 +122,7 @@ function familyOf({ kernel, isHead }) {
   if (/^reduce sum/.test(kernel)) {
     return 'bias sums';
   }
-  if (/^layerNorm/.test(kernel)) {
+  if (/^rowNorm/.test(kernel)) {
     return 'layer norms';
   }
   if (/^(unary|binary)/.test(kernel)) {

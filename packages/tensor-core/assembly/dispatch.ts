@@ -14,7 +14,6 @@ import { binary } from './elementwise-binary';
 import { embedding, embeddingBackward } from './embedding';
 import { gated, gatedBackward } from './gated';
 import { gather, gatherBackward } from './gather';
-import { layerNorm, layerNormBackward, layerNormParamGrad } from './layer-norm';
 import {
   OP_ADAM,
   OP_AFFINE,
@@ -41,17 +40,15 @@ import {
   OP_GATED_BACKWARD,
   OP_GATHER,
   OP_GATHER_BACKWARD,
-  OP_LAYER_NORM,
-  OP_LAYER_NORM_BACKWARD,
-  OP_LAYER_NORM_PARAM_GRAD,
   OP_MATMUL,
   OP_NORM_NODES,
   OP_NORM_TREE,
   OP_RANDOM,
   OP_REDUCE,
-  OP_RMS_NORM,
-  OP_RMS_NORM_BACKWARD,
   OP_ROTARY,
+  OP_ROW_NORM,
+  OP_ROW_NORM_BACKWARD,
+  OP_ROW_NORM_PART_SUMS,
   OP_SGD,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
@@ -70,8 +67,8 @@ import { clipFactor, normNodes, normTree } from './norm';
 import { adam, sgd } from './optimizer';
 import { random } from './random';
 import { extremumBackward, reduce } from './reduce';
-import { rmsNorm, rmsNormBackward } from './rms-norm';
 import { rotary } from './rotary';
+import { rowNorm, rowNormBackward, rowNormPartSums } from './row-norm';
 import { arg } from './slot';
 import { softmax, softmaxBackward } from './softmax';
 import { topK } from './top-k';
@@ -117,11 +114,9 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_EXTREMUM_BACKWARD: extremumBackward(slot, chunk, chunks); break;
     case OP_SOFTMAX: softmax(slot, chunk, chunks); break;
     case OP_SOFTMAX_BACKWARD: softmaxBackward(slot, chunk, chunks); break;
-    case OP_LAYER_NORM: layerNorm(slot, chunk, chunks); break;
-    case OP_LAYER_NORM_BACKWARD: layerNormBackward(slot, chunk, chunks); break;
-    case OP_LAYER_NORM_PARAM_GRAD: layerNormParamGrad(slot, chunk, chunks); break;
-    case OP_RMS_NORM: rmsNorm(slot, chunk, chunks); break;
-    case OP_RMS_NORM_BACKWARD: rmsNormBackward(slot, chunk, chunks); break;
+    case OP_ROW_NORM: rowNorm(slot, chunk, chunks); break;
+    case OP_ROW_NORM_BACKWARD: rowNormBackward(slot, chunk, chunks); break;
+    case OP_ROW_NORM_PART_SUMS: rowNormPartSums(slot, chunk, chunks); break;
     case OP_ROTARY: rotary(slot, chunk, chunks); break;
     case OP_WHERE: where(slot, chunk, chunks); break;
     case OP_GATHER: gather(slot, chunk, chunks); break;

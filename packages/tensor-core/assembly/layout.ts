@@ -81,9 +81,9 @@ export const OP_REDUCE = 9;
 export const OP_EXTREMUM_BACKWARD = 10;
 export const OP_SOFTMAX = 11;
 export const OP_SOFTMAX_BACKWARD = 12;
-export const OP_LAYER_NORM = 13;
-export const OP_LAYER_NORM_BACKWARD = 14;
-export const OP_LAYER_NORM_PARAM_GRAD = 15;
+export const OP_ROW_NORM = 13;
+export const OP_ROW_NORM_BACKWARD = 14;
+export const OP_ROW_NORM_PART_SUMS = 15;
 export const OP_EMBEDDING = 16;
 export const OP_EMBEDDING_BACKWARD = 17;
 export const OP_CROSS_ENTROPY = 18;
@@ -98,8 +98,6 @@ export const OP_CLIP_FACTOR = 26;
 export const OP_NOOP = 27;
 export const OP_GATED = 40;
 export const OP_GATED_BACKWARD = 41;
-export const OP_RMS_NORM = 42;
-export const OP_RMS_NORM_BACKWARD = 43;
 export const OP_ROTARY = 44;
 export const OP_WHERE = 45;
 export const OP_GATHER = 46;
@@ -175,7 +173,7 @@ export const MATMUL_FEW_COLUMNS = 8192;
  * are a unit of work.
  */
 export const COLUMN_BLOCK = 256;
-/** The number of rows whose part of a norm's weight gradient is summed separately. */
+/** The number of rows whose part of a norm's parameter gradients is summed separately. */
 export const NORM_PART_ROWS = 64;
 /**
  * The queries and keys that attention works on at once: 192 by 96 in the forward pass, 96 by 192 in

@@ -86,7 +86,6 @@ export {
 export { embedding } from './ops/embedding.js';
 export { type GateOptions, geGlu, swiGlu } from './ops/gated.js';
 export { type AxisOptions, gather } from './ops/gather.js';
-export { addLayerNorm, type LayerNormOpOptions, layerNorm } from './ops/layer-norm.js';
 export { type LinearCrossEntropyOptions, linearCrossEntropy } from './ops/linear-cross-entropy.js';
 export {
   type LinearEnding,
@@ -95,7 +94,6 @@ export {
   type MatmulOptions,
   matmul,
 } from './ops/matmul.js';
-export type { NormedSum } from './ops/normed-rows.js';
 export {
   drawNormal,
   drawUniform,
@@ -109,7 +107,6 @@ export {
   type UniformOptions,
 } from './ops/random.js';
 export { max, mean, min, type ReduceOptions, sum } from './ops/reduce.js';
-export { addRmsNorm, type RmsNormOptions, rmsNorm } from './ops/rms-norm.js';
 export {
   type RotaryEmbeddingOptions,
   type RotaryFrequencyOptions,
@@ -117,6 +114,15 @@ export {
   rotaryEmbedding,
   rotaryFrequencies,
 } from './ops/rotary.js';
+export {
+  addLayerNorm,
+  addRmsNorm,
+  type LayerNormOpOptions,
+  layerNorm,
+  type NormedSum,
+  type RmsNormOptions,
+  rmsNorm,
+} from './ops/row-norm.js';
 export { broadcastTo, cat, reshape, slice, split, transpose } from './ops/shape.js';
 export { logSoftmax, softmax } from './ops/softmax.js';
 export type { TensorData } from './ops/tensor-data.js';

@@ -60,19 +60,19 @@ async function runAll(backend: Backend, dtype: DType): Promise<Map<string, Uint8
   backend.run('softmax', { x, out: out('softmax', SIZE), ...scores });
   const mean = out('mean', ROWS, 'f32');
   const rstd = out('rstd', ROWS, 'f32');
-  const normal = { x, weight, mean, rstd, ...grid };
-  backend.run('layerNorm', { ...normal, bias: weight, out: out('layerNorm', SIZE), eps: 1e-5 });
-  backend.run('layerNormBackward', {
+  const normal = { isCentered: true, x, weight, mean, rstd, ...grid } as const;
+  backend.run('rowNorm', { ...normal, bias: weight, out: out('layerNorm', SIZE), eps: 1e-5 });
+  backend.run('rowNormBackward', {
     ...normal,
     dy,
     dx: out('layerNorm dx', SIZE),
     dWeight: out('dWeight', COLS),
     dBias: out('dBias', COLS),
   });
-  const root = { ...grid, x, weight, weightOffset: 1, rstd };
+  const root = { isCentered: false, ...grid, x, weight, weightOffset: 1, rstd } as const;
   const sums = { residual: dy, sum: out('rmsNorm sum', SIZE) };
-  backend.run('rmsNorm', { ...root, ...sums, out: out('rmsNorm', SIZE), eps: 1e-6 });
-  backend.run('rmsNormBackward', {
+  backend.run('rowNorm', { ...root, ...sums, out: out('rmsNorm', SIZE), eps: 1e-6 });
+  backend.run('rowNormBackward', {
     ...root,
     dy,
     dSum: x,

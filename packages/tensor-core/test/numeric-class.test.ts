@@ -188,9 +188,9 @@ async function bitsOf(backend: Backend): Promise<number> {
   const [mean, rstd] = [zeros(rows), zeros(rows)];
   const causal = { ...extent, scale: 0.5, causalRows: 0, isLog: true };
   backend.run('softmax', { x: x!, out: zeros(rows * cols), ...causal });
-  const norm = { x: x!, weight, mean, rstd, ...extent };
-  backend.run('layerNorm', { ...norm, bias: weight, out: zeros(rows * cols), eps: 1e-5 });
-  backend.run('layerNormBackward', { ...norm, dy: y!, dx: zeros(rows * cols) });
+  const norm = { isCentered: true, x: x!, weight, mean, rstd, ...extent } as const;
+  backend.run('rowNorm', { ...norm, bias: weight, out: zeros(rows * cols), eps: 1e-5 });
+  backend.run('rowNormBackward', { ...norm, dy: y!, dx: zeros(rows * cols) });
   backend.run('unary', { kind: 'gelu', x: x!, out: zeros(rows * cols) });
   const line = { outer: 1, dim: rows * cols, inner: 1 };
   backend.run('reduce', { kind: 'sum', x: x!, out: zeros(1), ...line });

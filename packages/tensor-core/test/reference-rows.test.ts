@@ -49,18 +49,18 @@ describe('softmax', () => {
 });
 
 describe('layer norm', () => {
-  const shape = { rows: 2, cols: 2 };
+  const shape = { isCentered: true, rows: 2, cols: 2 } as const;
 
   test('normalizes rows', async () => {
     // Row [1, 3] has mean 2 and variance 1, row [0, 0] has mean 0 and variance 0.
     const [out, mean, rstd] = [empty(4), empty(2), empty(2)];
-    const call = { x: f32([1, 3, 0, 0]), out, mean, rstd, ...shape, eps: 0.25 };
+    const call = { ...shape, x: f32([1, 3, 0, 0]), out, mean, rstd, eps: 0.25 };
     const s = 1 / Math.sqrt(1.25);
-    backend.run('layerNorm', { ...call, weight: f32([2, 10]), bias: f32([5, 6]) });
+    backend.run('rowNorm', { ...call, weight: f32([2, 10]), bias: f32([5, 6]) });
     await expectClose(out, [5 - 2 * s, 6 + 10 * s, 5, 6]);
     await expectClose(mean, [2, 0]);
     await expectClose(rstd, [s, 2]);
-    backend.run('layerNorm', { ...call, weight: undefined, bias: undefined });
+    backend.run('rowNorm', { ...call, weight: undefined, bias: undefined });
     await expectClose(out, [-s, s, 0, 0]);
   });
 
@@ -87,9 +87,9 @@ describe('layer norm', () => {
       return (moved(h) - moved(-h)) / (2 * h);
     });
     const [mean, rstd, out, dx] = [empty(2), empty(2), empty(6), empty(6)];
-    const common = { x: f32(x), weight: f32(weight), mean, rstd, rows: 2, cols: 3 };
-    backend.run('layerNorm', { ...common, bias: undefined, out, eps });
-    backend.run('layerNormBackward', { ...common, dy: f32(dy), dx });
+    const common = { ...shape, x: f32(x), weight: f32(weight), mean, rstd, cols: 3 };
+    backend.run('rowNorm', { ...common, bias: undefined, out, eps });
+    backend.run('rowNormBackward', { ...common, dy: f32(dy), dx });
     await expectClose(dx, expected);
   });
 
@@ -98,7 +98,7 @@ describe('layer norm', () => {
     // Here xhat = (x - mean) * rstd = [[-2, 2], [-1, 3]].
     const call = { x: f32([1, 3, 0, 4]), mean: f32([2, 1]), rstd: f32([2, 1]), ...shape };
     const dy = f32([1, 2, 3, 4]);
-    backend.run('layerNormBackward', { ...call, weight: undefined, dy, dWeight, dBias });
+    backend.run('rowNormBackward', { ...call, weight: undefined, dy, dWeight, dBias });
     await expectClose(dWeight, [-5, 16]);
     await expectClose(dBias, [4, 6]);
   });

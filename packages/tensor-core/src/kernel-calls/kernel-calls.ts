@@ -12,14 +12,13 @@ import type { ElementwiseCalls } from './elementwise.js';
 import type { EmbeddingCalls } from './embedding.js';
 import type { GatedCalls } from './gated.js';
 import type { GatherCalls } from './gather.js';
-import type { LayerNormCalls } from './layer-norm.js';
 import type { MatmulCalls } from './matmul.js';
 import type { NormCalls } from './norm.js';
 import type { OptimizerCalls } from './optimizer.js';
 import type { RandomCalls } from './random.js';
 import type { ReduceCalls } from './reduce.js';
-import type { RmsNormCalls } from './rms-norm.js';
 import type { RotaryCalls } from './rotary.js';
+import type { RowNormCalls } from './row-norm.js';
 import type { SoftmaxCalls } from './softmax.js';
 import type { TopKCalls } from './top-k.js';
 
@@ -40,14 +39,13 @@ export interface KernelCalls
     EmbeddingCalls,
     GatedCalls,
     GatherCalls,
-    LayerNormCalls,
     MatmulCalls,
     NormCalls,
     OptimizerCalls,
     RandomCalls,
     ReduceCalls,
-    RmsNormCalls,
     RotaryCalls,
+    RowNormCalls,
     SoftmaxCalls,
     TopKCalls {}
 

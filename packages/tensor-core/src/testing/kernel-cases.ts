@@ -13,7 +13,6 @@ import { elementwiseCases } from './cases/elementwise.js';
 import { embeddingCases } from './cases/embedding.js';
 import { gatedCases } from './cases/gated.js';
 import { gatherCases } from './cases/gather.js';
-import { layerNormCases } from './cases/layer-norm.js';
 import { manyCases } from './cases/many.js';
 import { matmulCases } from './cases/matmul.js';
 import { normCases } from './cases/norm.js';
@@ -21,8 +20,8 @@ import { optimizerCases } from './cases/optimizer.js';
 import { queueCases } from './cases/queue.js';
 import { randomCases } from './cases/random.js';
 import { reduceCases } from './cases/reduce.js';
-import { rmsNormCases } from './cases/rms-norm.js';
 import { rotaryCases } from './cases/rotary.js';
+import { rowNormCases } from './cases/row-norm.js';
 import { sharedBufferCases } from './cases/shared-buffer.js';
 import { softmaxCases } from './cases/softmax.js';
 import { specialRowCases } from './cases/special-rows.js';
@@ -49,8 +48,7 @@ export function kernelCases(): ConformanceCase[] {
     ...cumSumCases(),
     ...reduceCases(),
     ...softmaxCases(),
-    ...layerNormCases(),
-    ...rmsNormCases(),
+    ...rowNormCases(),
     ...rotaryCases(),
     ...embeddingCases(),
     ...crossEntropyCases(),

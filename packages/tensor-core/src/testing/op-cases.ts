@@ -10,9 +10,9 @@ import { gatedOpCases } from './ops/gated.js';
 import { gatherOpCases } from './ops/gather.js';
 import { linearCrossEntropyOpCases } from './ops/linear-cross-entropy.js';
 import { matmulOpCases } from './ops/matmul.js';
-import { normOpCases } from './ops/norm.js';
 import { reduceOpCases } from './ops/reduce.js';
 import { rotaryOpCases } from './ops/rotary.js';
+import { rowNormOpCases } from './ops/row-norm.js';
 import { rowOpCases } from './ops/rows.js';
 import { shapeOpCases } from './ops/shape.js';
 
@@ -31,7 +31,7 @@ export function opCases(): OpCase[] {
     ...reduceOpCases(),
     ...rowOpCases(),
     ...linearCrossEntropyOpCases(),
-    ...normOpCases(),
+    ...rowNormOpCases(),
     ...rotaryOpCases(),
     ...attentionOpCases(),
     ...dropoutOpCases(),

@@ -36,10 +36,8 @@ const OUTPUTS: Readonly<Record<KernelName, Readonly<Record<string, readonly stri
   extremumBackward: { out: [] },
   softmax: { out: ['x'] },
   softmaxBackward: { out: ['dy'] },
-  layerNorm: { out: [], sum: [], mean: [], rstd: [] },
-  layerNormBackward: { dx: [], dWeight: [], dBias: [] },
-  rmsNorm: { out: [], sum: [], rstd: [] },
-  rmsNormBackward: { dx: [], dWeight: [] },
+  rowNorm: { out: [], sum: [], mean: [], rstd: [] },
+  rowNormBackward: { dx: [], dWeight: [], dBias: [] },
   embedding: { out: [] },
   embeddingBackward: { dTable: [] },
   crossEntropy: { loss: [], lse: [] },
@@ -117,24 +115,15 @@ const EXTENTS: { [K in KernelName]: (call: KernelCalls[K]) => Readonly<Record<st
   },
   softmax: ({ rows, cols }) => ({ x: rows * cols, out: rows * cols }),
   softmaxBackward: ({ rows, cols }) => ({ y: rows * cols, dy: rows * cols, out: rows * cols }),
-  layerNorm: ({ rows, cols }) => {
+  rowNorm: ({ rows, cols }) => {
     const whole = rows * cols;
     const sums = { residual: whole, sum: whole };
     return { x: whole, ...sums, weight: cols, bias: cols, out: whole, mean: rows, rstd: rows };
   },
-  layerNormBackward: ({ rows, cols }) => {
+  rowNormBackward: ({ rows, cols }) => {
     const whole = rows * cols;
     const gradients = { dy: whole, dSum: whole, dx: whole, dWeight: cols, dBias: cols };
     return { x: whole, weight: cols, mean: rows, rstd: rows, ...gradients };
-  },
-  rmsNorm: ({ rows, cols }) => {
-    const whole = rows * cols;
-    return { x: whole, residual: whole, sum: whole, weight: cols, out: whole, rstd: rows };
-  },
-  rmsNormBackward: ({ rows, cols }) => {
-    const whole = rows * cols;
-    const gradients = { dy: whole, dSum: whole, dx: whole, dWeight: cols };
-    return { x: whole, weight: cols, rstd: rows, ...gradients };
   },
   embedding: ({ rows, cols, count }) => ({ table: rows * cols, ids: count, out: count * cols }),
   embeddingBackward: ({ rows, cols, count }) => {

@@ -77,9 +77,10 @@ function longSumCase(): ConformanceCase {
 
 /** Sums gradients of a norm's parameters over 69 parts of 16 rows, more than share a column. */
 function manyPartsCase(): ConformanceCase {
-  return recordedCase('layerNormBackward of 1,100 rows', 'sum', (calls) => {
+  return recordedCase('rowNormBackward of 1,100 rows', 'sum', (calls) => {
     const [rows, cols] = [1100, 24];
-    calls.run('layerNormBackward', {
+    calls.run('rowNormBackward', {
+      isCentered: true,
       rows,
       cols,
       x: calls.floats(rows * cols, 'f32'),

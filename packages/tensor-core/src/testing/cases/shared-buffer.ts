@@ -70,7 +70,8 @@ function matmul(calls: CallRecorder): void {
 
 function layerNorm(calls: CallRecorder): void {
   const flat = calls.floats(1000, 'f32', { isWritten: true });
-  calls.run('layerNorm', {
+  calls.run('rowNorm', {
+    isCentered: true,
     x: calls.slice(flat, 1, 7 * 33),
     weight: calls.slice(flat, 900, 33),
     bias: calls.slice(flat, 940, 33),

@@ -7,6 +7,7 @@ import type { CallRecorder } from '../kit/call-recorder.js';
 import { type ConformanceCase, recordedCase } from '../kit/conformance-case.js';
 import { FLOATS } from '../kit/sizes.js';
 import { PLAIN } from './matmul.js';
+import { runNorm, runNormBackward } from './row-norm.js';
 
 const { NaN: NAN, POSITIVE_INFINITY: INF } = Number;
 
@@ -15,8 +16,8 @@ export function specialRowCases(): ConformanceCase[] {
     ...FLOATS.map(softmaxCase),
     ...FLOATS.map(causalCase),
     tailCase(),
-    ...FLOATS.map(layerNormCase),
-    ...FLOATS.map(rmsNormCase),
+    ...FLOATS.map((dtype) => normCase(true, dtype)),
+    ...FLOATS.map((dtype) => normCase(false, dtype)),
     ...FLOATS.map(crossEntropyCase),
     ...FLOATS.map(matmulCase),
     ...FLOATS.map(matmulOverflowCase),
@@ -93,79 +94,36 @@ function tailCase(): ConformanceCase {
   });
 }
 
-function layerNormCase(dtype: DType): ConformanceCase {
-  return recordedCase(`layerNorm ${dtype} of NaN and infinities, and backward`, 'sum', (calls) => {
+/** Computes norms with special values in their rows, residual, parameters or gradients. */
+function normCase(isCentered: boolean, dtype: DType): ConformanceCase {
+  const name = `${isCentered ? 'layerNorm' : 'rmsNorm'} ${dtype} of NaN and infinities, and backward`;
+  return recordedCase(name, 'sum', (calls) => {
     for (const cols of [7, 65]) {
       const special = [NAN, INF, -INF];
       const rows = special.length + 1;
-      const extent = { rows, cols };
-      const x = calls.values(rowsOf(calls, cols, special, cols - 1), dtype);
-      const weight = calls.floats(cols, dtype, { low: 0.5 });
-      const bias = calls.floats(cols, dtype);
-      const stats = { mean: calls.output(rows, 'f32'), rstd: calls.output(rows, 'f32') };
-      const out = calls.output(rows * cols, dtype);
-      calls.run('layerNorm', { ...extent, x, weight, bias, out, ...stats, eps: 1e-5 });
-      const broken = calls.values([...special, ...new Array(cols - 3).fill(1)], dtype);
-      const plain = calls.floats(rows * cols, dtype);
-      calls.run('layerNorm', {
-        ...extent,
-        x: plain,
-        weight: broken,
-        bias,
-        out: calls.output(rows * cols, dtype),
-        mean: calls.output(rows, 'f32'),
-        rstd: calls.output(rows, 'f32'),
-        eps: 1e-5,
-      });
-      const saved = {
-        mean: calls.floats(rows, 'f32'),
-        rstd: calls.floats(rows, 'f32', { low: 0.5 }),
-      };
-      const output = (size: number) => calls.output(size, dtype);
-      for (const [input, dy] of [
-        [plain, x],
-        [x, plain],
-      ] as const) {
-        const common = { ...extent, x: input, dy, ...saved };
-        const gradients = { dx: output(rows * cols), dWeight: output(cols), dBias: output(cols) };
-        calls.run('layerNormBackward', { ...common, weight, ...gradients });
-      }
-    }
-  });
-}
-
-/** Computes a norm with special values in its rows, its residual, its weight or its gradients. */
-function rmsNormCase(dtype: DType): ConformanceCase {
-  return recordedCase(`rmsNorm ${dtype} of NaN and infinities, and backward`, 'sum', (calls) => {
-    for (const cols of [7, 65]) {
-      const special = [NAN, INF, -INF];
-      const rows = special.length + 1;
-      const extent = { rows, cols, weightOffset: 1 };
       const output = (size: number) => calls.output(size, dtype);
       const broken = calls.values(rowsOf(calls, cols, special, cols - 1), dtype);
       const plain = calls.floats(rows * cols, dtype);
-      const weights = [
-        calls.floats(cols, dtype, { low: 0.5 }),
-        calls.values([...special, ...new Array(cols - 3).fill(1)], dtype),
-      ];
-      for (const [x, residual, weight] of [
-        [broken, undefined, weights[0]],
-        [plain, broken, weights[0]],
-        [plain, undefined, weights[1]],
-      ] as const) {
-        const sum = residual && output(rows * cols);
-        const made = { out: output(rows * cols), rstd: calls.output(rows, 'f32') };
-        calls.run('rmsNorm', { ...extent, x, residual, weight, sum, ...made, eps: 1e-6 });
+      const weight = calls.floats(cols, dtype, { low: 0.5 });
+      const brokenWeight = calls.values([...special, ...new Array(cols - 3).fill(1)], dtype);
+      const bias = isCentered ? calls.floats(cols, dtype) : undefined;
+      const extent = { rows, cols, weightOffset: 1 };
+      for (const given of [
+        { x: broken, weight },
+        { x: plain, residual: broken, sum: output(rows * cols), weight },
+        { x: plain, weight: brokenWeight },
+      ]) {
+        const out = output(rows * cols);
+        runNorm(calls, isCentered, { ...extent, ...given, bias, out, eps: 1e-5 });
       }
-      const rstd = calls.floats(rows, 'f32', { low: 0.5 });
-      for (const [x, dy, dSum] of [
-        [broken, plain, undefined],
-        [plain, broken, undefined],
-        [plain, plain, broken],
-      ] as const) {
-        const gradients = { dx: output(rows * cols), dWeight: output(cols) };
-        const call = { ...extent, x, weight: weights[0], rstd, dy, dSum };
-        calls.run('rmsNormBackward', { ...call, ...gradients });
+      for (const given of [
+        { x: broken, dy: plain },
+        { x: plain, dy: broken },
+        { x: plain, dy: plain, dSum: broken },
+      ]) {
+        const dBias = isCentered ? output(cols) : undefined;
+        const gradients = { dx: output(rows * cols), dWeight: output(cols), dBias };
+        runNormBackward(calls, isCentered, { ...extent, ...given, weight, ...gradients });
       }
     }
   });

@@ -3,6 +3,7 @@
 import type { DType } from '@shardweave/dtypes';
 import type { CallRecorder } from '../kit/call-recorder.js';
 import { FLOATS } from '../kit/sizes.js';
+import { runNorm, runNormBackward } from './row-norm.js';
 import { numBeyond, type Split, WIDTHS } from './split-extent.js';
 
 export function rowSplits(): Split[] {
@@ -10,8 +11,8 @@ export function rowSplits(): Split[] {
     { title: 'embedding', tolerance: 'sum', body: embedding },
     { title: 'embedding of many tokens', tolerance: 'sum', body: embeddingOfMany },
     { title: 'softmax', tolerance: 'sum', body: softmax },
-    { title: 'layerNorm', tolerance: 'sum', body: layerNorm },
-    { title: 'rmsNorm', tolerance: 'sum', body: rmsNorm },
+    { title: 'layerNorm', tolerance: 'sum', body: (calls, limit) => norm(calls, limit, true) },
+    { title: 'rmsNorm', tolerance: 'sum', body: (calls, limit) => norm(calls, limit, false) },
     { title: 'crossEntropy', tolerance: 'sum', body: crossEntropy },
   ];
 }
@@ -72,49 +73,20 @@ function softmax(calls: CallRecorder, limitBytes: number): void {
   }
 }
 
-function layerNorm(calls: CallRecorder, limitBytes: number): void {
+function norm(calls: CallRecorder, limitBytes: number, isCentered: boolean): void {
   for (const dtype of WIDTHS) {
     // Short rows, of which a view has whole parts of a parameter's gradient.
     for (const { rows, cols } of rowsBeyond(limitBytes, dtype, [2, 3])) {
       const of = () => calls.floats(rows * cols, dtype, { offset: 1 });
       const to = () => calls.output(rows * cols, dtype, { offset: 2 });
-      const perRow = () => calls.output(rows, 'f32', { offset: 1 });
-      const [weight, bias] = [calls.floats(cols, 'f32'), calls.floats(cols, dtype)];
-      const found = { mean: perRow(), rstd: perRow() };
+      const call = { rows, cols, weight: calls.floats(cols, 'f32'), weightOffset: 1 };
+      const bias = isCentered ? calls.floats(cols, dtype) : undefined;
       const sums = { residual: of(), sum: to() };
-      const extent = { rows, cols };
-      calls.run('layerNorm', {
-        ...extent,
-        ...found,
-        ...sums,
-        x: of(),
-        weight,
-        bias,
-        out: to(),
-        eps: 1e-5,
-      });
-      const given = { ...extent, x: of(), dy: of(), mean: calls.floats(rows, 'f32') };
-      const rstd = calls.floats(rows, 'f32', { low: 0.5, high: 2 });
-      const [dWeight, dBias] = [calls.output(cols, 'f32'), calls.output(cols, dtype)];
-      const gradients = { dx: to(), dWeight, dBias };
-      calls.run('layerNormBackward', { ...given, rstd, weight, dSum: of(), ...gradients });
-    }
-  }
-}
-
-function rmsNorm(calls: CallRecorder, limitBytes: number): void {
-  for (const dtype of WIDTHS) {
-    // Short rows, of which a view has whole parts of a parameter's gradient.
-    for (const { rows, cols } of rowsBeyond(limitBytes, dtype, [2, 3])) {
-      const of = () => calls.floats(rows * cols, dtype, { offset: 1 });
-      const to = () => calls.output(rows * cols, dtype, { offset: 2 });
-      const shared = { rows, cols, weight: calls.floats(cols, 'f32'), weightOffset: 1 };
-      const sums = { residual: of(), sum: to() };
-      const rstd = calls.output(rows, 'f32', { offset: 1 });
-      calls.run('rmsNorm', { ...shared, ...sums, x: of(), out: to(), rstd, eps: 1e-6 });
-      const given = { x: of(), dy: of(), rstd: calls.floats(rows, 'f32', { low: 0.5, high: 2 }) };
-      const [dx, dWeight] = [to(), calls.output(cols, 'f32')];
-      calls.run('rmsNormBackward', { ...shared, ...given, dSum: of(), dx, dWeight });
+      runNorm(calls, isCentered, { ...call, ...sums, x: of(), bias, out: to(), eps: 1e-5 });
+      const dBias = isCentered ? calls.output(cols, dtype) : undefined;
+      const gradients = { dx: to(), dWeight: calls.output(cols, 'f32'), dBias };
+      const given = { x: of(), dy: of(), dSum: of() };
+      runNormBackward(calls, isCentered, { ...call, ...given, ...gradients });
     }
   }
 }

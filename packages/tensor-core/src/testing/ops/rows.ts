@@ -1,12 +1,11 @@
-// Op cases along the last axis: softmax, layer norm, embedding, cross-entropy.
+// Op cases along the last axis: softmax, embedding, cross-entropy.
 
 import { crossEntropy } from '../../ops/cross-entropy.js';
 import { embedding } from '../../ops/embedding.js';
-import { layerNorm } from '../../ops/layer-norm.js';
 import { logSoftmax, softmax } from '../../ops/softmax.js';
 import { type OpCase, opCase } from '../kit/op-check.js';
 import { FLOATS } from '../kit/sizes.js';
-import { crossEntropyTwin, embeddingTwin, layerNormTwin, softmaxTwin } from '../twins/rows.js';
+import { crossEntropyTwin, embeddingTwin, softmaxTwin } from '../twins/rows.js';
 
 const SHAPES = {
   f32: [[7, 65], [3, 1], [2, 3, 7], [63]],
@@ -19,7 +18,6 @@ const NO_TARGET = 1000;
 export function rowOpCases(): OpCase[] {
   return [
     ...softmaxCases(),
-    ...layerNormCases(),
     ...embeddingCases(),
     ...crossEntropyCases(),
     ...weightedCrossEntropyCases(),
@@ -38,44 +36,6 @@ function softmaxCases(): OpCase[] {
           twin: ([x]) => softmaxTwin(x!, { isLog }),
           roundings: 4, // the gradient starts from the rounded output
         }),
-      ),
-    ),
-  );
-}
-
-function layerNormCases(): OpCase[] {
-  return FLOATS.flatMap((dtype) =>
-    [
-      [false, false],
-      [true, false],
-      [false, true],
-      [true, true],
-    ].flatMap(([hasWeight, hasBias]) =>
-      [[7, 65], ...(dtype === 'f32' ? [[2, 3, 7], [63]] : [])].map((shape) =>
-        opCase(
-          `layerNorm ${dtype} [${shape.join(', ')}]${hasWeight ? ' with weight' : ''}${hasBias ? ' with bias' : ''}`,
-          {
-            dtype,
-            inputs: [
-              { shape, values: { low: -1, high: 3 } },
-              ...(hasWeight ? [{ shape: [shape.at(-1)!] }] : []),
-              ...(hasBias ? [{ shape: [shape.at(-1)!] }] : []),
-            ],
-            op: ([x, ...rest]) =>
-              layerNorm(x!, {
-                ...(hasWeight ? { weight: rest[0]! } : {}),
-                ...(hasBias ? { bias: rest.at(-1)! } : {}),
-                eps: 1e-3,
-              }),
-            twin: ([x, ...rest]) =>
-              layerNormTwin(x!, {
-                weight: hasWeight ? rest[0] : undefined,
-                bias: hasBias ? rest.at(-1) : undefined,
-                eps: 1e-3,
-              }),
-            roundings: 2,
-          },
-        ),
       ),
     ),
   );

@@ -1,11 +1,16 @@
-// Op cases of rmsNorm, and of both norms of a sum.
+// Op cases of layerNorm and rmsNorm, and of both norms of a sum.
 
-import { addLayerNorm } from '../../ops/layer-norm.js';
-import type { NormedSum } from '../../ops/normed-rows.js';
-import { addRmsNorm, rmsNorm } from '../../ops/rms-norm.js';
+import {
+  addLayerNorm,
+  addRmsNorm,
+  layerNorm,
+  type NormedSum,
+  rmsNorm,
+} from '../../ops/row-norm.js';
 import { cat } from '../../ops/shape.js';
 import type { Tensor } from '../../tensor.js';
 import { type OpCase, opCase } from '../kit/op-check.js';
+import type { FloatDType } from '../kit/op-tolerance.js';
 import { FLOATS } from '../kit/sizes.js';
 import { pairTwin } from '../twins/elementwise.js';
 import { layerNormTwin, rmsNormTwin } from '../twins/rows.js';
@@ -13,32 +18,80 @@ import type { TwinArray } from '../twins/twin-array.js';
 
 const EPS = 1e-3;
 
-export function normOpCases(): OpCase[] {
+export function rowNormOpCases(): OpCase[] {
   return FLOATS.flatMap((dtype) => [
-    ...[[7, 65], [2, 3, 7], [63], [0, 7]].flatMap((shape) =>
-      ([undefined, 0, 1] as const).map((weightOffset) =>
-        opCase(
-          `rmsNorm ${dtype} [${shape.join(', ')}] ${weightOffset === undefined ? 'without weight' : `with ${weightOffset} + weight`}`,
-          {
-            dtype,
-            inputs: [
-              { shape, values: { low: -1, high: 3 } },
-              ...(weightOffset === undefined ? [] : [{ shape: [shape.at(-1)!] }]),
-            ],
-            op: ([x, weight]) =>
-              rmsNorm(
-                x!,
-                weight && weightOffset !== undefined
-                  ? { weight, weightOffset, eps: EPS }
-                  : { eps: EPS },
-              ),
-            twin: ([x, weight]) =>
-              rmsNormTwin(x!, { weight, weightOffset: weightOffset ?? 0, eps: EPS }),
-            roundings: 2,
-          },
-        ),
+    ...layerNormCases(dtype),
+    ...rmsNormCases(dtype),
+    ...sumCases(dtype),
+  ]);
+}
+
+function layerNormCases(dtype: FloatDType): OpCase[] {
+  return [
+    [false, false],
+    [true, false],
+    [false, true],
+    [true, true],
+  ].flatMap(([hasWeight, hasBias]) =>
+    [[7, 65], ...(dtype === 'f32' ? [[2, 3, 7], [63]] : [])].map((shape) =>
+      opCase(
+        `layerNorm ${dtype} [${shape.join(', ')}]${hasWeight ? ' with weight' : ''}${hasBias ? ' with bias' : ''}`,
+        {
+          dtype,
+          inputs: [
+            { shape, values: { low: -1, high: 3 } },
+            ...(hasWeight ? [{ shape: [shape.at(-1)!] }] : []),
+            ...(hasBias ? [{ shape: [shape.at(-1)!] }] : []),
+          ],
+          op: ([x, ...rest]) =>
+            layerNorm(x!, {
+              ...(hasWeight ? { weight: rest[0]! } : {}),
+              ...(hasBias ? { bias: rest.at(-1)! } : {}),
+              eps: EPS,
+            }),
+          twin: ([x, ...rest]) =>
+            layerNormTwin(x!, {
+              weight: hasWeight ? rest[0] : undefined,
+              bias: hasBias ? rest.at(-1) : undefined,
+              eps: EPS,
+            }),
+          roundings: 2,
+        },
       ),
     ),
+  );
+}
+
+function rmsNormCases(dtype: FloatDType): OpCase[] {
+  return [[7, 65], [2, 3, 7], [63], [0, 7]].flatMap((shape) =>
+    ([undefined, 0, 1] as const).map((weightOffset) =>
+      opCase(
+        `rmsNorm ${dtype} [${shape.join(', ')}] ${weightOffset === undefined ? 'without weight' : `with ${weightOffset} + weight`}`,
+        {
+          dtype,
+          inputs: [
+            { shape, values: { low: -1, high: 3 } },
+            ...(weightOffset === undefined ? [] : [{ shape: [shape.at(-1)!] }]),
+          ],
+          op: ([x, weight]) =>
+            rmsNorm(
+              x!,
+              weight && weightOffset !== undefined
+                ? { weight, weightOffset, eps: EPS }
+                : { eps: EPS },
+            ),
+          twin: ([x, weight]) =>
+            rmsNormTwin(x!, { weight, weightOffset: weightOffset ?? 0, eps: EPS }),
+          roundings: 2,
+        },
+      ),
+    ),
+  );
+}
+
+/** Cases of both norms of a sum, and of their gradients. */
+function sumCases(dtype: FloatDType): OpCase[] {
+  return [
     ...(
       [
         [7, 65],
@@ -111,7 +164,7 @@ export function normOpCases(): OpCase[] {
         roundings: 8,
       }),
     ),
-  ]);
+  ];
 }
 
 /** Joins both results, so that one backward pass gives both gradients. */
