@@ -1,10 +1,10 @@
 // A kernel is found under one name: the file of tensor-core's kernel-calls/ that has its call gives
 // its name to the kernel's files in all other rooms. A part of one may be in a file of its own,
 // such as attention-mask.ts.
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { expect, it } from 'vitest';
-import { ROOT, trackedFiles } from './workspace.ts';
+import { ROOT } from './workspace.ts';
 
 interface Room {
   /** The paths of the room's files within the package. */
@@ -37,9 +37,12 @@ const DEVICES = ['reference', 'cpu', 'webgpu'];
 
 const PACKAGE = 'packages/tensor-core/';
 const texts = new Map(
-  trackedFiles()
-    .filter((path) => path.startsWith(PACKAGE) && path.endsWith('.ts'))
-    .map((path) => [path.slice(PACKAGE.length), readFileSync(join(ROOT, path), 'utf8')]),
+  ['src', 'assembly'].flatMap((folder) =>
+    readdirSync(join(ROOT, PACKAGE, folder), { recursive: true, encoding: 'utf8' })
+      .map((path) => `${folder}/${path.replaceAll('\\', '/')}`)
+      .filter((path) => path.endsWith('.ts'))
+      .map((path): [string, string] => [path, readFileSync(join(ROOT, PACKAGE, path), 'utf8')]),
+  ),
 );
 const families = familiesOfCalls();
 
