@@ -48,7 +48,7 @@ import {
   OP_ROTARY,
   OP_ROW_NORM,
   OP_ROW_NORM_BACKWARD,
-  OP_ROW_NORM_PART_SUMS,
+  OP_ROW_NORM_PARAM_GRAD,
   OP_SGD,
   OP_SOFTMAX,
   OP_SOFTMAX_BACKWARD,
@@ -68,7 +68,7 @@ import { adam, sgd } from './optimizer';
 import { random } from './random';
 import { extremumBackward, reduce } from './reduce';
 import { rotary } from './rotary';
-import { rowNorm, rowNormBackward, rowNormPartSums } from './row-norm';
+import { rowNorm, rowNormBackward, rowNormParamGrad } from './row-norm';
 import { arg } from './slot';
 import { softmax, softmaxBackward } from './softmax';
 import { topK } from './top-k';
@@ -116,7 +116,7 @@ export function runChunk(slot: usize, chunk: u32): void {
     case OP_SOFTMAX_BACKWARD: softmaxBackward(slot, chunk, chunks); break;
     case OP_ROW_NORM: rowNorm(slot, chunk, chunks); break;
     case OP_ROW_NORM_BACKWARD: rowNormBackward(slot, chunk, chunks); break;
-    case OP_ROW_NORM_PART_SUMS: rowNormPartSums(slot, chunk, chunks); break;
+    case OP_ROW_NORM_PARAM_GRAD: rowNormParamGrad(slot, chunk, chunks); break;
     case OP_ROTARY: rotary(slot, chunk, chunks); break;
     case OP_WHERE: where(slot, chunk, chunks); break;
     case OP_GATHER: gather(slot, chunk, chunks); break;

@@ -83,7 +83,7 @@ export const OP_SOFTMAX = 11;
 export const OP_SOFTMAX_BACKWARD = 12;
 export const OP_ROW_NORM = 13;
 export const OP_ROW_NORM_BACKWARD = 14;
-export const OP_ROW_NORM_PART_SUMS = 15;
+export const OP_ROW_NORM_PARAM_GRAD = 15;
 export const OP_EMBEDDING = 16;
 export const OP_EMBEDDING_BACKWARD = 17;
 export const OP_CROSS_ENTROPY = 18;
@@ -173,7 +173,7 @@ export const MATMUL_FEW_COLUMNS = 8192;
  * are a unit of work.
  */
 export const COLUMN_BLOCK = 256;
-/** The number of rows whose part of a norm's parameter gradients is summed separately. */
+/** The number of rows whose part of an RMS norm's weight gradient is summed separately. */
 export const NORM_PART_ROWS = 64;
 /**
  * The queries and keys that attention works on at once: 192 by 96 in the forward pass, 96 by 192 in

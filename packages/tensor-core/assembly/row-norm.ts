@@ -1,15 +1,21 @@
 // These kernels normalize rows: layer norm, which centers them and divides by their standard
-// deviation, and RMS norm, which divides by their root mean square. All gradients are computed in
-// one pass. A unit of it is a block of rows, for which it writes dx and the block's part of the
-// parameters' gradients. Another command then adds up the parts in order.
+// deviation, and RMS norm, which divides by their root mean square. Both gradients of an RMS norm
+// are computed in one pass. A unit of it is a block of rows, for which it writes dx and the block's
+// part of dWeight. Another command then adds up the parts in order. The gradients of a layer norm's
+// parameters are a pass of their own over columns, as two sums beside dx would take longer.
 //
 // `isCentered` is a constant of each caller, so that the tests of it are compiled away.
 
 import { laneMask, narrow, widen } from './convert';
 import { BLOCK_BYTES } from './elementwise';
-import { BLOCK, COLUMN_BLOCK, NORM_PART_ROWS } from './layout';
+import { BLOCK, NORM_PART_ROWS } from './layout';
 import { sumBlock, sumLanes } from './reduce';
 import { arg, argF, argI, chunkStart, scratchBase } from './slot';
+
+/** The number of columns in a unit of the parameters' gradient: one cache line of f32. */
+const PARAM_COLUMNS: u32 = 16;
+/** The number of rows that are added in f32 before their sum is added to the total. */
+const ROW_RUN: u32 = 64;
 
 @inline
 function block(i: usize): usize {
@@ -148,49 +154,32 @@ function scale(weight: v128, offset: v128, isCentered: bool): v128 {
 
 /**
  * The arguments are x, dtype, weight or 0, dtype, mean or 0, rstd, dy, dtype, dSum or 0, dtype, dx
- * or 0, dtype, parts of dWeight or 0, parts of dBias or 0, rows, cols and the offset of the weight.
- * Rows are centered if their means are given. The parts are f32 [ceil(rows / NORM_PART_ROWS),
+ * or 0, dtype, parts of dWeight or 0, rows, cols and the offset of the weight. Rows are centered if
+ * their means are given, and have no parts then. The parts are f32 [ceil(rows / NORM_PART_ROWS),
  * cols].
  */
 export function rowNormBackward(slot: usize, chunk: u32, chunks: u32): void {
-  if (arg(slot, 4) != 0) {
-    rowGradients(slot, chunk, chunks, true);
-  } else {
-    rowGradients(slot, chunk, chunks, false);
-  }
-}
-
-@inline
-function rowGradients(slot: usize, chunk: u32, chunks: u32, isCentered: bool): void {
-  const weights = <usize>arg(slot, 12);
-  const biases = <usize>arg(slot, 13);
-  const rows = arg(slot, 14);
-  const cols = arg(slot, 15);
-  const end = chunkStart(rows, chunk + 1, chunks, NORM_PART_ROWS);
-  for (let r = chunkStart(rows, chunk, chunks, NORM_PART_ROWS); r < end; r++) {
-    const mean: f32 = isCentered ? load<f32>(<usize>arg(slot, 4) + ((<usize>r) << 2)) : 0;
-    const rstd = load<f32>(<usize>arg(slot, 5) + ((<usize>r) << 2));
-    if (arg(slot, 10) != 0) {
-      inputGradient(slot, r, cols, mean, rstd, isCentered);
+  const means = <usize>arg(slot, 4);
+  const rstds = <usize>arg(slot, 5);
+  const parts = <usize>arg(slot, 12);
+  const rows = arg(slot, 13);
+  const cols = arg(slot, 14);
+  const grain = parts != 0 ? NORM_PART_ROWS : 1;
+  const end = chunkStart(rows, chunk + 1, chunks, grain);
+  for (let r = chunkStart(rows, chunk, chunks, grain); r < end; r++) {
+    const rstd = load<f32>(rstds + ((<usize>r) << 2));
+    if (means != 0) {
+      inputGradient(slot, r, cols, load<f32>(means + ((<usize>r) << 2)), rstd, true);
+    } else if (arg(slot, 10) != 0) {
+      inputGradient(slot, r, cols, 0, rstd, false);
     }
-    if (weights != 0 || biases != 0) {
-      const part = (<usize>(r / NORM_PART_ROWS * cols)) << 2;
-      const w = weights != 0 ? weights + part : 0;
-      const b = biases != 0 ? biases + part : 0;
+    if (parts != 0) {
+      const part = parts + ((<usize>(r / NORM_PART_ROWS * cols)) << 2);
       if (r % NORM_PART_ROWS == 0) {
-        clear(w, cols);
-        clear(b, cols);
+        memory.fill(part, 0, (<usize>cols) << 2);
       }
-      addParameterGradients(slot, r, cols, mean, rstd, w, b, isCentered);
+      addWeightGradient(slot, r, cols, rstd, part);
     }
-  }
-}
-
-/** Fills sums with zeros, where they are wanted. */
-@inline
-function clear(sums: usize, cols: u32): void {
-  if (sums != 0) {
-    memory.fill(sums, 0, (<usize>cols) << 2);
   }
 }
 
@@ -215,7 +204,7 @@ function inputGradient(
   const dSum = <usize>arg(slot, 8);
   const dx = <usize>arg(slot, 10);
   const dxType = argI(slot, 11);
-  const offset = f32x4.splat(argF(slot, 16));
+  const offset = f32x4.splat(argF(slot, 15));
   const one = f32x4.splat(1);
   const m = f32x4.splat(mean);
   const s = f32x4.splat(rstd);
@@ -269,86 +258,97 @@ function inputGradient(
   }
 }
 
-/** Adds a row's dy * xhat to a part of dWeight, and its dy to one of dBias, where they are not 0. */
-@inline
-function addParameterGradients(
-  slot: usize,
-  r: u32,
-  cols: u32,
-  mean: f32,
-  rstd: f32,
-  weights: usize,
-  biases: usize,
-  isCentered: bool,
-): void {
-  const m = f32x4.splat(mean);
+/** Adds dy * xhat of a row that is not centered to a part of dWeight. */
+function addWeightGradient(slot: usize, r: u32, cols: u32, rstd: f32, part: usize): void {
   const s = f32x4.splat(rstd);
   const at = r * cols;
   for (let i: u32 = 0; i < cols; i += BLOCK) {
     const n = <i32>min<u32>(cols - i, BLOCK);
-    const dv = widen(<usize>arg(slot, 6), argI(slot, 7), at + i, n, block(1));
-    if (isCentered && biases != 0) {
-      addTo(biases + ((<usize>i) << 2), dv, n);
-    }
-    if (weights == 0) {
-      continue;
-    }
     const xv = widen(<usize>arg(slot, 0), argI(slot, 1), at + i, n, block(0));
-    const sums = weights + ((<usize>i) << 2);
+    const dv = widen(<usize>arg(slot, 6), argI(slot, 7), at + i, n, block(1));
+    const sums = part + ((<usize>i) << 2);
     let j = 0;
     for (; j + 4 <= n; j += 4) {
       const o = j << 2;
-      const hat = normalized(v128.load(xv + o), m, s, isCentered);
+      const hat = f32x4.mul(v128.load(xv + o), s);
       const product = f32x4.mul(v128.load(dv + o), hat);
       v128.store(sums + o, f32x4.add(v128.load(sums + o), product));
     }
     for (; j < n; j++) {
       const o = j << 2;
-      const d = isCentered ? load<f32>(xv + o) - mean : load<f32>(xv + o);
-      store<f32>(sums + o, load<f32>(sums + o) + load<f32>(dv + o) * (d * rstd));
+      store<f32>(sums + o, load<f32>(sums + o) + load<f32>(dv + o) * (load<f32>(xv + o) * rstd));
     }
-  }
-}
-
-/** Adds n values to sums, behind which others may stand. */
-@inline
-function addTo(sums: usize, values: usize, n: i32): void {
-  let j = 0;
-  for (; j + 4 <= n; j += 4) {
-    const o = j << 2;
-    v128.store(sums + o, f32x4.add(v128.load(sums + o), v128.load(values + o)));
-  }
-  for (; j < n; j++) {
-    const o = j << 2;
-    store<f32>(sums + o, load<f32>(sums + o) + load<f32>(values + o));
   }
 }
 
 /**
- * Adds up the parts of a layer norm's gradients, one after the other. The arguments are the parts
- * of dWeight, dWeight or 0, dtype, the parts of dBias, dBias or 0, dtype, the number of parts and
- * cols. A unit is COLUMN_BLOCK columns of both.
+ * Computes the gradients of a layer norm's parameters. The arguments are x, dtype, mean, rstd, dy,
+ * dtype, dWeight or 0, dtype, dBias or 0, dtype, rows and cols. A unit of work is PARAM_COLUMNS
+ * columns over all rows.
  */
-export function rowNormPartSums(slot: usize, chunk: u32, chunks: u32): void {
-  const cols = arg(slot, 7);
-  const end = chunkStart(cols, chunk + 1, chunks, COLUMN_BLOCK);
-  for (let c = chunkStart(cols, chunk, chunks, COLUMN_BLOCK); c < end; c += COLUMN_BLOCK) {
-    const n = <i32>min<u32>(end - c, COLUMN_BLOCK);
-    for (let i = 0; i < 6; i += 3) {
-      const out = <usize>arg(slot, i + 1);
-      if (out != 0) {
-        sumParts(<usize>arg(slot, i), arg(slot, 6), cols, c, n);
-        narrow(block(0), out, argI(slot, i + 2), c, n);
-      }
+export function rowNormParamGrad(slot: usize, chunk: u32, chunks: u32): void {
+  const dWeight = <usize>arg(slot, 6);
+  const dBias = <usize>arg(slot, 8);
+  const rows = arg(slot, 10);
+  const cols = arg(slot, 11);
+  const start = chunkStart(cols, chunk, chunks, PARAM_COLUMNS);
+  const end = chunkStart(cols, chunk + 1, chunks, PARAM_COLUMNS);
+  for (let c = start; c < end; c += BLOCK / 2) {
+    const n = <i32>min<u32>(end - c, BLOCK / 2);
+    paramColumns(slot, c, n, rows, cols);
+    if (dWeight != 0) {
+      narrow(block(2), dWeight, argI(slot, 7), c, n);
+    }
+    if (dBias != 0) {
+      narrow(block(3), dBias, argI(slot, 9), c, n);
     }
   }
 }
 
-/** Leaves the sums of n columns in block 0. */
-function sumParts(parts: usize, numParts: u32, cols: u32, c: u32, n: i32): void {
-  const sums = block(0);
-  memory.fill(sums, 0, (<usize>n) << 2);
-  for (let p: u32 = 0; p < numParts; p++) {
-    addTo(sums, parts + ((<usize>(p * cols + c)) << 2), n);
+/**
+ * Sums n columns over all rows: dy * xhat in block 2, dy in block 3. The second half of each block
+ * holds the sums of the current ROW_RUN rows.
+ */
+function paramColumns(slot: usize, c: u32, n: i32, rows: u32, cols: u32): void {
+  const x = <usize>arg(slot, 0);
+  const xType = argI(slot, 1);
+  const means = <usize>arg(slot, 2);
+  const rstds = <usize>arg(slot, 3);
+  const dy = <usize>arg(slot, 4);
+  const dyType = argI(slot, 5);
+  const half = BLOCK_BYTES >> 1;
+  const w = block(2);
+  const wRun = w + half;
+  const b = block(3);
+  const bRun = b + half;
+  const zero = f32x4.splat(0);
+  for (let j = 0; j < n; j += 4) {
+    v128.store(w + (j << 2), zero);
+    v128.store(b + (j << 2), zero);
+  }
+  for (let r: u32 = 0; r < rows; r += ROW_RUN) {
+    const stop = min<u32>(r + ROW_RUN, rows);
+    for (let j = 0; j < n; j += 4) {
+      v128.store(wRun + (j << 2), zero);
+      v128.store(bRun + (j << 2), zero);
+    }
+    for (let i = r; i < stop; i++) {
+      const m = f32x4.splat(load<f32>(means + ((<usize>i) << 2)));
+      const s = f32x4.splat(load<f32>(rstds + ((<usize>i) << 2)));
+      const xv = widen(x, xType, i * cols + c, n, block(0));
+      const dv = widen(dy, dyType, i * cols + c, n, block(1));
+      for (let j = 0; j < n; j += 4) {
+        const o = j << 2;
+        const d = v128.load(dv + o);
+        const hat = normalized(v128.load(xv + o), m, s, true);
+        v128.store(wRun + o, f32x4.add(v128.load(wRun + o), f32x4.mul(d, hat)));
+        v128.store(bRun + o, f32x4.add(v128.load(bRun + o), d));
+      }
+    }
+    for (let j = 0; j < n; j += 4) {
+      const o = j << 2;
+      v128.store(w + o, f32x4.add(v128.load(w + o), v128.load(wRun + o)));
+      v128.store(b + o, f32x4.add(v128.load(b + o), v128.load(bRun + o)));
+    }
   }
 }
