@@ -302,7 +302,7 @@ function parameterGradients(ctx: KernelContext, call: BackwardCall): void {
   });
 }
 
-/** Returns the kernel that sums `weights`, and `biases` if rows are centered, over blocks of rows. */
+/** Returns the kernel that sums weights, and biases if rows are centered, over blocks of rows. */
 function partsKernel(ctx: KernelContext, call: BackwardCall): CompiledKernel {
   const { x, mean, dy, isCentered } = call;
   const key = `${nameOf('rowNorm', call)} parameter gradients ${x.dtype} ${dy.dtype}`;
