@@ -27,7 +27,12 @@ export {
   type SavedTensor,
   type SaveIndex,
 } from './save-index.js';
-export { type SaveOverRanksOptions, saveOverRanks } from './save-over-ranks.js';
-export { beginSave, type SaveRecord, type SaveSession } from './save-session.js';
+export {
+  beginSave,
+  type SaveOverRanksOptions,
+  type SaveRecord,
+  type SaveSession,
+  saveOverRanks,
+} from './save-session.js';
 export { type WritePartOptions, writePart } from './write-part.js';
 export { type SaveContents, writeSave } from './write-save.js';

@@ -124,6 +124,9 @@ describe('buffers of a call', () => {
     await expectRefusal(reduce(null), /got null/);
     await expectRefusal(reduce(new ArrayBuffer(8)), /got ArrayBuffer.*new Uint8Array\(a\)/);
     await expectRefusal((g) => g.send('hello', { to: 1 }), /data to be a Uint8Array, got string/);
+    // The root would wait for itself, also where there is nothing to gather.
+    const nowhere = (g: Untyped) => g.gather(new Uint8Array(0), null, { root: 0 });
+    await expectRefusal(nowhere, /expected output to be a Uint8Array, got null/);
   });
 
   it('refuses a residual that is no Float32Array', async () => {

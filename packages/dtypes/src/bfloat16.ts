@@ -24,6 +24,7 @@ export function bf16ToF32(bits: number): number {
 /** The bf16 bits of an f32 that is given by its bits. */
 export function bf16FromF32Bits(bits: number): number {
   if ((bits & 0x7fffffff) > 0x7f800000) {
+    // Bit 6 makes a NaN quiet; without it a NaN whose upper half is zeros would become infinity.
     return ((bits >>> 16) | 0x40) & 0xffff;
   }
   // The largest finite values carry into infinity, as rounding to nearest requires.
@@ -31,6 +32,6 @@ export function bf16FromF32Bits(bits: number): number {
 }
 
 /** The f32 bits (as an unsigned number) of a bf16 that is given by its bits. */
-export function f32BitsFromBf16(half: number): number {
-  return (half << 16) >>> 0;
+export function f32BitsFromBf16(bits: number): number {
+  return (bits << 16) >>> 0;
 }

@@ -1,5 +1,5 @@
-// Looks up what a kernel does by its kind. A kind without an entry must not reach a device: one
-// would compute another function, and the shader of another would not compile and end it.
+// Looks up what a kernel does by its kind. A kind without an entry is refused here, because it
+// would end the device: WebAssembly traps at it, and a shader of it does not compile.
 
 import { OptionError } from './errors.js';
 import { shown } from './options.js';

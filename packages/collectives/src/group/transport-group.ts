@@ -199,13 +199,14 @@ export class TransportGroup implements ProcessGroup {
   ): Promise<void> {
     this.#arguments.options('gather', options, '{ root }');
     this.#arguments.buffer('gather', 'input', input);
-    this.#arguments.buffer('gather', 'output', output ?? EMPTY);
     this.#arguments.rank('gather', 'root', options.root);
     const { byteLength } = input;
-    if (this.rank === options.root) {
-      const whole = output ?? EMPTY;
-      this.#arguments.bytes('gather', 'output', whole, byteLength * this.worldSize);
-      this.#arguments.noOverlap('gather', input, whole, byteLength * this.rank);
+    if (output !== null || this.rank === options.root) {
+      this.#arguments.buffer('gather', 'output', output as Uint8Array);
+    }
+    if (output !== null && this.rank === options.root) {
+      this.#arguments.bytes('gather', 'output', output, byteLength * this.worldSize);
+      this.#arguments.noOverlap('gather', input, output, byteLength * this.rank);
     }
     await this.#collective({ operation: 'gather', byteLength }, options, (call) =>
       this.#algorithms.gather(call, input, output, options.root),

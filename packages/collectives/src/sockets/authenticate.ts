@@ -1,6 +1,6 @@
 // Mutual authentication by the job's secret: the handshake over a socket, within a time limit. A
-// stranger is refused here. Each side ends with a socket without a handler; its next owner sets one
-// and misses nothing.
+// stranger is found out here, and acceptor.ts turns it away. Each side ends with a socket without a
+// handler; its next owner sets one and misses nothing.
 
 import { setLimit } from '../time-limit.js';
 import { type Hello, JoinerHandshake, ListenerHandshake } from './handshake.js';

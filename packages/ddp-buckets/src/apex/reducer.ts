@@ -15,12 +15,12 @@ import { serial } from '../ranks/tell-others.js';
 /** A tensor, or a nested iterable of tensors. */
 export type TensorTree = Tensor | Iterable<TensorTree>;
 
-/** The group that gradients are added up over. */
+/** The group over which gradients are averaged. */
 export interface ReducerOptions {
   readonly processGroup: ProcessGroup;
 }
 
-/** Adds up gradients over ranks when it is called, rather than during backward. */
+/** Averages gradients over ranks when it is called, and not during backward. */
 export class Reducer {
   readonly #source: Module | undefined;
   /** The gradients themselves, where the source is not a module. */

@@ -187,7 +187,7 @@ function normalizeRows(
         const { shape, dtype: own } = parameter;
         return rows === 0 ? device.zeros(shape, { dtype: own }) : gradientPlace(parameter);
       });
-      if (rows > 0 && [dx, ...gradients].some((one) => one !== undefined)) {
+      if (rows > 0 && [dx, ...gradients].some((gradient) => gradient !== undefined)) {
         const call = {
           ...normed(),
           x: sum.view(),

@@ -21,7 +21,7 @@ export interface ShmJobOptions {
 export interface ShmRankHandle {
   readonly rank: number;
   readonly worldSize: number;
-  /** Tells the jobs of a page apart. */
+  /** An id that no other job of the page has. */
   readonly job: string;
   readonly ringBytes: number;
   readonly memory: SharedArrayBuffer;
@@ -38,7 +38,9 @@ export interface ShmRankHandle {
  */
 export function createShmJob(worldSize: number, options: ShmJobOptions = {}): ShmRankHandle[] {
   if (!Number.isInteger(worldSize) || worldSize < 1) {
-    throw new RangeError(`createShmJob: expected a positive world size, got ${worldSize}.`);
+    throw new RangeError(
+      `createShmJob: expected a whole number of ranks, at least 1, got ${worldSize}.`,
+    );
   }
   checkSharedMemory({ rank: 0, worldSize });
   const ringBytes = options.ringBytes ?? defaultRingBytes(worldSize);
@@ -72,7 +74,7 @@ export function checkSharedMemory(place: {
   if (typeof SharedArrayBuffer !== 'function') {
     throw new JoinError(
       place,
-      'shm needs SharedArrayBuffer, which a page has only where it is cross-origin isolated. ' +
+      'expected SharedArrayBuffer, got none: a page has it only where it is cross-origin isolated. ' +
         'Serve it, and its workers, with the headers "Cross-Origin-Opener-Policy: same-origin" and ' +
         '"Cross-Origin-Embedder-Policy: require-corp", over https or from localhost.',
     );

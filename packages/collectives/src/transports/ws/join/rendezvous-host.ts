@@ -7,7 +7,7 @@ import { parseRankMessage } from './parse-rendezvous-message.js';
 import type { Rendezvous } from './rendezvous.js';
 import type { RankMessage } from './rendezvous-messages.js';
 
-/** The milliseconds in which it has to answer; a rank that joins has nothing else to do. */
+/** The milliseconds in which a rank that is asked has to answer; one that joins is not busy. */
 const ANSWER_MS = 2000;
 
 /** Takes an authenticated socket of role 'rendezvous'. `fromHost` is where it comes from. */
