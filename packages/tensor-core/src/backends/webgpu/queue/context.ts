@@ -172,22 +172,6 @@ export class KernelContext {
   fits(views: readonly View[]): boolean {
     return views.every(({ dtype, size }) => size <= this.windowElements(dtype));
   }
-
-  /** Calls `body` with consecutive ranges of [0, size) that bind at once. Their starts are even. */
-  eachWindow(
-    views: readonly View[],
-    size: number,
-    body: (start: number, length: number) => void,
-  ): void {
-    const step = this.windowUnits(
-      views.map((view) => view.dtype),
-      1,
-      { multiple: 4, op: 'view' },
-    );
-    for (let start = 0; start < size; start += step) {
-      body(start, Math.min(step, size - start));
-    }
-  }
 }
 
 /** Returns the view of `length` elements from `start` on. */

@@ -6,7 +6,8 @@ import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../../view.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../../kernel/kernel.js';
 import { F16_UNPACK_EXACT } from '../../kernel/wgsl.js';
-import { type KernelContext, sliceView } from '../../queue/context.js';
+import type { KernelContext } from '../../queue/context.js';
+import { eachRange } from '../../queue/row-blocks.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 
 export function fill(ctx: KernelContext, { out, value }: KernelCalls['fill']): void {
@@ -25,13 +26,13 @@ export function fill(ctx: KernelContext, { out, value }: KernelCalls['fill']): v
   const asWords: View = { ...out, dtype: 'u32', size: wordsOf(out) };
   // The other half of the last word may belong to a neighboring tensor, and keeps its element.
   const isOdd = elementsPerWord(out.dtype) === 2 && out.size % 2 === 1;
-  ctx.eachWindow([asWords], asWords.size, (start, length) => {
+  eachRange(ctx, [asWords], 'fill', (views, start, length) => {
     const { grid, perLane } = elementwiseGrid(ctx, length);
     const isLast = start + length === asWords.size;
     const lastMask = isOdd && isLast ? 0xffff : 0xffffffff;
     ctx.dispatch(compiled, {
       params: { word, last_mask: lastMask, words: length, per_lane: perLane },
-      views: [sliceView(asWords, start, length)],
+      views,
       grid,
     });
   });
@@ -40,12 +41,12 @@ export function fill(ctx: KernelContext, { out, value }: KernelCalls['fill']): v
 export function cast(ctx: KernelContext, { x, out }: KernelCalls['cast']): void {
   const key = `cast ${x.dtype} to ${out.dtype}`;
   const compiled = ctx.kernel(key, () => castKernel(key, x.dtype, out.dtype));
-  ctx.eachWindow([x, out], out.size, (start, length) => {
+  eachRange(ctx, [x, out], 'cast', (views, _, length) => {
     const words = Math.ceil(length / elementsPerWord(out.dtype));
     const { grid, perLane } = elementwiseGrid(ctx, words);
     ctx.dispatch(compiled, {
       params: { size: length, words, per_lane: perLane },
-      views: [sliceView(x, start, length), sliceView(out, start, length)],
+      views,
       grid,
     });
   });

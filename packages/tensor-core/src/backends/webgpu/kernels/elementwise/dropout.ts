@@ -5,7 +5,8 @@
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../../view.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../../kernel/kernel.js';
-import { isSameView, type KernelContext, sliceView } from '../../queue/context.js';
+import { isSameView, type KernelContext } from '../../queue/context.js';
+import { eachRange } from '../../queue/row-blocks.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
 
 /** The words that one evaluation of the generator makes. */
@@ -79,7 +80,7 @@ export function dropout(ctx: KernelContext, call: KernelCalls['dropout']): void 
   if (p >= 1) {
     throw new RangeError(`dropout: expected p below 1, got ${p}.`);
   }
-  ctx.eachWindow([x, out], out.size, (start, length) => {
+  eachRange(ctx, [x, out], 'dropout', ([xPart, outPart], start, length) => {
     const philox = philoxParams(counterOffset + start, { key0, key1 });
     const isInPlace = isSameView(x, out);
     const isAligned = philox.shift === 0;
@@ -97,7 +98,7 @@ export function dropout(ctx: KernelContext, call: KernelCalls['dropout']): void 
         words,
         per_lane: perLane,
       },
-      views: [...(isInPlace ? [] : [sliceView(x, start, length)]), sliceView(out, start, length)],
+      views: isInPlace ? [outPart!] : [xPart!, outPart!],
       grid,
     });
   });

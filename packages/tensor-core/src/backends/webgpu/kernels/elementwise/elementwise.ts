@@ -14,7 +14,8 @@ import {
   linearGrid,
 } from '../../kernel/kernel.js';
 import { INTEGER_DIVIDE, mainHead } from '../../kernel/wgsl.js';
-import { isSameView, type KernelContext, sliceView } from '../../queue/context.js';
+import { isSameView, type KernelContext } from '../../queue/context.js';
+import { eachRange } from '../../queue/row-blocks.js';
 import { SIN_COS } from './angles.js';
 import { collapse, eachWalkBlock, stridedIndex, strideParams } from './strided.js';
 
@@ -312,10 +313,7 @@ export function map(ctx: KernelContext, mapping: Mapping): void {
     dispatch(views, out.size);
     return;
   }
-  ctx.eachWindow(views, out.size, (start, length) => {
-    const isAll = length === out.size;
-    dispatch(isAll ? views : views.map((v) => sliceView(v, start, length)), length);
-  });
+  eachRange(ctx, views, mapping.name, (parts, _, length) => dispatch(parts, length));
 }
 
 function mapKernel(

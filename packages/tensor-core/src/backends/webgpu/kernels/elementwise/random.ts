@@ -4,7 +4,8 @@
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import { normalTable } from '../../../../random-recipe.js';
 import { defineKernel, elementsPerWord, type Kernel } from '../../kernel/kernel.js';
-import { type KernelContext, sliceView } from '../../queue/context.js';
+import type { KernelContext } from '../../queue/context.js';
+import { eachRange } from '../../queue/row-blocks.js';
 import { MULTIPLY_HIGH } from './angles.js';
 import { PHILOX, PHILOX_PARAMS, philoxParams, STORE_TWO } from './dropout.js';
 import { ELEMENTWISE_SIZE, elementwiseGrid, elementwiseMain } from './elementwise.js';
@@ -33,7 +34,7 @@ export function random(ctx: KernelContext, call: KernelCalls['random']): void {
   const { kind, out, key0, key1, counterOffset, scale, first, range } = call;
   const table = normalTable();
   const normals = ctx.table(table, () => ({ words: table, ends: [] })).view;
-  ctx.eachWindow([out], out.size, (start, length) => {
+  eachRange(ctx, [out], 'random', (parts, start, length) => {
     const philox = philoxParams(counterOffset + start, { key0, key1 });
     const isAligned = philox.shift === 0;
     const key = `random ${kind} ${out.dtype} ${isAligned ? 'blocks' : 'elements'}`;
@@ -42,7 +43,7 @@ export function random(ctx: KernelContext, call: KernelCalls['random']): void {
     const { grid, perLane } = elementwiseGrid(ctx, words);
     ctx.dispatch(compiled, {
       params: { ...philox, scale, first, range, size: length, words, per_lane: perLane },
-      views: [...(kind === 'normal' ? [normals] : []), sliceView(out, start, length)],
+      views: [...(kind === 'normal' ? [normals] : []), ...parts],
       grid,
     });
   });

@@ -7,7 +7,8 @@ import type { AdamGroup, Segment, SgdGroup } from '../../../../kernel-calls/opti
 import type { View } from '../../../../view.js';
 import { type Binding, defineKernel, linearGrid } from '../../kernel/kernel.js';
 import { mainHead } from '../../kernel/wgsl.js';
-import { type KernelContext, sliceView } from '../../queue/context.js';
+import type { KernelContext } from '../../queue/context.js';
+import { eachRange } from '../../queue/row-blocks.js';
 
 const GROUP_LANES = 256;
 /** The elements of a chunk: 16 for each lane of a workgroup. */
@@ -25,6 +26,13 @@ interface Step {
   readonly groups: Float32Array;
   /** WGSL that updates element i from its group G and `gradient(i)`. */
   readonly body: string;
+}
+
+/** A range of elements that bind at once. */
+interface Window {
+  readonly parts: readonly View[];
+  readonly start: number;
+  readonly length: number;
 }
 
 export function adam(ctx: KernelContext, call: KernelCalls['adam']): void {
@@ -141,13 +149,12 @@ ${mainHead([GROUP_LANES, 1, 1])}
     }),
   );
   const views = [...names.map((n) => states[n]!), grad];
-  const size = views[0]!.size;
-  const windows: { start: number; length: number }[] = [];
-  ctx.eachWindow(views, size, (start, length) => windows.push({ start, length }));
+  const windows: Window[] = [];
+  eachRange(ctx, views, name, (parts, start, length) => windows.push({ parts, start, length }));
   const table = ctx.table(segments, () => cutChunks(segments, windows));
   ctx.withScratch('f32', step.groups.length, (groups) => {
     ctx.upload(groups, new Uint8Array(step.groups.buffer));
-    windows.forEach(({ start, length }, i) => {
+    windows.forEach(({ parts, start }, i) => {
       const numChunks = table.ends[i]! - (table.ends[i - 1] ?? 0);
       if (numChunks === 0) {
         return;
@@ -158,12 +165,7 @@ ${mainHead([GROUP_LANES, 1, 1])}
           num_chunks: numChunks,
           window_start: start,
         },
-        views: [
-          ...views.map((v) => (length === size ? v : sliceView(v, start, length))),
-          table.view,
-          groups,
-          ...(gradScale === undefined ? [] : [gradScale]),
-        ],
+        views: [...parts, table.view, groups, ...(gradScale === undefined ? [] : [gradScale])],
         grid: linearGrid(numChunks),
       });
     });
@@ -177,7 +179,7 @@ ${mainHead([GROUP_LANES, 1, 1])}
  */
 function cutChunks(
   segments: readonly Segment[],
-  windows: readonly { start: number; length: number }[],
+  windows: readonly Window[],
 ): { words: Uint32Array; ends: number[] } {
   const words: number[] = [];
   const ends: number[] = [];

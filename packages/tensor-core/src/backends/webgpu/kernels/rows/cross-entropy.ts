@@ -1,29 +1,28 @@
 // Cross-entropy fused with log-softmax over rows, and its gradient with respect to the logits.
 // Logits that are larger than a binding are taken in blocks of rows.
 
-import type { DType } from '@shardweave/dtypes';
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../../view.js';
 import { isSameView, type KernelContext, sliceView } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { through32 } from '../elementwise/cast.js';
 import { hasWholeRows, runRows, storeRow } from './rows.js';
 
 export function crossEntropy(ctx: KernelContext, call: KernelCalls['crossEntropy']): void {
   const { logits, targets, loss, lse, rows, cols } = call;
-  eachRows(ctx, 'crossEntropy', [logits.dtype], { rows, cols, multiple: 1 }, (first, numRows) => {
-    const perRow = (view: View) => sliceView(view, first, numRows);
-    runRows(ctx, {
-      key: `crossEntropy ${logits.dtype}`,
-      rows: numRows,
-      cols,
-      bindings: [
-        { name: 'x', type: logits.dtype, access: 'read' },
-        { name: 'targets', type: 'raw', access: 'read' },
-        { name: 'loss', type: 'f32', access: 'read_write' },
-        { name: 'lse', type: 'f32', access: 'read_write' },
-      ],
-      params: {},
-      body: `
+  runRows(ctx, {
+    key: `crossEntropy ${logits.dtype}`,
+    rows,
+    cols,
+    bindings: [
+      { name: 'x', type: logits.dtype, access: 'read' },
+      { name: 'targets', type: 'raw', access: 'read' },
+      { name: 'loss', type: 'f32', access: 'read_write' },
+      { name: 'lse', type: 'f32', access: 'read_write' },
+    ],
+    perRow: ['targets', 'loss', 'lse'],
+    params: {},
+    body: `
   var most = load_x(base);
   for (var j = me; j < P.cols; j += LANES) { most = larger(most, load_x(base + j)); }
   most = reduce_max(most, me);
@@ -35,14 +34,8 @@ export function crossEntropy(ctx: KernelContext, call: KernelCalls['crossEntropy
     store_lse(row, total);
     store_loss(row, select(0.0, total - load_x(base + min(t, P.cols - 1u)), t < P.cols));
   }`,
-      values: {},
-      views: [
-        sliceView(logits, first * cols, numRows * cols),
-        perRow(targets),
-        perRow(loss),
-        perRow(lse),
-      ],
-    });
+    values: {},
+    views: [logits, targets, loss, lse],
   });
 }
 
@@ -50,30 +43,22 @@ export function crossEntropyBackward(
   ctx: KernelContext,
   call: KernelCalls['crossEntropyBackward'],
 ): void {
-  const { logits, targets, lse, dLoss, out, rows, cols, first: firstClass, classes } = call;
-  // 16-bit rows of odd length are computed in f32 and cast. Blocks then have an even number of
-  // rows, so that each starts at a whole word.
-  const isWhole = hasWholeRows(out, cols);
-  const dtypes = [logits.dtype, isWhole ? out.dtype : 'f32'] as const;
-  const rowsAt = { rows, cols, multiple: isWhole ? 1 : 2 };
-  eachRows(ctx, 'crossEntropyBackward', dtypes, rowsAt, (first, numRows) => {
-    const block = (view: View) => sliceView(view, first * cols, numRows * cols);
-    const perRow = (view: View) => sliceView(view, first, numRows);
-    const part = {
-      logits: block(logits),
-      targets: perRow(targets),
-      lse: perRow(lse),
-      dLoss: perRow(dLoss),
-      rows: numRows,
-      cols,
-      ...(firstClass === undefined ? {} : { first: firstClass }),
-      ...(classes === undefined ? {} : { classes }),
-    };
-    if (isWhole) {
-      backwardRows(ctx, { ...part, out: block(out) });
-    } else {
-      through32(ctx, block(out), (wide) => backwardRows(ctx, { ...part, out: wide }));
-    }
+  const { logits, targets, lse, dLoss, out, rows, cols } = call;
+  if (hasWholeRows(out, cols)) {
+    backwardRows(ctx, call);
+    return;
+  }
+  // 16-bit rows of odd length are computed in f32 and cast. A block has no more rows than bind in
+  // f32, and it starts at a whole word.
+  const op = 'crossEntropyBackward';
+  const views = [logits, targets, lse, dLoss, { ...out, dtype: 'f32' as const }];
+  const blocks = { strides: [cols, 1, 1, 1, cols], rows, op, multiple: 2 };
+  eachRowBlock(ctx, views, blocks, (parts, first, numRows) => {
+    const [logitsPart, targetsPart, lsePart, dLossPart] = parts as [View, View, View, View];
+    const part = { logits: logitsPart, targets: targetsPart, lse: lsePart, dLoss: dLossPart };
+    through32(ctx, sliceView(out, first * cols, numRows * cols), (wide) =>
+      backwardRows(ctx, { ...call, ...part, out: wide, rows: numRows }),
+    );
   });
 }
 
@@ -93,6 +78,7 @@ function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackwar
       { name: 'd_loss', type: 'f32', access: 'read' },
       { name: 'out', type: out.dtype, access: 'read_write' },
     ],
+    perRow: ['targets', 'lse', 'd_loss'],
     aliases: isInPlace ? { x: 'out' } : {},
     params: { first: 'u32', classes: 'u32' },
     body: `
@@ -104,22 +90,4 @@ function backwardRows(ctx: KernelContext, call: KernelCalls['crossEntropyBackwar
     values: { first, classes },
     views: [...(isInPlace ? [] : [logits]), targets, lse, dLoss, out],
   });
-}
-
-/**
- * Calls `body` for blocks of rows that bind at once. All blocks but the last have a multiple of
- * `multiple` rows.
- */
-function eachRows(
-  ctx: KernelContext,
-  op: string,
-  dtypes: readonly DType[],
-  { rows, cols, multiple }: { rows: number; cols: number; multiple: number },
-  body: (first: number, numRows: number) => void,
-): void {
-  const fit = rows <= multiple ? 1 : multiple;
-  const step = ctx.windowUnits(dtypes, cols, { multiple: fit, op });
-  for (let first = 0; first < rows; first += step) {
-    body(first, Math.min(step, rows - first));
-  }
 }

@@ -5,8 +5,9 @@ import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../../view.js';
 import { INTEGER_DIVIDE } from '../../kernel/wgsl.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { through32 } from '../elementwise/cast.js';
-import { eachRowBlock, runRows } from './rows.js';
+import { runRows } from './rows.js';
 
 /** The lines of one dispatch, or the parts of lines. */
 interface SummedLines {
@@ -27,19 +28,12 @@ export function cumSum(ctx: KernelContext, call: KernelCalls['cumSum']): void {
   const size = dim * inner;
   const lines = { dim, inner, isReverse, goesOn: false };
   through32(ctx, out, (wide) => {
-    const one = (o: number) => [x, wide].map((view) => sliceView(view, o * size, size));
-    if (ctx.fits(one(0))) {
-      const blocks = { strides: [size, size], rows: outer, op: 'cumSum' };
-      eachRowBlock(ctx, [x, wide], blocks, (parts) => {
-        const [xPart, outPart] = parts as [View, View];
-        sumLines(ctx, { ...lines, x: xPart, out: outPart, outer: outPart.size / size });
-      });
-      return;
-    }
-    for (let o = 0; o < outer; o++) {
-      const [xLine, outLine] = one(o) as [View, View];
-      cumSumByParts(ctx, { ...lines, x: xLine, out: outLine, outer: 1 });
-    }
+    const cutRow = ([xLine, outLine]: readonly View[]) =>
+      cumSumByParts(ctx, { ...lines, x: xLine!, out: outLine!, outer: 1 });
+    const blocks = { strides: [size, size], rows: outer, op: 'cumSum', cutRow };
+    eachRowBlock(ctx, [x, wide], blocks, ([xPart, outPart], _, numOuter) =>
+      sumLines(ctx, { ...lines, x: xPart!, out: outPart!, outer: numOuter }),
+    );
   });
 }
 

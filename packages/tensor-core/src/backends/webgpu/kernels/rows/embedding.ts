@@ -3,9 +3,10 @@
 
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../../view.js';
-import { defineKernel, elementsPerWord } from '../../kernel/kernel.js';
+import { defineKernel } from '../../kernel/kernel.js';
 import { INTEGER_DIVIDE } from '../../kernel/wgsl.js';
-import { type KernelContext, sliceView } from '../../queue/context.js';
+import type { KernelContext } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { through32 } from '../elementwise/cast.js';
 import {
   ELEMENTWISE_SIZE,
@@ -14,17 +15,17 @@ import {
   map,
 } from '../elementwise/elementwise.js';
 import { withIdOrder } from './id-order.js';
-import { eachRowBlock } from './rows.js';
 
 export function embedding(ctx: KernelContext, call: KernelCalls['embedding']): void {
   const { table, rows, cols, count } = call;
   const tokens = { strides: [1, cols], rows: count, op: 'embedding' };
   eachRowBlock(ctx, [call.ids, call.out], tokens, ([ids, out]) => {
-    eachBlock(ctx, 'embedding', table, { rows, cols }, (block, firstRow, numRows) => {
+    const blocks = { strides: [cols], rows, op: 'embedding' };
+    eachRowBlock(ctx, [table], blocks, ([block], firstRow, numRows) => {
       const isFirst = firstRow === 0;
       map(ctx, {
         name: `embedding ${isFirst ? 'first' : 'further'} block`,
-        inputs: { table: block, ids: ids! },
+        inputs: { table: block!, ids: ids! },
         out: out!,
         integers: { cols, first_row: firstRow, num_rows: numRows },
         isWhole: true,
@@ -46,11 +47,12 @@ export function embeddingBackward(
   withIdOrder(ctx, { ids, outer: 1, count, inner: 1 }, (order) => {
     ctx.withScratch('u32', rows + 1, (starts) => {
       findStarts(ctx, { ids, order, starts });
-      eachBlock(ctx, 'embeddingBackward', dTable, { rows, cols }, (block, firstRow) => {
+      const blocks = { strides: [cols], rows, op: 'embeddingBackward' };
+      eachRowBlock(ctx, [dTable], blocks, ([block], firstRow) => {
         const isOneBlock = ctx.fits([dy]);
         // Sums that continue in the next block of tokens are kept in f32.
         const run = isOneBlock ? withView : through32;
-        run(ctx, block, (out) => {
+        run(ctx, block!, (out) => {
           const tokens = { strides: [cols], rows: count, op: 'embeddingBackward' };
           eachRowBlock(ctx, [dy], tokens, ([dyPart], firstToken, numTokens) => {
             const isFirst = firstToken === 0;
@@ -128,23 +130,4 @@ ${elementwiseMain('find(u);')}`,
     views: [ids, order, starts],
     grid,
   });
-}
-
-/** Calls `body` for blocks of a table's rows that bind at once and start at whole words. */
-function eachBlock(
-  ctx: KernelContext,
-  op: string,
-  table: View,
-  { rows, cols }: { rows: number; cols: number },
-  body: (block: View, firstRow: number, numRows: number) => void,
-): void {
-  const perWord = elementsPerWord(table.dtype);
-  const isWhole = rows * cols * (4 / perWord) + 4 <= ctx.profile.maxBindingBytes - 256;
-  const step = isWhole
-    ? rows
-    : ctx.windowUnits([table.dtype], cols, { multiple: cols % perWord === 0 ? 1 : perWord, op });
-  for (let first = 0; first < rows; first += step) {
-    const numRows = Math.min(step, rows - first);
-    body(sliceView(table, first * cols, numRows * cols), first, numRows);
-  }
 }

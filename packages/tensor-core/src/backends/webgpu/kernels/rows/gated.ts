@@ -5,8 +5,8 @@ import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import { ofKind } from '../../../../kind-table.js';
 import { INTEGER_DIVIDE } from '../../kernel/wgsl.js';
 import type { KernelContext } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { ACTIVATIONS, DERIVATIVES, FUNCTIONS, map, SLOPES } from '../elementwise/elementwise.js';
-import { eachRowBlock } from './rows.js';
 
 /** WGSL `at(i)`: the element of gate and up that belongs to element i of [rows, cols]. */
 const OPERANDS = `${INTEGER_DIVIDE}

@@ -6,7 +6,8 @@ import type { View } from '../../../../view.js';
 import { defineKernel } from '../../kernel/kernel.js';
 import { WAIT_NS } from '../../kernel/lane-time.js';
 import { INTEGER_DIVIDE } from '../../kernel/wgsl.js';
-import { type KernelContext, sliceView } from '../../queue/context.js';
+import type { KernelContext } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { fill, through32 } from '../elementwise/cast.js';
 import {
   ELEMENTWISE_SIZE,
@@ -15,7 +16,7 @@ import {
   map,
 } from '../elementwise/elementwise.js';
 import { addSorted, type GatheredRows } from './gather-rows.js';
-import { eachRowBlock, hasWholeRows } from './rows.js';
+import { hasWholeRows } from './rows.js';
 
 export function gather(ctx: KernelContext, call: KernelCalls['gather']): void {
   const { x, ids, out, inner, count } = call;
@@ -74,15 +75,7 @@ function eachAxisBlock(
   const { op, axis, picked, outer, dim, inner, count } = call;
   const views = [axis, ...picked];
   const strides = views.map((view) => (view === axis ? dim : count) * inner);
-  const one = (o: number) => views.map((view, i) => sliceView(view, o * strides[i]!, strides[i]!));
-  if (ctx.fits(one(0))) {
-    eachRowBlock(ctx, views, { strides, rows: outer, op }, ([axisPart, ...parts]) =>
-      body({ axis: axisPart!, firstRow: 0, numRows: dim, picked: parts, count }),
-    );
-    return;
-  }
-  for (let o = 0; o < outer; o++) {
-    const [whole, ...rest] = one(o);
+  const cutRow = ([whole, ...rest]: readonly View[]) => {
     const picks = { strides: picked.map(() => inner), rows: count, op };
     eachRowBlock(ctx, rest, picks, (parts, _, numPicked) => {
       const rows = { strides: [inner], rows: dim, op };
@@ -90,7 +83,10 @@ function eachAxisBlock(
         body({ axis: axisPart!, firstRow, numRows, picked: parts, count: numPicked }),
       );
     });
-  }
+  };
+  eachRowBlock(ctx, views, { strides, rows: outer, op, cutRow }, ([axisPart, ...parts]) =>
+    body({ axis: axisPart!, firstRow: 0, numRows: dim, picked: parts, count }),
+  );
 }
 
 /** The picked elements up to which a line is not sorted. */

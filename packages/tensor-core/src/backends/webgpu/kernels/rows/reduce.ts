@@ -8,7 +8,8 @@ import type { View } from '../../../../view.js';
 import { defineKernel, type Kernel, linearGrid } from '../../kernel/kernel.js';
 import { LOAD_NS } from '../../kernel/lane-time.js';
 import { INTEGER_DIVIDE, mainHead } from '../../kernel/wgsl.js';
-import { type KernelContext, sliceView } from '../../queue/context.js';
+import type { KernelContext } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { through32 } from '../elementwise/cast.js';
 import {
   ELEMENTWISE_SIZE,
@@ -16,7 +17,7 @@ import {
   elementwiseMain,
   map,
 } from '../elementwise/elementwise.js';
-import { eachRowBlock, hasWholeRows, laneReductions } from './rows.js';
+import { hasWholeRows, laneReductions } from './rows.js';
 
 /** The kind of a reduction. `count` counts the elements that are equal to y. */
 type ReduceKind = 'sum' | 'max' | 'min' | 'count';
@@ -65,7 +66,7 @@ export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremum
   }
   ctx.withScratch('f32', outer * inner, (count) => {
     reduceInto(ctx, { kind: 'count', x, y, out: count, outer, dim, inner });
-    eachLineBlock(ctx, [x, y, dy, count, out], { outer, dim, inner }, (parts, numLines) => {
+    const slopes = (parts: readonly View[], numLines: number) => {
       const [xPart, yPart, dyPart, countPart, outPart] = parts as [View, View, View, View, View];
       map(ctx, {
         name: 'extremumBackward',
@@ -79,33 +80,16 @@ export function extremumBackward(ctx: KernelContext, call: KernelCalls['extremum
   let elsewhere = select(0.0, nan(), is_nan(load_y(at)));
   return select(elsewhere, load_dy(at) / load_count(at), load_x(i) == load_y(at));`,
       });
-    });
+    };
+    const op = 'extremumBackward';
+    const strides = [dim * inner, inner, inner, inner, dim * inner];
+    const cutRow = (line: readonly View[]) => {
+      const lines = { strides: [inner, 0, 0, 0, inner], rows: dim, op };
+      eachRowBlock(ctx, line, lines, (parts, _, numLines) => slopes(parts, numLines));
+    };
+    const views = [x, y, dy, count, out];
+    eachRowBlock(ctx, views, { strides, rows: outer, op, cutRow }, (parts) => slopes(parts, dim));
   });
-}
-
-/**
- * Calls `body` with blocks of views that bind at once. Views have the shape [outer, dim, inner] or
- * [outer, inner]. Blocks have whole outer indices, or lie inside one outer index where one does not
- * bind.
- */
-function eachLineBlock(
-  ctx: KernelContext,
-  views: readonly View[],
-  { outer, dim, inner }: { outer: number; dim: number; inner: number },
-  body: (parts: readonly View[], numLines: number) => void,
-): void {
-  const op = 'extremumBackward';
-  const isFull = views.map(({ size }) => size === outer * dim * inner);
-  const strides = isFull.map((full) => (full ? dim * inner : inner));
-  const one = (o: number) => views.map((v, i) => sliceView(v, o * strides[i]!, strides[i]!));
-  if (ctx.fits(one(0))) {
-    eachRowBlock(ctx, views, { strides, rows: outer, op }, (parts) => body(parts, dim));
-    return;
-  }
-  const lines = isFull.map((full) => (full ? inner : 0));
-  for (let o = 0; o < outer; o++) {
-    eachRowBlock(ctx, one(o), { strides: lines, rows: dim, op }, (parts, _, n) => body(parts, n));
-  }
 }
 
 /** Reduces into any float dtype. */
@@ -169,27 +153,18 @@ function pass(
   const views = y === undefined ? [x, out] : [x, y, out];
   const strides =
     y === undefined ? [dim * inner, parts * inner] : [dim * inner, inner, parts * inner];
-  const one = (o: number) => views.map((v, i) => sliceView(v, o * strides[i]!, strides[i]!));
-  if (ctx.fits(one(0))) {
-    eachRowBlock(ctx, views, { strides, rows: outer, op: kind }, (blocks, _, numOuter) =>
-      dispatch(blocks, { outer: numOuter, dim, parts }),
-    );
-    return;
-  }
   const steps = y === undefined ? [perPart * inner, inner] : [perPart * inner, 0, inner];
-  for (let o = 0; o < outer; o++) {
-    eachRowBlock(
-      ctx,
-      one(o),
-      { strides: steps, rows: parts, op: kind },
-      (blocks, first, numParts) =>
-        dispatch(blocks, {
-          outer: 1,
-          dim: Math.min(numParts * perPart, dim - first * perPart),
-          parts: numParts,
-        }),
+  const cutRow = (line: readonly View[]) =>
+    eachRowBlock(ctx, line, { strides: steps, rows: parts, op: kind }, (blocks, first, numParts) =>
+      dispatch(blocks, {
+        outer: 1,
+        dim: Math.min(numParts * perPart, dim - first * perPart),
+        parts: numParts,
+      }),
     );
-  }
+  eachRowBlock(ctx, views, { strides, rows: outer, op: kind, cutRow }, (blocks, _, numOuter) =>
+    dispatch(blocks, { outer: numOuter, dim, parts }),
+  );
 }
 
 /**

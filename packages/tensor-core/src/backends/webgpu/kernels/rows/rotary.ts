@@ -5,9 +5,9 @@
 import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import { INTEGER_DIVIDE } from '../../kernel/wgsl.js';
 import type { KernelContext } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { MULTIPLY_HIGH, TURNS } from '../elementwise/angles.js';
 import { map } from '../elementwise/elementwise.js';
-import { eachRowBlock } from './rows.js';
 
 export function rotary(ctx: KernelContext, call: KernelCalls['rotary']): void {
   const { x, frequencies, positions, out, tokens, heads, numRotated, half, period } = call;

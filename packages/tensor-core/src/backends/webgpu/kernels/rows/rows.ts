@@ -11,6 +11,7 @@ import {
 } from '../../kernel/kernel.js';
 import { mainHead } from '../../kernel/wgsl.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { through32 } from '../elementwise/cast.js';
 
 /** The columns from which 256 lanes take a row instead of 64. */
@@ -136,49 +137,6 @@ export function optional(
 
 export function present(view: View | undefined): View[] {
   return view === undefined ? [] : [view];
-}
-
-/**
- * Calls `body` with blocks of rows whose views bind at once. `strides` gives the elements of a row
- * of each view, 0 where the view is bound as a whole. Blocks begin at multiples of `multiple` rows,
- * and at whole words of the views that are written, which is the last one by default.
- */
-export function eachRowBlock(
-  ctx: KernelContext,
-  views: readonly View[],
-  call: {
-    readonly strides: readonly number[];
-    readonly rows: number;
-    readonly op: string;
-    readonly multiple?: number;
-    readonly areWritten?: readonly boolean[];
-  },
-  body: (parts: readonly View[], firstRow: number, numRows: number) => void,
-): void {
-  const { strides, rows, op } = call;
-  if (ctx.fits(views)) {
-    body(views, 0, rows);
-    return;
-  }
-  const { areWritten = views.map((_, i) => i === views.length - 1) } = call;
-  const areWords = views.every(
-    ({ dtype }, i) => !areWritten[i] || strides[i]! % elementsPerWord(dtype) === 0,
-  );
-  const multiple = Math.min(rows, Math.max(call.multiple ?? 1, areWords ? 1 : 2));
-  const steps = views.map(({ dtype }, i) =>
-    strides[i] === 0 ? rows : ctx.windowUnits([dtype], strides[i]!, { multiple, op }),
-  );
-  const step = Math.min(...steps);
-  for (let first = 0; first < rows; first += step) {
-    const numRows = Math.min(step, rows - first);
-    const parts = views.map((view, i) => {
-      const start = first * strides[i]!;
-      // The last row may be shorter than its stride: gate and up may lie side by side in each row.
-      const isToEnd = strides[i] === 0 || first + numRows === rows;
-      return sliceView(view, start, isToEnd ? view.size - start : numRows * strides[i]!);
-    });
-    body(parts, first, numRows);
-  }
 }
 
 /** What the gradient of a norm's parameters reads: the rows, and the statistics of each. */

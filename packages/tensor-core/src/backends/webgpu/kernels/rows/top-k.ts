@@ -5,8 +5,9 @@ import type { KernelCalls } from '../../../../kernel-calls/kernel-calls.js';
 import type { View } from '../../../../view.js';
 import { INTEGER_DIVIDE } from '../../kernel/wgsl.js';
 import { type KernelContext, sliceView } from '../../queue/context.js';
+import { eachRowBlock } from '../../queue/row-blocks.js';
 import { copyStrided } from '../elementwise/copy.js';
-import { eachRowBlock, runRows } from './rows.js';
+import { runRows } from './rows.js';
 
 /**
  * WGSL that maps an f32 to a word of the same order. NaN is above all numbers, and zeros of both
@@ -39,19 +40,12 @@ export function topK(ctx: KernelContext, call: KernelCalls['topK']): void {
   const { x, out, outer, dim, inner, count } = call;
   const strides = [dim * inner, count * inner];
   const lines = { dim, inner, count };
-  const one = (o: number) => [x, out].map((v, i) => sliceView(v, o * strides[i]!, strides[i]!));
-  if (ctx.fits(one(0))) {
-    eachRowBlock(ctx, [x, out], { strides, rows: outer, op: 'topK' }, (parts) => {
-      const [xPart, outPart] = parts as [View, View];
-      const numOuter = outPart.size / strides[1]!;
-      largestOf(ctx, { ...lines, x: xPart, outer: numOuter }, { out: outPart });
-    });
-    return;
-  }
-  for (let o = 0; o < outer; o++) {
-    const [xLine, outLine] = one(o) as [View, View];
-    topKByParts(ctx, { ...lines, x: xLine, outer: 1 }, outLine);
-  }
+  const cutRow = ([xLine, outLine]: readonly View[]) =>
+    topKByParts(ctx, { ...lines, x: xLine!, outer: 1 }, outLine!);
+  const blocks = { strides, rows: outer, op: 'topK', cutRow };
+  eachRowBlock(ctx, [x, out], blocks, ([xPart, outPart], _, numOuter) =>
+    largestOf(ctx, { ...lines, x: xPart!, outer: numOuter }, { out: outPart! }),
+  );
 }
 
 /**
