@@ -1,7 +1,5 @@
-// DistributedDataParallel and Reducer: gradients averaged over ranks, in buckets.
+// DistributedDataParallel: gradients averaged over ranks, in buckets, while backward runs.
 
-export { type NaiveAllReduceOptions, naiveAllReduce } from './apex/naive-all-reduce.js';
-export { Reducer, type ReducerOptions, type TensorTree } from './apex/reducer.js';
 export type { BucketLayout } from './bucket-layout.js';
 export { allReduceHook } from './communication-hooks/all-reduce-hook.js';
 export type {

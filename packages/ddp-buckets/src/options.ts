@@ -7,26 +7,17 @@ import type { BucketSizes } from './bucket-layout.js';
 import type { CommunicationHook } from './communication-hooks/communication-hook.js';
 import { DdpConfigError } from './errors.js';
 
-/** How gradients are put into buckets and added up over ranks. */
-export interface DdpOptions {
-  /** The ranks that train together. */
-  readonly processGroup: ProcessGroup;
+/**
+ * The options that only apex has, under its names: buckets by elements or by trigger, groups that
+ * buckets take in turn, gradients as views, ranges of a trace.
+ */
+export interface ApexOptions {
   /**
    * The number of elements from which a bucket is full, the first one included (apex). Default:
    * buckets are full by bytes, as firstBucketBytes and bucketCapBytes say. Not used with
    * allreduceTriggerParams.
    */
   readonly messageSize?: number;
-  /**
-   * The bytes from which the first bucket of a dtype is full; it is small so that communication
-   * starts early. Default 1 MiB.
-   */
-  readonly firstBucketBytes?: number;
-  /**
-   * The bytes from which the other buckets are full. Default 40 MB, which is apex's ten million
-   * f32.
-   */
-  readonly bucketCapBytes?: number;
   /** Parameters whose gradients close the bucket of their dtype; nothing else closes one. */
   readonly allreduceTriggerParams?: readonly Tensor[];
   /**
@@ -38,8 +29,6 @@ export interface DdpOptions {
    * Makes gradients views of the reduced buckets, which `allreduceBuffers` shows. Default false.
    */
   readonly retainAllreduceBuffers?: boolean;
-  /** Divides, sends and adds 16-bit gradients in f32. Default false. */
-  readonly allreduceAlwaysFp32?: boolean;
   /**
    * The number of process groups that buckets take in turn. Default 1, which is processGroup
    * itself.
@@ -47,6 +36,26 @@ export interface DdpOptions {
   readonly numAllreduceStreams?: number;
   /** The process groups to use, numAllreduceStreams of them. Default: split off processGroup. */
   readonly allreduceCommunicators?: readonly ProcessGroup[];
+  /** Records the wrapper's own work as ranges of the device's trace. Default false. */
+  readonly prof?: boolean;
+}
+
+/** How gradients are put into buckets and added up over ranks. */
+export interface DdpOptions extends ApexOptions {
+  /** The ranks that train together. */
+  readonly processGroup: ProcessGroup;
+  /**
+   * The bytes from which the first bucket of a dtype is full; it is small so that communication
+   * starts early. Default 1 MiB.
+   */
+  readonly firstBucketBytes?: number;
+  /**
+   * The bytes from which the other buckets are full. Default 40 MB, which is apex's ten million
+   * f32.
+   */
+  readonly bucketCapBytes?: number;
+  /** Divides, sends and adds 16-bit gradients in f32. Default false. */
+  readonly allreduceAlwaysFp32?: boolean;
   /** Divides the sums by the world size. Default true. */
   readonly gradientAverage?: boolean;
   /**
@@ -54,8 +63,6 @@ export interface DdpOptions {
    * after it. Default 1.
    */
   readonly gradientPredivideFactor?: number;
-  /** Records the wrapper's own work as ranges of the device's trace. Default false. */
-  readonly prof?: boolean;
   /**
    * Parameters that a backward does not reach count as zeros, and those that no rank reached keep
    * the gradient that they had. Default: true with delayAllreduce, else false, which makes them an

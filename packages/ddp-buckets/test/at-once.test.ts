@@ -2,7 +2,8 @@
 // in which they were made, however long each takes on a rank.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { type CommunicationHook, Reducer } from '@shardweave/ddp-buckets';
+import type { CommunicationHook } from '@shardweave/ddp-buckets';
+import { Reducer } from '@shardweave/ddp-buckets/apex';
 import { Module } from '@shardweave/nn';
 import { add, type Device, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';

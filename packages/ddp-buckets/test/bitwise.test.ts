@@ -1,7 +1,8 @@
 // Training by buckets equals training by one all-reduce for each parameter, bit for bit: losses,
 // gradients and changing weights, over dtypes, batch norms, loss scales and options.
 
-import { type DdpOptions, naiveAllReduce } from '@shardweave/ddp-buckets';
+import type { DdpOptions } from '@shardweave/ddp-buckets';
+import { naiveAllReduce } from '@shardweave/ddp-buckets/apex';
 import {
   AdamW,
   BatchNorm1d,

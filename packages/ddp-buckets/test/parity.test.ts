@@ -1,7 +1,8 @@
 // Data-parallel training is compared with one process, with sharded training and with its own
 // specification, on the same global batches.
 
-import { type DdpOptions, naiveAllReduce } from '@shardweave/ddp-buckets';
+import type { DdpOptions } from '@shardweave/ddp-buckets';
+import { naiveAllReduce } from '@shardweave/ddp-buckets/apex';
 import { clipGradNorm as clipSharded, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
 import { clipGradNorm, type Module } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';

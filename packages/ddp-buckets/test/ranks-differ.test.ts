@@ -6,10 +6,9 @@ import {
   allReduceHook,
   type DdpOptions,
   DdpStructureError,
-  naiveAllReduce,
   powerSgdHook,
-  Reducer,
 } from '@shardweave/ddp-buckets';
+import { naiveAllReduce, Reducer } from '@shardweave/ddp-buckets/apex';
 import { add } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { Bag, onRanks, pull, pulled, type Rank, wrap } from './support/ranks.js';

@@ -1,6 +1,7 @@
 // Gradients are averaged on request.
 
-import { DdpConfigError, DdpStructureError, Reducer } from '@shardweave/ddp-buckets';
+import { DdpConfigError, DdpStructureError } from '@shardweave/ddp-buckets';
+import { Reducer } from '@shardweave/ddp-buckets/apex';
 import { Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';

@@ -11,7 +11,6 @@ export { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 export { innerModule } from './inner-module.js';
 export { isFsdp } from './is-fsdp.js';
 export type { FsdpOptions, ParameterGroup } from './options.js';
-export { defaultPredivide } from './resolve-options.js';
 export {
   captureCheckpoint,
   type LoadCheckpointOptions,
@@ -19,22 +18,6 @@ export {
   type SaveCheckpointOptions,
   saveCheckpoint,
 } from './state/checkpoint.js';
-export { type ConsolidateOptions, consolidateShardWeights } from './state/consolidate.js';
-export { loadLocalStateDict, localStateDict } from './state/local-state-dict.js';
-export {
-  type FullOptimStateDict,
-  gatherFullOptimStateDict,
-  getShardFromOptimStateDict,
-  loadFullOptimStateDict,
-  loadOptimStateShard,
-  localOptimStateDict,
-  type OptimStateShard,
-} from './state/optim-state-dict.js';
-export {
-  type FlatMetadata,
-  localMetadataDict,
-  type ShardMetadata,
-} from './state/shard-metadata.js';
 export { loadStateDict, type StateDictOptions, stateDict } from './state/state-dict.js';
 export type { GivenEntry, StateDict, StateEntry } from './state/state-entry.js';
 export { commitOffload } from './step/commit-offload.js';
@@ -49,16 +32,12 @@ export type { TrainingState } from './tree/tree-instance.js';
 export type { OffloadConfig, ResidenceOptions } from './unit/placement.js';
 export { pieceOf, type ShardLayout, shardLayout } from './unit/shard-layout.js';
 export type { DivideFactors } from './unit/unit-gradient.js';
-export { apply, type ModuleVisitor } from './whole/apply.js';
-export { type SummonOptions, summonFullParams } from './whole/summon-full-params.js';
 export {
   type AutoWrapped,
   autoWrap,
   type WrapCandidate,
   type WrapPolicy,
 } from './wrap/auto-wrap.js';
-export { type AutoWrapBnOptions, autoWrapBn } from './wrap/auto-wrap-bn.js';
-export { configAutoWrapPolicy } from './wrap/config-auto-wrap-policy.js';
 export {
   type DefaultAutoWrapPolicyOptions,
   defaultAutoWrapPolicy,
@@ -68,8 +47,7 @@ export {
   enableWrap,
   type MakeWrapper,
   noWrap,
-  setWrapperConfig,
   type Wrap,
   type WrapperConfig,
-  wrapperConfigOf,
 } from './wrap/enable-wrap.js';
+export { type FullyShardOptions, fullyShard } from './wrap/fully-shard.js';

@@ -1,6 +1,7 @@
 // Gradients of several micro-batches are reduced after each one or once at the end.
 
-import { FullyShardedDataParallel, gradNorm, summonFullParams } from '@shardweave/fsdp';
+import { FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
+import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import { expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
 import { layer, Stack, trainOnce } from './support/scenarios.js';

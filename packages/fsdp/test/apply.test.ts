@@ -1,11 +1,7 @@
 // Custom initial values, and new values later, are set through wrappers.
 
-import {
-  apply,
-  FsdpStateError,
-  FullyShardedDataParallel,
-  summonFullParams,
-} from '@shardweave/fsdp';
+import { FsdpStateError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { apply, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { checkpoint, Linear, type Module, resetParameters, Sgd } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

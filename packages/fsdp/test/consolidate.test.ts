@@ -1,15 +1,17 @@
 // Whole parameters are put together from saved shards, without a process group.
 
 import {
-  consolidateShardWeights,
   type FsdpOptions,
   FullyShardedDataParallel,
-  localMetadataDict,
-  localStateDict,
-  type ShardMetadata,
   type StateDict,
   stateDict as wholeStateDict,
 } from '@shardweave/fsdp';
+import {
+  consolidateShardWeights,
+  localMetadataDict,
+  localStateDict,
+  type ShardMetadata,
+} from '@shardweave/fsdp/fairscale';
 import {
   BatchNorm1d,
   Gpt2,

@@ -3,18 +3,20 @@
 // parameter.
 
 import {
-  apply,
   FsdpConfigError,
   FullyShardedDataParallel,
-  gatherFullOptimStateDict,
-  loadLocalStateDict,
   loadStateDict,
-  localMetadataDict,
-  localStateDict,
   saveCheckpoint,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import {
+  apply,
+  gatherFullOptimStateDict,
+  loadLocalStateDict,
+  localMetadataDict,
+  localStateDict,
+  summonFullParams,
+} from '@shardweave/fsdp/fairscale';
 import { Linear, Module, Sgd } from '@shardweave/nn';
 import { type Device, matmul, type Tensor, transpose } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -2,19 +2,21 @@
 // and decoded around their use.
 
 import {
-  consolidateShardWeights,
   FsdpConfigError,
   type FsdpOptions,
   FsdpStateError,
   FullyShardedDataParallel,
   loadCheckpoint,
   loadStateDict,
-  localMetadataDict,
-  localStateDict,
   saveCheckpoint,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import {
+  consolidateShardWeights,
+  localMetadataDict,
+  localStateDict,
+  summonFullParams,
+} from '@shardweave/fsdp/fairscale';
 import { AdamW, type Module, OptimizerError, Sequential } from '@shardweave/nn';
 import { type Device, StateError, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

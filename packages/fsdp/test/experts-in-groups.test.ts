@@ -4,12 +4,11 @@
 import {
   type FsdpOptions,
   FullyShardedDataParallel,
-  gatherFullOptimStateDict,
   loadCheckpoint,
-  localMetadataDict,
   saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
+import { gatherFullOptimStateDict, localMetadataDict } from '@shardweave/fsdp/fairscale';
 import { AdamW } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

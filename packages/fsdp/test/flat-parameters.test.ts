@@ -5,10 +5,10 @@ import {
   type FsdpOptions,
   FullyShardedDataParallel,
   loadStateDict,
-  localStateDict,
   shardLayout,
   stateDict,
 } from '@shardweave/fsdp';
+import { localStateDict } from '@shardweave/fsdp/fairscale';
 import {
   AdamW,
   Linear,

@@ -4,12 +4,10 @@
 import {
   type FsdpOptions,
   FullyShardedDataParallel,
-  loadLocalStateDict,
   loadStateDict,
-  localStateDict,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { type Module, Sgd } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

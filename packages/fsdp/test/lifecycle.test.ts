@@ -7,8 +7,8 @@ import {
   gradNorm,
   loadStateDict,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import { AdamW, Module, Sgd } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

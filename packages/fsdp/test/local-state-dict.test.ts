@@ -1,11 +1,7 @@
 // Each rank saves and loads its own shards.
 
-import {
-  type FullyShardedDataParallel,
-  loadLocalStateDict,
-  localStateDict,
-  summonFullParams,
-} from '@shardweave/fsdp';
+import type { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { crossEntropy, type Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { shardedWithBuffers } from './support/batch-norm-model.js';

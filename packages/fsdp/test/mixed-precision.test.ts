@@ -1,11 +1,7 @@
 // Masters are f32, while computation and gathers are in 16 bits.
 
-import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  gradNorm,
-  localStateDict,
-} from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
+import { localStateDict } from '@shardweave/fsdp/fairscale';
 import { AdamW, Module } from '@shardweave/nn';
 import { add, type Device, square, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

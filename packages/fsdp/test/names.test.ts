@@ -1,12 +1,8 @@
 // A wrapped model shows names, the modules inside, and a line for people.
 
 import { inspect } from 'node:util';
-import {
-  FullyShardedDataParallel,
-  innerModule,
-  localStateDict,
-  summonFullParams,
-} from '@shardweave/fsdp';
+import { FullyShardedDataParallel, innerModule } from '@shardweave/fsdp';
+import { localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { checkpoint, Linear, type Module, ModuleList, Sequential } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -1,7 +1,8 @@
 // Some functions of nn look like those of fsdp. On a sharded module they would see one rank's part,
 // or a copy that nobody reads, so they refuse it on every rank alike.
 
-import { type FsdpOptions, FullyShardedDataParallel, summonFullParams } from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import {
   AdamW,
   clipGradNorm,

@@ -13,8 +13,8 @@ import {
   gradNorm,
   loadStateDict,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';

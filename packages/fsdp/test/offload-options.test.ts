@@ -7,18 +7,20 @@ import { join } from 'node:path';
 import {
   FsdpConfigError,
   type FsdpOptions,
-  type FullOptimStateDict,
   FullyShardedDataParallel,
-  gatherFullOptimStateDict,
   gradNorm,
-  loadFullOptimStateDict,
-  loadLocalStateDict,
   loadStateDict,
-  localStateDict,
   type StateDict,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import {
+  type FullOptimStateDict,
+  gatherFullOptimStateDict,
+  loadFullOptimStateDict,
+  loadLocalStateDict,
+  localStateDict,
+  summonFullParams,
+} from '@shardweave/fsdp/fairscale';
 import { type AdamOptions, AdamW, clipCoefficient, Gpt2, LossScaler } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';

@@ -4,15 +4,17 @@
 import {
   type FsdpOptions,
   FullyShardedDataParallel,
-  gatherFullOptimStateDict,
   loadCheckpoint,
-  loadLocalStateDict,
   loadStateDict,
-  localStateDict,
   type StateDict,
   saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
+import {
+  gatherFullOptimStateDict,
+  loadLocalStateDict,
+  localStateDict,
+} from '@shardweave/fsdp/fairscale';
 import { AdamW, stateDict as bareStateDict, Gpt2, Linear, type Module } from '@shardweave/nn';
 
 import { Device } from '@shardweave/tensor-core';

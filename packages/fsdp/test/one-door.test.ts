@@ -9,16 +9,18 @@ import {
   FsdpRanksDifferError,
   FsdpStateError,
   type FullyShardedDataParallel,
-  gatherFullOptimStateDict,
   gradNorm,
-  loadLocalStateDict,
   loadStateDict,
-  localStateDict,
   ShardedGradScaler,
   saveCheckpoint,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import {
+  gatherFullOptimStateDict,
+  loadLocalStateDict,
+  localStateDict,
+  summonFullParams,
+} from '@shardweave/fsdp/fairscale';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { bitsOf } from './support/offload-training.js';

@@ -1,15 +1,14 @@
 // Optimizer state is collected from shards, and cut into the shards of another world size.
 
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
-  type FsdpOptions,
   type FullOptimStateDict,
-  FullyShardedDataParallel,
   gatherFullOptimStateDict,
   getShardFromOptimStateDict,
   loadFullOptimStateDict,
   loadOptimStateShard,
   localOptimStateDict,
-} from '@shardweave/fsdp';
+} from '@shardweave/fsdp/fairscale';
 import { type AdamOptions, AdamW, Linear, type Module, type Optimizer, Sgd } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

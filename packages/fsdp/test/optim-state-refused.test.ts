@@ -1,15 +1,14 @@
 // These tests check what loading optimizer state refuses, and the errors of the optimizer itself.
 
+import { FsdpConfigError, type FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
-  FsdpConfigError,
   type FullOptimStateDict,
-  type FullyShardedDataParallel,
   gatherFullOptimStateDict,
   getShardFromOptimStateDict,
   loadFullOptimStateDict,
   loadOptimStateShard,
   localOptimStateDict,
-} from '@shardweave/fsdp';
+} from '@shardweave/fsdp/fairscale';
 import { type AdamOptions, AdamW, Sgd, StateDictError } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -1,14 +1,13 @@
 // Some options must have an effect. They decide what is kept between forward and backward, who
 // casts inputs, whose optimizer state is collected, and what gradients are divided by.
 
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
   defaultPredivide,
-  type FsdpOptions,
-  FullyShardedDataParallel,
   gatherFullOptimStateDict,
   getShardFromOptimStateDict,
   localOptimStateDict,
-} from '@shardweave/fsdp';
+} from '@shardweave/fsdp/fairscale';
 import { AdamW, Module } from '@shardweave/nn';
 import { cast, type DType, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -6,10 +6,9 @@ import {
   FsdpStateError,
   FullyShardedDataParallel,
   gradNorm,
-  loadLocalStateDict,
-  localStateDict,
   type TrainingState,
 } from '@shardweave/fsdp';
+import { loadLocalStateDict, localStateDict } from '@shardweave/fsdp/fairscale';
 import { castInPlace, checkpoint, Dropout, Module } from '@shardweave/nn';
 import { cast, type Device, isFloat, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

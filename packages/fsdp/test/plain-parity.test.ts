@@ -6,10 +6,10 @@
 import {
   clipGradNorm,
   FullyShardedDataParallel,
-  localMetadataDict,
   ShardedGradScaler,
   stateDict,
 } from '@shardweave/fsdp';
+import { localMetadataDict } from '@shardweave/fsdp/fairscale';
 import {
   checkpoint,
   clipGradNorm as clipPlain,

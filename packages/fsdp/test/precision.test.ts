@@ -2,12 +2,8 @@
 // combination of options, and training with 16-bit masters.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import {
-  FsdpConfigError,
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  localStateDict,
-} from '@shardweave/fsdp';
+import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { localStateDict } from '@shardweave/fsdp/fairscale';
 import { Module, Sgd } from '@shardweave/nn';
 import { type Device, type DType, linear, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -5,12 +5,11 @@ import { CollectiveAbortedError } from '@shardweave/collectives';
 import {
   FsdpRankFailedError,
   FullyShardedDataParallel,
-  gatherFullOptimStateDict,
   gradNorm,
   ShardedGradScaler,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import { gatherFullOptimStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { Module, Sgd } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -8,8 +8,8 @@ import {
   loadCheckpoint,
   saveCheckpoint,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import { BatchNorm1d, Linear, Module, StateDictError } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -1,7 +1,8 @@
 // These tests check where parameters and their shards lie: the arithmetic, and the bytes of a
 // model's shards by it.
 
-import { FullyShardedDataParallel, localStateDict, pieceOf, shardLayout } from '@shardweave/fsdp';
+import { FullyShardedDataParallel, pieceOf, shardLayout } from '@shardweave/fsdp';
+import { localStateDict } from '@shardweave/fsdp/fairscale';
 import { Module } from '@shardweave/nn';
 import { FLAT_ALIGN_ELEMENTS } from '@shardweave/nn/flat';
 import type { Device } from '@shardweave/tensor-core';

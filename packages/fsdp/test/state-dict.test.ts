@@ -3,12 +3,11 @@
 import {
   FullyShardedDataParallel,
   loadStateDict,
-  localStateDict,
   type StateDict,
   type StateEntry,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import { localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import {
   stateDict as bareStateDict,
   type ElementRange,

@@ -3,19 +3,22 @@
 
 import {
   autoWrap,
-  autoWrapBn,
-  configAutoWrapPolicy,
   defaultAutoWrapPolicy,
   enableWrap,
   FsdpConfigError,
   FullyShardedDataParallel,
+  fullyShard,
   isFsdp,
   noWrap,
-  setWrapperConfig,
   type Wrap,
   type WrapPolicy,
-  wrapperConfigOf,
 } from '@shardweave/fsdp';
+import {
+  autoWrapBn,
+  configAutoWrapPolicy,
+  setWrapperConfig,
+  wrapperConfigOf,
+} from '@shardweave/fsdp/fairscale';
 import {
   BatchNorm1d,
   checkpoint,
@@ -199,6 +202,42 @@ describe('autoWrap with the default policy', () => {
         expect(ask(1e8, question)).toBe(true);
         expect(ask(1e8 - 1, question)).toBe(false);
       }
+    });
+  });
+});
+
+describe('fullyShard', () => {
+  it('wraps the modules of a class in place, by their paths, and then the root', async () => {
+    await alone(({ device, group }) => {
+      const model = nested(device);
+      const options = { processGroup: group, name: 'root', reshardAfterForward: false };
+      const root = fullyShard(model, { ...options, wrap: [Linear] });
+      expect(root.module).toBe(model);
+      expect(root.instances().map(({ name }) => name)).toEqual(['root', '0', '1.0', '1.1', '2']);
+      expect(String(model.children().get('2'))).toContain(KEEPING);
+    });
+  });
+
+  it('makes one unit of all without wrap, and those of a policy with one', async () => {
+    await alone(({ device, group }) => {
+      const alone = fullyShard(nested(device), { processGroup: group });
+      expect(wrappedPaths(alone)).toEqual(['']);
+      const policy: WrapPolicy = ({ path, question }) => question === 'recurse' || path === '1';
+      const chosen = fullyShard(nested(device), { processGroup: group, wrap: policy });
+      expect(wrappedPaths(chosen)).toEqual(['', '1']);
+    });
+  });
+
+  it('refuses a class that is not inside, and a class where a list belongs', async () => {
+    await alone(({ device, group }) => {
+      const options = { processGroup: group };
+      const misplaced = () => fullyShard(nested(device), { ...options, wrap: [BatchNorm1d] });
+      expect(misplaced).toThrow(FsdpConfigError);
+      expect(misplaced).toThrow('expected modules of BatchNorm1d inside Stack, got none');
+      const bare = { ...options, wrap: Linear as unknown as WrapPolicy };
+      expect(() => fullyShard(nested(device), bare)).toThrow('got the class Linear. Write wrap:');
+      const text = { ...options, wrap: 'Linear' as unknown as WrapPolicy };
+      expect(() => fullyShard(nested(device), text)).toThrow('got "Linear"');
     });
   });
 });

@@ -6,10 +6,10 @@ import {
   FsdpStateError,
   FullyShardedDataParallel,
   gradNorm,
-  localStateDict,
   saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
+import { localStateDict } from '@shardweave/fsdp/fairscale';
 import { type Module, Sgd } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

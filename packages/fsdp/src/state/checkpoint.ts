@@ -20,9 +20,9 @@ import { exchangeCall } from '../ranks/call-identity.js';
 import { agree, agreeOnText, share } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
-import { agreedProgress } from './gather-flat-state.js';
+import { agreedProgress } from './agreed-progress.js';
 import { isOneGroups, type KeyedUnit, keyedUnits } from './keyed-units.js';
-import { namesFor } from './optim-state-dict.js';
+import { namesFor } from './optimizer-names.js';
 
 /**
  * Options of saveCheckpoint: what is saved beside the parameters, and whether frozen ones are left

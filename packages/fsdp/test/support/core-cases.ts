@@ -7,18 +7,20 @@ import {
   clipGradNorm,
   type FsdpOptions,
   FullyShardedDataParallel,
-  gatherFullOptimStateDict,
   loadCheckpoint,
-  loadLocalStateDict,
   loadStateDict,
-  localStateDict,
   ShardedGradScaler,
   type StateDict,
   type StateEntry,
   saveCheckpoint,
   stateDict,
-  summonFullParams,
 } from '@shardweave/fsdp';
+import {
+  gatherFullOptimStateDict,
+  loadLocalStateDict,
+  localStateDict,
+  summonFullParams,
+} from '@shardweave/fsdp/fairscale';
 import {
   AdamW,
   BatchNorm1d,

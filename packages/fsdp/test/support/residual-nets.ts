@@ -1,7 +1,8 @@
 // Residual networks with batch norms are trained in replicas (the specification) or sharded. Each
 // rank has its own rows, and two forwards in a step.
 
-import { autoWrapBn, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { autoWrapBn } from '@shardweave/fsdp/fairscale';
 import { BatchNorm1d, checkpoint, type Module, Sgd, SyncBatchNorm } from '@shardweave/nn';
 import { add, crossEntropy, type Tensor } from '@shardweave/tensor-core';
 import { ResidualMlp } from '../../../../tooling/vitest/residual-mlp.ts';

@@ -4,10 +4,10 @@ import { openSave, type PieceReader, type PieceStore, piecesIn } from '@shardwea
 import {
   type FsdpOptions,
   FullyShardedDataParallel,
-  gatherFullOptimStateDict,
   saveCheckpoint,
   stateDict,
 } from '@shardweave/fsdp';
+import { gatherFullOptimStateDict } from '@shardweave/fsdp/fairscale';
 import { AdamW, BatchNorm1d, Linear, type Module, type Optimizer } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { onRanks, optimizerGroups, type Rank } from './ranks.js';

@@ -2,18 +2,18 @@
 // parameters. consolidate.ts makes whole parameters of the shards and metadata of all ranks.
 
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { agree, agreeOnText } from '../tree/agree.js';
-import { collectiveCall } from '../tree/collective-call.js';
-import { type Instance, instanceOf } from '../tree/instance.js';
-import { requireNoOwnerBeside } from '../tree/own-parameters.js';
-import { bufferEntry, loadBuffers, unitsOf } from './state-dict.js';
+import { bufferEntry, loadBuffers, unitsOf } from '../state/state-dict.js';
 import {
   bytesOf,
   checkEntries,
   type ExpectedEntry,
   type StateDict,
   type StateEntry,
-} from './state-entry.js';
+} from '../state/state-entry.js';
+import { agree, agreeOnText } from '../tree/agree.js';
+import { collectiveCall } from '../tree/collective-call.js';
+import { type Instance, instanceOf } from '../tree/instance.js';
+import { requireNoOwnerBeside } from '../tree/own-parameters.js';
 
 /** The name of the flat parameter at `index`, counted over an instance and those below it. */
 export function flatKey(index: number): string {

@@ -4,14 +4,14 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { isBatchNorm, type Module } from '@shardweave/nn';
 import { FsdpConfigError } from '../errors.js';
-import { autoWrap } from './auto-wrap.js';
-import { configAutoWrapPolicy } from './config-auto-wrap-policy.js';
+import { autoWrap } from '../wrap/auto-wrap.js';
 import {
   enableWrap,
   setWrapperConfig,
   type WrapperConfig,
   wrapperConfigOf,
-} from './enable-wrap.js';
+} from '../wrap/enable-wrap.js';
+import { configAutoWrapPolicy } from './config-auto-wrap-policy.js';
 
 /** Options of autoWrapBn. */
 export interface AutoWrapBnOptions {

@@ -7,8 +7,8 @@ import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/
 import { StateDictError } from '@shardweave/nn';
 import { checkStates, type FlatStateBytes, joinMembers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
-import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import { namesFor } from '../state/optimizer-names.js';
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
@@ -223,27 +223,6 @@ function flatsOf(root: Instance): OwnedFlat[] {
     const isLocal = instance.isLocalTo(root);
     return instance.units.map((unit) => ({ unit, isLocal }));
   });
-}
-
-/**
- * The name of each of the optimizer's parameters, in the order of its groups.
- * @throws {FsdpConfigError} for a parameter that is not the module's
- */
-export function namesFor<Options extends object>(
-  root: Instance,
-  optimizer: Optimizer<Options>,
-): Map<Tensor, string> {
-  requireNoOwnerBeside(root, 'optimizer state');
-  const stepped = optimizer.parameters();
-  const known = new Map(root.wrapper.namedParameters().map(([name, tensor]) => [tensor, name]));
-  const names = new Map(stepped.map((tensor) => [tensor, known.get(tensor) ?? '']));
-  const foreign = stepped.find((tensor) => !known.has(tensor));
-  if (foreign !== undefined) {
-    throw new FsdpConfigError(
-      `optimizer state: expected parameters of the wrapped module alone, got ${foreign.name === '' ? `one of shape [${foreign.shape.join(', ')}]` : `'${foreign.name}'`}. Pass the instance around all that the optimizer steps.`,
-    );
-  }
-  return names;
 }
 
 /** The groups' options, with names in place of parameters. */

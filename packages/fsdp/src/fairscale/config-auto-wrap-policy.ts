@@ -1,7 +1,7 @@
 // The policy that wraps exactly the modules that have a wrapperConfig.
 
-import type { WrapPolicy } from './auto-wrap.js';
-import { wrapperConfigOf } from './enable-wrap.js';
+import type { WrapPolicy } from '../wrap/auto-wrap.js';
+import { wrapperConfigOf } from '../wrap/enable-wrap.js';
 
 /** Looks at every module, and wraps those that have a wrapperConfig, however small they are. */
 export const configAutoWrapPolicy: WrapPolicy = ({ module, question }) =>

@@ -4,8 +4,8 @@
 import { byteSize } from '@shardweave/dtypes';
 import { StateDictError } from '@shardweave/nn';
 import { elementCountOf } from '@shardweave/tensor-core';
+import type { StateDict, StateEntry } from '../state/state-entry.js';
 import type { FlatMetadata, ShardMetadata } from './shard-metadata.js';
-import type { StateDict, StateEntry } from './state-entry.js';
 
 /**
  * Options of consolidateShardWeights: what is taken from the shards, and whether they may lack
