@@ -5,16 +5,19 @@ import { cast, type DType, isFloat } from '@shardweave/tensor-core';
 import type { ResolvedFsdpOptions } from './resolve-options.js';
 import { modulesOutsideInstances } from './tree/own-parameters.js';
 
+/** The instance that inputs come to. */
+interface InputPlace {
+  readonly options: ResolvedFsdpOptions;
+  readonly isRoot: boolean;
+}
+
 /**
  * Casts the float tensors in `args`, whatever containers hold them, and records the cast for
  * autograd. The root of a mixed-precision tree casts them to its compute dtype; an instance with
  * forceInputToFp32 casts them to f32; any other instance leaves them as they are.
  */
-export function castInputs<T>(
-  args: T,
-  options: ResolvedFsdpOptions & { readonly isRoot: boolean },
-): T {
-  if (options.isMixed && options.isRoot) {
+export function castInputs<T>(args: T, { options, isRoot }: InputPlace): T {
+  if (options.isMixed && isRoot) {
     return castFloats(args, options.computeDType);
   }
   return options.forceInputToFp32 ? castFloats(args, 'f32') : args;

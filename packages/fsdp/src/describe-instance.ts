@@ -26,7 +26,7 @@ function details(instance: TreeInstance, options: ResolvedFsdpOptions): string[]
   const { reduceDType, bufferDType, divide, bucketCapBytes, gatherCapBytes } = options;
   const { predivide, postdivide } = divide;
   return [
-    `  state ${instance.trainingState}, ${instance.isRoot ? 'root' : 'no root'}, group '${instance.processGroup.id}'`,
+    `  state ${instance.activity.state}, ${instance.isRoot ? 'root' : 'no root'}, group '${instance.processGroup.id}'`,
     `  gradients in ${reduceDType}, divided by ${predivide} and ${postdivide}, buckets of ${bucketCapBytes} bytes`,
     `  buffers in ${bufferDType}, at most ${gatherCapBytes} bytes gathered ahead`,
     ...instance.units.map(

@@ -17,10 +17,19 @@ import { resolveOptions } from './resolve-options.js';
 import { callQueuesOf } from './tree/collective-call.js';
 import { Instance, type Tree } from './tree/instance.js';
 import { ownerOf } from './tree/own-parameters.js';
-import { INSTANCE, type TrainingState } from './tree/tree-instance.js';
+import type { TrainingState } from './tree/training-state.js';
+import { INSTANCE } from './tree/tree-instance.js';
 import { occupyUnits } from './unit/placement.js';
 import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
+
+/** A forward under way, and the tree that it runs in. */
+interface OpenForward {
+  readonly tree: Tree;
+  /** Whether it is inside no other forward and no backward. */
+  readonly isOutermost: boolean;
+  end(): void;
+}
 
 /**
  * Wraps a module so that each rank holds only its shard of the parameters between uses.
@@ -115,7 +124,7 @@ export class FullyShardedDataParallel<
   }
 
   get trainingState(): TrainingState {
-    return this.#instance.trainingState;
+    return this.#instance.activity.state;
   }
 
   get isRoot(): boolean {
@@ -166,72 +175,95 @@ export class FullyShardedDataParallel<
 
   override async forward(...args: Args): Promise<Output> {
     const instance = this.#instance;
-    const { shared, options } = instance;
-    const before = instance.trainingState;
-    instance.expectState('forward', ['idle', 'backwardPre', 'backwardPost']);
-    instance.trainingState = 'forward'; // before any wait, to refuse other calls
-    const isRecomputing = this.device.isInBackward;
-    const isInside = isRecomputing || instance.tree?.outermost !== undefined;
-    let leave = () => {};
-    let tree: Tree | undefined;
-    let isOutermost = false;
+    const phase = this.device.isInBackward ? 'backward' : 'forward'; // run again inside a backward?
+    const endForward = instance.activity.beginForward(); // before any wait, to refuse other calls
+    let opened: OpenForward | undefined;
     try {
-      if (!isInside) {
-        const queues = callQueuesOf(instance.instances());
-        if ([...queues].some(({ isIdle }) => !isIdle)) {
-          await CallQueue.ended(queues); // their calls may have what rests in stores for themselves
-        }
-        leave = occupyUnits(instance.instances(), 'forward');
-      }
-      tree = (isInside ? instance.tree : undefined) ?? (await instance.initialize());
-      isOutermost = !isRecomputing && tree.outermost === undefined;
+      opened = await this.#open(phase);
+      const { tree, isOutermost } = opened;
       if (isOutermost) {
-        if (this.isRoot) {
-          for (const each of tree.instances) {
-            castBuffers(each.module, each.options.bufferDType);
-          }
-        }
-        tree.beginForward(instance);
-        this.device.random.separate(tree.root.batchRank);
+        this.#beginOutermost(tree);
       }
-      if (this.units.length > 0) {
-        await tree.scheduler.enter(instance, isRecomputing ? 'backward' : 'forward');
-      }
-      await shared.enter(tree, isRecomputing ? 'backward' : 'forward');
+      await this.#unshard(tree, phase);
       this.#dropBeforeInputs(tree, args);
-      const output = await this.module.call(
-        ...castInputs(args, { ...options, isRoot: this.isRoot }),
-      );
-      instance.trainingState = before === 'backwardPost' ? 'backwardPre' : before;
+      const output = await this.module.call(...castInputs(args, instance));
+      endForward();
       instance.reshard();
-      shared.reshard();
-      const kind = this.#hookOutput(tree, output);
-      if (!isRecomputing) {
-        if (this.units.length > 0) {
-          tree.scheduler.leave(instance, kind);
-        }
-        for (const owner of shared.owners) {
-          tree.scheduler.leave(owner, kind);
-        }
-      }
+      instance.shared.reshard();
+      this.#noteUse(tree, { kind: this.#hookOutput(tree, output), phase });
       if (isOutermost) {
         await tree.endForward();
       }
       return output;
     } catch (error) {
-      if (isOutermost) {
+      if (opened?.isOutermost === true) {
         this.#toldError = error;
-        await tree!.fail('forward', error);
+        await opened.tree.fail('forward', error);
       }
-      throw tree?.toFsdpError(error, isRecomputing ? 'backward' : 'forward') ?? error;
+      throw opened?.tree.toFsdpError(error, phase) ?? error;
     } finally {
+      opened?.end();
+      endForward();
+    }
+  }
+
+  /** Opens the tree; a forward inside no other waits for other calls, and keeps them away. */
+  async #open(phase: 'forward' | 'backward'): Promise<OpenForward> {
+    const instance = this.#instance;
+    const isInside = phase === 'backward' || instance.tree?.outermost !== undefined;
+    let leave = () => {};
+    if (!isInside) {
+      const queues = callQueuesOf(instance.instances());
+      if ([...queues].some(({ isIdle }) => !isIdle)) {
+        await CallQueue.ended(queues); // their calls may have what rests in stores for themselves
+      }
+      leave = occupyUnits(instance.instances(), 'forward');
+    }
+    try {
+      const tree = (isInside ? instance.tree : undefined) ?? (await instance.initialize());
+      const isOutermost = phase === 'forward' && tree.outermost === undefined;
+      const end = () => {
+        leave();
+        if (isOutermost) {
+          tree.outermost = undefined;
+        }
+      };
+      return { tree, isOutermost, end };
+    } catch (error) {
       leave();
-      if (isOutermost) {
-        tree!.outermost = undefined;
+      throw error;
+    }
+  }
+
+  #beginOutermost(tree: Tree): void {
+    if (this.isRoot) {
+      for (const { module, options } of tree.instances) {
+        castBuffers(module, options.bufferDType);
       }
-      if (instance.trainingState === 'forward') {
-        instance.trainingState = before === 'backwardPost' ? 'backwardPre' : before;
-      }
+    }
+    tree.beginForward(this.#instance);
+    this.device.random.separate(tree.root.batchRank);
+  }
+
+  /** Makes present what its forward or backward reads: its own parameters, and shared ones. */
+  async #unshard(tree: Tree, phase: 'forward' | 'backward'): Promise<void> {
+    if (this.units.length > 0) {
+      await tree.scheduler.enter(this.#instance, phase);
+    }
+    await this.#instance.shared.enter(tree, phase);
+  }
+
+  /** Tells the scheduler how a forward has used what it had gathered, for the backward to come. */
+  #noteUse(
+    tree: Tree,
+    { kind, phase }: { readonly kind: UseKind; readonly phase: 'forward' | 'backward' },
+  ): void {
+    if (phase === 'backward') {
+      return;
+    }
+    const own = this.units.length > 0 ? [this.#instance] : [];
+    for (const used of [...own, ...this.#instance.shared.owners]) {
+      tree.scheduler.leave(used, kind);
     }
   }
 
@@ -272,10 +304,7 @@ export class FullyShardedDataParallel<
       await CallQueue.ended(callQueuesOf(tree.instances));
     }
     tree.beginPass(pass);
-    instance.expectState('backward', ['idle', 'backwardPre', 'backwardPost']);
-    if (instance.trainingState === 'idle') {
-      instance.trainingState = 'backwardPre';
-    }
+    instance.activity.beginBackward();
     for (const unit of this.units) {
       unit.gradient.sum.beginPass(pass);
     }
@@ -324,7 +353,7 @@ export class FullyShardedDataParallel<
    */
   appendSharedParam(parameter: Tensor): void {
     const instance = this.#instance;
-    instance.expectState('appendSharedParam', ['idle']);
+    instance.activity.expect('appendSharedParam', ['idle']);
     const owner = ownerOf(parameter) as Instance | undefined;
     if (owner === undefined || owner === instance) {
       throw new FsdpConfigError(
@@ -347,7 +376,7 @@ export class FullyShardedDataParallel<
     if (!this.isRoot) {
       throw this.#instance.stateError('noSync', 'the root instance');
     }
-    this.#instance.expectState('noSync', ['idle']);
+    this.#instance.activity.expect('noSync', ['idle']);
     const before = tree.isSyncing;
     tree.isSyncing = false;
     try {
@@ -382,7 +411,7 @@ export class FullyShardedDataParallel<
       throw this.#instance.stateError('resetParameters', 'the option allowResetParameters');
     }
     for (const instance of this.#instance.instances()) {
-      instance.expectState('resetParameters', ['summonFullParams']);
+      instance.activity.expect('resetParameters', ['summonFullParams']);
     }
     resetParameters(this.module, { ...options, writesBack: true });
   }
@@ -400,7 +429,7 @@ export class FullyShardedDataParallel<
 
   /** @throws {FsdpStateError} unless the instance is in one of `states` */
   assertState(...states: readonly TrainingState[]): void {
-    this.#instance.expectState('assertState', states);
+    this.#instance.activity.expect('assertState', states);
   }
 
   protected override releaseOwned(): void {

@@ -28,7 +28,7 @@ export {
 } from './step/gradient-divide-factors.js';
 export { ShardedGradScaler, type ShardedGradScalerOptions } from './step/sharded-grad-scaler.js';
 export { syncReplicas } from './step/sync-replicas.js';
-export type { TrainingState } from './tree/tree-instance.js';
+export type { TrainingState } from './tree/training-state.js';
 export type { OffloadConfig, ResidenceOptions } from './unit/placement.js';
 export { pieceOf, type ShardLayout, shardLayout } from './unit/shard-layout.js';
 export type { DivideFactors } from './unit/unit-gradient.js';

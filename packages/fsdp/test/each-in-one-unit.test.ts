@@ -46,6 +46,18 @@ async function messageOf(call: Promise<unknown>): Promise<string> {
   return (error as Error).message;
 }
 
+it('a forward that was refused may be made again', async () => {
+  await onRanks(2, async (rank) => {
+    const { inner, model } = bodyAndHead(rank);
+    const head = inner.children().get('1')!;
+    inner.replaceChild('1', layer(rank.device));
+    await messageOf(trainOnce(model, rowsOf(rank)));
+    inner.replaceChild('1', head);
+    expect(model.trainingState).toBe('idle');
+    await trainOnce(model, rowsOf(rank));
+  });
+});
+
 describe('a bare module put in after wrapping is named', () => {
   const calls: Record<string, (model: FullyShardedDataParallel, rank: Rank) => Promise<unknown>> = {
     initialize: (model) => model.initialize(),

@@ -31,7 +31,7 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
   await root.initialize();
   requireNoOwnerBeside(root, 'localStateDict');
   for (const instance of root.instances()) {
-    instance.expectState('localStateDict', ['idle', 'forward', 'backwardPre', 'backwardPost']);
+    instance.activity.expect('localStateDict', ['idle', 'forward', 'backwardPre', 'backwardPost']);
   }
   const entries: StateDict = new Map();
   for (const [index, unit] of unitsOf(root).entries()) {

@@ -34,13 +34,13 @@ export async function summonFullParams<T>(
   const below = options.recurse === false ? [instance] : instance.instances();
   // An instance that an outer summonFullParams has made whole stays so.
   const beside = [...ownersBeside(below)].filter(
-    ({ trainingState }) => trainingState !== 'summonFullParams',
+    ({ activity }) => activity.state !== 'summonFullParams',
   );
   const instances = [...below, ...beside];
   const summoned: Summoned[] = [];
   const call = { operation: 'summonFullParams', states: ['idle'], instances } as const;
   for (const each of instances) {
-    each.expectState(call.operation, call.states);
+    each.activity.expect(call.operation, call.states);
   }
   const gathered = collectiveCall(instance, call, async () => {
     for (const unit of instances.flatMap(({ units }) => units)) {
@@ -48,9 +48,7 @@ export async function summonFullParams<T>(
       summoned.push({ unit, storage, numChanges: storage.changes.watch() });
     }
   });
-  for (const each of instances) {
-    each.setSummoning(true);
-  }
+  const ends = instances.map(({ activity }) => activity.beginSummon());
   const outcome = await settled(async () => {
     await gathered;
     return body();
@@ -60,8 +58,8 @@ export async function summonFullParams<T>(
     const dismissed = dismiss(each, { isKept: options.volatile !== true });
     await dismissed.catch((error: unknown) => failures.push(error));
   }
-  for (const each of instances) {
-    each.setSummoning(false);
+  for (const end of ends) {
+    end();
   }
   if (outcome.status === 'rejected' || failures.length > 0) {
     throw failures[0];

@@ -5,7 +5,8 @@ import { FsdpStateError } from '../errors.js';
 import { CallQueue } from '../ranks/call-queue.js';
 import { callQueueOf } from '../unit/unit-links.js';
 import { toFsdpError } from './to-fsdp-error.js';
-import type { TrainingState, TreeInstance } from './tree-instance.js';
+import type { TrainingState } from './training-state.js';
+import type { TreeInstance } from './tree-instance.js';
 
 export interface CollectiveCall {
   /** The name of the call in errors, and for ranks to compare. */
@@ -28,7 +29,7 @@ export async function collectiveCall<T>(
 ): Promise<T> {
   const { operation, states, instances = fsdp.instances() } = call;
   for (const instance of instances) {
-    instance.expectState(operation, states);
+    instance.activity.expect(operation, states);
   }
   return CallQueue.inTurn(callQueuesOf(fsdp.instances()), async () => {
     try {

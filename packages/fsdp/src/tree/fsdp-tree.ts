@@ -341,7 +341,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       unit.drop();
     }
     for (const instance of this.instances) {
-      instance.becomeIdle();
+      instance.activity.becomeIdle();
     }
   }
 
@@ -400,7 +400,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       if (this.isSyncing || instance.isResharding) {
         instance.drop();
       }
-      instance.becomeIdle();
+      instance.activity.becomeIdle();
     }
     this.#pass = undefined;
   }

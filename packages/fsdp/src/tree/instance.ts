@@ -22,8 +22,8 @@ import { planUnits } from './plan-units.js';
 import { failureText, isLocalFailure } from './rank-failure.js';
 import { SharedParameters } from './shared-parameters.js';
 import { claimNames, flatKey, storedInstance } from './stored-instance.js';
-import type { TrainingState, TreeInstance } from './tree-instance.js';
-import { INSTANCE, type IsInstance, isInstance } from './tree-instance.js';
+import { StateMachine } from './training-state.js';
+import { INSTANCE, type IsInstance, isInstance, type TreeInstance } from './tree-instance.js';
 
 /** What the wrappers of one tree share. */
 export type Tree = FsdpTree<Instance>;
@@ -44,8 +44,7 @@ export class Instance implements TreeInstance {
   readonly options: ResolvedFsdpOptions;
   readonly units: readonly ShardedUnit[];
   readonly shared: SharedParameters<Instance>;
-  /** Set by the wrapper's forward and backward, and by setSummoning and becomeIdle. */
-  trainingState: TrainingState = 'idle';
+  readonly activity = new StateMachine((...refused) => this.stateError(...refused));
   #tree: Tree | undefined;
   #stored: StoredModel | undefined;
   readonly #leaveStore: () => void;
@@ -159,7 +158,7 @@ export class Instance implements TreeInstance {
     }
     const known = this.#tree;
     for (const instance of instances) {
-      if (instance.trainingState === 'idle') {
+      if (instance.activity.state === 'idle') {
         instance.keepWrites();
       }
     }
@@ -230,7 +229,7 @@ export class Instance implements TreeInstance {
   // ---- full parameters -------------------------------------------------------------------------
 
   reshard(): void {
-    if (this.isResharding && this.trainingState !== 'forward' && !this.shared.isInUse) {
+    if (this.isResharding && this.activity.state !== 'forward' && !this.shared.isInUse) {
       this.drop();
     }
   }
@@ -264,7 +263,7 @@ export class Instance implements TreeInstance {
       throw this.stateError('backward', 'a forward before it');
     }
     tree.beginPass(pass);
-    this.trainingState = 'backwardPost';
+    this.activity.noteContribution();
   }
 
   /**
@@ -294,32 +293,11 @@ export class Instance implements TreeInstance {
     }
   }
 
-  // ---- states ----------------------------------------------------------------------------------
-
-  setSummoning(isSummoning: boolean): void {
-    this.trainingState = isSummoning ? 'summonFullParams' : 'idle';
-  }
-
-  /**
-   * Returns to rest at the end of a backward, or after a failure; an instance inside
-   * summonFullParams stays summoned.
-   */
-  becomeIdle(): void {
-    if (this.trainingState !== 'summonFullParams') {
-      this.trainingState = 'idle';
-    }
-  }
-
-  expectState(operation: string, states: readonly TrainingState[]): void {
-    if (!states.includes(this.trainingState)) {
-      throw this.stateError(operation, `state ${states.join(' or ')}`);
-    }
-  }
-
+  /** The error of a call that can't begin now. */
   stateError(operation: string, expected: string): FsdpStateError {
     const { rank, worldSize } = this.processGroup;
     return new FsdpStateError(
-      `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${this.trainingState}. Forward and backward cannot run inside summonFullParams, nor other calls inside them.`,
+      `rank ${rank}/${worldSize} ${operation}: expected ${expected}, got ${this.isRoot ? 'root' : 'inner'} instance '${this.name}' in state ${this.activity.state}. Forward and backward cannot run inside summonFullParams, nor other calls inside them.`,
     );
   }
 }

@@ -41,7 +41,7 @@ export class SharedParameters<Instance extends TreeInstance = TreeInstance> {
    * Whether a user of its parameters is in forward, or in backward, which may run a forward again.
    */
   get isInUse(): boolean {
-    return [...this.#users].some(({ trainingState }) => trainingState !== 'idle');
+    return [...this.#users].some(({ activity }) => activity.state !== 'idle');
   }
 
   /** Makes the owners' parameters present. */
@@ -52,7 +52,7 @@ export class SharedParameters<Instance extends TreeInstance = TreeInstance> {
           `fsdp: expected instances that share a parameter below one root, got '${owner.name}' elsewhere. Wrap the module around both, or put them into one wrapped module.`,
         );
       }
-      if (owner.trainingState !== 'forward') {
+      if (owner.activity.state !== 'forward') {
         await tree.scheduler.enter(owner, phase);
       }
     }
@@ -62,7 +62,7 @@ export class SharedParameters<Instance extends TreeInstance = TreeInstance> {
   reshard(): void {
     // An owner in backward is freed when its gradients are final, or at the end.
     for (const owner of this.#owners) {
-      if (owner.trainingState === 'idle') {
+      if (owner.activity.state === 'idle') {
         owner.reshard();
       }
     }

@@ -4,14 +4,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import { isModule, type Module } from '@shardweave/nn';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
-
-/** What an instance is doing. Public calls other than forward and backward need 'idle'. */
-export type TrainingState =
-  | 'idle'
-  | 'forward'
-  | 'backwardPre' // its full parameters are back, gradients not yet all in
-  | 'backwardPost' // a gradient of its own has come
-  | 'summonFullParams';
+import type { StateMachine } from './training-state.js';
 
 /**
  * The key under which a wrapper keeps its TreeInstance; another copy of the package finds it too.
@@ -39,7 +32,8 @@ export interface TreeInstance {
    * The flat parameters of this instance itself; empty where inner instances hold all parameters.
    */
   readonly units: readonly ShardedUnit[];
-  readonly trainingState: TrainingState;
+  /** What it is doing, and whether a call may begin. */
+  readonly activity: StateMachine;
   readonly isRoot: boolean;
   /** Whether its full parameters are freed after forward. */
   readonly isResharding: boolean;
@@ -59,14 +53,6 @@ export interface TreeInstance {
   reshard(): void;
   /** Copies what the program has written into gathered parameters into the shards. */
   keepWrites(): void;
-  /** Enters or leaves summonFullParams. */
-  setSummoning(isSummoning: boolean): void;
-  /** Returns to rest, at the end of a backward or after a failure. */
-  becomeIdle(): void;
-  /**
-   * @throws {FsdpStateError} in the name of the call `operation`, unless it is in one of the states
-   */
-  expectState(operation: string, states: readonly TrainingState[]): void;
 }
 
 /** Whether a value is a wrapper, made by this copy of the package or by another. */
