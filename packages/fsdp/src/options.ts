@@ -52,7 +52,7 @@ export interface FsdpOptions extends ResidenceOptions {
    */
   readonly mixedPrecision?: boolean;
   /**
-   * The dtype of computation. Default f16 with mixedPrecision, else f32. Without mixedPrecision,
+   * The dtype of computation. Default bf16 with mixedPrecision, else f32. Without mixedPrecision,
    * trained parameters must have this dtype already, and so have their shards (pure 16-bit
    * training). With it, parameters that are 16-bit already are computed with in their own dtype.
    */

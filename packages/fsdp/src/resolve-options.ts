@@ -57,7 +57,7 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
       'fsdp: expected mixedPrecision with fp32ReduceScatter, got full precision. Gradients are f32 already; drop the option.',
     );
   }
-  const computeDType = options.computeDType ?? (isMixed ? 'f16' : 'f32');
+  const computeDType = options.computeDType ?? (isMixed ? 'bf16' : 'f32');
   if (options.forceInputToFp32 === true && computeDType !== 'f32') {
     throw new FsdpConfigError(
       `fsdp: expected computation in f32 with forceInputToFp32, got ${computeDType}. Drop one of them.`,

@@ -55,7 +55,7 @@ const DIFFERENCES: readonly (readonly [
     'disableReshardOnRoot: false',
   ],
   [{}, { mixedPrecision: true }, 'mixedPrecision: false', 'mixedPrecision: true'],
-  [{ mixedPrecision: true }, { computeDType: 'bf16' }, 'computeDType: f16', 'computeDType: bf16'],
+  [{ mixedPrecision: true }, { computeDType: 'f16' }, 'computeDType: bf16', 'computeDType: f16'],
   [
     { mixedPrecision: true },
     { fp32ReduceScatter: true },

@@ -96,6 +96,7 @@ it('a loss scale of f16 overflows into a norm that is not finite, and zeroGrad c
     const model = new FullyShardedDataParallel(layer(device), {
       processGroup: group,
       mixedPrecision: true,
+      computeDType: 'f16',
     });
     const run = (factor: number) =>
       device.scope(async () => {

@@ -84,7 +84,7 @@ describe('where parameters and gradients rest', () => {
 
 describe.each([
   ['f32', { ...HOST }],
-  ['mixed f16', { ...HOST, mixedPrecision: true }],
+  ['mixed f16', { ...HOST, mixedPrecision: true, computeDType: 'f16' }],
   ['mixed bf16', { ...HOST, mixedPrecision: true, computeDType: 'bf16' }],
   ['pure f16', { ...HOST, computeDType: 'f16' }],
 ] as const)('with moveParamsToCpu, %s', (name, options) => {
@@ -307,7 +307,7 @@ describe('trained as on the device', () => {
         const { device } = rank;
         const { model } = shardedGpt2(rank, {
           config: SMALL,
-          fsdp: { mixedPrecision: true, ...fsdp },
+          fsdp: { mixedPrecision: true, computeDType: 'f16', ...fsdp },
         });
         const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
         const scaler = new LossScaler({ initScale: 2 ** 19 });

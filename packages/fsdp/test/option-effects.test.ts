@@ -230,6 +230,7 @@ describe('gradientPredivideFactor', () => {
         const model = new FullyShardedDataParallel(new Dots(device, [new Dot(device, 4, 0)]), {
           processGroup: group,
           mixedPrecision: true,
+          computeDType: 'f16',
           ...options,
         });
         await backwardOf(model, 4, 16_000);

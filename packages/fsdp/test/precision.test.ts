@@ -98,11 +98,11 @@ describe('dtypes of', () => {
 
   it.each<{ name: string; options: Partial<FsdpOptions>; expected: object }>([
     { name: 'full precision', options: {}, expected: f32 },
-    { name: 'mixed', options: { mixedPrecision: true }, expected: in16('f16') },
+    { name: 'mixed', options: { mixedPrecision: true }, expected: in16('bf16') },
     {
-      name: 'mixed in bf16',
-      options: { mixedPrecision: true, computeDType: 'bf16' },
-      expected: in16('bf16'),
+      name: 'mixed in f16',
+      options: { mixedPrecision: true, computeDType: 'f16' },
+      expected: in16('f16'),
     },
     {
       name: 'mixed with compute in f32',
@@ -112,12 +112,12 @@ describe('dtypes of', () => {
     {
       name: 'mixed with reductions in f32',
       options: { mixedPrecision: true, fp32ReduceScatter: true },
-      expected: { ...in16('f16'), reduce: 'f32' },
+      expected: { ...in16('bf16'), reduce: 'f32' },
     },
     {
       name: 'mixed with buffers in f32',
       options: { mixedPrecision: true, bufferDType: 'f32' },
-      expected: { ...in16('f16'), buffer: 'f32' },
+      expected: { ...in16('bf16'), buffer: 'f32' },
     },
     {
       name: 'pure f16',
@@ -175,7 +175,7 @@ describe('dtypes of', () => {
         mixedPrecision: true,
       });
       await device.scope(() => model.call({ x: device.full([2, DIM], 1) }));
-      expect([inner.seen.buffer, outer.seen.buffer]).toEqual(['f32', 'f16']);
+      expect([inner.seen.buffer, outer.seen.buffer]).toEqual(['f32', 'bf16']);
     });
   });
 

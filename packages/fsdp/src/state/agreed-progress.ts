@@ -1,5 +1,5 @@
-// How far the optimizer has come with the parameters of a unit, as the ranks that hold parts of them
-// tell it.
+// How far the optimizer has come with the parameters of a unit, as told by the ranks that hold
+// parts of them.
 
 import { exchangeTexts } from '@shardweave/collectives';
 import { StateDictError } from '@shardweave/nn';
