@@ -8,9 +8,9 @@ export const ARROWS: Readonly<Record<string, readonly string[]>> = {
   'shard-store': ['dtypes'],
   checkpoint: ['shard-store', 'dtypes'],
   nn: ['tensor-core', 'checkpoint', 'dtypes'],
-  fsdp: ['nn', 'tensor-core', 'collectives', 'checkpoint', 'shard-store', 'dtypes'],
+  fsdp: ['nn', 'tensor-core', 'collectives', 'shard-store', 'dtypes'],
   'ddp-buckets': ['nn', 'tensor-core', 'collectives', 'dtypes'],
-  offload: ['nn', 'tensor-core', 'checkpoint', 'shard-store', 'dtypes'],
+  offload: ['nn', 'tensor-core', 'shard-store', 'dtypes'],
   'memory-tracker': ['nn', 'tensor-core', 'dtypes'],
   gguf: ['nn', 'dtypes'],
   trainer: [

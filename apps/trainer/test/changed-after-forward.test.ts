@@ -4,9 +4,10 @@
 
 import type { PieceStore } from '@shardweave/checkpoint';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import * as nn from '@shardweave/nn';
+import { stateDict } from '@shardweave/nn';
 import { type Device, square, sum, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';

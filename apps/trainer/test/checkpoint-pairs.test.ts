@@ -73,11 +73,8 @@ function adamW(parameters: readonly Tensor[]): nn.AdamW {
   );
 }
 
-function single({ device }: Rank, options: { readonly isPacked: boolean }): Run {
-  const model = sequence(device);
-  if (options.isPacked) {
-    nn.packParameters(model);
-  }
+/** The model with its optimizer; saves and loads are the same functions under every strategy. */
+function runOf(model: Run['model']): Run {
   const optimizer = adamW(model.parameters());
   return {
     model,
@@ -87,20 +84,16 @@ function single({ device }: Rank, options: { readonly isPacked: boolean }): Run 
   };
 }
 
-function ddp({ device, group, rank }: Rank): Run {
-  const model = new DistributedDataParallel(sequence(device), { processGroup: group });
-  const optimizer = adamW(model.parameters());
-  return {
-    model,
-    optimizer,
-    save: async (store) => {
-      if (rank === 0) {
-        await nn.saveCheckpoint(model, store, { optimizer, extra: { step: NUM_BEFORE } });
-      }
-      await group.barrier();
-    },
-    load: (store) => nn.loadCheckpoint(model, store, { optimizer }),
-  };
+function single({ device }: Rank, options: { readonly isPacked: boolean }): Run {
+  const model = sequence(device);
+  if (options.isPacked) {
+    nn.packParameters(model);
+  }
+  return runOf(model);
+}
+
+function ddp({ device, group }: Rank): Run {
+  return runOf(new DistributedDataParallel(sequence(device), { processGroup: group }));
 }
 
 function sharded({ device, group }: Rank, options: Partial<fsdp.FsdpOptions>): Run {
@@ -108,26 +101,11 @@ function sharded({ device, group }: Rank, options: Partial<fsdp.FsdpOptions>): R
     new fsdp.FullyShardedDataParallel(module, { processGroup: group, ...options });
   const inner = sequence(device);
   inner.replaceChild('3', wrap(inner.children().get('3')!));
-  const model = wrap(inner);
-  const optimizer = adamW(model.parameters());
-  return {
-    model,
-    optimizer,
-    save: (store) => fsdp.saveCheckpoint(model, store, { optimizer, extra: { step: NUM_BEFORE } }),
-    load: (store) => fsdp.loadCheckpoint(model, store, { optimizer }),
-  };
+  return runOf(wrap(inner));
 }
 
 function offloaded({ device }: Rank, store: ShardStore): Run {
-  const model = new offload.OffloadModel(sequence(device), { store, numSlices: 2 });
-  const optimizer = adamW(model.parameters());
-  return {
-    model,
-    optimizer,
-    save: (place) =>
-      offload.saveCheckpoint(model, place, { optimizer, extra: { step: NUM_BEFORE } }),
-    load: (place) => offload.loadCheckpoint(model, place, { optimizer }),
-  };
+  return runOf(new offload.OffloadModel(sequence(device), { store, numSlices: 2 }));
 }
 
 const STRATEGIES: readonly Strategy[] = [

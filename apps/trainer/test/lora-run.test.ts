@@ -21,6 +21,7 @@ import { Interrupt } from '../src/interrupt.js';
 import { readAdapter } from '../src/model/adapter-directory.js';
 import { trainedFiles } from '../src/model/write-trained.js';
 import { sampleText } from '../src/rank/sample-text.js';
+import { trainedState } from '../src/rank/strategies/model-saves.js';
 import { parseFlags } from './support/parse-flags.js';
 import { runCli } from './support/run-cli.js';
 import { ROOT, runFlags } from './support/run-flags.js';
@@ -131,7 +132,7 @@ describe('adapters', () => {
         const before = group?.stats();
         const live = device.memory().live.total;
         device.ledger.resetPeak();
-        const state = await trained.stateDict();
+        const state = await trainedState(trained, config);
         const received = (group?.stats().bytesReceived ?? 0) - (before?.bytesReceived ?? 0);
         // Each tensor of a shard is padded to 128 elements.
         expect(received).toBeLessThanOrEqual(rank === 0 ? 4 * (factors + 4 * 128) : 0);

@@ -4,28 +4,19 @@
 import { openSave, type PieceStore, piecesIn } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import {
-  FullyShardedDataParallel,
-  loadCheckpoint as loadShards,
-  saveCheckpoint as saveShards,
-  shardLayout,
-  stateDict,
-} from '@shardweave/fsdp';
+import { FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import {
   AdamW,
   applyLora,
   checkpoint,
   Decoder,
-  loadCheckpoint as loadPlain,
+  loadCheckpoint,
   type Module,
   packParameters,
-  stateDict as plainStateDict,
+  saveCheckpoint,
+  stateDict,
 } from '@shardweave/nn';
-import {
-  loadCheckpoint as loadOffloaded,
-  OffloadModel,
-  stateDict as offloadedStateDict,
-} from '@shardweave/offload';
+import { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { type Device, mean, mul, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
@@ -136,7 +127,7 @@ async function alone(options: Options = {}): Promise<{ losses: number[]; base: u
   const [result] = await onRanks(1, async (rank) => {
     const model = adapted(rank.device, options);
     const losses = await train(rank, model);
-    const state = await plainStateDict(model);
+    const state = await stateDict(model);
     return { losses, base: [...state].filter((entry) => !isAdapter(entry)) };
   });
   return result!;
@@ -177,7 +168,7 @@ it.each(['f32', 'bf16'] as const)(
       onRanks(1, async (rank) => {
         const model = new OffloadModel(adapted(rank.device, { baseDType }), { numSlices: 3 });
         const seen = await train(rank, model);
-        const state = await offloadedStateDict(model);
+        const state = await stateDict(model);
         expect([...state].filter((entry) => !isAdapter(entry))).toEqual(base);
         return seen;
       }),
@@ -259,7 +250,7 @@ describe('saves of what is trained alone', () => {
       const model = sharded(rank.device, rank.group, { baseDType: 'bf16' });
       await train(rank, model);
       const optimizer = new AdamW(trainedOf(model));
-      await saveShards(model, store, { optimizer, onlyTrained: true });
+      await saveCheckpoint(model, store, { optimizer, onlyTrained: true });
       return adapters(await stateDict(model));
     });
     const save = await openSave(store);
@@ -267,24 +258,24 @@ describe('saves of what is trained alone', () => {
     expect(await loadedAlone(store)).toEqual(saved);
     await onRanks(2, async (rank) => {
       const model = sharded(rank.device, rank.group, { baseDType: 'bf16' });
-      await loadShards(model, store, { onlyTrained: true });
+      await loadCheckpoint(model, store, { onlyTrained: true });
       expect(adapters(await stateDict(model))).toEqual(saved);
     });
     await onRanks(1, async ({ device }) => {
       const model = new OffloadModel(adapted(device), { numSlices: 2 });
-      await loadOffloaded(model, store, { onlyTrained: true });
-      expect(adapters(await offloadedStateDict(model))).toEqual(saved);
+      await loadCheckpoint(model, store, { onlyTrained: true });
+      expect(adapters(await stateDict(model))).toEqual(saved);
     });
     await onRanks(1, async ({ device }) => {
-      await expect(loadPlain(adapted(device), store)).rejects.toThrow(/missing|q_proj/);
+      await expect(loadCheckpoint(adapted(device), store)).rejects.toThrow(/missing|q_proj/);
     });
   });
 
   async function loadedAlone(store: PieceStore) {
     const [loaded] = await onRanks(1, async ({ device }) => {
       const model = adapted(device);
-      await loadPlain(model, store, { onlyTrained: true });
-      return adapters(await plainStateDict(model));
+      await loadCheckpoint(model, store, { onlyTrained: true });
+      return adapters(await stateDict(model));
     });
     return loaded;
   }

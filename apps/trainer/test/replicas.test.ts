@@ -4,8 +4,9 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type FullyShardedDataParallel, isFsdp, stateDict } from '@shardweave/fsdp';
+import { type FullyShardedDataParallel, isFsdp } from '@shardweave/fsdp';
 import * as nn from '@shardweave/nn';
+import { stateDict } from '@shardweave/nn';
 import type { Backend } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

@@ -41,7 +41,7 @@ function captured(rank: number): CapturedModule {
   const pieces = async function* () {
     yield { ...spec, start: rank * 20, end: rank * 20 + 20, read };
   };
-  return { pieces: pieces(), optimizer, waitMs: 0, release: async () => {} };
+  return { isWriting: true, pieces: pieces(), optimizer, waitMs: 0, release: async () => {} };
 }
 
 /** Makes a save of two ranks. `files` is the file layer of the second one. */
@@ -146,7 +146,7 @@ describe('a run', () => {
         let capture = failing(rank === 1 ? full : told);
         const saves = await RunSaves.open({
           config: { ...config, tokens: { train: 'tokens', valid: undefined } },
-          strategy: { saving: { capture: () => capture() } } as never,
+          saving: { capture: () => capture() },
           ...{ group, background, numericClass: 'cpu', base: undefined },
           wrapUp: new AbortController().signal,
           emit: (event) => {
@@ -227,7 +227,7 @@ describe('--save-every in minutes', () => {
         let at = 0;
         const saves = await RunSaves.open({
           config: { ...config, tokens: { train: 'tokens', valid: undefined } },
-          strategy: { saving: { capture: async () => captured(rank) } } as never,
+          saving: { capture: async () => captured(rank) },
           ...{ group, background, numericClass: 'cpu', base: undefined },
           wrapUp: new AbortController().signal,
           now: () => clocks[rank]![at]!,
@@ -250,7 +250,7 @@ describe('--keep 1', () => {
       createMemoryGroup(2).map(async (group, rank) =>
         RunSaves.open({
           config: { ...config, tokens: { train: 'tokens', valid: undefined } },
-          strategy: { saving: { capture: async () => captured(rank) } } as never,
+          saving: { capture: async () => captured(rank) },
           ...{ group, background: await group.split(0), numericClass: 'cpu', base: undefined },
           ...{ wrapUp: new AbortController().signal, emit: () => {} },
         }),

@@ -4,6 +4,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type LossScaler, Module, type Optimizer } from '@shardweave/nn';
+import { HELD, type HeldBy } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { BUCKET_DTYPES } from './bucket-layout.js';
 import type { ActiveParameter } from './buckets/bucket.js';
@@ -19,6 +20,7 @@ import {
 } from './options.js';
 import { requireAgreement } from './ranks/agreement.js';
 import { type BroadcastOptions, broadcastTensors } from './ranks/broadcast-tensors.js';
+import { heldByReplica } from './ranks/held-replicas.js';
 import { WrapperLanes } from './ranks/wrapper-lanes.js';
 import type { RecordedForward } from './recorded-forwards.js';
 import type { StepTimings } from './step-timings.js';
@@ -126,6 +128,14 @@ export class DistributedDataParallel<
 
   override childPrefix(): string {
     return '';
+  }
+
+  /**
+   * How the functions of nn reach what all ranks hold.
+   * @internal
+   */
+  get [HELD](): HeldBy {
+    return heldByReplica(this);
   }
 
   /**

@@ -18,6 +18,7 @@ export { DistributedDataParallel, type JoinOptions } from './distributed-data-pa
 export {
   DdpConfigError,
   DdpError,
+  DdpRankFailedError,
   DdpStateError,
   DdpStructureError,
   DdpUnusedParameterError,

@@ -249,11 +249,11 @@ describe('values', () => {
       await pull(model, 1);
       expect([...(await stateDict(model)).keys()]).toEqual(['bag.a', 'bag.b', 'count']);
       if (rank.rank === 1) {
-        loadStateDict(model, await stateDict(bare));
+        await loadStateDict(model, await stateDict(bare));
       }
       await model.syncParameters({ root: 1 });
       expect(await stateDict(model)).toEqual(await stateDict(bare));
-      loadStateDict(bare, await stateDict(model));
+      await loadStateDict(bare, await stateDict(model));
       model.zeroGrad();
       await pull(model, 1 + rank.rank); // The buckets are as they were.
       expect(await pulled(model)).toEqual({ 'bag.a': 1.5, 'bag.b': 3 });

@@ -3,8 +3,8 @@
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { naiveAllReduce } from '@shardweave/ddp-buckets/apex';
-import { clipGradNorm as clipSharded, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import { clipGradNorm, type Module } from '@shardweave/nn';
+import { clipGradNorm as clipSharded, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { clipGradNorm, type Module, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';

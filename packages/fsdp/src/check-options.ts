@@ -32,8 +32,6 @@ const STATE_DICT_RULES = allOptional({
   stateDictOnRank0Only: FLAG,
 });
 
-export const STATE_DICT_CALL_RULES = { ...STATE_DICT_RULES, ...allOptional({ onlyTrained: FLAG }) };
-
 const RULES: OptionRules<FsdpOptions> = {
   processGroup: GROUP,
   ...STATE_DICT_RULES,

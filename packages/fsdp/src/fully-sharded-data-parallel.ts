@@ -5,11 +5,12 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
-import type { UseKind } from '@shardweave/nn/flat';
+import { HELD, type HeldBy, type UseKind } from '@shardweave/nn/flat';
 import { type Pass, type Tensor, tensorsIn } from '@shardweave/tensor-core';
 import { castBuffers, castInputs } from './cast-inputs.js';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError } from './errors.js';
+import { heldByInstance } from './held/held-shards.js';
 import { innerModule } from './inner-module.js';
 import type { FsdpOptions } from './options.js';
 import { CallQueue } from './ranks/call-queue.js';
@@ -36,8 +37,8 @@ interface OpenForward {
  * @example
  * ```ts
  * import { createMemoryGroup } from '@shardweave/collectives';
- * import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
- * import { AdamW, Gpt2 } from '@shardweave/nn';
+ * import { FullyShardedDataParallel } from '@shardweave/fsdp';
+ * import { AdamW, Gpt2, stateDict } from '@shardweave/nn';
  * import { Device, mean } from '@shardweave/tensor-core';
  * import { createCpuBackend } from '@shardweave/tensor-core/cpu';
  *
@@ -95,6 +96,14 @@ export class FullyShardedDataParallel<
     const name = options.name ?? 'fsdp';
     this.#instance = new Instance({ wrapper: this, module, name, options: resolved });
     this[INSTANCE] = this.#instance;
+  }
+
+  /**
+   * How the functions of nn reach what it shards.
+   * @internal
+   */
+  get [HELD](): HeldBy {
+    return heldByInstance(this.#instance);
   }
 
   override childPrefix(): string {

@@ -11,15 +11,6 @@ export { FullyShardedDataParallel } from './fully-sharded-data-parallel.js';
 export { innerModule } from './inner-module.js';
 export { isFsdp } from './is-fsdp.js';
 export type { FsdpOptions, ParameterGroup } from './options.js';
-export {
-  captureCheckpoint,
-  type LoadCheckpointOptions,
-  loadCheckpoint,
-  type SaveCheckpointOptions,
-  saveCheckpoint,
-} from './state/checkpoint.js';
-export { loadStateDict, type StateDictOptions, stateDict } from './state/state-dict.js';
-export type { GivenEntry, StateDict, StateEntry } from './state/state-entry.js';
 export { commitOffload } from './step/commit-offload.js';
 export { clipGradNorm, type GradNormOptions, gradNorm } from './step/grad-norm.js';
 export {

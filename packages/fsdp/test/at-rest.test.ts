@@ -2,8 +2,8 @@
 // These tests check what that is and what is refused.
 
 import { toF32Array } from '@shardweave/dtypes';
-import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import { BatchNorm1d, Dropout, Linear, Sequential, Sgd } from '@shardweave/nn';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { BatchNorm1d, Dropout, Linear, Sequential, Sgd, stateDict } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { type Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

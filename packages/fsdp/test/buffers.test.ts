@@ -1,7 +1,7 @@
 // Every rank starts with rank 0's buffers (running statistics).
 
-import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import { Module } from '@shardweave/nn';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { Module, stateDict } from '@shardweave/nn';
 import { add, type Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

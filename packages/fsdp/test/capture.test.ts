@@ -1,13 +1,17 @@
 // A save written while later steps run has the values of the moment of its capture, on every rank.
 
 import { beginSave, type PieceStore, piecesIn, writePart } from '@shardweave/checkpoint';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
+  AdamW,
+  type CapturedModule,
   captureCheckpoint,
-  FullyShardedDataParallel,
+  Gelu,
+  Linear,
   loadCheckpoint,
+  Sequential,
   stateDict,
-} from '@shardweave/fsdp';
-import { AdamW, type CapturedModule, Gelu, Linear, Sequential } from '@shardweave/nn';
+} from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';

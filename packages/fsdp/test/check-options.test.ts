@@ -1,11 +1,7 @@
 // When plain JavaScript passes wrong options, the error names each of them and its allowed values.
 
-import {
-  FsdpConfigError,
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  stateDict,
-} from '@shardweave/fsdp';
+import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { stateDict } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';

@@ -1,11 +1,6 @@
 // Whole parameters are put together from saved shards, without a process group.
 
-import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  type StateDict,
-  stateDict as wholeStateDict,
-} from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
   consolidateShardWeights,
   localMetadataDict,
@@ -19,6 +14,7 @@ import {
   loadStateDict,
   type Module,
   Sgd,
+  type StateDict,
   StateDictError,
   stateDict,
 } from '@shardweave/nn';
@@ -85,7 +81,7 @@ async function saved(
     return {
       weights: await localStateDict(model),
       metadata: JSON.parse(JSON.stringify(localMetadataDict(model))) as ShardMetadata,
-      whole: await wholeStateDict(model),
+      whole: await stateDict(model),
     };
   });
   return {
@@ -109,7 +105,7 @@ describe.each([1, 2, 3, 4, 8])('the shards of %i ranks', (worldSize) => {
     expect(whole).toEqual(shared);
     // The result has the names and shapes of the bare module, which can load it.
     const bare = new Net(new Device(createReferenceBackend()), { width });
-    loadStateDict(bare, whole);
+    await loadStateDict(bare, whole);
     expect(await stateDict(bare)).toEqual(whole);
     // Ranks given in another order are sorted.
     const reversed = consolidateShardWeights([...weights].reverse(), [...metadata].reverse());
@@ -138,7 +134,7 @@ it('the consolidated model gives exactly the loss of the sharded one', async () 
   const backend = await createCpuBackend({ threads: 1 }); // The ranks have such backends too.
   const device = new Device(backend, { seed: 7 });
   const bare = new Gpt2(device, TINY, { seed: 99 });
-  loadStateDict(bare, whole);
+  await loadStateDict(bare, whole);
   expect(await forwardBackward(device, bare, 1, rows)).toBe(perRank[0]!.loss);
   await backend.dispose();
 });

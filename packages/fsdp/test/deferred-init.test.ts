@@ -1,8 +1,8 @@
 // A model may be too large for one device. Its parameters are made and sharded part by part, and
 // never exist whole anywhere.
 
-import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import { stateDict as bareStateDict, Gpt2, Module, Sgd } from '@shardweave/nn';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { Gpt2, Module, Sgd, stateDict } from '@shardweave/nn';
 import { deferredParameter, hostRecipe, materialize } from '@shardweave/nn/flat';
 import { Device, StateError, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -12,7 +12,7 @@ import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './suppor
 describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) => {
   it.each([true, false])('are those of a model made at once (from rank 0: %s)', async (sync) => {
     const device = new Device(createReferenceBackend());
-    const bare = await bareStateDict(new Gpt2(device, TINY, { seed: 3 }));
+    const bare = await stateDict(new Gpt2(device, TINY, { seed: 3 }));
     await onRanks(worldSize, async (rank) => {
       const fsdp = { syncModuleStates: sync };
       const { model } = shardedGpt2(rank, { fsdp, deferInit: true });

@@ -2,8 +2,8 @@
 // The results equal those without delays, bit for bit.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import { AdamW, checkpoint, type Module, Sgd } from '@shardweave/nn';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, checkpoint, type Module, Sgd, stateDict } from '@shardweave/nn';
 import { type Backend, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';

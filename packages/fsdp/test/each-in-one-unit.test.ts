@@ -2,13 +2,7 @@
 // Otherwise an error names it. Further tests check what an instance returns that uses another's
 // parameter.
 
-import {
-  FsdpConfigError,
-  FullyShardedDataParallel,
-  loadStateDict,
-  saveCheckpoint,
-  stateDict,
-} from '@shardweave/fsdp';
+import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
   apply,
   gatherFullOptimStateDict,
@@ -17,7 +11,7 @@ import {
   localStateDict,
   summonFullParams,
 } from '@shardweave/fsdp/fairscale';
-import { Linear, Module, Sgd } from '@shardweave/nn';
+import { Linear, loadStateDict, Module, Sgd, saveCheckpoint, stateDict } from '@shardweave/nn';
 import { type Device, matmul, type Tensor, transpose } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

@@ -6,10 +6,6 @@ import {
   type FsdpOptions,
   FsdpStateError,
   FullyShardedDataParallel,
-  loadCheckpoint,
-  loadStateDict,
-  saveCheckpoint,
-  stateDict,
 } from '@shardweave/fsdp';
 import {
   consolidateShardWeights,
@@ -17,7 +13,16 @@ import {
   localStateDict,
   summonFullParams,
 } from '@shardweave/fsdp/fairscale';
-import { AdamW, type Module, OptimizerError, Sequential } from '@shardweave/nn';
+import {
+  AdamW,
+  loadCheckpoint,
+  loadStateDict,
+  type Module,
+  OptimizerError,
+  Sequential,
+  saveCheckpoint,
+  stateDict,
+} from '@shardweave/nn';
 import { type Device, StateError, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {

@@ -1,15 +1,9 @@
 // Several ranks share an expert. Each expert has a group of some of the tree's ranks, and its
 // parameters differ from those of the other groups. A save loses none of them.
 
-import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  loadCheckpoint,
-  saveCheckpoint,
-  stateDict,
-} from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { gatherFullOptimStateDict, localMetadataDict } from '@shardweave/fsdp/fairscale';
-import { AdamW } from '@shardweave/nn';
+import { AdamW, loadCheckpoint, saveCheckpoint, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

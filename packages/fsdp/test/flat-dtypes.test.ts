@@ -1,13 +1,8 @@
 // One instance may have frozen and trained parameters of several dtypes. Each kind becomes a flat
 // parameter of its own dtype.
 
-import {
-  FsdpConfigError,
-  FullyShardedDataParallel,
-  loadStateDict,
-  stateDict,
-} from '@shardweave/fsdp';
-import { Linear, Module } from '@shardweave/nn';
+import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { Linear, loadStateDict, Module, stateDict } from '@shardweave/nn';
 import {
   add,
   type Backend,

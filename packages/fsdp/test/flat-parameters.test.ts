@@ -1,21 +1,9 @@
 // Flat parameters show only in the layout: outputs, states and ties equal those of the bare module,
 // however the parameters are grouped.
 
-import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  loadStateDict,
-  shardLayout,
-  stateDict,
-} from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import { localStateDict } from '@shardweave/fsdp/fairscale';
-import {
-  AdamW,
-  Linear,
-  loadStateDict as loadPlain,
-  Module,
-  stateDict as plainState,
-} from '@shardweave/nn';
+import { AdamW, Linear, loadStateDict, Module, stateDict } from '@shardweave/nn';
 import { type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
@@ -85,7 +73,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
     async (layout) => {
       const [bare] = await onRanks(1, async ({ device }) => {
         const module = new Tied(device);
-        return { output: await outputOf(module, device), state: await plainState(module) };
+        return { output: await outputOf(module, device), state: await stateDict(module) };
       });
       await onRanks(worldSize, async (rank) => {
         const model = wrapped(rank, layout);
@@ -137,10 +125,10 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
         state = await stateDict(target);
       }
       const bare = new Tied(device);
-      loadPlain(bare, state);
+      await loadStateDict(bare, state);
       expect(await outputOf(bare, device)).toEqual(output);
       const back = wrapped(rank, 'two groups');
-      await loadStateDict(back, await plainState(bare));
+      await loadStateDict(back, await stateDict(bare));
       expect(await outputOf(back, device)).toEqual(output);
     });
   });

@@ -1,14 +1,9 @@
 // In a step, the host's buffers for gathers and reductions are used again and again, and gathered
 // copies that a write has made stale are freed at once.
 
-import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  loadStateDict,
-  stateDict,
-} from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
-import { type Module, Sgd } from '@shardweave/nn';
+import { loadStateDict, type Module, Sgd, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { lateBackend } from './support/late-backend.js';

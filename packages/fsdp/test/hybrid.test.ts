@@ -1,8 +1,8 @@
 // This is hybrid sharding with two shards x two replicas, where the replicas use different
 // parameters. What any rank of any replica uses is reduced over all of them.
 
-import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import { type Module, Sgd } from '@shardweave/nn';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { type Module, Sgd, stateDict } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { backwardOf, Dot, Dots } from './support/dots.js';
 import { onRanks, type Rank } from './support/ranks.js';

@@ -1,15 +1,9 @@
 // Forward, backward, evaluation, steps and loads come in other orders than one after the other
 // here. Nothing computes with stale values, and nothing is left behind.
 
-import {
-  clipGradNorm,
-  FullyShardedDataParallel,
-  gradNorm,
-  loadStateDict,
-  stateDict,
-} from '@shardweave/fsdp';
+import { clipGradNorm, FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
-import { AdamW, Module, Sgd } from '@shardweave/nn';
+import { AdamW, loadStateDict, Module, Sgd, stateDict } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

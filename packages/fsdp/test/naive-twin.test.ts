@@ -2,8 +2,8 @@
 // parameters alike: in one unit, over any number of ranks. With several units, each of which is cut
 // by itself, they are equal up to the rounding of f32.
 
-import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import { AdamW, type Module } from '@shardweave/nn';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, type Module, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { NaiveTwin } from './support/naive-twin.js';

@@ -5,10 +5,9 @@ import {
   type FsdpOptions,
   FullyShardedDataParallel,
   gradNorm,
-  stateDict,
   syncReplicas,
 } from '@shardweave/fsdp';
-import { Linear, Sgd, streamedScaleGradients } from '@shardweave/nn';
+import { Linear, Sgd, stateDict, streamedScaleGradients } from '@shardweave/nn';
 import { crossEntropy, Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';

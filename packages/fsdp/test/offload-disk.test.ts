@@ -7,14 +7,9 @@ import { mkdtemp, readdir, rm, truncate } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import {
-  commitOffload,
-  type FullyShardedDataParallel,
-  gradNorm,
-  loadStateDict,
-  stateDict,
-} from '@shardweave/fsdp';
+import { commitOffload, type FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
+import { loadStateDict, stateDict } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';

@@ -9,9 +9,6 @@ import {
   type FsdpOptions,
   FullyShardedDataParallel,
   gradNorm,
-  loadStateDict,
-  type StateDict,
-  stateDict,
 } from '@shardweave/fsdp';
 import {
   type FullOptimStateDict,
@@ -21,7 +18,16 @@ import {
   localStateDict,
   summonFullParams,
 } from '@shardweave/fsdp/fairscale';
-import { type AdamOptions, AdamW, clipCoefficient, Gpt2, LossScaler } from '@shardweave/nn';
+import {
+  type AdamOptions,
+  AdamW,
+  clipCoefficient,
+  Gpt2,
+  LossScaler,
+  loadStateDict,
+  type StateDict,
+  stateDict,
+} from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { crossEntropy } from '@shardweave/tensor-core';

@@ -1,21 +1,23 @@
 // State dicts of shards that rest on the host have the same values as those of resident shards.
 // They are saved and loaded either way, and leave nothing on the device.
 
-import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  loadCheckpoint,
-  loadStateDict,
-  type StateDict,
-  saveCheckpoint,
-  stateDict,
-} from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
   gatherFullOptimStateDict,
   loadLocalStateDict,
   localStateDict,
 } from '@shardweave/fsdp/fairscale';
-import { AdamW, stateDict as bareStateDict, Gpt2, Linear, type Module } from '@shardweave/nn';
+import {
+  AdamW,
+  Gpt2,
+  Linear,
+  loadCheckpoint,
+  loadStateDict,
+  type Module,
+  type StateDict,
+  saveCheckpoint,
+  stateDict,
+} from '@shardweave/nn';
 
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -87,9 +89,7 @@ describe.each([
 });
 
 it('deferred values go to the host by parts, one of them on the device at once', async () => {
-  const bare = await bareStateDict(
-    new Gpt2(new Device(createReferenceBackend()), TINY, { seed: 3 }),
-  );
+  const bare = await stateDict(new Gpt2(new Device(createReferenceBackend()), TINY, { seed: 3 }));
   await onRanks(2, async (rank) => {
     const { model } = shardedGpt2(rank, { fsdp: HOST, deferInit: true });
     await model.initialize();

@@ -4,8 +4,8 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { clipGradNorm, type FsdpOptions, stateDict } from '@shardweave/fsdp';
-import { AdamW, type Optimizer, Sgd } from '@shardweave/nn';
+import { clipGradNorm, type FsdpOptions } from '@shardweave/fsdp';
+import { AdamW, type Optimizer, Sgd, stateDict } from '@shardweave/nn';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';

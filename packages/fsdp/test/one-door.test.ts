@@ -10,10 +10,7 @@ import {
   FsdpStateError,
   type FullyShardedDataParallel,
   gradNorm,
-  loadStateDict,
   ShardedGradScaler,
-  saveCheckpoint,
-  stateDict,
 } from '@shardweave/fsdp';
 import {
   gatherFullOptimStateDict,
@@ -21,6 +18,7 @@ import {
   localStateDict,
   summonFullParams,
 } from '@shardweave/fsdp/fairscale';
+import { loadStateDict, saveCheckpoint, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { bitsOf } from './support/offload-training.js';

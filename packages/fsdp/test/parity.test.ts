@@ -1,7 +1,7 @@
 // Sharded training is compared with one process on the same global batches.
 
-import { clipGradNorm, stateDict } from '@shardweave/fsdp';
-import { AdamW, Sgd } from '@shardweave/nn';
+import { clipGradNorm } from '@shardweave/fsdp';
+import { AdamW, Sgd, stateDict } from '@shardweave/nn';
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';

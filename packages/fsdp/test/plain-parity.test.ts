@@ -3,12 +3,7 @@
 // tied weights, each with and without resharding, mixed precision and flattening. In 16 bits the
 // reference keeps f32 masters beside a 16-bit model by hand.
 
-import {
-  clipGradNorm,
-  FullyShardedDataParallel,
-  ShardedGradScaler,
-  stateDict,
-} from '@shardweave/fsdp';
+import { clipGradNorm, FullyShardedDataParallel, ShardedGradScaler } from '@shardweave/fsdp';
 import { localMetadataDict } from '@shardweave/fsdp/fairscale';
 import {
   checkpoint,
@@ -17,6 +12,7 @@ import {
   Linear,
   type Module,
   Sgd,
+  stateDict,
 } from '@shardweave/nn';
 import { cast, crossEntropy, type Device, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -6,11 +6,16 @@ import {
   type FsdpOptions,
   FsdpRanksDifferError,
   FullyShardedDataParallel,
-  loadStateDict,
   ShardedGradScaler,
-  stateDict,
 } from '@shardweave/fsdp';
-import { type Linear, Module, clipGradNorm as plainClip, Sgd } from '@shardweave/nn';
+import {
+  type Linear,
+  loadStateDict,
+  Module,
+  clipGradNorm as plainClip,
+  Sgd,
+  stateDict,
+} from '@shardweave/nn';
 import {
   add,
   type Device,

@@ -7,10 +7,9 @@ import {
   FullyShardedDataParallel,
   gradNorm,
   ShardedGradScaler,
-  stateDict,
 } from '@shardweave/fsdp';
 import { gatherFullOptimStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
-import { Module, Sgd } from '@shardweave/nn';
+import { Module, Sgd, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { failingStore } from './support/failing-store.js';

@@ -2,15 +2,17 @@
 // fails.
 
 import { openSave, type PieceStore } from '@shardweave/checkpoint';
+import { FsdpStateError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import {
-  FsdpStateError,
-  FullyShardedDataParallel,
+  BatchNorm1d,
+  Linear,
   loadCheckpoint,
+  Module,
+  StateDictError,
   saveCheckpoint,
   stateDict,
-} from '@shardweave/fsdp';
-import { summonFullParams } from '@shardweave/fsdp/fairscale';
-import { BatchNorm1d, Linear, Module, StateDictError } from '@shardweave/nn';
+} from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';

@@ -2,14 +2,8 @@
 // never whole on one rank.
 
 import { openSave, PIECE_BYTES } from '@shardweave/checkpoint';
-import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  loadCheckpoint,
-  saveCheckpoint,
-  stateDict,
-} from '@shardweave/fsdp';
-import { Linear, Module } from '@shardweave/nn';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { Linear, loadCheckpoint, Module, saveCheckpoint, stateDict } from '@shardweave/nn';
 import { deferredParameter, hostRecipe } from '@shardweave/nn/flat';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

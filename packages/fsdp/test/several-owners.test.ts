@@ -7,9 +7,8 @@ import {
   type FsdpOptions,
   FullyShardedDataParallel,
   ShardedGradScaler,
-  stateDict,
 } from '@shardweave/fsdp';
-import { AdamW, type Module, type Optimizer, Sgd } from '@shardweave/nn';
+import { AdamW, type Module, type Optimizer, Sgd, stateDict } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

@@ -1,13 +1,8 @@
 // Several instances use the same parameters: siblings, an instance inside another, and one around
 // it.
 
-import {
-  clipGradNorm,
-  FsdpConfigError,
-  FullyShardedDataParallel,
-  stateDict,
-} from '@shardweave/fsdp';
-import { AdamW, checkpoint, type Linear, Module } from '@shardweave/nn';
+import { clipGradNorm, FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, checkpoint, type Linear, Module, stateDict } from '@shardweave/nn';
 import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { instanceOf } from '../src/tree/instance.js';

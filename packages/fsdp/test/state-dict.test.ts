@@ -1,20 +1,16 @@
 // These tests save and load the parameters of a sharded module.
 
-import {
-  FullyShardedDataParallel,
-  loadStateDict,
-  type StateDict,
-  type StateEntry,
-  stateDict,
-} from '@shardweave/fsdp';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import {
-  stateDict as bareStateDict,
   type ElementRange,
   Gpt2,
-  loadStateDict as loadBareStateDict,
+  loadStateDict,
   type Module,
+  type StateDict,
   StateDictError,
+  type StateEntry,
+  stateDict,
 } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -185,7 +181,7 @@ describe('lazy tensors', () => {
       }
       const error = await loadStateDict(model, lazy).catch((reason: unknown) => reason);
       expect(error).toBeInstanceOf(Error);
-      expect((error as Error).message).toContain('bytes of a lazy tensor');
+      expect((error as Error).message).toMatch(/bytes of '[^']+', f32 .*, got 3\./);
     });
   });
 });
@@ -249,8 +245,8 @@ describe('key hygiene', () => {
       expect(saved.get('1.num_batches_tracked')).toMatchObject({ dtype: 'u32', shape: [] });
       expect(new Float32Array(saved.get('1.running_var')!.data.slice().buffer)).not.toContain(1);
       const bare = withBuffers(new Device(createReferenceBackend()));
-      loadBareStateDict(bare, saved);
-      const again = (await bareStateDict(bare)) as StateDict;
+      await loadStateDict(bare, saved);
+      const again = await stateDict(bare);
       expect(again).toEqual(saved);
       const other = shardedWithBuffers({ ...rank, device: new Device(rank.device.backend) });
       await loadStateDict(other, again);

@@ -1,8 +1,8 @@
 // Parameters are whole for the duration of a callback.
 
-import { type FsdpOptions, FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
-import { Linear, type Module } from '@shardweave/nn';
+import { Linear, type Module, stateDict } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
 import { DIM, inputs, lossOf, Stack, trainOnce } from './support/scenarios.js';

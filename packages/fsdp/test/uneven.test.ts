@@ -2,8 +2,8 @@
 // elements than there are ranks. All values are small whole numbers, so that forward and the sums
 // of gradients are exact.
 
-import { FullyShardedDataParallel, stateDict } from '@shardweave/fsdp';
-import { Linear, Sgd } from '@shardweave/nn';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { Linear, Sgd, stateDict } from '@shardweave/nn';
 import { type Device, mean, mul } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

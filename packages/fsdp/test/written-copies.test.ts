@@ -6,11 +6,9 @@ import {
   FsdpStateError,
   FullyShardedDataParallel,
   gradNorm,
-  saveCheckpoint,
-  stateDict,
 } from '@shardweave/fsdp';
 import { localStateDict } from '@shardweave/fsdp/fairscale';
-import { type Module, Sgd } from '@shardweave/nn';
+import { type Module, Sgd, saveCheckpoint, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

@@ -51,7 +51,23 @@ export { StoreUse, storeUseOf } from './flat/stores/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from './flat/stores/stored-flat.js';
 export { StoredModel, type StoredModelOptions } from './flat/stores/stored-model.js';
 export { LEAST_PART_BYTES } from './flat/stores/stored-visit.js';
-export { isConvertible } from './host-tensor.js';
+export { type CheckStateOptions, checkState, type ExpectedEntry } from './held/check-state.js';
+export {
+  ALONE,
+  type AtRest,
+  type GivenParameters,
+  HELD,
+  type Held,
+  type HeldBy,
+  type HeldCall,
+  type HeldPart,
+  type HeldRanks,
+  type Holder,
+  type ReadParameter,
+} from './held/held.js';
+export type { AnyOptimizer, FlatProgress } from './held/held-flats.js';
+export { plainAtRest, writeTensor } from './held/plain-parts.js';
+export { bytesOf, convertBytes } from './held/state-entry.js';
 export { materialize } from './materialize.js';
 export { gradNodes, normParameters } from './optim/grad-nodes.js';
 export {
@@ -80,10 +96,3 @@ export {
   restShape,
   restSize,
 } from './parameters/encoded-parameter.js';
-export type { AnyOptimizer, FlatProgress, SavedNames } from './saves/held-flats.js';
-export {
-  HeldModule,
-  type HeldModuleOptions,
-  type LoadOptions,
-  type PiecesOptions,
-} from './saves/held-module.js';

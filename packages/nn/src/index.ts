@@ -10,6 +10,23 @@ export {
   nextLogits,
 } from './generation/generate.js';
 export { drawToken, type SamplingOptions } from './generation/sampling.js';
+export type { CapturedModule } from './held/captured-module.js';
+export type { Models } from './held/model-at-rest.js';
+export {
+  captureCheckpoint,
+  type LoadCheckpointOptions,
+  loadCheckpoint,
+  type SaveCheckpointOptions,
+  saveCheckpoint,
+} from './held/save-checkpoint.js';
+export {
+  type LazyStateDictOptions,
+  lazyStateDict,
+  loadStateDict,
+  type StateDictOptions,
+  stateDict,
+} from './held/state-dict.js';
+export type { GivenEntry, StateDict, StateDictPlaces, StateEntry } from './held/state-entry.js';
 export {
   type ElementRange,
   type FileDType,
@@ -165,12 +182,3 @@ export {
   type ParameterInitOptions,
 } from './parameters/parameter-init.js';
 export { resetParameters } from './reset-parameters.js';
-export type { CapturedModule } from './saves/captured-module.js';
-export {
-  captureCheckpoint,
-  type LoadCheckpointOptions,
-  loadCheckpoint,
-  type SaveCheckpointOptions,
-  saveCheckpoint,
-} from './saves/save-checkpoint.js';
-export { lazyStateDict, loadStateDict, stateDict, streamStateDict } from './state-dict.js';

@@ -221,7 +221,7 @@ describe('BatchNorm1d', () => {
       ['running_var', 'f32', [3]],
       ['num_batches_tracked', 'u32', []],
     ]);
-    loadStateDict(second, saved);
+    await loadStateDict(second, saved);
     expect(await stateDict(second)).toEqual(saved);
     expect(await read(second.numBatchesTracked!)).toEqual([2]);
   });

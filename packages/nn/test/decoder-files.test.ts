@@ -7,6 +7,7 @@ import {
   type DecoderConfig,
   FormatError,
   type HostTensor,
+  loadStateDict,
   type ModelFiles,
   modelConfigText,
   modelFiles,
@@ -15,7 +16,6 @@ import {
   readSafetensors,
   safetensorsPieces,
   stateDict,
-  streamStateDict,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
 import { makeDevice } from './support/support.js';
@@ -214,7 +214,7 @@ const bytes = (state: ReadonlyMap<string, HostTensor>) =>
 
 async function loaded(files: MemoryFiles, config: DecoderConfig) {
   const model = new Decoder(makeDevice(), config, { seed: 9, deferInit: true });
-  await streamStateDict(model, await openModelState(files, config));
+  await loadStateDict(model, await openModelState(files, config));
   return bytes(await stateDict(model));
 }
 

@@ -50,7 +50,7 @@ describe.each(Object.keys(expected.rowLosses))('%s', (name) => {
   const holdsToPyTorch = async (backend: Backend) => {
     const device = new Device(backend);
     const model = new Decoder(device, config);
-    loadStateDict(model, weights);
+    await loadStateDict(model, weights);
     const row = expected.firstRow;
     const ids = device.tensor(Int32Array.from(row.slice(0, -1)), [1, row.length - 1]);
     const targets = device.tensor(Int32Array.from(row.slice(1)), [1, row.length - 1]);

@@ -40,7 +40,7 @@ describe('a module with deferred initial values', () => {
     const device = makeDevice();
     const source = new Gpt2(device, SIZES, { seed: 9 });
     const model = new Gpt2(device, SIZES, { seed: 3, deferInit: true });
-    loadStateDict(model, await stateDict(source));
+    await loadStateDict(model, await stateDict(source));
     expect(model.parameters().filter((tensor) => recipeOf(tensor) !== undefined)).toEqual([]);
     expect(await stateDict(model)).toEqual(await stateDict(source));
   });

@@ -44,7 +44,7 @@ async function train(name: string, options: { isWrapped: boolean }) {
     parseModelConfig(readFileSync(new URL('config.json', DATA), 'utf8')) as Gpt2Config,
   );
   const file = readFileSync(new URL('model.safetensors', DATA));
-  loadStateDict(model, readSafetensors(file).tensors);
+  await loadStateDict(model, readSafetensors(file).tensors);
   if (options.isWrapped) {
     for (const [child, layer] of model.children()) {
       if (layer instanceof Gpt2Block) {

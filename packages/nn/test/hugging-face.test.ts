@@ -4,6 +4,7 @@ import {
   Gpt2,
   type Gpt2Config,
   type HostTensor,
+  loadStateDict,
   modelConfigText,
   modelFiles,
   NnConfigError,
@@ -12,7 +13,6 @@ import {
   readSafetensors,
   StateDictError,
   stateDict,
-  streamStateDict,
   writeSafetensors,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
@@ -40,7 +40,7 @@ async function load(model: Gpt2, file: Uint8Array): Promise<void> {
     read: async (into, { offset }) => into.set(file.subarray(offset, offset + into.byteLength)),
   };
   const open = async (name: string) => (name === 'model.safetensors' ? source : undefined);
-  await streamStateDict(model, await openModelState({ open }, model.config));
+  await loadStateDict(model, await openModelState({ open }, model.config));
 }
 
 /** Returns the bytes of a model's file after `change` has replaced its tensors. */

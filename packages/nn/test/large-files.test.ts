@@ -21,7 +21,6 @@ import {
   StateDictError,
   safetensorsPieces,
   stateDict,
-  streamStateDict,
   writeSafetensors,
 } from '@shardweave/nn';
 import type { Shape } from '@shardweave/tensor-core';
@@ -231,7 +230,7 @@ describe('openModelState', () => {
   });
 });
 
-describe('streamStateDict', () => {
+describe('loadStateDict of lazy tensors', () => {
   const CONFIG = { vocab_size: 9, n_positions: 4, n_embd: 8, n_layer: 1, n_head: 2 };
 
   /** Returns a model's state as lazy tensors, which counts how many of them were read. */
@@ -251,22 +250,22 @@ describe('streamStateDict', () => {
     return { whole, lazy, reads };
   }
 
-  it('loads what loadStateDict does, deferred parameters too, each tensor once', async () => {
+  it('loads what whole tensors do, deferred parameters too, each tensor once', async () => {
     const { whole, lazy, reads } = await lazyState(5);
     const model = new Gpt2(makeDevice(), CONFIG, { deferInit: true });
-    await streamStateDict(model, lazy);
+    await loadStateDict(model, lazy);
     expect(await stateDict(model)).toEqual(whole);
     expect(reads).toEqual([...whole.keys()]);
     const half = new Map([['transformer.ln_f.bias', whole.get('transformer.ln_f.bias')!]]);
-    await expect(streamStateDict(model, half)).rejects.toThrow(StateDictError);
-    await streamStateDict(model, half, { strict: false });
+    await expect(loadStateDict(model, half)).rejects.toThrow(StateDictError);
+    await loadStateDict(model, half, { strict: false });
   });
 
   it('reads nothing where names or shapes do not fit', async () => {
     const { lazy, reads } = await lazyState(5);
     const model = new Gpt2(makeDevice(), { ...CONFIG, n_positions: 6 });
     const before = await stateDict(model);
-    await expect(streamStateDict(model, lazy)).rejects.toMatchObject({
+    await expect(loadStateDict(model, lazy)).rejects.toMatchObject({
       code: 'STATE_DICT',
       mismatched: ['transformer.wpe.weight'],
     });
@@ -280,17 +279,17 @@ describe('streamStateDict', () => {
     const name = 'transformer.ln_f.bias';
     const broken = (read: () => Promise<Uint8Array>) =>
       new Map([...lazy, [name, { ...lazy.get(name)!, read }]]);
-    const short = streamStateDict(
+    const short = loadStateDict(
       model,
       broken(async () => new Uint8Array(28)),
     );
     await expect(short).rejects.toMatchObject({ code: 'STATE_DICT', mismatched: [name] });
     const failed = new Error('EIO');
-    const failing = streamStateDict(
+    const failing = loadStateDict(
       model,
       broken(() => Promise.reject(failed)),
     );
     await expect(failing).rejects.toBe(failed);
-    expect(() => loadStateDict(model, new Map())).toThrow(StateDictError);
+    await expect(loadStateDict(model, new Map())).rejects.toThrow(StateDictError);
   });
 });

@@ -42,7 +42,7 @@ describe.each(Object.keys(expected.rowLosses))('adapters of a %s', (name) => {
     applyLora(model, { rank: expected.rank, alpha: expected.alpha });
     const isGradient = (key: string) => key.startsWith('gradient.');
     const adapters = [...tensors].filter(([key]) => !isGradient(key));
-    loadStateDict(model, new Map([...base, ...adapters]));
+    await loadStateDict(model, new Map([...base, ...adapters]));
     const tokens = (from: number, to: number) =>
       device.tensor(Int32Array.from(firstRow.slice(from, to)), [1, firstRow.length - 1]);
     const targets = tokens(1, firstRow.length);

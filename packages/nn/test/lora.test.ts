@@ -123,7 +123,7 @@ describe.each(['llama', 'gpt2'])('adapters of %s', (family) => {
     });
     const plain = make(device);
     const before = await (await lossOf(plain)).item();
-    loadStateDict(plain, new Map(await Promise.all(read)));
+    await loadStateDict(plain, new Map(await Promise.all(read)));
     const [adapted, mergedLoss] = [await lossOf(model), await lossOf(plain)];
     expect(Math.abs((await mergedLoss.item()) - (await adapted.item()))).toBeLessThan(1e-6);
     expect(Math.abs((await mergedLoss.item()) - before)).toBeGreaterThan(1e-3);

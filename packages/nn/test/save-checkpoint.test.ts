@@ -251,7 +251,7 @@ describe('refuses, and writes nothing', () => {
     const [weight] = one.parameters();
     weight!.piece = { flat: weight!, start: 0, length: 3, numShards: 2 };
     await expect(saveCheckpoint(one, place())).rejects.toThrow(
-      'saveCheckpoint of @shardweave/fsdp',
+      'Call it with the wrapper that holds them',
     );
   });
 });

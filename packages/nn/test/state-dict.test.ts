@@ -54,10 +54,10 @@ describe('stateDict', () => {
     const state = await stateDict(make(1));
     const packed = make(2);
     packParameters(packed);
-    loadStateDict(packed, state);
+    await loadStateDict(packed, state);
     expect(await stateDict(packed)).toEqual(state);
     const wrapped = checkpoint(make(3));
-    loadStateDict(wrapped, await stateDict(packed));
+    await loadStateDict(wrapped, await stateDict(packed));
     expect(await stateDict(wrapped)).toEqual(state);
   });
 
@@ -72,10 +72,10 @@ describe('stateDict', () => {
       numRead.push(args[2]);
       return read(...args);
     };
-    const state = lazyStateDict(module);
+    const state = await lazyStateDict(module);
     expect(numRead).toEqual([]);
     const other = new Linear(makeDevice({ seed: 9 }), { inFeatures: 5, outFeatures: 3 });
-    loadStateDict(module, await stateDict(other));
+    await loadStateDict(module, await stateDict(other));
     for (const [name, { dtype, shape, data }] of await stateDict(module)) {
       const entry = state.get(name)!;
       numRead.length = 0;
@@ -102,7 +102,7 @@ describe('loadStateDict', () => {
       shape: [2],
       data: new Uint8Array(Float32Array.of(3, 4).buffer),
     } as const;
-    loadStateDict(module, new Map([...state, ['inner.bias', bias], ['scale', scale]]));
+    await loadStateDict(module, new Map([...state, ['inner.bias', bias], ['scale', scale]]));
     expect(await read(module.inner.bias!)).toEqual([1, -2, 0.5]);
     expect(await read(module.scale)).toEqual([3, 4]);
     expect(module.device.ledger.live().staging).toBe(0);
@@ -117,23 +117,27 @@ describe('loadStateDict', () => {
       ['more', bias],
     ]);
     const before = await read(module.inner.bias!);
-    expect(() => loadStateDict(module, partial)).toThrow(StateDictError);
-    expect(() => loadStateDict(module, partial)).toThrow(
-      'missing: inner.weight, scale; unexpected: more',
+    await expect(loadStateDict(module, partial)).rejects.toThrow(StateDictError);
+    await expect(loadStateDict(module, partial)).rejects.toThrow(
+      'expected the 3 entries of this model. Missing: inner.weight, scale. Unexpected: more.',
     );
     expect(await read(module.inner.bias!)).toEqual(before);
-    loadStateDict(module, partial, { strict: false });
+    await loadStateDict(module, partial, { strict: false });
     expect(await read(module.inner.bias!)).toEqual([0, 0, 0]);
     const misshapen = new Map([...state, ['scale', { ...state.get('scale')!, shape: [1, 2] }]]);
-    expect(() => loadStateDict(module, misshapen, { strict: false })).toThrow(
-      "'scale' is [2], got [1, 2]",
+    await expect(loadStateDict(module, misshapen, { strict: false })).rejects.toThrow(
+      "Misshapen: 'scale': expected bf16 [2], got bf16 [1, 2] of 4 bytes. Shapes have to be equal",
     );
     const wide = { dtype: 'f64', shape: [3], data: new Uint8Array(24) } as const;
     const strange = new Map<string, HostTensor>([...state, ['inner.bias', wide]]);
-    expect(() => loadStateDict(module, strange)).toThrow('cannot be read from f64');
+    await expect(loadStateDict(module, strange)).rejects.toThrow(
+      "'inner.bias': expected f32 [3], got f64 [3] of 24 bytes",
+    );
     const bits = new Map(
       [...state].map(([name, each]) => [name, { ...each, dtype: 'i32' as const }]),
     );
-    expect(() => loadStateDict(module, bits)).toThrow('f32, which cannot be read from i32');
+    await expect(loadStateDict(module, bits)).rejects.toThrow(
+      'expected f32 [3, 2], got i32 [3, 2] of 24 bytes',
+    );
   });
 });

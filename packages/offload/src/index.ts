@@ -1,13 +1,6 @@
 // OffloadModel: layers rest in host memory or on disk, and are on the device only while they run.
 
 export {
-  captureCheckpoint,
-  type LoadCheckpointOptions,
-  loadCheckpoint,
-  type SaveCheckpointOptions,
-  saveCheckpoint,
-} from './checkpoint.js';
-export {
   OffloadBudgetError,
   OffloadBusyError,
   OffloadConfigError,
@@ -17,4 +10,3 @@ export {
 export { type OffloadHostMemory, OffloadModel } from './offload-model.js';
 export type { OffloadOptions } from './options.js';
 export { splitLayers, splitRows } from './slices/split-layers.js';
-export { lazyStateDict, loadStateDict, stateDict } from './state-dict.js';

@@ -4,10 +4,18 @@
 // the parameters where they rest, one layer at a time.
 
 import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
-import { HostBuffers, type StageScheduler, StoredModel, storeUseOf } from '@shardweave/nn/flat';
+import {
+  HELD,
+  type HeldBy,
+  HostBuffers,
+  type StageScheduler,
+  StoredModel,
+  storeUseOf,
+} from '@shardweave/nn/flat';
 import { cast, isFloat, tensorsIn } from '@shardweave/tensor-core';
 import { ModelCall, storagesIn } from './activations/model-call.js';
 import { OffloadConfigError } from './errors.js';
+import { HELD_BY_OFFLOAD } from './held-at-rest.js';
 import { type Layer, layersOf, makeFlats } from './offload-layers.js';
 import { OneCall } from './one-call.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
@@ -169,6 +177,14 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       layerCalls: this.#layerCalls,
       enterBackward: (slice, pass) => this.#backward.enter(slice, pass),
     });
+  }
+
+  /**
+   * How the functions of nn reach what rests in its store.
+   * @internal
+   */
+  get [HELD](): HeldBy {
+    return HELD_BY_OFFLOAD;
   }
 
   override childPrefix(name: string): string {

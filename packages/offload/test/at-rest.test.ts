@@ -1,7 +1,15 @@
 // A next process resumes from what the store holds of a model. These tests check what that is.
 
-import { BatchNorm1d, Dropout, Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
-import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
+import {
+  BatchNorm1d,
+  Dropout,
+  Linear,
+  type Module,
+  Sequential,
+  Sgd,
+  stateDict,
+} from '@shardweave/nn';
+import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';

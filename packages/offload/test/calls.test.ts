@@ -1,8 +1,8 @@
 // Calls come in odd places here, and failures at odd moments. The tests check what passes through,
 // checkpointing around the model, graphs that are kept, and layers that throw.
 
-import { checkpoint, Module, Sequential, Sgd } from '@shardweave/nn';
-import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
+import { checkpoint, Module, Sequential, Sgd, stateDict } from '@shardweave/nn';
+import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { add, type Device, mean, mul, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {

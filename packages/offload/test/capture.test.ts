@@ -6,14 +6,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { beginSave, writePart } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { AdamW, NnConfigError, Sequential } from '@shardweave/nn';
 import {
+  AdamW,
   captureCheckpoint,
   loadCheckpoint,
-  OffloadModel,
-  type OffloadOptions,
+  NnConfigError,
+  Sequential,
   stateDict,
-} from '@shardweave/offload';
+} from '@shardweave/nn';
+import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { afterAll, beforeAll, expect, it } from 'vitest';

@@ -2,17 +2,16 @@
 // decoded around their slice's use.
 
 import { piecesIn } from '@shardweave/checkpoint';
-import { AdamW, Sequential } from '@shardweave/nn';
 import {
+  AdamW,
   lazyStateDict,
   loadCheckpoint,
   loadStateDict,
-  OffloadConfigError,
-  OffloadModel,
-  type OffloadOptions,
+  Sequential,
   saveCheckpoint,
   stateDict,
-} from '@shardweave/offload';
+} from '@shardweave/nn';
+import { OffloadConfigError, OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';

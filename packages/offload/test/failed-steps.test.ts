@@ -1,8 +1,8 @@
 // When the store fails, optimizer.step() happened or it did not, a retry finishes what is missing,
 // and no half step is committed.
 
-import { AdamW, Linear, Sequential } from '@shardweave/nn';
-import { loadStateDict, OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
+import { AdamW, Linear, loadStateDict, Sequential, stateDict } from '@shardweave/nn';
+import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';

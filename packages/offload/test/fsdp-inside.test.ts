@@ -3,8 +3,8 @@
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
-import { Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
-import { OffloadConfigError, OffloadModel, stateDict } from '@shardweave/offload';
+import { Linear, type Module, Sequential, Sgd, stateDict } from '@shardweave/nn';
+import { OffloadConfigError, OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';

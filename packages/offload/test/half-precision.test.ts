@@ -7,10 +7,11 @@ import {
   Module,
   Sequential,
   Sgd,
+  stateDict,
   streamedGradNorm,
   streamedScaleGradients,
 } from '@shardweave/nn';
-import { OffloadModel, type OffloadOptions, stateDict } from '@shardweave/offload';
+import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import {
   type Backend,
   cast,

@@ -6,10 +6,13 @@ import {
   type HostTensor,
   type LazyTensor,
   Linear,
+  lazyStateDict,
+  loadStateDict,
   Sequential,
   StateDictError,
+  stateDict,
 } from '@shardweave/nn';
-import { lazyStateDict, loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
+import { OffloadModel } from '@shardweave/offload';
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterEach, beforeEach, expect, it } from 'vitest';
@@ -80,9 +83,11 @@ it('reads nothing where names or shapes differ, and says which tensor gave too f
       ...before,
       ['2.bias', { dtype: 'f32', shape, read }],
     ]);
-  await expect(loadStateDict(target, withBias([4]))).rejects.toThrow(/Misshapen: 2\.bias/);
+  await expect(loadStateDict(target, withBias([4]))).rejects.toThrow(
+    /Misshapen: '2\.bias': expected f32 \[3\], got f32 \[4\]\./,
+  );
   expect(numReads).toBe(0);
   const short = loadStateDict(target, withBias([3]));
   await expect(short).rejects.toThrow(StateDictError);
-  await expect(short).rejects.toThrow(/12 bytes of '2\.bias', got 8/);
+  await expect(short).rejects.toThrow(/12 bytes of '2\.bias', f32 \[3\], got 8/);
 });

@@ -1,14 +1,16 @@
 // Only one call at a time: a call during an unfinished forward, backward, step or load throws, and
 // the unfinished work ends as if that call had not been made.
 
-import { AdamW, checkpoint, Linear, Module, Sequential } from '@shardweave/nn';
 import {
+  AdamW,
+  checkpoint,
+  Linear,
   loadStateDict,
-  OffloadBusyError,
-  OffloadModel,
-  type OffloadOptions,
+  Module,
+  Sequential,
   stateDict,
-} from '@shardweave/offload';
+} from '@shardweave/nn';
+import { OffloadBusyError, OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';

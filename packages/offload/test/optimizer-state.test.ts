@@ -1,7 +1,7 @@
 // The optimizer's state is saved and loaded where it rests in a store, also before the first call.
 
-import type { AdamW, OptimizerStateDict } from '@shardweave/nn';
-import { loadStateDict, type OffloadModel, stateDict } from '@shardweave/offload';
+import { type AdamW, loadStateDict, type OptimizerStateDict, stateDict } from '@shardweave/nn';
+import type { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { describe, expect, it } from 'vitest';
 import { begin, losses, type Run, trainStep } from './support/training.js';

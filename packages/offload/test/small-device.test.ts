@@ -3,8 +3,15 @@
 // of the host that uses its store.
 
 import { piecesIn } from '@shardweave/checkpoint';
-import { AdamW, Gpt2, type TokenArgs } from '@shardweave/nn';
-import { lazyStateDict, loadCheckpoint, OffloadModel, saveCheckpoint } from '@shardweave/offload';
+import {
+  AdamW,
+  Gpt2,
+  lazyStateDict,
+  loadCheckpoint,
+  saveCheckpoint,
+  type TokenArgs,
+} from '@shardweave/nn';
+import { OffloadModel } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { Device, mean, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';

@@ -1,8 +1,16 @@
 // Some state dicts have other dtypes than the model. Their values are converted, and never copied
 // as bytes.
 
-import { BatchNorm1d, type HostTensor, Linear, Sequential, StateDictError } from '@shardweave/nn';
-import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
+import {
+  BatchNorm1d,
+  type HostTensor,
+  Linear,
+  loadStateDict,
+  Sequential,
+  StateDictError,
+  stateDict,
+} from '@shardweave/nn';
+import { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { cast, Device, type DType } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';

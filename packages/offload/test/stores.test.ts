@@ -2,8 +2,16 @@
 // in one store, and disposal.
 
 import { piecesIn } from '@shardweave/checkpoint';
-import { type Module, Sequential, Sgd, streamedGradNorm } from '@shardweave/nn';
-import { loadStateDict, OffloadModel, saveCheckpoint, stateDict } from '@shardweave/offload';
+import {
+  loadStateDict,
+  type Module,
+  Sequential,
+  Sgd,
+  saveCheckpoint,
+  stateDict,
+  streamedGradNorm,
+} from '@shardweave/nn';
+import { OffloadModel } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';

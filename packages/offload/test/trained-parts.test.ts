@@ -1,15 +1,8 @@
 // These tests check which parameters a step moves: frozen ones stay, thawed ones begin, and those
 // that no backward reached are left out, as for a model on its device.
 
-import {
-  AdamW,
-  Linear,
-  Module,
-  stateDict as plainStateDict,
-  Sequential,
-  Sgd,
-} from '@shardweave/nn';
-import { loadStateDict, OffloadModel, stateDict } from '@shardweave/offload';
+import { AdamW, Linear, loadStateDict, Module, Sequential, Sgd, stateDict } from '@shardweave/nn';
+import { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -182,8 +175,8 @@ it.each(['f32', 'bf16'] as const)(
       return new Sequential(device, [layer, new Linear(device, { inFeatures: 5, outFeatures: 2 })]);
     };
     const [from, to] = [make(), make()];
-    const state = await plainStateDict(from);
-    const given = await plainStateDict(from.to(dtype));
+    const state = await stateDict(from);
+    const given = await stateDict(from.to(dtype));
     const model = new OffloadModel(to, { numSlices: 2 });
     await loadStateDict(
       model,

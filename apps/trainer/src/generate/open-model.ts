@@ -2,9 +2,9 @@
 
 import { availableParallelism } from 'node:os';
 import { resolve } from 'node:path';
-import { type ModelConfig, type Module, streamStateDict, type TokenArgs } from '@shardweave/nn';
+import type { ModelConfig, Module, TokenArgs } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
-import { loadStateDict, OffloadBudgetError, OffloadModel } from '@shardweave/offload';
+import { OffloadBudgetError, OffloadModel } from '@shardweave/offload';
 import { Device, LimitError, type Tensor } from '@shardweave/tensor-core';
 import type { DeviceChoice } from '../device-choice.js';
 import { UsageError } from '../errors.js';
@@ -15,8 +15,8 @@ import { DeviceHost } from '../rank/device-host.js';
 import {
   COMPUTE_DTYPES,
   deferredModel,
+  loadWeights,
   type ModelChoice,
-  withWeights,
 } from '../rank/strategies/model-parts.js';
 import type { Precision } from '../run-config.js';
 
@@ -116,7 +116,7 @@ async function loadModel(
     }
   }
   if (strategy === 'single') {
-    await withWeights(model, config, (state, how) => streamStateDict(model, state, how));
+    await loadWeights(model, config);
     materialize(model);
     return model;
   }
@@ -124,7 +124,7 @@ async function loadModel(
     computeDType: COMPUTE_DTYPES[config.precision],
     ...(deviceBudget === undefined ? {} : { deviceBudgetBytes: deviceBudget }),
   });
-  await withWeights(model, config, (state, how) => loadStateDict(offload, state, how));
+  await loadWeights(offload, config);
   return offload;
 }
 

@@ -81,6 +81,7 @@ const PEER_CODES: ReadonlySet<unknown> = new Set([
   'ABORTED',
   'CLOSED',
   'FSDP_RANK_FAILED',
+  'DDP_RANK_FAILED',
 ]);
 
 /**

@@ -25,6 +25,7 @@ import { CommCounter } from './step/comm-counter.js';
 import { evaluate, lossAhead } from './step/evaluation.js';
 import type { OpenedStores } from './step/opened-stores.js';
 import { TrainingStep } from './step/training-step.js';
+import { savingOf, trainedState } from './strategies/model-saves.js';
 import type { RankGroups, Strategy } from './strategies/strategy.js';
 import { sumOverRanks } from './strategies/sum-over-ranks.js';
 import { type From, type Reached, trainLoop } from './train-loop.js';
@@ -110,7 +111,13 @@ export async function trainRank(options: TrainOptions): Promise<Trained | undefi
   const measured = { phases: watch.phases(), ...taken };
   tell({ type: 'doing', what: 'collecting the model' });
   const final = await takeFinal(options, { reached, loss, resumed });
-  return { state: await strategy.stateDict(), final, saves, steps: watch.numSteps, measured };
+  return {
+    state: await trainedState(strategy, config),
+    final,
+    saves,
+    steps: watch.numSteps,
+    measured,
+  };
 }
 
 /** Reports that everything is set up. */
@@ -177,6 +184,7 @@ async function openSaves(
   const before = save && evaluationsOf(save.record, config);
   const saves = await RunSaves.open({
     ...options,
+    saving: savingOf(options.strategy, config),
     group: groups.gather,
     numericClass,
     valid: before?.valid ?? evaluatedOn(config),
@@ -286,7 +294,10 @@ async function takeFinal(
   const isEarlier = from !== undefined && best.step <= from.step;
   const saves = isEarlier ? dirname(from.path) : savesOf(config.outDir!);
   const path = best.step === from?.step ? from.path : pathOf(saves, best.step);
-  const problem = await loadSave(path, { strategy, group: background, isWeightsAlone: true });
+  const problem = await loadSave(path, {
+    ...{ strategy, group: background, isWeightsAlone: true },
+    lora: config.lora,
+  });
   if (problem === undefined) {
     return { step: best.step, loss: best.validLoss, isEvaluated: true, best };
   }

@@ -6,7 +6,6 @@ import { dirname, join, resolve } from 'node:path';
 import { CheckpointError, INDEX_FILE } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
 import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
-import { FsdpRankFailedError } from '@shardweave/fsdp';
 import { StateDictError } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import {
@@ -20,7 +19,13 @@ import {
   type UnreadableSave,
 } from '../files/save-directory.js';
 import type { BaseModel } from '../model/base-model.js';
-import type { LoadedParts, Strategy } from '../rank/strategies/strategy.js';
+import {
+  isOfAnotherRank,
+  type LoadedParts,
+  loadParts,
+  type TrainedPart,
+} from '../rank/strategies/model-saves.js';
+import type { Strategy } from '../rank/strategies/strategy.js';
 import type { PreparedRun } from '../run-config.js';
 import { type RunTiles, tileNotes } from './run-tiles.js';
 import {
@@ -124,7 +129,10 @@ export async function loadResumed(
   const notes = [...plan.notes];
   for (const save of plan.saves) {
     const isWeightsAlone = isModelAlone(save.record);
-    const problem = await loadSave(save.path, { strategy, group, isWeightsAlone });
+    const problem = await loadSave(save.path, {
+      ...{ strategy, group, isWeightsAlone },
+      lora: config.lora,
+    });
     if (problem !== undefined) {
       notes.push(`${save.path} can't be used: ${problem}`);
       continue;
@@ -149,13 +157,14 @@ export async function loadResumed(
  */
 export async function loadSave(
   path: string,
-  options: LoadedParts & { readonly strategy: Strategy; readonly group: ProcessGroup },
+  options: LoadedParts &
+    TrainedPart & { readonly strategy: Strategy; readonly group: ProcessGroup },
 ): Promise<string | undefined> {
-  const { strategy, group, isWeightsAlone } = options;
+  const { strategy, group } = options;
   const { optimizer } = strategy;
   // A save contains the rates and decays of its own run; this run keeps those that it was given.
   const given = optimizer.groups.map(({ params: _, ...options }) => options);
-  const error: unknown = await strategy.load(pieceDirectory(path), { isWeightsAlone }).then(
+  const error: unknown = await loadParts(strategy, pieceDirectory(path), options).then(
     () => undefined,
     (thrown: unknown) => thrown,
   );
@@ -190,16 +199,13 @@ function kindOf(error: unknown): 'fine' | 'damaged' | 'told' | 'unfit' {
   if (isDamage(error)) {
     return 'damaged';
   }
-  return error instanceof FsdpRankFailedError ? 'told' : 'unfit';
+  return isOfAnotherRank(error) ? 'told' : 'unfit';
 }
 
-/**
- * Whether a load failed because of the save; the ranks of fsdp that did not fail are told of the
- * one that did.
- */
+/** Whether a load failed because of the save; ranks that did not fail are told of one that did. */
 function isAboutSave(error: unknown): boolean {
-  const kinds = [CheckpointError, StateDictError, FsdpRankFailedError];
-  return isDamage(error) || kinds.some((kind) => error instanceof kind);
+  const kinds = [CheckpointError, StateDictError];
+  return isDamage(error) || isOfAnotherRank(error) || kinds.some((kind) => error instanceof kind);
 }
 
 async function setNewerAside(

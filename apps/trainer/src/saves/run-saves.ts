@@ -10,7 +10,6 @@ import { rm, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { agree, exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
-import { FsdpRankFailedError } from '@shardweave/fsdp';
 import { StoreError } from '@shardweave/shard-store';
 import { TrainerError, UsageError } from '../errors.js';
 import { makeDirectory } from '../files/make-directory.js';
@@ -26,7 +25,7 @@ import {
 } from '../files/save-directory.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { EmitRankEvent } from '../rank/events.js';
-import type { Strategy } from '../rank/strategies/strategy.js';
+import { isOfAnotherRank, type Saving } from '../rank/strategies/model-saves.js';
 import { sumOverRanks } from '../rank/strategies/sum-over-ranks.js';
 import type { PreparedRun, SaveEvery } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
@@ -35,7 +34,7 @@ import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from '.
 
 export interface RunSavesOptions {
   readonly config: PreparedRun;
-  readonly strategy: Strategy;
+  readonly saving: Saving;
   /** The group over which ranks decide between steps. */
   readonly group: ProcessGroup;
   /** The group over which saves are written beside steps; nothing else is sent there. */
@@ -238,7 +237,7 @@ export class RunSaves {
   }
 
   async #begin(progress: StepProgress): Promise<void> {
-    const { strategy, background, emit } = this.#options;
+    const { saving, background, emit } = this.#options;
     await this.#writing; // one at a time
     const startMs = this.#now();
     this.#lastMs = startMs;
@@ -247,7 +246,6 @@ export class RunSaves {
     this.#begun.add(step);
     const extra = extraOf(this.#record(progress));
     const options = { directory: this.#directory, step, group: background, extra };
-    const { saving } = strategy;
     const isBeside = 'capture' in saving;
     const captured = isBeside ? await saving.capture().catch(asFailure) : undefined;
     const beginMs = this.#now() - startMs;
@@ -255,7 +253,7 @@ export class RunSaves {
       ? writeAtRest(saving.save, options)
       : isFailure(captured)
         ? Promise.resolve(captured)
-        : writeCaptured(captured, options);
+        : writeCaptured(captured!, options);
     this.#writing = writing.then(async (outcome) => {
       if (background.rank === 0) {
         const ms = this.#now() - startMs;
@@ -316,7 +314,7 @@ const CALL = { tag: 'saves', identity: 'saves' };
  * that are told.
  */
 function asFailure(error: unknown): SaveFailed {
-  if (error instanceof StoreError || error instanceof FsdpRankFailedError) {
+  if (error instanceof StoreError || isOfAnotherRank(error)) {
     return { failure: error.message };
   }
   throw error;

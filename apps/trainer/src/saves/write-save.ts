@@ -35,11 +35,10 @@ export interface SaveFailed {
 /**
  * Writes what each rank has captured, and releases it. Collective. A rank that can't write fails
  * the save on all ranks; what was written of it is removed, and other saves stay as they were.
- * @param captured undefined where this rank has nothing to write
  * @throws what the group throws, and nothing else
  */
 export async function writeCaptured(
-  captured: CapturedModule | undefined,
+  captured: CapturedModule,
   options: WriteSaveOptions,
 ): Promise<SaveOutcome> {
   const { group, extra } = options;
@@ -49,18 +48,20 @@ export async function writeCaptured(
       ...{ rank, worldSize, extra, agree, isPublisher: rank === 0 },
       isCalledOff: (error) => error instanceof SaveFailure,
       write: async (part) => {
-        const written = captured && (await writePart(store, captured.pieces, part));
-        await captured?.release(); // so that steps don't wait for other ranks' writing
+        const written = captured.isWriting
+          ? await writePart(store, captured.pieces, part)
+          : undefined;
+        await captured.release(); // so that steps don't wait for other ranks' writing
         return written;
       },
-      optimizer: () => captured?.optimizer,
+      optimizer: () => captured.optimizer,
       end: async (parts = []) => {
         const lengths = parts.flatMap(({ files }) => Object.values(files));
         return end(lengths.reduce((sum, byteLength) => sum + byteLength, 0));
       },
     }),
   );
-  return outcome.finally(() => captured?.release().catch(() => undefined));
+  return outcome.finally(() => captured.release().catch(() => undefined));
 }
 
 /**

@@ -38,16 +38,24 @@ export interface Strategy {
   wrap(module: nn.Sequential<[x: Tensor], Tensor>, rank: Rank): Wrapped;
 }
 
-function bare(model: nn.Sequential<[x: Tensor], Tensor>): Wrapped {
+/** What every strategy does with nn's functions. */
+function wrapped(
+  model: Wrapped['model'],
+  { norm, isPinning = true }: Pick<Wrapped, 'norm'> & { readonly isPinning?: boolean },
+): Wrapped {
   return {
     model,
     save: (store, options) => nn.saveCheckpoint(model, store, options),
     load: (store, options) => nn.loadCheckpoint(model, store, options),
-    capture: (options) => nn.captureCheckpoint(model, options),
-    norm: () => nn.streamedGradNorm(model.parameters()),
-    state: async () => nn.stateDict(model),
+    capture: isPinning ? (options) => nn.captureCheckpoint(model, options) : undefined,
+    norm,
+    state: () => nn.stateDict(model),
     reload: async () => nn.loadStateDict(model, await nn.stateDict(model)),
   };
+}
+
+function bare(model: nn.Sequential<[x: Tensor], Tensor>): Wrapped {
+  return wrapped(model, { norm: () => nn.streamedGradNorm(model.parameters()) });
 }
 
 export function sharded(options: Partial<fsdp.FsdpOptions>): Strategy['wrap'] {
@@ -56,33 +64,16 @@ export function sharded(options: Partial<fsdp.FsdpOptions>): Strategy['wrap'] {
       new fsdp.FullyShardedDataParallel(inner, { processGroup: group, ...options });
     module.replaceChild('1', wrap(module.children().get('1')!));
     const model = wrap(module);
-    return {
-      model,
-      save: (store, each) => fsdp.saveCheckpoint(model, store, each),
-      load: (store, each) => fsdp.loadCheckpoint(model, store, each),
-      capture:
-        options.moveParamsToCpu === true
-          ? undefined
-          : (each) => fsdp.captureCheckpoint(model, each),
-      norm: () => fsdp.gradNorm(model),
-      state: () => fsdp.stateDict(model),
-      reload: async () => fsdp.loadStateDict(model, await fsdp.stateDict(model)),
-    };
+    const isPinning = options.moveParamsToCpu !== true;
+    return wrapped(model, { norm: () => fsdp.gradNorm(model), isPinning });
   };
 }
 
 export function offloaded(options: offload.OffloadOptions): Strategy['wrap'] {
   return (module) => {
     const model = new offload.OffloadModel(module, { store: createHostStore(), ...options });
-    return {
-      model,
-      save: (store, each) => offload.saveCheckpoint(model, store, each),
-      load: (store, each) => offload.loadCheckpoint(model, store, each),
-      capture: undefined,
-      norm: () => nn.streamedGradNorm(model.parameters()),
-      state: () => offload.stateDict(model),
-      reload: async () => offload.loadStateDict(model, await offload.stateDict(model)),
-    };
+    const norm = () => nn.streamedGradNorm(model.parameters());
+    return wrapped(model, { norm, isPinning: false });
   };
 }
 
@@ -101,17 +92,7 @@ export const STRATEGIES: readonly Strategy[] = [
     numRanks: 2,
     wrap: (module, { group }) => {
       const model = new ddp.DistributedDataParallel(module, { processGroup: group });
-      return {
-        ...bare(module),
-        model,
-        save: async (store, options) => {
-          if (group.rank === 0) {
-            await nn.saveCheckpoint(model, store, options);
-          }
-          await group.barrier();
-        },
-        norm: () => ddp.gradNorm(model),
-      };
+      return wrapped(model, { norm: () => ddp.gradNorm(model) });
     },
   },
   { name: 'fsdp at 1', numRanks: 1, wrap: sharded({}) },

@@ -2,9 +2,8 @@
 // group, and from any number of shards.
 
 import { byteSize } from '@shardweave/dtypes';
-import { StateDictError } from '@shardweave/nn';
+import { type StateDict, StateDictError, type StateEntry } from '@shardweave/nn';
 import { elementCountOf } from '@shardweave/tensor-core';
-import type { StateDict, StateEntry } from '../state/state-entry.js';
 import type { FlatMetadata, ShardMetadata } from './shard-metadata.js';
 
 /**

@@ -3,8 +3,8 @@
 import type { HostTensor, Optimizer, ParameterState } from '@shardweave/nn';
 import { type FlatProgress, runAt, type StateRun } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
+import { agreedProgress } from '../held/agreed-progress.js';
 import { callIdentity } from '../ranks/call-identity.js';
-import { agreedProgress } from '../state/agreed-progress.js';
 import { abortOnError } from '../tree/rank-failure.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 

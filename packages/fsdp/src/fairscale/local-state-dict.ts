@@ -1,19 +1,21 @@
 // Gets and sets this rank's own shards: no values travel, and the only names are those of flat
 // parameters. consolidate.ts makes whole parameters of the shards and metadata of all ranks.
 
-import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { bufferEntry, loadBuffers, unitsOf } from '../state/state-dict.js';
+import type { StateDict, StateEntry } from '@shardweave/nn';
 import {
   bytesOf,
-  checkEntries,
+  checkState,
+  convertBytes,
   type ExpectedEntry,
-  type StateDict,
-  type StateEntry,
-} from '../state/state-entry.js';
+  writeTensor,
+} from '@shardweave/nn/flat';
+import { isFloat, type Tensor } from '@shardweave/tensor-core';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
 import { requireNoOwnerBeside } from '../tree/own-parameters.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 /** The name of the flat parameter at `index`, counted over an instance and those below it. */
 export function flatKey(index: number): string {
@@ -80,17 +82,36 @@ function checkLocal(
   units.forEach(({ flat }, index) => {
     expected.set(flatKey(index), flat);
   });
-  checkEntries('loadLocalStateDict', entries, expected, { isStrict: options.strict ?? true });
+  const { strict = true } = options;
+  checkState(entries, expected, { operation: 'loadLocalStateDict', strict });
 }
 
 async function writeLocal(root: Instance, entries: ReadonlyMap<string, StateEntry>): Promise<void> {
   for (const [index, unit] of unitsOf(root).entries()) {
-    const entry = entries.get(flatKey(index));
+    const key = flatKey(index);
+    const entry = entries.get(key);
     if (entry === undefined) {
       continue;
     }
-    await unit.write(await bytesOf(entry, unit.flat.dtype));
+    await unit.write(await bytesOf(key, entry, unit.flat.dtype));
     unit.drop();
   }
-  await loadBuffers(root.wrapper, entries);
+  for (const [name, buffer] of root.wrapper.namedBuffers()) {
+    const entry = entries.get(name);
+    if (entry !== undefined) {
+      await writeTensor(buffer, name, entry);
+    }
+  }
+}
+
+/** The flat parameters of an instance and those below it, outer instances first. */
+function unitsOf(root: Instance): ShardedUnit[] {
+  return root.instances().flatMap(({ units }) => units);
+}
+
+/** A buffer's values; a float buffer's are f32, whatever dtype it is computed in. */
+async function bufferEntry(buffer: Tensor): Promise<StateEntry> {
+  const dtype = isFloat(buffer.dtype) ? 'f32' : buffer.dtype;
+  const data = convertBytes(await buffer.toBytes(), buffer.dtype, dtype);
+  return { dtype, shape: buffer.shape, data };
 }

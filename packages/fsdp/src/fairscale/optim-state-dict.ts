@@ -8,7 +8,6 @@ import { StateDictError } from '@shardweave/nn';
 import { checkStates, type FlatStateBytes, joinMembers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { namesFor } from '../state/optimizer-names.js';
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
@@ -17,6 +16,7 @@ import { pieceOf } from '../unit/shard-layout.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { gatherFlatState } from './gather-flat-state.js';
 import { flatKey } from './local-state-dict.js';
+import { namesFor } from './optimizer-names.js';
 
 const F32_BYTES = 4;
 

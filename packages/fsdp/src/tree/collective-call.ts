@@ -13,31 +13,36 @@ export interface CollectiveCall {
   readonly operation: string;
   /** The states that the instances may be in when it is called. */
   readonly states: readonly TrainingState[];
-  /** The instances whose states and queues count. Default: the instance and those below it. */
+  /** The instances whose states count. Default: those that it is called for and those below. */
   readonly instances?: readonly TreeInstance[];
 }
 
 /**
- * Runs `body` in its turn, once the tree is open.
+ * Runs `body` in its turn, once the trees are open.
+ * @param fsdp an instance, or several that one call is about
  * @throws {FsdpStateError} at once, where an instance is in another state
  * @throws {FsdpRanksDifferError} where other ranks make another call
  */
 export async function collectiveCall<T>(
-  fsdp: TreeInstance,
+  fsdp: TreeInstance | readonly TreeInstance[],
   call: CollectiveCall,
   body: () => Promise<T>,
 ): Promise<T> {
-  const { operation, states, instances = fsdp.instances() } = call;
+  const roots = 'wrapper' in fsdp ? [fsdp] : fsdp;
+  const below = () => roots.flatMap((root) => root.instances());
+  const { operation, states, instances = below() } = call;
   for (const instance of instances) {
     instance.activity.expect(operation, states);
   }
-  return CallQueue.inTurn(callQueuesOf(fsdp.instances()), async () => {
+  return CallQueue.inTurn(callQueuesOf(below()), async () => {
     try {
-      await fsdp.elect();
+      for (const root of roots) {
+        await root.elect();
+      }
       return await body();
     } catch (error) {
-      const units = fsdp.instances().flatMap((instance) => instance.units);
-      throw toFsdpError(error, { operation, units, group: fsdp.processGroup });
+      const units = below().flatMap((instance) => instance.units);
+      throw toFsdpError(error, { operation, units, group: roots[0]!.processGroup });
     }
   });
 }

@@ -7,13 +7,7 @@ import {
   clipGradNorm,
   type FsdpOptions,
   FullyShardedDataParallel,
-  loadCheckpoint,
-  loadStateDict,
   ShardedGradScaler,
-  type StateDict,
-  type StateEntry,
-  saveCheckpoint,
-  stateDict,
 } from '@shardweave/fsdp';
 import {
   gatherFullOptimStateDict,
@@ -25,9 +19,15 @@ import {
   AdamW,
   BatchNorm1d,
   Linear,
+  loadCheckpoint,
+  loadStateDict,
   type Module,
   clipGradNorm as plainClip,
   Sgd,
+  type StateDict,
+  type StateEntry,
+  saveCheckpoint,
+  stateDict,
 } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { backwardOf, Dot, Dots, firstGradients } from './dots.js';

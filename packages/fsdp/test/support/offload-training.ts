@@ -1,8 +1,8 @@
 // Tests end and resume this short training from a store, also in a process of its own.
 
 import { createHash } from 'node:crypto';
-import type { FsdpOptions, FullyShardedDataParallel, StateDict } from '@shardweave/fsdp';
-import { AdamW } from '@shardweave/nn';
+import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, type StateDict } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import { forwardBackward, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
 

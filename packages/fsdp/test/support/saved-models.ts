@@ -1,14 +1,17 @@
 // The tests of saves share a model that is worth saving in parts, and readers that count.
 
 import { openSave, type PieceReader, type PieceStore, piecesIn } from '@shardweave/checkpoint';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { gatherFullOptimStateDict } from '@shardweave/fsdp/fairscale';
 import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
+  AdamW,
+  BatchNorm1d,
+  Linear,
+  type Module,
+  type Optimizer,
   saveCheckpoint,
   stateDict,
-} from '@shardweave/fsdp';
-import { gatherFullOptimStateDict } from '@shardweave/fsdp/fairscale';
-import { AdamW, BatchNorm1d, Linear, type Module, type Optimizer } from '@shardweave/nn';
+} from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { onRanks, optimizerGroups, type Rank } from './ranks.js';
 import { DIM, Stack, trainOnce } from './scenarios.js';

@@ -2,8 +2,8 @@
 // ranks, and compares losses and weights.
 
 import { toF32Array } from '@shardweave/dtypes';
-import { type FsdpOptions, FullyShardedDataParallel, isFsdp, stateDict } from '@shardweave/fsdp';
-import { Linear, Module, Sgd } from '@shardweave/nn';
+import { type FsdpOptions, FullyShardedDataParallel, isFsdp } from '@shardweave/fsdp';
+import { Linear, Module, Sgd, stateDict } from '@shardweave/nn';
 import {
   type Device,
   type MemoryBytes,

@@ -194,7 +194,7 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
     const moved = tensor.shape.length === 1 ? values.map((value) => value + random()) : values;
     state.set(name, { ...tensor, data: fromF32Array(moved, 'f32') });
   }
-  loadStateDict(model, state);
+  await loadStateDict(model, state);
   model.eval();
   const tokenizer = new Tokenizer(JSON.parse(tokenizerText(pre)), JSON.parse(tokenizerConfigText));
   const encode = (of: string) => tokenizer.encode(of, { add_special_tokens: false }).ids;

@@ -28,11 +28,13 @@ import {
   type Storage,
   Tensor,
 } from '@shardweave/tensor-core';
+import type { ElementRange } from '../host-tensor.js';
 import { dropRecipe } from '../parameters/deferred-parameter.js';
 import { dropEncoded, encodingOf } from '../parameters/encoded-parameter.js';
 import { decodeLeaves } from './decode-leaves.js';
 import { type FlatLayout, type FlatPlace, flatLayout, pieceIn } from './layout/flat-layout.js';
 import { drawLeaves, partsOf, readLeaves } from './leaf-values.js';
+import { readWords } from './read-words.js';
 import { setFlatHome } from './stores/flat-home.js';
 import type { HostBuffers } from './stores/host-buffers.js';
 import { StoredFlat, type StoredFlatOptions } from './stores/stored-flat.js';
@@ -289,6 +291,17 @@ export class FlatParameter {
     return source === undefined
       ? this.flat.storage.read(byteOffset, byteLength)
       : source.readParameter(byteOffset, byteLength);
+  }
+
+  /**
+   * The bytes at rest of a leaf, or of some of its elements, where this device has the whole flat.
+   */
+  readLeaf(leaf: Tensor, part?: ElementRange): Promise<Uint8Array> {
+    const { start, length } = leaf.piece!;
+    const { first, count } = part ?? { first: 0, count: length };
+    const elementBytes = byteSize(this.flat.dtype);
+    const from = (start + first) * elementBytes;
+    return readWords((...range) => this.read(...range), from, from + count * elementBytes);
   }
 
   /**

@@ -2,7 +2,6 @@
 // use. Their flat gradient leaves for the store in backward, in f32 whatever dtype is computed in.
 // See nn's Note [flat parameter].
 
-import type { ElementRange } from '@shardweave/nn';
 import {
   type ByteStore,
   FlatGradient,
@@ -49,7 +48,7 @@ export class OffloadedFlat extends FlatParameter {
       layout,
       computeDType: dtype === 'f32' ? computeDType : dtype, // frozen 16-bit ones keep their dtype
       absentHint:
-        'An offloaded parameter is there while its slice runs; stateDict of @shardweave/offload reads it.',
+        'An offloaded parameter is there while its slice runs; stateDict of the model reads it.',
       rest: { use: storeUseOf(store), rests: 'all', resume: resume === true, model, name },
       hostBuffers: () => hostBuffers,
     });
@@ -75,14 +74,6 @@ export class OffloadedFlat extends FlatParameter {
   async moveToStore(): Promise<void> {
     await this.home.open(this.name);
     await this.takeOver();
-  }
-
-  /** A parameter's bytes at rest, or those of some of its elements. */
-  readLeaf(leaf: Tensor, part?: ElementRange): Promise<Uint8Array> {
-    const elementBytes = byteSize(this.flat.dtype);
-    const { start, length } = leaf.piece!;
-    const { first, count } = part ?? { first: 0, count: length };
-    return this.read((start + first) * elementBytes, count * elementBytes);
   }
 
   /**

@@ -1,7 +1,6 @@
 // The whole model on each rank in f32; gradients are added up in buckets during backward.
 
 import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
-import { captureCheckpoint, lazyStateDict, loadCheckpoint } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
@@ -11,7 +10,6 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
   const model = await wholeModel(options);
   materialize(model);
   const parameters = trainedParameters(model);
-  const onlyTrained = config.lora !== undefined;
   const ddp = new DistributedDataParallel(model, {
     processGroup: groups.reduce,
     gradientAverage: false, // losses are divided by all ranks' targets before backward
@@ -30,13 +28,7 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
         await ddp.syncParameters({ onlyTrained: true }); // each device has rounded its own
       }
     },
-    load: (reader, { isWeightsAlone }) =>
-      loadCheckpoint(ddp, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
-    saving: {
-      capture: async () =>
-        groups.gather.rank === 0 ? captureCheckpoint(ddp, { optimizer, onlyTrained }) : undefined,
-    },
-    stateDict: async () => lazyStateDict(ddp),
+    isSavedBeside: true,
     text: { model },
     dispose: async () => ddp.dispose(),
   };

@@ -5,14 +5,9 @@
 
 import { join } from 'node:path';
 import {
-  captureCheckpoint,
   FullyShardedDataParallel,
   gradNorm,
-  loadCheckpoint,
-  loadStateDict,
-  saveCheckpoint,
   setGradientDivideFactors,
-  stateDict,
   syncReplicas,
 } from '@shardweave/fsdp';
 import type { LanguageModel, Module, TokenArgs } from '@shardweave/nn';
@@ -24,8 +19,8 @@ import {
   COMPUTE_DTYPES,
   checkpointBlocks,
   deferredModel,
+  loadWeights,
   trainedParameters,
-  withWeights,
 } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { RankGroups, Strategy, StrategyOptions } from './strategy.js';
@@ -46,7 +41,6 @@ async function openShards(
   rest: Rest | undefined,
 ): Promise<Strategy> {
   const model = deferredModel(device, config);
-  const onlyTrained = config.lora !== undefined;
   const isReplicated = config.strategy === 'ddp';
   checkpointBlocks(model, config);
   const parameters = trainedParameters(model);
@@ -54,7 +48,7 @@ async function openShards(
   // Losses are divided by all ranks' targets before backward.
   setGradientDivideFactors(fsdp, { predivide: 1, postdivide: 1 });
   const optimizer = adamW(parameters, config);
-  await withWeights(model, config, (state, options) => loadStateDict(fsdp, state, options));
+  await loadWeights(fsdp, config);
   const isSavedBeside =
     rest === undefined ? !config.cpuOffload : await isPinningOnAll(rest, groups);
   return {
@@ -76,23 +70,7 @@ async function openShards(
         await syncReplicas(fsdp); // each device has rounded its own
       }
     },
-    load: (reader, { isWeightsAlone }) =>
-      loadCheckpoint(fsdp, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
-    saving: isSavedBeside
-      ? {
-          capture: async () => {
-            const captured = await captureCheckpoint(fsdp, { optimizer, onlyTrained });
-            if (!isReplicated || groups.gather.rank === 0) {
-              return captured;
-            }
-            await captured.release(); // the first replica writes
-            return undefined;
-          },
-        }
-      : {
-          save: (store, extra) => saveCheckpoint(fsdp, store, { optimizer, extra, onlyTrained }),
-        },
-    stateDict: () => stateDict(fsdp, { stateDictOnRank0Only: true, onlyTrained }),
+    isSavedBeside,
     text: { model: fsdp, ...(isReplicated ? {} : { group: groups.gather }) },
     dispose: async () => {
       fsdp.dispose();

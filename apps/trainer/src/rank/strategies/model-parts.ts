@@ -7,10 +7,11 @@ import {
   checkpoint,
   type LanguageModel,
   type LazyTensor,
+  loadStateDict,
+  type Module,
   makeModel,
   NnConfigError,
   StateDictError,
-  streamStateDict,
 } from '@shardweave/nn';
 import { byteSize, type Device, type Tensor } from '@shardweave/tensor-core';
 import { UsageError } from '../../errors.js';
@@ -70,7 +71,7 @@ export async function wholeModel({
   config,
 }: Pick<StrategyOptions, 'device' | 'config'>): Promise<LanguageModel> {
   const model = deferredModel(device, config);
-  await withWeights(model, config, (state, options) => streamStateDict(model, state, options));
+  await loadWeights(model, config);
   checkpointBlocks(model, config);
   return model;
 }
@@ -86,18 +87,14 @@ export function checkpointBlocks(model: LanguageModel, { checkpointActivations }
 }
 
 /**
- * Hands the weights of the run's files to `load`, one tensor in memory at a time: those of the
- * model directory, and those of adapters. Where a model has adapters, neither file has all of it,
- * so `load` is strict only without adapters.
+ * Loads the weights of the run's files, one tensor in memory at a time: those of the model
+ * directory, and those of adapters. Where a model has adapters, neither file has all of it, so a
+ * load is strict only without adapters.
  * @param model a model of deferredModel, wrapped or not
  */
-export async function withWeights(
-  model: LanguageModel,
+export async function loadWeights(
+  model: Module,
   { model: source, modelConfig, lora }: ModelChoice,
-  load: (
-    state: ReadonlyMap<string, LazyTensor>,
-    options: { readonly strict: boolean },
-  ) => Promise<void>,
 ): Promise<void> {
   if (source.kind === 'directory' && source.hasWeights) {
     const strict = lora === undefined;
@@ -105,11 +102,13 @@ export async function withWeights(
       if (!strict) {
         requireBase(state, model);
       }
-      await load(state, { strict });
+      await loadStateDict(model, state, { strict });
     });
   }
   if (lora?.directory !== undefined) {
-    await withAdapterState(lora.directory, (state) => load(state, { strict: false }));
+    await withAdapterState(lora.directory, (state) =>
+      loadStateDict(model, state, { strict: false }),
+    );
   }
 }
 
@@ -117,7 +116,7 @@ export async function withWeights(
  * @throws {StateDictError} where a file lacks a parameter that adapters stand beside, or has one of
  * another model
  */
-function requireBase(state: ReadonlyMap<string, LazyTensor>, model: LanguageModel): void {
+function requireBase(state: ReadonlyMap<string, LazyTensor>, model: Module): void {
   const frozen = model.namedParameters().filter(([, { requiresGrad }]) => !requiresGrad);
   const names = new Set(frozen.map(([name]) => name));
   const missing = [...names].filter((name) => !state.has(name));

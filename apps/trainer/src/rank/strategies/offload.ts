@@ -2,14 +2,7 @@
 // to the device as a whole, neither from a file nor on their way into one.
 
 import { streamedGradNorm, type TokenArgs } from '@shardweave/nn';
-import {
-  captureCheckpoint,
-  lazyStateDict,
-  loadCheckpoint,
-  loadStateDict,
-  OffloadModel,
-  saveCheckpoint,
-} from '@shardweave/offload';
+import { OffloadModel } from '@shardweave/offload';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
 import {
@@ -17,8 +10,8 @@ import {
   bytesOf,
   COMPUTE_DTYPES,
   deferredModel,
+  loadWeights,
   trainedParameters,
-  withWeights,
 } from './model-parts.js';
 import { type Rest, withRest } from './open-rest.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
@@ -34,12 +27,11 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
   const { store } = rest;
   const parameters = trainedParameters(model);
   const shardBytes = bytesOf(model.parameters());
-  const onlyTrained = config.lora !== undefined;
   const offload = new OffloadModel<TokenArgs, Tensor>(model, {
     ...offloadOptions(config),
     store,
   });
-  await withWeights(model, config, (state, options) => loadStateDict(offload, state, options));
+  await loadWeights(offload, config);
   const optimizer = adamW(parameters, config);
   return {
     module: offload,
@@ -52,14 +44,7 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
       await rest.beginStep();
       await optimizer.step(options);
     },
-    load: (reader, { isWeightsAlone }) =>
-      loadCheckpoint(offload, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
-    saving: rest.isPinning
-      ? { capture: () => captureCheckpoint(offload, { optimizer, onlyTrained }) }
-      : {
-          save: (place, extra) => saveCheckpoint(offload, place, { optimizer, extra, onlyTrained }),
-        },
-    stateDict: () => lazyStateDict(offload),
+    isSavedBeside: rest.isPinning,
     text: { model: offload },
     dispose: async () => {
       offload.dispose();

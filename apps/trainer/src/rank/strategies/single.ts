@@ -1,12 +1,6 @@
 // One rank that has everything on its device, in one flat parameter.
 
-import {
-  captureCheckpoint,
-  lazyStateDict,
-  loadCheckpoint,
-  packParameters,
-  streamedGradNorm,
-} from '@shardweave/nn';
+import { packParameters, streamedGradNorm } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
@@ -14,7 +8,6 @@ import type { Strategy, StrategyOptions } from './strategy.js';
 export async function openSingle(options: StrategyOptions): Promise<Strategy> {
   const model = await wholeModel(options);
   const parameters = trainedParameters(model);
-  const onlyTrained = options.config.lora !== undefined;
   const packed = packParameters(model); // drawn where they rest, without a copy
   materialize(model);
   const optimizer = adamW(parameters, options.config);
@@ -26,10 +19,7 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
     noSync: (run) => run(),
     gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
-    load: (reader, { isWeightsAlone }) =>
-      loadCheckpoint(model, reader, { ...(isWeightsAlone ? {} : { optimizer }), onlyTrained }),
-    saving: { capture: () => captureCheckpoint(model, { optimizer, onlyTrained }) },
-    stateDict: async () => lazyStateDict(model),
+    isSavedBeside: true,
     text: { model },
     dispose: async () => {
       model.dispose();

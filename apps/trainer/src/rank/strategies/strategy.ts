@@ -1,19 +1,11 @@
 // The seam for what single, fsdp, ddp and offload do differently: where parameters rest, how
 // gradients are added up, and how weights come and go. Everything above it trains in one way.
 
-import type { PieceReader, PieceStore } from '@shardweave/checkpoint';
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { AdamW, CapturedModule, Module, StepOptions, TokenArgs } from '@shardweave/nn';
+import type { AdamW, Module, StepOptions, TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Device, Tensor } from '@shardweave/tensor-core';
-import type { ModelState } from '../../model/model-directory.js';
 import type { RunConfig } from '../../run-config.js';
-
-/** The part of a save that is loaded. */
-export interface LoadedParts {
-  /** Whether the save has no optimizer state, so that the run's own stays as it is. */
-  readonly isWeightsAlone: boolean;
-}
 
 /** One rank's model with its optimizer. All ranks make the collective calls alike. */
 export interface Strategy {
@@ -44,17 +36,11 @@ export interface Strategy {
    */
   step(options: StepOptions): Promise<void>;
 
-  /** Loads a save of any strategy on any number of ranks, or only its weights. Collective. */
-  load(reader: PieceReader, what: LoadedParts): Promise<unknown>;
-
-  /** How this rank's part of the weights and optimizer state is saved. */
-  readonly saving: Saving;
-
   /**
-   * The trained parameters for rank 0, gathered on the host, or read from where they rest when they
-   * are asked for; empty for the other ranks of fsdp. Frozen ones stay where they are. Collective.
+   * Whether a save can be written beside steps: state is on the device, or in a store that can pin
+   * it.
    */
-  stateDict(): Promise<ModelState>;
+  readonly isSavedBeside: boolean;
 
   /** What makes text when training is over: the trained model as it rests. */
   readonly text: TextModel;
@@ -69,23 +55,6 @@ export interface TextModel {
   /** The ranks that run its forward together. Absent where each can run it alone. */
   readonly group?: ProcessGroup;
 }
-
-/**
- * How a save is written. State on the device is written beside steps, which wait where they would
- * change it first, and state on disk is pinned there. Other state is written before the next step.
- */
-export type Saving =
-  | {
-      /** This rank's part as it is now; undefined where other ranks have all of it. Collective. */
-      capture(): Promise<CapturedModule | undefined>;
-    }
-  | {
-      /**
-       * Writes and publishes the parts of all ranks, a little at a time, with `extra` beside them.
-       * Collective.
-       */
-      save(store: PieceStore, extra: Readonly<Record<string, unknown>>): Promise<void>;
-    };
 
 export interface StrategyOptions {
   readonly device: Device;

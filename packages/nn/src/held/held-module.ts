@@ -1,5 +1,4 @@
-// What a process saves of a module and its optimizer, and what it loads into them. Wrappers that
-// know of ranks or of stores put their agreements around these; a plain module needs none.
+// What a process saves of a model and its optimizer, and what it loads into them.
 
 import type {
   HeldPiece,
@@ -38,21 +37,20 @@ export interface HeldModuleOptions {
   /** Buffers by name, given only where this process writes or loads them. */
   readonly buffers: readonly (readonly [string, Tensor])[];
   readonly optimizer?: AnyOptimizer | undefined;
-  /**
-   * The names under which groups list their parameters, equal on all ranks. Default: those of
-   * `parameters`.
-   */
-  readonly groupNames?: SavedNames;
+  /** The names under which groups list their parameters, equal on all ranks. */
+  readonly groupNames: SavedNames;
   /** Leaves frozen parameters out. Default false. */
   readonly onlyTrained?: boolean | undefined;
 }
 
-/** How a wrapper with several ranks shares the writing of a save between them. */
+/** How several ranks share the writing of a save between them. */
 export interface PiecesOptions {
-  /** Agrees with other ranks on a flat's steps and state tensors. Default: those found here. */
-  agree?(flat: Tensor, own: FlatProgress): Promise<FlatProgress>;
-  /** Whether this process writes a flat. Default: it writes all. */
-  isWriting?(flat: Tensor): boolean;
+  /** Whether this process writes anything. */
+  readonly isWriter: boolean;
+  /** Agrees with other ranks on a flat's steps and state tensors. */
+  agree(flat: Tensor, own: FlatProgress): Promise<FlatProgress>;
+  /** Whether this process writes a flat. */
+  isWriting(flat: Tensor): boolean;
 }
 
 /** Reads a storage after everything that is queued. */
@@ -89,7 +87,7 @@ export class HeldModule {
     const { optimizer, onlyTrained = false } = options;
     const held = [...options.parameters].filter(([param]) => !onlyTrained || param.requiresGrad);
     this.#options = { ...options, parameters: new Map(held) };
-    this.#groupNames = options.groupNames ?? options.parameters;
+    this.#groupNames = options.groupNames;
     this.#stepped = new Set(optimizer?.parameters());
     const foreign = [...this.#stepped].find((param) => !options.parameters.has(param));
     if (foreign !== undefined) {
@@ -100,7 +98,7 @@ export class HeldModule {
   }
 
   /** All pieces to write, flat by flat, and then the buffers. */
-  async *pieces(options: PiecesOptions = {}): AsyncGenerator<HeldPiece> {
+  async *pieces(options: PiecesOptions): AsyncGenerator<HeldPiece> {
     for await (const { pieces } of this.#flats(options, sourceInOrder)) {
       yield* pieces;
     }
@@ -112,7 +110,7 @@ export class HeldModule {
    * changes them.
    * @throws {NnConfigError} for parameters at rest in a store that can't pin them
    */
-  async capture(options: PiecesOptions = {}): Promise<CapturedModule> {
+  async capture(options: PiecesOptions): Promise<CapturedModule> {
     const flats = new CapturedFlats(this.#options.optimizer);
     try {
       const sourceOf = (flat: Tensor) => flats.source(flat);
@@ -123,7 +121,8 @@ export class HeldModule {
       for (const buffer of this.#bufferPieces()) {
         buffers.push(await copyOf(buffer));
       }
-      return flats.captured({ buffers, optimizer: this.optimizerRecord() });
+      const { isWriter: isWriting } = options;
+      return flats.captured({ buffers, isWriting, optimizer: this.optimizerRecord() });
     } catch (error) {
       await flats.release().catch(() => undefined); // the first error is the one to tell
       throw error;
@@ -132,7 +131,7 @@ export class HeldModule {
 
   /** Pieces of each flat, where there are any. */
   async *#flats(
-    { agree = async (_, progress) => progress, isWriting = () => true }: PiecesOptions,
+    { agree, isWriting }: PiecesOptions,
     sourceOf: (flat: Tensor) => FlatSource | Promise<FlatSource>,
   ): AsyncGenerator<{ readonly flat: Tensor; readonly pieces: readonly HeldPiece[] }> {
     const { parameters, optimizer } = this.#options;
@@ -226,23 +225,6 @@ export class HeldModule {
       await save.fill([piece]);
       await end();
     }
-  }
-
-  /**
-   * Returns a check that throws where a flat has changed since: a step between two pieces would be
-   * half in the save.
-   */
-  noteVersions(operation: string): () => void {
-    const flats = [...sharesByFlat(this.#options.parameters).keys()];
-    const versions = flats.map(({ storage }) => storage.version);
-    return () => {
-      const changed = flats.find(({ storage }, i) => storage.version !== versions[i]);
-      if (changed !== undefined) {
-        throw new NnConfigError(
-          `${operation}: expected parameters at rest until it ends, got a step or a load of ${nameOf(changed)} beside it. Await it first.`,
-        );
-      }
-    };
   }
 
   /**

@@ -15,6 +15,8 @@ import { type AnyOptimizer, deviceSource, type FlatBytes, type FlatSource } from
  * until then a step may wait for it.
  */
 export interface CapturedModule {
+  /** Whether this process has pieces to write; false where another one writes all that it has. */
+  readonly isWriting: boolean;
   /** Iterate over it once. A flat may change as soon as the piece after it is asked for. */
   readonly pieces: AsyncIterable<HeldPiece>;
   /** The steps that parameters with elements here have seen, and the options of groups. */
@@ -57,12 +59,14 @@ export class CapturedFlats {
   captured({
     buffers,
     optimizer,
-  }: Pick<CapturedModule, 'optimizer'> & {
+    isWriting,
+  }: Pick<CapturedModule, 'optimizer' | 'isWriting'> & {
     readonly buffers: readonly HeldPiece[];
   }): CapturedModule {
     const readers = this.#readers;
     const release = () => this.release();
     return {
+      isWriting,
       pieces: this.#pieces(buffers),
       optimizer,
       release,

@@ -1,4 +1,4 @@
-// The name under which each rank saves and finds its part of each parameter.
+// What tells ranks' parameters of one name apart in saves.
 //
 // Note [keys of experts]
 // Ranks of a tree may hold different parameters under one name: experts, whose group has only some
@@ -15,8 +15,8 @@ import type { ShardedUnit } from '../unit/sharded-unit.js';
 
 export interface KeyedUnit {
   readonly unit: ShardedUnit;
-  /** The keys, one for each parameter, in the unit's order. */
-  readonly keys: readonly string[];
+  /** What follows the names of its parameters in their keys. */
+  readonly suffix: string;
   /** Whether this rank writes its part; false where another replica does. */
   readonly isWriting: boolean;
 }
@@ -31,22 +31,13 @@ export async function keyedUnits(
 ): Promise<KeyedUnit[]> {
   const { operation } = options;
   requireNoOwnerBeside(root, operation);
-  const names = new Map(root.wrapper.namedParameters().map(([name, tensor]) => [tensor, name]));
   const numbers = await numberGroups(root, operation);
   return root.instances().flatMap((instance) => {
     const number = numbers.get(instance.processGroup);
     const suffix = number === undefined ? '' : `@${number}`;
-    return instance.units.map((unit) => ({
-      unit,
-      keys: unit.parameters.map(({ tensor }) => `${names.get(tensor)!}${suffix}`),
-      isWriting: instance.isFirstReplica,
-    }));
+    const isWriting = instance.isFirstReplica;
+    return instance.units.map((unit) => ({ unit, suffix, isWriting }));
   });
-}
-
-/** Whether a key is that of an expert. */
-export function isOneGroups(key: string): boolean {
-  return /@\d+$/.test(key);
 }
 
 /**

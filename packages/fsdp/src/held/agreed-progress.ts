@@ -1,5 +1,4 @@
-// How far the optimizer has come with the parameters of a unit, as told by the ranks that hold
-// parts of them.
+// What ranks tell one another of an optimizer's progress with the parameters of a unit.
 
 import { exchangeTexts } from '@shardweave/collectives';
 import { StateDictError } from '@shardweave/nn';

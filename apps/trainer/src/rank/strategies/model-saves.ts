@@ -1,0 +1,81 @@
+// How a rank's model comes into saves and out of them, the same under every strategy.
+
+import type { PieceReader, PieceStore } from '@shardweave/checkpoint';
+import { DdpRankFailedError } from '@shardweave/ddp-buckets';
+import { FsdpRankFailedError } from '@shardweave/fsdp';
+import {
+  type CapturedModule,
+  captureCheckpoint,
+  type LazyTensor,
+  lazyStateDict,
+  loadCheckpoint,
+  saveCheckpoint,
+} from '@shardweave/nn';
+import type { RunConfig } from '../../run-config.js';
+import type { Strategy } from './strategy.js';
+
+/** What of a run's model is trained: all of it, or adapters. */
+export type TrainedPart = Pick<RunConfig, 'lora'>;
+
+/** The part of a save that is loaded. */
+export interface LoadedParts {
+  /** Whether the save has no optimizer state, so that the run's own stays as it is. */
+  readonly isWeightsAlone: boolean;
+}
+
+/**
+ * How a save is written. State on the device is written beside steps, which wait where they would
+ * change it first, and state on disk is pinned there. Other state is written before the next step.
+ */
+export type Saving =
+  | {
+      /** This rank's part as it is now. Collective. */
+      capture(): Promise<CapturedModule>;
+    }
+  | {
+      /**
+       * Writes and publishes the parts of all ranks, a little at a time, with `extra` beside them.
+       * Collective.
+       */
+      save(store: PieceStore, extra: Readonly<Record<string, unknown>>): Promise<void>;
+    };
+
+/** How this rank's part of the weights and optimizer state is saved. */
+export function savingOf(
+  { module, optimizer, isSavedBeside }: Strategy,
+  { lora }: TrainedPart,
+): Saving {
+  const onlyTrained = lora !== undefined;
+  return isSavedBeside
+    ? { capture: () => captureCheckpoint(module, { optimizer, onlyTrained }) }
+    : { save: (store, extra) => saveCheckpoint(module, store, { optimizer, extra, onlyTrained }) };
+}
+
+/** Loads a save of any strategy on any number of ranks, or only its weights. Collective. */
+export function loadParts(
+  { module, optimizer }: Strategy,
+  reader: PieceReader,
+  { lora, isWeightsAlone }: TrainedPart & LoadedParts,
+): Promise<unknown> {
+  const onlyTrained = lora !== undefined;
+  return loadCheckpoint(module, reader, {
+    ...(isWeightsAlone ? {} : { optimizer }),
+    onlyTrained,
+  });
+}
+
+/**
+ * The trained parameters for rank 0, gathered on the host, or read from where they rest when they
+ * are asked for; empty for the other ranks. Frozen ones stay where they are. Collective.
+ */
+export function trainedState(
+  { module }: Strategy,
+  { lora }: TrainedPart,
+): Promise<Map<string, LazyTensor>> {
+  return lazyStateDict(module, { stateDictOnRank0Only: true, onlyTrained: lora !== undefined });
+}
+
+/** Whether this rank was only told of the failure of another one. */
+export function isOfAnotherRank(error: unknown): error is FsdpRankFailedError | DdpRankFailedError {
+  return error instanceof FsdpRankFailedError || error instanceof DdpRankFailedError;
+}

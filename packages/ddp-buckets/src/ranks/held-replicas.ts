@@ -1,0 +1,125 @@
+// What nn's functions of a model's state ask of replicas: every rank has all values, the first one
+// writes saves, and all of them hear of one that fails.
+
+import {
+  agree,
+  agreeOnTexts,
+  exchangeTexts,
+  type PartOutcome,
+  type ProcessGroup,
+  type RankFailure,
+} from '@shardweave/collectives';
+import { type Module, StateDictError } from '@shardweave/nn';
+import { ALONE, type Held, type HeldBy, type HeldRanks, plainAtRest } from '@shardweave/nn/flat';
+import { DdpRankFailedError } from '../errors.js';
+import { exchangeCall } from './agreement.js';
+import { serial } from './tell-others.js';
+
+/** A wrapper with its group, which sends rank 0's values to all ranks before anything else. */
+interface Replica extends Module {
+  readonly processGroup: ProcessGroup;
+  initialize(): Promise<void>;
+}
+
+/** How nn asks a wrapper. */
+export function heldByReplica({ processGroup }: Replica): HeldBy {
+  return { name: 'ddp', group: processGroup, together: heldReplicas };
+}
+
+function heldReplicas(wrappers: readonly Module[]): Held {
+  const replicas = wrappers as readonly Replica[];
+  const named = new Map(
+    replicas.flatMap((replica) =>
+      replica.namedParameters().map(([name, tensor]) => [tensor, name] as const),
+    ),
+  );
+  const parameters = [...named].map(([tensor, name]) => [name, tensor] as const);
+  const all = ranksOf(replicas);
+  // Whole tensors are read and set on each rank by itself, so that one may load and send the rest.
+  const each = { ...ALONE, isFirst: all.isFirst };
+  return {
+    whileAtRest: async (call, body) =>
+      body(plainAtRest(parameters, call, call.by === 'pieces' ? all : each)),
+  };
+}
+
+function ranksOf(replicas: readonly Replica[]): HeldRanks {
+  const group = replicas[0]!.processGroup;
+  const { rank, worldSize } = group;
+  const isFirst = rank === 0;
+  const inTurn = async <T>(operation: string, body: () => Promise<T>): Promise<T> => {
+    for (const replica of replicas) {
+      await replica.initialize();
+    }
+    return worldSize === 1
+      ? body()
+      : group.starts.enqueue(Promise.resolve(), body, serial(group, `ddp ${operation}`));
+  };
+  const settle = (operation: string, reason: string) =>
+    inTurn(operation, () => agree(group, reason, exchangeCall(operation)));
+  return {
+    isAlone: worldSize === 1,
+    rank,
+    worldSize,
+    isFirst,
+    isWriting: isFirst,
+    agree: async (operation, own) => {
+      const outcome = await own().then(
+        (value) => ({ value }),
+        (error: unknown) => ({ error }),
+      );
+      if ('error' in outcome) {
+        await settle(operation, textOf(outcome.error)).catch(() => undefined);
+        throw outcome.error;
+      }
+      const failure = await settle(operation, '');
+      if (failure !== undefined) {
+        throw failedOn(group, operation, failure);
+      }
+      return outcome.value;
+    },
+    agreeOnText: async (operation, make) => {
+      const outcome = await Promise.resolve()
+        .then(make)
+        .then(
+          (text) => ({ text }),
+          (error: unknown) => ({ failure: textOf(error), error }),
+        );
+      const own: PartOutcome =
+        'text' in outcome ? { text: outcome.text } : { failure: outcome.failure };
+      const texts = await inTurn(operation, () =>
+        agreeOnTexts(group, own, exchangeCall(operation)),
+      );
+      if ('error' in outcome) {
+        throw outcome.error;
+      }
+      if ('reason' in texts) {
+        throw failedOn(group, operation, texts);
+      }
+      const others = texts.flatMap((text, other) => (text === texts[0] ? [] : [other]));
+      if (others.length > 0) {
+        throw new StateDictError(
+          `${operation}: expected the same names and values on all ranks, got others on rank ${others.join(', ')} than on rank 0. Nothing is loaded: read one file on every rank, or load into the module inside on one rank and call syncParameters.`,
+        );
+      }
+    },
+    exchange: (operation, text) =>
+      inTurn(operation, () => exchangeTexts(group, text, exchangeCall(operation))),
+    isOfAnother: (error) => error instanceof DdpRankFailedError,
+  };
+}
+
+function failedOn(
+  group: ProcessGroup,
+  operation: string,
+  failure: RankFailure,
+): DdpRankFailedError {
+  return new DdpRankFailedError(
+    `${operation}: rank ${failure.rank}/${group.worldSize} failed: ${failure.reason}. This rank stopped with it.`,
+    { operation, ...failure },
+  );
+}
+
+function textOf(error: unknown): string {
+  return error instanceof Error && error.message !== '' ? error.message : String(error);
+}

@@ -1,0 +1,219 @@
+// What nn's functions of a model's state ask of sharded modules: which parameters rest together,
+// how ranks read and write them, and how all of them hear of one that fails.
+
+import { exchangeTexts } from '@shardweave/collectives';
+import type { Module } from '@shardweave/nn';
+import {
+  type AtRest,
+  bytesOf,
+  type GivenParameters,
+  type Held,
+  type HeldBy,
+  type HeldCall,
+  type HeldPart,
+  type HeldRanks,
+  type ReadParameter,
+  restSize,
+} from '@shardweave/nn/flat';
+import { byteSize, type Tensor } from '@shardweave/tensor-core';
+import { FsdpConfigError, FsdpRankFailedError } from '../errors.js';
+import { exchangeCall } from '../ranks/call-identity.js';
+import { agree, agreeOnText, share } from '../tree/agree.js';
+import { collectiveCall, noteShards } from '../tree/collective-call.js';
+import { type Instance, instanceOf } from '../tree/instance.js';
+import { ownersBeside } from '../tree/own-parameters.js';
+import { type IsInstance, isInstance } from '../tree/tree-instance.js';
+import { pieceOf } from '../unit/shard-layout.js';
+import type { ShardedUnit } from '../unit/sharded-unit.js';
+import { agreedProgress } from './agreed-progress.js';
+import { keyedUnits } from './keyed-units.js';
+
+/** How nn asks an instance and those below it. */
+export function heldByInstance(instance: Instance): HeldBy {
+  return { name: instance.name, group: instance.processGroup, together: heldShards };
+}
+
+function heldShards(wrappers: readonly Module[]): Held {
+  const roots = wrappers.filter(isInstance).map((wrapper: IsInstance) => instanceOf(wrapper));
+  const [first] = roots as [Instance, ...Instance[]];
+  const replicas = roots.find(({ replicateGroup }) => replicateGroup !== first.replicateGroup);
+  return {
+    castsBuffers: true,
+    places: first.options.stateDict,
+    whileAtRest: async (call, body) => {
+      if (replicas !== undefined) {
+        throw new FsdpConfigError(
+          `${call.operation}: expected instances over one replicateGroup, got '${first.name}' and '${replicas.name}' over two. Call it with each alone.`,
+        );
+      }
+      const { operation } = call;
+      const states = statesOf(call);
+      return collectiveCall(roots, { operation, states }, async () =>
+        body(await atRest(roots, call)),
+      );
+    },
+  };
+}
+
+/** Whole tensors may be read and written inside summonFullParams, too. */
+function statesOf({ by }: HeldCall) {
+  return by === 'tensors' ? (['idle', 'summonFullParams'] as const) : (['idle'] as const);
+}
+
+async function atRest(roots: readonly Instance[], call: HeldCall): Promise<AtRest> {
+  const { operation, by } = call;
+  const checks = roots.map((root) => noteShards(root, operation));
+  const parts: HeldPart[] = [];
+  for (const root of roots) {
+    const keyed =
+      by === 'pieces'
+        ? await keyedUnits(root, { operation })
+        : unitsUsedBy(root).map((unit) => ({ unit, suffix: '', isWriting: false }));
+    const local = root.instances().filter((instance) => instance.isLocalTo(root));
+    const own = new Set(local.flatMap(({ units }) => units));
+    for (const { unit, suffix, isWriting } of keyed) {
+      const isShared = !own.has(unit);
+      parts.push({ ...partOf(root, unit, call), suffix, isWriting, isShared });
+    }
+  }
+  return {
+    parts,
+    ranks: ranksOf(roots[0]!),
+    requireUnchanged: () => {
+      for (const check of checks) {
+        check();
+      }
+    },
+  };
+}
+
+function ranksOf(root: Instance): HeldRanks {
+  const { processGroup, isFirstRank, isFirstReplica } = root;
+  return {
+    isAlone: root.numRanks === 1,
+    rank: processGroup.rank,
+    worldSize: processGroup.worldSize,
+    isFirst: isFirstRank,
+    isWriting: isFirstReplica,
+    agree: (operation, own) => agree(root, operation, own),
+    agreeOnText: (operation, make) => agreeOnText(root, operation, make),
+    exchange: (operation, text) => exchangeTexts(processGroup, text, exchangeCall(operation)),
+    isOfAnother: (error) => error instanceof FsdpRankFailedError,
+  };
+}
+
+function partOf(
+  root: Instance,
+  unit: ShardedUnit,
+  { operation }: HeldCall,
+): Omit<HeldPart, 'suffix' | 'isWriting' | 'isShared'> {
+  const states = ['idle', 'summonFullParams'] as const;
+  return {
+    parameters: unit.parameters.map(({ tensor }) => tensor),
+    readLater:
+      unit.group.worldSize > 1
+        ? undefined
+        : (parameter, part) =>
+            collectiveCall(root, { operation, states }, () => readAlone(unit, parameter, part)),
+    readWhole: async ({ toFirst }) => {
+      const whole = await gatherWhole(root, unit, { operation, toFirst });
+      return whole && (async (parameter) => whole.slice(...bytesIn(unit, parameter)));
+    },
+    write: (given) => setGiven(root, unit, given, operation),
+    dropCopies: () => unit.drop(),
+    agreeOnProgress: (own) => share(root, operation, () => agreedProgress(unit, own, operation)),
+  };
+}
+
+/** Reads from a unit that this rank has alone, or from what was summoned of it. */
+async function readAlone(
+  unit: ShardedUnit,
+  ...[parameter, part]: Parameters<ReadParameter>
+): Promise<Uint8Array> {
+  if (!unit.isSummoned) {
+    return unit.readLeaf(parameter, part);
+  }
+  const size = byteSize(unit.flat.dtype);
+  const [start, end] = bytesIn(unit, parameter);
+  const whole = (await unit.gatherMaster('lazyStateDict')).slice(start, end);
+  return part === undefined
+    ? whole
+    : whole.subarray(part.first * size, (part.first + part.count) * size);
+}
+
+/** Where a parameter's bytes begin and end in those of the whole unit. */
+function bytesIn({ parameters, layout, flat }: ShardedUnit, parameter: Tensor): [number, number] {
+  const index = parameters.findIndex(({ tensor }) => tensor === parameter);
+  const size = byteSize(flat.dtype);
+  const start = layout.offsets[index]! * size;
+  return [start, start + restSize(parameter) * size];
+}
+
+/**
+ * A unit's whole master bytes; undefined on ranks that only take part. Where an inner instance has
+ * another group, the first rank of that group need not be the tree's first rank, so all its ranks
+ * get the bytes.
+ */
+function gatherWhole(
+  root: Instance,
+  unit: ShardedUnit,
+  { operation, toFirst }: { readonly operation: string; readonly toFirst: boolean },
+): Promise<Uint8Array | undefined> {
+  return toFirst && unit.group === root.processGroup
+    ? unit.gatherMasterToFirst(operation)
+    : unit.gatherMaster(operation);
+}
+
+/**
+ * Sets those parameters of a unit that have entries. Where all have, this rank reads what its shard
+ * needs of them; else the others keep their values, which takes the whole unit.
+ */
+async function setGiven(
+  root: Instance,
+  unit: ShardedUnit,
+  given: GivenParameters,
+  operation: string,
+): Promise<void> {
+  const isWhole = given.size === unit.parameters.length;
+  if (isWhole && !unit.isSummoned) {
+    await unit.write(await readShard(unit, given));
+  } else {
+    const whole = isWhole
+      ? unit.emptyMaster()
+      : await share(root, operation, () => unit.gatherMaster(operation));
+    for (const [parameter, entry] of given) {
+      whole.set(await bytesOf(...entry, unit.flat.dtype), bytesIn(unit, parameter)[0]);
+    }
+    await unit.scatterMaster(whole);
+  }
+  unit.drop();
+}
+
+/**
+ * This rank's shard of a unit whose parameters all have entries. A lazy tensor that can be read in
+ * parts is read only as far as the shard needs it.
+ */
+async function readShard(unit: ShardedUnit, given: GivenParameters): Promise<Uint8Array> {
+  const { dtype } = unit.flat;
+  const shard = new Uint8Array(unit.byteLength);
+  for (const [index, { tensor }] of unit.parameters.entries()) {
+    const { start, length, first } = pieceOf(unit.layout, index, unit.group.rank);
+    if (length > 0) {
+      const part = await bytesOf(...given.get(tensor)!, dtype, { first, count: length });
+      shard.set(part, start * byteSize(dtype));
+    }
+  }
+  return shard;
+}
+
+/**
+ * The units of an instance and those below it, and the units of other instances that hold a
+ * parameter which these use.
+ */
+function unitsUsedBy(root: Instance): ShardedUnit[] {
+  const used = new Set(root.wrapper.parameters());
+  const beside = [...ownersBeside(root.instances())].flatMap(({ units }) =>
+    units.filter(({ parameters }) => parameters.some(({ tensor }) => used.has(tensor))),
+  );
+  return [...root.instances().flatMap(({ units }) => units), ...beside];
+}

@@ -1,0 +1,84 @@
+// The one comparison of a state with a model: nothing is loaded before all of it fits.
+
+import { byteSize, type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
+import { StateDictError } from '../errors.js';
+import { type FileDType, isConvertible } from '../host-tensor.js';
+import type { GivenEntry } from './state-entry.js';
+
+/** What an entry of a state dict has to be like. */
+export interface ExpectedEntry {
+  readonly dtype: DType;
+  readonly shape: Shape;
+}
+
+/** The call that checks a state, and how strictly names must fit. */
+export interface CheckStateOptions {
+  /** The name of the call in the error. */
+  readonly operation: string;
+  /** Whether names that are missing on either side are an error. */
+  readonly strict: boolean;
+}
+
+/**
+ * Compares a state with the entries that a model expects. Floats that devices have fit floats of
+ * any dtype; integers fit their own dtype alone. Lazy tensors are taken to be as long as they say.
+ * @throws {StateDictError} with all that is missing or unexpected, and all that does not fit: what
+ * was expected and what came
+ */
+export function checkState(
+  state: ReadonlyMap<string, GivenEntry>,
+  expected: ReadonlyMap<string, ExpectedEntry>,
+  { operation, strict }: CheckStateOptions,
+): void {
+  const missing = strict ? [...expected.keys()].filter((name) => !state.has(name)) : [];
+  const unexpected = strict ? [...state.keys()].filter((name) => !expected.has(name)) : [];
+  const mismatched: string[] = [];
+  const misfits: string[] = [];
+  for (const [name, wanted] of expected) {
+    const entry = state.get(name);
+    if (entry === undefined || isFitting(entry, wanted)) {
+      continue;
+    }
+    mismatched.push(name);
+    misfits.push(`'${name}': expected ${textOf(wanted)}, got ${textOf(entry)}${lengthOf(entry)}`);
+  }
+  if (missing.length + unexpected.length + mismatched.length === 0) {
+    return;
+  }
+  const hints = [
+    ...(mismatched.length === 0
+      ? []
+      : ['Shapes have to be equal, floats are converted, and integers are not.']),
+    ...(missing.length + unexpected.length === 0
+      ? []
+      : ['Load the state of this model, or with strict: false what both have.']),
+  ];
+  throw new StateDictError(
+    `${operation}: expected the ${expected.size} entries of this model. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${misfits.join('; ') || 'none'}. ${hints.join(' ')} Nothing was loaded.`,
+    { missing, unexpected, mismatched },
+  );
+}
+
+function isFitting(entry: GivenEntry, { dtype, shape }: ExpectedEntry): boolean {
+  const { dtype: from } = entry;
+  if (!isConvertible(from, dtype) || entry.shape.join() !== shape.join()) {
+    return false;
+  }
+  const byteLength = elementCountOf(shape) * byteSize(from);
+  return (byteLengthOf(entry) ?? byteLength) === byteLength;
+}
+
+function textOf({ dtype, shape }: { dtype: FileDType; shape: Shape }): string {
+  return `${dtype} [${shape.join(', ')}]`;
+}
+
+/** Says how long an entry is where its bytes are there. */
+function lengthOf(entry: GivenEntry): string {
+  const byteLength = byteLengthOf(entry);
+  return byteLength === undefined ? '' : ` of ${byteLength} bytes`;
+}
+
+/** The bytes that an entry has; undefined for one that is read later, or is on the device. */
+function byteLengthOf(entry: GivenEntry): number | undefined {
+  return 'read' in entry || entry.tensor !== undefined ? undefined : entry.data.byteLength;
+}
