@@ -169,7 +169,7 @@ export class DistributedDataParallel<
   /**
    * The numeric classes of all ranks, each once, sorted. With several classes the optimizers' steps
    * differ in the last bits: syncParameters with `onlyTrained` makes the weights equal again after
-   * a step, and this package's clipGradNorm clips alike on all ranks. Empty on a single rank, and
+   * a step, and clipGradNorm of nn clips alike on all ranks. Empty on a single rank, and
    * before initialize.
    */
   get numericClasses(): readonly string[] {

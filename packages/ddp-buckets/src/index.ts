@@ -23,6 +23,5 @@ export {
   DdpStructureError,
   DdpUnusedParameterError,
 } from './errors.js';
-export { clipGradNorm, gradNorm } from './grad-norm.js';
 export type { DdpOptions } from './options.js';
 export type { StepTimings } from './step-timings.js';

@@ -101,7 +101,7 @@ function trained({ dtype, norm, scale }: Training, options: Partial<DdpOptions> 
           await naiveAllReduce(bare.parameters(), naive);
         }
         bits.push(await read(bare.parameters().map(({ grad }) => grad!)));
-        const clipped = clipGradNorm(bare.parameters(), 1, { unscale: scaler.unscale });
+        const clipped = await clipGradNorm(bare, 1, { unscale: scaler.unscale });
         const isSkipped = await scaler.foundInf(clipped.norm);
         if (isSkipped) {
           numSkipped += 1;

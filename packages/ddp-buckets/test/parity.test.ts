@@ -3,7 +3,7 @@
 
 import type { DdpOptions } from '@shardweave/ddp-buckets';
 import { naiveAllReduce } from '@shardweave/ddp-buckets/apex';
-import { clipGradNorm as clipSharded, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { clipGradNorm, type Module, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -132,7 +132,7 @@ function clippedDdpRun(worldSize: number) {
   return run(worldSize, 'adamw', (rank) => {
     const model = wrap(tinyGpt2(rank.device), rank, SMALL_BUCKETS);
     const clip = async () => {
-      const { norm, scale } = clipGradNorm(model.parameters(), MAX_NORM);
+      const { norm, scale } = await clipGradNorm(model, MAX_NORM);
       return { norm: await norm.item(), gradScale: scale };
     };
     return { model, clip, weights: () => weightsOf(model) };
@@ -158,7 +158,10 @@ function fsdpRun(
         entries.map(([name, { data }]) => [name, new Float32Array(data.slice().buffer)] as const),
       );
     };
-    const clip = async () => ({ norm: await clipSharded(model, MAX_NORM) });
+    const clip = async () => {
+      const { norm, scale } = await clipGradNorm(model, MAX_NORM);
+      return { norm: await norm.item(), gradScale: scale };
+    };
     return { model, weights, ...(isClipped ? { clip } : {}) };
   });
 }

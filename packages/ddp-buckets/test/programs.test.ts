@@ -83,7 +83,7 @@ async function stepped(
     program.prepare?.(net, step);
     await net.device.scope(async () => {
       await reduce(step, scaler);
-      const { scale } = clipGradNorm(net.parameters(), program.clip ?? Number.POSITIVE_INFINITY, {
+      const { scale } = await clipGradNorm(net, program.clip ?? Number.POSITIVE_INFINITY, {
         unscale: scaler.unscale,
       });
       await optimizer.step({ gradScale: scale });

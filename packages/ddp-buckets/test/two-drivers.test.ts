@@ -3,13 +3,7 @@
 
 import { createMemoryGroup } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
-import {
-  clipCoefficient,
-  Linear,
-  Sgd,
-  streamedGradNorm,
-  streamedScaleGradients,
-} from '@shardweave/nn';
+import { clipCoefficient, gradNorm, Linear, Sgd, scaleGradients } from '@shardweave/nn';
 import { crossEntropy, Device, tanh } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
@@ -50,9 +44,9 @@ async function trainOn(backends: readonly WebGpuBackend[]) {
         const targets = Uint32Array.from({ length: 4 }, (_, i) => (i * 7 + step) % WIDTH);
         const y = tanh(await ddp.call(device.tensor(values, [4, WIDTH])));
         await device.backward(crossEntropy(y, device.tensor(targets, [4])));
-        const norm = await streamedGradNorm(layer.parameters(), NORM_TYPE);
+        const norm = await gradNorm(layer, { normType: NORM_TYPE });
         const factor = device.full([1], clipCoefficient(norm, 0.1));
-        await streamedScaleGradients(layer.parameters(), factor);
+        await scaleGradients(layer.parameters(), factor);
         await optimizer.step();
         optimizer.zeroGrad();
         if (ddp.numericClasses.length > 1) {

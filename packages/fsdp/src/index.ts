@@ -12,7 +12,6 @@ export { innerModule } from './inner-module.js';
 export { isFsdp } from './is-fsdp.js';
 export type { FsdpOptions, ParameterGroup } from './options.js';
 export { commitOffload } from './step/commit-offload.js';
-export { clipGradNorm, type GradNormOptions, gradNorm } from './step/grad-norm.js';
 export {
   type GradientDivideFactors,
   setGradientDivideFactors,

@@ -1,7 +1,8 @@
 // Gradients of several micro-batches are reduced after each one or once at the end.
 
-import { FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
+import { gradNorm } from '@shardweave/nn';
 import { expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
 import { layer, Stack, trainOnce } from './support/scenarios.js';

@@ -1,8 +1,8 @@
 // Masters are f32, while computation and gathers are in 16 bits.
 
-import { type FsdpOptions, FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { localStateDict } from '@shardweave/fsdp/fairscale';
-import { AdamW, Module } from '@shardweave/nn';
+import { AdamW, gradNorm, Module } from '@shardweave/nn';
 import { add, type Device, square, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';

@@ -6,13 +6,14 @@ import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import {
   AdamW,
   clipGradNorm,
-  clipGradNormInPlace,
+  gradNorm,
   Linear,
   loadStateDict,
   NnConfigError,
   OptimizerError,
   resetParameters,
   Sequential,
+  scaleGradients,
   stateDict,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
@@ -51,9 +52,13 @@ describe('gradients of a shard are not those of the model', () => {
       const { net, backward } = sharded(rank);
       await backward();
       const parameters = pick(net);
-      expect(() => clipGradNorm(parameters, 1)).toThrow(NnConfigError);
-      expect(() => clipGradNorm(parameters, 1)).toThrow(/clipGradNorm of @shardweave\/fsdp/);
-      expect(() => clipGradNormInPlace(parameters, 1)).toThrow(/@shardweave\/fsdp/);
+      for (const target of [parameters, net]) {
+        await expect(clipGradNorm(target, 1)).rejects.toThrow(NnConfigError);
+        await expect(gradNorm(target)).rejects.toThrow(/Call it with the wrapper that shards them/);
+      }
+      await expect(scaleGradients(parameters, rank.device.full([1], 1))).rejects.toThrow(
+        NnConfigError,
+      );
     });
   });
 
@@ -63,7 +68,7 @@ describe('gradients of a shard are not those of the model', () => {
       await backward();
       const flat = net.parameters()[0]!.piece!.flat;
       const gradient = await flat.grad!.toArray();
-      const norm = await clipGradNorm(net.parameters(), 1).norm.item();
+      const norm = await (await clipGradNorm(net.parameters(), 1)).norm.item();
       expect(norm).toBeGreaterThan(1);
       expect(norm).toBeCloseTo(Math.hypot(...gradient), 3);
     });

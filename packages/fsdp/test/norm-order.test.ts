@@ -1,18 +1,14 @@
 // A norm has the same bits wherever the gradients are: in one process, packed or not, and in shards
 // over any number of ranks, on the device or in a store. And it is the float64 norm.
 
-import {
-  clipGradNorm as clipSharded,
-  FullyShardedDataParallel,
-  gradNorm,
-  setGradientDivideFactors,
-} from '@shardweave/fsdp';
+import { FullyShardedDataParallel, setGradientDivideFactors } from '@shardweave/fsdp';
 import {
   clipCoefficient,
   clipGradNorm,
+  gradNorm,
   Module,
   packParameters,
-  streamedGradNorm,
+  scaleGradients,
 } from '@shardweave/nn';
 import { add, type Backend, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
@@ -80,9 +76,9 @@ async function singleNorms(backend?: Backend, normType = 2): Promise<number[]> {
       await setGradients(packed, 1);
       const norms: number[] = [];
       for (const parameters of [plain.parameters(), packed.parameters()]) {
-        norms.push(await streamedGradNorm(parameters, normType));
+        norms.push(await gradNorm(parameters, { normType }));
         if (normType === 2) {
-          norms.push(await clipGradNorm(parameters, 0).norm.item());
+          norms.push(await (await clipGradNorm(parameters, 0)).norm.item());
         }
       }
       return norms;
@@ -201,7 +197,7 @@ it('a parameter that is not trained, or has no gradient, changes nothing', async
         sharded(rank, { flattenParameters: world === 1 }),
       ) as FullyShardedDataParallel;
       await shardGradients(model, rank.rank);
-      return [await streamedGradNorm(plain.parameters()), await gradNorm(model)] as const;
+      return [await gradNorm(plain.parameters()), await gradNorm(model)] as const;
     });
     wanted.push(...norms.map(([norm]) => norm));
     got.push(...norms.map(([, norm]) => norm));
@@ -229,13 +225,13 @@ it('clipping scales by the factor of one process, bit for bit', async () => {
   const [plain] = await onRanks(1, async ({ device }) => {
     const model = new Weights(device, SIZES, (bare) => bare);
     await setGradients(model, 1);
-    return clipGradNorm(model.parameters(), 0.3).scale.item();
+    return (await clipGradNorm(model, 0.3)).scale.item();
   });
   expect(plain).toBe(wanted);
   const firsts = await onRanks(2, async (rank) => {
     const model = sharded(rank);
     await shardGradients(model, rank.rank);
-    await clipSharded(model, 0.3);
+    await scaleGradients(model, (await clipGradNorm(model, 0.3)).scale);
     return ((await model.units[0]!.flat.grad!.toArray()) as Float32Array)[0]!;
   });
   expect(firsts[0]).toBe(Math.fround(GRADIENTS.get(1)![0]! * wanted));

@@ -1,13 +1,8 @@
 // Ranks of several numeric classes train together, and the program is told.
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
-import {
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  gradNorm,
-  syncReplicas,
-} from '@shardweave/fsdp';
-import { Linear, Sgd, stateDict, streamedScaleGradients } from '@shardweave/nn';
+import { type FsdpOptions, FullyShardedDataParallel, syncReplicas } from '@shardweave/fsdp';
+import { gradNorm, Linear, Sgd, scaleGradients, stateDict } from '@shardweave/nn';
 import { crossEntropy, Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
@@ -90,7 +85,7 @@ describe('replicas of two classes', () => {
           await device.backward(crossEntropy(logits, device.tensor(Uint32Array.of(1), [1])));
           if (!isFirst) {
             const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
-            await streamedScaleGradients(flats, device.full([1], NUDGE));
+            await scaleGradients(flats, device.full([1], NUDGE));
           }
           const norm = await gradNorm(model);
           await optimizer.step();

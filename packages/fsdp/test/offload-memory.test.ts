@@ -1,8 +1,8 @@
 // While everything rests on the host, the device's memory holds nothing between steps, and one flat
 // parameter at a time within one. The formulas of docs/memory-model.md hold exactly.
 
-import { type FsdpOptions, gradNorm, shardLayout } from '@shardweave/fsdp';
-import { AdamW } from '@shardweave/nn';
+import { type FsdpOptions, shardLayout } from '@shardweave/fsdp';
+import { AdamW, gradNorm, type Module } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { byteSize, type MemoryBytes } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
@@ -78,11 +78,7 @@ async function stepped(rank: Rank, fsdp: Partial<FsdpOptions>) {
   return { model, optimizer };
 }
 
-function run(
-  { device, rank, worldSize }: Rank,
-  model: Parameters<typeof gradNorm>[0],
-  step: number,
-) {
+function run({ device, rank, worldSize }: Rank, model: Module, step: number) {
   const rows = { batch: 2 * worldSize, first: 2 * rank, count: 2 };
   return forwardBackward(device, model, step, rows, { vocab: CONFIG.vocab_size });
 }

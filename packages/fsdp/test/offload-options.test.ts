@@ -4,12 +4,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import {
-  FsdpConfigError,
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  gradNorm,
-} from '@shardweave/fsdp';
+import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
   type FullOptimStateDict,
   gatherFullOptimStateDict,
@@ -23,6 +18,7 @@ import {
   AdamW,
   clipCoefficient,
   Gpt2,
+  gradNorm,
   LossScaler,
   loadStateDict,
   type StateDict,

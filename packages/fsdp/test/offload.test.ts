@@ -4,8 +4,8 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { clipGradNorm, type FsdpOptions } from '@shardweave/fsdp';
-import { AdamW, type Optimizer, Sgd, stateDict } from '@shardweave/nn';
+import type { FsdpOptions } from '@shardweave/fsdp';
+import { AdamW, clipGradNorm, type Optimizer, Sgd, stateDict } from '@shardweave/nn';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -71,10 +71,14 @@ async function train(rank: Rank, training: Training): Promise<object> {
       const isLast = index === numBackwards - 1;
       seen.push(await (training.isSyncing === false && !isLast ? model.noSync(run) : run()));
     }
-    if (training.clip !== undefined) {
-      seen.push(await clipGradNorm(model, training.clip));
-    }
-    await optimizer.step();
+    await device.scope(async () => {
+      const { clip } = training;
+      const clipped = clip === undefined ? undefined : await clipGradNorm(model, clip);
+      if (clipped !== undefined) {
+        seen.push(await clipped.norm.item());
+      }
+      await optimizer.step(clipped && { gradScale: clipped.scale });
+    });
     optimizer.zeroGrad();
   }
   const weights = await stateDict(model);

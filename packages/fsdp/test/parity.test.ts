@@ -1,7 +1,6 @@
 // Sharded training is compared with one process on the same global batches.
 
-import { clipGradNorm } from '@shardweave/fsdp';
-import { AdamW, Sgd, stateDict } from '@shardweave/nn';
+import { AdamW, clipGradNorm, Sgd, stateDict } from '@shardweave/nn';
 import type { Backend } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -60,10 +59,11 @@ async function shardedRun(
     for (let step = 0; step < STEPS; step++) {
       const rows = { batch, first: rank.rank * count, count };
       losses.push(await forwardBackward(rank.device, model, step, rows));
-      if (options.clip !== undefined) {
-        await clipGradNorm(model, options.clip);
-      }
-      await optimizer.step();
+      await rank.device.scope(async () => {
+        const { clip } = options;
+        const clipped = clip === undefined ? undefined : await clipGradNorm(model, clip);
+        await optimizer.step(clipped && { gradScale: clipped.scale });
+      });
       optimizer.zeroGrad();
     }
     const weights = await stateDict(model);

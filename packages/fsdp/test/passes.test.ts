@@ -5,11 +5,10 @@ import {
   type FsdpOptions,
   FsdpStateError,
   FullyShardedDataParallel,
-  gradNorm,
   type TrainingState,
 } from '@shardweave/fsdp';
 import { loadLocalStateDict, localStateDict } from '@shardweave/fsdp/fairscale';
-import { castInPlace, checkpoint, Dropout, Module } from '@shardweave/nn';
+import { castInPlace, checkpoint, Dropout, gradNorm, Module } from '@shardweave/nn';
 import { cast, type Device, isFloat, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

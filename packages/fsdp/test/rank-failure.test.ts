@@ -2,14 +2,9 @@
 // minutes here). Ranks that all fail alike go on.
 
 import { CollectiveAbortedError } from '@shardweave/collectives';
-import {
-  FsdpRankFailedError,
-  FullyShardedDataParallel,
-  gradNorm,
-  ShardedGradScaler,
-} from '@shardweave/fsdp';
+import { FsdpRankFailedError, FullyShardedDataParallel, ShardedGradScaler } from '@shardweave/fsdp';
 import { gatherFullOptimStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
-import { Module, Sgd, stateDict } from '@shardweave/nn';
+import { gradNorm, Module, Sgd, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { failingStore } from './support/failing-store.js';

@@ -2,8 +2,8 @@
 // a step fails.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
-import { Linear, Module } from '@shardweave/nn';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { gradNorm, Linear, Module } from '@shardweave/nn';
 import { type Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';

@@ -2,8 +2,8 @@
 // flattenParameters, rank 0's initial values, replicas of shards, and instances of another process
 // group.
 
-import { clipGradNorm, FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
-import { type Module, Sgd } from '@shardweave/nn';
+import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { clipGradNorm, type Module, Sgd } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

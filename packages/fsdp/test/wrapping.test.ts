@@ -1,8 +1,16 @@
 // These tests check what can be wrapped and how: inner instances without a root, containers,
 // modules with nothing to share, more ranks than blocks of elements, and what is refused.
 
-import { FsdpConfigError, FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
-import { AdamW, type Linear, Module, packParameters, Sequential, stateDict } from '@shardweave/nn';
+import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import {
+  AdamW,
+  gradNorm,
+  type Linear,
+  Module,
+  packParameters,
+  Sequential,
+  stateDict,
+} from '@shardweave/nn';
 import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';

@@ -1,14 +1,9 @@
 // Parameters may be written to while they are gathered, outside summonFullParams. The writes are
 // taken over into the shards, or the next use is an error. None is lost.
 
-import {
-  type FsdpOptions,
-  FsdpStateError,
-  FullyShardedDataParallel,
-  gradNorm,
-} from '@shardweave/fsdp';
+import { type FsdpOptions, FsdpStateError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { localStateDict } from '@shardweave/fsdp/fairscale';
-import { type Module, Sgd, saveCheckpoint, stateDict } from '@shardweave/nn';
+import { gradNorm, type Module, Sgd, saveCheckpoint, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';

@@ -52,9 +52,11 @@ export { StoredFlat, type StoredFlatOptions } from './flat/stores/stored-flat.js
 export { StoredModel, type StoredModelOptions } from './flat/stores/stored-model.js';
 export { LEAST_PART_BYTES } from './flat/stores/stored-visit.js';
 export { type CheckStateOptions, checkState, type ExpectedEntry } from './held/check-state.js';
+export { multiplyGradients } from './held/grad-norm.js';
 export {
   ALONE,
   type AtRest,
+  type ElementsOfRank,
   type GivenParameters,
   HELD,
   type Held,
@@ -69,16 +71,7 @@ export type { AnyOptimizer, FlatProgress } from './held/held-flats.js';
 export { plainAtRest, writeTensor } from './held/plain-parts.js';
 export { bytesOf, convertBytes } from './held/state-entry.js';
 export { materialize } from './materialize.js';
-export { gradNodes, normParameters } from './optim/grad-nodes.js';
-export {
-  type BlockRange,
-  blockRange,
-  joinNormValues,
-  type NormNode,
-  type NormValue,
-  normCover,
-  normOfRoots,
-} from './optim/norm-tree.js';
+export { gradNodes } from './optim/grad-nodes.js';
 export { checkStates, joinMembers } from './optim/optimizer-state.js';
 export {
   deferredParameter,

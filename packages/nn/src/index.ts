@@ -11,6 +11,15 @@ export {
 } from './generation/generate.js';
 export { drawToken, type SamplingOptions } from './generation/sampling.js';
 export type { CapturedModule } from './held/captured-module.js';
+export {
+  type ClipGradNormOptions,
+  clipGradNorm,
+  type GradientTarget,
+  type GradNorm,
+  type GradNormOptions,
+  gradNorm,
+  scaleGradients,
+} from './held/grad-norm.js';
 export type { Models } from './held/model-at-rest.js';
 export {
   captureCheckpoint,
@@ -157,14 +166,7 @@ export {
   Module,
 } from './module.js';
 export { Adam, type AdamOptions, AdamW } from './optim/adam.js';
-export {
-  clipCoefficient,
-  clipGradNorm,
-  clipGradNormInPlace,
-  type GradNorm,
-  type GradNormOptions,
-  scaleGradients,
-} from './optim/clip-grad-norm.js';
+export { clipCoefficient } from './optim/clip-factor.js';
 export type { FlatStep, StepGroup } from './optim/flat-step.js';
 export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export { Optimizer, type StepOptions } from './optim/optimizer.js';
@@ -173,7 +175,6 @@ export { type PackedParameters, packParameters } from './optim/pack-parameters.j
 export type { OptimizerGroup, ParamGroup } from './optim/param-groups.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
-export { streamedGradNorm, streamedScaleGradients } from './optim/streamed-grad-norm.js';
 export { castInPlace } from './parameters/cast-in-place.js';
 export { joinPath } from './parameters/join-path.js';
 export {

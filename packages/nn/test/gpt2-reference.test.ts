@@ -85,7 +85,7 @@ async function train(name: string, options: { isWrapped: boolean }) {
       });
     }
     await device.scope(async () => {
-      const { norm, scale } = clipGradNorm(model.parameters(), flag('clip'));
+      const { norm, scale } = await clipGradNorm(model.parameters(), flag('clip'));
       for (const group of optimizer.groups) {
         group.lr = lr;
       }

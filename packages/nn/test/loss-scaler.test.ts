@@ -34,7 +34,7 @@ describe('LossScaler', () => {
       const loss = sum(cast(x, 'f16')) as Tensor;
       const root = cast(loss, 'f32');
       await (scaler?.scale(root) ?? root).backward();
-      const { norm, scale } = clipGradNorm([x], 0, { unscale: scaler?.unscale ?? 1 });
+      const { norm, scale } = await clipGradNorm([x], 0, { unscale: scaler?.unscale ?? 1 });
       await optimizer.step({ gradScale: scale });
       return [...(await read(x)), await norm.item()];
     };

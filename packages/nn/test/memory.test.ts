@@ -50,7 +50,7 @@ describe('a training step', () => {
         );
         const loss = crossEntropy(await model.call(ids), ids);
         await scaler.scale(loss).backward();
-        const { norm, scale } = clipGradNorm(params, 1, { unscale: scaler.unscale });
+        const { norm, scale } = await clipGradNorm(params, 1, { unscale: scaler.unscale });
         await optimizer.step({ gradScale: scale });
         scaler.update(await scaler.foundInf(norm));
       });

@@ -291,14 +291,21 @@ describe('functions', () => {
     expectRefusal(rate(0, { totalSteps: -3 }), 'learningRateAt: expected totalSteps to be');
   });
 
-  it('clipGradNorm refuses a module, bounds that are none and unknown options', () => {
-    const loose = clipGradNorm as (...args: unknown[]) => unknown;
-    const gelu = new Gelu(device);
-    expectRefusal(() => loose(gelu, 1), 'clipGradNorm: expected parameters');
-    expectRefusal(() => loose([3], 1), 'clipGradNorm: expected parameters');
-    expectRefusal(() => loose([leaf()]), 'clipGradNorm: expected maxNorm');
-    expectRefusal(() => loose([leaf()], 1, { normType: 1 }), "got 'normType'");
-    expectRefusal(() => loose([leaf()], 1, { unscale: Number.NaN }), 'expected unscale to be');
+  it('clipGradNorm refuses what has no gradients, bounds that are none and unknown options', async () => {
+    const loose = clipGradNorm as (...args: unknown[]) => Promise<unknown>;
+    for (const [args, message] of [
+      [[new Gelu(device), 1], 'clipGradNorm: expected at least one parameter'],
+      [[[3], 1], 'clipGradNorm: expected a module, several, or parameters'],
+      [[{}, 1], 'clipGradNorm: expected a module, several, or parameters'],
+      [[[leaf()]], 'clipGradNorm: expected maxNorm'],
+      [[[leaf()], 1, { normtype: 1 }], "got 'normtype'"],
+      [[[leaf()], 1, { normType: 0 }], 'expected normType to be'],
+      [[[leaf()], 1, { unscale: Number.NaN }], 'expected unscale to be'],
+    ] as const) {
+      const refused = loose(...args);
+      await expect(refused).rejects.toThrow(NnConfigError);
+      await expect(refused).rejects.toThrow(message);
+    }
     expectRefusal(() => clipCoefficient(1, Number.NaN), 'expected maxNorm');
   });
 

@@ -1,6 +1,6 @@
 // Norms of gradients other than the 2-norm are compared with loops in float64, on every device.
 
-import { NnConfigError, streamedGradNorm } from '@shardweave/nn';
+import { gradNorm, NnConfigError } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -32,15 +32,15 @@ describe.each([
       small!.grad = device.tensor(Float32Array.of(1, -2, 0, 0.5, -0.25));
       const all = [...values, 1, -2, 0, 0.5, -0.25];
       for (const normType of [1, 3, 0.5]) {
-        const norm = await streamedGradNorm([large!, small!, without!], normType);
+        const norm = await gradNorm([large!, small!, without!], { normType });
         const wanted = all.reduce((sum, value) => sum + Math.abs(value) ** normType, 0);
         const root = wanted ** (1 / normType);
         expect(Math.abs(norm / root - 1), `power ${normType}`).toBeLessThan(1e-5);
       }
-      expect(await streamedGradNorm([large!, small!], Infinity)).toBe(7);
+      expect(await gradNorm([large!, small!], { normType: Infinity })).toBe(7);
       for (const value of [Number.NaN, Number.NEGATIVE_INFINITY]) {
         small!.grad = device.tensor(Float32Array.of(1, value, 2, 3, 4));
-        expect(await streamedGradNorm([large!, small!], Infinity)).toBe(Math.abs(value));
+        expect(await gradNorm([large!, small!], { normType: Infinity })).toBe(Math.abs(value));
       }
       await backend.dispose();
     },
@@ -51,10 +51,10 @@ it('is 0 without gradients, leaves no memory behind, and refuses powers of 0 or 
   const device = makeDevice();
   const parameter = device.zeros([10]);
   const { live } = device.memory();
-  expect(await streamedGradNorm([parameter], 1)).toBe(0);
-  expect(await streamedGradNorm([], Infinity)).toBe(0);
+  expect(await gradNorm([parameter], { normType: 1 })).toBe(0);
+  expect(await gradNorm([], { normType: Infinity })).toBe(0);
   expect(device.memory().live).toEqual(live);
   for (const normType of [0, -1, Number.NaN]) {
-    await expect(streamedGradNorm([parameter], normType)).rejects.toBeInstanceOf(NnConfigError);
+    await expect(gradNorm([parameter], { normType })).rejects.toBeInstanceOf(NnConfigError);
   }
 });

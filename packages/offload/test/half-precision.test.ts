@@ -2,14 +2,14 @@
 // streamed norm.
 
 import {
+  gradNorm,
   Linear,
   LossScaler,
   Module,
   Sequential,
   Sgd,
+  scaleGradients,
   stateDict,
-  streamedGradNorm,
-  streamedScaleGradients,
 } from '@shardweave/nn';
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import {
@@ -52,12 +52,12 @@ async function scaledStep({ device, model, optimizer }: Run, scaler: LossScaler,
     const logits = cast(await model.call(device.tensor(ids, [ROWS, 8])), 'f32');
     const loss = crossEntropy(logits, device.tensor(targets, [ROWS, 8]));
     await scaler.scale(loss).backward();
-    const scaled = await streamedGradNorm(model.parameters());
+    const scaled = await gradNorm(model.parameters());
     const found = !Number.isFinite(scaled);
     if (!found) {
       const norm = scaled * scaler.unscale;
       const factor = device.tensor([scaler.unscale / Math.max(1, norm)]);
-      await streamedScaleGradients(model.parameters(), factor);
+      await scaleGradients(model.parameters(), factor);
       await optimizer.step();
     }
     scaler.update(found);

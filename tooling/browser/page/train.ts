@@ -1,8 +1,8 @@
 // Trains a small GPT in the page with FSDP. Two ranks share one device, as in the tests of one
 // process. The text is a fixed pattern, so that a few steps show the loss falling.
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
-import { clipGradNorm, FullyShardedDataParallel } from '@shardweave/fsdp';
-import { AdamW, Gpt2 } from '@shardweave/nn';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, clipGradNorm, Gpt2 } from '@shardweave/nn';
 import { type Backend, Device, mean } from '@shardweave/tensor-core';
 import { openBackend, type PageDevice } from './open-backend.ts';
 
@@ -48,8 +48,8 @@ async function trainRank(backend: Backend, processGroup: ProcessGroup): Promise<
       const { ids, targets } = rowsOf(device, processGroup.rank);
       const loss = mean(await model.call(ids, { targets }));
       await loss.backward();
-      await clipGradNorm(model, 1);
-      await optimizer.step();
+      const { scale } = await clipGradNorm(model, 1);
+      await optimizer.step({ gradScale: scale });
       optimizer.zeroGrad();
       losses.push(await loss.item());
     });

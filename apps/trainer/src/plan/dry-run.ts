@@ -4,6 +4,7 @@
 // second begins the last of the files that a value needs.
 
 import { createDryGroup } from '@shardweave/collectives/dry';
+import { gradNorm } from '@shardweave/nn';
 import { createDryStore, type ShardStore } from '@shardweave/shard-store';
 import {
   createDryBackend,
@@ -140,12 +141,10 @@ class Steps {
       config,
       rank,
       device,
-      strategy: {
-        ...strategy,
-        gradNorm: async () => {
-          await strategy.gradNorm();
-          return CLIPPED_NORM;
-        },
+      strategy,
+      gradNorm: async (module) => {
+        await gradNorm(module);
+        return CLIPPED_NORM;
       },
       data: dryData(config, {
         onMicroStep: (place) => {

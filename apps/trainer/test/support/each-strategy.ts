@@ -41,21 +41,21 @@ export interface Strategy {
 /** What every strategy does with nn's functions. */
 function wrapped(
   model: Wrapped['model'],
-  { norm, isPinning = true }: Pick<Wrapped, 'norm'> & { readonly isPinning?: boolean },
+  { isPinning = true }: { readonly isPinning?: boolean } = {},
 ): Wrapped {
   return {
     model,
     save: (store, options) => nn.saveCheckpoint(model, store, options),
     load: (store, options) => nn.loadCheckpoint(model, store, options),
     capture: isPinning ? (options) => nn.captureCheckpoint(model, options) : undefined,
-    norm,
+    norm: () => nn.gradNorm(model),
     state: () => nn.stateDict(model),
     reload: async () => nn.loadStateDict(model, await nn.stateDict(model)),
   };
 }
 
 function bare(model: nn.Sequential<[x: Tensor], Tensor>): Wrapped {
-  return wrapped(model, { norm: () => nn.streamedGradNorm(model.parameters()) });
+  return wrapped(model);
 }
 
 export function sharded(options: Partial<fsdp.FsdpOptions>): Strategy['wrap'] {
@@ -65,15 +65,14 @@ export function sharded(options: Partial<fsdp.FsdpOptions>): Strategy['wrap'] {
     module.replaceChild('1', wrap(module.children().get('1')!));
     const model = wrap(module);
     const isPinning = options.moveParamsToCpu !== true;
-    return wrapped(model, { norm: () => fsdp.gradNorm(model), isPinning });
+    return wrapped(model, { isPinning });
   };
 }
 
 export function offloaded(options: offload.OffloadOptions): Strategy['wrap'] {
   return (module) => {
     const model = new offload.OffloadModel(module, { store: createHostStore(), ...options });
-    const norm = () => nn.streamedGradNorm(model.parameters());
-    return wrapped(model, { norm, isPinning: false });
+    return wrapped(model, { isPinning: false });
   };
 }
 
@@ -92,7 +91,7 @@ export const STRATEGIES: readonly Strategy[] = [
     numRanks: 2,
     wrap: (module, { group }) => {
       const model = new ddp.DistributedDataParallel(module, { processGroup: group });
-      return wrapped(model, { norm: () => ddp.gradNorm(model) });
+      return wrapped(model);
     },
   },
   { name: 'fsdp at 1', numRanks: 1, wrap: sharded({}) },

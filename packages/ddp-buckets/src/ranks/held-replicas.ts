@@ -18,6 +18,7 @@ import { serial } from './tell-others.js';
 /** A wrapper with its group, which sends rank 0's values to all ranks before anything else. */
 interface Replica extends Module {
   readonly processGroup: ProcessGroup;
+  readonly numericClasses: readonly string[];
   initialize(): Promise<void>;
 }
 
@@ -34,12 +35,18 @@ function heldReplicas(wrappers: readonly Module[]): Held {
     ),
   );
   const parameters = [...named].map(([tensor, name]) => [name, tensor] as const);
-  const all = ranksOf(replicas);
   // Whole tensors are read and set on each rank by itself, so that one may load and send the rest.
-  const each = { ...ALONE, isFirst: all.isFirst };
+  const each = { ...ALONE, isFirst: replicas[0]!.processGroup.rank === 0 };
   return {
-    whileAtRest: async (call, body) =>
-      body(plainAtRest(parameters, call, call.by === 'pieces' ? all : each)),
+    whileAtRest: async (call, body) => {
+      if (call.by === 'gradients') {
+        for (const replica of replicas) {
+          await replica.initialize(); // tells the numeric classes
+        }
+      }
+      const ranks = call.by === 'tensors' ? each : ranksOf(replicas);
+      return body(plainAtRest(parameters, call, ranks));
+    },
   };
 }
 
@@ -103,6 +110,24 @@ function ranksOf(replicas: readonly Replica[]): HeldRanks {
         );
       }
     },
+    attempt: (_, own) => own(),
+    sum: async (operation, values) => {
+      const bytes = new Uint8Array(values.buffer);
+      const options = { dtype: 'f32', op: 'sum', ...exchangeCall(operation) } as const;
+      await inTurn(operation, () => group.allReduce(bytes, bytes, options));
+    },
+    // Ranks of one class have the same gradients, and so the same bits. Replicas that are scaled by
+    // different factors would drift apart.
+    firstNorm:
+      replicas[0]!.numericClasses.length < 2
+        ? undefined
+        : async (operation, norm) => {
+            const words = Float64Array.of(norm);
+            const bytes = new Uint8Array(words.buffer);
+            const options = { root: 0, ...exchangeCall(operation) };
+            await inTurn(operation, () => group.broadcast(bytes, options));
+            return words[0]!;
+          },
     exchange: (operation, text) =>
       inTurn(operation, () => exchangeTexts(group, text, exchangeCall(operation))),
     isOfAnother: (error) => error instanceof DdpRankFailedError,

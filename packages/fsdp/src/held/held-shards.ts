@@ -6,6 +6,7 @@ import type { Module } from '@shardweave/nn';
 import {
   type AtRest,
   bytesOf,
+  type ElementsOfRank,
   type GivenParameters,
   type Held,
   type HeldBy,
@@ -16,12 +17,13 @@ import {
   restSize,
 } from '@shardweave/nn/flat';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
-import { FsdpConfigError, FsdpRankFailedError } from '../errors.js';
-import { exchangeCall } from '../ranks/call-identity.js';
+import { FsdpConfigError, FsdpRankFailedError, FsdpStateError } from '../errors.js';
+import { callIdentity, exchangeCall } from '../ranks/call-identity.js';
 import { agree, agreeOnText, share } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
 import { ownersBeside } from '../tree/own-parameters.js';
+import { abortOnError } from '../tree/rank-failure.js';
 import { type IsInstance, isInstance } from '../tree/tree-instance.js';
 import { pieceOf } from '../unit/shard-layout.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
@@ -48,9 +50,12 @@ function heldShards(wrappers: readonly Module[]): Held {
       }
       const { operation } = call;
       const states = statesOf(call);
-      return collectiveCall(roots, { operation, states }, async () =>
-        body(await atRest(roots, call)),
-      );
+      return collectiveCall(roots, { operation, states }, async () => {
+        if (call.by === 'gradients') {
+          roots.forEach(requireRoot);
+        }
+        return body(await atRest(roots, call));
+      });
     },
   };
 }
@@ -97,6 +102,8 @@ function ranksOf(root: Instance): HeldRanks {
     isWriting: isFirstReplica,
     agree: (operation, own) => agree(root, operation, own),
     agreeOnText: (operation, make) => agreeOnText(root, operation, make),
+    attempt: (operation, own) => abortOnError(processGroup, operation, own),
+    sum: (operation, values) => shareValues(root, values, operation),
     exchange: (operation, text) => exchangeTexts(processGroup, text, exchangeCall(operation)),
     isOfAnother: (error) => error instanceof FsdpRankFailedError,
   };
@@ -120,9 +127,65 @@ function partOf(
       return whole && (async (parameter) => whole.slice(...bytesIn(unit, parameter)));
     },
     write: (given) => setGiven(root, unit, given, operation),
+    elementsOf: isNormExchanged(root, unit)
+      ? (parameter) => elementsOf(root, unit, parameter)
+      : undefined,
     dropCopies: () => unit.drop(),
     agreeOnProgress: (own) => share(root, operation, () => agreedProgress(unit, own, operation)),
   };
+}
+
+/** Whether ranks exchange what each computes of a unit's norm. */
+function isNormExchanged(root: Instance, { group }: ShardedUnit): boolean {
+  const isReplicated = root.replicateGroup !== undefined && root.tree!.numericClasses.length > 1;
+  return group.worldSize > 1 || group !== root.processGroup || isReplicated;
+}
+
+/** @throws {FsdpConfigError} for an expert's parameter */
+function elementsOf(
+  root: Instance,
+  { name, group, layout, parameters }: ShardedUnit,
+  parameter: Tensor,
+): ElementsOfRank[] {
+  if (group !== root.processGroup) {
+    throw new FsdpConfigError(
+      `gradNorm: expected all instances in one process group, got '${name}' in another. Parameters that differ by rank (experts) have no common norm here: clip them apart.`,
+    );
+  }
+  const index = parameters.findIndex(({ tensor }) => tensor === parameter);
+  return Array.from({ length: layout.worldSize }, (_, rank) => {
+    const { first, length } = pieceOf(layout, index, rank);
+    return { rank, first, length };
+  });
+}
+
+/**
+ * Adds up numbers of all ranks. Replicas hold the same gradients, so nothing is added over them;
+ * but those of different numeric classes may round differently, and would scale by different
+ * factors, so all of them use the first replica's numbers.
+ */
+async function shareValues(
+  { processGroup, replicateGroup, tree }: Instance,
+  values: Float32Array,
+  operation: string,
+): Promise<void> {
+  const wire = new Uint8Array(values.buffer);
+  const options = { tag: 'gradNorm', identity: callIdentity(operation) };
+  if (processGroup.worldSize > 1) {
+    await processGroup.allReduce(wire, wire, { dtype: 'f32', op: 'sum', ...options });
+  }
+  if (replicateGroup !== undefined && tree!.numericClasses.length > 1) {
+    await replicateGroup.broadcast(wire, { root: 0, ...options });
+  }
+}
+
+/** @throws {FsdpStateError} on an inner instance */
+function requireRoot(root: Instance): void {
+  if (!root.isRoot) {
+    throw new FsdpStateError(
+      `gradNorm: expected the root instance, got inner instance '${root.name}'. A norm is that of the whole model.`,
+    );
+  }
 }
 
 /** Reads from a unit that this rank has alone, or from what was summoned of it. */

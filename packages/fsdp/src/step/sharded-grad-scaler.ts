@@ -7,9 +7,8 @@ import {
   type LossScalerOptions,
   type LossScalerState,
   type StepOptions,
-  streamedScaleGradients,
 } from '@shardweave/nn';
-import { type AnyOptimizer, gradNodes } from '@shardweave/nn/flat';
+import { type AnyOptimizer, gradNodes, multiplyGradients } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { callIdentity } from '../ranks/call-identity.js';
@@ -90,7 +89,7 @@ export class ShardedGradScaler {
     if (first !== undefined) {
       const { device } = first;
       await device.scope(() =>
-        streamedScaleGradients(parameters, device.full([1], this.#scaler.unscale)),
+        multiplyGradients(parameters, device.full([1], this.#scaler.unscale)),
       );
     }
     this.#turns.set(optimizer, { stage: 'unscaled', isSkipping });

@@ -96,7 +96,7 @@ export async function singleRun(
       if (clip === undefined) {
         await optimizer.step();
       } else {
-        await optimizer.step({ gradScale: clipGradNorm(model.parameters(), clip).scale });
+        await optimizer.step({ gradScale: (await clipGradNorm(model, clip)).scale });
       }
     });
     optimizer.zeroGrad();

@@ -39,10 +39,10 @@ export interface HeldCall {
   /** Its name in errors, and for ranks to compare. */
   readonly operation: string;
   /**
-   * Whether it handles whole tensors, or the pieces that this process has, as saves do. A wrapper
-   * may allow one of them only.
+   * Whether it handles whole tensors, the pieces that this process has, as saves do, or gradients.
+   * What it allows meanwhile is the wrapper's to say.
    */
-  readonly by: 'tensors' | 'pieces';
+  readonly by: 'tensors' | 'pieces' | 'gradients';
   /** Whether it sets values. */
   readonly isLoad: boolean;
 }
@@ -95,8 +95,17 @@ export interface HeldPart {
   write(given: GivenParameters): Promise<void>;
   /** Frees copies of values that a load by pieces has replaced. */
   dropCopies(): void;
+  /** The elements that each rank has of a parameter. Absent where every rank has all of it. */
+  readonly elementsOf?: ((parameter: Tensor) => readonly ElementsOfRank[]) | undefined;
   /** What all ranks with elements of these parameters tell of an optimizer's progress. */
   agreeOnProgress(own: FlatProgress): Promise<FlatProgress>;
+}
+
+/** Elements [first, first + length) of a parameter, on one rank. */
+export interface ElementsOfRank {
+  readonly rank: number;
+  readonly first: number;
+  readonly length: number;
 }
 
 /** The bytes of a parameter at rest, or of some of its elements. */
@@ -119,6 +128,15 @@ export interface HeldRanks {
   agree<T>(operation: string, own: () => Promise<T>): Promise<T>;
   /** Makes a text on every rank, and throws on all where it throws on one, or texts differ. */
   agreeOnText(operation: string, make: () => string | Promise<string>): Promise<void>;
+  /** Runs `own`, which makes this rank's part of the next exchange: others hear where it throws. */
+  attempt<T>(operation: string, own: () => Promise<T>): Promise<T>;
+  /**
+   * Adds up numbers of all ranks in place. Each is that of one rank and zeros of the others, so the
+   * sum is exact; where replicas may differ it is that of the first.
+   */
+  sum(operation: string, values: Float32Array): Promise<void>;
+  /** The first rank's norm. Absent where all ranks that compute it get the same bits. */
+  firstNorm?: ((operation: string, norm: number) => Promise<number>) | undefined;
   /** The texts of all ranks. */
   exchange(operation: string, text: string): Promise<readonly string[]>;
   /** Whether `agree` has thrown this because `own` threw on another rank. */
@@ -136,6 +154,8 @@ export const ALONE: HeldRanks = {
   agreeOnText: async (_, make) => {
     await make();
   },
+  attempt: (_, own) => own(),
+  sum: async () => {},
   exchange: async (_, text) => [text],
   isOfAnother: () => false,
 };

@@ -22,7 +22,9 @@ export function plainAtRest(
   { operation, by }: HeldCall,
   ranks: HeldRanks = ALONE,
 ): AtRest {
-  requireHere(named, operation);
+  if (by !== 'gradients') {
+    requireHere(named, operation);
+  }
   const parameters = named.map(([, tensor]) => tensor);
   const part: HeldPart = {
     parameters,

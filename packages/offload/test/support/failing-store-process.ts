@@ -4,8 +4,8 @@
 // An error that nobody handles ends it before that. failing-store.test.ts bundles and starts it.
 
 import { createMemoryGroup } from '@shardweave/collectives';
-import { FullyShardedDataParallel, gradNorm } from '@shardweave/fsdp';
-import { Linear, type Module, Sequential, Sgd, streamedGradNorm } from '@shardweave/nn';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import { gradNorm, Linear, type Module, Sequential, Sgd } from '@shardweave/nn';
 import { OffloadModel } from '@shardweave/offload';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
@@ -93,7 +93,7 @@ async function offloaded(first: number): Promise<readonly Watched[]> {
     store: found.store,
     numSlices: 2,
   });
-  await train(model, () => streamedGradNorm(model.parameters()), 0);
+  await train(model, () => gradNorm(model.parameters()), 0);
   return [found];
 }
 

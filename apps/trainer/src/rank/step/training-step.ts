@@ -11,9 +11,9 @@ import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 import type { StepOutcome } from '../train-loop.js';
 import type { StepPhase } from './phase-memory.js';
 import { summedLoss } from './summed-loss.js';
-import { Update } from './update.js';
+import { Update, type UpdateOptions } from './update.js';
 
-export interface TrainingStepOptions {
+export interface TrainingStepOptions extends Pick<UpdateOptions, 'gradNorm'> {
   readonly config: RunConfig;
   readonly rank: number;
   readonly device: Device;

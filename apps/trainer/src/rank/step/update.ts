@@ -1,7 +1,13 @@
 // What follows the gradients of a step: their norm over all ranks, and the optimizer, whose kernel
 // applies a single factor that unscales and clips. Gradients are read twice and never written.
 
-import { clipCoefficient, LossScaler, type LossScalerState } from '@shardweave/nn';
+import {
+  clipCoefficient,
+  gradNorm,
+  LossScaler,
+  type LossScalerState,
+  type Module,
+} from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
 import type { Strategy } from '../strategies/strategy.js';
@@ -21,6 +27,8 @@ export interface UpdateOptions {
   readonly device: Device;
   readonly strategy: Strategy;
   readonly onPhase?: (phase: StepPhase) => void;
+  /** The norm of all gradients. Default: nn's; a dry run has a number of its own. */
+  readonly gradNorm?: (module: Module) => Promise<number>;
 }
 
 export class Update {
@@ -58,18 +66,18 @@ export class Update {
     const { lossScale } = this;
     onPhase?.('norm');
     // All ranks have the same norm, so they agree on what to skip without asking each other.
-    const gradNorm = (await strategy.gradNorm()) / lossScale;
-    const isSkipped = this.#scaler !== undefined && !Number.isFinite(gradNorm);
+    const norm = (await (this.#options.gradNorm ?? gradNorm)(strategy.module)) / lossScale;
+    const isSkipped = this.#scaler !== undefined && !Number.isFinite(norm);
     this.#scaler?.update(isSkipped);
     onPhase?.('update');
     if (!isSkipped) {
       await device.scope(async () => {
         // A factor of 1 is left out; the kernel then reads gradients as they are.
-        const factor = clipCoefficient(gradNorm, config.clip) / lossScale;
+        const factor = clipCoefficient(norm, config.clip) / lossScale;
         const gradScale = factor === 1 ? undefined : device.full([1], factor);
         await strategy.step({ gradScale });
       });
     }
-    return { gradNorm, isSkipped };
+    return { gradNorm: norm, isSkipped };
   }
 }

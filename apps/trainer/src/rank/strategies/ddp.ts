@@ -1,6 +1,6 @@
 // The whole model on each rank in f32; gradients are added up in buckets during backward.
 
-import { DistributedDataParallel, gradNorm } from '@shardweave/ddp-buckets';
+import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { materialize } from '@shardweave/nn/flat';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
@@ -21,7 +21,6 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
     shardBytes: bytesOf(model.parameters()),
     initialize: () => ddp.initialize(),
     noSync: (run) => ddp.noSync(run),
-    gradNorm: () => gradNorm(ddp),
     step: async (options) => {
       await optimizer.step(options);
       if (ddp.numericClasses.length > 1) {

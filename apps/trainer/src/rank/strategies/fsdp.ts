@@ -4,12 +4,7 @@
 // replicas in 16 bits.
 
 import { join } from 'node:path';
-import {
-  FullyShardedDataParallel,
-  gradNorm,
-  setGradientDivideFactors,
-  syncReplicas,
-} from '@shardweave/fsdp';
+import { FullyShardedDataParallel, setGradientDivideFactors, syncReplicas } from '@shardweave/fsdp';
 import type { LanguageModel, Module, TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
@@ -62,7 +57,6 @@ async function openShards(
       await fsdp.initialize();
     },
     noSync: (run) => fsdp.noSync(run),
-    gradNorm: () => gradNorm(fsdp),
     step: async (options) => {
       await rest?.beginStep();
       await optimizer.step(options);

@@ -1,7 +1,7 @@
 // The model at rest off the device of its one rank, in host memory or on disk. Weights never come
 // to the device as a whole, neither from a file nor on their way into one.
 
-import { streamedGradNorm, type TokenArgs } from '@shardweave/nn';
+import type { TokenArgs } from '@shardweave/nn';
 import { OffloadModel } from '@shardweave/offload';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
@@ -39,7 +39,6 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
     shardBytes,
     initialize: () => offload.moveToStore(),
     noSync: (run) => run(),
-    gradNorm: () => streamedGradNorm(parameters),
     step: async (options) => {
       await rest.beginStep();
       await optimizer.step(options);

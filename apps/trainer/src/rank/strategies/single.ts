@@ -1,6 +1,6 @@
 // One rank that has everything on its device, in one flat parameter.
 
-import { packParameters, streamedGradNorm } from '@shardweave/nn';
+import { packParameters } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
@@ -17,7 +17,6 @@ export async function openSingle(options: StrategyOptions): Promise<Strategy> {
     shardBytes: bytesOf(model.parameters()),
     initialize: async () => {},
     noSync: (run) => run(),
-    gradNorm: () => streamedGradNorm(parameters),
     step: (options) => optimizer.step(options),
     isSavedBeside: true,
     text: { model },

@@ -25,12 +25,6 @@ export interface Strategy {
   noSync<T>(run: () => Promise<T>): Promise<T>;
 
   /**
-   * The norm of all gradients as they are, equal on all ranks; not finite where one of them is not.
-   * Collective.
-   */
-  gradNorm(): Promise<number>;
-
-  /**
    * Updates the parameters, and commits what rests on disk. Collective where whole models are on
    * devices that round differently: all ranks then get rank 0's.
    */

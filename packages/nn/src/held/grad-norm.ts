@@ -1,0 +1,313 @@
+// The norm of all gradients of a model and the factor that clips it, whatever wraps the model. Sums
+// are taken in one order (Note [order of a norm]), so the bits are those of one process with the
+// same gradients, on however many ranks. Clipping moves no gradient: the optimizer's kernel takes
+// the factor as its gradScale.
+
+import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
+import { atLeast, checkOptions, type OptionRules, optional, shown } from '../check-options.js';
+import { NnConfigError } from '../errors.js';
+import { nameOf, placesByFlat } from '../flat/layout/flat-plan.js';
+import { isSharded } from '../flat/placement.js';
+import { isModule, type Module } from '../module.js';
+import {
+  areGradientsHere,
+  clipCoefficient,
+  clipOnDevice,
+  multiplyInPlace,
+  requireBound,
+} from '../optim/clip-factor.js';
+import { eachGradient } from '../optim/each-gradient.js';
+import { gradNodes, normParameters } from '../optim/grad-nodes.js';
+import {
+  blockRange,
+  joinNormValues,
+  type NormNode,
+  type NormValue,
+  normCover,
+  normOfRoots,
+} from '../optim/norm-tree.js';
+import { ALONE, type ElementsOfRank, type HeldPart, type HeldRanks } from './held.js';
+import { whileAtRest } from './model-at-rest.js';
+
+/**
+ * What has gradients: a module, wrapped or not, several that count as one, or parameters that no
+ * other rank has parts of.
+ */
+export type GradientTarget = Module | Iterable<Module> | Iterable<Tensor>;
+
+/** Options of gradNorm. */
+export interface GradNormOptions {
+  /** 2, Infinity for the largest magnitude, or another power above 0. Default 2. */
+  readonly normType?: number;
+}
+
+/** Options of clipGradNorm. */
+export interface ClipGradNormOptions extends GradNormOptions {
+  /**
+   * The factor that undoes a loss scale (LossScaler.unscale). Both norm and scale contain it.
+   * Default 1.
+   */
+  readonly unscale?: number;
+}
+
+/**
+ * Norm and factor as tensors that are read only on demand. The scope around the call owns them or,
+ * without one, the caller.
+ */
+export interface GradNorm {
+  /** The norm of all gradients before clipping, without the loss scale; f32 [1]. */
+  readonly norm: Tensor;
+  /** The factor for the gradients, f32 [1]. Pass it to the optimizer as gradScale. */
+  readonly scale: Tensor;
+}
+
+const NORM_RULES: OptionRules<GradNormOptions> = {
+  normType: optional({
+    expected: 'a number above 0, or Infinity',
+    holds: (value) => typeof value === 'number' && value > 0,
+  }),
+};
+const CLIP_RULES: OptionRules<ClipGradNormOptions> = {
+  ...NORM_RULES,
+  unscale: optional(atLeast(0)),
+};
+
+/**
+ * The norm of all gradients, each parameter counted once, wherever its gradient rests, with equal
+ * bits on all ranks. 0 without gradients; not finite where an element is not. It waits for the
+ * device. All ranks that hold the model call it.
+ * @throws {NnConfigError} for what has no gradients, for parameters that ranks share without their
+ * wrapper, and for a normType that is not above 0
+ * @throws what the wrapper does during a call that has not ended
+ */
+export async function gradNorm(
+  target: GradientTarget,
+  options: GradNormOptions = {},
+): Promise<number> {
+  const operation = 'gradNorm';
+  checkOptions(operation, options, NORM_RULES);
+  const { normType = 2 } = options;
+  return withGradients(resolve(target, operation), operation, (held) =>
+    normOf(held, normType, operation),
+  );
+}
+
+/**
+ * Computes the norm of all gradients, with equal bits on all ranks, and the factor min(1, maxNorm /
+ * (norm + 1e-6)) that clips it. Gradients stay as they are: `optimizer.step({ gradScale: scale })`
+ * applies the factor, and scaleGradients multiplies them where nothing steps. A tied parameter
+ * counts once, and the norm is 0 where there are no gradients. The promise waits where ranks must
+ * exchange parts of the norm, where gradients rest off the device, and for a normType other than 2;
+ * elsewhere it only encodes kernels. All ranks that hold the model call it.
+ * @param maxNorm the largest norm that is left alone; 0 or Infinity turns clipping off
+ * @throws {NnConfigError} for no parameters, for a negative maxNorm, and as gradNorm does
+ */
+export async function clipGradNorm(
+  target: GradientTarget,
+  maxNorm: number,
+  options: ClipGradNormOptions = {},
+): Promise<GradNorm> {
+  const operation = 'clipGradNorm';
+  checkOptions(operation, options, CLIP_RULES);
+  requireBound(maxNorm);
+  const { normType = 2, unscale = 1 } = options;
+  const resolved = resolve(target, operation);
+  const { device } = resolved;
+  if (device === undefined) {
+    throw new NnConfigError('clipGradNorm: expected at least one parameter, got none.');
+  }
+  // They are made before any wait, so that the scope around the call owns them.
+  const result = device.scope(() => ({ norm: device.empty([1]), scale: device.empty([1]) }));
+  try {
+    await withGradients(resolved, operation, async (held) => {
+      const { parameters, ranks } = held;
+      const isExchanged = ranges(held) !== undefined || ranks.firstNorm !== undefined;
+      if (normType === 2 && !isExchanged && areGradientsHere(parameters)) {
+        clipOnDevice(parameters, { ...result, maxNorm, unscale });
+        return;
+      }
+      const norm = (await normOf(held, normType, operation)) * unscale;
+      setNumber(result.norm, norm);
+      setNumber(result.scale, clipCoefficient(norm, maxNorm) * unscale);
+    });
+  } catch (error) {
+    result.norm.dispose();
+    result.scale.dispose();
+    throw error;
+  }
+  return result;
+}
+
+function setNumber({ storage, offset }: Tensor, value: number): void {
+  storage.write(new Uint8Array(Float32Array.of(value).buffer), offset * 4);
+}
+
+/**
+ * Multiplies all gradients by `factor`, f32 [1], equal on all ranks, wherever they rest; that of a
+ * tied parameter only once. Other parameters that share a flat with them keep their gradients. It
+ * waits for those off the device.
+ */
+export async function scaleGradients(target: GradientTarget, factor: Tensor): Promise<void> {
+  const operation = 'scaleGradients';
+  await withGradients(resolve(target, operation), operation, ({ parameters }) =>
+    multiplyGradients(parameters, factor),
+  );
+}
+
+/** The same for the parameters whose elements are here, without asking anybody. */
+export async function multiplyGradients(
+  parameters: readonly Tensor[],
+  factor: Tensor,
+): Promise<void> {
+  const places = placesByFlat(parameters);
+  const use = (gradient: Tensor, flat: Tensor) =>
+    multiplyInPlace(gradient, factor, places.get(flat) ?? []);
+  await eachGradient(parameters, { isChanging: true, use });
+}
+
+/** What is held of gradients during a call. */
+interface GradientsAtRest {
+  readonly parameters: readonly Tensor[];
+  readonly parts: readonly HeldPart[];
+  readonly ranks: HeldRanks;
+}
+
+/** A target as what it is. */
+interface ResolvedTarget {
+  readonly models?: Module | readonly Module[];
+  readonly parameters: readonly Tensor[];
+  /** Undefined where there are no parameters. */
+  readonly device: Device | undefined;
+}
+
+/** @throws {NnConfigError} for what has no gradients */
+function resolve(target: GradientTarget, operation: string): ResolvedTarget {
+  const isIterable = typeof Object(target)[Symbol.iterator] === 'function';
+  const list: readonly unknown[] = isIterable && !isModule(target) ? [...target] : [target];
+  if (list.length > 0 && list.every(isModule)) {
+    const parameters = list.flatMap((module) => module.parameters());
+    const models = isModule(target) ? target : list;
+    return { models, parameters, device: parameters[0]?.device };
+  }
+  if (!isIterable || !list.every(isTensor)) {
+    throw new NnConfigError(
+      `${operation}: expected a module, several, or parameters, such as module.parameters(), got ${shown(isIterable ? list : target)}.`,
+    );
+  }
+  requireWhole(list, operation);
+  return { parameters: list, device: list[0]?.device };
+}
+
+async function withGradients<T>(
+  { models, parameters }: ResolvedTarget,
+  operation: string,
+  body: (held: GradientsAtRest) => Promise<T>,
+): Promise<T> {
+  if (models === undefined) {
+    return body({ parameters, parts: [], ranks: ALONE });
+  }
+  const call = { operation, by: 'gradients', isLoad: false } as const;
+  return whileAtRest(models, call, async ({ names, parts, ranks }) => {
+    for (const part of parts) {
+      requireWhole(part.elementsOf === undefined ? part.parameters : [], operation);
+    }
+    return body({ parameters: [...names.keys()], parts, ranks });
+  });
+}
+
+/** @throws {NnConfigError} where other ranks have parts of a parameter */
+function requireWhole(parameters: readonly Tensor[], operation: string): void {
+  const part = parameters.find(isSharded);
+  if (part === undefined) {
+    return;
+  }
+  throw new NnConfigError(
+    `${operation}: expected parameters that this rank has whole, got ${nameOf(part)} of a flat parameter over ${part.piece?.numShards ?? 'several'} ranks. Each would get the norm of its own part and scale by another factor. Call it with the wrapper that shards them, or with a module around that one.`,
+  );
+}
+
+/** Which elements each rank has of sharded parameters; undefined where none is. */
+function ranges({ parts }: GradientsAtRest): Map<Tensor, readonly ElementsOfRank[]> | undefined {
+  const found = parts.flatMap(({ parameters, elementsOf }) =>
+    elementsOf === undefined
+      ? []
+      : parameters.map((parameter) => [parameter, elementsOf(parameter)] as const),
+  );
+  return found.length === 0 ? undefined : new Map(found);
+}
+
+async function normOf(held: GradientsAtRest, normType: number, operation: string): Promise<number> {
+  const { ranks } = held;
+  const parameters = normParameters(held.parameters);
+  const isMax = normType === Infinity;
+  const nodes = await ranks.attempt(operation, () => gradNodes(parameters, normType));
+  const sharded = ranges(held);
+  if (sharded === undefined) {
+    const norm = normOfRoots(
+      nodes.map((values) => joinNormValues(values, isMax)),
+      normType,
+    );
+    return ranks.firstNorm === undefined ? norm : ranks.firstNorm(operation, norm);
+  }
+  const places = placesOf(parameters, sharded);
+  const values = ownValues(places, nodes, { rank: ranks.rank, isMax });
+  if (values.length > 0) {
+    await ranks.sum(operation, values);
+  }
+  const roots = places.map((ofParameter) =>
+    joinNormValues(
+      ofParameter.map(({ level, slot }) => ({ level, value: values[slot]! })),
+      isMax,
+    ),
+  );
+  return normOfRoots(roots, normType);
+}
+
+/**
+ * A node of a parameter's summation tree that `rank` computes, and its slot among all the numbers
+ * that ranks exchange.
+ */
+interface Place extends NormNode {
+  readonly rank: number;
+  readonly slot: number;
+}
+
+/**
+ * For each parameter, in ascending order, the nodes that each rank computes: one node where the
+ * rank has the whole parameter, else the largest nodes that make up the rank's blocks. What every
+ * rank has whole is the first one's. Every rank knows all layouts, so only the numbers themselves
+ * are exchanged.
+ */
+function placesOf(
+  parameters: readonly Tensor[],
+  sharded: ReadonlyMap<Tensor, readonly ElementsOfRank[]>,
+): Place[][] {
+  let slot = 0;
+  return parameters.map((parameter) => {
+    const elements = sharded.get(parameter) ?? [{ rank: 0, first: 0, length: parameter.size }];
+    return elements.flatMap(({ rank, first, length }) => {
+      const cover = normCover(blockRange(parameter.size, first, length));
+      return cover.map((node) => ({ ...node, rank, slot: slot++ }));
+    });
+  });
+}
+
+/** This rank's numbers at their slots, and zeros at the slots of the other ranks. */
+function ownValues(
+  places: readonly (readonly Place[])[],
+  nodes: readonly (readonly NormValue[])[],
+  { rank, isMax }: { readonly rank: number; readonly isMax: boolean },
+): Float32Array {
+  const values = new Float32Array(places.reduce((sum, { length }) => sum + length, 0));
+  places.forEach((ofParameter, i) => {
+    for (const { level, index, slot } of ofParameter.filter((place) => place.rank === rank)) {
+      // The device returns nodes of a level of its own; this keeps those that lie below the place.
+      const inside = nodes[i]!.filter(
+        (node) =>
+          node.level <= level && Math.floor(node.index / 2 ** (level - node.level)) === index,
+      );
+      values[slot] = joinNormValues(inside, isMax);
+    }
+  });
+  return values;
+}
