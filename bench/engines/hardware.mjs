@@ -4,7 +4,7 @@ import { createMemoryGroup } from '../../packages/collectives/dist/index.js';
 import { FullyShardedDataParallel } from '../../packages/fsdp/dist/index.js';
 import {
   AdamW,
-  LossScaler,
+  GradScaler,
   makeModel,
   packParameters,
   parseModelConfig,
@@ -89,7 +89,7 @@ serve(`shardweave webgpu (${backend.info.description})`, {
     const net = precision === 'fp32' ? packed(model) : sharded(model, DTYPES[precision]);
     dispose = () => net.dispose();
     const optimizer = new AdamW(net.parameters(), { lr: 1e-4 });
-    const scaler = precision === 'fp16' ? new LossScaler() : undefined;
+    const scaler = precision === 'fp16' ? new GradScaler(net) : undefined;
     return async (repetitions) => {
       for (let i = 0; i < repetitions; i++) {
         await device.scope(async () => {

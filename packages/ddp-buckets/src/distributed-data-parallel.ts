@@ -3,7 +3,7 @@
 // additions of PyTorch's Reducer). Create it alike on all ranks, before or after the optimizer.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import { type LossScaler, Module, type Optimizer } from '@shardweave/nn';
+import { type GradScaler, Module, type Optimizer } from '@shardweave/nn';
 import { HELD, type HeldBy } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { BUCKET_DTYPES } from './bucket-layout.js';
@@ -36,7 +36,7 @@ export interface JoinOptions {
    */
   readonly optimizers: readonly Optimizer<object>[];
   /** The loss scalers that are updated in the body; they follow too. Default none. */
-  readonly scalers?: readonly LossScaler[];
+  readonly scalers?: readonly GradScaler[];
   /**
    * true: sums are divided by the number of all ranks. false: by the number of those that still
    * have inputs. Default true.

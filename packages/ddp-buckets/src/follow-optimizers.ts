@@ -3,7 +3,7 @@
 // their moments and step counts would be those of different steps.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { LossScaler, LossScalerState, Optimizer } from '@shardweave/nn';
+import type { GradScaler, GradScalerState, Optimizer } from '@shardweave/nn';
 import type { StateRun } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { DdpConfigError } from './errors.js';
@@ -12,7 +12,7 @@ import { broadcastTensors } from './ranks/broadcast-tensors.js';
 export interface Followed {
   /** The optimizers that step the wrapped parameters. */
   readonly optimizers: readonly Optimizer<object>[];
-  readonly scalers: readonly LossScaler[];
+  readonly scalers: readonly GradScaler[];
 }
 
 /** What one rank sends beside the tensors. */
@@ -23,7 +23,7 @@ interface FollowedText {
     /** One entry for each parameter that was ever stepped. */
     readonly states: readonly StateText[];
   }[];
-  readonly scalers: readonly LossScalerState[];
+  readonly scalers: readonly GradScalerState[];
 }
 
 interface StateText {

@@ -7,7 +7,7 @@ import {
   AdamW,
   BatchNorm1d,
   clipGradNorm,
-  LossScaler,
+  GradScaler,
   Module,
   Sgd,
   SyncBatchNorm,
@@ -76,7 +76,7 @@ function trained({ dtype, norm, scale }: Training, options: Partial<DdpOptions> 
     // In f16 the first gradients overflow under the dynamic scale.
     const initScale = scale === 'dynamic' ? 2 ** 22 : scale;
     const growthInterval = scale === 'dynamic' ? 2 : STEPS + 1;
-    const scaler = new LossScaler({ initScale, growthInterval, backoffFactor: 2 ** -8 });
+    const scaler = new GradScaler(bare, { initScale, growthInterval, backoffFactor: 2 ** -8 });
     const optimizer =
       dtype === 'f16'
         ? new Sgd(bare.parameters(), { lr: 0.3, momentum: 0.5 })
@@ -101,8 +101,8 @@ function trained({ dtype, norm, scale }: Training, options: Partial<DdpOptions> 
           await naiveAllReduce(bare.parameters(), naive);
         }
         bits.push(await read(bare.parameters().map(({ grad }) => grad!)));
-        const clipped = await clipGradNorm(bare, 1, { unscale: scaler.unscale });
-        const isSkipped = await scaler.foundInf(clipped.norm);
+        const clipped = await clipGradNorm(bare, 1, { unscale: 1 / scaler.factor });
+        const isSkipped = !Number.isFinite(await clipped.norm.item());
         if (isSkipped) {
           numSkipped += 1;
         } else {

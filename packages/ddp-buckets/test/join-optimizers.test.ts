@@ -5,8 +5,8 @@ import type { DdpOptions } from '@shardweave/ddp-buckets';
 import {
   Adam,
   AdamW,
+  GradScaler,
   Linear,
-  LossScaler,
   type Module,
   type Optimizer,
   Sequential,
@@ -171,7 +171,7 @@ it('join leaves the state of a rank that stepped last as it was', async () => {
 it('a loss scaler follows as well', async () => {
   const scales = await onRanks(2, async (rank) => {
     const model = wrap(net(rank), rank);
-    const scaler = new LossScaler({ initScale: 8, growthInterval: 2 });
+    const scaler = new GradScaler(model, { initScale: 8, growthInterval: 2 });
     await model.join(
       async () => {
         for (let step = 0; step < 1 + 2 * rank.rank; step++) {

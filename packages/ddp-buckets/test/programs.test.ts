@@ -2,7 +2,7 @@
 // rank computes with, when it reduces and what is trained changes from step to step.
 
 import type { DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
-import { clipGradNorm, Linear, LossScaler, Module, ModuleList, Sgd } from '@shardweave/nn';
+import { clipGradNorm, GradScaler, Linear, Module, ModuleList, Sgd } from '@shardweave/nn';
 import {
   add,
   type Backend,
@@ -75,16 +75,16 @@ async function lossOf(
 async function stepped(
   net: Net,
   program: Program,
-  reduce: (step: number, scaler: LossScaler) => Promise<void>,
+  reduce: (step: number, scaler: GradScaler) => Promise<void>,
 ): Promise<Map<string, Float32Array>> {
   const optimizer = new Sgd(net.parameters(), { lr: 0.1, momentum: 0.5 });
-  const scaler = new LossScaler({ initScale: program.lossScale ?? 1 });
+  const scaler = new GradScaler(net, { initScale: program.lossScale ?? 1 });
   for (let step = 0; step < program.steps; step++) {
     program.prepare?.(net, step);
     await net.device.scope(async () => {
       await reduce(step, scaler);
       const { scale } = await clipGradNorm(net, program.clip ?? Number.POSITIVE_INFINITY, {
-        unscale: scaler.unscale,
+        unscale: 1 / scaler.factor,
       });
       await optimizer.step({ gradScale: scale });
     });

@@ -16,7 +16,6 @@ export {
   type GradientDivideFactors,
   setGradientDivideFactors,
 } from './step/gradient-divide-factors.js';
-export { ShardedGradScaler, type ShardedGradScalerOptions } from './step/sharded-grad-scaler.js';
 export { syncReplicas } from './step/sync-replicas.js';
 export type { TrainingState } from './tree/training-state.js';
 export type { OffloadConfig, ResidenceOptions } from './unit/placement.js';

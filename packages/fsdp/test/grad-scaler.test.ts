@@ -1,12 +1,7 @@
 // The loss is scaled, though each rank sees only its shards of the gradients.
 
-import {
-  type FsdpOptions,
-  FsdpStateError,
-  FullyShardedDataParallel,
-  ShardedGradScaler,
-} from '@shardweave/fsdp';
-import { clipGradNorm, Linear, type Module, Sgd } from '@shardweave/nn';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { clipGradNorm, GradScaler, Linear, type Module, OptimizerError, Sgd } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from './support/ranks.js';
@@ -27,7 +22,7 @@ function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   ) as FullyShardedDataParallel;
 }
 
-async function backward(model: Module, scaler: ShardedGradScaler, rank: Rank, step: number) {
+async function backward(model: Module, scaler: GradScaler, rank: Rank, step: number) {
   const count = BATCH / rank.worldSize;
   await rank.device.scope(async () => {
     const x = inputs(rank.device, { first: rank.rank * count, count }, step);
@@ -55,7 +50,7 @@ describe.each([{}, { moveParamsToCpu: true }, { flattenParameters: false }] as c
       const perRank = await onRanks(worldSize, async (rank) => {
         const model = sharded(rank, options);
         const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
-        const scaler = new ShardedGradScaler({ processGroup: rank.group, growthInterval: 2 });
+        const scaler = new GradScaler(model, { growthInterval: 2 });
         for (let step = 0; step < 3; step++) {
           await backward(model, scaler, rank, step);
           await scaler.unscale(optimizer);
@@ -88,7 +83,7 @@ describe('an overflow on one rank', () => {
       const perRank = await onRanks(3, async (rank) => {
         const model = sharded(rank);
         const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
-        const scaler = new ShardedGradScaler({ processGroup: rank.group });
+        const scaler = new GradScaler(model);
         const before = await weightsOf(model);
         await backward(model, scaler, rank, 0);
         if (rank.rank === 1) {
@@ -116,7 +111,7 @@ describe('an overflow on one rank', () => {
     await onRanks(2, async (rank) => {
       const model = sharded(rank);
       const optimizer = new Sgd(model.parameters(), { lr: 1e-30 });
-      const scaler = new ShardedGradScaler({ processGroup: rank.group });
+      const scaler = new GradScaler(model);
       await backward(model, scaler, rank, 0);
       const { grad } = model.units[0]!.flat;
       rank.device.backend.run('fill', { out: grad!.view(), value: 1e30 });
@@ -135,7 +130,7 @@ describe('an overflow on one rank', () => {
             { lr: 0.5 },
           ),
       );
-      const scaler = new ShardedGradScaler({ processGroup: rank.group });
+      const scaler = new GradScaler(model);
       await backward(model, scaler, rank, 0);
       if (rank.rank === 0) {
         rank.device.backend.run('fill', {
@@ -158,22 +153,22 @@ describe('the stages of a step', () => {
   const prepared = async (rank: Rank) => {
     const model = sharded(rank);
     const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
-    const scaler = new ShardedGradScaler({ processGroup: rank.group });
+    const scaler = new GradScaler(model);
     await backward(model, scaler, rank, 0);
-    return { optimizer, scaler };
+    return { model, optimizer, scaler };
   };
 
   it('refuse calls that are out of order', async () => {
     await onRanks(2, async (rank) => {
       const { optimizer, scaler } = await prepared(rank);
-      expect(() => scaler.update()).toThrow(FsdpStateError); // No step was made.
+      expect(() => scaler.update()).toThrow(OptimizerError); // No step was made.
       await scaler.unscale(optimizer);
       await expect(scaler.unscale(optimizer)).rejects.toThrow('unscaled');
       await scaler.step(optimizer);
-      await expect(scaler.step(optimizer)).rejects.toBeInstanceOf(FsdpStateError);
+      await expect(scaler.step(optimizer)).rejects.toBeInstanceOf(OptimizerError);
       await expect(scaler.unscale(optimizer)).rejects.toThrow('stepped');
       scaler.update();
-      expect(() => scaler.update()).toThrow(FsdpStateError);
+      expect(() => scaler.update()).toThrow(OptimizerError);
       await scaler.unscale(optimizer); // This begins a new step.
       scaler.update();
     });
@@ -181,14 +176,14 @@ describe('the stages of a step', () => {
 
   it('unscale once where step follows it, and keep the state', async () => {
     await onRanks(2, async (rank) => {
-      const { optimizer, scaler } = await prepared(rank);
+      const { model, optimizer, scaler } = await prepared(rank);
       const [flat] = optimizer.parameters().map(({ piece }) => piece!.flat);
       const scaled = (await flat!.grad!.toArray()) as Float32Array;
       await scaler.unscale(optimizer);
       await scaler.step(optimizer);
       expect(await flat!.grad!.toArray()).toEqual(scaled.map((value) => value / 65536));
       scaler.update();
-      const other = new ShardedGradScaler({ processGroup: rank.group, initScale: 2 });
+      const other = new GradScaler(model, { initScale: 2 });
       other.loadStateDict(scaler.stateDict());
       expect(other.stateDict()).toEqual({ scale: 65536, growthTracker: 1 });
     });

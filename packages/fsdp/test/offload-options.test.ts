@@ -18,8 +18,8 @@ import {
   AdamW,
   clipCoefficient,
   Gpt2,
+  GradScaler,
   gradNorm,
-  LossScaler,
   loadStateDict,
   type StateDict,
   stateDict,
@@ -312,7 +312,7 @@ describe('trained as on the device', () => {
           fsdp: { mixedPrecision: true, computeDType: 'f16', ...fsdp },
         });
         const optimizer = new AdamW(model.parameters(), { lr: 1e-2 });
-        const scaler = new LossScaler({ initScale: 2 ** 19 });
+        const scaler = new GradScaler(model, { initScale: 2 ** 19 });
         const seen: (number | boolean)[] = [];
         for (let step = 0; step < 4; step++) {
           for (let part = 0; part < 2; part++) {
@@ -326,7 +326,8 @@ describe('trained as on the device', () => {
           const isFound = !Number.isFinite(norm);
           seen.push(norm, isFound);
           if (!isFound) {
-            const factor = clipCoefficient(norm * scaler.unscale, 0.5) * scaler.unscale;
+            const unscale = 1 / scaler.factor;
+            const factor = clipCoefficient(norm * unscale, 0.5) * unscale;
             await device.scope(() => optimizer.step({ gradScale: device.full([1], factor) }));
           }
           scaler.update(isFound);

@@ -8,7 +8,6 @@ import {
   FsdpRanksDifferError,
   FsdpStateError,
   type FullyShardedDataParallel,
-  ShardedGradScaler,
 } from '@shardweave/fsdp';
 import {
   gatherFullOptimStateDict,
@@ -18,6 +17,7 @@ import {
 } from '@shardweave/fsdp/fairscale';
 import {
   clipGradNorm,
+  GradScaler,
   gradNorm,
   loadStateDict,
   saveCheckpoint,
@@ -235,8 +235,7 @@ describe('one rank alone', () => {
     loadStateDict: async (model) => loadStateDict(model, new Map(), { strict: false }),
     loadLocalStateDict: async (model) => loadLocalStateDict(model, await localStateDict(model)),
     gatherFullOptimStateDict: (model) => gatherFullOptimStateDict(model, adam(model)),
-    unscale: (model, { group }) =>
-      new ShardedGradScaler({ processGroup: group }).unscale(adam(model)),
+    unscale: (model) => new GradScaler(model).unscale(adam(model)),
   };
 
   async function errorsOf(perRank: readonly (readonly [Call, Call])[]): Promise<FsdpError[]> {

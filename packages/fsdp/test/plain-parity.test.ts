@@ -3,12 +3,13 @@
 // tied weights, each with and without resharding, mixed precision and flattening. In 16 bits the
 // reference keeps f32 masters beside a 16-bit model by hand.
 
-import { FullyShardedDataParallel, ShardedGradScaler } from '@shardweave/fsdp';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { localMetadataDict } from '@shardweave/fsdp/fairscale';
 import {
   checkpoint,
   clipGradNorm,
   Gpt2,
+  GradScaler,
   Linear,
   type Module,
   Sgd,
@@ -168,7 +169,7 @@ async function shardedRun(rank: Rank, kind: Kind, options: object): Promise<Weig
     new FullyShardedDataParallel(module, { processGroup: group, ...options });
   const model = kind.build(device, wrap) as FullyShardedDataParallel;
   const optimizer = new Sgd(model.parameters(), HYPER);
-  const scaler = new ShardedGradScaler({ processGroup: group, initScale: SCALE });
+  const scaler = new GradScaler(model, { initScale: SCALE });
   const count = kind.batch / worldSize;
   for (let step = 0; step < STEPS; step++) {
     await device.scope(async () => {

@@ -1,13 +1,16 @@
 // These are programs that people write: adversarial training, adapters on a frozen base, an encoder
 // under two heads, forwards without a backward. Each must give the same result as without sharding.
 
+import { type FsdpOptions, FsdpRanksDifferError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
-  type FsdpOptions,
-  FsdpRanksDifferError,
-  FullyShardedDataParallel,
-  ShardedGradScaler,
-} from '@shardweave/fsdp';
-import { clipGradNorm, type Linear, loadStateDict, Module, Sgd, stateDict } from '@shardweave/nn';
+  clipGradNorm,
+  GradScaler,
+  type Linear,
+  loadStateDict,
+  Module,
+  Sgd,
+  stateDict,
+} from '@shardweave/nn';
 import {
   add,
   type Device,
@@ -146,7 +149,7 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
     device: Device,
     model: Module,
     rows: Rows,
-    scaler: ShardedGradScaler | undefined,
+    scaler: GradScaler | undefined,
   ): Promise<void> {
     const optimizer = new Sgd(model.parameters(), { lr: 0.5, momentum: 0.9 });
     const third = rows.count / 3;
@@ -203,7 +206,7 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
       const wrap: Wrap = (module) =>
         new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
       const model = make(device, wrap) as FullyShardedDataParallel;
-      const scaler = new ShardedGradScaler({ processGroup: group });
+      const scaler = new GradScaler(model);
       await tuned(device, model, { first: rank * count, count }, scaler);
       const after = await weightsOf(model);
       expectNear(after, plain!.after, 2e-6);
@@ -235,7 +238,7 @@ describe("an f16 overflow in one rank's micro-batch inside noSync", () => {
         new Stack(device, [wrap(layer(device)), layer(device)]),
       ) as FullyShardedDataParallel;
       const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
-      const scaler = new ShardedGradScaler({ processGroup: group, initScale: 2 ** 8 });
+      const scaler = new GradScaler(model, { initScale: 2 ** 8 });
       const micro = (first: number, factor: number) =>
         device.scope(async () => {
           const x = inputs(device, { first, count: 1 });

@@ -2,9 +2,9 @@
 // minutes here). Ranks that all fail alike go on.
 
 import { CollectiveAbortedError } from '@shardweave/collectives';
-import { FsdpRankFailedError, FullyShardedDataParallel, ShardedGradScaler } from '@shardweave/fsdp';
+import { FsdpRankFailedError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { gatherFullOptimStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
-import { gradNorm, Module, Sgd, stateDict } from '@shardweave/nn';
+import { GradScaler, gradNorm, Module, Sgd, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { failingStore } from './support/failing-store.js';
@@ -296,7 +296,7 @@ describe('a store that fails on one rank', () => {
       }
       const calls: Record<string, () => Promise<unknown>> = {
         gradNorm: () => gradNorm(model),
-        unscale: () => new ShardedGradScaler({ processGroup: rank.group }).unscale(optimizer),
+        unscale: () => new GradScaler(model).unscale(optimizer),
         stateDict: () => stateDict(model),
         summonFullParams: () => summonFullParams(model, () => undefined),
         gatherFullOptimStateDict: () => gatherFullOptimStateDict(model, optimizer),

@@ -2,13 +2,8 @@
 // of it as their own. They are compared with the bare module, where each parameter has a gradient
 // of its own.
 
-import {
-  commitOffload,
-  type FsdpOptions,
-  FullyShardedDataParallel,
-  ShardedGradScaler,
-} from '@shardweave/fsdp';
-import { AdamW, type Module, type Optimizer, Sgd, stateDict } from '@shardweave/nn';
+import { commitOffload, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { AdamW, GradScaler, type Module, type Optimizer, Sgd, stateDict } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
@@ -93,7 +88,7 @@ function byRank(model: Module): Optimizer<object>[] {
   return [new AdamW(matrices!, { lr: 1e-2 }), new Sgd(vectors!, { lr: 1 })];
 }
 
-async function scaledBackward({ model, rank }: Owners, scaler: ShardedGradScaler, step: number) {
+async function scaledBackward({ model, rank }: Owners, scaler: GradScaler, step: number) {
   const { device } = rank;
   const count = 4 / rank.worldSize;
   await device.scope(async () => {
@@ -169,7 +164,7 @@ describe.each([1, 2])('world size %i', (worldSize) => {
             { lr: 1 },
           ),
       );
-      const scaler = new ShardedGradScaler({ processGroup: owners.rank.group, initScale: 8 });
+      const scaler = new GradScaler(owners.model, { initScale: 8 });
       for (let step = 0; step < STEPS; step++) {
         await scaledBackward(owners, scaler, step);
         for (const optimizer of optimizers) {
@@ -189,7 +184,7 @@ describe.each([1, 2])('world size %i', (worldSize) => {
         params: owners.model.parameters().filter((each) => each.rank === rank),
       }));
       const optimizer = new Sgd(groups, { lr: 1 });
-      const scaler = new ShardedGradScaler({ processGroup: owners.rank.group, initScale: 8 });
+      const scaler = new GradScaler(owners.model, { initScale: 8 });
       for (let step = 0; step < STEPS; step++) {
         await scaledBackward(owners, scaler, step);
         await scaler.step(optimizer);

@@ -52,7 +52,6 @@ export { StoredFlat, type StoredFlatOptions } from './flat/stores/stored-flat.js
 export { StoredModel, type StoredModelOptions } from './flat/stores/stored-model.js';
 export { LEAST_PART_BYTES } from './flat/stores/stored-visit.js';
 export { type CheckStateOptions, checkState, type ExpectedEntry } from './held/check-state.js';
-export { multiplyGradients } from './held/grad-norm.js';
 export {
   ALONE,
   type AtRest,

@@ -20,6 +20,7 @@ export {
   gradNorm,
   scaleGradients,
 } from './held/grad-norm.js';
+export { GradScaler, type GradScalerOptions, type GradScalerState } from './held/grad-scaler.js';
 export type { Models } from './held/model-at-rest.js';
 export {
   captureCheckpoint,
@@ -168,7 +169,6 @@ export {
 export { Adam, type AdamOptions, AdamW } from './optim/adam.js';
 export { clipCoefficient } from './optim/clip-factor.js';
 export type { FlatStep, StepGroup } from './optim/flat-step.js';
-export { LossScaler, type LossScalerOptions, type LossScalerState } from './optim/loss-scaler.js';
 export { Optimizer, type StepOptions } from './optim/optimizer.js';
 export type { OptimizerStateDict, ParameterState } from './optim/optimizer-state.js';
 export { type PackedParameters, packParameters } from './optim/pack-parameters.js';

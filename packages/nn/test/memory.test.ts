@@ -4,7 +4,7 @@ import {
   clipGradNorm,
   Gpt2,
   Gpt2Block,
-  LossScaler,
+  GradScaler,
   packParameters,
   Sgd,
 } from '@shardweave/nn';
@@ -38,7 +38,7 @@ describe('a training step', () => {
     const packed = isWrapped ? packParameters(model) : undefined;
     const params = model.parameters();
     const optimizer = isWrapped ? new Sgd(params, { momentum: 0.9 }) : new AdamW(params);
-    const scaler = new LossScaler();
+    const scaler = new GradScaler(model);
     const seen: { live: object; peak: object; buffers: number; reserved: number }[] = [];
     for (let step = 0; step < STEPS; step++) {
       device.ledger.resetPeak();
@@ -50,9 +50,9 @@ describe('a training step', () => {
         );
         const loss = crossEntropy(await model.call(ids), ids);
         await scaler.scale(loss).backward();
-        const { norm, scale } = await clipGradNorm(params, 1, { unscale: scaler.unscale });
+        const { norm, scale } = await clipGradNorm(params, 1, { unscale: 1 / scaler.factor });
         await optimizer.step({ gradScale: scale });
-        scaler.update(await scaler.foundInf(norm));
+        scaler.update(!Number.isFinite(await norm.item()));
       });
       optimizer.zeroGrad();
       const { live, peak, bufferCount, reservedBytes } = device.memory();

@@ -15,9 +15,9 @@ import {
   Embedding,
   Gelu,
   Gpt2,
+  GradScaler,
   LayerNorm,
   Linear,
-  LossScaler,
   learningRateAt,
   ModuleList,
   MultiheadAttention,
@@ -252,23 +252,25 @@ it('Adam expects two betas in [0, 1)', () => {
   expectRefusal(make(Sgd, [leaf()], { nesterov: 1 }), 'Sgd: expected nesterov to be');
 });
 
-describe('LossScaler', () => {
+describe('GradScaler', () => {
   it.each([
     ['initScale', [0, -1, Number.NaN, Infinity, '65536']],
     ['growthFactor', [1, Number.NaN, Infinity]],
     ['backoffFactor', [0, 1, Number.NaN]],
     ['growthInterval', [0, 1.5, Number.NaN]],
-    ['reduceFoundInf', [true, {}]],
   ])('refuses %s', (option, values) => {
     for (const value of values) {
-      expectRefusal(make(LossScaler, { [option]: value }), `LossScaler: expected ${option} to be`);
+      expectRefusal(
+        make(GradScaler, [leaf()], { [option]: value }),
+        `GradScaler: expected ${option} to be`,
+      );
     }
-    expect(make(LossScaler, { [option]: undefined })).not.toThrow();
+    expect(make(GradScaler, [leaf()], { [option]: undefined })).not.toThrow();
   });
 
   it('refuses an unknown option, and a state that cannot work', () => {
-    expectRefusal(make(LossScaler, { scale: 2 }), "got 'scale'");
-    const scaler = new LossScaler();
+    expectRefusal(make(GradScaler, [leaf()], { scale: 2 }), "got 'scale'");
+    const scaler = new GradScaler([leaf()]);
     for (const state of [{}, { scale: 0, growthTracker: 0 }, { scale: 2, growthTracker: -1 }]) {
       expect(() => scaler.loadStateDict(state as never)).toThrow(NnConfigError);
     }

@@ -2,9 +2,9 @@
 // streamed norm.
 
 import {
+  GradScaler,
   gradNorm,
   Linear,
-  LossScaler,
   Module,
   Sequential,
   Sgd,
@@ -45,7 +45,7 @@ const beginRun = (offload?: OffloadOptions) =>
  * Takes a step with loss scaling and gradients clipped to a norm of 1. Returns the loss, and
  * whether it stepped.
  */
-async function scaledStep({ device, model, optimizer }: Run, scaler: LossScaler, step: number) {
+async function scaledStep({ device, model, optimizer }: Run, scaler: GradScaler, step: number) {
   return device.scope(async () => {
     device.random.begin({ step, rowOffset: 0 });
     const { ids, targets } = tokens(step, ROWS);
@@ -55,8 +55,8 @@ async function scaledStep({ device, model, optimizer }: Run, scaler: LossScaler,
     const scaled = await gradNorm(model.parameters());
     const found = !Number.isFinite(scaled);
     if (!found) {
-      const norm = scaled * scaler.unscale;
-      const factor = device.tensor([scaler.unscale / Math.max(1, norm)]);
+      const norm = scaled / scaler.factor;
+      const factor = device.tensor([1 / scaler.factor / Math.max(1, norm)]);
       await scaleGradients(model.parameters(), factor);
       await optimizer.step();
     }
@@ -81,7 +81,7 @@ describe.each(['f16', 'bf16'] as const)('in %s', (computeDType) => {
 
   it('steps clipped under a loss scaler are near those in f32', async () => {
     const [wide, narrow] = [beginRun({}), beginRun({ computeDType })];
-    const scalers = [wide, narrow].map(() => new LossScaler({ initScale: 1024 }));
+    const scalers = [wide, narrow].map(({ model }) => new GradScaler(model, { initScale: 1024 }));
     for (let step = 0; step < 6; step++) {
       const expected = await scaledStep(wide, scalers[0]!, step);
       const actual = await scaledStep(narrow, scalers[1]!, step);
@@ -150,7 +150,7 @@ describe.each(['f16', 'bf16'] as const)('beside the plain model in %s', (dtype) 
 it('an overflow skips the step and halves the factor', async () => {
   const run = beginRun({ computeDType: 'f16' });
   const state = await stateDict(run.model as OffloadModel);
-  const scaler = new LossScaler({ initScale: 2 ** 30 });
+  const scaler = new GradScaler(run.model, { initScale: 2 ** 30 });
   expect((await scaledStep(run, scaler, 0)).found).toBe(true);
   expect(scaler.factor).toBe(2 ** 29);
   expect(await stateDict(run.model as OffloadModel)).toEqual(state);
@@ -159,7 +159,7 @@ it('an overflow skips the step and halves the factor', async () => {
 it('100 steps hold the device and the host flat, and dispose leaves nothing', async () => {
   const run = beginRun({ computeDType: 'f16', checkpointActivation: true });
   const model = run.model as OffloadModel;
-  const scaler = new LossScaler({ initScale: 1024 });
+  const scaler = new GradScaler(model, { initScale: 1024 });
   const held = () => {
     const { numBuffersMade, stagingBytes, parkedBytes } = model.hostMemory();
     return { device: run.device.memory(), host: { stagingBytes, parkedBytes }, numBuffersMade };

@@ -3,7 +3,7 @@
 // step and row.
 
 import { basename } from 'node:path';
-import type { LossScalerState } from '@shardweave/nn';
+import type { GradScalerState } from '@shardweave/nn';
 import type { MatmulChoiceTable } from '@shardweave/tensor-core/webgpu';
 import { UsageError } from '../errors.js';
 import type { BaseModel } from '../model/base-model.js';
@@ -17,7 +17,7 @@ export interface SavedRun {
   /** The number of steps that changed the parameters, which is the place in the schedule. */
   readonly updates: number;
   /** The state of the loss scaler, with --precision fp16. */
-  readonly scaler?: LossScalerState | undefined;
+  readonly scaler?: GradScalerState | undefined;
   /** The loss of the evaluation after this very step. */
   readonly validLoss?: number | undefined;
   /** The best evaluation so far, whose save is kept. */

@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { type FsdpOptions, FullyShardedDataParallel, ShardedGradScaler } from '@shardweave/fsdp';
+import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
   gatherFullOptimStateDict,
   loadLocalStateDict,
@@ -14,6 +14,7 @@ import {
   AdamW,
   BatchNorm1d,
   clipGradNorm,
+  GradScaler,
   Linear,
   loadCheckpoint,
   loadStateDict,
@@ -348,10 +349,10 @@ async function expertsStayApart(rank: Rank, directory: string): Promise<void> {
 }
 
 async function overflowSkipsEverywhere(rank: Rank): Promise<void> {
-  const { device, group } = rank;
+  const { device } = rank;
   const model = net(device, wrapOf(rank)) as FullyShardedDataParallel;
   const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
-  const scaler = new ShardedGradScaler({ processGroup: group });
+  const scaler = new GradScaler(model);
   const step = async (isOverflowing: boolean) => {
     await device.scope(async () => {
       const x = inputs(device, { first: rank.rank, count: 1 });

@@ -44,8 +44,8 @@ export interface GradNormOptions {
 /** Options of clipGradNorm. */
 export interface ClipGradNormOptions extends GradNormOptions {
   /**
-   * The factor that undoes a loss scale (LossScaler.unscale). Both norm and scale contain it.
-   * Default 1.
+   * The factor that undoes a loss scale, 1 / factor of a GradScaler. Both norm and scale contain
+   * it. Default 1.
    */
   readonly unscale?: number;
 }
@@ -87,7 +87,7 @@ export async function gradNorm(
   const operation = 'gradNorm';
   checkOptions(operation, options, NORM_RULES);
   const { normType = 2 } = options;
-  return withGradients(resolve(target, operation), operation, (held) =>
+  return withGradients(resolveTarget(target, operation), operation, (held) =>
     normOf(held, normType, operation),
   );
 }
@@ -111,7 +111,7 @@ export async function clipGradNorm(
   checkOptions(operation, options, CLIP_RULES);
   requireBound(maxNorm);
   const { normType = 2, unscale = 1 } = options;
-  const resolved = resolve(target, operation);
+  const resolved = resolveTarget(target, operation);
   const { device } = resolved;
   if (device === undefined) {
     throw new NnConfigError('clipGradNorm: expected at least one parameter, got none.');
@@ -149,7 +149,7 @@ function setNumber({ storage, offset }: Tensor, value: number): void {
  */
 export async function scaleGradients(target: GradientTarget, factor: Tensor): Promise<void> {
   const operation = 'scaleGradients';
-  await withGradients(resolve(target, operation), operation, ({ parameters }) =>
+  await withGradients(resolveTarget(target, operation), operation, ({ parameters }) =>
     multiplyGradients(parameters, factor),
   );
 }
@@ -172,7 +172,7 @@ interface GradientsAtRest {
   readonly ranks: HeldRanks;
 }
 
-/** A target as what it is. */
+/** A target as modules, or as parameters alone. */
 interface ResolvedTarget {
   readonly models?: Module | readonly Module[];
   readonly parameters: readonly Tensor[];
@@ -181,7 +181,7 @@ interface ResolvedTarget {
 }
 
 /** @throws {NnConfigError} for what has no gradients */
-function resolve(target: GradientTarget, operation: string): ResolvedTarget {
+export function resolveTarget(target: GradientTarget, operation: string): ResolvedTarget {
   const isIterable = typeof Object(target)[Symbol.iterator] === 'function';
   const list: readonly unknown[] = isIterable && !isModule(target) ? [...target] : [target];
   if (list.length > 0 && list.every(isModule)) {
@@ -198,7 +198,8 @@ function resolve(target: GradientTarget, operation: string): ResolvedTarget {
   return { parameters: list, device: list[0]?.device };
 }
 
-async function withGradients<T>(
+/** Runs `body` with the gradients of a target at rest. */
+export async function withGradients<T>(
   { models, parameters }: ResolvedTarget,
   operation: string,
   body: (held: GradientsAtRest) => Promise<T>,

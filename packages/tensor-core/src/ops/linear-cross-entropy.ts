@@ -96,7 +96,7 @@ const SPARE_COLUMNS = 4;
  * but an f32 gradient of x lies in memory from forward to backward.
  *
  * On a hardware GPU the gradient of the logits of an f16 x and an f16 weight is rounded to f16, so
- * that its products can use matrix units. Scale the loss (LossScaler) where either is f16.
+ * that its products can use matrix units. Scale the loss (GradScaler of nn) where either is f16.
  * @throws {ShapeError} when the shapes do not fit together
  * @throws {DTypeError} when x or the weight is no float tensor, or the targets are no integers
  */

@@ -2,7 +2,7 @@
 // the loss and the norm, which every rank must know, wait for the device.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { LossScalerState } from '@shardweave/nn';
+import type { GradScalerState } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../../data/dataset.js';
 import type { RunConfig } from '../../run-config.js';
@@ -35,11 +35,11 @@ export class TrainingStep {
   }
 
   /** The state of the loss scaler, for a save. */
-  get scaler(): LossScalerState | undefined {
+  get scaler(): GradScalerState | undefined {
     return this.#update.scaler;
   }
 
-  loadScaler(state: LossScalerState | undefined): void {
+  loadScaler(state: GradScalerState | undefined): void {
     this.#update.loadScaler(state);
   }
 

@@ -3,9 +3,9 @@
 
 import {
   clipCoefficient,
+  GradScaler,
+  type GradScalerState,
   gradNorm,
-  LossScaler,
-  type LossScalerState,
   type Module,
 } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
@@ -33,11 +33,12 @@ export interface UpdateOptions {
 
 export class Update {
   readonly #options: UpdateOptions;
-  readonly #scaler: LossScaler | undefined;
+  readonly #scaler: GradScaler | undefined;
 
   constructor(options: UpdateOptions) {
     this.#options = options;
-    this.#scaler = options.config.precision === 'fp16' ? new LossScaler() : undefined;
+    const { config, strategy } = options;
+    this.#scaler = config.precision === 'fp16' ? new GradScaler(strategy.module) : undefined;
   }
 
   /**
@@ -49,12 +50,12 @@ export class Update {
   }
 
   /** The state of the scaler, for a run that goes on; undefined where nothing is scaled. */
-  get scaler(): LossScalerState | undefined {
+  get scaler(): GradScalerState | undefined {
     return this.#scaler?.stateDict();
   }
 
   /** Sets the state of the scaler from a save; a save of another precision has none. */
-  loadScaler(state: LossScalerState | undefined): void {
+  loadScaler(state: GradScalerState | undefined): void {
     if (state !== undefined) {
       this.#scaler?.loadStateDict(state);
     }
