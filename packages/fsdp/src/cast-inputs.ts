@@ -1,7 +1,8 @@
 // The dtypes that a module's inputs and buffers have while it runs.
 
-import { castInPlace, type Module, mapTensors } from '@shardweave/nn';
-import { cast, type DType, isFloat } from '@shardweave/tensor-core';
+import { castInPlace, type Module } from '@shardweave/nn';
+import { castFloats } from '@shardweave/nn/flat';
+import type { DType } from '@shardweave/tensor-core';
 import type { ResolvedFsdpOptions } from './resolve-options.js';
 import { modulesOutsideInstances } from './tree/own-parameters.js';
 
@@ -33,8 +34,4 @@ export function castBuffers(module: Module, dtype: DType): void {
       castInPlace(buffer, dtype);
     }
   }
-}
-
-function castFloats<T>(value: T, dtype: DType): T {
-  return mapTensors(value, (tensor) => (isFloat(tensor.dtype) ? cast(tensor, dtype) : tensor));
 }

@@ -17,6 +17,7 @@ export {
   type ParameterPiece,
   pieceIn,
 } from './flat/layout/flat-layout.js';
+export { flatsOf } from './flat/layout/flat-plan.js';
 export {
   type FlatState,
   type FlatStateBytes,
@@ -25,6 +26,12 @@ export {
   type StateRun,
 } from './flat/layout/flat-state.js';
 export { partsOf } from './flat/leaf-values.js';
+export {
+  type DeliveredLeaf,
+  type PackedGradient,
+  packedGradientOf,
+} from './flat/packed-gradient.js';
+export { markCopies, masterOf } from './flat/placement.js';
 export {
   type StagePhase,
   StageScheduler,
@@ -69,6 +76,7 @@ export {
 export type { AnyOptimizer, FlatProgress } from './held/held-flats.js';
 export { plainAtRest, writeTensor } from './held/plain-parts.js';
 export { bytesOf, convertBytes } from './held/state-entry.js';
+export { castFloats } from './map-tensors.js';
 export { materialize } from './materialize.js';
 export { gradNodes } from './optim/grad-nodes.js';
 export { checkStates, joinMembers } from './optim/optimizer-state.js';

@@ -2,7 +2,14 @@
 // objects and instances of classes (their public fields), subclasses included. A value without
 // tensors passes through unchanged.
 
-import { isTensor, type Tensor, tensorsIn } from '@shardweave/tensor-core';
+import {
+  cast,
+  type DType,
+  isFloat,
+  isTensor,
+  type Tensor,
+  tensorsIn,
+} from '@shardweave/tensor-core';
 
 /**
  * Copies `value` with each tensor replaced by what `map` returns for it. `map` is called once for
@@ -20,6 +27,11 @@ export function listTensors(value: unknown): Tensor[] {
     return tensor;
   });
   return found;
+}
+
+/** Casts the float tensors in a value to `dtype`, and records the casts for autograd. */
+export function castFloats<T>(value: T, dtype: DType): T {
+  return mapTensors(value, (tensor) => (isFloat(tensor.dtype) ? cast(tensor, dtype) : tensor));
 }
 
 /**

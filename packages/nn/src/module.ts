@@ -11,9 +11,12 @@ import type { ParameterInit } from './parameters/parameter-init.js';
 
 /**
  * A hook that is awaited before a module's forward, with its arguments. It may wait for the
- * parameters to be gathered, for instance.
+ * parameters to be gathered, for instance. An array that it returns takes the place of the
+ * arguments, for later hooks too.
  */
-export type BeforeForward = (args: readonly unknown[]) => void | Promise<void>;
+export type BeforeForward = (
+  args: readonly unknown[],
+) => void | readonly unknown[] | Promise<void> | Promise<readonly unknown[]>;
 /**
  * A hook that is awaited after a module's forward, with its result, before the module's scope ends.
  */
@@ -90,10 +93,11 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
    */
   async call(...args: Args): Promise<Output> {
     const output = await this.device.scope(async () => {
+      let given: readonly unknown[] = args;
       for (const hook of this.#before) {
-        await hook(args);
+        given = argumentsFrom(await hook(given)) ?? given;
       }
-      const output = await this.forward(...args);
+      const output = await this.forward(...(given as Args));
       for (const hook of this.#after) {
         await hook(output);
       }
@@ -346,6 +350,19 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   [Symbol.dispose](): void {
     this.dispose();
   }
+}
+
+/**
+ * The arguments that a hook has returned, if it has.
+ * @throws {NnConfigError} for anything else
+ */
+function argumentsFrom(returned: unknown): readonly unknown[] | undefined {
+  if (returned === undefined || Array.isArray(returned)) {
+    return returned;
+  }
+  throw new NnConfigError(
+    `module.call: expected a hook before forward to return an array of arguments or nothing, got ${shown(returned)}. Return [x] for one argument.`,
+  );
 }
 
 function remove<T>(list: T[], item: T | undefined): void {

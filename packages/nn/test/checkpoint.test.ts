@@ -77,7 +77,7 @@ async function step(options: { isCheckpointed: boolean; isPacked?: boolean }) {
   });
   expect(device.ledger.live().activation).toBe(0);
   const gradients = packed
-    ? [await read(packed.flat.grad!)]
+    ? [await read(packed.flats[0]!.grad!)]
     : await Promise.all(model.parameters().map(({ grad }) => read(grad!)));
   model.dispose();
   packed?.dispose();

@@ -105,7 +105,7 @@ describe('clipGradNorm', () => {
     await device.scope(() => clipGradNorm(params, 1));
     expect(device.backend.dispatches - before).toBe(3 + 3);
     const model = new Linear(device, { inFeatures: 3, outFeatures: 2 });
-    const { flat } = packParameters(model);
+    const flat = packParameters(model).flats[0]!;
     flat.grad = device.full([flat.size], 1);
     const packed = device.backend.dispatches;
     await device.scope(() => clipGradNorm(model, 1));

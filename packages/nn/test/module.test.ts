@@ -129,6 +129,19 @@ describe('Module', () => {
       ['scope ended, 1,2', 8],
     ]);
   });
+
+  it('may give forward and later hooks other arguments, and nothing but arguments', async () => {
+    const device = makeDevice();
+    const net = new Net(device);
+    const [x, y] = [device.zeros([1, 2]), device.zeros([4, 2])];
+    const given: unknown[] = [];
+    net.aroundForward({ before: async () => [y] });
+    net.aroundForward({ before: (args) => void given.push(...args) });
+    expect((await net.call(x)).shape).toEqual([4, 2]);
+    expect(given).toEqual([y]);
+    net.aroundForward({ before: (() => 3) as unknown as () => void });
+    await expect(net.call(x)).rejects.toThrow('to return an array of arguments or nothing, got 3');
+  });
 });
 
 describe('to', () => {

@@ -56,7 +56,7 @@ describe('packed parameters', () => {
     const device = makeDevice();
     const net = model(device);
     const before = await Promise.all(net.parameters().map(read));
-    const { flat } = packParameters(net);
+    const flat = packParameters(net).flats[0]!;
     expect(await Promise.all(net.parameters().map(read))).toEqual(before);
     expect(net.parameters().map(({ offset }) => offset)).toEqual([0, 128, 256, 384]);
     expect(device.ledger.live().parameter).toBe(flat.size * 4);
@@ -92,7 +92,7 @@ describe('packed parameters', () => {
     const [frozen, ...trained] = net.parameters();
     frozen!.requiresGrad = false;
     const before = await read(frozen!);
-    const { flat } = packParameters(net);
+    const flat = packParameters(net).flats[0]!;
     expect(frozen!.piece).toBeUndefined();
     expect(trained.map(({ piece }) => piece?.flat)).toEqual(trained.map(() => flat));
     const optimizer = new AdamW(net.parameters(), { lr: 0.05 });

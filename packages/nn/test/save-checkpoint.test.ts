@@ -77,7 +77,7 @@ it('parameters, buffers, state and options come back, from plain to packed', asy
   expect(extra).toEqual({ step: 2, of: ['this', null] });
   expect(await textOf(target)).toEqual(await textOf(source));
   expect(own.groups[0]!.lr).toBe(0.125);
-  expect(own.stateOf(packed.flat)?.runs[0]?.step).toBe(2);
+  expect(own.stateOf(packed.flats[0]!)?.runs[0]?.step).toBe(2);
   expect(await own.stateDict(target.namedParameters())).toEqual(
     await optimizer.stateDict(source.namedParameters()),
   );
@@ -104,7 +104,7 @@ it('parameters of one flat go on from their own numbers of steps', async () => {
   using packed = packParameters(target);
   const own = new AdamW(target.parameters());
   await loadCheckpoint(target, store, { optimizer: own });
-  expect(own.stateOf(packed.flat)!.runs.map(({ step }) => step)).toEqual([2, 1]);
+  expect(own.stateOf(packed.flats[0]!)!.runs.map(({ step }) => step)).toEqual([2, 1]);
   const again = place();
   await saveCheckpoint(target, again, { optimizer: own });
   const last = net(device, 3);

@@ -3,8 +3,9 @@
 // Saved activations wait on the host between the two. The optimizer, made on parameters(), steps
 // the parameters where they rest, one layer at a time.
 
-import { isModule, Module, mapTensors, type Sequential } from '@shardweave/nn';
+import { isModule, Module, type Sequential } from '@shardweave/nn';
 import {
+  castFloats,
   HELD,
   type HeldBy,
   HostBuffers,
@@ -12,7 +13,7 @@ import {
   StoredModel,
   storeUseOf,
 } from '@shardweave/nn/flat';
-import { cast, isFloat, tensorsIn } from '@shardweave/tensor-core';
+import { tensorsIn } from '@shardweave/tensor-core';
 import { ModelCall, storagesIn } from './activations/model-call.js';
 import { OffloadConfigError } from './errors.js';
 import { HELD_BY_OFFLOAD } from './held-at-rest.js';
@@ -289,10 +290,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     const { device } = this;
     const { computeDType, numMicrobatches } = this.#options;
     const callers = new Set(tensorsIn(args).map(({ storage }) => storage));
-    const inputs =
-      computeDType === 'f32'
-        ? args
-        : mapTensors(args, (x) => (isFloat(x.dtype) ? cast(x, computeDType) : x));
+    const inputs = computeDType === 'f32' ? args : castFloats(args, computeDType);
     const call = new ModelCall(callers, {
       hostBuffers: this.#parkingBuffers,
       isDry: this.#isDry,

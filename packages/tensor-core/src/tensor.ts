@@ -31,6 +31,11 @@ export interface ShardPiece {
    * its own elements happen to be here.
    */
   readonly numShards?: number;
+  /**
+   * Whether all of `flat` rests here between uses, so that whoever saves or loads the parameter
+   * reads and writes `flat` in its place. Packing sets it. Default false.
+   */
+  readonly isPacked?: boolean;
 }
 
 /** Returns the number of elements of a shape, which is 1 for []. */

@@ -18,6 +18,7 @@ import {
   StateError,
   type Storage,
   Tensor,
+  type View,
 } from '@shardweave/tensor-core';
 import { encodingOf } from '../parameters/encoded-parameter.js';
 import { dropGradient } from './clear-gradients.js';
@@ -95,7 +96,7 @@ export class FlatGradient implements GradSink {
       return;
     }
     this.#pass = pass;
-    this.#forgetDropped();
+    this.forgetDropped();
     this.#expected = this.#options.leaves.filter((leaf) => pass.reached.has(leaf)).length;
     this.#options.onPass?.(pass);
   }
@@ -125,24 +126,35 @@ export class FlatGradient implements GradSink {
 
   /**
    * Adds one contribution of any float dtype. It is copied, unless an op has written it in place.
+   * @param left what earlier backwards have left elsewhere, which is added with it
    */
-  add(leaf: Tensor, gradient: Tensor): void {
+  add(leaf: Tensor, gradient: Tensor, left?: Tensor): void {
     requireFloat(leaf);
     this.#resume();
     const whole = this.#wholeOrBegin();
     this.#contributed.add(leaf);
-    if (gradient.storage === whole || leaf.size === 0) {
+    if (leaf.size === 0) {
       return;
     }
     const { backend } = this.#options.device;
     const out = whole.view(this.#offsetOf.get(leaf)!, leaf.size);
-    const x = gradient.view();
+    const walk = { shape: [leaf.size], aStrides: [1], bStrides: [1] };
+    const sum = (a: View, b: View) => backend.run('binary', { kind: 'add', a, b, out, ...walk });
+    const isInPlace = gradient.storage === whole;
     if (this.#written.has(leaf)) {
-      const walk = { shape: [leaf.size], aStrides: [1], bStrides: [1] };
-      backend.run('binary', { kind: 'add', a: out, b: x, out, ...walk });
+      for (const term of [
+        ...(isInPlace ? [] : [gradient]),
+        ...(left === undefined ? [] : [left]),
+      ]) {
+        sum(out, term.view());
+      }
+      return;
+    }
+    this.#written.add(leaf);
+    if (left === undefined) {
+      backend.run('cast', { x: gradient.view(), out });
     } else {
-      backend.run('cast', { x, out });
-      this.#written.add(leaf);
+      sum(left.view(), gradient.view());
     }
   }
 
@@ -166,6 +178,13 @@ export class FlatGradient implements GradSink {
     return hasFlatGradient(flatOf(leaf)) && this.#restingLeaves().has(leaf);
   }
 
+  /** Notes that the flat's gradient includes one of these leaves from now on. */
+  protected noteResting(leaves: Iterable<Tensor>): void {
+    for (const leaf of leaves) {
+      this.#resting.add(leaf);
+    }
+  }
+
   /**
    * If a flat has got a gradient by assignment and not by a backward, it counts as one of all
    * leaves.
@@ -177,7 +196,7 @@ export class FlatGradient implements GradSink {
   /**
    * Forgets gradients of a flat that something other than `clear` has dropped, such as a failure.
    */
-  #forgetDropped(): void {
+  protected forgetDropped(): void {
     const [first] = this.#resting;
     if (first !== undefined && !hasFlatGradient(flatOf(first))) {
       this.#resting.clear();
@@ -204,9 +223,7 @@ export class FlatGradient implements GradSink {
         }
       }
     }
-    for (const leaf of options.leaves ?? this.#contributed) {
-      this.#resting.add(leaf);
-    }
+    this.noteResting(options.leaves ?? this.#contributed);
     this.#forget();
     return whole;
   }

@@ -1,7 +1,7 @@
 // What a parameter's piece says about the place of its values and its gradient: here and whole,
 // here in part, or here as a copy of what rests elsewhere.
 
-import type { Tensor } from '@shardweave/tensor-core';
+import { Tensor } from '@shardweave/tensor-core';
 import { flatHomeOf } from './stores/flat-home.js';
 
 /**
@@ -37,6 +37,18 @@ export function hasFlatGradient(flat: Tensor): boolean {
  */
 export function isCopy({ piece, storage }: Tensor): boolean {
   return piece !== undefined && storage !== piece.flat.storage;
+}
+
+/**
+ * What a state dict reads and writes for a parameter or buffer: itself, or where it is a copy for
+ * computing of a packed one, that one's place in its flat.
+ */
+export function masterOf(tensor: Tensor): Tensor {
+  const { piece, shape } = tensor;
+  if (piece?.isPacked !== true) {
+    return tensor;
+  }
+  return new Tensor(piece.flat.storage, shape, piece.flat.offset + piece.start);
 }
 
 /**

@@ -4,6 +4,7 @@
 import type { DType, Tensor } from '@shardweave/tensor-core';
 import { isFloat } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
+import { isCopy } from '../flat/placement.js';
 import { checkModules, isModule, type Module } from '../module.js';
 import { joinPath } from '../parameters/join-path.js';
 import type { AtRest, Held, HeldBy, HeldCall, Holder } from './held.js';
@@ -57,11 +58,12 @@ export async function whileAtRest<T>(
           ]),
         );
   const names = firstNames(named((module) => module.namedParameters()));
-  const cast = new Set(
-    helds.flatMap(({ held, wrappers }) =>
+  const cast = new Set([
+    ...helds.flatMap(({ held, wrappers }) =>
       held.castsBuffers === true ? wrappers.flatMap(buffersOf) : [],
     ),
-  );
+    ...modules.filter(hasPackedCopies).flatMap(buffersOf),
+  ]);
   const buffers = [...firstNames(named((module) => module.namedBuffers()))].map(
     ([buffer, name]): NamedBuffer => {
       const isCast = cast.has(buffer) && isFloat(buffer.dtype);
@@ -147,6 +149,11 @@ function holdersIn(modules: readonly Module[], operation: string): FoundHolders 
     holders.flatMap(({ wrappers }) => wrappers.flatMap((wrapper) => wrapper.parameters())),
   );
   return { holders, plain: new Set([...own].filter((tensor) => !held.has(tensor))) };
+}
+
+/** Whether packing has made a module compute in another dtype than that of its masters. */
+function hasPackedCopies(module: Module): boolean {
+  return module.parameters().some((tensor) => tensor.piece?.isPacked === true && isCopy(tensor));
 }
 
 function buffersOf(module: Module): Tensor[] {

@@ -1,10 +1,10 @@
 // Parameters that nobody shards or moves: their values are in their tensors, or in the flat that
-// packs them.
+// packs them, which is the master of 16-bit copies.
 
 import { byteSize, type DType, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { nameOf, pieceOf } from '../flat/layout/flat-plan.js';
-import { isCopy, isSharded } from '../flat/placement.js';
+import { isCopy, isSharded, markCopies, masterOf } from '../flat/placement.js';
 import { readWords } from '../flat/read-words.js';
 import type { ElementRange } from '../host-tensor.js';
 import { fillDeferred } from '../parameters/deferred-parameter.js';
@@ -35,7 +35,8 @@ export function plainAtRest(
     readWhole: async () => readTensor,
     write: async (given) => {
       for (const [parameter, entry] of given) {
-        await writeTensor(parameter, ...entry);
+        await writeTensor(masterOf(parameter), ...entry);
+        markCopies([parameter], operation);
       }
     },
     dropCopies: () => {},
@@ -46,8 +47,9 @@ export function plainAtRest(
   return { parts: parameters.length === 0 ? [] : [part], ranks, requireUnchanged };
 }
 
-/** Reads a tensor, or some of its elements. */
-async function readTensor(tensor: Tensor, part?: ElementRange): Promise<Uint8Array> {
+/** Reads a parameter where it rests, or some of its elements. */
+async function readTensor(parameter: Tensor, part?: ElementRange): Promise<Uint8Array> {
+  const tensor = masterOf(parameter);
   if (part === undefined) {
     return tensor.toBytes();
   }
@@ -89,7 +91,7 @@ function requireHere(named: readonly (readonly [string, Tensor])[], operation: s
   for (const [name, tensor] of named) {
     const got = isSharded(tensor)
       ? `a shard of ${tensor.piece!.length}`
-      : isCopy(tensor)
+      : isCopy(tensor) && tensor.piece!.isPacked !== true
         ? 'a copy for computing of what rests elsewhere'
         : undefined;
     if (got === undefined) {
