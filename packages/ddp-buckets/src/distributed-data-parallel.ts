@@ -4,7 +4,14 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type GradScaler, Module, type Optimizer } from '@shardweave/nn';
-import { HELD, type HeldBy } from '@shardweave/nn/flat';
+import {
+  flatsOf,
+  HELD,
+  type HeldBy,
+  markCopies,
+  masterOf,
+  packedGradientOf,
+} from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import { BUCKET_DTYPES } from './bucket-layout.js';
 import type { ActiveParameter } from './buckets/bucket.js';
@@ -108,6 +115,7 @@ export class DistributedDataParallel<
       options: this.#options,
       lanes: this.#lanes,
       trainable: () => this.#trainable(),
+      packedOf: (leaf) => this.#sync.packedOf(leaf),
     });
     this.#sync = new GradientSync(this.device, this.#options, {
       lanes: this.#lanes,
@@ -119,7 +127,7 @@ export class DistributedDataParallel<
     }
     this.#requireTriggers(named.map(([, tensor]) => tensor));
     for (const [, tensor] of named) {
-      tensor.gradSink = this.#sync;
+      this.#sync.takeOver(tensor);
     }
     if (!module.isTraining) {
       this.eval(); // a new module is in training mode
@@ -229,7 +237,7 @@ export class DistributedDataParallel<
       const advice = 'Build, wrap and freeze the model alike on all ranks.';
       await requireAgreement(group, tensors.map(describeParameter), { what, advice });
       const list = tensors.map(({ tensor }) => tensor);
-      await broadcastTensors(group, list, { root: 0, tag: `ddp ${what}` });
+      await broadcastMasters(group, list, { root: 0, tag: `ddp ${what}` });
     }
     for (const { tensor } of tensors) {
       this.#shared.add(tensor);
@@ -291,7 +299,7 @@ export class DistributedDataParallel<
     if (this.processGroup.worldSize === 1) {
       return;
     }
-    await this.#lanes.inTurn((group) => broadcastTensors(group, tensors, options));
+    await this.#lanes.inTurn((group) => broadcastMasters(group, tensors, options));
   }
 
   // ---- forward ---------------------------------------------------------------------------------
@@ -414,15 +422,13 @@ export class DistributedDataParallel<
     });
     await this.syncParameters({ root });
     const followed = { optimizers: options.optimizers, scalers: options.scalers ?? [] };
-    const parameters = this.module.parameters();
-    await this.#lanes.inTurn((group) => followOptimizers(group, followed, { root, parameters }));
+    const flats = flatsOf(this.module.parameters());
+    await this.#lanes.inTurn((group) => followOptimizers(group, followed, { root, flats }));
   }
 
   protected override releaseOwned(): void {
     for (const tensor of this.module.parameters()) {
-      if (tensor.gradSink === this.#sync) {
-        tensor.gradSink = undefined;
-      }
+      this.#sync.giveBack(tensor);
     }
   }
 
@@ -448,7 +454,7 @@ export class DistributedDataParallel<
       return;
     }
     this.#requirePlain(path, tensor);
-    tensor.gradSink = this.#sync;
+    this.#sync.takeOver(tensor);
   }
 
   /** All parameters and buffers with their paths. */
@@ -463,9 +469,15 @@ export class DistributedDataParallel<
         `ddp: expected parameters of ${BUCKET_DTYPES.join(', ')}, got ${tensor.dtype} '${path}'. No device here computes in f64; keep such values in f32, or as buffers.`,
       );
     }
-    if (tensor.piece !== undefined || tensor.gradSink !== undefined) {
+    const isPacked = packedGradientOf(tensor) !== undefined;
+    if (!isPacked && (tensor.piece !== undefined || tensor.gradSink !== undefined)) {
       throw new DdpConfigError(
-        `ddp: expected parameters whose gradients nobody else takes, got '${path}', which is sharded, packed or wrapped already. Wrap the bare module, once.`,
+        `ddp: expected parameters whose gradients nobody else takes, got '${path}', which is sharded or wrapped already. Wrap the bare module or a packed one, once.`,
+      );
+    }
+    if (isPacked && this.#options.isRetaining) {
+      throw new DdpConfigError(
+        `ddp: expected plain parameters with retainAllreduceBuffers, got '${path}', which is packed. Its gradient lies in its flat and can't be a view of a bucket; drop the option, or don't pack.`,
       );
     }
     if (tensor.device !== this.device) {
@@ -494,5 +506,17 @@ export class DistributedDataParallel<
     throw new DdpStateError(
       `rank ${rank}/${worldSize} ${operation}: expected no backward under way, got one. Await backward first.`,
     );
+  }
+}
+
+/** Sends the values of parameters and buffers from where they rest, and tells their copies. */
+async function broadcastMasters(
+  group: ProcessGroup,
+  tensors: readonly Tensor[],
+  options: BroadcastOptions,
+): Promise<void> {
+  await broadcastTensors(group, tensors.map(masterOf), options);
+  if (group.rank !== options.root) {
+    markCopies(tensors, options.tag);
   }
 }

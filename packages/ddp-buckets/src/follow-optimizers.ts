@@ -20,14 +20,14 @@ interface FollowedText {
   readonly optimizers: readonly {
     /** The options of each parameter group. */
     readonly options: readonly object[];
-    /** One entry for each parameter that was ever stepped. */
+    /** One entry for each flat that was ever stepped. */
     readonly states: readonly StateText[];
   }[];
   readonly scalers: readonly GradScalerState[];
 }
 
 interface StateText {
-  /** The parameter's index among all parameters. */
+  /** The flat's index among all flats. */
   readonly index: number;
   readonly runs: readonly StateRun[];
   /** The names of the state tensors. */
@@ -59,16 +59,16 @@ export function requireStepped(
 }
 
 /**
- * Makes the group options, step counts and state tensors of `parameters` equal to those of rank
- * `root`. Collective.
+ * Makes the group options, step counts and state tensors of `flats` (plain parameters, and what
+ * others are packed into) equal to those of rank `root`. Collective.
  */
 export async function followOptimizers(
   group: ProcessGroup,
   { optimizers, scalers }: Followed,
-  { root, parameters }: { readonly root: number; readonly parameters: readonly Tensor[] },
+  { root, flats }: { readonly root: number; readonly flats: readonly Tensor[] },
 ): Promise<void> {
   const isRoot = group.rank === root;
-  const own = isRoot ? JSON.stringify(describe({ optimizers, scalers }, parameters)) : '';
+  const own = isRoot ? JSON.stringify(describe({ optimizers, scalers }, flats)) : '';
   const counts = `${optimizers.length} optimizers, ${scalers.length} scalers`;
   const text: FollowedText = JSON.parse(await broadcastText(group, own, { root, counts }));
   const tensors: Tensor[] = [];
@@ -78,10 +78,10 @@ export async function followOptimizers(
       for (const [i, values] of options.entries()) {
         Object.assign(optimizer.groups[i]!, values);
       }
-      await resize(optimizer, states, parameters);
+      await resize(optimizer, states, flats);
     }
     for (const { index, names } of states) {
-      const state = optimizer.stateOf(parameters[index]!)!;
+      const state = optimizer.stateOf(flats[index]!)!;
       tensors.push(...names.map((name) => state.tensors.get(name)!));
     }
   }
@@ -91,12 +91,12 @@ export async function followOptimizers(
   }
 }
 
-function describe({ optimizers, scalers }: Followed, parameters: readonly Tensor[]): FollowedText {
+function describe({ optimizers, scalers }: Followed, flats: readonly Tensor[]): FollowedText {
   return {
     optimizers: optimizers.map((optimizer) => ({
       options: optimizer.groups.map(({ params: _, ...options }) => options),
-      states: parameters.flatMap((parameter, index) => {
-        const state = optimizer.stateOf(parameter);
+      states: flats.flatMap((flat, index) => {
+        const state = optimizer.stateOf(flat);
         if (state === undefined) {
           return [];
         }
@@ -108,23 +108,23 @@ function describe({ optimizers, scalers }: Followed, parameters: readonly Tensor
 }
 
 /**
- * Takes over the step counts of `states`, with tensors of zeros; a parameter that the other rank
- * never stepped becomes as if new.
+ * Takes over the step counts of `states`, with tensors of zeros; a flat that the other rank never
+ * stepped becomes as if new.
  */
 async function resize(
   optimizer: Optimizer<object>,
   states: readonly StateText[],
-  parameters: readonly Tensor[],
+  flats: readonly Tensor[],
 ): Promise<void> {
   const told = new Map(states.map((state) => [state.index, state]));
-  for (const [index, parameter] of parameters.entries()) {
+  for (const [index, flat] of flats.entries()) {
     const state = told.get(index);
-    if (state === undefined && optimizer.stateOf(parameter) === undefined) {
+    if (state === undefined && optimizer.stateOf(flat) === undefined) {
       continue;
     }
-    const zeros = new Uint8Array(parameter.size * 4);
+    const zeros = new Uint8Array(flat.size * 4);
     const tensors = new Map((state?.names ?? []).map((name) => [name, zeros]));
-    await optimizer.writeFlatState(parameter, { runs: state?.runs ?? [], tensors });
+    await optimizer.writeFlatState(flat, { runs: state?.runs ?? [], tensors });
   }
 }
 

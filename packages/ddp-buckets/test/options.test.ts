@@ -129,16 +129,20 @@ describe('parameters', () => {
     });
   });
 
-  it('parameters that are wrapped, sharded or packed already are refused', async () => {
+  it('parameters that are wrapped or sharded already are refused, packed ones with views', async () => {
     await onRanks(1, async ({ device, group }) => {
       const wrapped = new Bag(device, AB);
       wrap(wrapped, { group });
-      expect(() => wrap(wrapped, { group })).toThrow("'a', which is sharded, packed or wrapped");
+      expect(() => wrap(wrapped, { group })).toThrow("'a', which is sharded or wrapped");
       const sharded = new Bag(device, AB);
       new FullyShardedDataParallel(sharded, { processGroup: group });
       expect(() => wrap(sharded, { group })).toThrow(DdpConfigError);
       const packed = new Bag(device, AB);
       packParameters(packed);
+      expect(() => wrap(packed, { group }, { retainAllreduceBuffers: true })).toThrow(
+        "plain parameters with retainAllreduceBuffers, got 'a', which is packed",
+      );
+      wrap(packed, { group });
       expect(() => wrap(packed, { group })).toThrow(DdpConfigError);
     });
   });

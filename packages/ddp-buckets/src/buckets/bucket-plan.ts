@@ -3,6 +3,7 @@
 // gradients came on one rank.
 
 import type { DType } from '@shardweave/dtypes';
+import type { PackedGradient } from '@shardweave/nn/flat';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { assignBuckets, type BucketRule, bucketLayout } from '../bucket-layout.js';
 import type { ResolvedDdpOptions } from '../options.js';
@@ -20,6 +21,8 @@ export interface PlanContext {
   readonly options: ResolvedDdpOptions;
   /** The number of elements that every rank's device can bind at once. */
   readonly maxElements: number;
+  /** What takes the reduced gradients of a packed parameter; undefined for another one. */
+  packedOf(leaf: Tensor): PackedGradient | undefined;
 }
 
 export class BucketPlan {
@@ -47,10 +50,11 @@ export class BucketPlan {
     const { predivide, isAlwaysFp32, isRetaining } = context.options;
     const sizes = parametersOf(active);
     this.buckets = structure.map((members, index) => {
-      const layout = bucketLayout(members, sizes);
+      const layout = bucketLayout(arranged(members, active), sizes);
       const reduceDType: DType = isAlwaysFp32 ? 'f32' : layout.dtype;
-      const { device } = context;
-      return new Bucket(index, layout, active, { device, reduceDType, predivide, isRetaining });
+      const { device, packedOf } = context;
+      const shared = { device, packedOf, reduceDType, predivide, isRetaining };
+      return new Bucket(index, layout, active, shared);
     });
     for (const bucket of this.buckets) {
       for (const index of bucket.layout.members) {
@@ -132,6 +136,15 @@ export function decodeStructure(words: Uint32Array, numParameters: number): numb
     at += length;
     return [...words.subarray(at - length, at)];
   });
+}
+
+/**
+ * The members of a bucket as they lie in it. Packed ones follow one another as in their flat, so
+ * that one kernel takes a run of them there.
+ */
+function arranged(members: readonly number[], active: readonly ActiveParameter[]) {
+  const arePacked = members.some((index) => active[index]!.tensor.piece !== undefined);
+  return arePacked ? [...members].sort((a, b) => a - b) : members;
 }
 
 function parametersOf(active: readonly ActiveParameter[]) {

@@ -8,7 +8,7 @@
 // its own, which lives as long as gradients are views of it.
 
 import { byteSize, type DType } from '@shardweave/dtypes';
-import { FlatGradient } from '@shardweave/nn/flat';
+import { type DeliveredLeaf, FlatGradient, type PackedGradient } from '@shardweave/nn/flat';
 import { type Device, type Storage, Tensor } from '@shardweave/tensor-core';
 import type { BucketLayout } from '../bucket-layout.js';
 import type { BucketMember } from '../communication-hooks/communication-hook.js';
@@ -27,6 +27,8 @@ export interface BucketContext {
   readonly reduceDType: DType;
   readonly predivide: number;
   readonly isRetaining: boolean;
+  /** What takes the reduced gradients of a packed parameter; undefined for another one. */
+  packedOf(leaf: Tensor): PackedGradient | undefined;
 }
 
 export interface ReceiveOptions {
@@ -42,6 +44,10 @@ export class Bucket {
   readonly parameters: readonly ActiveParameter[];
   readonly members: readonly BucketMember[];
   readonly #context: BucketContext;
+  /** The sinks of its packed parameters, by member. */
+  readonly #packed: readonly (PackedGradient | undefined)[];
+  /** Whether the gradients of the present backward add up in f32, whatever is sent. */
+  #isWide = false;
   /** The gradients as backward adds them up, until the bucket is sent. */
   readonly gradient: FlatGradient;
   /** The storage for the result, from the moment when the bucket is sent. */
@@ -66,7 +72,29 @@ export class Bucket {
     this.#context = context;
     const leaves = this.parameters.map(({ tensor }) => tensor);
     const { device } = context;
-    this.gradient = new FlatGradient({ device, layout, leaves, dtype: () => layout.dtype });
+    this.#packed = leaves.map((leaf) => context.packedOf(leaf));
+    this.gradient = new FlatGradient({ device, layout, leaves, dtype: () => this.#sumDType });
+  }
+
+  /**
+   * The dtype in which gradients add up: that of the parameters, or where packed ones are among
+   * them that of the wire; f32 where f32 sums of earlier backwards go with them.
+   */
+  get #sumDType(): DType {
+    if (this.#packed.every((packed) => packed === undefined)) {
+      return this.layout.dtype;
+    }
+    return this.#isWide ? 'f32' : this.reduceDType;
+  }
+
+  /**
+   * Begins a backward.
+   * @param hasLeft whether earlier backwards have left something of a parameter
+   */
+  begin(hasLeft: (leaf: Tensor) => boolean): void {
+    this.#isWide = this.parameters.some(
+      ({ tensor }, member) => this.#packed[member] !== undefined && hasLeft(tensor),
+    );
   }
 
   get reduceDType(): DType {
@@ -100,11 +128,12 @@ export class Bucket {
     if (reduceDType !== storage.dtype && into !== undefined) {
       outgoing = device.storage(storage.elementCount, reduceDType, 'staging');
       outgoing.fill();
-      device.backend.run('cast', { x: storage.view(), out: outgoing.view() });
     }
+    const [x, out] = [storage.view(), outgoing.view()];
     if (predivide !== 1) {
-      const view = outgoing.view();
-      device.backend.run('affine', { x: view, out: view, scale: 1 / predivide, shift: 0 });
+      device.backend.run('affine', { x, out, scale: 1 / predivide, shift: 0 });
+    } else if (outgoing !== storage) {
+      device.backend.run('cast', { x, out });
     }
     if (into === undefined) {
       return undefined;
@@ -134,16 +163,27 @@ export class Bucket {
     if (isRetaining) {
       this.#affine(reduced, storage, { from: 0, size: storage.elementCount, scale });
     }
+    const delivered = new Map<PackedGradient, DeliveredLeaf[]>();
     this.parameters.forEach(({ tensor }, member) => {
       if (!options.isUsed(member)) {
         return;
       }
-      if (isRetaining) {
+      const packed = this.#packed[member];
+      if (packed !== undefined) {
+        const { offset } = this.members[member]!;
+        const leaves = delivered.get(packed) ?? [];
+        delivered.set(packed, leaves);
+        leaves.push({ leaf: tensor, offset });
+      } else if (isRetaining) {
         this.#lookInto(tensor, member, storage);
       } else {
         this.#dealOut(tensor, member, { reduced, scale });
       }
     });
+    for (const [packed, leaves] of delivered) {
+      leaves.sort((a, b) => a.offset - b.offset);
+      packed.deliver(reduced, leaves, scale);
+    }
     const hasViews = isRetaining && storage.holds > 1;
     if (reduced !== storage) {
       reduced.release();

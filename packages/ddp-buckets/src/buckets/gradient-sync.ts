@@ -2,6 +2,7 @@
 // gradients that are not to be reduced yet. PlanKeeper has the plan of buckets, and WrapperLanes
 // the groups that the buckets go over.
 
+import { type PackedGradient, packedGradientOf } from '@shardweave/nn/flat';
 import type { Device, GradSink, Pass, Tensor } from '@shardweave/tensor-core';
 import { allReduceHook } from '../communication-hooks/all-reduce-hook.js';
 import { DdpStateError } from '../errors.js';
@@ -44,6 +45,8 @@ export class GradientSync implements GradSink {
   #forwardStartMs: number | undefined;
   /** The reduced parameters that no step has changed since, by the versions of their values. */
   readonly #unstepped = new Map<Tensor, number>();
+  /** The own sinks of packed parameters, which get what is reduced. */
+  readonly #packed = new Map<Tensor, PackedGradient>();
 
   constructor(
     device: Device,
@@ -55,6 +58,25 @@ export class GradientSync implements GradSink {
     this.#lanes = lanes;
     this.#keeper = keeper;
   }
+
+  /** Takes the gradients of a parameter, those of a packed one from its own sink. */
+  takeOver(leaf: Tensor): void {
+    const packed = packedGradientOf(leaf);
+    if (packed !== undefined) {
+      this.#packed.set(leaf, packed);
+    }
+    leaf.gradSink = this;
+  }
+
+  /** Gives the gradients of a parameter back to whoever took them before. */
+  giveBack(leaf: Tensor): void {
+    if (leaf.gradSink === this) {
+      leaf.gradSink = this.#packed.get(leaf);
+    }
+  }
+
+  /** The own sink of a packed parameter; undefined for another one. */
+  readonly packedOf = (leaf: Tensor): PackedGradient | undefined => this.#packed.get(leaf);
 
   get isInBackward(): boolean {
     return this.#pass !== undefined;
@@ -144,9 +166,24 @@ export class GradientSync implements GradSink {
     const skipped = leaves.filter((leaf) => {
       const version = this.#unstepped.get(leaf);
       this.#unstepped.delete(leaf);
-      return version === leaf.storage.version;
+      return version === versionOf(leaf);
     });
     this.#forget(new Set(skipped));
+    const bySink = new Map<PackedGradient, Tensor[]>();
+    for (const leaf of leaves) {
+      const sink = this.#packed.get(leaf);
+      if (sink !== undefined) {
+        bySink.set(sink, [...(bySink.get(sink) ?? []), leaf]);
+      }
+    }
+    for (const [sink, own] of bySink) {
+      sink.clear(own);
+    }
+  }
+
+  /** Whether a parameter has a gradient that was reduced. */
+  hasGradient(leaf: Tensor): boolean {
+    return this.#packed.get(leaf)?.hasGradient(leaf) ?? leaf.grad !== undefined;
   }
 
   /** Makes the hook forget the errors of reductions that no step has used. */
@@ -261,7 +298,7 @@ export class GradientSync implements GradSink {
     this.buffers = await cycle.receive(outcome);
     for (const { tensor } of cycle.plan.active) {
       if (!this.#unstepped.has(tensor)) {
-        this.#unstepped.set(tensor, tensor.storage.version);
+        this.#unstepped.set(tensor, versionOf(tensor));
       }
     }
     if (structure !== undefined) {
@@ -299,4 +336,9 @@ export class GradientSync implements GradSink {
     const cycle = this.#beginCycle(new Set(), new StepClock(undefined), new LocalGradients());
     await this.#finishCycle(cycle, { isSpectator: true });
   }
+}
+
+/** The version of the values that a step changes. */
+function versionOf({ piece, storage }: Tensor): number {
+  return (piece?.flat.storage ?? storage).version;
 }

@@ -1,7 +1,8 @@
 // Gradients of backwards that are not reduced (noSync, disableAllreduce). They add up here until
 // the next reduction takes them along. Where a parameter has no other gradient, they are shown as
-// its `grad`.
+// its `grad`, unless it is packed: then they add up in f32, and its flat has none of them.
 
+import { masterOf } from '@shardweave/nn/flat';
 import { cast, type Tensor } from '@shardweave/tensor-core';
 
 interface LocalGradient {
@@ -53,9 +54,10 @@ export class LocalGradients {
       device.addInPlace(before.sum, gradient);
       return;
     }
-    const sum = device.noGrad(() => cast(gradient, leaf.dtype, { copy: true })).keep();
+    const { dtype } = masterOf(leaf);
+    const sum = device.noGrad(() => cast(gradient, dtype, { copy: true })).keep();
     sum.storage.tag = 'gradient';
-    const isShown = leaf.grad === undefined;
+    const isShown = leaf.grad === undefined && leaf.piece === undefined;
     if (isShown) {
       leaf.grad = sum;
     }

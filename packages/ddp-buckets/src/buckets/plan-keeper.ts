@@ -3,8 +3,8 @@
 // parameters before anything of them is sent.
 
 import { byteSize } from '@shardweave/dtypes';
-import { HostBuffers } from '@shardweave/nn/flat';
-import type { Device } from '@shardweave/tensor-core';
+import { HostBuffers, masterOf, type PackedGradient } from '@shardweave/nn/flat';
+import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { ResolvedDdpOptions } from '../options.js';
 import { requireAgreement } from '../ranks/agreement.js';
 import type { WrapperLanes } from '../ranks/wrapper-lanes.js';
@@ -18,6 +18,8 @@ export interface PlanKeeperOptions {
   readonly lanes: WrapperLanes;
   /** The parameters that are trained at the moment. */
   readonly trainable: () => readonly ActiveParameter[];
+  /** What takes the reduced gradients of a packed parameter; undefined for another one. */
+  readonly packedOf: (leaf: Tensor) => PackedGradient | undefined;
 }
 
 export class PlanKeeper {
@@ -51,11 +53,11 @@ export class PlanKeeper {
 
   /** Agrees with the other ranks on how large a bucket may be. Collective. */
   async open(): Promise<void> {
-    const { device, options, lanes } = this.#options;
+    const { device, options, lanes, packedOf } = this.#options;
     const { limits } = device.backend.info;
     const bytes = Math.min(limits.maxViewBytes, limits.maxBufferBytes);
     const ownElements = Math.floor(bytes / byteSize('f32')); // what 16 bits are cast to fits, too
-    this.#context = { device, options, maxElements: await lanes.leastOf(ownElements) };
+    this.#context = { device, options, packedOf, maxElements: await lanes.leastOf(ownElements) };
   }
 
   /** Makes the buckets anew where the set of trainable parameters has changed. */
@@ -105,5 +107,7 @@ export class PlanKeeper {
 
 /** The text of a parameter that ranks compare. */
 export function describeParameter({ path, tensor }: ActiveParameter): string {
-  return `${path} ${tensor.dtype} [${tensor.shape.join(', ')}]`;
+  const rests = masterOf(tensor).dtype;
+  const dtype = rests === tensor.dtype ? rests : `${tensor.dtype} of ${rests}`;
+  return `${path} ${dtype} [${tensor.shape.join(', ')}]`;
 }

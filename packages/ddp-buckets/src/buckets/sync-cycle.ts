@@ -75,6 +75,9 @@ export class SyncCycle {
     this.agreed.catch(() => undefined); // seen by whoever ends the cycle
     this.#clock = options.clock;
     this.identity = options.identity;
+    for (const bucket of this.plan.buckets) {
+      bucket.begin((leaf) => context.locals.has(leaf));
+    }
     for (const { tensor } of this.plan.active) {
       if (!options.reached.has(tensor)) {
         this.#finish(tensor);
@@ -95,9 +98,10 @@ export class SyncCycle {
   /** Adds a contribution to its bucket. */
   accept(leaf: Tensor, gradient: Tensor): void {
     const { bucket } = this.#placeOf(leaf);
-    this.#takeLocal(leaf);
+    const left = this.#context.locals.take(leaf);
     this.#used.add(leaf);
-    bucket.gradient.add(leaf, gradient);
+    bucket.gradient.add(leaf, gradient, left);
+    left?.dispose();
   }
 
   /**
@@ -183,7 +187,7 @@ export class SyncCycle {
     }
   }
 
-  /** Adds what earlier backwards have left on this rank before anything of the present one. */
+  /** Adds what earlier backwards have left on this rank, where the present one has nothing. */
   #takeLocal(leaf: Tensor): void {
     const local = this.#context.locals.take(leaf);
     if (local === undefined) {
