@@ -331,6 +331,9 @@ describe('the header', () => {
       'note    --no-sync changes nothing without --grad-accum 2 or more',
       'note    --fp32-reduce changes nothing in fp32',
     ]);
+    expect(await notes('--strategy single --fp32-reduce --precision bf16')).toEqual([
+      'note    --fp32-reduce changes nothing with --strategy single',
+    ]);
     expect(await notes('--batch 5 --ranks 2 --grad-accum 4')).toEqual([
       'note    --grad-accum 4: no rank has more rows than 3',
     ]);

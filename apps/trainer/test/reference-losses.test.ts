@@ -109,7 +109,7 @@ describe('ddp', () => {
     const sharded = await run(name, flags.split(' '));
     expect(lossesAndNorms(record)).toEqual(lossesAndNorms(sharded));
     const [own, shard] = [record, sharded].map(({ reports }) => reports[0]!);
-    expect(own!.allGathers).toBe(0);
+    expect(own!.allGathers).toBe(1); // the ranks' agreement on what is trained, once
     expect(own!.peakBytes.optimizer).toBeGreaterThan(1.9 * shard!.peakBytes.optimizer);
   });
 

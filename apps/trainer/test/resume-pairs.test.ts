@@ -60,7 +60,7 @@ async function goOn(
   const [losses] = await Promise.all(
     createMemoryGroup(config.ranks).map(async (group, rank) => {
       const device = new Device(backend, { seed: config.seed });
-      const groups = await openRankGroups(group, config);
+      const groups = await openRankGroups(group);
       const strategy = await openStrategy({ device, config, groups });
       await strategy.initialize();
       const numericClass = await device.numericClass();

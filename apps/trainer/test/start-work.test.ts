@@ -36,7 +36,7 @@ async function startOf(flags: readonly string[]) {
   await device.numericClass();
   written = {};
   copiedBytes = 0;
-  const groups = await openRankGroups(createDryGroup(config.ranks), config);
+  const groups = await openRankGroups(createDryGroup(config.ranks));
   const openStore = async () => createDryStore();
   const strategy = await openStrategy({ device, config, groups, openStore });
   await strategy.initialize();
@@ -53,6 +53,7 @@ it.each([
   { flags: '--strategy single', ofRank: 1, onHost: 0 },
   { flags: '--strategy single --precision bf16', ofRank: 1, onHost: 0 },
   { flags: '--strategy ddp --ranks 2', ofRank: 1, onHost: 1 },
+  { flags: '--strategy ddp --ranks 2 --precision bf16', ofRank: 1, onHost: 1 },
   { flags: '--strategy fsdp --ranks 2', ofRank: 1 / 2, onHost: 0 },
   { flags: '--strategy offload', ofRank: 1, onHost: 1 },
   { flags: '--strategy fsdp --ranks 2 --cpu-offload', ofRank: 1 / 2, onHost: 1 / 2 },

@@ -23,21 +23,22 @@ const CONFIG = {
   resid_pdrop: 0,
 };
 
-type Way = 'bare' | 'packed' | 'fsdp' | 'ddp' | 'offload';
+type Way = 'bare' | 'packed' | 'fsdp' | 'ddp' | 'packed, ddp' | 'offload';
 
-function wrapped(way: Way, gpt: Gpt2): Module<TokenArgs, Tensor> {
+function wrapped(way: Way, gpt: Gpt2, { isMixed = false } = {}): Module<TokenArgs, Tensor> {
   const processGroup = createMemoryGroup(1)[0]!;
-  if (way === 'packed') {
-    packParameters(gpt);
+  if (way.startsWith('packed')) {
+    packParameters(gpt, { computeDType: isMixed ? 'bf16' : 'f32' });
   }
   if (way === 'fsdp') {
+    const options = { processGroup, mixedPrecision: isMixed };
     for (const name of [...gpt.children().keys()].slice(1, -1)) {
       const block = gpt.children().get(name)!;
-      gpt.replaceChild(name, new FullyShardedDataParallel(block, { processGroup }));
+      gpt.replaceChild(name, new FullyShardedDataParallel(block, options));
     }
-    return new FullyShardedDataParallel(gpt, { processGroup });
+    return new FullyShardedDataParallel(gpt, options);
   }
-  if (way === 'ddp') {
+  if (way.endsWith('ddp')) {
     return new DistributedDataParallel(gpt, { processGroup });
   }
   return way === 'offload' ? new OffloadModel(gpt, { numSlices: 2 }) : gpt;
@@ -49,11 +50,11 @@ function wrapped(way: Way, gpt: Gpt2): Module<TokenArgs, Tensor> {
  */
 async function kernels(
   way: Way,
-  { numBackwards = 1 } = {},
+  { numBackwards = 1, isMixed = false } = {},
 ): Promise<[forward: number, backward: number, update: number]> {
   const backend = createReferenceBackend();
   const device = new Device(backend, { seed: 1 });
-  const model = wrapped(way, new Gpt2(device, CONFIG));
+  const model = wrapped(way, new Gpt2(device, CONFIG), { isMixed });
   const optimizer = new AdamW(model.parameters(), { lr: 1e-3 });
   let marks: number[] = [];
   const mark = () => marks.push(backend.dispatches);
@@ -95,6 +96,8 @@ it('writes each gradient where it is added up, in one kernel by every way of tra
   // optimizer steps each separately.
   const expected: Record<Exclude<Way, 'bare'>, readonly [added: number, update: number]> = {
     packed: [1, 1],
+    // The bucket, too, has padding; it goes to the flat as one run, which is copied.
+    'packed, ddp': [1, 1],
     fsdp: [NUM_LAYERS + 1, NUM_LAYERS + 1],
     ddp: [1 + numParameters, numParameters],
     offload: [NUM_LAYERS + 3, NUM_LAYERS + 3],
@@ -110,4 +113,19 @@ it('adds up over backwards with one kernel more a parameter', async () => {
   const [, twice] = await kernels('packed', { numBackwards: 2 });
   // The table has two gradients in each backward, whose sum one backward counts already.
   expect(twice).toBe(2 * once - 1 + numParameters);
+});
+
+it('computes in bf16 beside f32 masters with one cast of them, and one of their gradients', async () => {
+  const mixed = (way: Way, numBackwards = 1) => kernels(way, { isMixed: true, numBackwards });
+  const [forward, backward] = await kernels('packed');
+  expect(await mixed('packed')).toEqual([forward + 1, backward + 1, 1]);
+  expect(await mixed('packed, ddp')).toEqual([forward + 1, backward + 1, 1]);
+  // Each unit has one more of each, and blocks are cast again for their backward.
+  const numUnits = NUM_LAYERS + 1;
+  const added = numUnits + NUM_LAYERS + numUnits - 1;
+  expect(await mixed('fsdp')).toEqual([forward + numUnits, backward + added, numUnits]);
+  // A second backward is added with one kernel, whatever the number of parameters. The first one
+  // has freed the copies, which are made again.
+  const [, twice] = await mixed('packed', 2);
+  expect(twice).toBe(2 * (backward + 1) + 1);
 });

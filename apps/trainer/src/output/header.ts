@@ -92,6 +92,8 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
   }
   if (config.fp32Reduce && config.precision === 'fp32') {
     rows.push(['note', '--fp32-reduce changes nothing in fp32']);
+  } else if (config.fp32Reduce && (config.strategy === 'single' || config.strategy === 'offload')) {
+    rows.push(['note', `--fp32-reduce changes nothing with --strategy ${config.strategy}`]);
   }
   if (config.strategy === 'fsdp' && (config.cpuOffload || config.offloadDir !== undefined)) {
     rows.push(['offload', `shards at rest in ${config.offloadDir ?? 'host memory'}`]);

@@ -82,7 +82,7 @@ export async function dryRun(config: RunConfig, options: DryRunOptions): Promise
   const device = new Device(createDryBackend(model, work), { seed: config.seed });
   const gather = createDryGroup(config.ranks, { rank });
   const reduce = gather.worldSize === 1 ? gather : await gather.split(0);
-  const groups = { gather, reduce, alone: createDryGroup(1) };
+  const groups = { gather, reduce };
   const stores = new OpenedStores();
   try {
     const strategy = await openStrategy({

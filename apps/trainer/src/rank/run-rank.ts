@@ -157,7 +157,7 @@ async function openGroups(
       }
     };
   }
-  const groups = await openRankGroups(gather, config);
+  const groups = await openRankGroups(gather);
   own.add(groups.reduce.id);
   return groups;
 }

@@ -1,24 +1,30 @@
-// The whole model on each rank in f32; gradients are added up in buckets during backward.
+// The whole model on each rank, in 16 bits beside f32 masters; gradients are added up in buckets
+// during backward.
 
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
+import { packParameters } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
-import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
+import { adamW, bytesOf, COMPUTE_DTYPES, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openDdp(options: StrategyOptions): Promise<Strategy> {
   const { config, groups } = options;
   const model = await wholeModel(options);
+  const shardBytes = bytesOf(model.parameters());
+  const computeDType = COMPUTE_DTYPES[config.precision];
+  const packed = computeDType === 'f32' ? undefined : packParameters(model, { computeDType });
   materialize(model);
   const parameters = trainedParameters(model);
   const ddp = new DistributedDataParallel(model, {
     processGroup: groups.reduce,
     gradientAverage: false, // losses are divided by all ranks' targets before backward
+    allreduceAlwaysFp32: config.fp32Reduce,
   });
   const optimizer = adamW(parameters, config);
   return {
     module: ddp,
     optimizer,
-    shardBytes: bytesOf(model.parameters()),
+    shardBytes,
     initialize: () => ddp.initialize(),
     noSync: (run) => ddp.noSync(run),
     step: async (options) => {
@@ -29,6 +35,9 @@ export async function openDdp(options: StrategyOptions): Promise<Strategy> {
     },
     isSavedBeside: true,
     text: { model },
-    dispose: async () => ddp.dispose(),
+    dispose: async () => {
+      ddp.dispose();
+      packed?.dispose();
+    },
   };
 }

@@ -1,10 +1,8 @@
 // Each block is a unit that is sharded over the ranks, and the rest of the model is a unit at the
-// root. No device ever holds more of it than its shards and what is gathered. A model in 16 bits on
-// one rank is sharded over that rank alone, which gives it f32 masters; so is each of ddp's
-// replicas in 16 bits.
+// root. No device ever holds more of it than its shards and what is gathered.
 
 import { join } from 'node:path';
-import { FullyShardedDataParallel, setGradientDivideFactors, syncReplicas } from '@shardweave/fsdp';
+import { FullyShardedDataParallel, setGradientDivideFactors } from '@shardweave/fsdp';
 import type { LanguageModel, Module, TokenArgs } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
@@ -36,7 +34,6 @@ async function openShards(
   rest: Rest | undefined,
 ): Promise<Strategy> {
   const model = deferredModel(device, config);
-  const isReplicated = config.strategy === 'ddp';
   checkpointBlocks(model, config);
   const parameters = trainedParameters(model);
   const fsdp = shardBlocks(model, { config, groups, store: rest?.store });
@@ -60,12 +57,9 @@ async function openShards(
     step: async (options) => {
       await rest?.beginStep();
       await optimizer.step(options);
-      if (isReplicated && fsdp.numericClasses.length > 1) {
-        await syncReplicas(fsdp); // each device has rounded its own
-      }
     },
     isSavedBeside,
-    text: { model: fsdp, ...(isReplicated ? {} : { group: groups.gather }) },
+    text: { model: fsdp, group: groups.gather },
     dispose: async () => {
       fsdp.dispose();
       await rest?.store.close();
@@ -102,16 +96,10 @@ function shardBlocks(
 
 function fsdpOptions({ config, groups, store }: Sharding) {
   const isMixed = config.precision !== 'fp32';
-  const over =
-    config.strategy === 'ddp'
-      ? { processGroup: groups.alone!, replicateGroup: groups.reduce }
-      : {
-          processGroup: groups.gather,
-          processGroupReduceScatter: groups.reduce,
-          syncModuleStates: false, // seeds are equal, so each rank draws its own part
-        };
   return {
-    ...over,
+    processGroup: groups.gather,
+    processGroupReduceScatter: groups.reduce,
+    syncModuleStates: false, // seeds are equal, so each rank draws its own part
     reshardAfterForward: config.reshard,
     ...(store === undefined ? {} : { offloadConfig: { store } }),
     mixedPrecision: isMixed,

@@ -1,20 +1,23 @@
-// One rank that has everything on its device, in one flat parameter.
+// One rank that has everything on its device, in flat parameters: f32 masters, and in 16 bits the
+// copies that it computes in.
 
 import { packParameters } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
-import { adamW, bytesOf, trainedParameters, wholeModel } from './model-parts.js';
+import { adamW, bytesOf, COMPUTE_DTYPES, trainedParameters, wholeModel } from './model-parts.js';
 import type { Strategy, StrategyOptions } from './strategy.js';
 
 export async function openSingle(options: StrategyOptions): Promise<Strategy> {
   const model = await wholeModel(options);
   const parameters = trainedParameters(model);
-  const packed = packParameters(model); // drawn where they rest, without a copy
+  const shardBytes = bytesOf(model.parameters());
+  const computeDType = COMPUTE_DTYPES[options.config.precision];
+  const packed = packParameters(model, { computeDType }); // drawn where they rest, without a copy
   materialize(model);
   const optimizer = adamW(parameters, options.config);
   return {
     module: model,
     optimizer,
-    shardBytes: bytesOf(model.parameters()),
+    shardBytes,
     initialize: async () => {},
     noSync: (run) => run(),
     step: (options) => optimizer.step(options),

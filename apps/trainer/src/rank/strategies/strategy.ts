@@ -67,9 +67,4 @@ export interface RankGroups {
   readonly gather: ProcessGroup;
   /** Reduces gradients, which so don't wait for parameters, nor parameters for them. */
   readonly reduce: ProcessGroup;
-  /**
-   * A group of this rank alone, over which a 16-bit replica of ddp is sharded; undefined for
-   * everything else.
-   */
-  readonly alone?: ProcessGroup | undefined;
 }
