@@ -127,9 +127,7 @@ function partOf(
       return whole && (async (parameter) => whole.slice(...bytesIn(unit, parameter)));
     },
     write: (given) => setGiven(root, unit, given, operation),
-    elementsOf: isNormExchanged(root, unit)
-      ? (parameter) => elementsOf(root, unit, parameter)
-      : undefined,
+    elementsOf: isNormExchanged(root, unit) ? (index) => elementsOf(root, unit, index) : undefined,
     dropCopies: () => unit.drop(),
     agreeOnProgress: (own) => share(root, operation, () => agreedProgress(unit, own, operation)),
   };
@@ -144,15 +142,14 @@ function isNormExchanged(root: Instance, { group }: ShardedUnit): boolean {
 /** @throws {FsdpConfigError} for an expert's parameter */
 function elementsOf(
   root: Instance,
-  { name, group, layout, parameters }: ShardedUnit,
-  parameter: Tensor,
+  { name, group, layout }: ShardedUnit,
+  index: number,
 ): ElementsOfRank[] {
   if (group !== root.processGroup) {
     throw new FsdpConfigError(
       `gradNorm: expected all instances in one process group, got '${name}' in another. Parameters that differ by rank (experts) have no common norm here: clip them apart.`,
     );
   }
-  const index = parameters.findIndex(({ tensor }) => tensor === parameter);
   return Array.from({ length: layout.worldSize }, (_, rank) => {
     const { first, length } = pieceOf(layout, index, rank);
     return { rank, first, length };

@@ -121,7 +121,7 @@ export async function clipGradNorm(
   try {
     await withGradients(resolved, operation, async (held) => {
       const { parameters, ranks } = held;
-      const isExchanged = ranges(held) !== undefined || ranks.firstNorm !== undefined;
+      const isExchanged = areSharded(held) || ranks.firstNorm !== undefined;
       if (normType === 2 && !isExchanged && areGradientsHere(parameters)) {
         clipOnDevice(parameters, { ...result, maxNorm, unscale });
         return;
@@ -227,14 +227,9 @@ function requireWhole(parameters: readonly Tensor[], operation: string): void {
   );
 }
 
-/** Which elements each rank has of sharded parameters; undefined where none is. */
-function ranges({ parts }: GradientsAtRest): Map<Tensor, readonly ElementsOfRank[]> | undefined {
-  const found = parts.flatMap(({ parameters, elementsOf }) =>
-    elementsOf === undefined
-      ? []
-      : parameters.map((parameter) => [parameter, elementsOf(parameter)] as const),
-  );
-  return found.length === 0 ? undefined : new Map(found);
+/** Whether ranks have parts of some gradients. */
+export function areSharded({ parts }: GradientsAtRest): boolean {
+  return parts.some(({ elementsOf }) => elementsOf !== undefined);
 }
 
 async function normOf(held: GradientsAtRest, normType: number, operation: string): Promise<number> {
@@ -242,15 +237,14 @@ async function normOf(held: GradientsAtRest, normType: number, operation: string
   const parameters = normParameters(held.parameters);
   const isMax = normType === Infinity;
   const nodes = await ranks.attempt(operation, () => gradNodes(parameters, normType));
-  const sharded = ranges(held);
-  if (sharded === undefined) {
+  if (!areSharded(held)) {
     const norm = normOfRoots(
       nodes.map((values) => joinNormValues(values, isMax)),
       normType,
     );
     return ranks.firstNorm === undefined ? norm : ranks.firstNorm(operation, norm);
   }
-  const places = placesOf(parameters, sharded);
+  const places = placesOf(parameters, held);
   const values = ownValues(places, nodes, { rank: ranks.rank, isMax });
   if (values.length > 0) {
     await ranks.sum(operation, values);
@@ -279,10 +273,15 @@ interface Place extends NormNode {
  * rank has whole is the first one's. Every rank knows all layouts, so only the numbers themselves
  * are exchanged.
  */
-function placesOf(
-  parameters: readonly Tensor[],
-  sharded: ReadonlyMap<Tensor, readonly ElementsOfRank[]>,
-): Place[][] {
+function placesOf(parameters: readonly Tensor[], { parts }: GradientsAtRest): Place[][] {
+  const sharded = new Map<Tensor, readonly ElementsOfRank[]>();
+  for (const { parameters: ofPart, elementsOf } of parts) {
+    ofPart.forEach((parameter, i) => {
+      if (elementsOf !== undefined) {
+        sharded.set(parameter, elementsOf(i));
+      }
+    });
+  }
   let slot = 0;
   return parameters.map((parameter) => {
     const elements = sharded.get(parameter) ?? [{ rank: 0, first: 0, length: parameter.size }];

@@ -9,6 +9,7 @@ import { OptimizerError } from '../errors.js';
 import { gradNodes } from '../optim/grad-nodes.js';
 import type { StepOptions } from '../optim/optimizer.js';
 import {
+  areSharded,
   type GradientTarget,
   multiplyGradients,
   resolveTarget,
@@ -102,7 +103,7 @@ export class GradScaler {
   async unscale(optimizer: AnyOptimizer): Promise<void> {
     const operation = 'unscale';
     await withGradients(resolveTarget(this.#target, operation), operation, async (held) => {
-      const { ranks, parts } = held;
+      const { ranks } = held;
       const { stage } = this.#turnOf(optimizer);
       if (stage !== 'ready') {
         throw new OptimizerError(
@@ -113,7 +114,7 @@ export class GradScaler {
       const largest = await ranks.attempt(operation, () => gradNodes(parameters, Infinity));
       const isHere = largest.some((nodes) => nodes.some(({ value }) => !Number.isFinite(value)));
       const count = Float32Array.of(isHere ? 1 : 0);
-      if (parts.some(({ elementsOf }) => elementsOf !== undefined)) {
+      if (areSharded(held)) {
         await ranks.sum(operation, count);
       }
       const [first] = parameters;

@@ -95,8 +95,11 @@ export interface HeldPart {
   write(given: GivenParameters): Promise<void>;
   /** Frees copies of values that a load by pieces has replaced. */
   dropCopies(): void;
-  /** The elements that each rank has of a parameter. Absent where every rank has all of it. */
-  readonly elementsOf?: ((parameter: Tensor) => readonly ElementsOfRank[]) | undefined;
+  /**
+   * The elements that each rank has of the parameter at `index`. Absent where every rank has all of
+   * them.
+   */
+  readonly elementsOf?: ((index: number) => readonly ElementsOfRank[]) | undefined;
   /** What all ranks with elements of these parameters tell of an optimizer's progress. */
   agreeOnProgress(own: FlatProgress): Promise<FlatProgress>;
 }
