@@ -56,7 +56,11 @@ export { HostBuffers } from './flat/stores/host-buffers.js';
 export { RestingState, type StateSignature } from './flat/stores/resting-state.js';
 export { StoreUse, storeUseOf } from './flat/stores/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from './flat/stores/stored-flat.js';
-export { StoredModel, type StoredModelOptions } from './flat/stores/stored-model.js';
+export {
+  type DescribedFlat,
+  StoredModel,
+  type StoredModelOptions,
+} from './flat/stores/stored-model.js';
 export { LEAST_PART_BYTES } from './flat/stores/stored-visit.js';
 export { type CheckStateOptions, checkState, type ExpectedEntry } from './held/check-state.js';
 export {
@@ -78,7 +82,6 @@ export { plainAtRest, writeTensor } from './held/plain-parts.js';
 export { bytesOf, convertBytes } from './held/state-entry.js';
 export { castFloats } from './map-tensors.js';
 export { materialize } from './materialize.js';
-export { gradNodes } from './optim/grad-nodes.js';
 export { checkStates, joinMembers } from './optim/optimizer-state.js';
 export {
   deferredParameter,

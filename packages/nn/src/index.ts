@@ -169,6 +169,7 @@ export {
 export { Adam, type AdamOptions, AdamW } from './optim/adam.js';
 export { clipCoefficient } from './optim/clip-factor.js';
 export type { FlatStep, StepGroup } from './optim/flat-step.js';
+export type { SavedGroup } from './optim/match-groups.js';
 export { Optimizer, type StepOptions } from './optim/optimizer.js';
 export type { OptimizerStateDict, ParameterState } from './optim/optimizer-state.js';
 export { type PackedParameters, packParameters } from './optim/pack-parameters.js';

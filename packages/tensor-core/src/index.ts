@@ -31,6 +31,7 @@ export type {
 } from './kernel-calls/matmul.js';
 export { NORM_BLOCK_ELEMENTS, NORM_NODE_ELEMENTS, type Span } from './kernel-calls/norm.js';
 export type { AdamGroup, Segment, SgdGroup } from './kernel-calls/optimizer.js';
+export type { NormedRows } from './kernel-calls/row-norm.js';
 export type { ElementRun } from './memory/changes.js';
 export { Ledger, MEMORY_TAGS, type MemoryBytes, type MemoryTag } from './memory/ledger.js';
 export { Pool, sizeClass } from './memory/pool.js';

@@ -108,7 +108,7 @@ export async function saveCheckpoint(
  */
 export async function captureCheckpoint(
   models: Models,
-  options: Saved = {},
+  options: Pick<SaveCheckpointOptions, 'optimizer' | 'onlyTrained'> = {},
 ): Promise<CapturedModule> {
   const call = byPieces('captureCheckpoint');
   return whileAtRest(models, call, async (held) => {

@@ -402,15 +402,17 @@ export abstract class Optimizer<Options extends object> {
   /**
    * The groups as they will be with saved options, which go by the names of parameters. Nothing
    * changes. Sharding and saves use it.
-   * @param options.strict whether a group that only one side has is an error; default true
+   * @param call the operation in errors, and whether a group that only one side has is an error
+   * (`strict`, default true)
    * @throws {StateDictError} naming a parameter that was in another group
    * @throws {NnConfigError} for options that cannot work
    */
   groupsFrom(
     saved: readonly SavedGroup[],
     names: ReadonlyMap<Tensor, string>,
-    { operation, strict = true }: { readonly operation: string; readonly strict?: boolean },
+    call: { readonly operation: string; readonly strict?: boolean },
   ): readonly OptimizerGroup<Options>[] {
+    const { operation, strict = true } = call;
     const own = this.groups.map(({ params }) => params.map((param) => names.get(param)!));
     const matched = matchGroups(saved, own, { operation, strict });
     const groups = this.groups.map((group, i) => {

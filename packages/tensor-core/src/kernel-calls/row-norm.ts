@@ -3,7 +3,7 @@
 import type { View } from '../view.js';
 
 /** Rows that a norm divides by a number of each, and multiplies by a weight of each column. */
-interface NormedRows {
+export interface NormedRows {
   x: View; // [rows, cols]
   weight: View | undefined; // [cols]
   rstd: View; // f32 [rows]
