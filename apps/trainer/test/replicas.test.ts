@@ -4,8 +4,6 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type FullyShardedDataParallel, isFsdp } from '@shardweave/fsdp';
-import * as nn from '@shardweave/nn';
 import { stateDict } from '@shardweave/nn';
 import type { Backend } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
@@ -25,9 +23,7 @@ afterAll(() => rmSync(root, { recursive: true }));
 
 /** Returns this rank's copy of all parameters, as text. */
 async function weightsOf({ module }: Strategy): Promise<string> {
-  const state = isFsdp(module)
-    ? await stateDict(module as FullyShardedDataParallel, { stateDictOnRank0Only: false })
-    : await nn.stateDict(module);
+  const state = await stateDict(module);
   const all = [...state.values()].map(({ data }) => Buffer.from(data as Uint8Array));
   return Buffer.concat(all).toString('base64');
 }

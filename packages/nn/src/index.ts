@@ -172,7 +172,11 @@ export type { FlatStep, StepGroup } from './optim/flat-step.js';
 export type { SavedGroup } from './optim/match-groups.js';
 export { Optimizer, type StepOptions } from './optim/optimizer.js';
 export type { OptimizerStateDict, ParameterState } from './optim/optimizer-state.js';
-export { type PackedParameters, packParameters } from './optim/pack-parameters.js';
+export {
+  type PackedParameters,
+  type PackOptions,
+  packParameters,
+} from './optim/pack-parameters.js';
 export type { OptimizerGroup, ParamGroup } from './optim/param-groups.js';
 export { learningRateAt, type ScheduleKind, type ScheduleOptions } from './optim/schedules.js';
 export { Sgd, type SgdOptions } from './optim/sgd.js';
