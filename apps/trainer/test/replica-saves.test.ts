@@ -49,6 +49,18 @@ it('one file is written, whose save loads on every rank', async () => {
   expect(await stores[1]!.files()).toEqual([]);
 });
 
+it('a save may be the first call, and has the values of rank 0', async () => {
+  const store = newStore();
+  const [first] = await onRanks(2, async (rank) => {
+    const { model } = await trained(rank, 0);
+    const own = rank.rank === 0 ? await stateDict(model) : undefined;
+    await saveCheckpoint(model, store);
+    await loadCheckpoint(model, store);
+    return { own, loaded: await stateDict(model) };
+  });
+  expect(first!.loaded).toEqual(first!.own);
+});
+
 it('a rank that cannot write or read stops all, which go on training afterwards', async () => {
   const place = newStore();
   const full = new Error('EDQUOT');

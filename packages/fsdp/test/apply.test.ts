@@ -144,7 +144,9 @@ it('apply of a module inside makes it no root, and is refused inside summon and 
     const attempt = () => apply(model, () => undefined);
     await summonFullParams(model, () => expect(attempt()).rejects.toThrow(FsdpStateError));
     inner.module.aroundForward({
-      before: () => expect(attempt()).rejects.toThrow(FsdpStateError),
+      before: async () => {
+        await expect(attempt()).rejects.toThrow(FsdpStateError);
+      },
     });
     await device.noGrad(() => model.call(inputs(device, { first: rank, count: 1 })));
   });

@@ -39,9 +39,9 @@ function heldReplicas(wrappers: readonly Module[]): Held {
   const each = { ...ALONE, isFirst: replicas[0]!.processGroup.rank === 0 };
   return {
     whileAtRest: async (call, body) => {
-      if (call.by === 'gradients') {
+      if (call.by !== 'tensors') {
         for (const replica of replicas) {
-          await replica.initialize(); // tells the numeric classes
+          await replica.initialize(); // tells the numeric classes, and brings rank 0's values
         }
       }
       const ranks = call.by === 'tensors' ? each : ranksOf(replicas);
