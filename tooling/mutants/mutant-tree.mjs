@@ -5,6 +5,7 @@ import {
   cpSync,
   existsSync,
   mkdirSync,
+  readdirSync,
   readFileSync,
   rmSync,
   symlinkSync,
@@ -22,8 +23,6 @@ const LONGEST_RUN_MS = 300_000;
 
 export class MutantTree {
   #root;
-  /** Whether a test passes without any mutant. The key is its file and name. */
-  #sound = new Map();
 
   constructor(root) {
     this.#root = root;
@@ -49,68 +48,80 @@ export class MutantTree {
     }
   }
 
-  /** @returns {Promise<{outcome: 'killed' | 'survived' | 'broken', detail: string}>} */
-  async judge(mutant) {
-    const key = `${mutant.test}\0${mutant.name ?? ''}`;
-    if (!this.#sound.has(key)) {
-      this.#sound.set(key, await this.#test(mutant));
-    }
-    const sound = this.#sound.get(key);
-    if (sound.numFailed > 0 || sound.numPassed === 0 || sound.isStuck) {
-      return { outcome: 'broken', detail: `without it: ${describe(sound)}` };
-    }
-    const path = join(this.#root, mutant.file);
-    const text = readFileSync(path, 'utf8');
-    try {
-      writeFileSync(
-        path,
-        text.replace(mutant.find, () => mutant.replace),
-      );
-      this.#compile(mutant.file);
-      const result = await this.#test(mutant);
-      if (result.isStuck || result.numFailed > 0) {
-        return { outcome: 'killed', detail: describe(result) };
+  /**
+   * Judges mutants that name one test file, and yields each verdict as it comes. The file runs once
+   * without any of them, for all that they name in it.
+   *
+   * @param {import('./read-lists.mjs').Mutant[]} mutants
+   */
+  async *judge(mutants) {
+    const [{ test }] = mutants;
+    const without = await this.#test(
+      test,
+      mutants.map(({ name }) => name),
+    );
+    for (const mutant of mutants) {
+      const sound = countOf(without, mutant.name);
+      if (sound.numFailed > 0 || sound.numPassed === 0 || sound.isStuck) {
+        yield { mutant, outcome: 'broken', detail: `without it: ${describe(sound)}` };
+        continue;
       }
-      const outcome = result.numPassed > 0 ? 'survived' : 'broken';
-      return { outcome, detail: describe(result) };
-    } finally {
-      writeFileSync(path, text);
-      this.#compile(mutant.file);
+      const { name } = mutant;
+      const ran = await this.#mutated(mutant, () => this.#test(test, [name], ['--bail=1']));
+      const count = countOf(ran, name);
+      if (count.isStuck || count.numFailed > 0) {
+        yield { mutant, outcome: 'killed', detail: describe(count) };
+      } else {
+        const outcome = count.numPassed > 0 ? 'survived' : 'broken';
+        yield { mutant, outcome, detail: describe(count) };
+      }
     }
   }
 
   /**
-   * Compiles what tests run instead of the source itself: kernels in AssemblyScript as the
-   * generated WebAssembly, and heartbeat workers as text.
+   * Calls `body` while the mutant is in place. Tests run compiled text instead of some sources:
+   * kernels in AssemblyScript as WebAssembly, and heartbeat workers. Those are built for the mutant
+   * and put back as they were, for a build takes longer than most tests.
    */
-  #compile(file) {
-    const isKernel = file.includes('/assembly/') || file.endsWith('.as.ts');
-    const isWorker = /^packages\/collectives\/src\/(sockets|transports\/ws)\//.test(file);
-    if (!isKernel && !isWorker) {
-      return;
-    }
+  async #mutated({ file, find, replace }, body) {
+    const path = join(this.#root, file);
+    const text = readFileSync(path, 'utf8');
+    const script = buildScriptOf(file);
     const folder = join(this.#root, file.split('/').slice(0, 2).join('/'));
-    const script = join(this.#root, `tooling/${isKernel ? 'asc' : 'workers'}/build.mjs`);
-    execFileSync(process.execPath, [script], { cwd: folder, stdio: 'ignore' });
+    const generated = script === undefined ? [] : readAll(join(folder, 'src/generated'));
+    try {
+      writeFileSync(
+        path,
+        text.replace(find, () => replace),
+      );
+      if (script !== undefined) {
+        const build = join(this.#root, script);
+        execFileSync(process.execPath, [build], { cwd: folder, stdio: 'ignore' });
+      }
+      return await body();
+    } finally {
+      writeFileSync(path, text);
+      for (const [output, bytes] of generated) {
+        writeFileSync(output, bytes);
+      }
+    }
   }
 
-  /** Runs the test that a mutant names, in the tree as it is now. */
-  async #test({ test, name }) {
+  /** Runs those tests of a file whose title holds one of `names`, in the tree as it is now. */
+  async #test(file, names, flags = []) {
     const report = join(this.#root, 'report.json');
     rmSync(report, { force: true });
-    const args = ['run', test, '--bail=1', '--reporter=json', `--outputFile=${report}`];
-    if (name !== undefined) {
-      args.push('-t', escapePattern(name));
+    const args = ['run', file, ...flags, '--reporter=json', `--outputFile=${report}`];
+    if (!names.includes(undefined)) {
+      args.push('-t', [...new Set(names)].map(escapePattern).join('|'));
     }
     const isStuck = await this.#vitest(args);
     if (!existsSync(report)) {
-      return { numPassed: 0, numFailed: 0, isStuck, message: 'no report' };
+      return { tests: [], isStuck, message: 'no report' };
     }
-    const { numPassedTests, numFailedTests, testResults } = JSON.parse(
-      readFileSync(report, 'utf8'),
-    );
-    const message = testResults[0]?.message ?? '';
-    return { numPassed: numPassedTests, numFailed: numFailedTests, isStuck, message };
+    const { testResults } = JSON.parse(readFileSync(report, 'utf8'));
+    const tests = testResults.flatMap(({ assertionResults }) => assertionResults);
+    return { tests, isStuck, message: testResults[0]?.message ?? '' };
   }
 
   /** Runs vitest. The result says whether the run had to be ended. */
@@ -135,6 +146,30 @@ export class MutantTree {
       });
     });
   }
+}
+
+/** The script that compiles what tests run instead of a source, where there is one. */
+function buildScriptOf(file) {
+  if (file.includes('/assembly/') || file.endsWith('.as.ts')) {
+    return 'tooling/asc/build.mjs';
+  }
+  const isWorker = /^packages\/collectives\/src\/(sockets|transports\/ws)\//.test(file);
+  return isWorker ? 'tooling/workers/build.mjs' : undefined;
+}
+
+/** The path and the bytes of each file in a folder. */
+function readAll(folder) {
+  return readdirSync(folder).map((name) => {
+    const path = join(folder, name);
+    return [path, readFileSync(path)];
+  });
+}
+
+/** What became of the tests whose title holds `name`, or of all where it is undefined. */
+function countOf({ tests, isStuck, message }, name = '') {
+  const named = tests.filter(({ fullName }) => fullName.includes(name));
+  const numOf = (wanted) => named.filter(({ status }) => status === wanted).length;
+  return { numPassed: numOf('passed'), numFailed: numOf('failed'), isStuck, message };
 }
 
 function describe({ numPassed, numFailed, isStuck, message }) {

@@ -27,22 +27,34 @@ if (broken.length > 0 || mutants.length === 0) {
   process.exit(2);
 }
 
-const numJobs = Math.max(1, Math.min(Number(values.jobs) || 1, mutants.length));
-const left = [...mutants];
+// Those of one test file are judged together, for it runs once without any of them.
+const left = groupByTest(mutants);
+const numJobs = Math.max(1, Math.min(Number(values.jobs) || 1, left.length));
 const count = { killed: 0, survived: 0, broken: 0 };
 
 await Promise.all(Array.from({ length: numJobs }, (_, index) => work(index)));
 console.log(`${count.killed} killed, ${count.survived} survived, ${count.broken} broken`);
 process.exitCode = count.survived + count.broken === 0 ? 0 : 1;
 
+function groupByTest(mutants) {
+  const groups = new Map();
+  for (const mutant of mutants) {
+    const group = groups.get(mutant.test) ?? [];
+    groups.set(mutant.test, [...group, mutant]);
+  }
+  return [...groups.values()];
+}
+
 /** Works in one copy of the tree until no mutant is left. */
 async function work(index) {
   const tree = new MutantTree(join(STATE, 'mutants', String(index)));
-  for (let mutant = left.shift(); mutant; mutant = left.shift()) {
-    const started = performance.now();
-    const { outcome, detail } = await tree.judge(mutant);
-    count[outcome] += 1;
-    const seconds = ((performance.now() - started) / 1000).toFixed(1);
-    console.log(`${outcome.padEnd(8)} ${mutant.list}/${mutant.id} (${seconds} s) ${detail}`);
+  for (let group = left.shift(); group; group = left.shift()) {
+    let started = performance.now();
+    for await (const { mutant, outcome, detail } of tree.judge(group)) {
+      count[outcome] += 1;
+      const seconds = ((performance.now() - started) / 1000).toFixed(1);
+      console.log(`${outcome.padEnd(8)} ${mutant.list}/${mutant.id} (${seconds} s) ${detail}`);
+      started = performance.now();
+    }
   }
 }
