@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
+import { longestText } from './plain-reporter.ts';
 
 const reporter = fileURLToPath(new URL('plain-reporter.ts', import.meta.url));
 const root = fileURLToPath(new URL('../../', import.meta.url));
@@ -66,4 +67,21 @@ describe('the closing line', () => {
     const { code, lastLine } = await runFile('fine', `it('a', () => {});`);
     expect({ code, lastLine }).toEqual({ code: 0, lastLine: '1 passed, 0 failed, 0 skipped' });
   });
+});
+
+it('the ten files that took longest are told, the longest first', () => {
+  const modules = Array.from({ length: 11 }, (_, i) => ({
+    relativeModuleId: `file-${i}.test.ts`,
+    diagnostic: () => ({ collectDuration: 100 * i, duration: 1000 * i }),
+  }));
+  expect(longestText(modules)).toBe(
+    [
+      '   60.5 s  all 11 files',
+      ...[10, 9, 8, 7, 6, 5, 4, 3, 2, 1].map(
+        (i) => `${(1.1 * i).toFixed(1).padStart(7)} s  file-${i}.test.ts`,
+      ),
+      '',
+    ].join('\n'),
+  );
+  expect(longestText(modules.slice(1)), 'of ten files vitest itself tells').toBe('');
 });

@@ -1,10 +1,13 @@
-// Adds `N passed, N failed, N skipped` to vitest's own output, alone on the very last line.
-// Continuous integration counts tests in this form.
+// Adds to vitest's own output which files took longest, and `N passed, N failed, N skipped`, alone
+// on the very last line. Continuous integration counts tests in this form.
 import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
 
+/** Who looks for time finds most of it in so many files. */
+const MOST_FILES = 10;
+
 /**
- * Counts tests. A file or suite that fails outside its tests counts as failed, and so does a stray
- * error.
+ * Counts tests, and tells which files took longest where more than ten ran. A file or suite that
+ * fails outside its tests counts as failed, and so does a stray error.
  */
 export class PlainReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandled: readonly SerializedError[]): void {
@@ -27,6 +30,7 @@ export class PlainReporter implements Reporter {
         count.failed = 1;
       }
       const { passed, failed, skipped } = count;
+      process.stdout.write(longestText(modules));
       process.stdout.write(`${passed} passed, ${failed} failed, ${skipped} skipped\n`);
     });
   }
@@ -35,4 +39,27 @@ export class PlainReporter implements Reporter {
 function stateOf(test: TestCase): 'passed' | 'failed' | 'skipped' {
   const { state } = test.result();
   return state === 'pending' ? 'skipped' : state;
+}
+
+type Timed = Pick<TestModule, 'relativeModuleId'> & {
+  diagnostic(): Pick<ReturnType<TestModule['diagnostic']>, 'collectDuration' | 'duration'>;
+};
+
+/** The longest files, a line each, such as `   61.3 s  packages/fsdp/test/saves.test.ts`. */
+export function longestText(modules: readonly Timed[]): string {
+  const times = modules.map((module) => {
+    const { collectDuration, duration } = module.diagnostic();
+    return { name: module.relativeModuleId, ms: collectDuration + duration };
+  });
+  if (times.length <= MOST_FILES) {
+    return '';
+  }
+  const all = times.reduce((sum, { ms }) => sum + ms, 0);
+  const longest = times.toSorted((a, b) => b.ms - a.ms).slice(0, MOST_FILES);
+  const lines = longest.map(({ name, ms }) => `${seconds(ms)}  ${name}\n`);
+  return [`${seconds(all)}  all ${times.length} files\n`, ...lines].join('');
+}
+
+function seconds(ms: number): string {
+  return `${(ms / 1000).toFixed(1).padStart(7)} s`;
 }
