@@ -197,10 +197,10 @@ describe('while the job forms', () => {
 describe('the word that a rank is lost', () => {
   it('goes to it over a connection of its own, and its link stays open for it', () => {
     const { transport, links, said, beat } = rankOfFour();
-    transport.addHeartbeats(noSender as HeartbeatSender);
+    transport.heartbeats.sender = noSender as HeartbeatSender;
     const beating = [1, 2, 3].map((peer) => {
       const socket = new ScriptedSocket();
-      transport.beatTo(peer, socket);
+      transport.heartbeats.beatTo(peer, socket);
       return socket;
     });
     beat([1, 2], 6000);
@@ -230,7 +230,7 @@ describe('a peer that leaves in peace', () => {
     const { transport, end } = rankOfFour();
     const order: string[] = [];
     const close = async () => void order.push('beats');
-    transport.addHeartbeats({ ...noSender, close } as HeartbeatSender);
+    transport.heartbeats.sender = { ...noSender, close } as HeartbeatSender;
     const closing = transport.close('drain').then(() => order.push('closed'));
     await Promise.resolve();
     for (const peer of [1, 2, 3]) {

@@ -68,7 +68,7 @@ export class HeartbeatExchange {
       },
       onPeer: (hello, socket) => {
         this.#subscribers.add(hello.rank);
-        this.#options.transport.beatTo(hello.rank, socket);
+        this.#options.transport.heartbeats.beatTo(hello.rank, socket);
       },
     });
   }
@@ -91,7 +91,7 @@ export class HeartbeatExchange {
       await this.#meet(peer, sender);
     }
     if (listening !== undefined && address.beats) {
-      await peersChanged.waitUntil(() => transport.hasHeartbeat(peer));
+      await peersChanged.waitUntil(() => transport.heartbeats.isHeard(peer));
     }
   }
 
@@ -109,14 +109,14 @@ export class HeartbeatExchange {
       address: addressOf(address, job),
       open: (url) => sender.open(url),
     });
-    transport.beatTo(peer, socket);
+    transport.heartbeats.beatTo(peer, socket);
   }
 
   /** Listens to the peer's worker, where it can be reached; a firewall may block its port. */
   async #hear(peer: number, address: PeerAddress): Promise<void> {
     const { dialer, transport, sockets, job, peersChanged } = this.#options;
-    await peersChanged.waitUntil(() => transport.heartbeatPortOf(peer) !== undefined);
-    const port = transport.heartbeatPortOf(peer)!;
+    await peersChanged.waitUntil(() => transport.heartbeats.portOf(peer) !== undefined);
+    const port = transport.heartbeats.portOf(peer)!;
     if (port === 0) {
       return;
     }
@@ -141,7 +141,7 @@ export class HeartbeatExchange {
       open: (url) => sender.open(url),
     });
     transport.addHeartbeatSocket(peer, socket, { isFatal: false });
-    transport.beatTo(peer, socket);
+    transport.heartbeats.beatTo(peer, socket);
   }
 }
 

@@ -54,7 +54,7 @@ export class Joiner {
     this.#transport = parts.transport;
     const hasFailed = () => this.#endpoint.failure !== undefined;
     this.#dialer = new Dialer(options, parts.platform.sockets, hasFailed);
-    this.#transport.onHeartbeatPort = () => this.#peersChanged.notifyAll();
+    this.#transport.heartbeats.onPort = () => this.#peersChanged.notifyAll();
   }
 
   /**
@@ -87,9 +87,7 @@ export class Joiner {
     const { rank, worldSize, rendezvous, heartbeatMs, silenceMs, linkSilenceMs } = this.#options;
     // The worker is started before everything else, because it takes a moment.
     this.#heartbeats = await this.#platform.startHeartbeats(heartbeatMs);
-    if (this.#heartbeats !== undefined) {
-      this.#transport.addHeartbeats(this.#heartbeats);
-    }
+    this.#transport.heartbeats.sender = this.#heartbeats;
     this.#rendezvousClient = rendezvous.isHosted
       ? await this.#host()
       : await this.#dialRendezvous();
@@ -116,7 +114,7 @@ export class Joiner {
     this.#rendezvousClient.say({ type: 'linked' });
     await this.#rendezvousClient.formed;
     this.#transport.formed((peer) => ({
-      silenceMs: this.#transport.hasHeartbeat(peer) ? silenceMs : linkSilenceMs,
+      silenceMs: this.#transport.heartbeats.isHeard(peer) ? silenceMs : linkSilenceMs,
       saysAlive: this.#heartbeats === undefined || addresses[peer]!.port === 0,
     }));
   }

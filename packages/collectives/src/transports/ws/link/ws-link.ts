@@ -1,20 +1,10 @@
-// One socket between two ranks: a queue of messages that are sent in chunks, no faster than they
-// are taken, and the state of the message that is coming in. Control text overtakes queued payload.
+// One socket between two ranks: the queue of what goes out, and the state of the message that is
+// coming in. Control text overtakes queued payload.
 
-import { yieldToEventLoop } from '@shardweave/dtypes';
 import type { WireHandler, WireSocket } from '../../../sockets/wire-socket.js';
 import type { ControlMessage, MessageHeader, MessageSink } from '../../../transport.js';
-import { CHUNK_BYTES, FrameCodec, INLINE_MAX_BYTES } from './frame.js';
-
-/** The bytes that a socket is given ahead of the kernel: enough that it never runs dry. */
-const WINDOW_BYTES = 4 * CHUNK_BYTES;
-
-/**
- * The bytes that a link hands over within one turn of the event loop. Otherwise a system that takes
- * everything at once would be fed without end: 38 MiB were seen in one turn, and a copy to the
- * system takes about 0.5 ms a MiB.
- */
-const MAX_TURN_BYTES = 4 * 2 ** 20;
+import { FrameCodec } from './frame.js';
+import { SendQueue } from './send-queue.js';
 
 /** The milliseconds that a polite ending may take before the socket is destroyed. */
 const CLOSE_MS = 1000;
@@ -59,17 +49,6 @@ export interface LinkEnd {
   readonly isCut: boolean;
 }
 
-/** A message on its way that is too large to be copied. */
-interface SendJob {
-  readonly header: MessageHeader;
-  readonly payload: Uint8Array;
-  offset: number;
-  isBegun: boolean;
-  readonly onProgress: (() => void) | undefined;
-  resolve(): void;
-  reject(error: Error): void;
-}
-
 export class WsLink implements WireHandler {
   readonly peer: number;
   /** Set by whatever arrives, for the watch over the peer's silence. */
@@ -77,12 +56,7 @@ export class WsLink implements WireHandler {
   readonly #socket: WireSocket;
   readonly #events: LinkEvents;
   readonly #codec = new FrameCodec();
-  readonly #queue: SendJob[] = [];
-  readonly #unsettled = new Set<SendJob>();
-  #inFlightBytes = 0;
-  /** The bytes that were handed over since the event loop last had a turn on this link's behalf. */
-  #turnBytes = 0;
-  #isWaiting = false;
+  readonly #sends: SendQueue;
   #sink: MessageSink | undefined;
   #remaining = 0;
   #hasEnded = false;
@@ -91,7 +65,6 @@ export class WsLink implements WireHandler {
    * told.
    */
   #isDeaf = false;
-  #onDrained: (() => void) | undefined;
   readonly #closed: Promise<void>;
   #onClosed: () => void = () => {};
 
@@ -99,6 +72,9 @@ export class WsLink implements WireHandler {
     this.peer = peer;
     this.#socket = socket;
     this.#events = events;
+    this.#sends = new SendQueue(socket, this.#codec, ({ message }) =>
+      this.#end(message, { hasFailed: false, isCut: true }),
+    );
     this.#closed = new Promise((resolve) => {
       this.#onClosed = resolve;
     });
@@ -109,10 +85,7 @@ export class WsLink implements WireHandler {
     this.#socket.setHandler(this);
   }
 
-  /**
-   * Resolves when the payload may be changed, because the kernel has all of it; undefined where it
-   * was copied.
-   */
+  /** See Transport.send. */
   send(
     header: MessageHeader,
     payload: Uint8Array,
@@ -121,17 +94,7 @@ export class WsLink implements WireHandler {
     if (this.#hasEnded) {
       return Promise.reject(new Error(`the link to rank ${this.peer} is closed`));
     }
-    const isInline = payload.byteLength <= INLINE_MAX_BYTES;
-    if (isInline && this.#queue.length === 0 && this.#socket.unsentBytes < WINDOW_BYTES) {
-      this.#socket.send(this.#codec.encode(header, payload));
-      return undefined;
-    }
-    return new Promise((resolve, reject) => {
-      const job = { header, payload, offset: 0, isBegun: false, onProgress, resolve, reject };
-      this.#queue.push(job);
-      this.#unsettled.add(job);
-      this.#pump();
-    });
+    return this.#sends.send(header, payload, onProgress);
   }
 
   sendControl(message: LinkMessage): void {
@@ -144,13 +107,11 @@ export class WsLink implements WireHandler {
   async close(how: 'drain' | 'drop'): Promise<void> {
     this.#socket.stopFilling?.(); // the buffers belong to their receivers again
     const timer = setTimeout(() => this.#socket.terminate(), CLOSE_MS);
-    if (how === 'drain' && this.#unsettled.size > 0 && !this.#hasEnded) {
-      await new Promise<void>((resolve) => {
-        this.#onDrained = resolve;
-      });
+    if (how === 'drain' && !this.#sends.isDrained && !this.#hasEnded) {
+      await this.#sends.drained();
     }
     this.#hasEnded = true;
-    this.#drop(new Error(`the link to rank ${this.peer} was closed`));
+    this.#sends.drop(new Error(`the link to rank ${this.peer} was closed`));
     this.#socket.close(how === 'drain' ? LEFT_CODE : DROPPED_CODE, '');
     await this.#closed;
     clearTimeout(timer);
@@ -158,78 +119,8 @@ export class WsLink implements WireHandler {
 
   terminate(): void {
     this.#hasEnded = true;
-    this.#drop(new Error(`the link to rank ${this.peer} was terminated`));
+    this.#sends.drop(new Error(`the link to rank ${this.peer} was terminated`));
     this.#socket.terminate();
-  }
-
-  /** Keeps about WINDOW_BYTES of payload with the system. */
-  #pump(): void {
-    while (this.#queue.length > 0 && this.#inFlightBytes < WINDOW_BYTES && !this.#hasEnded) {
-      if (this.#turnBytes >= MAX_TURN_BYTES) {
-        void this.#pumpLater();
-        return;
-      }
-      const job = this.#queue[0]!;
-      const isInline = job.payload.byteLength <= INLINE_MAX_BYTES;
-      if (isInline) {
-        this.#sendChunk(job, this.#codec.encode(job.header, job.payload), job.payload.byteLength);
-      } else if (job.isBegun) {
-        this.#sendNext(job);
-      } else {
-        job.isBegun = true;
-        // Header and first chunk go out in one system call.
-        this.#socket.batch(() => {
-          this.#socket.send(this.#codec.encode(job.header, job.payload));
-          this.#sendNext(job);
-        });
-      }
-    }
-  }
-
-  async #pumpLater(): Promise<void> {
-    if (!this.#isWaiting) {
-      this.#isWaiting = true;
-      await yieldToEventLoop();
-      this.#isWaiting = false;
-      this.#turnBytes = 0;
-      this.#pump();
-    }
-  }
-
-  #sendNext(job: SendJob): void {
-    const end = Math.min(job.offset + CHUNK_BYTES, job.payload.byteLength);
-    this.#sendChunk(job, job.payload.subarray(job.offset, end), end);
-  }
-
-  /** Sends a chunk, after which the payload has been handed over up to `end`. */
-  #sendChunk(job: SendJob, chunk: Uint8Array, end: number): void {
-    job.offset = end;
-    const isLast = end === job.payload.byteLength;
-    if (isLast) {
-      this.#queue.shift();
-    }
-    this.#inFlightBytes += chunk.byteLength;
-    this.#turnBytes += chunk.byteLength;
-    this.#socket.send(chunk, (error) => {
-      this.#inFlightBytes -= chunk.byteLength;
-      if (error) {
-        this.#end(error.message, { hasFailed: false, isCut: true });
-        return;
-      }
-      job.onProgress?.();
-      if (isLast) {
-        this.#settle(job);
-      }
-      this.#pump();
-    });
-  }
-
-  #settle(job: SendJob): void {
-    job.resolve();
-    this.#unsettled.delete(job);
-    if (this.#unsettled.size === 0) {
-      this.#onDrained?.();
-    }
   }
 
   onText(text: string): void {
@@ -306,11 +197,7 @@ export class WsLink implements WireHandler {
   #leave(): void {
     if (!this.#hasEnded) {
       this.#hasEnded = true;
-      // A peer that leaves in peace did not need what it has not read.
-      for (const job of [...this.#unsettled]) {
-        this.#settle(job);
-      }
-      this.#queue.length = 0;
+      this.#sends.drop(); // a peer that leaves in peace did not need what it has not read
       this.#events.onLeft(this.peer);
     }
   }
@@ -321,17 +208,8 @@ export class WsLink implements WireHandler {
       if (!this.#isDeaf) {
         this.#events.onLost(this.peer, reason, end);
       }
-      this.#drop(new Error(`the link to rank ${this.peer} broke: ${reason}`));
+      this.#sends.drop(new Error(`the link to rank ${this.peer} broke: ${reason}`));
       this.#socket.terminate();
     }
-  }
-
-  #drop(error: Error): void {
-    this.#queue.length = 0;
-    for (const job of this.#unsettled) {
-      job.reject(error);
-    }
-    this.#unsettled.clear();
-    this.#onDrained?.();
   }
 }

@@ -17,10 +17,15 @@ import type {
   Transport,
   TransportListener,
 } from '../../../transport.js';
-import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { Pulse } from '../heartbeat/pulse.js';
+import { type Loss, LossJudge } from './loss-judge.js';
 import { parseLinkMessage } from './parse-link-message.js';
-import { DROPPED_CODE, type LinkEnd, type LinkEvents, type WsLink } from './ws-link.js';
+import {
+  type HeartbeatEvents,
+  type HeartbeatSocketOptions,
+  PeerHeartbeats,
+} from './peer-heartbeats.js';
+import type { LinkEnd, LinkEvents, WsLink } from './ws-link.js';
 
 export interface WsTransportOptions {
   readonly listener: TransportListener;
@@ -30,31 +35,10 @@ export interface WsTransportOptions {
 }
 
 /**
- * The time for which a lost link waits for what is known elsewhere. A rank that aborts and exits at
- * once resets its connections, and its peers' messages may overtake its own: without waiting, 4 of
- * 24 peers heard no reason, and 2 of 48 blamed a rank that had only heard of it.
- */
-const LOSS_GRACE_MS = 150;
-
-/**
  * The silence after which a relay is taken for stopped or cut off. It gives four signs of its own a
  * second.
  */
 const MIN_RELAY_SILENCE_MS = 1000;
-
-/**
- * What may be the cause of a loss, the surest first: a peer with a link of its own, a peer whose
- * relay lives, the relay, one of these two, or neither of them, where the peer gave up because of
- * something else.
- */
-const SUSPECTS = ['peer', 'relayed peer', 'relay', 'either', 'neither'] as const;
-
-/** A peer that is lost, and what may be the cause. */
-interface Loss {
-  readonly peer: number;
-  readonly reason: string;
-  readonly suspect: (typeof SUSPECTS)[number];
-}
 
 export interface AddLinkOptions {
   /**
@@ -64,14 +48,6 @@ export interface AddLinkOptions {
   readonly isRelayed?: boolean;
   /** Whether the peer has opened the link, and so opens another where it has given this one up. */
   readonly mayReturn?: boolean;
-}
-
-export interface HeartbeatSocketOptions {
-  /**
-   * Whether the peer is lost when the connection ends; false where a peer that leaves may end this
-   * connection first.
-   */
-  readonly isFatal: boolean;
 }
 
 export interface WatchOptions {
@@ -86,38 +62,28 @@ interface Watch {
   readonly pulse: Pulse;
 }
 
-export class WsTransport implements Transport, LinkEvents {
+export class WsTransport implements Transport, LinkEvents, HeartbeatEvents {
+  readonly heartbeats = new PeerHeartbeats(this);
   readonly #options: WsTransportOptions;
   readonly #links = new Map<number, WsLink>();
   readonly #watches = new Map<WsLink, Watch>();
-  /** The connections over which peers' heartbeat workers are heard. */
-  readonly #heartbeatSockets = new Map<number, WireSocket>();
-  /** The ports on which those workers listen, as far as peers have told. */
-  readonly #heartbeatPorts = new Map<number, number>();
   readonly #timer: ReturnType<typeof setInterval>;
   /** The peers whose link is relayed. */
   readonly #relayed = new Set<number>();
   /** The peers that have opened their link; see Note [early ends]. */
   readonly #returning = new Set<number>();
-  /** The time of the relay's last sign of its own; undefined before the first. */
-  #relayHeardAt: number | undefined;
-  readonly #losses = new Map<number, Loss>();
+  readonly #judge: LossJudge;
   #hasFormed = false;
   /**
    * What to do about connections that ended while the job formed, by their names; see Note [early
    * ends].
    */
   readonly #earlyEnds = new Map<string, () => void>();
-  #judging: ReturnType<typeof setTimeout> | undefined;
-  /** Called when a peer has told the port of its heartbeat worker. */
-  onHeartbeatPort: (() => void) | undefined;
-  #heartbeats: HeartbeatSender | undefined;
-  /** The connections over which peers hear this rank's worker. */
-  readonly #beating = new Map<number, WireSocket>();
   #isClosed = false;
 
   constructor(options: WsTransportOptions) {
     this.#options = options;
+    this.#judge = new LossJudge(options.listener, this.heartbeats);
     this.#timer = setInterval(() => this.#tick(), options.heartbeatMs);
     this.#timer.unref?.(); // a page has no such thing
   }
@@ -161,79 +127,37 @@ export class WsTransport implements Transport, LinkEvents {
     return this.#links.get(peer);
   }
 
-  /**
-   * Takes an authenticated connection over which the peer's heartbeat worker is heard, in place of
-   * an older one, or drops it where the job has formed.
-   */
-  addHeartbeatSocket(peer: number, socket: WireSocket, { isFatal }: HeartbeatSocketOptions): void {
+  /** Takes a connection for signs of life, or drops it where the job has formed. */
+  addHeartbeatSocket(peer: number, socket: WireSocket, options: HeartbeatSocketOptions): void {
     if (this.#hasFormed) {
       socket.terminate();
       return;
     }
-    const older = this.#heartbeatSockets.get(peer);
-    this.#heartbeatSockets.set(peer, socket);
     this.#earlyEnds.delete(`heartbeat ${peer}`);
-    older?.terminate();
-    socket.setHandler({
-      onBinary: (bytes) => {
-        if (bytes.length > 0) {
-          this.#relayHeardAt = performance.now(); // the sign of whoever passes the peer's on
-          return;
-        }
-        const link = this.#links.get(peer);
-        if (link !== undefined) {
-          link.hasSpoken = true;
-        }
-      },
-      onText: () => socket.terminate(),
-      onClose: (code, reason) => {
-        if (code === DROPPED_CODE) {
-          this.#onToldLost(peer, reason);
-        } else if (this.#heartbeatSockets.get(peer) === socket && isFatal) {
-          this.#onHeartbeatEnd(peer, reason || 'its heartbeat connection closed');
-        }
-      },
-    });
+    this.heartbeats.hear(peer, socket, options);
   }
 
-  /** Takes the word of a peer that this rank is lost. */
-  #onToldLost(peer: number, reason: string): void {
+  onHeartbeat(peer: number): void {
+    const link = this.#links.get(peer);
+    if (link !== undefined) {
+      link.hasSpoken = true;
+    }
+  }
+
+  onToldLost(peer: number, reason: string): void {
     if (!this.#isClosed) {
       const failure = { kind: 'peer-lost', origin: this.#options.rank, reason } as const;
       this.#options.listener.onControl(peer, { type: 'failure', failure });
     }
   }
 
-  #onHeartbeatEnd(peer: number, reason: string): void {
+  onHeartbeatEnd(peer: number, reason: string): void {
     if (!this.#hasFormed) {
-      this.#heartbeatSockets.delete(peer);
-      this.#earlyEnds.set(`heartbeat ${peer}`, () => this.#onHeartbeatEnd(peer, reason));
+      this.heartbeats.forget(peer);
+      this.#earlyEnds.set(`heartbeat ${peer}`, () => this.onHeartbeatEnd(peer, reason));
     } else if (this.#links.has(peer)) {
       this.onLost(peer, reason);
     }
-  }
-
-  hasHeartbeat(peer: number): boolean {
-    return this.#heartbeatSockets.has(peer);
-  }
-
-  /**
-   * The port of the peer's heartbeat worker: 0 where it doesn't listen, undefined until the peer
-   * has told.
-   */
-  heartbeatPortOf(peer: number): number | undefined {
-    return this.#heartbeatPorts.get(peer);
-  }
-
-  /** Makes this rank's worker beat over an authenticated connection to the peer. */
-  beatTo(peer: number, socket: WireSocket): void {
-    this.#beating.set(peer, socket);
-    this.#heartbeats!.beat(socket);
-  }
-
-  /** Takes this rank's own heartbeats, which end with the transport. */
-  addHeartbeats(heartbeats: HeartbeatSender): void {
-    this.#heartbeats = heartbeats;
   }
 
   send(
@@ -253,7 +177,7 @@ export class WsTransport implements Transport, LinkEvents {
     this.#stop();
     await Promise.all([...this.#links.values()].map((link) => link.close(how)));
     // Heartbeats end after the links: a peer that lost them first would take that for a death.
-    await this.#endHeartbeats();
+    await this.heartbeats.close();
   }
 
   terminate(): void {
@@ -261,7 +185,7 @@ export class WsTransport implements Transport, LinkEvents {
     for (const link of this.#links.values()) {
       link.terminate();
     }
-    void this.#endHeartbeats();
+    void this.heartbeats.close();
   }
 
   onMessage(from: number, header: MessageHeader): MessageSink {
@@ -271,8 +195,7 @@ export class WsTransport implements Transport, LinkEvents {
   onText(from: number, text: string): void {
     const message = parseLinkMessage(text, this.#options.worldSize);
     if (message.type === 'heartbeat port') {
-      this.#heartbeatPorts.set(from, message.port);
-      this.onHeartbeatPort?.();
+      this.heartbeats.setPort(from, message.port);
     } else if (message.type !== 'alive') {
       this.#options.listener.onControl(from, message);
     }
@@ -293,37 +216,9 @@ export class WsTransport implements Transport, LinkEvents {
   }
 
   #lose(loss: Loss): void {
-    if (this.#isClosed || this.#losses.has(loss.peer)) {
-      return;
-    }
-    this.#losses.set(loss.peer, loss);
     // The two ends of a stopped relay fall silent within a beat of each other, and of the relay.
     const isRelayed = this.#relayed.has(loss.peer);
-    const graceMs = Math.max(LOSS_GRACE_MS, isRelayed ? 2 * this.#options.heartbeatMs : 0);
-    this.#judging ??= setTimeout(() => this.#judge(), graceMs);
-  }
-
-  /** Blames one of the lost peers. Where another rank knew the cause, the job has failed by now. */
-  #judge(): void {
-    const weight = ({ suspect }: Loss) => SUSPECTS.indexOf(suspect);
-    const [first, ...others] = [...this.#losses.values()].sort((a, b) => weight(a) - weight(b));
-    const also = others
-      .map(({ peer, reason }) => `; rank ${peer} is lost, too: ${reason}`)
-      .join('');
-    const { peer, reason, suspect } = first!;
-    // A peer that was stopped, or whose link is full, hears over a connection of its own that it is
-    // lost, and so blames nobody else when it goes on.
-    for (const loss of [first!, ...others]) {
-      if (loss.suspect === 'peer' || loss.suspect === 'relayed peer') {
-        this.#beating.get(loss.peer)?.close(DROPPED_CODE, loss.reason);
-      }
-    }
-    if (suspect === 'relay') {
-      this.#options.listener.onRelayLost(`${reason}, on the way to rank ${peer}${also}`);
-      return;
-    }
-    const how = suspect === 'either' ? ', by way of the relay, which may be what is gone' : '';
-    this.#options.listener.onPeerLost(peer, `${reason}${how}${also}`);
+    this.#judge.add(loss, isRelayed ? 2 * this.#options.heartbeatMs : 0);
   }
 
   onLeft(peer: number): void {
@@ -354,24 +249,18 @@ export class WsTransport implements Transport, LinkEvents {
     if (!this.#relayed.has(peer)) {
       return 'peer';
     }
-    if (this.#relayHeardAt === undefined) {
+    const { relayHeardAt } = this.heartbeats;
+    if (relayHeardAt === undefined) {
       return 'either';
     }
     // Peer and relay would have fallen silent within a beat of each other.
     const limitMs = Math.max(silenceMs / 2, MIN_RELAY_SILENCE_MS);
-    return now - this.#relayHeardAt > limitMs ? 'relay' : 'relayed peer';
+    return now - relayHeardAt > limitMs ? 'relay' : 'relayed peer';
   }
 
   #stop(): void {
     this.#isClosed = true;
     clearInterval(this.#timer);
-    clearTimeout(this.#judging);
-  }
-
-  async #endHeartbeats(): Promise<void> {
-    for (const socket of this.#heartbeatSockets.values()) {
-      socket.terminate();
-    }
-    await this.#heartbeats?.close();
+    this.#judge.stop();
   }
 }
