@@ -39,3 +39,16 @@ export function setLimit(ms: number, callback: () => void): () => void {
     clearTimeout(timer);
   };
 }
+
+/** Settles as `promise` does, or with what `late` gives or throws where that takes longer. */
+export async function within<T>(limitMs: number, promise: Promise<T>, late: () => T): Promise<T> {
+  let stopTimer = () => {};
+  const limit = new Promise<void>((resolve) => {
+    stopTimer = setLimit(limitMs, resolve);
+  });
+  try {
+    return await Promise.race([promise, limit.then(late)]);
+  } finally {
+    stopTimer();
+  }
+}

@@ -11,7 +11,7 @@ import {
   type GroupOptions,
 } from '../../group/group-options.js';
 import type { ProcessGroup } from '../../group/process-group.js';
-import { setLimit } from '../../time-limit.js';
+import { within } from '../../time-limit.js';
 import { loadMpi } from './load-mpi.js';
 import { MpiCollectives } from './mpi-collectives.js';
 import { MpiEngine } from './mpi-engine.js';
@@ -143,10 +143,6 @@ async function duplicateWorld(
   limitMs: number,
 ): Promise<void> {
   const { world } = mpi.abi;
-  let stopTimer = () => {};
-  const late = new Promise<'late'>((resolve) => {
-    stopTimer = setLimit(limitMs, () => resolve('late'));
-  });
   const duplicates = (async () => {
     for (let i = 0; i < into.length; i++) {
       const place = into.subarray(i, i + 1);
@@ -154,11 +150,9 @@ async function duplicateWorld(
       mpi.returnErrors(into[i]!);
     }
   })();
-  const outcome = await Promise.race([duplicates, late]);
-  stopTimer();
-  if (outcome === 'late') {
+  await within(limitMs, duplicates, () => {
     progress.stop();
     const place = { rank: mpi.rankOf(world), worldSize: mpi.sizeOf(world) };
     throw new JoinError(place, `not all ranks called connectMpi within ${limitMs} ms`);
-  }
+  });
 }

@@ -7,6 +7,7 @@
 // without MPI_Finalize for dead, and that call waits for all ranks.
 
 import type { Endpoint } from '../../endpoint/endpoint.js';
+import { within } from '../../time-limit.js';
 import type { ControlMessage, MessageHeader, MessageSink, Transport } from '../../transport.js';
 import { type Envelope, type EnvelopeKind, Envelopes, MAX_HEAD_BYTES } from './envelopes.js';
 import { decodeHead, encodeHead, INLINE_MAX_BYTES } from './message-head.js';
@@ -122,7 +123,7 @@ export class MpiTransport implements Transport {
     this.#isClosed = true;
     const unserved = this.#engine.close();
     if (how === 'drain') {
-      await within(DRAIN_MS, this.#envelopes.drained());
+      await within(DRAIN_MS, this.#envelopes.drained(), () => {});
     }
     const { rank, worldSize } = this.#endpoint;
     const peers = Array.from({ length: worldSize }, (_, peer) => peer);
@@ -140,7 +141,7 @@ export class MpiTransport implements Transport {
       await ended;
       return;
     }
-    await within(FAREWELL_MS, ended);
+    await within(FAREWELL_MS, ended, () => {});
     this.#progress.stop(); // where a peer hangs, this rank's end tells mpirun to end it
   }
 
@@ -249,14 +250,4 @@ function decodeText(head: Uint8Array): { length: number; text: string | undefine
   const isThere = bytes.byteLength > LENGTH_BYTES;
   const text = isThere ? bytes.toString('utf8', LENGTH_BYTES) : undefined;
   return { length: bytes.readUInt32LE(), text };
-}
-
-/** Resolves with `done`, or after `ms`. */
-async function within(ms: number, done: Promise<unknown>): Promise<void> {
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, ms);
-  });
-  await Promise.race([done, late]);
-  clearTimeout(timer);
 }

@@ -11,7 +11,7 @@ import {
   type GroupOptions,
 } from '../../group/group-options.js';
 import type { ProcessGroup } from '../../group/process-group.js';
-import { setLimit } from '../../time-limit.js';
+import { within } from '../../time-limit.js';
 import { SharedHeap } from './shared-heap.js';
 import { checkSharedMemory, type ShmRankHandle } from './shm-job.js';
 import { type JoinFailure, ShmTransport } from './shm-transport.js';
@@ -61,21 +61,12 @@ export async function connectShmEndpoint(handle: ShmRankHandle, options: Connect
 }
 
 /** Resolves when all ranks are here, or with what keeps them from joining. */
-async function joinInTime(
-  transport: ShmTransport,
-  limitMs: number,
-): Promise<JoinFailure | undefined> {
-  let stopTimer = () => {};
-  const late = new Promise<JoinFailure>((resolve) => {
-    stopTimer = setLimit(limitMs, () => {
-      const missing = transport.awaited;
-      const reason = `no sign of ranks ${missing.join(', ')} within ${limitMs} ms`;
-      resolve({ origin: missing[0]!, reason });
-    });
+function joinInTime(transport: ShmTransport, limitMs: number): Promise<JoinFailure | undefined> {
+  return within(limitMs, transport.join(), () => {
+    const missing = transport.awaited;
+    const reason = `no sign of ranks ${missing.join(', ')} within ${limitMs} ms`;
+    return { origin: missing[0]!, reason };
   });
-  const failure = await Promise.race([transport.join(), late]);
-  stopTimer();
-  return failure;
 }
 
 /** Makes a reducer that sums in the heap, where everything to be summed lies there. */

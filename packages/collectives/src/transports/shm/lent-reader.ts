@@ -4,11 +4,7 @@
 import type { Turns } from '../../endpoint/turns.js';
 import type { MessageSink } from '../../transport.js';
 import type { RingReader } from './ring.js';
-import type { PeerBuffers } from './shared-buffers.js';
-import type { SharedHeap } from './shared-heap.js';
-
-/** The number of the heap. The buffers that a rank has registered have numbers from 1 on. */
-export const HEAP_ID = 0;
+import { HEAP_ID, type OwnMemory, type PeerBuffers } from './shared-buffers.js';
 
 /** The bytes that are copied between two looks at the clock, in about 0.1 ms. */
 const SLICE_BYTES = 2 ** 20;
@@ -22,7 +18,7 @@ export interface LentPlace {
 
 interface LentReaderHost {
   readonly turns: Turns;
-  readonly heap: SharedHeap | undefined;
+  readonly memory: OwnMemory;
 }
 
 export class LentReader {
@@ -99,7 +95,7 @@ export class LentReader {
   /** The payload; a promise where the peer's buffer has not been announced yet. */
   #payloadAt({ bufferId, offset, byteLength }: LentPlace): Uint8Array | Promise<Uint8Array> {
     if (bufferId === HEAP_ID) {
-      return this.#host.heap!.view(offset, byteLength);
+      return this.#host.memory.heap!.view(offset, byteLength);
     }
     const viewOf = (buffer: SharedArrayBuffer) => new Uint8Array(buffer, offset, byteLength);
     const buffer = this.#buffers.get(bufferId);

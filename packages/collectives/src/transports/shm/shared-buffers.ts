@@ -2,30 +2,65 @@
 // peers know it, and what each peer announced of its own. A buffer is announced through a port, and
 // a message that lies in it comes through a ring, so the message may come first.
 
-/** The buffers that this rank has registered. */
-export class OwnBuffers {
+import type { SharedHeap } from './shared-heap.js';
+
+/** The number of the heap. The buffers that a rank has registered have numbers from 1 on. */
+export const HEAP_ID = 0;
+
+/** What peers are told of a buffer that this rank has registered, or has taken back. */
+export type BufferMessage =
+  | { readonly type: 'buffer'; readonly id: number; readonly buffer: SharedArrayBuffer }
+  | { readonly type: 'forget'; readonly id: number };
+
+/** The memory of this rank that its peers can read. */
+export class OwnMemory {
+  readonly heap: SharedHeap | undefined;
+  readonly #tellPeers: (message: BufferMessage) => void;
   readonly #ids = new Map<ArrayBufferLike, number>();
   #next = 1;
 
-  /** A number for `buffer`; undefined where it has one already. */
-  add(buffer: SharedArrayBuffer): number | undefined {
-    if (this.#ids.has(buffer)) {
-      return undefined;
+  constructor(heap: SharedHeap | undefined, tellPeers: (message: BufferMessage) => void) {
+    this.heap = heap;
+    this.#tellPeers = tellPeers;
+  }
+
+  /** See Transport.allocate. */
+  allocate(byteLength: number): Uint8Array {
+    const bytes = this.heap?.allocate(byteLength);
+    if (bytes !== undefined) {
+      return bytes;
     }
-    const id = this.#next++;
-    this.#ids.set(buffer, id);
-    return id;
+    const buffer = new SharedArrayBuffer(byteLength);
+    this.register(buffer);
+    return new Uint8Array(buffer);
   }
 
-  /** Forgets a buffer; returns the number that it had. */
-  remove(buffer: ArrayBufferLike): number | undefined {
+  /** See Transport.register. */
+  register(buffer: SharedArrayBuffer): void {
+    if (!this.#ids.has(buffer)) {
+      const id = this.#next++;
+      this.#ids.set(buffer, id);
+      this.#tellPeers({ type: 'buffer', id, buffer });
+    }
+  }
+
+  /** See Transport.release. */
+  release(memory: Uint8Array | ArrayBufferLike): void {
+    const isView = ArrayBuffer.isView(memory);
+    if (isView && this.heap?.release(memory)) {
+      return;
+    }
+    const buffer = isView ? memory.buffer : memory;
     const id = this.#ids.get(buffer);
-    this.#ids.delete(buffer);
-    return id;
+    if (id !== undefined) {
+      this.#ids.delete(buffer);
+      this.#tellPeers({ type: 'forget', id });
+    }
   }
 
+  /** The number by which peers know a buffer; undefined where they don't. */
   idOf(buffer: ArrayBufferLike): number | undefined {
-    return this.#ids.get(buffer);
+    return this.heap?.holds(buffer) ? HEAP_ID : this.#ids.get(buffer);
   }
 
   clear(): void {

@@ -10,7 +10,7 @@
 
 import type { SocketPlatform } from '../../../sockets/socket-platform.js';
 import type { WireSocket } from '../../../sockets/wire-socket.js';
-import { setLimit } from '../../../time-limit.js';
+import { within } from '../../../time-limit.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import type { WsTransport } from '../link/ws-transport.js';
 import type { Dialer } from './dialer.js';
@@ -151,16 +151,13 @@ async function openWithin(
   url: string,
 ): Promise<WireSocket> {
   const opening = sockets.open(url, limitMs);
-  let stopTimer = () => {};
-  const late = new Promise<never>((_, reject) => {
-    stopTimer = setLimit(limitMs, () => reject(new Error('no answer')));
-  });
   try {
-    return (await Promise.race([opening, late])).socket;
+    const opened = await within(limitMs, opening, () => {
+      throw new Error('no answer');
+    });
+    return opened.socket;
   } catch (error) {
     opening.then(({ socket }) => socket.terminate()).catch(() => {});
     throw error;
-  } finally {
-    stopTimer();
   }
 }
