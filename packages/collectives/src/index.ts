@@ -10,7 +10,7 @@ export {
 } from './call-signature.js';
 export { type Clock, systemClock } from './clock.js';
 export type { Call, CallSpec } from './endpoint/call.js';
-export { Endpoint, type EndpointOptions } from './endpoint/endpoint.js';
+export { Endpoint, type EndpointOptions, type ProcessServices } from './endpoint/endpoint.js';
 export type { PartReducer, ReduceHook, ReduceHookOptions } from './endpoint/reduce-hook.js';
 export {
   CollectiveAbortedError,

@@ -21,7 +21,7 @@ function lonelyRank(
   worldSize = 2,
   onControl: (message: ControlMessage, to: number) => void = () => {},
 ) {
-  const endpoint = new Endpoint({ ...options, rank: 0, worldSize });
+  const endpoint = new Endpoint(0, worldSize, options);
   const transport: Transport = {
     send: async () => {},
     sendControl: (to, message) => onControl(message, to),
@@ -105,7 +105,7 @@ describe('Endpoint', () => {
   });
 
   it('names attach where a transport delivers before it', () => {
-    const endpoint = new Endpoint({ rank: 0, worldSize: 2 });
+    const endpoint = new Endpoint(0, 2);
     expect(() => endpoint.onMessage(1, allGatherHeader(4))).toThrow(
       /Endpoint\.attach comes before/,
     );

@@ -38,8 +38,8 @@ export async function allReduce(
     await reduceEverywhere(call, input, output, options);
     return;
   }
-  if (call.hosts !== undefined) {
-    await allReduceByHosts(call, call.hosts, input, output, options);
+  if (call.spec.hosts !== undefined) {
+    await allReduceByHosts(call, call.spec.hosts, input, output, options);
     return;
   }
   const layout = balancedParts(call.worldSize, input.byteLength, byteSize(options.dtype));
@@ -65,8 +65,8 @@ export async function allReduce(
   await Promise.all(gathered);
 }
 
-function isReducedAtRoot({ worldSize, hosts }: Call): boolean {
-  return worldSize >= ROOTED_MIN_RANKS && hosts === undefined;
+function isReducedAtRoot({ worldSize, spec }: Call): boolean {
+  return worldSize >= ROOTED_MIN_RANKS && spec.hosts === undefined;
 }
 
 /**
@@ -90,12 +90,12 @@ async function reduceEverywhere(
   }
   await Promise.all(received);
   if (output.buffer === input.buffer) {
-    await call.sent(); // `output` may be `input`, and a peer may still be copying that
+    await call.sends.settled(); // `output` may be `input`, and a peer may still be copying that
   }
-  if (call.hosts === undefined) {
+  if (call.spec.hosts === undefined) {
     await call.reduce(parts, output, options);
   } else {
-    await reduceByHosts(call, call.hosts, parts, output, options);
+    await reduceByHosts(call, call.spec.hosts, parts, output, options);
   }
   call.scratch.give(all);
 }

@@ -7,7 +7,7 @@
 // are equal bit for bit on all ranks and in all runs, but differ from those in plain rank order.
 
 import { byteSize, isFloat, type ReduceDType, type ReduceOptions } from '@shardweave/dtypes';
-import { type Borrowed, giveBack } from '../endpoint/arrival.js';
+import { type Borrowed, giveBack } from '../endpoint/borrowed.js';
 import type { Call } from '../endpoint/call.js';
 import type { HostPlan } from '../endpoint/host-plan.js';
 import {

@@ -10,7 +10,7 @@
 // one.
 
 import type { ReduceOptions } from '@shardweave/dtypes';
-import { type Borrowed, giveBack } from '../endpoint/arrival.js';
+import { type Borrowed, giveBack } from '../endpoint/borrowed.js';
 import type { Call } from '../endpoint/call.js';
 import { Hierarchical } from './hierarchical.js';
 import {
@@ -82,8 +82,8 @@ export function reduceScatter(
   layout: PartLayout,
   options: ReduceOptions,
 ): Promise<void> {
-  if (call.hosts !== undefined) {
-    return new Hierarchical(call, call.hosts, layout, options).reduceScatter(input, output);
+  if (call.spec.hosts !== undefined) {
+    return new Hierarchical(call, call.spec.hosts, layout, options).reduceScatter(input, output);
   }
   const plan = planSegments(layout);
   return reduceScatterRounds(call, input, output, layout, plan, { reduce: options });

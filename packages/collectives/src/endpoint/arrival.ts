@@ -4,43 +4,17 @@
 // own memory where the transport can lend it.
 
 import type { MessageHeader, MessageSink } from '../transport.js';
+import { type Borrowed, HeldBytes, NO_BYTES } from './borrowed.js';
 import type { Call } from './call.js';
 import { AT_ONCE_BYTES, copyBytes } from './copy-bytes.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { Turns } from './turns.js';
-
-/** The bytes of a message, which may be read until `release`. */
-export interface Borrowed {
-  readonly bytes: Uint8Array;
-  /**
-   * Ends the reading. Returns false where the sender took its memory back before: what was read may
-   * then be anything.
-   */
-  release(): boolean;
-}
-
-/**
- * Stands for what will never come in a job that has failed elsewhere, until this rank hears of it.
- */
-const NEVER = new Promise<void>(() => {});
-
-/**
- * Ends the reading of several messages. Where a sender took its memory back before, that rank has
- * failed, and nobody may see what was made of its bytes: the returned promise then stays pending
- * until the failure ends the call. Otherwise nothing is returned.
- */
-export function giveBack(borrowed: readonly Borrowed[]): Promise<void> | undefined {
-  const wereWhole = borrowed.map(({ release }) => release());
-  return wereWhole.includes(false) ? NEVER : undefined;
-}
 
 /** What arrivals of one rank share. */
 export interface ArrivalServices {
   readonly scratch: ScratchPool;
   readonly turns: Turns;
 }
-
-const EMPTY = new Uint8Array(0);
 
 export class Arrival implements MessageSink {
   /** The `recv` that has asked for the message, where the message is one of `send`. */
@@ -54,10 +28,9 @@ export class Arrival implements MessageSink {
   /** The length that the receiver has named; undefined before that. */
   #expectedBytes: number | undefined;
   #target: Uint8Array | undefined;
-  #held: Uint8Array | undefined;
-  #lent: Borrowed | undefined;
+  /** What came without a target: the bytes that are held in scratch memory, or all that is lent. */
+  #held: Borrowed | undefined;
   #received = 0;
-  #isCopying = false;
   #isCancelled = false;
   #onComplete: (() => void) | undefined;
   #onProgress: (() => void) | undefined;
@@ -74,15 +47,9 @@ export class Arrival implements MessageSink {
     return this.#header;
   }
 
-  get isPosted(): boolean {
-    return this.#expectedBytes !== undefined;
-  }
-
   /** Whether the whole message is here, though some of it may still be being copied. */
   get hasArrived(): boolean {
-    const header = this.#header;
-    const isWhole = this.#lent !== undefined || this.#received === header?.byteLength;
-    return header !== undefined && isWhole;
+    return this.#header !== undefined && this.#received === this.#header.byteLength;
   }
 
   /** See #expectedBytes. */
@@ -91,7 +58,7 @@ export class Arrival implements MessageSink {
   }
 
   get posted(): Promise<void> | undefined {
-    if (this.#isEager || this.isPosted || this.#isCancelled) {
+    if (this.#isEager || this.#expectedBytes !== undefined || this.#isCancelled) {
       return undefined;
     }
     this.#posted ??= new Promise((resolve) => {
@@ -101,12 +68,13 @@ export class Arrival implements MessageSink {
   }
 
   get lend(): MessageSink['lend'] {
-    const isReader = this.isPosted && this.#target === undefined;
+    const isReader = this.#expectedBytes !== undefined && this.#target === undefined;
     if (!isReader || this.#received > 0 || this.#isCancelled) {
       return undefined;
     }
     return (bytes, release) => {
-      this.#lent = { bytes, release };
+      this.#held = { bytes, release };
+      this.#received = bytes.byteLength;
       this.#settle();
     };
   }
@@ -130,8 +98,8 @@ export class Arrival implements MessageSink {
       throw new RangeError(`a transport wrote ${written} bytes of a message of ${byteLength}`);
     }
     if (this.#target === undefined) {
-      this.#held ??= this.#services.scratch.take(byteLength);
-      this.#held.set(chunk, this.#received);
+      this.#held ??= new HeldBytes(this.#services.scratch, byteLength);
+      this.#held.bytes.set(chunk, this.#received);
     } else {
       this.#target.set(chunk, this.#received);
     }
@@ -140,14 +108,17 @@ export class Arrival implements MessageSink {
   }
 
   get room(): Uint8Array | undefined {
-    if (!this.isPosted || this.#isCancelled || this.#isCopying) {
+    if (this.#expectedBytes === undefined || this.#isCancelled) {
       return undefined;
     }
     const { byteLength } = this.#header!;
-    if (this.#target === undefined) {
-      this.#held ??= this.#services.scratch.take(byteLength);
+    const target = this.#target;
+    if (target === undefined) {
+      this.#held ??= new HeldBytes(this.#services.scratch, byteLength);
+      return this.#held.bytes.subarray(this.#received, byteLength);
     }
-    return (this.#target ?? this.#held!).subarray(this.#received, byteLength);
+    // What was held may still be on its way into the target.
+    return this.#held === undefined ? target.subarray(this.#received, byteLength) : undefined;
   }
 
   filled(byteLength: number): void {
@@ -163,11 +134,12 @@ export class Arrival implements MessageSink {
     this.#target = target;
     const held = this.#held;
     if (held !== undefined && this.#received <= AT_ONCE_BYTES) {
-      target.set(held.subarray(0, this.#received));
-      this.#giveBack();
+      const isWhole = this.#received === target.byteLength;
+      target.set(isWhole ? held.bytes : held.bytes.subarray(0, this.#received));
+      held.release();
+      this.#held = undefined;
     } else if (held !== undefined) {
-      this.#isCopying = true;
-      void this.#copyHeld(target, held.subarray(0, this.#received));
+      void this.#copyHeld(target, held);
     }
     return this.#complete(onProgress);
   }
@@ -176,18 +148,7 @@ export class Arrival implements MessageSink {
   async borrow(byteLength: number, onProgress: () => void): Promise<Borrowed> {
     this.#expect(byteLength);
     await this.#complete(onProgress);
-    const lent = this.#lent;
-    if (lent !== undefined) {
-      return lent;
-    }
-    const bytes = this.#held ?? EMPTY;
-    return {
-      bytes,
-      release: () => {
-        this.#giveBack();
-        return true;
-      },
-    };
+    return this.#held ?? NO_BYTES;
   }
 
   /**
@@ -196,8 +157,7 @@ export class Arrival implements MessageSink {
   cancel(): void {
     this.#isCancelled = true;
     this.#onComplete = undefined;
-    this.#held = undefined;
-    this.#lent?.release();
+    this.#held?.release();
     this.#onPosted?.();
   }
 
@@ -219,19 +179,13 @@ export class Arrival implements MessageSink {
     });
   }
 
-  async #copyHeld(target: Uint8Array, held: Uint8Array): Promise<void> {
-    await copyBytes(target, held, this.#services.turns, () => this.#isCancelled);
+  async #copyHeld(target: Uint8Array, held: Borrowed): Promise<void> {
+    const bytes = held.bytes.subarray(0, this.#received);
+    await copyBytes(target, bytes, this.#services.turns, () => this.#isCancelled);
     if (!this.#isCancelled) {
-      this.#isCopying = false;
-      this.#giveBack();
-      this.#settle();
-    }
-  }
-
-  #giveBack(): void {
-    if (this.#held !== undefined) {
-      this.#services.scratch.give(this.#held);
+      held.release();
       this.#held = undefined;
+      this.#settle();
     }
   }
 
@@ -240,7 +194,8 @@ export class Arrival implements MessageSink {
       return;
     }
     this.#onProgress?.();
-    if (this.hasArrived && !this.#isCopying) {
+    const isCopying = this.#held !== undefined && this.#target !== undefined;
+    if (this.hasArrived && !isCopying) {
       this.#onComplete?.();
     }
   }

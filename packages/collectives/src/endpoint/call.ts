@@ -4,10 +4,12 @@
 
 import type { ReduceOptions } from '@shardweave/dtypes';
 import { type CallSignature, describeCall } from '../call-signature.js';
-import type { Arrival, Borrowed } from './arrival.js';
+import type { Arrival } from './arrival.js';
+import type { Borrowed } from './borrowed.js';
 import { copyBytes } from './copy-bytes.js';
 import type { HostPlan } from './host-plan.js';
 import type { MessageRouter } from './message-router.js';
+import { PendingSends } from './pending-sends.js';
 import type { RankJob } from './rank-job.js';
 import type { ScratchPool } from './scratch-pool.js';
 import type { Turns } from './turns.js';
@@ -18,6 +20,11 @@ export interface CallSpec {
   readonly members: readonly number[];
   /** This rank's place in the group. */
   readonly rank: number;
+  /**
+   * The other group ranks, beginning after this one, so that not all ranks start with the same
+   * peer.
+   */
+  readonly peers: readonly number[];
   readonly sequence: number;
   readonly signature: CallSignature;
   /** The counts that `signature.layout` is a hash of. */
@@ -38,28 +45,26 @@ export interface CallSpec {
 const SENT = Promise.resolve();
 
 /**
- * The time for onPeerLost to come after a rejected send. Usually both come at the same moment, when
- * the transport's link ends.
- */
-const SEND_GRACE_MS = 1000;
-
-/**
  * One collective that runs on this rank, as algorithms and NativeCollectives see it: its place in
  * the group, the messages that it sends and receives, and the bytes that it counts.
  */
 export class Call {
   readonly spec: CallSpec;
+  /**
+   * What was sent and has not left.
+   * @internal
+   */
+  readonly sends: PendingSends;
+  /** Notes that something moved, so that the time limit begins anew. */
+  readonly progressed = () => {
+    this.#lastProgressMs = this.#job.clock.now();
+  };
   readonly #job: RankJob;
   readonly #router: MessageRouter;
   /** The messages that were asked for and are not complete, each with its sender. */
   readonly #pending = new Map<Arrival, number>();
-  readonly #progressed = () => this.progressed();
-  #peers: readonly number[] | undefined;
   #lastProgressMs: number;
-  #isOver = false;
   #abort: AbortController | undefined;
-  #numUnsent = 0;
-  #onSent: (() => void) | undefined;
   bytesSent = 0;
   bytesReceived = 0;
   /** Finds the world ranks that are late, for operations that don't go through `receive`. */
@@ -75,6 +80,7 @@ export class Call {
     this.spec = spec;
     this.#job = job;
     this.#router = router;
+    this.sends = new PendingSends(job, this.progressed);
     this.#lastProgressMs = job.clock.now();
   }
 
@@ -96,11 +102,6 @@ export class Call {
     return this.#job.turns;
   }
 
-  /** @internal */
-  get hosts(): HostPlan | undefined {
-    return this.spec.hosts;
-  }
-
   /** See Transport.isLending. */
   get isLending(): boolean {
     return this.#job.transport.isLending ?? false;
@@ -111,29 +112,14 @@ export class Call {
     return describeCall(signature, sequence, { counts, hosts: hosts?.hostOf, identity });
   }
 
-  /**
-   * The other group ranks, beginning after this one, so that not all ranks start with the same
-   * peer.
-   */
+  /** See CallSpec. */
   get peers(): readonly number[] {
-    if (this.#peers === undefined) {
-      const peers = [];
-      for (let i = 1; i < this.worldSize; i++) {
-        peers.push((this.rank + i) % this.worldSize);
-      }
-      this.#peers = peers;
-    }
-    return this.#peers;
+    return this.spec.peers;
   }
 
   /** The milliseconds since a byte of this call last moved. */
   get idleMs(): number {
     return this.#job.clock.now() - this.#lastProgressMs;
-  }
-
-  /** Notes that something moved, so that the time limit begins anew. */
-  progressed(): void {
-    this.#lastProgressMs = this.#job.clock.now();
   }
 
   /** Sends a message. Its payload is lent until the promise resolves. */
@@ -143,56 +129,18 @@ export class Call {
     const header = { group, sequence, phase, call: signature, byteLength };
     this.bytesSent += byteLength;
     const to = members[peer]!;
-    const sent = this.#job.transport.send(to, header, payload, this.#progressed);
+    const sent = this.#job.transport.send(to, header, payload, this.progressed);
     if (sent === undefined) {
       this.progressed();
       return SENT;
     }
-    this.#numUnsent++;
-    return this.#untilSent(to, sent);
-  }
-
-  async #untilSent(to: number, sent: Promise<void>): Promise<void> {
-    try {
-      await sent;
-    } catch (error) {
-      await this.#afterSendFailed(to, error);
-    }
-    this.progressed();
-    this.#numUnsent--;
-    if (this.#numUnsent === 0) {
-      this.#onSent?.();
-    }
-  }
-
-  /**
-   * Waits after a rejected send. A transport that can't send usually knows why, and reports it
-   * (onPeerLost, onPeerLeft) shortly before or after; then that report counts. Otherwise it is a
-   * bug, which ends the job, too.
-   */
-  async #afterSendFailed(to: number, error: unknown): Promise<void> {
-    const { left, clock } = this.#job;
-    if (!left.has(to)) {
-      await new Promise<void>((resolve) => clock.setTimer(SEND_GRACE_MS, resolve));
-    }
-    if (!left.has(to)) {
-      this.#job.abort(error);
-    }
-  }
-
-  /** Resolves when everything that was sent may be changed. */
-  async sent(): Promise<void> {
-    if (this.#numUnsent > 0) {
-      await new Promise<void>((resolve) => {
-        this.#onSent = resolve;
-      });
-    }
+    return this.sends.add(to, sent);
   }
 
   /** Resolves when the peer's message of this call and phase fills `target`. */
   receive(peer: number, target: Uint8Array, phase = 0): Promise<void> {
     return this.#receive(peer, target.byteLength, phase, (arrival) =>
-      arrival.post(target, this.#progressed),
+      arrival.post(target, this.progressed),
     );
   }
 
@@ -203,7 +151,7 @@ export class Call {
    */
   borrow(peer: number, byteLength: number, phase = 0): Promise<Borrowed> {
     return this.#receive(peer, byteLength, phase, (arrival) =>
-      arrival.borrow(byteLength, this.#progressed),
+      arrival.borrow(byteLength, this.progressed),
     );
   }
 
@@ -221,20 +169,20 @@ export class Call {
   async copy(target: Uint8Array, source: Uint8Array): Promise<void> {
     // A view of the same bytes (a shard inside its full buffer) is common and needs no copy.
     if (target.buffer !== source.buffer || target.byteOffset !== source.byteOffset) {
-      await copyBytes(target, source, this.turns, () => this.#isOver);
+      await copyBytes(target, source, this.turns, () => this.isOver);
     }
   }
 
-  /** Whether the call has failed, so that its buffers are the caller's again. */
+  /** Whether the call has failed, with its job, so that its buffers are the caller's again. */
   get isOver(): boolean {
-    return this.#isOver;
+    return this.#job.failure !== undefined;
   }
 
   /** Aborted when the call has failed, after which nothing of the caller's is written any more. */
   get signal(): AbortSignal {
     if (this.#abort === undefined) {
       this.#abort = new AbortController();
-      if (this.#isOver) {
+      if (this.isOver) {
         this.#abort.abort();
       }
     }
@@ -249,7 +197,6 @@ export class Call {
 
   /** Gives the caller's buffers back: nothing is written to them any more. */
   cancel(): void {
-    this.#isOver = true;
     this.#abort?.abort();
     for (const arrival of this.#pending.keys()) {
       arrival.cancel();

@@ -4,9 +4,7 @@
 import { isPointToPoint } from '../call-signature.js';
 import type { Clock } from '../clock.js';
 import { type CollectiveError, CollectiveUsageError, errorOfFailure } from '../errors.js';
-import { type Failure, MAX_TOLD_LENGTH } from '../failure.js';
-import { printable } from '../printable.js';
-import { LONGEST_TIMER_MS } from '../time-limit.js';
+import type { Failure } from '../failure.js';
 import type {
   ControlMessage,
   MessageHeader,
@@ -15,6 +13,7 @@ import type {
   TransportListener,
 } from '../transport.js';
 import { Call, type CallSpec } from './call.js';
+import { CallWatchdog } from './call-watchdog.js';
 import { LateInquiry } from './late-inquiry.js';
 import { Matching } from './matching.js';
 import { MessageRouter } from './message-router.js';
@@ -26,20 +25,10 @@ import type { Turns } from './turns.js';
 /** Ten minutes: longer than any step that we run, and shorter than a night lost to a hang. */
 export const DEFAULT_TIMEOUT_MS = 600_000;
 
-/**
- * The place of an endpoint in its job, and what its groups share: the reducer, the limits and the
- * clock.
- */
+/** The limits, the clock and the reduce hook of a rank's calls. */
 export interface EndpointOptions {
-  readonly rank: number;
-  readonly worldSize: number;
   /** Combines parts. Default: the package's wasm, in this thread. */
   readonly reduce?: ReduceHook;
-  /**
-   * Gives a wasm reducer that the ranks of a process share. Default: one of its own, made at first
-   * use.
-   */
-  readonly reducer?: () => Promise<PartReducer>;
   /**
    * The most bytes of one peer's messages that nobody on this rank has asked for yet; a peer that
    * sends more is lost. Default: 512 MiB.
@@ -47,8 +36,14 @@ export interface EndpointOptions {
   readonly maxUnclaimedBytes?: number;
   /** Default: the system's. */
   readonly clock?: Clock;
+}
+
+/** What the ranks of a process share. Each rank without it has its own. */
+export interface ProcessServices {
+  /** Gives the wasm reducer, which is made at first use. */
+  readonly reducer?: () => Promise<PartReducer>;
   /**
-   * The turns of the event loop, shared by the ranks on it. Default: its own.
+   * The turns of the event loop.
    * @internal
    */
   readonly turns?: Turns;
@@ -71,16 +66,22 @@ export class Endpoint implements TransportListener {
   readonly #job: RankJob;
   readonly #matching: Matching;
   readonly #mismatchCheck: MismatchCheck;
-  readonly #lateInquiry: LateInquiry;
+  readonly #watchdog: CallWatchdog;
   readonly #router: MessageRouter;
   readonly #active = new Map<Call, (error: CollectiveError) => void>();
 
-  constructor(options: EndpointOptions) {
-    const job = new RankJob(options);
+  constructor(
+    rank: number,
+    worldSize: number,
+    options: EndpointOptions = {},
+    services: ProcessServices = {},
+  ) {
+    const job = new RankJob(rank, worldSize, options, services);
     this.#job = job;
     this.#matching = new Matching(job, options.maxUnclaimedBytes ?? MAX_UNCLAIMED_BYTES);
     this.#mismatchCheck = new MismatchCheck(job, this.#matching);
-    this.#lateInquiry = new LateInquiry(job, this.#matching);
+    const lateInquiry = new LateInquiry(job, this.#matching);
+    this.#watchdog = new CallWatchdog(job, lateInquiry, this.#active);
     this.#router = new MessageRouter(job, this.#matching, this.#mismatchCheck);
     job.onEnd((failure) => this.#stop(failure));
   }
@@ -118,12 +119,12 @@ export class Endpoint implements TransportListener {
    */
   run(spec: CallSpec, body: (call: Call) => Promise<void>): Promise<Call> {
     const call = new Call(spec, this.#job, this.#router);
-    call.onMissed = (peer) => void this.#onMissed(call, peer);
+    call.onMissed = (peer) => void this.#watchdog.onMissed(call, peer);
     if (this.failure !== undefined) {
       return Promise.reject(this.#errorFor(call, this.failure));
     }
     return new Promise((resolve, reject) => {
-      const stopWatching = this.#watch(call);
+      const stopWatching = this.#watchdog.watch(call);
       const finish = () => {
         stopWatching();
         this.#active.delete(call);
@@ -152,7 +153,11 @@ export class Endpoint implements TransportListener {
             resolve(call);
           }
         },
-        (error) => this.#onBodyFailed(call, error),
+        (error) => {
+          if (this.#active.has(call)) {
+            this.#job.abort(error); // only a failed reduce hook or a bug causes that
+          }
+        },
       );
     });
   }
@@ -209,7 +214,7 @@ export class Endpoint implements TransportListener {
     } else if (message.type === 'mismatch') {
       this.#mismatchCheck.onSaid(message);
     } else {
-      this.#lateInquiry.onSaid(from, message);
+      this.#watchdog.lateInquiry.onSaid(from, message);
     }
   }
 
@@ -248,85 +253,9 @@ export class Endpoint implements TransportListener {
     }
   }
 
-  // ------------------------------------------------------------------ failures
-
   async #start(call: Call, body: (call: Call) => Promise<void>): Promise<void> {
     await body(call);
-    await call.sent();
-  }
-
-  /**
-   * Fails the job when nothing has moved for the call's time limit. The returned function ends the
-   * watch.
-   */
-  #watch(call: Call): () => void {
-    const { timeoutMs } = call.spec;
-    let cancel = () => {};
-    const check = async () => {
-      if (timeoutMs <= call.idleMs) {
-        await this.#onTimeout(call);
-      }
-      if (this.#active.has(call)) {
-        const leftMs = timeoutMs - call.idleMs;
-        cancel = this.clock.setTimer(Math.min(leftMs, LONGEST_TIMER_MS), check);
-      }
-    };
-    cancel = this.clock.setTimer(Math.min(timeoutMs, LONGEST_TIMER_MS), check);
-    return () => cancel();
-  }
-
-  /**
-   * Fails the job, unless the call goes on while it is found out who is late: what came while the
-   * event loop was held is read in that time.
-   */
-  async #onTimeout(call: Call): Promise<void> {
-    const { elseAbort, timeoutMs, signature } = call.spec;
-    if (elseAbort !== undefined) {
-      this.fail({ kind: 'aborted', origin: this.rank, reason: elseAbort });
-      return;
-    }
-    const isAsked = !isPointToPoint(signature);
-    const late = isAsked ? await (call.late?.() ?? this.#lateIn(call.spec)) : [];
-    if (!this.#active.has(call) || call.idleMs < timeoutMs) {
-      return;
-    }
-    const waitingFor = late.length > 0 ? late : call.waitingFor();
-    const whom = waitingFor.length === 0 ? 'its own sends' : `ranks ${waitingFor.join(', ')}`;
-    const limit = `${timeoutMs} ms without progress`;
-    const reason = `${call.description} timed out after ${limit}, waiting for ${whom}`;
-    this.fail({ kind: 'timeout', origin: this.rank, reason, waitingFor });
-  }
-
-  async #lateIn(spec: CallSpec): Promise<readonly number[]> {
-    return (await this.#lateInquiry.find(spec)).late;
-  }
-
-  /**
-   * Fails the job because a call waits for a peer that has left. A peer may owe nothing to what
-   * others called: it has left behind a gather that it knew to be done, while this rank is in an
-   * all-gather. So the others are asked what they called there, and disagreement counts first.
-   */
-  async #onMissed(call: Call, peer: number): Promise<void> {
-    const { spec, description } = call;
-    const isAsked = !isPointToPoint(spec.signature) && spec.elseAbort === undefined;
-    const calls = isAsked ? (await this.#lateInquiry.find(spec)).calls : [];
-    // Another rank's words have come as people may read them.
-    const own = printable(description, MAX_TOLD_LENGTH);
-    if (calls.every(({ call: said }) => printable(said, MAX_TOLD_LENGTH) === own)) {
-      this.#job.lose(peer, 'it closed the group');
-      return;
-    }
-    const all = [...calls, { rank: this.rank, call: own }];
-    const sorted = all.sort((a, b) => a.rank - b.rank);
-    const reason = 'ranks disagree';
-    this.fail({ kind: 'mismatch', origin: this.rank, reason, calls: sorted });
-  }
-
-  /** Ends the job after a body has rejected, which only a failed reduce hook or a bug causes. */
-  #onBodyFailed(call: Call, error: unknown): void {
-    if (this.#active.has(call)) {
-      this.#job.abort(error);
-    }
+    await call.sends.settled();
   }
 
   /**
@@ -335,7 +264,7 @@ export class Endpoint implements TransportListener {
    */
   #stop(failure: Failure): () => void {
     this.#mismatchCheck.stop();
-    this.#lateInquiry.stop();
+    this.#watchdog.lateInquiry.stop();
     const active = [...this.#active];
     for (const [call] of active) {
       call.cancel();
@@ -351,18 +280,15 @@ export class Endpoint implements TransportListener {
   }
 
   #errorFor(call: Call, failure: Failure): CollectiveError {
-    return errorOfFailure(failure, this.#placeOf(call.spec));
+    const { signature, sequence, group } = call.spec;
+    const number = isPointToPoint(signature) ? 'channel ' : '#';
+    const where = group === 'world' ? '' : ` in group ${group}`;
+    const name = `${signature.operation} ${number}${sequence}${where}`;
+    return errorOfFailure(failure, { rank: this.rank, worldSize: this.worldSize, call: name });
   }
 
   /** The error for arguments that are wrong in themselves. */
   usageError(call: string, message: string): CollectiveUsageError {
     return new CollectiveUsageError({ rank: this.rank, worldSize: this.worldSize, call }, message);
-  }
-
-  #placeOf(spec: CallSpec) {
-    const number = isPointToPoint(spec.signature) ? 'channel ' : '#';
-    const group = spec.group === 'world' ? '' : ` in group ${spec.group}`;
-    const call = `${spec.signature.operation} ${number}${spec.sequence}${group}`;
-    return { rank: this.rank, worldSize: this.worldSize, call };
   }
 }

@@ -71,7 +71,7 @@ export class Matching {
     header: MessageHeader,
     isHeld: boolean,
   ): string | undefined {
-    if (arrival.isPosted) {
+    if (arrival.expectedBytes !== undefined) {
       arrival.begin(header);
       return undefined;
     }
@@ -161,7 +161,7 @@ export class Matching {
    * next one.
    */
   nextUnposted(group: string, from: number, channel: number): Arrival {
-    return this.#next(group, from, channel, (arrival) => !arrival.isPosted);
+    return this.#next(group, from, channel, (arrival) => arrival.expectedBytes === undefined);
   }
 
   /**

@@ -10,7 +10,7 @@ import { RankSum } from '@shardweave/dtypes';
 import { type Clock, systemClock } from '../clock.js';
 import { type Failure, MAX_TOLD_LENGTH } from '../failure.js';
 import type { Transport } from '../transport.js';
-import type { EndpointOptions } from './endpoint.js';
+import type { EndpointOptions, ProcessServices } from './endpoint.js';
 import { type Combine, combineByHook, combineInThread } from './reduce-hook.js';
 import { ScratchPool } from './scratch-pool.js';
 import { Turns } from './turns.js';
@@ -33,14 +33,19 @@ export class RankJob {
   #onFailed: (failure: Failure) => void = () => {};
   #stop: (failure: Failure) => () => void = () => () => {};
 
-  constructor(options: EndpointOptions) {
-    this.rank = options.rank;
-    this.worldSize = options.worldSize;
+  constructor(
+    rank: number,
+    worldSize: number,
+    options: EndpointOptions,
+    services: ProcessServices,
+  ) {
+    this.rank = rank;
+    this.worldSize = worldSize;
     this.clock = options.clock ?? systemClock;
-    this.turns = options.turns ?? new Turns(this.clock);
+    this.turns = services.turns ?? new Turns(this.clock);
     this.combine = options.reduce
       ? combineByHook(options.reduce)
-      : combineInThread(options.reducer ?? RankSum.create, this.turns);
+      : combineInThread(services.reducer ?? RankSum.create, this.turns);
     this.failed = new Promise((resolve) => {
       this.#onFailed = resolve;
     });

@@ -93,10 +93,9 @@ export function createWorldGroup(
   const { rank, worldSize } = endpoint;
   checkGroupOptions(options, { rank, worldSize, call: 'createWorldGroup' });
   let codec: Promise<WireCodec> | undefined;
-  return new TransportGroup({
+  const members = Array.from({ length: worldSize }, (_, member) => member);
+  return new TransportGroup('world', members, {
     endpoint,
-    id: 'world',
-    members: Array.from({ length: worldSize }, (_, member) => member),
     timeoutMs: options.timeoutMs ?? DEFAULT_TIMEOUT_MS,
     onTrace: options.onTrace,
     hosts: options.hosts,

@@ -1,5 +1,6 @@
-// ProcessGroup over any Transport: it checks arguments, numbers the calls, counts and traces them.
-// The Endpoint does the matching and handles failures, and algorithms/ moves the parts.
+// ProcessGroup over any Transport: it checks arguments and chooses what moves the parts, algorithms/
+// or an engine. The CallRunner numbers, counts and traces the calls. The Endpoint does the matching
+// and handles failures.
 
 import type { WireCodec, WireFormat } from '@shardweave/dtypes';
 import { allGather } from '../algorithms/all-gather.js';
@@ -14,20 +15,14 @@ import {
 import { evenParts } from '../algorithms/part-layout.js';
 import { reduceScatter } from '../algorithms/reduce-scatter.js';
 import { broadcast, gather } from '../algorithms/rooted.js';
-import type { CallSignature, OperationName } from '../call-signature.js';
-import type { Call } from '../endpoint/call.js';
 import type { Endpoint } from '../endpoint/endpoint.js';
-import { HostPlan } from '../endpoint/host-plan.js';
-import { GroupClosedError } from '../errors.js';
-import { hashText } from '../hash-numbers.js';
 import { CallArguments, type CallCompression, type Division } from './call-arguments.js';
-import { CallCounts } from './call-counts.js';
+import { CallRunner, type CallShape } from './call-runner.js';
 import { splitId } from './group-id.js';
 import type { NativeCollectives } from './native-collectives.js';
 import type {
   BarrierOptions,
   CollectiveStats,
-  MoveOptions,
   PartsOptions,
   ProcessGroup,
   RecvOptions,
@@ -39,16 +34,11 @@ import type {
 } from './process-group.js';
 import { StartOrder } from './start-order.js';
 
-/**
- * What a TransportGroup is made of: the endpoint of this rank, the members, and the defaults of its
- * calls.
- */
+/** What the groups of a job share on one rank: the endpoint, and the defaults of their calls. */
 export interface TransportGroupOptions {
   readonly endpoint: Endpoint;
-  readonly id: string;
-  /** World ranks, in group order. */
-  readonly members: readonly number[];
   readonly timeoutMs: number;
+  /** The first `onTrace` of the group; those that are split from it begin with its own. */
   readonly onTrace: TraceHandler | undefined;
   /** The host of each rank of the world; see GroupOptions. */
   readonly hosts?: readonly number[] | undefined;
@@ -58,15 +48,6 @@ export interface TransportGroupOptions {
   readonly codec: () => Promise<WireCodec>;
   /** The engine that runs whole collectives in place of messages, for the groups that it serves. */
   readonly native?: NativeCollectives | undefined;
-}
-
-/** The part of a call's signature that its operation knows. */
-interface CallShape {
-  readonly operation: OperationName;
-  readonly byteLength: number;
-  readonly layout?: number;
-  readonly counts?: readonly number[] | undefined;
-  readonly wire?: WireFormat | undefined;
 }
 
 /** The algorithms over messages; a group may have an engine instead. */
@@ -83,27 +64,32 @@ export class TransportGroup implements ProcessGroup {
   readonly rank: number;
   readonly worldSize: number;
   readonly id: string;
-  readonly starts = new StartOrder(() => this.#sequence);
+  readonly starts = new StartOrder(() => this.#calls.sequence);
   readonly locals = new Map<symbol, unknown>();
-  onTrace: TraceHandler | undefined;
+  readonly #members: readonly number[];
   readonly #options: TransportGroupOptions;
   readonly #arguments: CallArguments;
-  readonly #hosts: HostPlan | undefined;
-  #sequence = 0;
-  #isClosed = false;
-  readonly #counts = new CallCounts();
+  readonly #calls: CallRunner;
 
-  constructor(options: TransportGroupOptions) {
+  /** @param members world ranks, in group order */
+  constructor(id: string, members: readonly number[], options: TransportGroupOptions) {
+    this.id = id;
+    this.rank = members.indexOf(options.endpoint.rank);
+    this.worldSize = members.length;
+    this.#members = members;
     this.#options = options;
-    this.id = options.id;
-    this.rank = options.members.indexOf(options.endpoint.rank);
-    this.worldSize = options.members.length;
-    this.onTrace = options.onTrace;
-    const { hosts } = options;
-    this.#hosts = hosts && HostPlan.of(options.members.map((member) => hosts[member]!));
+    this.#calls = new CallRunner(id, members, options);
     this.#arguments = new CallArguments(this.rank, this.worldSize, (call, message) =>
       options.endpoint.usageError(call, message),
     );
+  }
+
+  get onTrace(): TraceHandler | undefined {
+    return this.#calls.onTrace;
+  }
+
+  set onTrace(handler: TraceHandler | undefined) {
+    this.#calls.onTrace = handler;
   }
 
   async allGather(
@@ -124,7 +110,7 @@ export class TransportGroup implements ProcessGroup {
       this.#arguments.notInPlace(name, input, output);
     }
     const shape = { ...divided(name, division, options), wire: wire?.format };
-    await this.#collective(shape, options, (call) =>
+    await this.#calls.collective(shape, options, (call) =>
       wire === undefined
         ? this.#algorithms.allGather(call, input, output, layout)
         : this.#compressed(wire, (compressor) =>
@@ -150,7 +136,7 @@ export class TransportGroup implements ProcessGroup {
     const wire = this.#arguments.compression(name, input, options, this.#options.wire);
     const shape = { ...divided(name, division, options), wire: wire?.format };
     const { op } = reduce;
-    await this.#collective(shape, options, (call) =>
+    await this.#calls.collective(shape, options, (call) =>
       wire === undefined
         ? this.#reductions.reduceScatter(call, input, output, layout, reduce)
         : this.#compressed(wire, (compressor) =>
@@ -173,7 +159,7 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.noOverlap('allReduce', input, output, 0);
     const wire = this.#arguments.compression('allReduce', input, options, this.#options.wire);
     const shape = { operation: 'allReduce', byteLength, wire: wire?.format } as const;
-    await this.#collective(shape, options, (call) =>
+    await this.#calls.collective(shape, options, (call) =>
       wire === undefined
         ? this.#reductions.allReduce(call, input, output, reduce)
         : this.#compressed(wire, (compressor) =>
@@ -187,7 +173,7 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.buffer('broadcast', 'buffer', buffer);
     this.#arguments.rank('broadcast', 'root', options.root);
     const { byteLength } = buffer;
-    await this.#collective({ operation: 'broadcast', byteLength }, options, (call) =>
+    await this.#calls.collective({ operation: 'broadcast', byteLength }, options, (call) =>
       this.#algorithms.broadcast(call, buffer, options.root),
     );
   }
@@ -208,7 +194,7 @@ export class TransportGroup implements ProcessGroup {
       this.#arguments.bytes('gather', 'output', output, byteLength * this.worldSize);
       this.#arguments.noOverlap('gather', input, output, byteLength * this.rank);
     }
-    await this.#collective({ operation: 'gather', byteLength }, options, (call) =>
+    await this.#calls.collective({ operation: 'gather', byteLength }, options, (call) =>
       this.#algorithms.gather(call, input, output, options.root),
     );
   }
@@ -218,7 +204,7 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.buffer('send', 'data', data);
     const channel = this.#arguments.pointToPoint('send', options.to, options.channel);
     const { byteLength } = data;
-    await this.#run({ operation: 'send', byteLength }, channel, options, (call) =>
+    await this.#calls.run({ operation: 'send', byteLength }, channel, options, (call) =>
       call.send(options.to, data),
     );
   }
@@ -228,14 +214,14 @@ export class TransportGroup implements ProcessGroup {
     this.#arguments.buffer('recv', 'buffer', buffer);
     const channel = this.#arguments.pointToPoint('recv', options.from, options.channel);
     const { byteLength } = buffer;
-    await this.#run({ operation: 'recv', byteLength }, channel, options, (call) =>
+    await this.#calls.run({ operation: 'recv', byteLength }, channel, options, (call) =>
       call.receive(options.from, buffer),
     );
   }
 
   async barrier(options: BarrierOptions = {}): Promise<void> {
     this.#arguments.options('barrier', options);
-    await this.#collective({ operation: 'barrier', byteLength: 0 }, options, (call) =>
+    await this.#calls.collective({ operation: 'barrier', byteLength: 0 }, options, (call) =>
       this.#native === undefined
         ? barrier(call)
         : this.#native.allGather(call, EMPTY, EMPTY, evenParts(this.worldSize, 0)),
@@ -247,23 +233,25 @@ export class TransportGroup implements ProcessGroup {
     if (!Number.isInteger(color)) {
       throw endpoint.usageError('split', `expected an integer color, got ${color}.`);
     }
-    const sequence = this.#sequence;
+    const { sequence } = this.#calls;
     const own = new Uint8Array(Float64Array.of(color, key).buffer);
     const all = new Float64Array(2 * this.worldSize);
     const layout = evenParts(this.worldSize, own.byteLength);
     const id = splitId(this.id, sequence, color);
     let members: readonly number[] = [];
     const what = { operation: 'split', byteLength: own.byteLength } as const;
-    await this.#collective(what, {}, async (call) => {
+    await this.#calls.collective(what, {}, async (call) => {
       await this.#algorithms.allGather(call, own, new Uint8Array(all.buffer), layout);
-      members = this.#options.members
+      members = this.#members
         .map((world, r) => ({ world, r, color: all[2 * r]!, key: all[2 * r + 1]! }))
         .filter((member) => member.color === color)
         .sort((a, b) => a.key - b.key || a.r - b.r)
         .map(({ world }) => world);
       await this.#native?.openGroup(call, id, members);
     });
-    return new TransportGroup({ ...this.#options, id, members, onTrace: this.onTrace });
+    const group = new TransportGroup(id, members, this.#options);
+    group.onTrace = this.onTrace;
+    return group;
   }
 
   allocate(byteLength: number): Uint8Array {
@@ -281,7 +269,7 @@ export class TransportGroup implements ProcessGroup {
   }
 
   stats(): CollectiveStats {
-    return this.#counts.read();
+    return this.#calls.counts.read();
   }
 
   abort(reason: string): void {
@@ -290,8 +278,8 @@ export class TransportGroup implements ProcessGroup {
   }
 
   async close(): Promise<void> {
-    if (!this.#isClosed) {
-      this.#isClosed = true;
+    if (!this.#calls.isClosed) {
+      this.#calls.isClosed = true;
       this.#native?.closeGroup?.(this.id);
     }
     if (this.id === 'world') {
@@ -314,7 +302,7 @@ export class TransportGroup implements ProcessGroup {
 
   /** Sums within hosts go by messages, because an engine knows nothing of hosts. */
   get #reductions(): typeof ALGORITHMS {
-    return this.#hosts === undefined ? this.#algorithms : ALGORITHMS;
+    return this.#calls.hosts === undefined ? this.#algorithms : ALGORITHMS;
   }
 
   async #compressed(
@@ -322,73 +310,6 @@ export class TransportGroup implements ProcessGroup {
     move: (by: Compression) => Promise<void>,
   ): Promise<void> {
     await move({ ...wire, codec: await this.#options.codec() });
-  }
-
-  #collective(
-    what: CallShape,
-    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions & BarrierOptions>,
-    body: (call: Call) => Promise<void>,
-  ): Promise<void> {
-    return this.#run(what, this.#sequence++, options, body);
-  }
-
-  async #run(
-    what: CallShape,
-    sequence: number,
-    options: MoveOptions & Partial<RootedOptions & ReduceCallOptions & BarrierOptions>,
-    body: (call: Call) => Promise<void>,
-  ): Promise<void> {
-    const { endpoint, members } = this.#options;
-    if (this.#isClosed && endpoint.failure === undefined) {
-      throw new GroupClosedError({
-        rank: endpoint.rank,
-        worldSize: endpoint.worldSize,
-        call: what.operation,
-      });
-    }
-    const hosts = options.op === undefined ? undefined : this.#hosts;
-    const { identity } = options;
-    const identityHash = identity === undefined ? 0 : hashText(identity);
-    const signature: CallSignature = {
-      operation: what.operation,
-      byteLength: what.byteLength,
-      layout: ((what.layout ?? 0) ^ (hosts?.hash ?? 0) ^ identityHash) >>> 0,
-      dtype: what.wire === undefined ? (options.dtype ?? 'u8') : `f32 as ${what.wire}`,
-      reduceOp: options.op ?? null,
-      root: options.root ?? -1,
-    };
-    const timeoutMs = options.timeoutMs ?? this.#options.timeoutMs;
-    const spec = {
-      group: this.id,
-      members,
-      rank: this.rank,
-      sequence,
-      signature,
-      counts: what.counts,
-      identity,
-      elseAbort: options.elseAbort,
-      hosts,
-      timeoutMs,
-    };
-    const startMs = endpoint.clock.now();
-    let hasFailed = true;
-    try {
-      const call = await endpoint.run(spec, body);
-      hasFailed = false;
-      this.#counts.add(what.operation, call);
-    } finally {
-      this.onTrace?.({
-        name: what.operation,
-        seq: sequence,
-        startMs,
-        endMs: endpoint.clock.now(),
-        bytes: what.byteLength,
-        rank: this.rank,
-        group: this.id,
-        tag: options.tag,
-        failed: hasFailed,
-      });
-    }
   }
 }
 

@@ -45,21 +45,23 @@ export function createDryGroup(worldSize: number, options: DryGroupOptions = {})
       `expected a positive world size and a rank below it, got ${worldSize} and ${rank}.`,
     );
   }
-  const endpoint = new Endpoint({ rank, worldSize });
+  const endpoint = new Endpoint(rank, worldSize);
   endpoint.attach(new DryTransport(rank, worldSize));
   return createWorldGroup(endpoint, { native: new DryCollectives() });
 }
 
 class DryTransport implements Transport {
-  readonly #place: { readonly rank: number; readonly worldSize: number };
+  readonly #rank: number;
+  readonly #worldSize: number;
 
   constructor(rank: number, worldSize: number) {
-    this.#place = { rank, worldSize };
+    this.#rank = rank;
+    this.#worldSize = worldSize;
   }
 
   send(): never {
     throw new CollectiveUsageError(
-      { ...this.#place, call: 'send' },
+      { rank: this.#rank, worldSize: this.#worldSize, call: 'send' },
       'expected a collective without compression, got a message to a rank that is not there.',
     );
   }

@@ -57,7 +57,7 @@ export function createMemoryEndpoints(worldSize: number, options: MemoryGroupOpt
   const turns = new Turns(options.clock ?? systemClock);
   const endpoints = Array.from(
     { length: worldSize },
-    (_, rank) => new Endpoint({ ...options, rank, worldSize, reducer, turns }),
+    (_, rank) => new Endpoint(rank, worldSize, options, { reducer, turns }),
   );
   return endpoints.map((endpoint) => {
     endpoint.attach(new MemoryTransport(endpoint.rank, endpoints, turns));

@@ -19,7 +19,7 @@ export interface EagerRank {
 export function createEagerRanks(worldSize: number, options: GroupOptions = {}): EagerRank[] {
   const endpoints = Array.from(
     { length: worldSize },
-    (_, rank) => new Endpoint({ ...options, rank, worldSize }),
+    (_, rank) => new Endpoint(rank, worldSize, options),
   );
   return endpoints.map((endpoint) => {
     endpoint.attach(eagerTransport(endpoint.rank, endpoints));

@@ -136,9 +136,10 @@ async function runOnce(
   });
   const startMs = new Map<Fault, number>();
   const endpoints = network.processes.map((process, rank) => {
-    const common = { rank, worldSize, clock: process, reducer: async () => reducer };
     const reduce = slowReduce(reducer, process, random.fork());
-    const endpoint = new Endpoint(random.chance(0.5) ? common : { ...common, reduce });
+    const options = random.chance(0.5) ? { clock: process } : { clock: process, reduce };
+    const services = { reducer: async () => reducer };
+    const endpoint = new Endpoint(rank, worldSize, options, services);
     endpoint.attach(network.attach(rank, endpoint));
     return endpoint;
   });

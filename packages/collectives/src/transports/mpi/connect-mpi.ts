@@ -66,7 +66,7 @@ export async function connectMpi(options: ConnectMpiOptions = {}): Promise<Proce
     );
   }
   checkGroupOptions(options, { rank, worldSize, call: 'connectMpi' });
-  const endpoint = new Endpoint({ ...options, rank, worldSize });
+  const endpoint = new Endpoint(rank, worldSize, options);
   const progress = new Progress(mpi, {
     isOversubscribed: ranksOfThisHost(worldSize) > cpus().length, // mpirun binds ranks to few cores
     onError: (error) => {

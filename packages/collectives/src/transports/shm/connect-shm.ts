@@ -44,12 +44,13 @@ export async function connectShm(
 /** Connects in the same way, and returns the endpoint too, for tests that kill a rank. */
 export async function connectShmEndpoint(handle: ShmRankHandle, options: ConnectShmOptions = {}) {
   checkSharedMemory(handle);
-  checkGroupOptions(options, { ...rankOf(handle), call: 'connectShm' });
+  const { rank, worldSize } = handle;
+  checkGroupOptions(options, { rank, worldSize, call: 'connectShm' });
   const turns = new Turns(options.clock ?? systemClock);
   const heap = handle.heap && new SharedHeap(handle.heap);
   const reducer = () => createRankSum(heap);
-  const endpoint = new Endpoint({ reducer, ...options, ...rankOf(handle), turns });
-  const watchMs = options.watchMs ?? defaultWatchMs(handle.worldSize);
+  const endpoint = new Endpoint(rank, worldSize, options, { reducer, turns });
+  const watchMs = options.watchMs ?? defaultWatchMs(worldSize);
   const transport = new ShmTransport({ handle, heap, listener: endpoint, turns, watchMs });
   endpoint.attach(transport);
   const failure = await joinInTime(transport, options.joinTimeoutMs ?? JOIN_TIMEOUT_MS);
@@ -77,10 +78,6 @@ async function createRankSum(heap: SharedHeap | undefined): Promise<RankSum> {
   }
   const holds = (buffer: ArrayBufferLike) => heap.holds(buffer);
   return await RankSum.create({ memory: heap.memory, holds, scratch });
-}
-
-function rankOf({ rank, worldSize }: ShmRankHandle) {
-  return { rank, worldSize };
 }
 
 function defaultWatchMs(worldSize: number): number {

@@ -58,7 +58,7 @@ export async function joinOverWs(
   { isHosted, createPlatform, proofMs = PROOF_MS, ...environment }: JoinEnvironment,
 ) {
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
-  const endpoint = new Endpoint({ ...options, rank, worldSize });
+  const endpoint = new Endpoint(rank, worldSize, options);
   const silences = silencesOf(options);
   const { heartbeatMs } = silences;
   const transport = new WsTransport({ listener: endpoint, rank, worldSize, heartbeatMs });
