@@ -10,6 +10,7 @@ import { DirectRead } from './direct-read.js';
 import { FrameWriter } from './frame-writer.js';
 import { HandlerSlot } from './handler-slot.js';
 import { MAX_MESSAGE_BYTES, STRANGER_BYTES } from './limits.js';
+import { PingProbe } from './ping-probe.js';
 import { sessionOf } from './tls-psk.js';
 import { WebSocketReader } from './websocket-reader.js';
 import type { WireHandler, WireSocket } from './wire-socket.js';
@@ -39,8 +40,7 @@ export class NodeSocket implements WireSocket {
   #writer: FrameWriter | undefined;
   #direct: DirectRead | undefined;
   #hasClosed = false;
-  #onPong: (() => void) | undefined;
-  #answering: Promise<boolean> | undefined;
+  readonly #ping: PingProbe;
   /**
    * The bytes that an accepted peer may still send, counted as they come; Infinity once it is
    * trusted.
@@ -53,6 +53,7 @@ export class NodeSocket implements WireSocket {
    */
   constructor(socket: WebSocket, options: NodeSocketOptions = {}) {
     this.#socket = socket;
+    this.#ping = new PingProbe(socket);
     this.#isClient = options.connection === undefined;
     if (options.connection !== undefined) {
       this.#setConnection(options.connection);
@@ -66,7 +67,7 @@ export class NodeSocket implements WireSocket {
         filled: (byteLength) => this.#slot.filled(byteLength),
         onText: (text) => this.#slot.onText(text),
         onPing: (bytes) => this.#pong(bytes),
-        onPong: () => this.#onPong?.(),
+        onPong: () => this.#ping.onPong(),
         onClose: (code, reason) => this.#onCloseFrame(code, reason),
       },
       this.#isClient ? MAX_MESSAGE_BYTES : STRANGER_BYTES,
@@ -145,12 +146,8 @@ export class NodeSocket implements WireSocket {
     this.#direct?.stop();
   }
 
-  /** Asks whether the peer answers. Calls that come while an answer is awaited get the same one. */
   answers(limitMs: number): Promise<boolean> {
-    this.#answering ??= this.#ask(limitMs).finally(() => {
-      this.#answering = undefined;
-    });
-    return this.#answering;
+    return this.#ping.answers(limitMs);
   }
 
   setReads(reads: boolean): void {
@@ -165,20 +162,6 @@ export class NodeSocket implements WireSocket {
     } else {
       this.#connection?.pause();
     }
-  }
-
-  #ask(limitMs: number): Promise<boolean> {
-    return new Promise((resolve) => {
-      const finish = (answers: boolean) => {
-        clearTimeout(timer);
-        this.#onPong = undefined;
-        resolve(answers);
-      };
-      const timer = setTimeout(() => finish(false), limitMs);
-      this.#onPong = () => finish(true);
-      this.#socket.once('close', () => finish(false));
-      this.#socket.ping();
-    });
   }
 
   #setConnection(connection: Socket): void {
@@ -216,7 +199,7 @@ export class NodeSocket implements WireSocket {
     // The count comes before the library, which takes any message of up to MAX_MESSAGE_BYTES.
     this.#connection!.prependListener('data', (bytes: Buffer) => this.#isHeard(bytes));
     this.#socket.on('ping', (bytes) => this.#pong(bytes));
-    this.#socket.on('pong', () => this.#onPong?.());
+    this.#socket.on('pong', () => this.#ping.onPong());
     this.#socket.on('message', (data, isBinary) => {
       if (this.#strangerBytes < 0) {
         return;

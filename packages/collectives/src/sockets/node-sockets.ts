@@ -54,14 +54,16 @@ export class NodeSockets implements SocketPlatform {
 
   /** Opens a socket, which may take `limitMs` milliseconds. */
   async open(url: string, limitMs = PROOF_MS): Promise<OpenedSocket> {
-    const socket = new WebSocket(url, {
+    // The library takes the options of TLS among its own.
+    const options = {
       ...(url.startsWith('wss:') ? connectOptionsOf(this.clientTls) : {}),
       perMessageDeflate: false,
       autoPong: false, // see NodeSocket
       maxPayload: MAX_MESSAGE_BYTES,
       handshakeTimeout: Math.max(1, limitMs),
       skipUTF8Validation: true,
-    });
+    };
+    const socket = new WebSocket(url, options);
     // The NodeSocket is made before the socket is open, because the listener's first message may
     // come in the same packet as the upgrade.
     const wire = new NodeSocket(socket);

@@ -57,18 +57,20 @@ export class Envelopes {
   #isClosed = false;
   #sending = new Set<Promise<void>>();
 
-  constructor(options: {
-    readonly mpi: MpiLibrary;
-    readonly comm: MpiHandle;
-    readonly rank: number;
-    readonly progress: Progress;
-    onEnvelope(envelope: Envelope): void;
-  }) {
+  constructor(
+    options: {
+      readonly mpi: MpiLibrary;
+      readonly comm: MpiHandle;
+      readonly progress: Progress;
+      readonly endpoint: { readonly rank: number };
+    },
+    onEnvelope: (envelope: Envelope) => void,
+  ) {
     this.#mpi = options.mpi;
     this.#comm = options.comm;
-    this.#rank = options.rank;
+    this.#rank = options.endpoint.rank;
     this.#progress = options.progress;
-    this.#onEnvelope = options.onEnvelope;
+    this.#onEnvelope = onEnvelope;
     for (let i = 0; i < NUM_POSTED; i++) {
       this.#posted.push({
         bytes: new Uint8Array(FIXED_BYTES + MAX_HEAD_BYTES),

@@ -57,11 +57,7 @@ export class MpiTransport implements Transport {
     this.#endpoint = options.endpoint;
     this.#onEnd = options.onEnd;
     this.#numArriving = new Array(options.endpoint.worldSize).fill(0);
-    this.#envelopes = new Envelopes({
-      ...options,
-      rank: options.endpoint.rank,
-      onEnvelope: (envelope) => this.#onEnvelope(envelope),
-    });
+    this.#envelopes = new Envelopes(options, (envelope) => this.#onEnvelope(envelope));
   }
 
   busy(isBusy: boolean): void {

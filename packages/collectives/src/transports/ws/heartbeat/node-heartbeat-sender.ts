@@ -33,11 +33,9 @@ export class NodeHeartbeatSender implements HeartbeatSender {
     this.#options = options;
     // The worker gets none of the process's flags, because it has no use for a loader or an
     // inspector.
-    const setUp = { execArgv: [], name: 'shardweave heartbeat' };
-    this.#worker =
-      workerUrl === undefined
-        ? new Worker(WORKER_TEXT, { ...setUp, eval: true })
-        : new Worker(new URL(workerUrl), setUp);
+    const isText = workerUrl === undefined;
+    const setUp = { execArgv: [], name: 'shardweave heartbeat', eval: isText };
+    this.#worker = new Worker(isText ? WORKER_TEXT : new URL(workerUrl), setUp);
     this.#worker.unref();
     this.#sockets = new WorkerSockets((command) => this.#post(command), sockets.clientTls);
     this.#worker.on('message', (event: HeartbeatEvent) => this.#onEvent(event));

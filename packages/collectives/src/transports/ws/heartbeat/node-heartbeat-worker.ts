@@ -97,9 +97,13 @@ export class NodeHeartbeatWorker {
     }
   }
 
-  #adopt(id: number, socket: Socket, end: { readonly isClient: boolean }): HeartbeatConnection {
+  #adopt(
+    id: number,
+    socket: Socket,
+    { isClient }: { readonly isClient: boolean },
+  ): HeartbeatConnection {
     const connection = new HeartbeatConnection(socket, {
-      ...end,
+      isClient,
       onBinary: (bytes) => this.#tell({ type: 'binary', id, bytes }),
       onClose: (code, reason) => {
         this.#connections.delete(id);

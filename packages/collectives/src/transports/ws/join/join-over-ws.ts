@@ -55,29 +55,34 @@ export function checkChoice<Name extends string>(
 /** Resolves when every rank is linked to every other. Rejects with JoinError. */
 export async function joinOverWs(
   options: JobOptions & { readonly address?: string },
-  { isHosted, createPlatform, proofMs = PROOF_MS, ...environment }: JoinEnvironment,
+  environment: JoinEnvironment,
 ) {
   const { rank, worldSize, secret, attempt = 0, address: host = LOOPBACK, port } = options;
   const endpoint = new Endpoint(rank, worldSize, options);
-  const silences = silencesOf(options);
-  const { heartbeatMs } = silences;
+  const { schemeTo, listen, onListen, describeRefusals, isHosted } = environment;
+  const { heartbeatMs, silenceMs, linkSilenceMs } = silencesOf(options);
   const transport = new WsTransport({ listener: endpoint, rank, worldSize, heartbeatMs });
   endpoint.attach(transport);
   const joiner = new Joiner(
     {
-      ...environment,
-      ...silences,
+      schemeTo,
+      listen,
+      onListen,
+      describeRefusals,
+      heartbeatMs,
+      silenceMs,
+      linkSilenceMs,
       rank,
       worldSize,
       attempt,
       run: runDigest(options.runId ?? NO_RUN_ID),
       secret,
       rendezvous: { host, port, isHosted },
-      proofMs,
+      proofMs: environment.proofMs ?? PROOF_MS,
       joinTimeoutMs: options.joinTimeoutMs ?? JOIN_TIMEOUT_MS,
       route: options.route ?? ((_, to) => to),
     },
-    { platform: createPlatform(), endpoint, transport },
+    { platform: environment.createPlatform(), endpoint, transport },
   );
   await joiner.join();
   return { group: createWorldGroup(endpoint, options), endpoint };
