@@ -1,4 +1,4 @@
-// The store that keeps its values in a directory. See Note [generations].
+// The store that keeps its values in a directory. See Note [generations] in generations.ts.
 
 import { dirname, join, resolve } from 'node:path';
 import {
@@ -21,31 +21,14 @@ import {
 import { OperationOrder } from '../operation-order.js';
 import { PeakSizes } from '../peak-sizes.js';
 import type { PinnedValue, ReadOptions, ShardStore } from '../store.js';
-import { type FileLayer, linkIfPossible, readWhole, withFile, writeFully } from './file-layer.js';
-import {
-  freeSlot,
-  MANIFEST,
-  NEXT_MANIFEST,
-  type Place,
-  pinFile,
-  placeOf,
-  slotFile,
-} from './file-names.js';
-import { decodeManifest, type Entry, encodeManifest, type Manifest } from './manifest.js';
+import { type FileLayer, linkIfPossible } from './file-layer.js';
+import { type Place, pinFile, slotFile } from './file-names.js';
+import { Generations } from './generations.js';
+import type { Entry } from './manifest.js';
 import { nodeFiles } from './node-files.js';
 import { lockDirectory, type OwnerLock } from './owner-lock.js';
 import { PinnedFile, removePins } from './pinned-file.js';
 import { CHUNK_BYTES, readShard, writeShard } from './shard-file.js';
-
-// Note [generations]
-// A key has a number, and each number has a few files, its slots. One slot holds the value of the
-// last generation, another the value written since, and a write goes to the first slot that is
-// neither. So a write that fails half-way harms nothing, and a step that writes each key once
-// alternates between two files, which keep their room on the disk. A commit replaces the manifest
-// by a rename: before it the old generation is what opens, after it the new one. With fsync the
-// rename has to reach the device, too. Where that fails, either generation may open, so the values
-// of both keep their slots until it succeeds, and no third generation begins. A value that is
-// pinned has a second name, and the next write to its slot begins another file.
 
 /** The directory of a store on disk, and how it reads, writes and commits. */
 export interface DiskStoreOptions {
@@ -105,10 +88,9 @@ export async function openDiskStore(options: DiskStoreOptions): Promise<ShardSto
       await syncNames(files, made, directory);
     }
     lock = await lockDirectory(files, directory);
-    const manifest = await openManifest({ files, directory, fsync });
-    await removeStrays(files, directory, manifest.entries);
+    const generations = await Generations.open({ files, directory, fsync });
     await removePins(files, directory);
-    return new DiskStore({ ...manifest, directory, files, lock, fsync, maxConcurrent });
+    return new DiskStore({ directory, files, lock, generations, maxConcurrent });
   } catch (error) {
     await lock?.release().catch(() => {}); // the first error is the one to report
     throw failed(error);
@@ -125,14 +107,11 @@ async function syncNames(files: FileLayer, first: string, last: string): Promise
   }
 }
 
-interface ManifestPlace {
+interface DiskStoreParts {
   readonly directory: string;
   readonly files: FileLayer;
-  readonly fsync: boolean;
-}
-
-interface DiskStoreParts extends ManifestPlace, Manifest {
   readonly lock: OwnerLock;
+  readonly generations: Generations;
   readonly maxConcurrent: number;
 }
 
@@ -141,21 +120,12 @@ class DiskStore implements ShardStore {
   readonly locals = new Map<symbol, unknown>();
   readonly #parts: DiskStoreParts;
   readonly #order: OperationOrder;
-  /** The entries of the manifest. */
-  #committed: ReadonlyMap<string, Entry>;
-  /**
-   * The entries of a manifest that was renamed into place, but whose rename a loss of power may
-   * undo.
-   */
-  #renamed: ReadonlyMap<string, Entry> | undefined;
   /** The committed entries with what was changed since. */
   readonly #current: Map<string, Entry>;
   readonly #sizes = new PeakSizes();
   readonly #failed = new Map<string, unknown>();
   /** Memory for partial chunks; at most as many as operations run at once. */
   readonly #scratches: Uint8Array[] = [];
-  #generation: number;
-  #nextId: number;
   #numPins = 0;
   #closing: Promise<void> | undefined;
 
@@ -163,19 +133,11 @@ class DiskStore implements ShardStore {
     this.#parts = parts;
     this.description = `disk ${parts.directory}`;
     this.#order = new OperationOrder(parts.maxConcurrent);
-    this.#committed = parts.entries;
-    this.#current = new Map(parts.entries);
-    this.#generation = parts.generation;
-    // The highest id is not the number of keys, because the ids of deleted keys are missing.
-    let highest = 0;
-    for (const { id } of parts.entries.values()) {
-      highest = Math.max(highest, id);
-    }
-    this.#nextId = highest + 1;
+    this.#current = new Map(parts.generations.entries);
   }
 
   get generation(): number {
-    return this.#generation;
+    return this.#parts.generations.number;
   }
 
   get peakBytes(): number {
@@ -195,7 +157,7 @@ class DiskStore implements ShardStore {
     checkKey('write', key);
     checkBytes('write', key, bytes);
     await this.#order.change(key, async () => {
-      const place = this.#freeSlot(key);
+      const place = this.#parts.generations.placeFor(key, this.#current.get(key));
       const path = this.#pathOf(place);
       try {
         const value = await writeShard(this.#parts.files, path, bytes);
@@ -274,24 +236,12 @@ class DiskStore implements ShardStore {
         const [cause] = this.#failed.values();
         throw new StoreIncompleteError([...this.#failed.keys()], this.description, cause);
       }
-      // Reads go on meanwhile; changes wait.
-      const entries = new Map(this.#current);
-      const generation = this.#generation + 1;
       try {
-        await this.#syncRename();
-        if (this.#parts.fsync) {
-          await this.#syncChanged(entries);
-        }
-        await replaceManifest(this.#parts, { generation, entries });
-        this.#renamed = entries;
-        await this.#syncRename();
+        // Reads go on meanwhile; changes wait.
+        await this.#parts.generations.commit(new Map(this.#current));
       } catch (error) {
         throw this.#errorOf('commit', undefined, error);
       }
-      this.#generation = generation;
-      // A file that stays behind here is a stray, which the next owner removes.
-      const { files, directory } = this.#parts;
-      await removeStrays(files, directory, entries).catch(() => {});
     });
   }
 
@@ -302,41 +252,8 @@ class DiskStore implements ShardStore {
     });
   }
 
-  /**
-   * The place for a new value of `key`: a slot that holds neither a generation's value nor the
-   * current one.
-   */
-  #freeSlot(key: string): Place {
-    const taken = [this.#current.get(key), this.#committed.get(key), this.#renamed?.get(key)];
-    const id = (taken[0] ?? taken[1])?.id ?? this.#nextId++;
-    return { id, slot: freeSlot(taken) };
-  }
-
   #pathOf(place: Place): string {
     return join(this.#parts.directory, slotFile(place));
-  }
-
-  /** Makes a rename durable. Where that is impossible, no further rename may follow. */
-  async #syncRename(): Promise<void> {
-    if (this.#renamed === undefined) {
-      return;
-    }
-    const { files, directory, fsync } = this.#parts;
-    if (fsync) {
-      await files.syncDirectory(directory);
-    }
-    this.#committed = this.#renamed;
-    this.#renamed = undefined;
-  }
-
-  async #syncChanged(entries: ReadonlyMap<string, Entry>): Promise<void> {
-    for (const [key, entry] of entries) {
-      if (this.#committed.get(key) === entry) {
-        continue;
-      }
-      const opening = this.#parts.files.openToWrite(this.#pathOf(entry));
-      await withFile(opening, (file) => file.sync());
-    }
   }
 
   #checkOpen(operation: string): void {
@@ -348,64 +265,6 @@ class DiskStore implements ShardStore {
   #errorOf(operation: string, key: string | undefined, error: unknown): StoreError {
     const subject = key === undefined ? '' : ` of '${key}'`;
     return toStoreError(`${operation}${subject}`, this.#parts.directory, error);
-  }
-}
-
-/** The manifest of the last generation, or that of an empty store where there is none. */
-async function openManifest(where: ManifestPlace): Promise<Manifest> {
-  const { files, directory, fsync } = where;
-  const path = join(directory, MANIFEST);
-  try {
-    return decodeManifest(await readWhole(files, path), path);
-  } catch (error) {
-    if (codeOf(error) !== 'ENOENT') {
-      throw error;
-    }
-  }
-  // The manifest is written before the first value. So values without one belong to a store that
-  // has lost it.
-  const value = (await files.list(directory)).find((name) => placeOf(name) !== undefined);
-  if (value !== undefined) {
-    throw new StoreCorruptError(
-      `expected ${MANIFEST} beside ${value}, got none. ` +
-        'Put it back, or delete the values to begin an empty store',
-    );
-  }
-  const empty = { generation: 0, entries: new Map<string, Entry>() };
-  await replaceManifest(where, empty);
-  if (fsync) {
-    await files.syncDirectory(directory);
-  }
-  return empty;
-}
-
-async function replaceManifest(where: ManifestPlace, manifest: Manifest): Promise<void> {
-  const { files, directory, fsync } = where;
-  const bytes = encodeManifest(manifest);
-  const next = join(directory, NEXT_MANIFEST);
-  await withFile(files.openToWrite(next), async (file) => {
-    await writeFully(file, bytes, 0);
-    await file.truncate(bytes.byteLength);
-    if (fsync) {
-      await file.sync();
-    }
-  });
-  await files.rename(next, join(directory, MANIFEST));
-}
-
-/** Removes values whose number no key has, and a manifest that was not finished. */
-async function removeStrays(
-  files: FileLayer,
-  directory: string,
-  entries: ReadonlyMap<string, Entry>,
-): Promise<void> {
-  const known = new Set([...entries.values()].map(({ id }) => id));
-  for (const name of await files.list(directory)) {
-    const place = placeOf(name);
-    const isStray = place !== undefined && !known.has(place.id);
-    if (isStray || name === NEXT_MANIFEST) {
-      await files.unlink(join(directory, name));
-    }
   }
 }
 
