@@ -151,16 +151,11 @@ export class NodeSocket implements WireSocket {
   }
 
   setReads(reads: boolean): void {
-    if (this.#isPage) {
-      if (reads) {
-        this.#socket.resume();
-      } else {
-        this.#socket.pause();
-      }
-    } else if (reads) {
-      this.#connection?.resume();
+    const readable = this.#isPage ? this.#socket : this.#connection;
+    if (reads) {
+      readable?.resume();
     } else {
-      this.#connection?.pause();
+      readable?.pause();
     }
   }
 

@@ -5,15 +5,17 @@ import type { CallSignature } from '../../call-signature.js';
 import type { MessageHeader } from '../../transport.js';
 import type { FrameHead } from './ring.js';
 
-// The kinds of frames.
-export const DESCRIBE = 1; // the body is a group and signature, `description` its number
-export const INLINE = 2; // a message with its payload
-export const EAGER = 3; // a message whose chunks follow
-export const OFFER = 4; // a message whose chunks wait for GRANT
-export const LENT = 5; // a message whose payload the receiver may read at bufferId, offset
-export const CHUNK = 6; // the next bytes of message `id`
-export const GRANT = 7; // send the chunks of message `id`
-export const READ = 8; // message `id` has been read where it was
+/** The kinds of frames. */
+export const FRAME = {
+  DESCRIBE: 1, // the body is a group and signature, `description` its number
+  INLINE: 2, // a message with its payload
+  EAGER: 3, // a message whose chunks follow
+  OFFER: 4, // a message whose chunks wait for GRANT
+  LENT: 5, // a message whose payload the receiver may read at bufferId, offset
+  CHUNK: 6, // the next bytes of message `id`
+  GRANT: 7, // send the chunks of message `id`
+  READ: 8, // message `id` has been read where it was
+} as const;
 
 /** The number of descriptions that both ends keep; one more overwrites the oldest. */
 const NUM_DESCRIPTIONS = 512;

@@ -3,16 +3,7 @@
 
 import { isPointToPoint } from '../../call-signature.js';
 import type { MessageHeader } from '../../transport.js';
-import {
-  CHUNK,
-  DESCRIBE,
-  EAGER,
-  GRANT,
-  HeaderEncoder,
-  INLINE,
-  LENT,
-  OFFER,
-} from './message-coding.js';
+import { FRAME, HeaderEncoder } from './message-coding.js';
 import { emptyHead, type RingWriter } from './ring.js';
 import type { ShmLinkOptions } from './shm-link.js';
 
@@ -79,7 +70,7 @@ export class RingSendQueue {
     onProgress?: () => void,
   ): Promise<void> | undefined {
     const kind = this.#kindOf(header, payload);
-    const id = kind === INLINE ? 0 : this.#nextId++ >>> 0;
+    const id = kind === FRAME.INLINE ? 0 : this.#nextId++ >>> 0;
     const state = { sent: 0, isDone: false, onDone: undefined };
     const job: Outgoing = { header, payload, kind, id, onProgress, ...state };
     this.#queue.push(job);
@@ -126,7 +117,7 @@ export class RingSendQueue {
   onAnswer(kind: number, id: number): void {
     const job = this.#waiting.get(id);
     this.#waiting.delete(id);
-    if (job !== undefined && kind === GRANT) {
+    if (job !== undefined && kind === FRAME.GRANT) {
       this.#streams.push(job);
       this.pump();
     } else if (job !== undefined) {
@@ -149,12 +140,12 @@ export class RingSendQueue {
 
   #kindOf(header: MessageHeader, payload: Uint8Array): number {
     if (payload.byteLength <= Math.min(INLINE_MAX_BYTES, this.#writer.maxBodyBytes)) {
-      return INLINE;
+      return FRAME.INLINE;
     }
     if (this.#options.memory.idOf(payload.buffer) !== undefined) {
-      return LENT;
+      return FRAME.LENT;
     }
-    return isPointToPoint(header.call) ? EAGER : OFFER;
+    return isPointToPoint(header.call) ? FRAME.EAGER : FRAME.OFFER;
   }
 
   #writeSome(): boolean {
@@ -192,7 +183,7 @@ export class RingSendQueue {
     const head = this.#head;
     this.#description = this.#encoder.encode(job.header, head) ?? this.#description;
     if (this.#description !== undefined) {
-      head.kind = DESCRIBE;
+      head.kind = FRAME.DESCRIBE;
       if (!this.#writer.write(head, this.#description)) {
         return false;
       }
@@ -200,17 +191,17 @@ export class RingSendQueue {
     }
     head.kind = job.kind;
     head.id = job.id;
-    if (job.kind === LENT) {
+    if (job.kind === FRAME.LENT) {
       head.bufferId = this.#options.memory.idOf(job.payload.buffer)!;
       head.offset = job.payload.byteOffset;
     }
-    if (!this.#writer.write(head, job.kind === INLINE ? job.payload : EMPTY)) {
+    if (!this.#writer.write(head, job.kind === FRAME.INLINE ? job.payload : EMPTY)) {
       return false;
     }
     this.#queue.shift();
-    if (job.kind === INLINE) {
+    if (job.kind === FRAME.INLINE) {
       finish(job);
-    } else if (job.kind === EAGER) {
+    } else if (job.kind === FRAME.EAGER) {
       this.#streams.push(job);
     } else {
       this.#waiting.set(job.id, job);
@@ -220,7 +211,7 @@ export class RingSendQueue {
 
   #continue(job: Outgoing): boolean {
     const end = Math.min(job.sent + this.#writer.maxBodyBytes, job.payload.byteLength);
-    this.#head.kind = CHUNK;
+    this.#head.kind = FRAME.CHUNK;
     this.#head.id = job.id;
     if (!this.#writer.write(this.#head, job.payload.subarray(job.sent, end))) {
       return false;

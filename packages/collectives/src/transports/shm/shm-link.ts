@@ -10,17 +10,7 @@
 import type { Turns } from '../../endpoint/turns.js';
 import type { MessageSink, TransportListener } from '../../transport.js';
 import { LentReader } from './lent-reader.js';
-import {
-  CHUNK,
-  DESCRIBE,
-  EAGER,
-  GRANT,
-  HeaderDecoder,
-  INLINE,
-  LENT,
-  OFFER,
-  READ,
-} from './message-coding.js';
+import { FRAME, HeaderDecoder } from './message-coding.js';
 import type { Poller } from './poller.js';
 import type { RingReader, RingWriter } from './ring.js';
 import { RingSendQueue, TURN_FRAMES } from './ring-send-queue.js';
@@ -113,7 +103,7 @@ export class ShmLink {
   #endRead(id: number): boolean {
     const isWhole = !this.#reader.isWithdrawn;
     if (isWhole && !this.#isOver) {
-      this.sends.answer(READ, id);
+      this.sends.answer(FRAME.READ, id);
     }
     return isWhole;
   }
@@ -121,22 +111,22 @@ export class ShmLink {
   #take(): void {
     const { head, body } = this.#reader;
     switch (head.kind) {
-      case DESCRIBE:
+      case FRAME.DESCRIBE:
         this.#decoder.define(head.description, body);
         return;
-      case INLINE: {
+      case FRAME.INLINE: {
         const sink = this.#options.listener.onMessage(this.peer, this.#decoder.decode(head));
         if (body.byteLength > 0) {
           sink.write(body);
         }
         return;
       }
-      case EAGER:
-      case OFFER:
-      case LENT:
+      case FRAME.EAGER:
+      case FRAME.OFFER:
+      case FRAME.LENT:
         this.#takeLarge();
         return;
-      case CHUNK: {
+      case FRAME.CHUNK: {
         const message = this.#incoming.get(head.id)!;
         message.missing -= body.byteLength;
         if (message.missing === 0) {
@@ -145,8 +135,8 @@ export class ShmLink {
         message.sink.write(body);
         return;
       }
-      case GRANT:
-      case READ:
+      case FRAME.GRANT:
+      case FRAME.READ:
         this.sends.onAnswer(head.kind, head.id);
         return;
     }
@@ -156,19 +146,19 @@ export class ShmLink {
     const { kind, id, bufferId, offset } = this.#reader.head;
     const header = this.#decoder.decode(this.#reader.head);
     const sink = this.#options.listener.onMessage(this.peer, header);
-    if (kind === LENT) {
+    if (kind === FRAME.LENT) {
       const place = { bufferId, offset, byteLength: header.byteLength };
       void this.#lent.read(sink, place, () => this.#endRead(id));
       return;
     }
     this.#incoming.set(id, { sink, missing: header.byteLength });
-    if (kind === EAGER) {
+    if (kind === FRAME.EAGER) {
       return;
     }
     if (sink.posted === undefined) {
-      this.sends.answer(GRANT, id);
+      this.sends.answer(FRAME.GRANT, id);
     } else {
-      void sink.posted.then(() => this.sends.answer(GRANT, id));
+      void sink.posted.then(() => this.sends.answer(FRAME.GRANT, id));
     }
   }
 }

@@ -4,15 +4,7 @@
 import type { WireSocket } from '../../../sockets/wire-socket.js';
 import type { HeartbeatSender } from '../heartbeat/heartbeat-sender.js';
 import { DROPPED_CODE } from './ws-link.js';
-
-/** What the connections tell; the transport implements it. */
-export interface HeartbeatEvents {
-  onHeartbeat(peer: number): void;
-  /** Called with the word of a peer that this rank is lost. */
-  onToldLost(peer: number, reason: string): void;
-  /** Called when the end of a connection means that its peer is lost. */
-  onHeartbeatEnd(peer: number, reason: string): void;
-}
+import type { WsTransport } from './ws-transport.js';
 
 export interface HeartbeatSocketOptions {
   /**
@@ -27,15 +19,15 @@ export class PeerHeartbeats {
   sender: HeartbeatSender | undefined;
   /** Called when a peer has told the port of its worker. */
   onPort: (() => void) | undefined;
-  readonly #events: HeartbeatEvents;
+  readonly #transport: WsTransport;
   readonly #sockets = new Map<number, WireSocket>();
   /** The ports on which peers' workers listen, as far as they have told. */
   readonly #ports = new Map<number, number>();
   readonly #beating = new Map<number, WireSocket>();
   #relayHeardAt: number | undefined;
 
-  constructor(events: HeartbeatEvents) {
-    this.#events = events;
+  constructor(transport: WsTransport) {
+    this.#transport = transport;
   }
 
   /** The time of the relay's last sign of its own; undefined before the first. */
@@ -56,15 +48,15 @@ export class PeerHeartbeats {
         if (bytes.length > 0) {
           this.#relayHeardAt = performance.now(); // the sign of whoever passes the peer's on
         } else {
-          this.#events.onHeartbeat(peer);
+          this.#transport.onHeartbeat(peer);
         }
       },
       onText: () => socket.terminate(),
       onClose: (code, reason) => {
         if (code === DROPPED_CODE) {
-          this.#events.onToldLost(peer, reason);
+          this.#transport.onToldLost(peer, reason);
         } else if (this.#sockets.get(peer) === socket && isFatal) {
-          this.#events.onHeartbeatEnd(peer, reason || 'its heartbeat connection closed');
+          this.#transport.onHeartbeatEnd(peer, reason || 'its heartbeat connection closed');
         }
       },
     });

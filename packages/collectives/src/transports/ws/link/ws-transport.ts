@@ -20,11 +20,7 @@ import type {
 import { Pulse } from '../heartbeat/pulse.js';
 import { type Loss, LossJudge } from './loss-judge.js';
 import { parseLinkMessage } from './parse-link-message.js';
-import {
-  type HeartbeatEvents,
-  type HeartbeatSocketOptions,
-  PeerHeartbeats,
-} from './peer-heartbeats.js';
+import { type HeartbeatSocketOptions, PeerHeartbeats } from './peer-heartbeats.js';
 import type { LinkEnd, LinkEvents, WsLink } from './ws-link.js';
 
 export interface WsTransportOptions {
@@ -62,7 +58,7 @@ interface Watch {
   readonly pulse: Pulse;
 }
 
-export class WsTransport implements Transport, LinkEvents, HeartbeatEvents {
+export class WsTransport implements Transport, LinkEvents {
   readonly heartbeats = new PeerHeartbeats(this);
   readonly #options: WsTransportOptions;
   readonly #links = new Map<number, WsLink>();
@@ -144,6 +140,7 @@ export class WsTransport implements Transport, LinkEvents, HeartbeatEvents {
     }
   }
 
+  /** Called with the word of a peer that this rank is lost. */
   onToldLost(peer: number, reason: string): void {
     if (!this.#isClosed) {
       const failure = { kind: 'peer-lost', origin: this.#options.rank, reason } as const;
@@ -151,6 +148,7 @@ export class WsTransport implements Transport, LinkEvents, HeartbeatEvents {
     }
   }
 
+  /** Called when the end of a connection for signs of life means that its peer is lost. */
   onHeartbeatEnd(peer: number, reason: string): void {
     if (!this.#hasFormed) {
       this.heartbeats.forget(peer);
