@@ -1,12 +1,11 @@
 // Describes an instance in words, for people to read.
 
-import type { ResolvedFsdpOptions } from './resolve-options.js';
 import type { TreeInstance } from './tree/tree-instance.js';
 
 /** One line; with the option `verbose` also the options, and a line for each flat parameter. */
-export function describeInstance(instance: TreeInstance, options: ResolvedFsdpOptions): string {
+export function describeInstance(instance: TreeInstance): string {
   const { processGroup, units, name, isResharding, tree } = instance;
-  const { masterDType, computeDType, isVerbose } = options;
+  const { masterDType, computeDType, isVerbose } = instance.options;
   const numParameters = units.reduce((sum, { parameters }) => sum + parameters.length, 0);
   const dtypes = masterDType === computeDType ? masterDType : `${computeDType} of ${masterDType}`;
   const parts = [
@@ -19,11 +18,11 @@ export function describeInstance(instance: TreeInstance, options: ResolvedFsdpOp
     parts.push(`ranks of ${tree!.numericClasses.length} numeric classes`);
   }
   const line = `FullyShardedDataParallel '${name}' (${parts.join(', ')})`;
-  return isVerbose ? [line, ...details(instance, options)].join('\n') : line;
+  return isVerbose ? [line, ...details(instance)].join('\n') : line;
 }
 
-function details(instance: TreeInstance, options: ResolvedFsdpOptions): string[] {
-  const { reduceDType, bufferDType, divide, bucketCapBytes, gatherCapBytes } = options;
+function details(instance: TreeInstance): string[] {
+  const { reduceDType, bufferDType, divide, bucketCapBytes, gatherCapBytes } = instance.options;
   const { predivide, postdivide } = divide;
   return [
     `  state ${instance.activity.state}, ${instance.isRoot ? 'root' : 'no root'}, group '${instance.processGroup.id}'`,
@@ -31,7 +30,7 @@ function details(instance: TreeInstance, options: ResolvedFsdpOptions): string[]
     `  buffers in ${bufferDType}, at most ${gatherCapBytes} bytes gathered ahead`,
     ...instance.units.map(
       ({ name, parameters, layout, full }) =>
-        `  '${name}': ${parameters.length} parameters, ${layout.shardLength} elements a rank, ${full.isFilled ? 'present' : 'absent'}`,
+        `  '${name}': ${parameters.length} parameters, ${layout.shardLength} elements a rank, ${full.storage.isFilled ? 'present' : 'absent'}`,
     ),
   ];
 }

@@ -5,32 +5,23 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
-import { HELD, type HeldBy, type UseKind } from '@shardweave/nn/flat';
-import { type Pass, type Tensor, tensorsIn } from '@shardweave/tensor-core';
-import { castBuffers, castInputs } from './cast-inputs.js';
+import { HELD, type HeldBy } from '@shardweave/nn/flat';
+import type { Tensor } from '@shardweave/tensor-core';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError } from './errors.js';
 import { heldByInstance } from './held/held-shards.js';
 import { innerModule } from './inner-module.js';
 import type { FsdpOptions } from './options.js';
-import { CallQueue } from './ranks/call-queue.js';
 import { resolveOptions } from './resolve-options.js';
-import { callQueuesOf } from './tree/collective-call.js';
-import { Instance, type Tree } from './tree/instance.js';
+import { BackwardHooks } from './tree/backward-hooks.js';
+import { castInputs } from './tree/cast-inputs.js';
+import { Instance } from './tree/instance.js';
+import { OpenForward } from './tree/open-forward.js';
 import { ownerOf } from './tree/own-parameters.js';
 import type { TrainingState } from './tree/training-state.js';
 import { INSTANCE } from './tree/tree-instance.js';
-import { occupyUnits } from './unit/placement.js';
 import type { ShardedUnit } from './unit/sharded-unit.js';
 import type { DivideFactors } from './unit/unit-gradient.js';
-
-/** A forward under way, and the tree that it runs in. */
-interface OpenForward {
-  readonly tree: Tree;
-  /** Whether it is inside no other forward and no backward. */
-  readonly isOutermost: boolean;
-  end(): void;
-}
 
 /**
  * Wraps a module so that each rank holds only its shard of the parameters between uses.
@@ -77,13 +68,12 @@ export class FullyShardedDataParallel<
    */
   readonly module: Inner;
   readonly #instance: Instance;
+  readonly #hooks: BackwardHooks;
   /**
    * The last error of a forward that the other ranks have been told of, so that `call` does not
    * tell them twice.
    */
   #toldError: unknown;
-  /** What its forwards have returned, which may be an input of its next one. */
-  readonly #outputs = new WeakSet<Tensor>();
 
   /**
    * @throws {FsdpConfigError} for options that contradict each other, for packed parameters, and
@@ -95,6 +85,7 @@ export class FullyShardedDataParallel<
     const resolved = resolveOptions(options);
     const name = options.name ?? 'fsdp';
     this.#instance = new Instance({ wrapper: this, module, name, options: resolved });
+    this.#hooks = new BackwardHooks(this.#instance);
     this[INSTANCE] = this.#instance;
   }
 
@@ -188,18 +179,16 @@ export class FullyShardedDataParallel<
     const endForward = instance.activity.beginForward(); // before any wait, to refuse other calls
     let opened: OpenForward | undefined;
     try {
-      opened = await this.#open(phase);
+      opened = await OpenForward.open(instance, phase);
       const { tree, isOutermost } = opened;
-      if (isOutermost) {
-        this.#beginOutermost(tree);
-      }
-      await this.#unshard(tree, phase);
-      this.#dropBeforeInputs(tree, args);
+      opened.begin();
+      await opened.unshard();
+      this.#hooks.dropBefore(args, tree);
       const output = await this.module.call(...castInputs(args, instance));
       endForward();
       instance.reshard();
       instance.shared.reshard();
-      this.#noteUse(tree, { kind: this.#hookOutput(tree, output), phase });
+      opened.noteUse(this.#hooks.gatherBefore(output, tree));
       if (isOutermost) {
         await tree.endForward();
       }
@@ -213,66 +202,6 @@ export class FullyShardedDataParallel<
     } finally {
       opened?.end();
       endForward();
-    }
-  }
-
-  /** Opens the tree; a forward inside no other waits for other calls, and keeps them away. */
-  async #open(phase: 'forward' | 'backward'): Promise<OpenForward> {
-    const instance = this.#instance;
-    const isInside = phase === 'backward' || instance.tree?.outermost !== undefined;
-    let leave = () => {};
-    if (!isInside) {
-      const queues = callQueuesOf(instance.instances());
-      if ([...queues].some(({ isIdle }) => !isIdle)) {
-        await CallQueue.ended(queues); // their calls may have what rests in stores for themselves
-      }
-      leave = occupyUnits(instance.instances(), 'forward');
-    }
-    try {
-      const tree = (isInside ? instance.tree : undefined) ?? (await instance.initialize());
-      const isOutermost = phase === 'forward' && tree.outermost === undefined;
-      const end = () => {
-        leave();
-        if (isOutermost) {
-          tree.outermost = undefined;
-        }
-      };
-      return { tree, isOutermost, end };
-    } catch (error) {
-      leave();
-      throw error;
-    }
-  }
-
-  #beginOutermost(tree: Tree): void {
-    if (this.isRoot) {
-      for (const { module, options } of tree.instances) {
-        castBuffers(module, options.bufferDType);
-      }
-    }
-    tree.beginForward(this.#instance);
-    this.device.random.separate(tree.root.batchRank);
-  }
-
-  /** Makes present what its forward or backward reads: its own parameters, and shared ones. */
-  async #unshard(tree: Tree, phase: 'forward' | 'backward'): Promise<void> {
-    if (this.units.length > 0) {
-      await tree.scheduler.enter(this.#instance, phase);
-    }
-    await this.#instance.shared.enter(tree, phase);
-  }
-
-  /** Tells the scheduler how a forward has used what it had gathered, for the backward to come. */
-  #noteUse(
-    tree: Tree,
-    { kind, phase }: { readonly kind: UseKind; readonly phase: 'forward' | 'backward' },
-  ): void {
-    if (phase === 'backward') {
-      return;
-    }
-    const own = this.units.length > 0 ? [this.#instance] : [];
-    for (const used of [...own, ...this.#instance.shared.owners]) {
-      tree.scheduler.leave(used, kind);
     }
   }
 
@@ -293,65 +222,6 @@ export class FullyShardedDataParallel<
    */
   async initialize(): Promise<void> {
     await this.#instance.initialize();
-  }
-
-  /** Makes backward gather this instance's parameters before it uses the gradient of `output`. */
-  #hookOutput(tree: Tree, output: Output): UseKind {
-    if (!this.device.isGradEnabled) {
-      return 'unrecorded';
-    }
-    const hook = (pass: Pass) => this.#beforeBackward(tree, pass);
-    for (const tensor of tensorsIn(output)) {
-      this.#outputs.add(tensor);
-    }
-    return this.device.beforeGradientOf(output, hook) > 0 ? 'recorded' : 'unreached';
-  }
-
-  async #beforeBackward(tree: Tree, pass: Pass): Promise<void> {
-    const instance = this.#instance;
-    if (!tree.isInBackward) {
-      await CallQueue.ended(callQueuesOf(tree.instances));
-    }
-    tree.beginPass(pass);
-    instance.activity.beginBackward();
-    for (const unit of this.units) {
-      unit.gradient.sum.beginPass(pass);
-    }
-    try {
-      await tree.agree();
-      await instance.shared.enter(tree, 'backward');
-      if (this.units.length > 0) {
-        await tree.scheduler.enter(instance, 'backward');
-      }
-    } catch (error) {
-      throw tree.toFsdpError(error, 'backward');
-    }
-  }
-
-  /**
-   * Frees frozen parameters at the end of this module's backward. They are needed for the gradients
-   * of the module's inputs, which come after the last gradient of its parameters; once an input's
-   * gradient is passed on, all nodes of the module have run. They stay where that input is what
-   * this module returned before, whose backward comes next and reads them again. With
-   * findUnusedParameters they stay, too: a rank that takes another way through the model would have
-   * to gather them again, and gathers are alike on all.
-   */
-  #dropBeforeInputs(tree: Tree, args: Args): void {
-    const instance = this.#instance;
-    if (
-      tree.findsUnused ||
-      instance.shared.hasUsers ||
-      !this.device.isGradEnabled ||
-      !this.units.some((unit) => unit.hasFrozen)
-    ) {
-      return;
-    }
-    const inputs = tensorsIn(args).filter((input) => !this.#outputs.has(input));
-    this.device.beforeGradientOf(inputs, () => {
-      if (instance.isDroppedAfterBackward) {
-        instance.drop();
-      }
-    });
   }
 
   /**
@@ -426,7 +296,7 @@ export class FullyShardedDataParallel<
   }
 
   override toString(): string {
-    return describeInstance(this.#instance, this.#instance.options);
+    return describeInstance(this.#instance);
   }
 
   /** The text that console.log shows in Node. */

@@ -4,9 +4,9 @@ import type { DType } from '@shardweave/tensor-core';
 import { checkFsdpOptions } from './check-options.js';
 import { FsdpConfigError } from './errors.js';
 import type { FsdpOptions, ParameterGroup } from './options.js';
-import { type Placement, resolvePlacement } from './unit/placement.js';
-import type { DivideFactors } from './unit/unit-gradient.js';
-import type { LinkGroups } from './unit/unit-links.js';
+import { RankGroups } from './ranks/rank-groups.js';
+import { resolvePlacement } from './unit/placement.js';
+import type { UnitOptions } from './unit/sharded-unit.js';
 
 // Gathering ahead of use occupies only the wire and host memory. This much holds several units of a
 // small model, and one or two of a large one.
@@ -15,23 +15,14 @@ const DEFAULT_GATHER_CAP_BYTES = 64 * 2 ** 20;
 // The default of fairscale.
 const DEFAULT_BUCKET_CAP_MB = 25;
 
-export interface ResolvedFsdpOptions {
-  readonly groups: LinkGroups;
+export interface ResolvedFsdpOptions extends UnitOptions {
   readonly flattenParameters: boolean | readonly ParameterGroup[];
   readonly syncModuleStates: boolean;
   readonly reshardAfterForward: boolean;
   readonly disableReshardOnRoot: boolean;
   readonly isMixed: boolean;
-  /** dtype of the shards, and so of the parameters before they are sharded. */
-  readonly masterDType: DType;
   readonly bufferDType: DType;
   readonly forceInputToFp32: boolean;
-  readonly computeDType: DType;
-  readonly reduceDType: DType;
-  /** The divisors may change between steps. */
-  readonly divide: DivideFactors;
-  readonly placement: Placement | undefined;
-  readonly isBucketed: boolean;
   readonly bucketCapBytes: number;
   readonly gatherCapBytes: number;
   readonly findUnusedParameters: boolean;
@@ -63,23 +54,20 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
       `fsdp: expected computation in f32 with forceInputToFp32, got ${computeDType}. Drop one of them.`,
     );
   }
-  const { worldSize } = options.processGroup;
-  const reduce = options.processGroupReduceScatter ?? 'reduceScatter';
+  const groups = new RankGroups(options);
+  const { worldSize } = groups.processGroup;
+  const reduce = groups.processGroupReduceScatter;
   const reduceSize = typeof reduce === 'string' ? worldSize : reduce.worldSize;
   if (reduceSize !== worldSize) {
     throw new FsdpConfigError(
       `fsdp: expected processGroupReduceScatter of ${worldSize} ranks as processGroup has, got ${reduceSize}.`,
     );
   }
-  const numParts = worldSize * (options.replicateGroup?.worldSize ?? 1);
-  const predivide = options.gradientPredivideFactor ?? defaultPredivide(numParts);
+  const { numRanks } = groups;
+  const predivide = options.gradientPredivideFactor ?? defaultPredivide(numRanks);
   const bucketCapMb = options.bucketCapMb ?? DEFAULT_BUCKET_CAP_MB;
   return {
-    groups: {
-      processGroup: options.processGroup,
-      processGroupReduceScatter: reduce,
-      replicateGroup: options.replicateGroup,
-    },
+    groups,
     flattenParameters: options.flattenParameters ?? true,
     syncModuleStates: options.syncModuleStates ?? true,
     reshardAfterForward: options.reshardAfterForward ?? true,
@@ -90,7 +78,7 @@ export function resolveOptions(options: FsdpOptions): ResolvedFsdpOptions {
     forceInputToFp32: options.forceInputToFp32 ?? false,
     computeDType,
     reduceDType: options.fp32ReduceScatter === true ? 'f32' : computeDType,
-    divide: { predivide, postdivide: numParts / predivide },
+    divide: { predivide, postdivide: numRanks / predivide },
     placement: resolvePlacement(options),
     isBucketed: bucketCapMb > 0,
     bucketCapBytes: Math.max(0, bucketCapMb) * 2 ** 20,

@@ -116,7 +116,7 @@ it('gathers only the instances around a module, and restores them when a visit t
     const model = wrap(new Stack(device, [...units, layer(device)])) as FullyShardedDataParallel;
     const gathered: number[] = [];
     await apply(model, () => void gathered.push(device.memory().live.gathered));
-    const unitBytes = model.units[0]!.fullElements * 4;
+    const unitBytes = model.units[0]!.full.storage.elementCount * 4;
     expect(gathered).toEqual([2, 2, 2, 1, 1].map((numUnits) => numUnits * unitBytes));
     const before = await weightsOf(model);
     const failing = apply(model, (module) => {

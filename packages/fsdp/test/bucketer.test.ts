@@ -4,6 +4,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device, Storage } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { RankGroups } from '../src/ranks/rank-groups.js';
 import { ReduceScatterBucketer } from '../src/unit/reduce-scatter-bucketer.js';
 import { openLinks, type UnitLinks } from '../src/unit/unit-links.js';
 import { onRanks, type Rank } from './support/ranks.js';
@@ -24,11 +25,8 @@ interface Bench {
 
 async function bench(rank: Rank, capBytes: number, mostBytes = Infinity): Promise<Bench> {
   const { group, worldSize, device } = rank;
-  const links = await openLinks({
-    processGroup: group,
-    processGroupReduceScatter: 'default',
-    replicateGroup: undefined,
-  });
+  const groups = new RankGroups({ processGroup: group, processGroupReduceScatter: 'default' });
+  const links = await openLinks(groups);
   const bucketer = new ReduceScatterBucketer({
     capBytes,
     mostBytes: () => mostBytes,

@@ -46,7 +46,7 @@ function fullElements(model: FullyShardedDataParallel, from = 0): number {
   return model
     .instances()
     .slice(from)
-    .reduce((sum, { units }) => sum + units[0]!.fullElements, 0);
+    .reduce((sum, { units }) => sum + units[0]!.full.storage.elementCount, 0);
 }
 
 describe('with N units, not bucketed', () => {

@@ -25,7 +25,9 @@ describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) =>
       const { model } = shardedGpt2(rank, { deferInit: true });
       expect(rank.device.memory().live.total).toBe(0);
       await model.initialize();
-      const sizes = model.instances().flatMap(({ units }) => units.map((unit) => unit.byteLength));
+      const sizes = model
+        .instances()
+        .flatMap(({ units }) => units.map((unit) => unit.flat.storage.byteLength));
       const shards = sizes.reduce((sum, bytes) => sum + bytes, 0);
       // Rank 0 draws a part of another rank's shard beside its own, and reads it back.
       const part = rank.rank === 0 && worldSize > 1 ? Math.max(...sizes) : 0;
@@ -81,7 +83,7 @@ describe('which rank draws which values', () => {
       const model = new FullyShardedDataParallel(module, { processGroup: group, syncModuleStates });
       await model.initialize();
       const { shardLength } = model.units[0]!.layout;
-      const values = new Float32Array((await model.units[0]!.read()).buffer);
+      const values = new Float32Array((await model.units[0]!.values.read()).buffer);
       const first = rank * shardLength;
       const owned = Math.min(shardLength, SIZE - first);
       expect(values.subarray(0, owned).every((value, i) => value === Math.fround(first + i))).toBe(
@@ -155,7 +157,7 @@ it('padding after a parameter is zeros, in memory that others have used', async 
   const backend = createReferenceBackend(); // Its memory starts as NaN.
   const read = ({ device, group }: Rank) => {
     const model = new FullyShardedDataParallel(new Counted(device, 10), { processGroup: group });
-    return model.initialize().then(() => model.units[0]!.read());
+    return model.initialize().then(() => model.units[0]!.values.read());
   };
   const [bytes] = await onRanks(1, read, { backend });
   expect([...new Float32Array(bytes!.buffer)]).toEqual([

@@ -135,13 +135,15 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
           expect(value).toBeCloseTo([int8, scaledF16][i]!.values[k]!, 2);
         });
       });
-      const encoded = inner.map(({ units }) => units.find(({ isEncoded }) => isEncoded)!);
-      expect(encoded.map(({ name, flat, full }) => [name, flat.dtype, full.dtype])).toEqual([
-        ['layer0.frozen.encoded', 'u32', 'bf16'],
-        ['layer1.frozen.encoded', 'u32', 'bf16'],
-      ]);
-      const trained = inner.flatMap(({ units }) => units.filter((unit) => !unit.isEncoded));
-      const masters = trained.reduce((sum, { byteLength }) => sum + byteLength, 0);
+      const encoded = inner.map(({ units }) => units.find(({ values }) => values.isEncoded)!);
+      expect(encoded.map(({ name, flat, full }) => [name, flat.dtype, full.storage.dtype])).toEqual(
+        [
+          ['layer0.frozen.encoded', 'u32', 'bf16'],
+          ['layer1.frozen.encoded', 'u32', 'bf16'],
+        ],
+      );
+      const trained = inner.flatMap(({ units }) => units.filter((unit) => !unit.values.isEncoded));
+      const masters = trained.reduce((sum, { flat }) => sum + flat.storage.byteLength, 0);
       expect(device.memory().live).toMatchObject({
         parameter: masters + 2 * 4 * SPAN,
         gathered: 0,

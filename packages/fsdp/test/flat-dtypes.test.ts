@@ -72,7 +72,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       });
       const dtypes: [DType, DType][] = model.units.map(({ flat, full }) => [
         flat.dtype,
-        full.dtype,
+        full.storage.dtype,
       ]);
       expect(dtypes).toEqual([
         ['f32', 'bf16'],

@@ -315,7 +315,7 @@ it('a parameter that one rank uses is stepped on all, one that none uses is not'
       inner.chosen = rank === 0 ? [0, 1] : [0];
       await model.initialize();
       // This fills memory for the gathered parameter and its gradient with other values.
-      const shape = [model.units[0]!.fullElements];
+      const shape = [model.units[0]!.full.storage.elementCount];
       const others = [device.full(shape, Number.NaN), device.full(shape, Number.NaN)];
       for (const other of others) {
         other.dispose();

@@ -102,7 +102,7 @@ it.each<Partial<FsdpOptions>>([{}, { gatherCapBytes: 1 }, { moveParamsToCpu: tru
       await forward();
       const units = model.instances().flatMap((instance) => instance.units);
       expect(units.length).toBe(12);
-      const { wholeBytes } = units[0]!;
+      const { wholeBytes } = units[0]!.full;
       // One unit is gathered, beside the few bytes of the inputs.
       expect(most).toBeGreaterThanOrEqual(wholeBytes);
       expect(most).toBeLessThan(2 * wholeBytes);

@@ -51,10 +51,12 @@ describe('a local dict', () => {
           return [key, { ...entry, data: new Uint8Array(entry.data.byteLength) }];
         }),
       );
-      expect(model.units[0]!.isPresent || inner.units[0]!.isPresent).toBe(true);
+      expect(model.units[0]!.full.isPresent || inner.units[0]!.full.isPresent).toBe(true);
       await loadLocalStateDict(model, zeros);
       for (const instance of model.instances()) {
-        expect(instance.units.some((unit) => unit.isPresent || unit.full.isFilled)).toBe(false);
+        expect(instance.units.some(({ full }) => full.isPresent || full.storage.isFilled)).toBe(
+          false,
+        );
       }
       expect(await innerOutput()).not.toEqual(output);
       await loadLocalStateDict(model, saved);

@@ -203,11 +203,11 @@ describe('a full disk', () => {
         isFull = false;
         optimizer.zeroGrad();
         expect(store.generation).toBe(1);
-        expect(model.units[0]!.home!.hasUnsaved).toBe(true);
+        expect(model.units[0]!.values.home!.hasUnsaved).toBe(true);
         expect(rank.device.memory().live).toMatchObject({ parameter: 0, optimizer: 0 });
         await commitOffload(model); // This finishes the step.
         expect(store.generation).toBe(3); // The step and the commit make a generation each.
-        expect(model.units[0]!.home!.hasUnsaved).toBe(false);
+        expect(model.units[0]!.values.home!.hasUnsaved).toBe(false);
         losses.push(await step(2), await step(3));
         return { losses, weights: await weightsOf(model) };
       });
@@ -277,7 +277,7 @@ describe('what is read and written', () => {
       };
       const units = model.instances().flatMap((instance) => instance.units);
       const keys = (...parts: string[]) =>
-        units.flatMap(({ home }) => parts.map((part) => `${home!.name}/${part}`)).sort();
+        units.flatMap(({ values }) => parts.map((part) => `${values.home!.name}/${part}`)).sort();
       expect(await calls(() => model.initialize())).toEqual(keys('parameter'));
       expect(await calls(() => backward(0))).toEqual(keys('gradient'));
       // This adds to the stored gradients.

@@ -75,7 +75,7 @@ describe('where parameters and gradients rest', () => {
       await forwardBackward(rank.device, model, 0, { batch: 4, first: 2 * rank.rank, count: 2 });
       expect(rank.device.memory().live.gradient).toBe(0);
       for (const { units } of model.instances()) {
-        expect(units[0]!.home!.hasGradient).toBe(true);
+        expect(units[0]!.values.home!.hasGradient).toBe(true);
         expect(units[0]!.flat.storage.isFilled).toBe(true);
       }
       await optimizer.step();
@@ -155,10 +155,10 @@ it('what was gathered is stale once the shard is written', async () => {
     const { model } = shardedGpt2(rank, { config: SMALL, fsdp });
     await evaluate(rank, model);
     for (const unit of model.instances().flatMap(({ units }) => units)) {
-      expect(unit.isPresent).toBe(true);
-      await unit.write(new Uint8Array(8), 16);
-      expect(unit.isPresent).toBe(false);
-      expect(await unit.read(16, 8)).toEqual(new Uint8Array(8));
+      expect(unit.full.isPresent).toBe(true);
+      await unit.values.write(new Uint8Array(8), 16);
+      expect(unit.full.isPresent).toBe(false);
+      expect(await unit.values.read(16, 8)).toEqual(new Uint8Array(8));
     }
   });
 });
@@ -237,10 +237,13 @@ describe('trained as on the device', () => {
         optimizer.zeroGrad();
       }
       for (const unit of model.instances().flatMap(({ units }) => units)) {
-        if (!unit.isAllFrozen || unit.home === undefined) {
+        if (!unit.isAllFrozen || unit.values.home === undefined) {
           continue;
         }
-        expect([unit.home.hasGradient, unit.home.restingStep]).toEqual([false, undefined]);
+        expect([unit.values.home.hasGradient, unit.values.home.states.step]).toEqual([
+          false,
+          undefined,
+        ]);
       }
       return { losses, weights: bitsOf(await stateDict(model)) };
     });

@@ -37,7 +37,7 @@ describe('disableReshardOnRoot', () => {
       const loss = lossOf((await model.call(inputs(rank.device, rows))) as Tensor);
       const names = model
         .instances()
-        .filter(({ units }) => units[0]!.isPresent)
+        .filter(({ units }) => units[0]!.full.isPresent)
         .map(({ name }) => name);
       await loss.backward();
       return names;
@@ -72,7 +72,7 @@ describe('disableReshardOnRoot', () => {
             ),
           );
         await evaluate();
-        expect(model.units[0]!.full.isFilled).toBe(disableReshardOnRoot);
+        expect(model.units[0]!.full.storage.isFilled).toBe(disableReshardOnRoot);
         const before = rank.group.stats().allGathers;
         await evaluate();
         expect(rank.group.stats().allGathers - before).toBe(disableReshardOnRoot ? 2 : 3);

@@ -200,7 +200,7 @@ describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
       const model = new FullyShardedDataParallel(new Halves(device), { processGroup: group });
       const [unit] = model.units;
       expect(unit!.layout.sizes).toEqual([256, 256]);
-      expect(unit!.fullElements).toBe(512);
+      expect(unit!.full.storage.elementCount).toBe(512);
       const gradient = async (useSecond: boolean): Promise<number[]> => {
         await device.scope(async () => {
           const x = device.full([1, 128], 3);

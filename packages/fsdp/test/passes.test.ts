@@ -207,7 +207,7 @@ describe('with a checkpoint inside or around', () => {
         const unit = place === 'inside' ? wrap(checkpoint(part()), 'unit') : undefined;
         const inner = unit ?? checkpoint(wrap(part(), 'unit'));
         const model = wrap(new Stack(device, [layer(device), inner]), 'root');
-        const full = ({ units }: FullyShardedDataParallel) => units[0]!.full.isFilled;
+        const full = ({ units }: FullyShardedDataParallel) => units[0]!.full.storage.isFilled;
         const shardBytes = () =>
           model
             .instances()

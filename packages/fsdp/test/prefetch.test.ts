@@ -133,7 +133,7 @@ describe('frozen parameters', () => {
       await trainOnce(model, rowsOf(rank));
       const bytes = model
         .instances()
-        .map(({ units }) => units.reduce((sum, unit) => sum + unit.fullBytes, 0));
+        .map(({ units }) => units.reduce((sum, unit) => sum + unit.full.storage.byteLength, 0));
       for (let step = 0; step < 2; step++) {
         await device.scope(async () => {
           const loss = lossOf((await model.call(inputs(device, rowsOf(rank), step))) as Tensor);

@@ -124,7 +124,7 @@ describe('what is moved', () => {
         expect(reader.maxOpen).toBe(1);
         const [unit] = model.units;
         const first = rank * unit!.layout.shardLength;
-        const values = new Float32Array((await unit!.read()).buffer);
+        const values = new Float32Array((await unit!.values.read()).buffer);
         const owned = Math.min(unit!.layout.shardLength, SIZE - first);
         expect(values.subarray(0, owned).every((value, i) => value === (first + i) % 65521)).toBe(
           true,

@@ -233,7 +233,7 @@ describe('shared parameters', () => {
       user.atBackward = () => ahead.push(instanceOf(model).tree!.scheduler.inFlightBytes);
       await trainOnce(model, { first: rank, count: 1 });
       // The user's nodes come first and need the owner too; the instance between them comes next.
-      expect(ahead).toEqual([between!.units[0]!.fullBytes]);
+      expect(ahead).toEqual([between!.units[0]!.full.storage.byteLength]);
     });
   });
 

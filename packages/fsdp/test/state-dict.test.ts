@@ -370,7 +370,7 @@ describe.each(['option', 'call'])('stateDictOnRank0Only, stateDictDevice as an %
       expect(stats.gathers - before.gathers).toBe(4);
       expect(stats.allGathers).toBe(before.allGathers);
       const shards = model.instances().flatMap(({ units }) => units);
-      const bytes = shards.reduce((sum, { byteLength }) => sum + byteLength, 0);
+      const bytes = shards.reduce((sum, { flat }) => sum + flat.storage.byteLength, 0);
       expect(stats.bytesReceived - before.bytesReceived).toBe(rank.rank === 0 ? 2 * bytes : 0);
     });
   });

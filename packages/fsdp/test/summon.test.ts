@@ -110,7 +110,7 @@ describe('summonFullParams', () => {
           model,
           async () => {
             const whole = model.units.concat(inner(model).units);
-            const bytes = whole.reduce((sum, { fullElements }) => sum + 4 * fullElements, 0);
+            const bytes = whole.reduce((sum, { full }) => sum + 4 * full.storage.elementCount, 0);
             expect(rank.device.memory().live).toEqual({
               ...live,
               gathered: bytes,
@@ -156,7 +156,7 @@ describe('summonFullParams', () => {
           ]),
         );
       const before = await output();
-      expect(inner(model).units[0]!.isPresent).toBe(true);
+      expect(inner(model).units[0]!.full.isPresent).toBe(true);
       await summonFullParams(model, () => fill(model, 0));
       expect(new Set(await output())).toEqual(new Set([0]));
       await summonFullParams(model, () => fill(model, 3), { volatile: true });

@@ -55,7 +55,7 @@ describe('uneven shards', () => {
       await model.initialize();
       const [unit] = model.units;
       expect(unit!.layout.shardLength).toBe(128);
-      expect(unit!.fullElements).toBe(8 * 128);
+      expect(unit!.full.storage.elementCount).toBe(8 * 128);
       const [weight, bias] = model.parameters();
       // Weights and biases begin at multiples of 128 elements, so ranks 0 and 1 have one each.
       expect(weight!.piece!.length).toBe(rank.rank === 0 ? 9 : 0);

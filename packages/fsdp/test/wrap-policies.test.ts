@@ -339,7 +339,7 @@ describe('autoWrap', () => {
       expect(numWrappedParams).toBe(module.parameters().reduce((sum, { size }) => sum + size, 0));
       const dtypes = (module as FullyShardedDataParallel)
         .instances()
-        .map(({ name, units }) => [name, units[0]!.full.dtype]);
+        .map(({ name, units }) => [name, units[0]!.full.storage.dtype]);
       expect(dtypes).toContainEqual(['1', 'bf16']);
       expect(dtypes).toContainEqual(['1.norm2', 'f32']);
     });
@@ -388,7 +388,9 @@ describe('autoWrapBn', () => {
           continue;
         }
         expect(String(each)).toContain(KEEPING);
-        expect(each.units.map(({ full, parameters }) => [full.dtype, parameters.length])).toEqual([
+        expect(
+          each.units.map(({ full, parameters }) => [full.storage.dtype, parameters.length]),
+        ).toEqual([
           ['f32', 1],
           ['f32', 1],
         ]);

@@ -2,12 +2,8 @@
 // Programs that only train need nothing of it.
 
 export { FlatGradient, type FlatGradientOptions } from './flat/flat-gradient.js';
-export {
-  type FlatLeaf,
-  type FlatLoad,
-  FlatParameter,
-  type FlatParameterOptions,
-} from './flat/flat-parameter.js';
+export { type FlatLeaf, FlatParameter, type FlatParameterOptions } from './flat/flat-parameter.js';
+export type { FlatLoad, FullCopy, FullCopyOptions } from './flat/full-copy.js';
 export {
   alignElements,
   FLAT_ALIGN_ELEMENTS,
@@ -45,16 +41,14 @@ export {
   type FlatTurn,
   type FlatVisit,
   flatHomeOf,
-  type HomeSteps,
   occupyHomes,
   setFlatHome,
-  type UnfinishedStep,
   type VisitStep,
   visitFlats,
 } from './flat/stores/flat-home.js';
 export { HostBuffers } from './flat/stores/host-buffers.js';
 export { RestingState, type StateSignature } from './flat/stores/resting-state.js';
-export { StoreUse, storeUseOf } from './flat/stores/store-use.js';
+export { StoreUse, storeUseOf, type UnfinishedStep } from './flat/stores/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from './flat/stores/stored-flat.js';
 export {
   type DescribedFlat,
@@ -62,7 +56,11 @@ export {
   type StoredModelOptions,
 } from './flat/stores/stored-model.js';
 export { LEAST_PART_BYTES } from './flat/stores/stored-visit.js';
-export { type CheckStateOptions, checkState, type ExpectedEntry } from './held/check-state.js';
+export {
+  type CheckStateOptions,
+  checkState,
+  type ExpectedEntry,
+} from './held/check-state.js';
 export {
   ALONE,
   type AtRest,

@@ -14,16 +14,14 @@ async function restingFlat(store: MapStore, size: number, resume: boolean) {
   const device = new Device(createReferenceBackend());
   const flat = new Tensor(device.storage(size, 'f32', 'parameter'), [size], 0, true);
   const buffers = new HostBuffers();
-  const home = new StoredFlat({
+  const home = new StoredFlat(
     flat,
-    use: storeUseOf(store),
-    rests: 'all',
-    resume,
-    hostBuffers: () => buffers,
-  });
+    { use: storeUseOf(store), rests: 'all', resume },
+    () => buffers,
+  );
   await home.open('flat');
   if (!resume) {
-    await home.writeParameter(bytesOf(values(size)), 0);
+    await home.parameter.write(bytesOf(values(size)), 0);
   }
   setFlatHome(flat, home);
   return { device, flat, home };
@@ -46,12 +44,12 @@ it('an optimizer that resumes counts on from the step at rest, bit for bit', asy
         ({ flat, home, device } = await restingFlat(store, 8, true));
         optimizer = new AdamW([flat], { lr: 0.1 });
       }
-      await home.addBytes(bytesOf(values(8, step + 2)), 'f32', 1);
+      await home.gradient.addBytes(bytesOf(values(8, step + 2)), 'f32', 1);
       await optimizer.step();
       optimizer.zeroGrad();
     }
     expect((await optimizer.readFlatState(flat))!.runs[0]!.step).toBe(4);
-    results.push(await home.readParameter(0, 32));
+    results.push(await home.parameter.read(0, 32));
     device.dispose();
   }
   expect(results[1]).toEqual(results[0]);
@@ -61,7 +59,7 @@ it('state without the steps of its parts, as other versions wrote it, is refused
   const store = new MapStore();
   const { flat, home } = await restingFlat(store, 8, false);
   const optimizer = new AdamW([flat], { lr: 0.1 });
-  await home.addBytes(bytesOf(values(8)), 'f32', 1);
+  await home.gradient.addBytes(bytesOf(values(8)), 'f32', 1);
   await optimizer.step();
   home.close();
   const key = store.keys().find((one) => one.endsWith('/state'))!;
@@ -83,9 +81,9 @@ it('gradients of more elements than one slice add up element by element', async 
   const size = 64 * 1024 + 100;
   const { device, home } = await restingFlat(new MapStore(), size, false);
   const [first, second] = [values(size, 2), values(size, 3)];
-  await home.addBytes(bytesOf(first), 'f32', 1);
-  await home.addBytes(bytesOf(second), 'f32', 0.5);
+  await home.gradient.addBytes(bytesOf(first), 'f32', 1);
+  await home.gradient.addBytes(bytesOf(second), 'f32', 0.5);
   const sums = first.map((value, i) => value + Math.fround(second[i]! * 0.5));
-  expect(Buffer.compare((await home.readGradient())!, bytesOf(sums))).toBe(0);
+  expect(Buffer.compare((await home.gradient.read())!, bytesOf(sums))).toBe(0);
   device.dispose();
 });

@@ -58,7 +58,7 @@ describe.each(BACKENDS)('on the %s backend', (_, openBackend) => {
       }
       const states = await Promise.all(flats.map((flat) => optimizer.readFlatState(flat)));
       const params = await Promise.all(
-        flats.map((flat, index) => homes[index]?.readParameter(0, flat.size * 4) ?? bytesOf(flat)),
+        flats.map((flat, index) => homes[index]?.parameter.read(0, flat.size * 4) ?? bytesOf(flat)),
       );
       outcomes.push({ norms, states, params });
       if (isAtHome) {
@@ -84,7 +84,7 @@ describe.each(BACKENDS)('on the %s backend', (_, openBackend) => {
           await optimizer.step();
           optimizer.zeroGrad();
         }
-        outcomes.push(await (home?.readParameter(0, 512) ?? bytesOf(flat)));
+        outcomes.push(await (home?.parameter.read(0, 512) ?? bytesOf(flat)));
       }
       expect(outcomes[1]).toEqual(outcomes[0]);
       await backend.dispose();
@@ -117,7 +117,7 @@ describe.each([
       backend.run('cast', { x: flat.view(), out: output.view() });
       const expected = (await output.read()).subarray(0, flat.size * 2);
       const home = await moveHome(flat, new MapStore());
-      expect(Buffer.compare(await home.readForLoad(dtype), expected)).toBe(0);
+      expect(Buffer.compare(await home.parameter.readForLoad(dtype), expected)).toBe(0);
       await backend.dispose();
     },
   );
@@ -149,12 +149,12 @@ describe.each([
           }
           // The first part comes in as wire bytes, the second from the device.
           if (part === 1) {
-            await home.addStorage(storage, scale);
+            await home.gradient.addStorage(storage, scale);
           } else {
-            await home.addBytes((await storage.read()).slice(), dtype, scale);
+            await home.gradient.addBytes((await storage.read()).slice(), dtype, scale);
           }
         }
-        expect(await home.readGradient(), `scale ${scale}`).toEqual(await bytesOf(total!));
+        expect(await home.gradient.read(), `scale ${scale}`).toEqual(await bytesOf(total!));
       }
       await backend.dispose();
     },
@@ -174,12 +174,16 @@ describe('a flat at home', () => {
 
   it('forgets a gradient that is cleared while an addition is under way', async () => {
     const { flat, home } = await flatAtHome();
-    const late = home.addBytes(new Uint8Array(new Float32Array(8).fill(9).buffer), 'f32', 1);
+    const late = home.gradient.addBytes(
+      new Uint8Array(new Float32Array(8).fill(9).buffer),
+      'f32',
+      1,
+    );
     new Sgd([flat]).zeroGrad();
     await late;
     expect(home.hasGradient).toBe(false);
     await addGradient(flat, home, values(8));
-    expect(await home.readGradient()).toEqual(new Uint8Array(Float32Array.from(values(8)).buffer));
+    expect(await home.gradient.read()).toEqual(new Uint8Array(Float32Array.from(values(8)).buffer));
   });
 
   it('forgets one that is cleared in the middle of an addition', async () => {
@@ -205,12 +209,12 @@ describe('a flat at home', () => {
     expect(store.calls).not.toContain('commit');
     expect(home.hasUnsaved).toBe(true);
     const before = store.values.get('one/parameter');
-    await expect(home.readParameter(0, 32)).rejects.toThrow(/failed half-way. Finish it first/);
+    await expect(home.parameter.read(0, 32)).rejects.toThrow(/failed half-way. Finish it first/);
     store.failing = () => false;
     const state = await optimizer.readFlatState(flat); // This finishes the step and sees all of it.
     expect(state!.runs[0]!.step).toBe(1);
     expect(home.hasUnsaved).toBe(false);
-    expect(await home.readParameter(0, 32)).not.toEqual(before);
+    expect(await home.parameter.read(0, 32)).not.toEqual(before);
     expect(store.values.get('one/expAvg')).toEqual(state!.tensors.get('expAvg'));
     expect(store.calls.filter((call) => call === 'commit')).toHaveLength(1);
   });
@@ -219,8 +223,8 @@ describe('a flat at home', () => {
     const { home, store } = await flatAtHome();
     store.failing = (call) => call === 'write one/parameter';
     const given = new Uint8Array(Float32Array.from(values(8, 9)).buffer);
-    const written = home.writeParameter(given, 0);
-    const read = home.readParameter(0, 32);
+    const written = home.parameter.write(given, 0);
+    const read = home.parameter.read(0, 32);
     await expect(written).rejects.toThrow('refused: write one/parameter');
     expect(await read).toEqual(given);
     expect(store.values.get('one/parameter')).not.toEqual(given);
@@ -228,11 +232,11 @@ describe('a flat at home', () => {
 
   it('a parameter is written in parts, whole words or not', async () => {
     const { home } = await flatAtHome();
-    await home.writeParameter(new Uint8Array([1, 2, 3]), 5);
+    await home.parameter.write(new Uint8Array([1, 2, 3]), 5);
     const expected = new Uint8Array(Float32Array.from(values(8)).buffer);
     expected.set([1, 2, 3], 5);
-    expect(await home.readParameter(0, 32)).toEqual(expected);
-    expect(await home.readParameter(4, 6)).toEqual(expected.subarray(4, 10));
+    expect(await home.parameter.read(0, 32)).toEqual(expected);
+    expect(await home.parameter.read(4, 6)).toEqual(expected.subarray(4, 10));
   });
 
   it('carries optimizer state in and out by name', async () => {
@@ -365,13 +369,13 @@ describe('one owner at a time', () => {
 
   it('steps and norms are refused while another one is under way, and nothing is stepped', async () => {
     const { flat, optimizer, rest } = await home();
-    const before = await rest.readParameter(0, 256);
+    const before = await rest.parameter.read(0, 256);
     const norm = gradNorm([flat]);
     await expect(optimizer.step()).rejects.toThrow(
       "optimizer.step: expected the parameters of 'layer' at rest, got gradient norm under way. Await it first.",
     );
     await norm;
-    expect(await rest.readParameter(0, 256)).toEqual(before);
+    expect(await rest.parameter.read(0, 256)).toEqual(before);
     const stepping = optimizer.step();
     await expect(optimizer.step()).rejects.toThrow(/got optimizer.step under way/);
     await expect(gradNorm([flat])).rejects.toThrow(/got optimizer.step under way/);
@@ -418,15 +422,13 @@ async function moveHome(
   store: MapStore,
   { name = 'one', hostBuffers = new HostBuffers() } = {},
 ): Promise<StoredFlat> {
-  const home = new StoredFlat({
+  const home = new StoredFlat(
     flat,
-    use: storeUseOf(store),
-    rests: 'all',
-    resume: false,
-    hostBuffers: () => hostBuffers,
-  });
+    { use: storeUseOf(store), rests: 'all', resume: false },
+    () => hostBuffers,
+  );
   await home.open(name);
-  await home.writeParameter(await flat.storage.read(), 0);
+  await home.parameter.write(await flat.storage.read(), 0);
   flat.storage.free();
   setFlatHome(flat, home);
   return home;
@@ -440,7 +442,7 @@ async function addGradient(
 ): Promise<void> {
   const bytes = new Uint8Array(Float32Array.from(gradient).buffer);
   if (home !== undefined) {
-    return home.addBytes(bytes, 'f32', 1);
+    return home.gradient.addBytes(bytes, 'f32', 1);
   }
   const { device } = flat;
   const storage = storageOf(device, gradient, 'f32');

@@ -79,25 +79,27 @@ async function makeFlat(
     };
     return { flat, halves, home: undefined, addGradient, read: () => flat.storage.read() };
   }
-  const home = new StoredFlat({
+  const home = new StoredFlat(
     flat,
-    use: storeUseOf(store),
-    rests: 'all',
-    resume,
-    hostBuffers: () => buffers,
-  });
+    { use: storeUseOf(store), rests: 'all', resume },
+    () => buffers,
+  );
   await home.open(name);
   setFlatHome(flat, home);
   if (!resume) {
-    await home.writeParameter(first, 0);
+    await home.parameter.write(first, 0);
   }
   return {
     flat,
     halves,
     home,
     addGradient: (seed) =>
-      home.addBytes(new Uint8Array(Float32Array.from(values(size, seed)).buffer), 'f32', 1),
-    read: () => home.readParameter(0, flat.storage.byteLength),
+      home.gradient.addBytes(
+        new Uint8Array(Float32Array.from(values(size, seed)).buffer),
+        'f32',
+        1,
+      ),
+    read: () => home.parameter.read(0, flat.storage.byteLength),
   };
 }
 
@@ -333,7 +335,7 @@ describe('a step that fails half-way', () => {
     device.pool.limitBytes = 3 * SIZE * 4; // A step of a flat needs one tensor more than this.
     await expect(optimizer.step()).rejects.toThrow(/under the limit of 3072/);
     expect(device.memory().live.total).toBe(0);
-    await expect(flats[0]!.home!.readParameter(0, 4)).rejects.toThrow(/half-way/);
+    await expect(flats[0]!.home!.parameter.read(0, 4)).rejects.toThrow(/half-way/);
     device.pool.limitBytes = Number.POSITIVE_INFINITY;
     await optimizer.step();
     expect(await read()).toEqual(await expected());
@@ -344,9 +346,9 @@ describe('a step that fails half-way', () => {
     const { flats, commits } = await failed(onRead);
     expect(commits()).toEqual([1, 1]);
     for (const { home } of flats) {
-      await expect(home!.readParameter(0, 4)).rejects.toThrow(/half-way/);
-      await expect(home!.readForLoad('f32')).rejects.toThrow(/half-way/);
-      await expect(home!.writeParameter(new Uint8Array(4), 0)).rejects.toThrow(/half-way/);
+      await expect(home!.parameter.read(0, 4)).rejects.toThrow(/half-way/);
+      await expect(home!.parameter.readForLoad('f32')).rejects.toThrow(/half-way/);
+      await expect(home!.parameter.write(new Uint8Array(4), 0)).rejects.toThrow(/half-way/);
       expect(() => home!.startGradient()).toThrow(/half-way/);
     }
   });

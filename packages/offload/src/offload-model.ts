@@ -203,7 +203,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
    * call sees to.
    */
   get numSteps(): number {
-    return Math.max(0, ...this.flats.map(({ home }) => home.restingStep ?? 0));
+    return Math.max(0, ...this.flats.map(({ home }) => home.states.step ?? 0));
   }
 
   /** What lies in host buffers now: bytes on their way, and activations that wait for backward. */
@@ -334,9 +334,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     this.#backward.reset();
     this.#scheduler.reset();
     for (const flat of this.flats) {
-      flat.abandonLoads();
+      flat.full.abandonLoads();
       flat.gradient.reset();
-      flat.drop();
+      flat.full.drop();
     }
   }
 

@@ -194,7 +194,7 @@ describe('a plan for a budget', () => {
     await device.scope(() => gradients(model));
     await plain.device.scope(() => gradients(plain.model));
     const grad = plain.model.parameters()[0]!.grad!;
-    const bytes = await model.flats[0]!.home.readGradient();
+    const bytes = await model.flats[0]!.home.gradient.read();
     const expected = await grad.toBytes();
     expect(bytes!.subarray(0, expected.byteLength)).toEqual(expected);
     await step(2, 4);

@@ -253,7 +253,7 @@ it('a backward that fails inside a slice leaves no part of a gradient behind', a
       isBad = false;
     }
     await step();
-    return Promise.all(model.flats.map(({ home }) => home.readGradient()));
+    return Promise.all(model.flats.map(({ home }) => home.gradient.read()));
   };
   expect(await run(true)).toEqual(await run(false));
 });

@@ -123,12 +123,12 @@ describe.each([true, false])('checkpointing %s', (checkpointActivation) => {
     const run = device.backend.run.bind(device.backend);
     await step();
     device.backend.run = (kernel, call) => {
-      present.push(model.flats.filter((flat) => flat.isPresent).length);
+      present.push(model.flats.filter((flat) => flat.full.isPresent).length);
       run(kernel, call);
     };
     await pass();
     expect(Math.max(...present)).toBe(1);
-    expect(model.flats.filter((flat) => flat.isPresent)).toEqual([]);
+    expect(model.flats.filter((flat) => flat.full.isPresent)).toEqual([]);
   });
 
   it('the cap on reading ahead holds: one slice ahead, or none', async () => {

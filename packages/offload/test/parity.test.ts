@@ -88,7 +88,7 @@ it('tied first and last layers are one flat, stepped once', async () => {
   const users = model.slices.filter((names) => names.includes('0') || names.includes('4'));
   expect(users.length).toBe(2);
   expect(await losses(run, 3)).toEqual(plain);
-  const steps = model.flats.map(({ home }) => home.restingStep);
+  const steps = model.flats.map(({ home }) => home.states.step);
   expect(steps).toEqual(model.flats.map(() => 3));
 });
 

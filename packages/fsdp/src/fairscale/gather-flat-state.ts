@@ -37,7 +37,7 @@ export async function gatherFlatState<Options extends object>(
       parts.get(tensor)!.set(name, { dtype: 'f32', shape: tensor.shape, data });
     }
   }
-  if (unit.rank !== 0) {
+  if (unit.group.rank !== 0) {
     return new Map();
   }
   return new Map(
@@ -71,7 +71,7 @@ async function gatherShards(
   if (group.worldSize === 1) {
     return shard;
   }
-  const whole = unit.rank === 0 ? new Uint8Array(shard.byteLength * group.worldSize) : null;
+  const whole = group.rank === 0 ? new Uint8Array(shard.byteLength * group.worldSize) : null;
   const identity = callIdentity(operation, unit.name);
   await group.gather(shard, whole, { root: 0, dtype: 'f32', tag: unit.name, identity });
   return whole ?? undefined;

@@ -38,7 +38,7 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
   const entries: StateDict = new Map();
   for (const [index, unit] of unitsOf(root).entries()) {
     const { dtype, shape } = unit.flat;
-    entries.set(flatKey(index), { dtype, shape, data: await unit.read() });
+    entries.set(flatKey(index), { dtype, shape, data: await unit.values.read() });
   }
   for (const [name, buffer] of fsdp.namedBuffers()) {
     entries.set(name, await bufferEntry(buffer));
@@ -93,8 +93,8 @@ async function writeLocal(root: Instance, entries: ReadonlyMap<string, StateEntr
     if (entry === undefined) {
       continue;
     }
-    await unit.write(await bytesOf(key, entry, unit.flat.dtype));
-    unit.drop();
+    await unit.values.write(await bytesOf(key, entry, unit.flat.dtype));
+    unit.full.drop();
   }
   for (const [name, buffer] of root.wrapper.namedBuffers()) {
     const entry = entries.get(name);

@@ -79,7 +79,7 @@ async function gatherFull<Options extends object>(
     }
   }
   checkShards();
-  if (!root.isFirstRank) {
+  if (!root.options.groups.isFirstRank) {
     return undefined;
   }
   const order = [...names.values()].filter((name) => found.has(name));
@@ -243,9 +243,9 @@ function shardOf(
   { state }: OptimizerStateDict<unknown>,
   names: ReadonlyMap<Tensor, string>,
 ): FlatStateBytes | undefined {
-  const { layout, rank } = unit;
+  const { layout, group } = unit;
   const members = unit.parameters.map(({ tensor }, index) => {
-    return { ...pieceOf(layout, index, rank), entry: state.get(names.get(tensor)!) };
+    return { ...pieceOf(layout, index, group.rank), entry: state.get(names.get(tensor)!) };
   });
   const shard = joinMembers(members, layout.shardLength);
   // A rank whose part is all padding, or was never stepped, has no state.

@@ -84,21 +84,26 @@ async function settled<T>(work: () => Promise<T>): Promise<PromiseSettledResult<
 }
 
 async function summon(unit: ShardedUnit): Promise<Storage> {
-  if (unit.isEncoded) {
-    if (!unit.isPresent) {
-      await unit.finishLoad(unit.startLoad());
+  const { values, full } = unit;
+  if (values.isEncoded) {
+    if (!full.isPresent) {
+      await full.finishLoad(full.startLoad());
     }
-    return unit.full; // the values in the compute dtype, because there are no others
+    return full.storage; // the values in the compute dtype, because there are no others
   }
   const bytes = await unit.gatherMaster('summonFullParams');
-  const { offsets } = unit.layout;
-  const storage = unit.device.storage(unit.fullElements, unit.flat.dtype, 'gathered');
+  const { elementCount } = full.storage;
+  const storage = unit.flat.device.storage(elementCount, unit.flat.dtype, 'gathered');
   storage.fill();
   storage.write(bytes);
-  unit.parameters.forEach(({ tensor }, index) => {
-    tensor.rebind(storage, offsets[index]!);
-  });
+  point(unit, storage);
   return storage;
+}
+
+function point({ parameters, layout }: ShardedUnit, storage: Storage): void {
+  parameters.forEach(({ tensor }, index) => {
+    tensor.rebind(storage, layout.offsets[index]!);
+  });
 }
 
 /**
@@ -109,30 +114,29 @@ async function dismiss(
   { unit, storage, numChanges }: Summoned,
   options: { readonly isKept: boolean },
 ): Promise<void> {
+  const { values, full, flat, group } = unit;
   const written = storage.changes.runsSince(numChanges);
   storage.changes.unwatch();
-  if (unit.isEncoded) {
+  if (values.isEncoded) {
     if (options.isKept) {
-      unit.keepWrites(); // refuses what was written
+      full.keepWrites(); // refuses what was written
     }
-    return unit.drop();
+    return full.drop();
   }
-  const { shardLength, offsets } = unit.layout;
   let read: Promise<Uint8Array> | undefined;
-  if (options.isKept && unit.home?.holdsState) {
-    read = storage.read(unit.rank * unit.byteLength, unit.byteLength);
+  if (options.isKept && values.home?.holdsState) {
+    const { byteLength } = flat.storage;
+    read = storage.read(group.rank * byteLength, byteLength);
   } else if (options.isKept) {
-    const mine = storage.view(unit.rank * shardLength, shardLength);
-    unit.device.backend.run('cast', { x: mine, out: unit.flat.view() });
-    unit.flat.storage.markWritten(BY, []);
-    unit.full.markOutdated(BY, written);
+    const mine = storage.view(group.rank * flat.size, flat.size);
+    flat.device.backend.run('cast', { x: mine, out: flat.view() });
+    flat.storage.markWritten(BY, []);
+    full.storage.markOutdated(BY, written);
   }
-  unit.drop();
-  unit.parameters.forEach(({ tensor }, index) => {
-    tensor.rebind(unit.full, offsets[index]!);
-  });
+  full.drop();
+  point(unit, full.storage);
   storage.release();
   if (read !== undefined) {
-    await unit.write(await read, 0, written);
+    await values.write(await read, 0, written);
   }
 }

@@ -93,9 +93,10 @@ async function atRest(roots: readonly Instance[], call: HeldCall): Promise<AtRes
 }
 
 function ranksOf(root: Instance): HeldRanks {
-  const { processGroup, isFirstRank, isFirstReplica } = root;
+  const { groups } = root.options;
+  const { processGroup, isFirstRank, isFirstReplica } = groups;
   return {
-    isAlone: root.numRanks === 1,
+    isAlone: groups.numRanks === 1,
     rank: processGroup.rank,
     worldSize: processGroup.worldSize,
     isFirst: isFirstRank,
@@ -128,7 +129,7 @@ function partOf(
     },
     write: (given) => setGiven(root, unit, given, operation),
     elementsOf: isNormExchanged(root, unit) ? (index) => elementsOf(root, unit, index) : undefined,
-    dropCopies: () => unit.drop(),
+    dropCopies: () => unit.full.drop(),
     agreeOnProgress: (own) => share(root, operation, () => agreedProgress(unit, own, operation)),
   };
 }
@@ -191,7 +192,7 @@ async function readAlone(
   ...[parameter, part]: Parameters<ReadParameter>
 ): Promise<Uint8Array> {
   if (!unit.isSummoned) {
-    return unit.readLeaf(parameter, part);
+    return unit.values.readLeaf(parameter, part);
   }
   const size = byteSize(unit.flat.dtype);
   const [start, end] = bytesIn(unit, parameter);
@@ -236,17 +237,17 @@ async function setGiven(
 ): Promise<void> {
   const isWhole = given.size === unit.parameters.length;
   if (isWhole && !unit.isSummoned) {
-    await unit.write(await readShard(unit, given));
+    await unit.values.write(await readShard(unit, given));
   } else {
     const whole = isWhole
-      ? unit.emptyMaster()
+      ? new Uint8Array(unit.flat.storage.byteLength * unit.layout.worldSize)
       : await share(root, operation, () => unit.gatherMaster(operation));
     for (const [parameter, entry] of given) {
       whole.set(await bytesOf(...entry, unit.flat.dtype), bytesIn(unit, parameter)[0]);
     }
     await unit.scatterMaster(whole);
   }
-  unit.drop();
+  unit.full.drop();
 }
 
 /**
@@ -255,7 +256,7 @@ async function setGiven(
  */
 async function readShard(unit: ShardedUnit, given: GivenParameters): Promise<Uint8Array> {
   const { dtype } = unit.flat;
-  const shard = new Uint8Array(unit.byteLength);
+  const shard = new Uint8Array(unit.flat.storage.byteLength);
   for (const [index, { tensor }] of unit.parameters.entries()) {
     const { start, length, first } = pieceOf(unit.layout, index, unit.group.rank);
     if (length > 0) {

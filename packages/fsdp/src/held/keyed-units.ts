@@ -35,7 +35,7 @@ export async function keyedUnits(
   return root.instances().flatMap((instance) => {
     const number = numbers.get(instance.processGroup);
     const suffix = number === undefined ? '' : `@${number}`;
-    const isWriting = instance.isFirstReplica;
+    const isWriting = instance.options.groups.isFirstReplica;
     return instance.units.map((unit) => ({ unit, suffix, isWriting }));
   });
 }

@@ -1,7 +1,8 @@
 // Commits what rests in stores as a generation of its own, outside an optimizer's step.
 
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
-import { homeStepsOf } from '../unit/placement.js';
+import { instanceOf } from '../tree/instance.js';
+import { homeStepsOf, homesOf } from '../tree/stored-instance.js';
 
 /**
  * Writes what a full disk has refused, and commits the stores of an instance and those below it.
@@ -11,12 +12,11 @@ import { homeStepsOf } from '../unit/placement.js';
 export async function commitOffload(fsdp: FullyShardedDataParallel): Promise<void> {
   await fsdp.initialize();
   fsdp.assertState('idle');
-  for (const { units } of fsdp.instances()) {
-    for (const { home } of units) {
-      await home?.flush();
-    }
+  const instances = instanceOf(fsdp).instances();
+  for (const home of homesOf(instances)) {
+    await home.flush();
   }
-  for (const steps of homeStepsOf(fsdp.instances())) {
+  for (const steps of homeStepsOf(instances)) {
     await steps.commit();
   }
 }

@@ -31,11 +31,11 @@ export async function syncReplicas(fsdp: FullyShardedDataParallel): Promise<void
         for (const { start, length } of partsOf(flat)) {
           const isFirst = replicateGroup.rank === 0;
           const part = isFirst
-            ? await tell(() => unit.read(start * size, length * size))
+            ? await tell(() => unit.values.read(start * size, length * size))
             : new Uint8Array(length * size);
           await replicateGroup.broadcast(part, options);
           if (!isFirst) {
-            await tell(() => unit.write(part, start * size));
+            await tell(() => unit.values.write(part, start * size));
           }
         }
       }

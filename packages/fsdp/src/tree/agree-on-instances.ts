@@ -5,7 +5,6 @@
 import { compareTexts, type ProcessGroup } from '@shardweave/collectives';
 import { FsdpConfigError } from '../errors.js';
 import { exchangeCall } from '../ranks/call-identity.js';
-import type { ResolvedFsdpOptions } from '../resolve-options.js';
 import type { TreeInstance } from './tree-instance.js';
 
 const CALL = exchangeCall('initialize', 'options');
@@ -27,22 +26,17 @@ interface Found {
   readonly classes: readonly string[];
 }
 
-type LinesOf = (instance: TreeInstance) => readonly string[];
-
 /**
  * Compares all instances below `root` over its ranks. An instance with another group is compared
  * over the ranks of that group, because experts may differ from one another. Collective.
  * @returns the numeric classes of the root's ranks, each once; empty on a single rank
  * @throws {FsdpConfigError} on all ranks, naming the first instance and option that differ
  */
-export async function agreeOnInstances(
-  root: TreeInstance,
-  linesOf: LinesOf,
-): Promise<readonly string[]> {
+export async function agreeOnInstances(root: TreeInstance): Promise<readonly string[]> {
   const instances = root.instances();
-  const isAlone = root.processGroup.worldSize === 1 && (root.replicateGroup?.worldSize ?? 1) === 1;
+  const isAlone = root.options.groups.numRanks === 1;
   const own = isAlone ? [] : [await root.wrapper.device.numericClass()];
-  const { difference, classes } = await compareBelow(root, { instances, linesOf, own });
+  const { difference, classes } = await compareBelow(root, { instances, own });
   throwIfAny(difference);
   const groups = new Set(instances.map(({ processGroup }) => processGroup));
   groups.delete(root.processGroup);
@@ -52,7 +46,7 @@ export async function agreeOnInstances(
   let inner = '';
   for (const group of groups) {
     const first = instances.find(({ processGroup }) => processGroup === group)!;
-    inner ||= (await compareBelow(first, { instances, linesOf, own: [] })).difference;
+    inner ||= (await compareBelow(first, { instances, own: [] })).difference;
   }
   throwIfAny((await compareOver(root, { difference: inner, instances: [], classes })).difference);
   return classes;
@@ -62,7 +56,7 @@ export async function agreeOnInstances(
  * The lines that ranks compare for one instance. Options that may differ from rank to rank, such as
  * `verbose`, are not among them.
  */
-export function comparedLines({ units }: TreeInstance, options: ResolvedFsdpOptions): string[] {
+function comparedLines({ units, options }: TreeInstance): string[] {
   const { groups, placement, divide, flattenParameters } = options;
   const { processGroupReduceScatter: reduce, replicateGroup } = groups;
   const compared = {
@@ -86,7 +80,7 @@ export function comparedLines({ units }: TreeInstance, options: ResolvedFsdpOpti
     resume: placement?.resume ?? false,
     flattenParameters: Array.isArray(flattenParameters) ? 'groups' : flattenParameters,
     'flat parameters': units.map(
-      ({ name, layout, form }) => `${name} of ${layout.sizes.join(' + ')} in ${form}`,
+      ({ name, layout, values }) => `${name} of ${layout.sizes.join(' + ')} in ${values.form}`,
     ),
   };
   return Object.entries(compared).map(([option, value]) => `${option}: ${value}`);
@@ -109,17 +103,12 @@ function compareBelow(
   of: TreeInstance,
   {
     instances,
-    linesOf,
     own,
-  }: {
-    readonly instances: readonly TreeInstance[];
-    readonly linesOf: LinesOf;
-    readonly own: readonly string[];
-  },
+  }: { readonly instances: readonly TreeInstance[]; readonly own: readonly string[] },
 ): Promise<Found> {
   const lines = instances.map((instance) =>
     instance.processGroup === of.processGroup
-      ? [`instance '${instance.name}'`, ...linesOf(instance)]
+      ? [`instance '${instance.name}'`, ...comparedLines(instance)]
       : ['an instance of another group'],
   );
   return compareOver(of, { difference: '', instances: lines, classes: own });

@@ -1,11 +1,5 @@
 // What one root shares with every instance below it: the schedule, the reductions, and the current
 // forward and backward.
-//
-// Note [order of reductions]
-// A unit's reduction starts when its gradient is final, which happens in one order on all ranks as
-// long as they use the same parameters. With findUnusedParameters they may not. Then the units that
-// any rank uses are reduced in one fixed order, the last unit first: each starts when its gradient
-// is final on this rank and all units before it in the order have started.
 
 import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
@@ -15,39 +9,9 @@ import { FsdpStateError } from '../errors.js';
 import { ReduceScatterBucketer } from '../unit/reduce-scatter-bucketer.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { UnitLinks } from '../unit/unit-links.js';
+import { PassReductions } from './pass-reductions.js';
 import { toFsdpError } from './to-fsdp-error.js';
 import type { TreeInstance } from './tree-instance.js';
-import {
-  agreeOnParameters,
-  factorsText,
-  isSameReduction,
-  type UsedParameters,
-  usedText,
-  usesUnit,
-} from './used-parameters.js';
-
-export interface FsdpTreeOptions {
-  readonly gatherCapBytes: number;
-  readonly bucketCapBytes: number;
-  readonly findUnusedParameters: boolean;
-  /** The numeric classes of all ranks, each once; empty on a single rank. */
-  readonly numericClasses: readonly string[];
-}
-
-/** What is known of one backward. */
-interface TreePass {
-  readonly pass: Pass;
-  /** The sets of ranks that have compared already what they use. */
-  readonly compared: UnitLinks[];
-  /** With findUnusedParameters: the agreement on the parameters that any rank uses, by unit. */
-  readonly agreement: Promise<UsedParameters> | undefined;
-  agreed: UsedParameters | undefined;
-  readonly final: Set<ShardedUnit>;
-  /** How many units of the order of reductions have had their turn. */
-  numTurns: number;
-  /** Whether every gradient is where it rests, or on its way into a store, which is told there. */
-  isWhole: boolean;
-}
 
 export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   readonly root: Instance;
@@ -55,50 +19,46 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   readonly instances: readonly Instance[];
   readonly scheduler: StageScheduler<Instance, readonly FlatLoad[]>;
   readonly bucketer: ReduceScatterBucketer;
+  /** The numeric classes of all ranks, each once; empty on a single rank. */
+  readonly numericClasses: readonly string[];
   /** False inside noSync, where gradients add up unreduced. */
   isSyncing = true;
   /** The instance whose forward is under way inside no other instance's. */
   outermost: Instance | undefined;
-  readonly #options: FsdpTreeOptions;
-  #pass: TreePass | undefined;
+  #pass: PassReductions | undefined;
   /** The last backward whose failure reaches the other ranks. */
   #watched: Pass | undefined;
   #hasGathered = false;
   /** The exchanges by which ranks compare that they are at the end of a forward or backward. */
   #ends: Promise<unknown> = Promise.resolve();
 
-  constructor(root: Instance, instances: readonly Instance[], options: FsdpTreeOptions) {
-    this.#options = options;
+  constructor(root: Instance, instances: readonly Instance[], numericClasses: readonly string[]) {
     this.root = root;
     this.instances = instances;
+    this.numericClasses = numericClasses;
     // The units of one instance are gathered and freed together.
     this.scheduler = new StageScheduler(
       {
-        bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.wholeBytes, 0),
-        isPresent: ({ units }) => units.every((unit) => unit.isPresent),
+        bytes: ({ units }) => units.reduce((sum, unit) => sum + unit.full.wholeBytes, 0),
+        isPresent: ({ units }) => units.every(({ full }) => full.isPresent),
         start: ({ units }) => {
           this.#hasGathered = true;
-          return units.map((unit) => unit.startLoad());
+          return units.map(({ full }) => full.startLoad());
         },
         finish: async ({ units }, tickets) => {
           for (const [index, unit] of units.entries()) {
-            await unit.finishLoad(tickets[index]!);
+            await unit.full.finishLoad(tickets[index]!);
           }
         },
         drop: (instance) => instance.drop(),
       },
-      { capBytes: options.gatherCapBytes },
+      { capBytes: root.options.gatherCapBytes },
     );
     this.bucketer = new ReduceScatterBucketer({
-      capBytes: options.bucketCapBytes,
+      capBytes: root.options.bucketCapBytes,
       mostBytes: (links, dtype) => this.#gradientBytes(links, dtype),
-      identity: (names, links) => this.#identity(names, links),
+      identity: (names, links) => this.#pass!.identity(names, links),
     });
-  }
-
-  /** The numeric classes of all ranks, each once; empty on a single rank. */
-  get numericClasses(): readonly string[] {
-    return this.#options.numericClasses;
   }
 
   get units(): ShardedUnit[] {
@@ -138,7 +98,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   #publish(): void {
     for (const unit of this.units) {
       // A shard that rests on the host is read when its gather starts.
-      if (unit.isPublished && !unit.isPresent) {
+      if (unit.isPublished && !unit.full.isPresent) {
         void unit.publish();
       }
     }
@@ -158,19 +118,8 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     for (const { gradient } of this.units) {
       gradient.beginPass();
     }
-    const agreement = this.#options.findUnusedParameters
-      ? agreeOnParameters(this.units, pass)
-      : undefined;
-    agreement?.catch(() => undefined); // whoever awaits it sees the error
-    this.#pass = {
-      pass,
-      compared: [],
-      agreement,
-      agreed: undefined,
-      final: new Set(),
-      numTurns: 0,
-      isWhole: false,
-    };
+    const { units, bucketer, findsUnused } = this;
+    this.#pass = new PassReductions(pass, { units, bucketer, findsUnused });
     this.scheduler.beginBackward();
     pass.onEnd(() => this.#endPass());
   }
@@ -202,23 +151,16 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
 
   /** Waits, with findUnusedParameters, until ranks agree on what this backward uses. */
   async agree(): Promise<void> {
-    const current = this.#pass!;
-    if (current.agreement === undefined || current.agreed !== undefined) {
-      return;
-    }
-    const agreed = await current.agreement;
-    if (current.agreed !== undefined) {
-      return;
-    }
-    current.agreed = agreed;
-    this.scheduler.requireInBackward(({ units }, kind) =>
-      units.some((unit) => agreed.has(unit) || (kind === 'recorded' && unit.hasFrozen)),
+    await this.#pass!.agree((agreed) =>
+      this.scheduler.requireInBackward(({ units }, kind) =>
+        units.some((unit) => agreed.has(unit) || (kind === 'recorded' && unit.hasFrozen)),
+      ),
     );
   }
 
   /** Whether ranks may use different parameters, and so gather and reduce in one agreed order. */
   get findsUnused(): boolean {
-    return this.#options.findUnusedParameters;
+    return this.root.options.findUnusedParameters;
   }
 
   /**
@@ -226,51 +168,9 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
    * due.
    */
   reduceFinal(unit: ShardedUnit): void {
-    if (!this.isSyncing) {
-      return;
+    if (this.isSyncing) {
+      this.#pass!.reduceFinal(unit);
     }
-    if (!this.findsUnused) {
-      unit.gradient.startReduce(this.bucketer);
-      return;
-    }
-    this.#pass!.final.add(unit);
-    this.#reduceInTurn();
-  }
-
-  /**
-   * Starts the agreed reductions in their order up to the first unit whose gradient is not final
-   * yet. A unit that this rank's backward does not use has nothing to wait for.
-   */
-  #reduceInTurn(options: { readonly isOver?: boolean } = {}): void {
-    const { pass, agreed, final } = this.#pass!;
-    if (agreed === undefined) {
-      return;
-    }
-    const order = this.units.reverse();
-    for (; this.#pass!.numTurns < order.length; this.#pass!.numTurns++) {
-      const unit = order[this.#pass!.numTurns]!;
-      const leaves = agreed.get(unit);
-      if (leaves === undefined) {
-        continue;
-      }
-      const isReady = options.isOver === true || final.has(unit) || !usesUnit(unit, pass);
-      if (!isReady) {
-        return;
-      }
-      unit.gradient.startReduce(this.bucketer, { leaves });
-    }
-  }
-
-  /** The identity that ranks compare for a reduction. See Note [what ranks compare]. */
-  #identity(names: readonly string[], links: UnitLinks): string {
-    const text = names.join(' + ');
-    const { pass, compared } = this.#pass!;
-    if (compared.some((other) => isSameReduction(other, links))) {
-      return text;
-    }
-    compared.push(links);
-    const used = this.findsUnused ? '' : usedText(this.units, pass, links);
-    return `${text} | ${used} by ${factorsText(this.units, links)}`;
   }
 
   /**
@@ -310,7 +210,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       operation === 'backward' ||
       this.root.wrapper.device.isGradEnabled ||
       this.#hasGathered ||
-      this.units.some((unit) => !unit.isPresent);
+      this.units.some(({ full }) => !full.isPresent);
     this.reset();
     if (!isMet) {
       return;
@@ -337,8 +237,8 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       if (isPassLost) {
         unit.gradient.failPass();
       }
-      unit.abandonLoads();
-      unit.drop();
+      unit.full.abandonLoads();
+      unit.full.drop();
     }
     for (const instance of this.instances) {
       instance.activity.becomeIdle();
@@ -351,7 +251,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
   #gradientBytes(links: UnitLinks, dtype: DType): number {
     return this.units
       .filter((unit) => unit.gradient.isReducedWith(links, dtype) && !unit.isAllFrozen)
-      .reduce((sum, unit) => sum + unit.fullElements * byteSize(dtype), 0);
+      .reduce((sum, unit) => sum + unit.full.storage.elementCount * byteSize(dtype), 0);
   }
 
   async #endPass(): Promise<void> {
@@ -362,20 +262,6 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
     }
   }
 
-  /**
-   * Starts the reductions that no final gradient has started: those of partly used units, and what
-   * noSync left.
-   */
-  #reduceLeft(): void {
-    if (this.findsUnused) {
-      this.#reduceInTurn({ isOver: true });
-    } else {
-      for (const unit of this.units) {
-        unit.gradient.startReduce(this.bucketer);
-      }
-    }
-  }
-
   async #finishPass(): Promise<void> {
     await this.agree();
     this.scheduler.endBackward();
@@ -383,7 +269,7 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
       await this.#compareEnd('the end of backward');
     }
     if (this.isSyncing) {
-      this.#reduceLeft();
+      this.#pass!.reduceLeft();
       await this.bucketer.finish();
       this.#pass!.isWhole = true;
       const added = await Promise.allSettled(this.units.map((unit) => unit.gradient.finish()));

@@ -11,17 +11,17 @@ import { FsdpStateError } from '../errors.js';
 import { CallQueue } from '../ranks/call-queue.js';
 import type { ResolvedFsdpOptions } from '../resolve-options.js';
 import { shardUnit, syncBuffers } from '../unit/initial-values.js';
-import { agreeOnStores, homeStepsOf } from '../unit/placement.js';
+import { agreeOnStores } from '../unit/placement.js';
 import { ShardedUnit, type UnitContext } from '../unit/sharded-unit.js';
 import { openLinks } from '../unit/unit-links.js';
-import { agreeOnInstances, comparedLines } from './agree-on-instances.js';
+import { agreeOnInstances } from './agree-on-instances.js';
 import { callQueuesOf } from './collective-call.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { ownParameters, requireEachInOneUnit } from './own-parameters.js';
 import { planUnits } from './plan-units.js';
 import { failureText, isLocalFailure } from './rank-failure.js';
 import { SharedParameters } from './shared-parameters.js';
-import { claimNames, flatKey, storedInstance } from './stored-instance.js';
+import { claimNames, flatKey, homeStepsOf, storedInstance } from './stored-instance.js';
 import { StateMachine } from './training-state.js';
 import { INSTANCE, type IsInstance, isInstance, type TreeInstance } from './tree-instance.js';
 
@@ -65,9 +65,7 @@ export class Instance implements TreeInstance {
       owner.shared.addUser(this);
     }
     const context: UnitContext = {
-      ...options,
-      device: module.device,
-      group: this.processGroup,
+      options,
       owner: wrapper,
       isSyncing: () => this.#tree?.isSyncing,
       onContribution: (pass) => this.#noteContribution(pass),
@@ -77,7 +75,7 @@ export class Instance implements TreeInstance {
     this.units = planUnits(own, options.flattenParameters, name).map(
       (plan) => new ShardedUnit(plan.name, plan.parameters, context),
     );
-    this.#leaveStore = claimNames(this, options);
+    this.#leaveStore = claimNames(this);
   }
 
   get processGroup(): ProcessGroup {
@@ -103,32 +101,10 @@ export class Instance implements TreeInstance {
     return this.options.reshardAfterForward;
   }
 
-  /** The number of ranks that hold its parameters, in shards or as replicas of them. */
-  get numRanks(): number {
-    return this.processGroup.worldSize * (this.replicateGroup?.worldSize ?? 1);
-  }
-
-  /**
-   * Whether this rank belongs to the first replica, which is the only one without replicateGroup.
-   */
-  get isFirstReplica(): boolean {
-    return (this.replicateGroup?.rank ?? 0) === 0;
-  }
-
-  /** This rank's place among all ranks that share a batch: by replica, then by shard. */
-  get batchRank(): number {
-    const replica = this.replicateGroup?.rank ?? 0;
-    return replica * this.processGroup.worldSize + this.processGroup.rank;
-  }
-
-  /** Whether this is rank 0 of the first replica. */
-  get isFirstRank(): boolean {
-    return this.processGroup.rank === 0 && this.isFirstReplica;
-  }
-
   /** Whether the ranks of `root` hold different parameters in this instance (experts). */
   isLocalTo(root: Instance): boolean {
-    return this.options.noBroadcastOptimState ?? this.numRanks < root.numRanks;
+    const { noBroadcastOptimState, groups } = this.options;
+    return noBroadcastOptimState ?? groups.numRanks < root.options.groups.numRanks;
   }
 
   instances(): Instance[] {
@@ -169,9 +145,7 @@ export class Instance implements TreeInstance {
     if (root !== this && root.instances().includes(this)) {
       return root.elect();
     }
-    const numericClasses = await agreeOnInstances(this, (instance) =>
-      comparedLines(instance, (instance as Instance).options),
-    );
+    const numericClasses = await agreeOnInstances(this);
     for (const instance of instances) {
       await instance.#open();
     }
@@ -180,10 +154,7 @@ export class Instance implements TreeInstance {
     if (syncModuleStates && !isResumed) {
       await syncBuffers(this.module, groups);
     }
-    const tree: Tree = new FsdpTree<Instance>(this, instances, {
-      ...this.options,
-      numericClasses,
-    });
+    const tree: Tree = new FsdpTree<Instance>(this, instances, numericClasses);
     tree.isSyncing = known?.isSyncing ?? true;
     for (const instance of instances) {
       instance.#tree = tree;
@@ -197,7 +168,7 @@ export class Instance implements TreeInstance {
     if (placement?.isGiven) {
       await agreeOnStores(placement, groups, this.wrapper.device);
     }
-    this.#stored ??= storedInstance(this, this.options);
+    this.#stored ??= storedInstance(this);
     try {
       await this.#stored?.open();
     } catch (error) {
@@ -207,7 +178,7 @@ export class Instance implements TreeInstance {
     for (const unit of this.units) {
       unit.links ??= await openLinks(groups);
       try {
-        await unit.home?.open(flatKey(unit, groups));
+        await unit.values.home?.open(flatKey(unit, groups));
         await shardUnit(unit, groups, this.options);
       } catch (error) {
         this.#tellOthers(error);
@@ -241,14 +212,14 @@ export class Instance implements TreeInstance {
   drop(): void {
     this.keepWrites();
     for (const unit of this.units) {
-      unit.drop();
+      unit.full.drop();
     }
   }
 
-  /** See ShardedUnit.keepWrites. */
+  /** See FullCopy.keepWrites. */
   keepWrites(): void {
     for (const unit of this.units) {
-      unit.keepWrites();
+      unit.full.keepWrites();
     }
   }
 
@@ -281,8 +252,8 @@ export class Instance implements TreeInstance {
     if (!this.isDroppedAfterBackward || unit.hasFrozen) {
       return;
     }
-    unit.keepWrites();
-    unit.drop();
+    unit.full.keepWrites();
+    unit.full.drop();
   }
 
   dispose(): void {

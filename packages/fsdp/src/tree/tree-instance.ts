@@ -3,6 +3,7 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { isModule, type Module } from '@shardweave/nn';
+import type { ResolvedFsdpOptions } from '../resolve-options.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import type { StateMachine } from './training-state.js';
 
@@ -25,6 +26,7 @@ export interface TreeInstance {
   readonly module: Module;
   /** The name in errors and traces. */
   readonly name: string;
+  readonly options: ResolvedFsdpOptions;
   readonly processGroup: ProcessGroup;
   /** The ranks that hold a replica of this rank's shard; undefined without hybrid sharding. */
   readonly replicateGroup: ProcessGroup | undefined;

@@ -11,14 +11,7 @@
 import { tellFailure } from '@shardweave/collectives';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
-import type { UnitLinks } from '../unit/unit-links.js';
-
-/**
- * Whether two units are reduced over the same ranks, so that their reductions form one sequence.
- */
-export function isSameReduction(a: UnitLinks, b: UnitLinks): boolean {
-  return a.reduceGroup === b.reduceGroup && a.replicas?.group === b.replicas?.group;
-}
+import { isSameReduction, type UnitLinks } from '../unit/unit-links.js';
 
 /**
  * Whether a parameter has a gradient that is to be reduced, already or by the end of the backward.

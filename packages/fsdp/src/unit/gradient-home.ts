@@ -1,6 +1,6 @@
 // Where the gradient of a shard rests between its reduction and the optimizer's step.
 
-import { type Device, type DType, type Storage, Tensor } from '@shardweave/tensor-core';
+import { type DType, type Storage, Tensor } from '@shardweave/tensor-core';
 
 /** The receiver of what a unit's reductions give. */
 export interface GradientHome {
@@ -16,21 +16,19 @@ export interface GradientHome {
 
 /** Keeps the gradient on the device, as `grad` of the flat shard. */
 export class DeviceGradientHome implements GradientHome {
-  readonly #device: Device;
   readonly #flat: Tensor;
 
   /** @param flat [shardLength] */
-  constructor(device: Device, flat: Tensor) {
-    this.#device = device;
+  constructor(flat: Tensor) {
     this.#flat = flat;
   }
 
   addStorage(reduced: Storage, scale: number): void {
-    const [device, flat] = [this.#device, this.#flat];
+    const flat = this.#flat;
     const storage = scale === 1 && reduced.dtype === 'f32' ? reduced : this.#scaled(reduced, scale);
     const gradient = new Tensor(storage, [flat.size]);
     if (flat.grad !== undefined) {
-      device.addInPlace(flat.grad, gradient);
+      flat.device.addInPlace(flat.grad, gradient);
     } else {
       storage.retain();
       storage.tag = 'gradient';
@@ -42,14 +40,16 @@ export class DeviceGradientHome implements GradientHome {
   }
 
   #scaled(reduced: Storage, scale: number): Storage {
-    const scaled = this.#device.storage(this.#flat.size, 'f32', 'gradient');
+    const { device, size } = this.#flat;
+    const scaled = device.storage(size, 'f32', 'gradient');
     scaled.fill();
-    this.#device.backend.run('affine', { x: reduced.view(), out: scaled.view(), scale, shift: 0 });
+    device.backend.run('affine', { x: reduced.view(), out: scaled.view(), scale, shift: 0 });
     return scaled;
   }
 
   addBytes(reduced: Uint8Array, dtype: DType, scale: number): void {
-    const staging = this.#device.storage(this.#flat.size, dtype, 'staging');
+    const { device, size } = this.#flat;
+    const staging = device.storage(size, dtype, 'staging');
     staging.fill();
     staging.write(reduced);
     this.addStorage(staging, scale);

@@ -6,8 +6,8 @@ import { byteSize } from '@shardweave/dtypes';
 import type { Module } from '@shardweave/nn';
 import { partsOf } from '@shardweave/nn/flat';
 import { callIdentity } from '../ranks/call-identity.js';
+import type { RankGroups } from '../ranks/rank-groups.js';
 import type { ShardedUnit } from './sharded-unit.js';
-import type { LinkGroups } from './unit-links.js';
 
 /** The channel of messages with initial values; a program's own messages use other channels. */
 const CHANNEL = 0xf5d90001;
@@ -17,37 +17,36 @@ const NOTHING = new Uint8Array(0);
 /** Shards one unit. Collective where values are synchronized. */
 export function shardUnit(
   unit: ShardedUnit,
-  groups: LinkGroups,
+  groups: RankGroups,
   options: { readonly syncModuleStates: boolean },
 ): Promise<void> {
-  const isSynced = options.syncModuleStates && numRanks(groups) > 1;
-  return unit.takeOver(isSynced ? () => fillFromFirst(unit, groups) : undefined);
+  const isSynced = options.syncModuleStates && groups.numRanks > 1;
+  return unit.values.takeOver(isSynced ? () => fillFromFirst(unit, groups) : undefined);
 }
 
 /**
  * Rank 0 of the first replica makes or reads each rank's part and sends it there when asked. Each
  * rank of that replica passes its own part on to the same rank of the other replicas.
  */
-async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<void> {
+async function fillFromFirst(unit: ShardedUnit, groups: RankGroups): Promise<void> {
   const { processGroup, replicateGroup } = groups;
   const { shardLength, worldSize } = unit.layout;
-  const isFirstReplica = (replicateGroup?.rank ?? 0) === 0;
   for (const { start, length } of partsOf(unit.flat)) {
     let part: Uint8Array;
-    if (isSource(groups)) {
+    if (groups.isFirstRank) {
       for (let to = 1; to < worldSize; to++) {
-        const theirs = await unit.readLeaves({ start: to * shardLength + start, length });
+        const theirs = await unit.values.readLeaves({ start: to * shardLength + start, length });
         await processGroup.recv(NOTHING, { from: to, channel: CHANNEL });
         await processGroup.send(theirs, { to, channel: CHANNEL });
       }
       if (replicateGroup === undefined) {
-        await unit.fillPart({ start, length });
+        await unit.values.fillPart({ start, length });
         continue;
       }
-      part = await unit.readLeaves({ start, length });
+      part = await unit.values.readLeaves({ start, length });
     } else {
       part = new Uint8Array(byteOffset(unit, length));
-      if (isFirstReplica) {
+      if (groups.isFirstReplica) {
         // The part is asked for, because parts that come unasked would pile up in this rank's
         // memory where its home is slow to write.
         await processGroup.send(NOTHING, { to: 0, channel: CHANNEL });
@@ -56,7 +55,7 @@ async function fillFromFirst(unit: ShardedUnit, groups: LinkGroups): Promise<voi
     }
     const identity = callIdentity('initialize', unit.name);
     await replicateGroup?.broadcast(part, { root: 0, tag: unit.name, identity });
-    await unit.write(part, byteOffset(unit, start));
+    await unit.values.write(part, byteOffset(unit, start));
   }
 }
 
@@ -65,26 +64,17 @@ function byteOffset(unit: ShardedUnit, element: number): number {
 }
 
 /** Gives every rank rank 0's buffers. Collective. */
-export async function syncBuffers(module: Module, groups: LinkGroups): Promise<void> {
-  if (numRanks(groups) === 1) {
+export async function syncBuffers(module: Module, groups: RankGroups): Promise<void> {
+  if (groups.numRanks === 1) {
     return;
   }
   for (const [name, buffer] of module.namedBuffers()) {
     const bytes = await buffer.toBytes();
     await broadcastFromFirst(bytes, groups, name);
-    if (!isSource(groups)) {
+    if (!groups.isFirstRank) {
       buffer.storage.write(bytes, buffer.offset * byteSize(buffer.dtype));
     }
   }
-}
-
-function numRanks({ processGroup, replicateGroup }: LinkGroups): number {
-  return processGroup.worldSize * (replicateGroup?.worldSize ?? 1);
-}
-
-/** Whether this rank's values are the ones that all ranks get. */
-function isSource({ processGroup, replicateGroup }: LinkGroups): boolean {
-  return processGroup.rank === 0 && (replicateGroup === undefined || replicateGroup.rank === 0);
 }
 
 /**
@@ -93,7 +83,7 @@ function isSource({ processGroup, replicateGroup }: LinkGroups): boolean {
  */
 async function broadcastFromFirst(
   bytes: Uint8Array,
-  { processGroup, replicateGroup }: LinkGroups,
+  { processGroup, replicateGroup }: RankGroups,
   tag: string,
 ): Promise<void> {
   const options = { root: 0, tag, identity: callIdentity('initialize', tag) };

@@ -1,11 +1,11 @@
 // Where shards rest between their uses: on the device, or in a store in host memory or on a disk.
 
-import { type FlatHome, type HomeSteps, type StoreUse, storeUseOf } from '@shardweave/nn/flat';
+import { type StoreUse, storeUseOf } from '@shardweave/nn/flat';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import type { Device } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
 import { callIdentity } from '../ranks/call-identity.js';
-import type { LinkGroups } from './unit-links.js';
+import type { RankGroups } from '../ranks/rank-groups.js';
 
 /** Options for where shards, gradients and optimizer state rest between uses. */
 export interface ResidenceOptions {
@@ -77,33 +77,11 @@ export function resolvePlacement(options: ResidenceOptions): Placement | undefin
   };
 }
 
-/** The step counters of the instances' stores, each once. */
-export function homeStepsOf(
-  instances: readonly { readonly units: readonly { readonly home: FlatHome | undefined }[] }[],
-): Set<HomeSteps> {
-  const units = instances.flatMap((instance) => instance.units);
-  return new Set(units.flatMap(({ home }) => home?.steps ?? []));
-}
-
-/** Keeps steps and norms away from what rests in stores until the returned function is called. */
-export function occupyUnits(
-  instances: readonly { readonly units: readonly { readonly home: FlatHome | undefined }[] }[],
-  by: string,
-): () => void {
-  const units = instances.flatMap((instance) => instance.units);
-  const ends = units.flatMap(({ home }) => home?.occupy(by) ?? []);
-  return () => {
-    for (const end of ends) {
-      end();
-    }
-  };
-}
-
 /**
  * The prefix of this rank's names in its store. An instance in a group of its own, such as an
  * expert, may have another rank there than the instances around it.
  */
-export function rankPrefix({ processGroup, replicateGroup }: LinkGroups): string {
+export function rankPrefix({ processGroup, replicateGroup }: RankGroups): string {
   const replica = replicateGroup === undefined ? '' : `replica${replicateGroup.rank}.`;
   return `${replica}rank${processGroup.rank}/`;
 }
@@ -122,7 +100,7 @@ const SHARED = -1;
  */
 export async function agreeOnStores(
   placement: Placement,
-  groups: LinkGroups,
+  groups: RankGroups,
   device: Device,
 ): Promise<void> {
   const identity = callIdentity('initialize', 'stores');

@@ -13,7 +13,7 @@
 import { tellFailure } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import type { DType, Storage } from '@shardweave/tensor-core';
-import type { UnitLinks } from './unit-links.js';
+import { isSameReduction, type UnitLinks } from './unit-links.js';
 
 /** The gradient of one flat parameter on its way to the other ranks. */
 export interface OutgoingGradient {
@@ -147,10 +147,7 @@ export class ReduceScatterBucketer {
     }
     const { dtype } = whole;
     const known = this.#buckets.find(
-      (bucket) =>
-        bucket.dtype === dtype &&
-        bucket.links.reduceGroup === links.reduceGroup &&
-        bucket.links.replicas?.group === links.replicas?.group,
+      (bucket) => bucket.dtype === dtype && isSameReduction(bucket.links, links),
     );
     if (known !== undefined) {
       return known;
@@ -158,16 +155,8 @@ export class ReduceScatterBucketer {
     const size = byteSize(dtype);
     const most = Math.min(capBytes, mostBytes(links, dtype));
     const capacity = size * Math.floor(most / size / worldSize);
-    const bucket: Bucket = {
-      links,
-      dtype,
-      worldSize,
-      capacity,
-      input: undefined,
-      filled: 0,
-      entries: [],
-      reads: [],
-    };
+    const empty = { input: undefined, filled: 0, entries: [], reads: [] };
+    const bucket: Bucket = { links, dtype, worldSize, capacity, ...empty };
     this.#buckets.push(bucket);
     return bucket;
   }

@@ -8,49 +8,43 @@
 // off the device needs none, because its bytes are on the host already.
 
 import { type ProcessGroup, tellFailure } from '@shardweave/collectives';
-import { type FlatLeaf, FlatParameter, restSize } from '@shardweave/nn/flat';
-import type { Device, DType, Pass, Storage } from '@shardweave/tensor-core';
+import { type FlatLeaf, FlatParameter, type FullCopy, restSize } from '@shardweave/nn/flat';
+import type { DType, Storage, Tensor } from '@shardweave/tensor-core';
 import { FsdpStateError } from '../errors.js';
 import { callIdentity } from '../ranks/call-identity.js';
-import { DeviceGradientHome } from './gradient-home.js';
+import type { RankGroups } from '../ranks/rank-groups.js';
 import type { Placement } from './placement.js';
 import { type ShardLayout, shardLayout } from './shard-layout.js';
-import { type DivideFactors, UnitGradient } from './unit-gradient.js';
+import { type GradientContext, type ReduceOptions, UnitGradient } from './unit-gradient.js';
 import type { UnitLinks } from './unit-links.js';
 
-/** What the units of one instance share. */
-export interface UnitContext {
-  readonly device: Device;
-  readonly group: ProcessGroup;
-  /** Shards of this dtype are gathered in `computeDType`, others in their own dtype. */
+/** What an instance's options say of its units. */
+export interface UnitOptions extends ReduceOptions {
+  readonly groups: RankGroups;
+  /**
+   * dtype of the shards, and so of the parameters before they are sharded. Shards of it are
+   * gathered in `computeDType`, others in their own dtype.
+   */
   readonly masterDType: DType;
   readonly computeDType: DType;
-  /** dtype of gradients on the wire. */
-  readonly reduceDType: DType;
-  readonly divide: Readonly<DivideFactors>;
   /** The store where the shards rest; undefined: on the device. */
   readonly placement: Placement | undefined;
-  /** Whether reductions may share a collective. */
-  readonly isBucketed: boolean;
-  /** The instance that the units belong to. */
-  readonly owner: object;
-  /**
-   * Whether gradients are reduced at the end of this backward; undefined before the first forward.
-   */
-  isSyncing(): boolean | undefined;
-  /**
-   * Called before each contribution to a gradient; an error that it throws refuses the
-   * contribution.
-   */
-  onContribution(pass: Pass): void;
-  /** Called when all gradients that a backward brings to a unit are in. */
-  onFinal(unit: ShardedUnit): void;
-  /** Called when a backward that reaches a unit has failed, maybe before it came to the unit. */
-  onFailed(pass: Pass): void;
 }
 
-export class ShardedUnit extends FlatParameter {
+/** What the units of one instance share. */
+export interface UnitContext extends GradientContext {
+  readonly options: UnitOptions;
+  /** Called when all gradients that a backward brings to a unit are in. */
+  onFinal(unit: ShardedUnit): void;
+}
+
+export class ShardedUnit {
+  readonly name: string;
+  readonly parameters: readonly FlatLeaf[];
+  readonly group: ProcessGroup;
   readonly layout: ShardLayout;
+  /** This rank's shard, and the whole parameter while it is gathered. */
+  readonly values: FlatParameter;
   readonly gradient: UnitGradient;
   links: UnitLinks | undefined = undefined;
   /**
@@ -58,56 +52,61 @@ export class ShardedUnit extends FlatParameter {
    * call.
    */
   failure: { readonly error: unknown } | undefined = undefined;
-  readonly #context: UnitContext;
   #published: { readonly version: number; readonly bytes: Promise<Uint8Array> } | undefined;
   #publishedBuffer: Uint8Array | undefined;
 
   /**
    * Lays the parameters out and tells optimizers where their pieces are; the parameters keep their
-   * own values until takeOver.
+   * own values until they are taken over.
    */
   constructor(name: string, parameters: readonly FlatLeaf[], context: UnitContext) {
-    const { device, group, placement } = context;
+    const { placement, groups, masterDType, computeDType } = context.options;
+    const group = groups.processGroup;
+    const { rank, worldSize } = group;
     const leaves = parameters.map(({ tensor }) => tensor);
-    const masterDType = leaves[0]!.dtype;
-    const layout = shardLayout(leaves.map(restSize), group.worldSize);
-    const whole = { ...layout, elementCount: layout.shardLength * group.worldSize };
-    const links = () => openLinks(name, this.links);
-    super({
+    const [{ device, dtype }] = leaves as [Tensor, ...Tensor[]];
+    this.name = name;
+    this.parameters = parameters;
+    this.group = group;
+    this.layout = shardLayout(leaves.map(restSize), worldSize);
+    const layout = { ...this.layout, elementCount: this.layout.shardLength * worldSize };
+    const links = () => this.#openLinks();
+    this.values = new FlatParameter({
       name,
       device,
       parameters,
-      layout: whole,
-      shard: { index: group.rank, count: group.worldSize },
-      computeDType: masterDType === context.masterDType ? context.computeDType : masterDType,
+      layout,
+      shard: { index: rank, count: worldSize },
+      computeDType: dtype === masterDType ? computeDType : dtype,
       fullTag: 'gathered',
       absentHint: `Flat parameter '${name}' is gathered inside its instance's forward, in the backward of what that returned, and inside summonFullParams. A loss kept in a field is outside of these: return it with the other results. A wrapped list is never called: wrap the modules in it.`,
       rest: placement,
       hostBuffers: () => links().hostBuffers,
+      gatherWhole: (stored) => (worldSize === 1 ? stored : this.#gatherWhole(stored)),
+      lostWrite: (what) =>
+        new FsdpStateError(
+          `fsdp: expected the gathered parameters of '${name}' as they were, got a write into the ${what}, which would be lost. Write inside summonFullParams.`,
+        ),
     });
-    this.#context = context;
-    this.layout = layout;
     this.flat.name = `${name}.flat`;
-    this.gradient = new UnitGradient({
-      ...context,
-      onFinal: () => context.onFinal(this),
-      name,
-      layout,
-      leaves,
-      home: this.home ?? new DeviceGradientHome(device, this.flat),
-      links,
-    });
+    const onFinal = () => context.onFinal(this);
+    this.gradient = new UnitGradient(
+      { values: this.values, layout, worldSize, links, onFinal },
+      context,
+    );
     for (const leaf of leaves) {
       leaf.gradSink = this.gradient.sum;
     }
   }
 
-  get rank(): number {
-    return this.#context.group.rank;
+  /** This rank's shard, which the optimizer steps. */
+  get flat(): Tensor {
+    return this.values.flat;
   }
 
-  get group(): ProcessGroup {
-    return this.#context.group;
+  /** The whole parameter while it is gathered. */
+  get full(): FullCopy {
+    return this.values.full;
   }
 
   get isAllFrozen(): boolean {
@@ -126,8 +125,8 @@ export class ShardedUnit extends FlatParameter {
     if (this.#published?.version === version) {
       return this.#published.bytes;
     }
-    const { device } = this.#context;
-    const staging = device.storage(this.layout.shardLength, this.loadDType, 'staging');
+    const { device } = this.flat;
+    const staging = device.storage(this.layout.shardLength, this.full.loadDType, 'staging');
     staging.fill();
     device.backend.run('cast', { x: this.flat.view(), out: staging.view() });
     const bytes = staging.read(0, staging.byteLength, this.#publishedBuffer);
@@ -140,24 +139,16 @@ export class ShardedUnit extends FlatParameter {
     return bytes;
   }
 
-  /**
-   * The whole parameter, gathered from all ranks, which FSDP2 calls unshard. Where this rank is the
-   * only one, it is its shard.
-   */
-  protected override gatherWhole(
-    stored: Promise<Uint8Array> | undefined,
-  ): Promise<Uint8Array> | undefined {
-    const { group } = this.#context;
-    if (group.worldSize === 1) {
-      return stored;
-    }
+  /** The whole parameter, gathered from all ranks, which FSDP2 calls unshard. */
+  #gatherWhole(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> {
     const { gathers, hostBuffers } = this.#openLinks();
     return gathers.enqueue(
       stored ?? this.publish(),
       async (shard) => {
-        const output = hostBuffers.take(this.wholeBytes);
-        const { name, loadDType: dtype } = this;
-        await group.allGather(shard, output, { dtype, tag: name, identity: name });
+        const { wholeBytes, loadDType: dtype } = this.full;
+        const output = hostBuffers.take(wholeBytes);
+        const { name } = this;
+        await this.group.allGather(shard, output, { dtype, tag: name, identity: name });
         if (stored !== undefined) {
           hostBuffers.give(shard);
         }
@@ -169,13 +160,7 @@ export class ShardedUnit extends FlatParameter {
 
   /** Whether gathers start from a published shard. */
   get isPublished(): boolean {
-    return this.layout.worldSize > 1 && !this.home?.holdsState;
-  }
-
-  protected override lostWrite(what: string): FsdpStateError {
-    return new FsdpStateError(
-      `fsdp: expected the gathered parameters of '${this.name}' as they were, got a write into the ${what}, which would be lost. Write inside summonFullParams.`,
-    );
+    return this.layout.worldSize > 1 && !this.values.home?.holdsState;
   }
 
   // ---- full precision --------------------------------------------------------------------------
@@ -183,58 +168,56 @@ export class ShardedUnit extends FlatParameter {
   /** The storage that the parameters point into while they are summoned. */
   get #summoned(): Storage | undefined {
     const { storage } = this.parameters[0]!.tensor;
-    return storage === this.full ? undefined : storage;
+    return storage === this.full.storage ? undefined : storage;
   }
 
   /**
    * The whole parameter in the master dtype as host bytes. Every rank of the group has to call it.
    */
-  async gatherMaster(operation: string): Promise<Uint8Array> {
-    const { group } = this.#context;
-    if (this.#summoned !== undefined) {
-      return this.#summoned.read();
-    }
-    const read = this.read();
-    if (group.worldSize === 1) {
-      return read;
-    }
-    read.catch(() => undefined); // seen by the gather
-    const identity = callIdentity(operation, this.name);
-    // The gather comes behind those that a failed forward has started.
-    return this.#openLinks().gathers.enqueue(
-      read,
-      async (shard) => {
-        const output = new Uint8Array(shard.byteLength * group.worldSize);
-        await group.allGather(shard, output, { dtype: this.flat.dtype, tag: this.name, identity });
-        return output;
-      },
-      { failed: this.#failing(operation) },
-    );
+  gatherMaster(operation: string): Promise<Uint8Array> {
+    const { group } = this;
+    return this.#gatherMaster(operation, async (shard, options) => {
+      const output = new Uint8Array(shard.byteLength * group.worldSize);
+      await group.allGather(shard, output, options);
+      return output;
+    });
   }
 
   /**
    * Gathers as gatherMaster does, but only rank 0 of the group gets the bytes; the others hold no
    * more than their shard.
    */
-  async gatherMasterToFirst(operation: string): Promise<Uint8Array | undefined> {
-    const { group } = this.#context;
-    if (this.#summoned !== undefined || group.worldSize === 1) {
-      return this.gatherMaster(operation);
+  gatherMasterToFirst(operation: string): Promise<Uint8Array | undefined> {
+    const { group } = this;
+    return this.#gatherMaster(operation, async (shard, options) => {
+      const isFirst = group.rank === 0;
+      const output = isFirst ? new Uint8Array(shard.byteLength * group.worldSize) : null;
+      await group.gather(shard, output, { root: 0, ...options });
+      return output ?? undefined;
+    });
+  }
+
+  async #gatherMaster<T>(
+    operation: string,
+    gather: (
+      shard: Uint8Array,
+      options: { readonly dtype: DType; readonly tag: string; readonly identity: string },
+    ) => Promise<T>,
+  ): Promise<T | Uint8Array> {
+    if (this.#summoned !== undefined) {
+      return this.#summoned.read();
     }
-    const read = this.read();
+    const read = this.values.read();
+    if (this.group.worldSize === 1) {
+      return read;
+    }
     read.catch(() => undefined); // seen by the gather
-    const identity = callIdentity(operation, this.name);
-    return this.#openLinks().gathers.enqueue(
-      read,
-      async (shard) => {
-        const isFirst = group.rank === 0;
-        const output = isFirst ? new Uint8Array(shard.byteLength * group.worldSize) : null;
-        const options = { root: 0, dtype: this.flat.dtype, tag: this.name, identity } as const;
-        await group.gather(shard, output, options);
-        return output ?? undefined;
-      },
-      { failed: this.#failing(operation) },
-    );
+    const { name: tag, flat } = this;
+    const options = { dtype: flat.dtype, tag, identity: callIdentity(operation, tag) };
+    // The gather comes behind those that a failed forward has started.
+    return this.#openLinks().gathers.enqueue(read, (shard) => gather(shard, options), {
+      failed: this.#failing(operation),
+    });
   }
 
   /** Whether the parameters are summoned, in which case only a whole parameter can be set. */
@@ -244,23 +227,19 @@ export class ShardedUnit extends FlatParameter {
 
   /** Sets the parameter from its whole master bytes: this rank's shard, or the summoned values. */
   async scatterMaster(whole: Uint8Array): Promise<void> {
-    const start = this.#context.group.rank * this.byteLength;
+    const { byteLength } = this.flat.storage;
+    const start = this.group.rank * byteLength;
     const target = this.#summoned;
     if (target !== undefined) {
       target.write(whole);
     } else {
-      await this.write(whole.subarray(start, start + this.byteLength));
+      await this.values.write(whole.subarray(start, start + byteLength));
     }
   }
 
-  /** Zeroed host bytes for the whole parameter in the master dtype. */
-  emptyMaster(): Uint8Array {
-    return new Uint8Array(this.byteLength * this.layout.worldSize);
-  }
-
-  override dispose(): void {
+  dispose(): void {
     this.gradient.sum.reset();
-    super.dispose();
+    this.values.dispose();
   }
 
   /** Tells the other ranks that the shard cannot be read here. */
@@ -272,13 +251,9 @@ export class ShardedUnit extends FlatParameter {
   }
 
   #openLinks(): UnitLinks {
-    return openLinks(this.name, this.links);
+    if (this.links === undefined) {
+      throw new Error(`unit ${this.name}: its root has not opened links`);
+    }
+    return this.links;
   }
-}
-
-function openLinks(name: string, links: UnitLinks | undefined): UnitLinks {
-  if (links === undefined) {
-    throw new Error(`unit ${name}: its root has not opened links`);
-  }
-  return links;
 }

@@ -8,12 +8,16 @@
 // added to it or sent it off, and on a single rank the shard's gradient, to which it adds before it
 // ends. These are torn. They are dropped, too, and the next reduction is refused until zeroGrad.
 
-import { FlatGradient, type FlatGradientOptions } from '@shardweave/nn/flat';
+import {
+  FlatGradient,
+  type FlatGradientOptions,
+  type FlatLayout,
+  type FlatParameter,
+} from '@shardweave/nn/flat';
 import type { Device, DType, Pass, Storage, Tensor } from '@shardweave/tensor-core';
-import type { GradientHome } from './gradient-home.js';
+import { DeviceGradientHome, type GradientHome } from './gradient-home.js';
 import type { ReduceScatterBucketer } from './reduce-scatter-bucketer.js';
-import type { ShardLayout } from './shard-layout.js';
-import type { UnitLinks } from './unit-links.js';
+import { isSameReduction, type UnitLinks } from './unit-links.js';
 
 /**
  * What gradients are divided by before and after a reduction; read whenever a reduction is made.
@@ -23,32 +27,41 @@ export interface DivideFactors {
   postdivide: number;
 }
 
-export interface UnitGradientContext {
-  /** The name in errors and traces. */
-  readonly name: string;
-  readonly device: Device;
-  readonly layout: ShardLayout;
-  /** The parameters, in the layout's order. */
-  readonly leaves: readonly Tensor[];
-  /** Takes what is reduced. */
-  readonly home: GradientHome;
+/** How gradients are reduced. */
+export interface ReduceOptions {
   /** dtype of gradients on the wire. */
   readonly reduceDType: DType;
-  readonly divide: Readonly<DivideFactors>;
-  /** Whether its reduction may share a collective with others. */
+  /** The divisors may change between steps. */
+  readonly divide: DivideFactors;
+  /** Whether reductions may share a collective. */
   readonly isBucketed: boolean;
-  /** The links of its group, which are open from the first forward on. */
-  links(): UnitLinks;
+}
+
+/** What the gradients of one instance's units share. */
+export interface GradientContext {
+  readonly options: ReduceOptions;
+  /** The instance that the units belong to. */
+  readonly owner: object;
   /**
    * Whether gradients are reduced at the end of this backward; undefined before the first forward.
    */
   isSyncing(): boolean | undefined;
   /** Called before each contribution; an error that it throws refuses the contribution. */
   onContribution(pass: Pass): void;
+  /** Called when a backward that reaches a unit has failed, maybe before it came to the unit. */
+  onFailed(pass: Pass): void;
+}
+
+export interface UnitGradientOptions {
+  /** The flat parameter that the gradient is of. */
+  readonly values: FlatParameter;
+  /** Where each parameter lies in the whole gradient, which ends in padding. */
+  readonly layout: FlatLayout;
+  readonly worldSize: number;
+  /** The links of its group, which are open from the first forward on. */
+  links(): UnitLinks;
   /** Called when all gradients that a backward brings are in. */
   onFinal(): void;
-  /** Called when a backward that reaches the unit has failed, maybe before it came to the unit. */
-  onFailed(pass: Pass): void;
 }
 
 /** A sum that notes whether a backward has changed it, and which leaves have lost a gradient. */
@@ -91,7 +104,11 @@ class UnitSum extends FlatGradient {
 
 export class UnitGradient {
   readonly #sum: UnitSum;
-  readonly #context: UnitGradientContext;
+  readonly #options: UnitGradientOptions;
+  readonly #reduce: ReduceOptions;
+  readonly #leaves: readonly Tensor[];
+  /** Takes what is reduced. */
+  readonly #home: GradientHome;
   /** The leaves that had a gradient when the present backward began. */
   #before: { readonly left: readonly Tensor[]; readonly resting: readonly Tensor[] } = {
     left: [],
@@ -102,19 +119,25 @@ export class UnitGradient {
   /** The end of an addition that needed no reduction, where it has to be waited for. */
   #added: Promise<void> | undefined;
 
-  constructor(context: UnitGradientContext) {
-    const { layout, reduceDType } = context;
-    this.#context = context;
-    const options: FlatGradientOptions = {
-      ...context,
-      layout: { ...layout, elementCount: layout.shardLength * layout.worldSize },
-      // Gradients that wait for a later backward add up in f32, whatever dtype the wire carries.
-      dtype: () => {
-        const isSyncing = context.isSyncing();
-        return isSyncing === undefined ? undefined : isSyncing ? reduceDType : 'f32';
-      },
+  constructor(options: UnitGradientOptions, context: GradientContext) {
+    const { values, layout, onFinal } = options;
+    const { flat, home } = values;
+    const { device } = flat;
+    const { owner, onContribution } = context;
+    this.#options = options;
+    this.#reduce = context.options;
+    this.#leaves = values.parameters.map(({ tensor }) => tensor);
+    this.#home = home?.gradient ?? new DeviceGradientHome(flat);
+    const leaves = this.#leaves;
+    // Gradients that wait for a later backward add up in f32, whatever dtype the wire carries.
+    const dtype = () => {
+      const isSyncing = context.isSyncing();
+      return isSyncing === undefined ? undefined : isSyncing ? this.#reduce.reduceDType : 'f32';
     };
-    this.#sum = new UnitSum(options, (pass) => context.onFailed(pass));
+    this.#sum = new UnitSum(
+      { device, layout, leaves, owner, dtype, onContribution, onFinal },
+      context.onFailed,
+    );
   }
 
   /** The sum that backward adds the gradients of the leaves to. */
@@ -129,7 +152,7 @@ export class UnitGradient {
 
   /** Called when a backward begins. See Note [a backward that fails]. */
   beginPass(): void {
-    const { leaves } = this.#context;
+    const leaves = this.#leaves;
     this.#before = {
       left: leaves.filter((leaf) => this.#sum.hasContributed(leaf)),
       resting: leaves.filter((leaf) => this.#sum.hasGradient(leaf)),
@@ -143,7 +166,7 @@ export class UnitGradient {
     if (!this.#sum.isTouched) {
       return;
     }
-    const { leaves } = this.#context;
+    const leaves = this.#leaves;
     const { left, resting } = this.#before;
     this.#sum.reset();
     this.#sum.clear(this.#isAdded ? leaves : leaves.filter((leaf) => !resting.includes(leaf)));
@@ -167,13 +190,17 @@ export class UnitGradient {
     if (whole === undefined) {
       return;
     }
-    const { name, device, layout, reduceDType, divide, isBucketed, home } = this.#context;
+    const { name, flat } = this.#options.values;
+    const { device } = flat;
+    const { worldSize, links: openLinks } = this.#options;
+    const { reduceDType, divide, isBucketed } = this.#reduce;
+    const home = this.#home;
     if (divide.predivide !== 1) {
       scaleInPlace(device, whole, 1 / divide.predivide);
     }
-    const links = this.#context.links();
+    const links = openLinks();
     const scale = () => 1 / divide.postdivide;
-    if (layout.worldSize === 1 && links.replicas === undefined) {
+    if (worldSize === 1 && links.replicas === undefined) {
       this.#isAdded = true;
       const added = home.addStorage(whole, scale());
       if (added !== undefined) {
@@ -193,7 +220,7 @@ export class UnitGradient {
     bucketer.add({
       name,
       whole: outgoing,
-      worldSize: layout.worldSize,
+      worldSize,
       links,
       isBucketed,
       onReduced: (shard) => {
@@ -213,18 +240,13 @@ export class UnitGradient {
 
   /** What its gradient is divided by at present. */
   get divide(): Readonly<DivideFactors> {
-    return this.#context.divide;
+    return this.#reduce.divide;
   }
 
   /** Whether its gradient shares buckets with those that are reduced over `links` in `dtype`. */
   isReducedWith(links: UnitLinks, dtype: DType): boolean {
-    const own = this.#context.links();
-    return (
-      this.#context.isBucketed &&
-      this.#context.reduceDType === dtype &&
-      own.reduceGroup === links.reduceGroup &&
-      own.replicas?.group === links.replicas?.group
-    );
+    const { isBucketed, reduceDType } = this.#reduce;
+    return isBucketed && reduceDType === dtype && isSameReduction(this.#options.links(), links);
   }
 }
 

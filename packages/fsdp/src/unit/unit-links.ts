@@ -5,6 +5,7 @@
 import type { ProcessGroup, StartOrder } from '@shardweave/collectives';
 import { HostBuffers } from '@shardweave/nn/flat';
 import { CallQueue } from '../ranks/call-queue.js';
+import type { RankGroups, ReduceGroup } from '../ranks/rank-groups.js';
 
 export interface UnitLinks {
   readonly reduceGroup: ProcessGroup;
@@ -13,15 +14,6 @@ export interface UnitLinks {
   readonly gathers: StartOrder;
   readonly reductions: StartOrder;
   readonly hostBuffers: HostBuffers;
-}
-
-export interface LinkGroups {
-  readonly processGroup: ProcessGroup;
-  /**
-   * 'default': processGroup itself; 'reduceScatter': a second sequence that is split off it once.
-   */
-  readonly processGroupReduceScatter: 'default' | 'reduceScatter' | ProcessGroup;
-  readonly replicateGroup: ProcessGroup | undefined;
 }
 
 interface GroupLinks {
@@ -36,7 +28,7 @@ interface GroupLinks {
 const LINKS = Symbol('fsdp links');
 
 /** Opens the links of a group. Collective on the first call where its reductions are split off. */
-export async function openLinks(groups: LinkGroups): Promise<UnitLinks> {
+export async function openLinks(groups: RankGroups): Promise<UnitLinks> {
   const { processGroup, processGroupReduceScatter, replicateGroup } = groups;
   const { hostBuffers } = linksOf(processGroup);
   const reduceGroup = await reduceGroupOf(processGroup, processGroupReduceScatter);
@@ -52,6 +44,13 @@ export async function openLinks(groups: LinkGroups): Promise<UnitLinks> {
   };
 }
 
+/**
+ * Whether two units are reduced over the same ranks, so that their reductions form one sequence.
+ */
+export function isSameReduction(a: UnitLinks, b: UnitLinks): boolean {
+  return a.reduceGroup === b.reduceGroup && a.replicas?.group === b.replicas?.group;
+}
+
 /** The queue of calls that need all ranks of the group. */
 export function callQueueOf(group: ProcessGroup): CallQueue {
   return linksOf(group).calls;
@@ -59,7 +58,7 @@ export function callQueueOf(group: ProcessGroup): CallQueue {
 
 async function reduceGroupOf(
   processGroup: ProcessGroup,
-  choice: LinkGroups['processGroupReduceScatter'],
+  choice: ReduceGroup,
 ): Promise<ProcessGroup> {
   if (typeof choice !== 'string') {
     return choice;

@@ -3,10 +3,11 @@
 import { Module } from '@shardweave/nn';
 import { shown } from '@shardweave/tensor-core/options';
 import { FsdpConfigError } from '../errors.js';
-import { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
+import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import type { FsdpOptions } from '../options.js';
 import { autoWrap, type WrapPolicy } from './auto-wrap.js';
 import type { ModuleClass } from './default-auto-wrap-policy.js';
+import { enableWrap } from './enable-wrap.js';
 
 /** The options of every instance, and which modules inside the model get one. */
 export interface FullyShardOptions extends FsdpOptions {
@@ -50,11 +51,7 @@ export function fullyShard<
 ): FullyShardedDataParallel<Args, Output, Inner> {
   const inner = policyOf(module, wrap);
   const policy: WrapPolicy = (candidate) => candidate.isRoot || inner(candidate);
-  const { root } = autoWrap(
-    module,
-    policy,
-    (part, named) => new FullyShardedDataParallel(part, { ...options, ...named }),
-  );
+  const { root } = autoWrap(module, policy, enableWrap(options));
   return root as FullyShardedDataParallel<Args, Output, Inner>;
 }
 

@@ -20,24 +20,17 @@
 //   flat    256 f32 elements on each device: 0..255 and 256..511 of the whole
 //   full    512 f16 elements on each device, while computation uses them
 
-import {
-  byteSize,
-  type Device,
-  type DType,
-  StateError,
-  type Storage,
-  Tensor,
-} from '@shardweave/tensor-core';
+import { byteSize, type Device, Tensor } from '@shardweave/tensor-core';
 import type { ElementRange } from '../host-tensor.js';
 import { dropRecipe } from '../parameters/deferred-parameter.js';
 import { dropEncoded, encodingOf } from '../parameters/encoded-parameter.js';
-import { decodeLeaves } from './decode-leaves.js';
-import { type FlatLayout, type FlatPlace, flatLayout, pieceIn } from './layout/flat-layout.js';
+import { FullCopy, type FullCopyOptions } from './full-copy.js';
+import { type FlatLayout, type FlatPlace, pieceIn } from './layout/flat-layout.js';
 import { drawLeaves, partsOf, readLeaves } from './leaf-values.js';
 import { readWords } from './read-words.js';
 import { setFlatHome } from './stores/flat-home.js';
-import type { HostBuffers } from './stores/host-buffers.js';
 import { StoredFlat, type StoredFlatOptions } from './stores/stored-flat.js';
+import type { StoredParameter } from './stores/stored-parameter.js';
 
 /** One parameter of a module. */
 export interface FlatLeaf {
@@ -50,7 +43,7 @@ export interface FlatLeaf {
  * What a FlatParameter is made of: the leaves, their places in the whole, and which part of it this
  * device keeps.
  */
-export interface FlatParameterOptions {
+export interface FlatParameterOptions extends FullCopyOptions {
   /** The name that errors and traces show. */
   readonly name: string;
   readonly device: Device;
@@ -63,24 +56,8 @@ export interface FlatParameterOptions {
   readonly layout: FlatLayout;
   /** This device has part `index` of `count` equal parts. Default: the only part of one. */
   readonly shard?: { readonly index: number; readonly count: number };
-  /** The dtype of computation. Default: that of the leaves. */
-  readonly computeDType?: DType;
-  /** The ledger's name for `full`. */
-  readonly fullTag?: 'gathered' | 'parameter';
-  /** Advice for the error that reading a leaf throws while `full` is not filled. */
-  readonly absentHint?: string;
   /** The store where the flat rests, if it does not rest on the device. */
-  readonly rest?: Omit<StoredFlatOptions, 'flat' | 'hostBuffers'> | undefined;
-  /** The pool of buffers for bytes on their way to the device. */
-  hostBuffers?(): HostBuffers;
-}
-
-/** A load that has begun. */
-export interface FlatLoad {
-  /** The whole in a host buffer; undefined where the device has the values already. */
-  readonly bytes: Promise<Uint8Array> | undefined;
-  /** The version of the flat whose values it brings. */
-  readonly version: number;
+  readonly rest?: StoredFlatOptions | undefined;
 }
 
 /**
@@ -92,32 +69,22 @@ export class FlatParameter {
   readonly parameters: readonly FlatLeaf[];
   /** Whether encoded words rest in place of values. Such a flat has no gradient and no state. */
   readonly isEncoded: boolean;
+  /** What rests, for people: a dtype such as f32, or the formats of encoded leaves. */
+  readonly form: string;
   /**
    * A one-dimensional tensor. Its storage is empty until takeOver, and whenever the values rest in
    * a store.
    */
   readonly flat: Tensor;
-  readonly full: Storage;
+  /** All values, for computation. */
+  readonly full: FullCopy;
   /** Where the flat rests; undefined where everything rests on the device. */
   readonly home: StoredFlat | undefined;
-  readonly #layout: FlatLayout;
-  /** Where each leaf lies in `full`: as in `#layout`, unless the leaves are encoded. */
-  readonly #fullLayout: FlatLayout;
+  readonly #whole: { readonly leaves: readonly Tensor[]; readonly layout: FlatLayout };
   /** The elements of the whole that this device keeps in `flat`. */
   readonly #own: FlatPlace;
-  readonly #hostBuffers: () => HostBuffers;
-  /**
-   * Loads that are neither finished nor abandoned. Whoever removes one from the set gives its
-   * buffer back.
-   */
-  readonly #loads = new Set<FlatLoad>();
+  /** Whether the values were taken over. Until then the leaves hold them. */
   #hasValues = false;
-  /**
-   * Both versions right after the last load: the flat's, whose values `full` then had, and that of
-   * `full`. A different version later means that something was written since.
-   */
-  #loadedVersion = -1;
-  #fullVersion = -1;
 
   /**
    * Lays the parameters out and tells optimizers where their pieces are. The values stay in the
@@ -128,85 +95,35 @@ export class FlatParameter {
     const { shard = { index: 0, count: 1 } } = options;
     this.name = name;
     this.parameters = parameters;
-    this.#layout = layout;
-    const hostBuffers = () => options.hostBuffers!();
-    this.#hostBuffers = hostBuffers;
     const leaves = parameters.map(({ tensor }) => tensor);
-    const valueDType = leaves[0]?.dtype ?? 'f32';
-    this.isEncoded = leaves.some((leaf) => encodingOf(leaf) !== undefined);
-    const dtype = this.isEncoded ? 'u32' : valueDType;
-    this.#fullLayout = this.isEncoded ? flatLayout(leaves.map(({ size }) => size)) : layout;
-    const { computeDType = valueDType, fullTag = 'parameter' } = options;
+    this.#whole = { leaves, layout };
+    const formats = leaves.flatMap((leaf) => encodingOf(leaf)?.format ?? []);
+    this.isEncoded = formats.length > 0;
+    const dtype = this.isEncoded ? 'u32' : (leaves[0]?.dtype ?? 'f32');
+    const form = this.isEncoded ? [...new Set(formats)].join(' and ') : dtype;
     const length = layout.elementCount / shard.count;
-    this.#own = { start: shard.index * length, length };
+    const own = { start: shard.index * length, length };
+    this.#own = own;
     const storage = device.storage(length, dtype, 'parameter');
-    this.flat = new Tensor(storage, [length], 0, !this.isEncoded);
-    this.flat.name = name;
-    this.home = rest && new StoredFlat({ ...rest, flat: this.flat, hostBuffers });
+    const flat = new Tensor(storage, [length], 0, !this.isEncoded);
+    flat.name = name;
+    this.flat = flat;
+    this.home = rest && new StoredFlat(flat, rest, () => options.hostBuffers!());
     if (this.home !== undefined) {
-      setFlatHome(this.flat, this.home);
+      setFlatHome(flat, this.home);
     }
-    const isWhole = shard.count === 1 && computeDType === dtype && this.#valueHome === undefined;
-    this.full = isWhole ? storage : device.storage(this.fullElements, computeDType, fullTag);
-    this.full.absentHint = options.absentHint;
+    this.form = form;
+    const stored = this.#stored;
+    const isAlone = shard.count === 1;
+    this.full = new FullCopy({ name, form, flat, leaves, layout, own, isAlone, stored }, options);
     parameters.forEach(({ tensor }, index) => {
-      const piece = pieceIn(layout, index, this.#own);
-      tensor.piece = { flat: this.flat, ...piece, numShards: shard.count };
+      tensor.piece = { flat, ...pieceIn(layout, index, own), numShards: shard.count };
     });
   }
 
-  get #leaves(): Tensor[] {
-    return this.parameters.map(({ tensor }) => tensor);
-  }
-
-  get device(): Device {
-    return this.flat.device;
-  }
-
-  /** The home of the values; undefined where they rest on the device. */
-  get #valueHome(): StoredFlat | undefined {
-    return this.home?.holdsState ? this.home : undefined;
-  }
-
-  /** Elements of `full`, padding included. */
-  get fullElements(): number {
-    return this.#fullLayout.elementCount;
-  }
-
-  /** Bytes of `full`, padding included. */
-  get fullBytes(): number {
-    return this.fullElements * byteSize(this.full.dtype);
-  }
-
-  /**
-   * The dtype in which a load brings the whole: u32 words where it is encoded, otherwise the dtype
-   * of computation.
-   */
-  get loadDType(): DType {
-    return this.isEncoded ? 'u32' : this.full.dtype;
-  }
-
-  /** Bytes of the whole as a load brings it, padding included. */
-  get wholeBytes(): number {
-    return this.#layout.elementCount * byteSize(this.loadDType);
-  }
-
-  /** What rests, for people: a dtype such as f32, or the formats of encoded leaves. */
-  get form(): string {
-    const formats = this.#leaves.map((leaf) => encodingOf(leaf)?.format);
-    return this.isEncoded ? [...new Set(formats)].join(' and ') : this.flat.dtype;
-  }
-
-  /** Bytes of `flat`. */
-  get byteLength(): number {
-    return this.flat.size * byteSize(this.flat.dtype);
-  }
-
-  // ---- values ----------------------------------------------------------------------------------
-
-  /** Whether the values were taken over. Until then the leaves hold them. */
-  get hasValues(): boolean {
-    return this.#hasValues;
+  /** The values in their store; undefined where they rest on the device. */
+  get #stored(): StoredParameter | undefined {
+    return this.home?.holdsState ? this.home.parameter : undefined;
   }
 
   /**
@@ -219,14 +136,14 @@ export class FlatParameter {
     if (this.#hasValues) {
       return;
     }
-    const home = this.#valueHome;
-    if (home === undefined) {
+    const stored = this.#stored;
+    if (stored === undefined) {
       this.flat.storage.fill();
     }
-    if (home?.isResuming !== true) {
-      home?.beginFilling();
+    if (stored?.isResuming !== true) {
+      stored?.beginFilling();
       await (fill === undefined ? this.#fillParts() : fill());
-      await home?.endFilling();
+      await stored?.endFilling();
     }
     this.#pointLeaves();
   }
@@ -240,11 +157,11 @@ export class FlatParameter {
 
   #pointLeaves(): void {
     this.#hasValues = true;
-    this.#leaves.forEach((leaf, index) => {
+    this.#whole.leaves.forEach((leaf, index) => {
       const own = leaf.storage;
       dropRecipe(leaf);
       dropEncoded(leaf);
-      leaf.rebind(this.full, this.#fullLayout.offsets[index]!);
+      leaf.rebind(this.full.storage, this.full.layout.offsets[index]!);
       own.release();
     });
   }
@@ -264,13 +181,13 @@ export class FlatParameter {
   /** Writes a part of `flat` from the leaves, which hold their values until takeOver ends. */
   async fillPart({ start, length }: FlatPlace): Promise<void> {
     const run = { start: this.#own.start + start, length, ...this.#whole };
-    const home = this.#valueHome;
-    if (home === undefined && !this.isEncoded) {
+    const stored = this.#stored;
+    if (stored === undefined && !this.isEncoded) {
       drawLeaves(new Tensor(this.flat.storage, [length], start), run);
-    } else if (home === undefined) {
+    } else if (stored === undefined) {
       await this.write(await this.readLeaves(run), start * byteSize(this.flat.dtype));
     } else {
-      await readLeaves(home.filling(start, length), run);
+      await readLeaves(stored.filling(start, length), run);
     }
   }
 
@@ -281,16 +198,9 @@ export class FlatParameter {
     return bytes;
   }
 
-  get #whole() {
-    return { leaves: this.#leaves, layout: this.#layout };
-  }
-
   /** Bytes of `flat`, read from the device or its home. */
-  async read(byteOffset = 0, byteLength = this.byteLength): Promise<Uint8Array> {
-    const source = this.#valueHome;
-    return source === undefined
-      ? this.flat.storage.read(byteOffset, byteLength)
-      : source.readParameter(byteOffset, byteLength);
+  async read(byteOffset = 0, byteLength = this.flat.storage.byteLength): Promise<Uint8Array> {
+    return (this.#stored ?? this.flat.storage).read(byteOffset, byteLength);
   }
 
   /**
@@ -314,19 +224,19 @@ export class FlatParameter {
     byteOffset = 0,
     changed: readonly FlatPlace[] = [this.#fullRun(byteOffset, bytes.byteLength)],
   ): Promise<void> {
-    this.full.markOutdated('a load', changed);
-    const home = this.#valueHome;
-    if (home === undefined) {
+    this.full.storage.markOutdated('a load', changed);
+    const stored = this.#stored;
+    if (stored === undefined) {
       return this.flat.storage.refill(() => this.flat.storage.write(bytes, byteOffset));
     }
     this.flat.storage.markWritten('a load', []);
-    await home.writeParameter(bytes, byteOffset);
+    await stored.write(bytes, byteOffset);
   }
 
   /** The elements of `full` whose values lie in these bytes of `flat`. */
   #fullRun(byteOffset: number, byteLength: number): FlatPlace {
     if (this.isEncoded) {
-      return { start: 0, length: this.fullElements }; // words lie elsewhere than their values
+      return { start: 0, length: this.full.layout.elementCount }; // words lie elsewhere than their values
     }
     const elementBytes = byteSize(this.flat.dtype);
     return {
@@ -335,169 +245,14 @@ export class FlatParameter {
     };
   }
 
-  // ---- presence --------------------------------------------------------------------------------
-
-  /**
-   * Whether `full` is filled and current. Storages and their versions answer this; a flag could be
-   * wrong after somebody else wrote or freed them.
-   */
-  get isPresent(): boolean {
-    if (this.full === this.flat.storage) {
-      return true;
-    }
-    return this.full.isFilled && this.#loadedVersion === this.flat.storage.version;
-  }
-
-  /** Begins to bring the values to the device for computation, without waiting for anything. */
-  startLoad(): FlatLoad {
-    const { version } = this.flat.storage;
-    const bytes = this.gatherWhole(this.#valueHome?.readForLoad(this.loadDType));
-    bytes?.catch(() => undefined); // seen by finishLoad
-    const load = { bytes, version };
-    this.#loads.add(load);
-    return load;
-  }
-
-  /**
-   * Makes the whole, a host buffer in `loadDType`, from this device's part of it. `stored` is that
-   * part as read from its home, and undefined where it rests on the device. Here the part is the
-   * whole; sharding overrides this and gathers the parts of all ranks. The result is undefined
-   * where the device has the whole.
-   */
-  protected gatherWhole(stored: Promise<Uint8Array> | undefined): Promise<Uint8Array> | undefined {
-    return stored;
-  }
-
-  /**
-   * Waits for a load and makes the values present.
-   * @throws {StateError} where the load was abandoned meanwhile
-   */
-  async finishLoad(load: FlatLoad): Promise<void> {
-    const bytes = await load.bytes;
-    if (bytes !== undefined) {
-      // Without this wait a device that lags behind would let copies pile up, one for each unit.
-      await this.device.backend.whenWritable?.();
-    }
-    if (!this.#loads.delete(load)) {
-      throw new StateError(
-        `flat parameter '${this.name}': expected the model to stay as it was while this was loaded, but it was disposed or failed meanwhile. Await every call before the next one.`,
-      );
-    }
-    if (this.full === this.flat.storage) {
-      return; // computation uses the values where they rest
-    }
-    try {
-      this.full.fill();
-      if (this.isEncoded) {
-        await this.full.refill(() => this.#decode(bytes));
-      } else if (bytes === undefined) {
-        this.device.backend.run('cast', { x: this.flat.view(), out: this.full.view() });
-      } else {
-        this.full.refill(() => this.full.write(bytes));
-      }
-    } finally {
-      this.#give(bytes);
-    }
-    this.#noteLoaded(load.version);
-  }
-
-  async #decode(bytes: Uint8Array | undefined): Promise<void> {
-    await decodeLeaves(this.#leaves, {
-      flat: this.flat.storage,
-      bytes,
-      words: this.#layout,
-      full: this.full,
-      values: this.#fullLayout,
-    });
-  }
-
-  /** Allocates what a load would allocate, without any values, for a dry run. */
-  fillDry(): void {
-    this.full.fill();
-    if (this.isEncoded) {
-      const words = this.device.storage(this.#layout.elementCount, 'u32', 'staging');
-      words.fill(); // decoding on the device holds the words in such a storage
-      words.release();
-    }
-    this.#noteLoaded(this.flat.storage.version);
-  }
-
-  #noteLoaded(version: number): void {
-    this.#loadedVersion = version;
-    this.#fullVersion = this.full.version;
-  }
-
-  /** Gives up the loads that were begun: finishLoad refuses them, and buffers go back. */
-  abandonLoads(): void {
-    for (const { bytes } of this.#loads) {
-      bytes?.then(
-        (loaded) => this.#give(loaded),
-        () => undefined,
-      );
-    }
-    this.#loads.clear();
-  }
-
-  #give(bytes: Uint8Array | undefined): void {
-    if (bytes !== undefined) {
-      this.#hostBuffers().give(bytes);
-    }
-  }
-
-  /**
-   * Copies what the program has written into `full` to the flat, and frees `full`. It does nothing
-   * where nobody has written.
-   * @throws {StateError} where the flat cannot take the write, which is then lost; `full` is freed
-   */
-  keepWrites(): void {
-    const { full, flat } = this;
-    if (full === flat.storage || !full.isFilled || full.version === this.#fullVersion) {
-      return;
-    }
-    const isCurrent = this.#loadedVersion === flat.storage.version;
-    if (isCurrent && full.dtype === flat.dtype && this.#valueHome === undefined) {
-      const own = full.view(this.#own.start, this.#own.length);
-      this.device.backend.run('cast', { x: own, out: flat.view() });
-      flat.storage.markWritten(); // whoever wrote into `full` has told its graphs
-      full.free();
-      return;
-    }
-    full.free();
-    const rests = this.#valueHome === undefined ? '' : ' in a store';
-    throw this.lostWrite(
-      isCurrent
-        ? `${full.dtype} copy of ${this.form} values${rests}`
-        : 'copy that a step or load has passed',
-    );
-  }
-
-  /** @param what the copy that was written into, for the message */
-  protected lostWrite(what: string): Error {
-    return new StateError(
-      `flat parameter '${this.name}': expected its values as they were, got a write into the ${what}, which would be lost. Load a state dict instead.`,
-    );
-  }
-
-  /** Frees the bytes of `full`. The Storage stays the same, for the next load. */
-  drop(): void {
-    if (this.full !== this.flat.storage) {
-      this.full.free();
-    }
-  }
-
   dispose(): void {
-    this.abandonLoads();
-    if (!this.#hasValues) {
-      for (const leaf of this.#leaves) {
-        leaf.storage.release();
-      }
+    for (const leaf of this.#hasValues ? [] : this.#whole.leaves) {
+      leaf.storage.release();
     }
     this.home?.close();
     this.flat.grad?.dispose();
     this.flat.grad = undefined;
-    if (this.full !== this.flat.storage) {
-      this.full.release();
-    }
+    this.full.dispose();
     this.flat.dispose();
   }
 }

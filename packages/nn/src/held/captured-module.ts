@@ -107,7 +107,7 @@ export class CapturedFlats {
       await home.ready();
       await home.steps.rest();
     }
-    const parameter = home.holdsState ? await home.pinParameter() : undefined;
+    const parameter = home.holdsState ? await home.parameter.pin() : undefined;
     pins.push(...present(parameter));
     const state = async (optimizer: AnyOptimizer) => {
       const tensors = await optimizer.pinFlatState(flat);

@@ -92,7 +92,7 @@ export class FlatTarget {
     if (home !== undefined) {
       await home.ready();
       await home.steps.rest();
-      this.#parameter = await home.readParameter(0, flat.storage.byteLength);
+      this.#parameter = await home.parameter.read(0, flat.storage.byteLength);
     }
     for (const { param } of this.#shares) {
       fillDeferred(param);
@@ -114,7 +114,7 @@ export class FlatTarget {
     if (home === undefined) {
       return;
     }
-    await home.writeParameter(this.#parameter!, 0);
+    await home.parameter.write(this.#parameter!, 0);
     this.#parameter = undefined;
     flat.storage.markWritten();
     const before = (await optimizer?.flatStateRuns(flat)) ?? [];

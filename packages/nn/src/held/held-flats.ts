@@ -110,7 +110,7 @@ export function restingSource(flat: Tensor, home: FlatHome): FlatSource {
     parameter: {
       read: async (byteOffset, byteLength) => {
         await home.steps.rest();
-        return home.readParameter(byteOffset, byteLength);
+        return home.parameter.read(byteOffset, byteLength);
       },
     },
     state: async (optimizer) => {

@@ -122,7 +122,7 @@ export class FlatStates {
    */
   restingOf(flat: Tensor): RestingState | undefined {
     const home = stateHomeOf(flat);
-    return home?.stateOf(this.#options.owner, this.#signatureOf(flat));
+    return home?.states.of(this.#options.owner, this.#signatureOf(flat));
   }
 
   /** Waits until a flat's home can have its state read or written. */
@@ -182,7 +182,7 @@ export class FlatStates {
   dispose(): void {
     for (const flat of [...this.#states.keys()]) {
       this.drop(flat);
-      flatHomeOf(flat)?.leaveState(this.#options.owner);
+      flatHomeOf(flat)?.states.leave(this.#options.owner);
     }
   }
 

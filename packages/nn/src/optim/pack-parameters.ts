@@ -139,23 +139,23 @@ function computeIn(
 ): () => void {
   const { device } = module;
   const load = async () => {
-    for (const flat of packed) {
-      flat.keepWrites();
-      if (!flat.isPresent) {
-        await flat.finishLoad(flat.startLoad());
+    for (const { full } of packed) {
+      full.keepWrites();
+      if (!full.isPresent) {
+        await full.finishLoad(full.startLoad());
       }
     }
   };
   const freeAfter = (pass: Pass) => {
     pass.onEnd(() => {
-      for (const flat of packed) {
-        flat.keepWrites();
-        flat.drop();
+      for (const { full } of packed) {
+        full.keepWrites();
+        full.drop();
       }
     });
     pass.onFailure(() => {
-      for (const flat of packed) {
-        flat.drop();
+      for (const { full } of packed) {
+        full.drop();
       }
     });
   };

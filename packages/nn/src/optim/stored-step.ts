@@ -2,13 +2,8 @@
 // the commits at the end. If one fails, the step can be finished later. See Note [steps over a
 // store].
 
-import {
-  type FlatHome,
-  type FlatTurn,
-  type HomeSteps,
-  type UnfinishedStep,
-  visitFlats,
-} from '../flat/stores/flat-home.js';
+import { type FlatHome, type FlatTurn, visitFlats } from '../flat/stores/flat-home.js';
+import type { StoreUse, UnfinishedStep } from '../flat/stores/store-use.js';
 
 export interface StoredStepOptions {
   /**
@@ -26,7 +21,7 @@ export interface StoredStepOptions {
 export class StoredStep implements UnfinishedStep {
   readonly #homes: readonly FlatHome[];
   readonly #left = new Set<FlatTurn>();
-  readonly #uncommitted: Set<HomeSteps>;
+  readonly #uncommitted: Set<StoreUse>;
   readonly #options: StoredStepOptions;
   readonly #releases: readonly (() => void)[];
   #hasBegun = false;

@@ -60,7 +60,7 @@ export class OffloadedFlat extends FlatParameter {
 
   /** The bytes of host buffers that a load takes. */
   get loadBytes(): number {
-    return this.home.loadBytes(this.loadDType);
+    return this.home.parameter.loadBytes(this.full.loadDType);
   }
 
   /**
@@ -99,7 +99,7 @@ export class OffloadedFlat extends FlatParameter {
   flushGradient(options: { readonly isDry: boolean }): Promise<void> | undefined {
     const whole = this.gradient.take();
     const stored =
-      whole === undefined || options.isDry ? undefined : this.home.addStorage(whole, 1);
+      whole === undefined || options.isDry ? undefined : this.home.gradient.addStorage(whole, 1);
     whole?.release();
     return stored;
   }

@@ -71,8 +71,8 @@ export class SliceBackward {
       if (stored !== undefined) {
         this.#stores.set(stored, flat.flushBytes);
       }
-      flat.keepWrites();
-      flat.drop();
+      flat.full.keepWrites();
+      flat.full.drop();
     }
     dropped();
   }

@@ -34,21 +34,21 @@ export function makeSliceScheduler(
   return new StageScheduler(
     {
       bytes: (slice) => slice.loadBytes,
-      isPresent: ({ flats }) => flats.every((flat) => flat.isPresent),
-      start: ({ flats }) => flats.map((flat) => (isDry() ? undefined : flat.startLoad())),
+      isPresent: ({ flats }) => flats.every((flat) => flat.full.isPresent),
+      start: ({ flats }) => flats.map((flat) => (isDry() ? undefined : flat.full.startLoad())),
       finish: async ({ flats }, loads) => {
         for (const [i, flat] of flats.entries()) {
           const load = loads[i];
           if (load === undefined) {
-            flat.fillDry();
+            flat.full.fillDry();
           } else {
-            await flat.finishLoad(load);
+            await flat.full.finishLoad(load);
           }
         }
       },
       drop: ({ flats }) => {
         for (const flat of flats) {
-          flat.drop();
+          flat.full.drop();
         }
       },
     },

@@ -66,8 +66,8 @@ export class SliceForward {
     this.#options.scheduler.leave(slice, isReached ? 'recorded' : 'unreached');
     const dropped = beginSliceRange(this.#options, 'forward_drop', slice);
     for (const flat of slice.flats) {
-      flat.keepWrites();
-      flat.drop();
+      flat.full.keepWrites();
+      flat.full.drop();
     }
     dropped();
     return outputs;

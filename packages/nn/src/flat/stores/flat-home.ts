@@ -6,8 +6,10 @@ import type { Tensor, View } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
 import type { FlatPlace } from '../layout/flat-layout.js';
 import type { StateRun } from '../layout/flat-state.js';
-import type { PinnedBytes } from './byte-store.js';
-import type { RestingState, StateSignature } from './resting-state.js';
+import type { RestingState } from './resting-state.js';
+import type { RestingStates } from './resting-states.js';
+import type { StoreUse } from './store-use.js';
+import type { StoredParameter } from './stored-parameter.js';
 
 /**
  * The home of one flat: its parameter, gradient and optimizer state rest there as bytes, and come
@@ -18,7 +20,7 @@ import type { RestingState, StateSignature } from './resting-state.js';
  * `load` touch no device memory, so bytes come from a disk while kernels run. `run` fills and frees
  * it in program order: one part of one flat at a time is on the device.
  *
- * Ownership: each optimizer that steps a flat has a state of its own there (stateOf).
+ * Ownership: each optimizer that steps a flat has a state of its own there.
  *
  * Failure: a rejected `load` or `store` of a visit that is not kept leaves what rests as it was.
  * Where `store` rejects and the visit is kept, the home holds the new bytes until `flush` writes
@@ -45,37 +47,22 @@ export interface FlatHome {
    * @throws {OptimizerError} where only a call of the module can give it one
    */
   ready(): Promise<void>;
-  /**
-   * The state that an optimizer keeps there. It is the optimizer's own, or else one that an earlier
-   * process left and that no optimizer has taken over yet, or else a new one.
-   * @throws {OptimizerError} where all states at rest belong to other optimizers
-   */
-  stateOf(owner: object, signature: StateSignature): RestingState;
-  /**
-   * Tells that the owner takes no more steps. The state stays for a later process, until the state
-   * of another optimizer takes its place.
-   */
-  leaveState(owner: object): void;
+  /** The parameter at rest. */
+  readonly parameter: StoredParameter;
+  /** The optimizer states at rest. */
+  readonly states: RestingStates;
   /** Begins a visit of parameter, gradient and, where it rests here, the state. */
   start(state: RestingState | undefined, step: VisitStep): FlatVisit;
   /** Begins a visit of the whole gradient only. */
   startGradient(): FlatVisit;
   /** Writes values that the store refused before. */
   flush(): Promise<void>;
-  /** Reads bytes of the parameter at rest. The array belongs to the caller. */
-  readParameter(byteOffset: number, byteLength: number): Promise<Uint8Array>;
-  /** Pins the parameter at rest as it is now; undefined where its store can't. */
-  pinParameter(): Promise<PinnedBytes | undefined>;
-  /**
-   * Replaces a part of the parameter at rest. The whole is written each time, so join parts before.
-   */
-  writeParameter(bytes: Uint8Array, byteOffset: number): Promise<void>;
   /** The work that has the flat for itself at present; undefined at rest. */
   readonly occupant: string | undefined;
   /** Gives the flat to the named work. The returned function ends that. See occupyHomes. */
   occupy(by: string): () => void;
   /** The steps of the store. Homes that share it commit a step together. */
-  readonly steps: HomeSteps;
+  readonly steps: StoreUse;
 }
 
 /** What a visit does with the state at rest. */
@@ -84,31 +71,6 @@ export interface VisitStep {
   readonly names: readonly string[];
   /** The runs of the state after the visit. */
   readonly runs: readonly StateRun[];
-}
-
-/** A step over homes that can be finished after it failed. */
-export interface UnfinishedStep {
-  finish(): Promise<void>;
-}
-
-/** The steps over all homes of one store, one at a time. See Note [steps over a store]. */
-export interface HomeSteps {
-  /**
-   * Resolves when no step is under way. Steps that failed half-way are finished first, except
-   * `step`.
-   */
-  rest(step?: UnfinishedStep): Promise<void>;
-  /** Whether `step` may begin. */
-  isFree(step: UnfinishedStep): boolean;
-  /**
-   * Begins a step. The returned function ends it, and says whether it is whole or failed half-way.
-   */
-  begin(step: UnfinishedStep): (isWhole: boolean) => void;
-  /**
-   * Makes what is stored the generation that a later process finds.
-   * @param step the step that ends with it; without one the commit waits until no step is under way
-   */
-  commit(step?: UnfinishedStep): Promise<void>;
 }
 
 /** A run of a flat's elements on the device. */

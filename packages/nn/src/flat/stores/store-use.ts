@@ -5,7 +5,6 @@ import { WireCodec } from '@shardweave/dtypes';
 import type { Device } from '@shardweave/tensor-core';
 import { OptimizerError } from '../../errors.js';
 import type { ByteStore } from './byte-store.js';
-import type { HomeSteps, UnfinishedStep } from './flat-home.js';
 
 // Note [steps over a store]
 // A step changes flat after flat, and each of them may fail to be read, stepped or written. The
@@ -16,11 +15,16 @@ import type { HomeSteps, UnfinishedStep } from './flat-home.js';
 // those, and so does whatever next reads parameters or state, or commits. Until that succeeds, the
 // store gives out no values, and the gradients that the step needs are not cleared.
 
+/** A step over homes that can be finished after it failed. */
+export interface UnfinishedStep {
+  finish(): Promise<void>;
+}
+
 /**
  * What the flats of one store share: their names in it, the commit of a step, and a step that
  * failed half-way and is still owed. See Note [steps over a store].
  */
-export class StoreUse implements HomeSteps {
+export class StoreUse {
   readonly store: ByteStore;
   readonly #claims = new Map<string, { readonly device: Device }>();
   readonly #pending = new Set<Promise<void>>();
@@ -121,10 +125,15 @@ export class StoreUse implements HomeSteps {
     return () => void this.#companions.delete(companion);
   }
 
+  /** Whether `step` may begin. */
   isFree(step: UnfinishedStep): boolean {
     return this.#running === undefined && (this.#owed === undefined || this.#owed === step);
   }
 
+  /**
+   * Resolves when no step is under way. Steps that failed half-way are finished first, except
+   * `step`.
+   */
   async rest(step?: UnfinishedStep): Promise<void> {
     for (;;) {
       if (this.#running !== undefined) {
@@ -137,6 +146,9 @@ export class StoreUse implements HomeSteps {
     }
   }
 
+  /**
+   * Begins a step. The returned function ends it, and says whether it is whole or failed half-way.
+   */
   begin(step: UnfinishedStep): (isWhole: boolean) => void {
     let resolve = () => {};
     this.#running = new Promise((end) => {
@@ -149,6 +161,10 @@ export class StoreUse implements HomeSteps {
     };
   }
 
+  /**
+   * Makes what is stored the generation that a later process finds.
+   * @param step the step that ends with it; without one the commit waits until no step is under way
+   */
   async commit(step?: UnfinishedStep): Promise<void> {
     if (step === undefined) {
       await this.rest();

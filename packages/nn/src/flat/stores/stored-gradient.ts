@@ -8,14 +8,10 @@ import { addScaled } from './host-gradient.js';
 import type { StoreUse } from './store-use.js';
 import type { StoredBytes } from './stored-bytes.js';
 
-export interface StoredGradientOptions {
-  readonly use: StoreUse;
-  /** The pool of buffers for bytes on their way. */
-  hostBuffers(): HostBuffers;
-}
-
+/** The gradient of one flat parameter in a store. */
 export class StoredGradient {
-  readonly #options: StoredGradientOptions;
+  readonly #use: StoreUse;
+  readonly #hostBuffers: () => HostBuffers;
   #stored: StoredBytes | undefined;
   #isThere = false;
   #version = 0;
@@ -28,8 +24,9 @@ export class StoredGradient {
   /** Settles when all additions so far have run; the next one waits for it. */
   #additions: Promise<void> = Promise.resolve();
 
-  constructor(options: StoredGradientOptions) {
-    this.#options = options;
+  constructor(use: StoreUse, hostBuffers: () => HostBuffers) {
+    this.#use = use;
+    this.#hostBuffers = hostBuffers;
   }
 
   /** Gives it its place in the store. Its flat does so when it has taken its own. */
@@ -90,7 +87,7 @@ export class StoredGradient {
     // Without this, a gradient that the store refused would make every later commit reject.
     const withdrawn = this.#additions.then(() => this.#stored?.withdraw());
     this.#additions = withdrawn.catch(() => undefined);
-    this.#options.use.awaitBeforeCommit(this.#additions);
+    this.#use.awaitBeforeCommit(this.#additions);
   }
 
   /** The gradient's f32 bytes after all additions so far; undefined where there is none. */
@@ -99,7 +96,7 @@ export class StoredGradient {
     if (!this.#isThere) {
       return undefined;
     }
-    const bytes = this.#options.use.room(this.#stored!.byteLength);
+    const bytes = this.#use.room(this.#stored!.byteLength);
     await this.#stored!.read(bytes);
     return bytes;
   }
@@ -110,7 +107,7 @@ export class StoredGradient {
    */
   addStorage(reduced: Storage, scale: number): Promise<void> {
     const { byteLength, dtype } = reduced;
-    const hostBuffers = this.#options.hostBuffers();
+    const hostBuffers = this.#hostBuffers();
     const bytes = hostBuffers.take(byteLength);
     const read = reduced.read(0, byteLength, bytes);
     read.catch(() => undefined); // seen by the addition
@@ -131,7 +128,7 @@ export class StoredGradient {
   }
 
   async #add(reduced: Uint8Array, dtype: DType, scale: number): Promise<void> {
-    const hostBuffers = this.#options.hostBuffers();
+    const hostBuffers = this.#hostBuffers();
     const numCleared = this.#numCleared;
     const { byteLength } = this.#stored!;
     const total = hostBuffers.take(byteLength);
@@ -143,7 +140,7 @@ export class StoredGradient {
       const values = await this.#asF32(reduced, dtype);
       // The device multiplies nothing for an f32 gradient with scale 1, so neither does this.
       const isPlain = scale === 1 && dtype === 'f32';
-      if (this.#options.use.store.isDry !== true) {
+      if (this.#use.store.isDry !== true) {
         await addScaled(total, values, { scale: isPlain ? 'none' : scale, isFirst });
       }
       if (values !== reduced) {
@@ -164,8 +161,8 @@ export class StoredGradient {
     if (dtype !== 'f16' && dtype !== 'bf16') {
       return bytes;
     }
-    const wide = this.#options.hostBuffers().take(bytes.byteLength * 2);
-    await (await this.#options.use.codec())?.decode(bytes, wide, { format: dtype });
+    const wide = this.#hostBuffers().take(bytes.byteLength * 2);
+    await (await this.#use.codec())?.decode(bytes, wide, { format: dtype });
     return wide;
   }
 

@@ -3,8 +3,8 @@
 import { castInPlace, type Module } from '@shardweave/nn';
 import { castFloats } from '@shardweave/nn/flat';
 import type { DType } from '@shardweave/tensor-core';
-import type { ResolvedFsdpOptions } from './resolve-options.js';
-import { modulesOutsideInstances } from './tree/own-parameters.js';
+import type { ResolvedFsdpOptions } from '../resolve-options.js';
+import { modulesOutsideInstances } from './own-parameters.js';
 
 /** The instance that inputs come to. */
 interface InputPlace {
