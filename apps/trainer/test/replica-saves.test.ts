@@ -1,7 +1,8 @@
 // Saves of replicas: all ranks make the call, the first one writes, and all hear of one that fails.
 
 import { openSave, type PieceStore, piecesIn, writePart } from '@shardweave/checkpoint';
-import { DdpRankFailedError, DistributedDataParallel } from '@shardweave/ddp-buckets';
+import { PeerFailedError } from '@shardweave/collectives';
+import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import {
   AdamW,
   captureCheckpoint,
@@ -70,7 +71,7 @@ it('a rank that cannot write or read stops all, which go on training afterwards'
     const { model, optimizer } = await trained(rank, 1);
     const isFirst = rank.rank === 0;
     const told = {
-      code: 'DDP_RANK_FAILED',
+      code: 'PEER_FAILED',
       rank: 0,
       operation: 'saveCheckpoint',
       reason: 'EDQUOT',
@@ -81,8 +82,8 @@ it('a rank that cannot write or read stops all, which go on training afterwards'
       : expect(saving).rejects.toMatchObject(told));
     await saveCheckpoint(model, place, { optimizer });
     const missing = loadCheckpoint(model, isFirst ? place : newStore());
-    await expect(missing).rejects.toBeInstanceOf(isFirst ? DdpRankFailedError : Error);
-    await expect(missing).rejects.toMatchObject({ code: isFirst ? 'DDP_RANK_FAILED' : 'MISSING' });
+    await expect(missing).rejects.toBeInstanceOf(isFirst ? PeerFailedError : Error);
+    await expect(missing).rejects.toMatchObject({ code: isFirst ? 'PEER_FAILED' : 'MISSING' });
     await trained(rank, 1);
     expect(await loadCheckpoint(model, place, { optimizer })).toEqual({});
   });

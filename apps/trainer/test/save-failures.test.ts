@@ -5,8 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openSave } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { createMemoryGroup } from '@shardweave/collectives';
-import { FsdpRankFailedError } from '@shardweave/fsdp';
+import { createMemoryGroup, PeerFailedError } from '@shardweave/collectives';
 import type { CapturedModule } from '@shardweave/nn';
 import { StoreFullError } from '@shardweave/shard-store';
 import type { FileLayer } from '@shardweave/shard-store/node';
@@ -133,7 +132,7 @@ describe('a run', () => {
     const groups = createMemoryGroup(2);
     const texts: string[] = [];
     const full = new StoreFullError('pin of a: expected room on the disk, got none.');
-    const told = new FsdpRankFailedError('captureCheckpoint: rank 1 failed.', {
+    const told = new PeerFailedError('captureCheckpoint: rank 1 failed.', {
       ...{ rank: 1, operation: 'captureCheckpoint', reason: full.message },
     });
     const failing = (error: Error) => async (): Promise<CapturedModule> => {

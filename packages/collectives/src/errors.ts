@@ -136,6 +136,29 @@ export class JoinError extends CollectiveError {
 }
 
 /**
+ * Another rank failed in its part of a call, so this one cannot finish its own. After a step the
+ * process groups have ended; after a save, load or state dict they go on working.
+ */
+export class PeerFailedError extends CodedError {
+  readonly code = 'PEER_FAILED';
+  /** The rank that failed. */
+  readonly rank: number;
+  readonly operation: string;
+  readonly reason: string;
+
+  constructor(
+    message: string,
+    failure: { readonly rank: number; readonly operation: string; readonly reason: string },
+    options?: ErrorOptions,
+  ) {
+    super(message, options);
+    this.rank = failure.rank;
+    this.operation = failure.operation;
+    this.reason = failure.reason;
+  }
+}
+
+/**
  * A start that can't work, because something in the environment or the options is missing, wrong or
  * contradictory. Nothing has been sent when it is thrown.
  */

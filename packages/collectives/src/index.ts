@@ -22,6 +22,7 @@ export {
   type ErrorPlace,
   GroupClosedError,
   JoinError,
+  PeerFailedError,
   PeerLostError,
   RelayLostError,
 } from './errors.js';
@@ -29,8 +30,10 @@ export type { Failure, PeerCall } from './failure.js';
 export {
   agree,
   agreeOnTexts,
+  type Exchange,
   type PartOutcome,
   type RankFailure,
+  requireSameText,
 } from './group/agree.js';
 export {
   compareTexts,

@@ -35,23 +35,3 @@ export class DdpUnusedParameterError extends DdpError {
     this.parameters = parameters;
   }
 }
-
-/** Another rank failed in a save or a load, so this one cannot end its call. Training can go on. */
-export class DdpRankFailedError extends DdpError {
-  override readonly name = 'DdpRankFailedError' as const;
-  readonly code = 'DDP_RANK_FAILED';
-  /** The rank that failed. */
-  readonly rank: number;
-  readonly operation: string;
-  readonly reason: string;
-
-  constructor(
-    message: string,
-    failure: { readonly rank: number; readonly operation: string; readonly reason: string },
-  ) {
-    super(message);
-    this.rank = failure.rank;
-    this.operation = failure.operation;
-    this.reason = failure.reason;
-  }
-}

@@ -18,7 +18,6 @@ export { DistributedDataParallel, type JoinOptions } from './distributed-data-pa
 export {
   DdpConfigError,
   DdpError,
-  DdpRankFailedError,
   DdpStateError,
   DdpStructureError,
   DdpUnusedParameterError,

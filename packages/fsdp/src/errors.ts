@@ -43,31 +43,3 @@ export class FsdpRanksDifferError extends FsdpError {
     this.parameters = options.parameters;
   }
 }
-
-/**
- * Another rank failed, so this one cannot finish its call. After a failed step the process groups
- * have ended. After a failed save, load or state dict they go on working.
- */
-export class FsdpRankFailedError extends FsdpError {
-  override readonly name = 'FsdpRankFailedError' as const;
-  readonly code = 'FSDP_RANK_FAILED';
-  /** The rank that failed. */
-  readonly rank: number;
-  readonly operation: string;
-  readonly reason: string;
-
-  constructor(
-    message: string,
-    failure: {
-      readonly rank: number;
-      readonly operation: string;
-      readonly reason: string;
-      readonly cause?: unknown;
-    },
-  ) {
-    super(message, 'cause' in failure ? { cause: failure.cause } : undefined);
-    this.rank = failure.rank;
-    this.operation = failure.operation;
-    this.reason = failure.reason;
-  }
-}

@@ -3,7 +3,7 @@
 // takes the parameters that the inner ones have left. All ranks have to wrap alike. The optimizer
 // may be created before the wrapping or after it.
 
-import type { ProcessGroup } from '@shardweave/collectives';
+import { PeerFailedError, type ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
 import { HELD, type HeldBy } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
@@ -165,7 +165,8 @@ export class FullyShardedDataParallel<
     } catch (error) {
       const { tree } = this.#instance;
       const isOutermost = tree?.outermost === undefined && !this.device.isInBackward;
-      const isTold = error instanceof FsdpError || error === this.#toldError;
+      const isOfAll = error instanceof FsdpError || error instanceof PeerFailedError;
+      const isTold = isOfAll || error === this.#toldError;
       if (tree !== undefined && isOutermost && !isTold) {
         await tree.fail('forward', error);
       }

@@ -3,7 +3,6 @@
 export {
   FsdpConfigError,
   FsdpError,
-  FsdpRankFailedError,
   FsdpRanksDifferError,
   FsdpStateError,
 } from './errors.js';

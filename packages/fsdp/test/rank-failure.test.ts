@@ -1,8 +1,8 @@
 // When a rank throws, the others learn its number and the cause at once, not by a time-out (ten
 // minutes here). Ranks that all fail alike go on.
 
-import { CollectiveAbortedError } from '@shardweave/collectives';
-import { FsdpRankFailedError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { CollectiveAbortedError, PeerFailedError } from '@shardweave/collectives';
+import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { gatherFullOptimStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { GradScaler, gradNorm, Module, Sgd, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
@@ -96,7 +96,7 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
       if (rank.rank === 1) {
         expect(error).toMatchObject({ name: 'TypeError', message: "a row of 7 is 'too long'" });
       } else {
-        expect(error).toBeInstanceOf(FsdpRankFailedError);
+        expect(error).toBeInstanceOf(PeerFailedError);
         expect(error).toMatchObject({ rank: 1, reason: "TypeError: a row of 7 is 'too long'" });
         expect((error as Error).message).toMatch(
           /^rank [02]\/3 (forward|backward): .*rank 1 failed in/,
@@ -160,7 +160,7 @@ async function expectRankFailed(call: Promise<unknown>, rank: Rank): Promise<voi
   if (rank.rank === 1) {
     expect(error).toMatchObject({ name: 'TypeError', message: 'a bad row' });
   } else {
-    expect(error).toBeInstanceOf(FsdpRankFailedError);
+    expect(error).toBeInstanceOf(PeerFailedError);
     expect(error).toMatchObject({ rank: 1, reason: 'TypeError: a bad row' });
   }
 }
@@ -248,9 +248,9 @@ describe('a store that fails on one rank', () => {
     if (rank.rank === 1) {
       expect(error).toMatchObject({ code: 'IO' });
     } else {
-      expect(error).toBeInstanceOf(FsdpRankFailedError);
+      expect(error).toBeInstanceOf(PeerFailedError);
       expect(error).toMatchObject({ rank: 1, reason: expect.stringContaining('IO: no read') });
-      expect((error as FsdpRankFailedError).operation).toMatch(operation);
+      expect((error as PeerFailedError).operation).toMatch(operation);
     }
   }
 

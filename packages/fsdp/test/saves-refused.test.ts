@@ -84,7 +84,7 @@ describe('refuses, on every rank and without loading anything', () => {
         rank.rank === 1
           ? { code: 'CORRUPT', message: expect.stringContaining('expected checksum') }
           : {
-              code: 'FSDP_RANK_FAILED',
+              code: 'PEER_FAILED',
               message: expect.stringContaining('rank 1/2 failed'),
               rank: 1,
               operation: 'loadCheckpoint',
@@ -202,7 +202,7 @@ describe('a rank that fails', () => {
         rank.rank === 1
           ? { message: 'disk full' }
           : {
-              name: 'FsdpRankFailedError',
+              name: 'PeerFailedError',
               message: expect.stringContaining('rank 1/3 failed: disk full'),
               rank: 1,
               operation: 'saveCheckpoint',

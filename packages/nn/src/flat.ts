@@ -59,6 +59,7 @@ export { LEAST_PART_BYTES } from './flat/stores/stored-visit.js';
 export {
   type CheckStateOptions,
   checkState,
+  differingState,
   type ExpectedEntry,
 } from './held/check-state.js';
 export {

@@ -75,14 +75,8 @@ function codeOf(error: unknown): unknown {
   return (error as { readonly code?: unknown } | null | undefined)?.code;
 }
 
-/** The codes of errors of collectives and fsdp which mean that another rank is the cause. */
-const PEER_CODES: ReadonlySet<unknown> = new Set([
-  'PEER_LOST',
-  'ABORTED',
-  'CLOSED',
-  'FSDP_RANK_FAILED',
-  'DDP_RANK_FAILED',
-]);
+/** The codes of errors of collectives which mean that another rank is the cause. */
+const PEER_CODES: ReadonlySet<unknown> = new Set(['PEER_LOST', 'ABORTED', 'CLOSED', 'PEER_FAILED']);
 
 /**
  * The error to show for `ends`, which came within moments. A rank that was killed or crashed

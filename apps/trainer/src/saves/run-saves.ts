@@ -9,7 +9,7 @@ import { existsSync } from 'node:fs';
 import { rm, writeFile } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import { agree, exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
+import { exchangeTexts, type ProcessGroup } from '@shardweave/collectives';
 import { StoreError } from '@shardweave/shard-store';
 import { TrainerError, UsageError } from '../errors.js';
 import { makeDirectory } from '../files/make-directory.js';
@@ -338,14 +338,15 @@ async function requireShared(directory: string, group: ProcessGroup): Promise<vo
     throw new UsageError(`--out: ${directory} can't be written (${problem}).`);
   }
   const isSeen = existsSync(join(directory, mark));
-  const blind = await agree(group, isSeen ? '' : hostname(), call);
+  const hosts = await exchangeTexts(group, isSeen ? '' : hostname(), call);
+  const blind = hosts.findIndex((host) => host !== '');
   const names = await exchangeTexts(group, hostname(), call);
   if (group.rank === 0) {
     await rm(join(directory, mark), { force: true });
   }
-  if (blind !== undefined) {
+  if (blind >= 0) {
     throw new UsageError(
-      `--save-every: rank ${blind.rank} on ${names[blind.rank]} does not see ${directory} of rank 0 on ${names[0]}. Give an --out that all hosts share, or leave --save-every out.`,
+      `--save-every: rank ${blind} on ${names[blind]} does not see ${directory} of rank 0 on ${names[0]}. Give an --out that all hosts share, or leave --save-every out.`,
     );
   }
 }

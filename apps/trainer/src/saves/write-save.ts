@@ -4,7 +4,12 @@
 import { rm } from 'node:fs/promises';
 import { type PieceStore, saveOverRanks, writePart } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import { agreeOnTexts, CollectiveError, type ProcessGroup } from '@shardweave/collectives';
+import {
+  agreeOnTexts,
+  CollectiveError,
+  exchangeTexts,
+  type ProcessGroup,
+} from '@shardweave/collectives';
 import type { CapturedModule } from '@shardweave/nn';
 import type { FileLayer } from '@shardweave/shard-store/node';
 import { namingDisk } from '../files/disk-room.js';
@@ -139,7 +144,7 @@ function agreeOver(group: ProcessGroup, path: string): Agree {
         return { failure: named instanceof Error ? named.message : String(named) };
       },
     );
-    const texts = await agreeOnTexts(group, outcome, call);
+    const texts = await agreeOnTexts((text) => exchangeTexts(group, text, call), outcome);
     if ('reason' in texts) {
       const who = group.worldSize === 1 ? '' : `rank ${texts.rank}: `;
       throw new SaveFailure(`${who}${texts.reason}`);

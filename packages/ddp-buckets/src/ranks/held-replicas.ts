@@ -3,15 +3,21 @@
 
 import {
   agree,
-  agreeOnTexts,
+  type Exchange,
   exchangeTexts,
-  type PartOutcome,
+  PeerFailedError,
   type ProcessGroup,
-  type RankFailure,
+  requireSameText,
 } from '@shardweave/collectives';
-import { type Module, StateDictError } from '@shardweave/nn';
-import { ALONE, type Held, type HeldBy, type HeldRanks, plainAtRest } from '@shardweave/nn/flat';
-import { DdpRankFailedError } from '../errors.js';
+import type { Module } from '@shardweave/nn';
+import {
+  ALONE,
+  differingState,
+  type Held,
+  type HeldBy,
+  type HeldRanks,
+  plainAtRest,
+} from '@shardweave/nn/flat';
 import { exchangeCall } from './agreement.js';
 import { serial } from './tell-others.js';
 
@@ -62,53 +68,22 @@ function ranksOf(replicas: readonly Replica[]): HeldRanks {
       ? body()
       : group.starts.enqueue(Promise.resolve(), body, serial(group, `ddp ${operation}`));
   };
-  const settle = (operation: string, reason: string) =>
-    inTurn(operation, () => agree(group, reason, exchangeCall(operation)));
+  const exchangeOf =
+    (operation: string): Exchange =>
+    (text) =>
+      inTurn(operation, () => exchangeTexts(group, text, exchangeCall(operation)));
   return {
     isAlone: worldSize === 1,
     rank,
     worldSize,
     isFirst,
     isWriting: isFirst,
-    agree: async (operation, own) => {
-      const outcome = await own().then(
-        (value) => ({ value }),
-        (error: unknown) => ({ error }),
-      );
-      if ('error' in outcome) {
-        await settle(operation, textOf(outcome.error)).catch(() => undefined);
-        throw outcome.error;
-      }
-      const failure = await settle(operation, '');
-      if (failure !== undefined) {
-        throw failedOn(group, operation, failure);
-      }
-      return outcome.value;
-    },
-    agreeOnText: async (operation, make) => {
-      const outcome = await Promise.resolve()
-        .then(make)
-        .then(
-          (text) => ({ text }),
-          (error: unknown) => ({ failure: textOf(error), error }),
-        );
-      const own: PartOutcome =
-        'text' in outcome ? { text: outcome.text } : { failure: outcome.failure };
-      const texts = await inTurn(operation, () =>
-        agreeOnTexts(group, own, exchangeCall(operation)),
-      );
-      if ('error' in outcome) {
-        throw outcome.error;
-      }
-      if ('reason' in texts) {
-        throw failedOn(group, operation, texts);
-      }
-      const others = texts.flatMap((text, other) => (text === texts[0] ? [] : [other]));
-      if (others.length > 0) {
-        throw new StateDictError(
-          `${operation}: expected the same names and values on all ranks, got others on rank ${others.join(', ')} than on rank 0. Nothing is loaded: read one file on every rank, or load into the module inside on one rank and call syncParameters.`,
-        );
-      }
+    agree: (operation, own) => agree(operation, exchangeOf(operation), own),
+    agreeOnText: (operation, make) => {
+      const advice =
+        'read one file on every rank, or load into the module inside on one rank and call syncParameters';
+      const differing = differingState(operation, advice);
+      return requireSameText(operation, [exchangeOf(operation)], { make, differing });
     },
     attempt: (_, own) => own(),
     sum: async (operation, values) => {
@@ -128,23 +103,7 @@ function ranksOf(replicas: readonly Replica[]): HeldRanks {
             await inTurn(operation, () => group.broadcast(bytes, options));
             return words[0]!;
           },
-    exchange: (operation, text) =>
-      inTurn(operation, () => exchangeTexts(group, text, exchangeCall(operation))),
-    isOfAnother: (error) => error instanceof DdpRankFailedError,
+    exchange: (operation, text) => exchangeOf(operation)(text),
+    isOfAnother: (error) => error instanceof PeerFailedError,
   };
-}
-
-function failedOn(
-  group: ProcessGroup,
-  operation: string,
-  failure: RankFailure,
-): DdpRankFailedError {
-  return new DdpRankFailedError(
-    `${operation}: rank ${failure.rank}/${group.worldSize} failed: ${failure.reason}. This rank stopped with it.`,
-    { operation, ...failure },
-  );
-}
-
-function textOf(error: unknown): string {
-  return error instanceof Error && error.message !== '' ? error.message : String(error);
 }

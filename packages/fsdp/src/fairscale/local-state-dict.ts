@@ -52,7 +52,7 @@ export async function localStateDict(fsdp: FullyShardedDataParallel): Promise<St
  * own.
  * @param options.strict refuse missing and unexpected names. Default true.
  * @throws {StateDictError} where names or lengths differ; the other ranks throw
- * {FsdpRankFailedError}, and nothing is loaded on any rank
+ * {PeerFailedError}, and nothing is loaded on any rank
  * @throws {FsdpStateError} unless the instance is idle
  */
 export async function loadLocalStateDict(

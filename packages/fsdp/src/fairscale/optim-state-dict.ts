@@ -145,7 +145,7 @@ export async function localOptimStateDict<Options extends object>(
  * @returns `extra`, as it was given
  * @throws {StateDictError} where groups, names or lengths do not fit, naming a parameter that was
  * in another group, and where ranks give other options. The other ranks throw
- * {FsdpRankFailedError}, and nothing is loaded on any rank
+ * {PeerFailedError}, and nothing is loaded on any rank
  */
 export async function loadOptimStateShard<Options extends object>(
   fsdp: FullyShardedDataParallel,

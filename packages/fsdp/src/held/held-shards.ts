@@ -1,7 +1,7 @@
 // What nn's functions of a model's state ask of sharded modules: which parameters rest together,
 // how ranks read and write them, and how all of them hear of one that fails.
 
-import { exchangeTexts } from '@shardweave/collectives';
+import { exchangeTexts, PeerFailedError } from '@shardweave/collectives';
 import type { Module } from '@shardweave/nn';
 import {
   type AtRest,
@@ -17,7 +17,7 @@ import {
   restSize,
 } from '@shardweave/nn/flat';
 import { byteSize, type Tensor } from '@shardweave/tensor-core';
-import { FsdpConfigError, FsdpRankFailedError, FsdpStateError } from '../errors.js';
+import { FsdpConfigError, FsdpStateError } from '../errors.js';
 import { callIdentity, exchangeCall } from '../ranks/call-identity.js';
 import { agree, agreeOnText, share } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
@@ -106,7 +106,7 @@ function ranksOf(root: Instance): HeldRanks {
     attempt: (operation, own) => abortOnError(processGroup, operation, own),
     sum: (operation, values) => shareValues(root, values, operation),
     exchange: (operation, text) => exchangeTexts(processGroup, text, exchangeCall(operation)),
-    isOfAnother: (error) => error instanceof FsdpRankFailedError,
+    isOfAnother: (error) => error instanceof PeerFailedError,
   };
 }
 

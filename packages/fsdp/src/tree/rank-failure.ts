@@ -1,7 +1,12 @@
 // Tells the other ranks that this one has failed alone: `tellFailure` of collectives reaches them
 // where they wait for it.
 
-import { CollectiveError, type ProcessGroup, tellFailure } from '@shardweave/collectives';
+import {
+  CollectiveError,
+  PeerFailedError,
+  type ProcessGroup,
+  tellFailure,
+} from '@shardweave/collectives';
 import { FsdpError } from '../errors.js';
 
 /**
@@ -9,7 +14,8 @@ import { FsdpError } from '../errors.js';
  * ranks make alike.
  */
 export function isLocalFailure(error: unknown): boolean {
-  return !(error instanceof CollectiveError || error instanceof FsdpError);
+  const shared = [CollectiveError, PeerFailedError, FsdpError];
+  return !shared.some((kind) => error instanceof kind);
 }
 
 /** The text of an abort, which ranks do not compare. */

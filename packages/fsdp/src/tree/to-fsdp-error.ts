@@ -1,8 +1,13 @@
 // Turns a mismatch of collective calls into an error in the words of this package, for ranks that
 // did different things.
 
-import { type CollectiveError, type ProcessGroup, toldFailure } from '@shardweave/collectives';
-import { FsdpRankFailedError, FsdpRanksDifferError } from '../errors.js';
+import {
+  type CollectiveError,
+  PeerFailedError,
+  type ProcessGroup,
+  toldFailure,
+} from '@shardweave/collectives';
+import { FsdpRanksDifferError } from '../errors.js';
 import { calledIn } from '../ranks/call-identity.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
 import { namesIn } from './used-parameters.js';
@@ -38,9 +43,10 @@ export function toFsdpError(error: unknown, at: Place): unknown {
       const own = at.units.find((unit) => unit.failure !== undefined)?.failure;
       return own === undefined ? error : own.error;
     }
-    return new FsdpRankFailedError(
+    return new PeerFailedError(
       `${place}: expected all ranks to go on, but rank ${told.rank} failed in ${told.operation}: ${told.reason}. Its own error has more; the process groups have ended.`,
-      { ...told, cause: error },
+      told,
+      { cause: error },
     );
   }
   const calls = callsOf(error);

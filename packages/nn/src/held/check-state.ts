@@ -5,6 +5,14 @@ import { StateDictError } from '../errors.js';
 import { type FileDType, isConvertible } from '../host-tensor.js';
 import type { GivenEntry } from './state-entry.js';
 
+/** Makes the error of ranks that give other states than rank 0, with what to do in their place. */
+export function differingState(operation: string, advice: string) {
+  return (ranks: readonly number[]): StateDictError =>
+    new StateDictError(
+      `${operation}: expected the same names and values on all ranks, got others on rank ${ranks.join(', ')} than on rank 0. Nothing is loaded: ${advice}.`,
+    );
+}
+
 /** What an entry of a state dict has to be like. */
 export interface ExpectedEntry {
   readonly dtype: DType;

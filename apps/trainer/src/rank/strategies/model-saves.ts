@@ -1,8 +1,7 @@
 // How a rank's model comes into saves and out of them, the same under every strategy.
 
 import type { PieceReader, PieceStore } from '@shardweave/checkpoint';
-import { DdpRankFailedError } from '@shardweave/ddp-buckets';
-import { FsdpRankFailedError } from '@shardweave/fsdp';
+import { PeerFailedError } from '@shardweave/collectives';
 import {
   type CapturedModule,
   captureCheckpoint,
@@ -76,6 +75,6 @@ export function trainedState(
 }
 
 /** Whether this rank was only told of the failure of another one. */
-export function isOfAnotherRank(error: unknown): error is FsdpRankFailedError | DdpRankFailedError {
-  return error instanceof FsdpRankFailedError || error instanceof DdpRankFailedError;
+export function isOfAnotherRank(error: unknown): error is PeerFailedError {
+  return error instanceof PeerFailedError;
 }
