@@ -27,7 +27,7 @@ export function classShapesIn(path: string): ClassShapes {
       classes.push({ name, numMembers: new Set(names).size });
     } else if (ts.isNewExpression(node)) {
       const made = node.expression.getText(file);
-      const objects = (node.arguments ?? []).filter(ts.isObjectLiteralExpression);
+      const objects = node.arguments?.filter(ts.isObjectLiteralExpression) ?? [];
       for (const { properties } of objects) {
         for (const spread of properties.filter(ts.isSpreadAssignment)) {
           spreads.push(`new ${made}({ ${spread.getText(file).replaceAll(/\s+/g, ' ')} })`);

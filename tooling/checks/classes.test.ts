@@ -70,11 +70,9 @@ const STILL: readonly string[] = [
   'packages/offload/src/offload-model.ts: new SliceBackward({ ...context })',
   'packages/offload/src/offload-model.ts: new SliceForward({ ...context })',
   'packages/shard-store/src/disk/disk-store.ts: new DiskStore({ ...manifest })',
-  'packages/tensor-core/src/backends/cpu/spawn-worker.ts: new node.Worker({ ...options })',
   'packages/tensor-core/src/backends/webgpu/webgpu-backend.ts: new KernelContext({ ...common })',
   'packages/tensor-core/src/backends/webgpu/webgpu-backend.ts: new KernelContext({ ...common })',
   'packages/tensor-core/src/backends/webgpu/webgpu-backend.ts: new Timestamps({ ...options })',
-  'packages/tensor-core/src/memory/pool.ts: new OutOfMemoryError({ ...(Number.isFinite(limitBytes) ? { limitBytes } : {}) })',
 ];
 
 const shapes = workspacePackages()

@@ -103,7 +103,7 @@ export interface MemoryBytesAtFailure {
   readonly liveBytes?: number;
   /** The bytes in use and kept for reuse, after everything that could be was given back. */
   readonly reservedBytes?: number;
-  readonly limitBytes?: number;
+  readonly limitBytes?: number | undefined;
 }
 
 /**

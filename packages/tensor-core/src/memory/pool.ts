@@ -131,8 +131,9 @@ export class Pool {
       if (!(cause instanceof OutOfMemoryError)) {
         throw cause;
       }
-      const limitBytes = Math.min(this.limitBytes, cause.limitBytes ?? Number.POSITIVE_INFINITY);
-      const limit = Number.isFinite(limitBytes) ? `, limit ${limitBytes}` : '';
+      const least = Math.min(this.limitBytes, cause.limitBytes ?? Number.POSITIVE_INFINITY);
+      const limitBytes = Number.isFinite(least) ? least : undefined;
+      const limit = limitBytes === undefined ? '' : `, limit ${limitBytes}`;
       throw new OutOfMemoryError(
         `pool: expected room for ${bytes} ${label} bytes, got none (${this.#inUseBytes} in use here, ${cause.reservedBytes ?? this.#reservedBytes} held in all${limit}). Hold less at once, by smaller batches or checkpointing; the device goes on.`,
         {
@@ -140,7 +141,7 @@ export class Pool {
           requestedBytes: bytes,
           liveBytes: this.#inUseBytes,
           reservedBytes: this.#reservedBytes,
-          ...(Number.isFinite(limitBytes) ? { limitBytes } : {}),
+          limitBytes,
         },
       );
     }

@@ -29,11 +29,8 @@ function spawnNode(
   url: string | URL | undefined,
 ): WorkerHandle {
   // The worker gets none of the host's flags, since a compute thread needs no loader or inspector.
-  const options = { execArgv: [], stdin: false };
-  const worker =
-    url === undefined
-      ? new node.Worker(SOURCE, { ...options, eval: true })
-      : new node.Worker(url, options);
+  const options = { execArgv: [], stdin: false, eval: url === undefined };
+  const worker = new node.Worker(url ?? SOURCE, options);
   worker.on('message', (reply: WorkerReply) => events.onReply(reply));
   worker.on('error', (error) => events.onError(toError(error)));
   worker.unref();
