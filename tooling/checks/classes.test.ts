@@ -31,7 +31,6 @@ const STILL: readonly string[] = [
   'packages/nn/src/optim/optimizer.ts: Optimizer has 39 members',
   'packages/offload/src/offload-model.ts: OffloadModel has 40 members',
   'packages/shard-store/src/disk/disk-store.ts: DiskStore has 31 members',
-  'packages/tensor-core/src/backends/cpu/command-queue.ts: CommandQueue has 41 members',
   'packages/tensor-core/src/backends/webgpu/queue/recorder.ts: Recorder has 36 members',
   'packages/tensor-core/src/backends/webgpu/webgpu-backend.ts: WebGpuBackend has 57 members',
   'packages/tensor-core/src/device.ts: Device has 47 members',

@@ -7,6 +7,7 @@ import { DisposedError, requireBufferSize } from '../../errors.js';
 import type { KernelCalls, KernelName } from '../../kernel-calls/kernel-calls.js';
 import type { BackendBuffer } from '../../view.js';
 import type { CommandQueue } from './command-queue.js';
+import type { CommandRing } from './command-ring.js';
 import { addressOf, type CommandWriter } from './command-writer.js';
 import { CpuBuffer } from './cpu-buffer.js';
 import { cpuInfo } from './cpu-limits.js';
@@ -24,6 +25,7 @@ export interface CpuParts {
   readonly room: Room;
   readonly staging: Staging;
   readonly queue: CommandQueue;
+  readonly ring: CommandRing;
   readonly writer: CommandWriter;
   readonly engine: Engine;
   /** Whether matrix products are fused. */
@@ -124,13 +126,13 @@ export class CpuBackend implements Backend {
     byteLength: number,
     into = new Uint8Array(byteLength),
   ): Promise<Uint8Array> {
-    const { queue, memory, heap, room, writer } = this.#parts;
+    const { queue, ring, memory, heap, room, writer } = this.#parts;
     if (queue.failure !== undefined) {
       throw queue.failure;
     }
     const from = addressOf(buffer) + byteOffset;
     if (queue.isIdle) {
-      queue.reportTrace();
+      ring.reportTrace();
       into.set(memory.bytes.subarray(from, from + byteLength));
       return into;
     }
@@ -189,13 +191,13 @@ export class CpuBackend implements Backend {
   }
 
   flush(): void {
-    this.#parts.queue.publish();
+    this.#parts.ring.publish();
   }
 
   async sync(): Promise<void> {
-    const { queue } = this.#parts;
+    const { queue, ring } = this.#parts;
     if (queue.failure === undefined && queue.isIdle) {
-      queue.reportTrace();
+      ring.reportTrace();
       return;
     }
     await queue.fence();
@@ -206,7 +208,7 @@ export class CpuBackend implements Backend {
   }
 
   trace(sink: BackendTraceSink | undefined): void {
-    this.#parts.queue.trace(sink);
+    this.#parts.ring.trace(sink);
   }
 
   dispose(): Promise<void> {

@@ -5,6 +5,7 @@ import { checkOptions } from '../../check-options.js';
 import { LimitError, OutOfMemoryError } from '../../errors.js';
 import { whole } from '../../options.js';
 import { CommandQueue } from './command-queue.js';
+import { CommandRing } from './command-ring.js';
 import { CommandWriter } from './command-writer.js';
 import { chooseKernels } from './compile-kernels.js';
 import { CpuBackend } from './cpu-backend.js';
@@ -78,7 +79,8 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
   });
   const heap = new Heap(memory, heapBase);
   const staging = new Staging(memory, heap.alloc(stagingBytes), stagingBytes);
-  const queue = new CommandQueue(memory, staging);
+  const ring = new CommandRing(memory, staging);
+  const queue = new CommandQueue(memory, ring);
   const events: EngineEvents = {
     onFence: (id) => queue.onFence(id),
     onFailure: (error) => queue.fail(error),
@@ -91,7 +93,7 @@ export async function createCpuBackend(options: CpuBackendOptions = {}): Promise
   const writer = new CommandWriter(queue, heap, threads, (byteLength) =>
     room.reserve(byteLength, 'scratch'),
   );
-  return new CpuBackend({ memory, heap, room, staging, queue, writer, engine, isFused });
+  return new CpuBackend({ memory, heap, room, staging, queue, ring, writer, engine, isFused });
 }
 
 function chooseThreads(asked: number | undefined): number {
