@@ -31,8 +31,6 @@ const STILL: readonly string[] = [
   'packages/nn/src/optim/optimizer.ts: Optimizer has 39 members',
   'packages/offload/src/offload-model.ts: OffloadModel has 40 members',
   'packages/shard-store/src/disk/disk-store.ts: DiskStore has 31 members',
-  'packages/tensor-core/src/backends/webgpu/queue/recorder.ts: Recorder has 36 members',
-  'packages/tensor-core/src/backends/webgpu/webgpu-backend.ts: WebGpuBackend has 57 members',
   'packages/tensor-core/src/device.ts: Device has 47 members',
   'packages/tensor-core/src/memory/storage.ts: Storage has 34 members',
   'packages/tensor-core/src/tensor.ts: Tensor has 33 members',
@@ -69,9 +67,6 @@ const STILL: readonly string[] = [
   'packages/offload/src/offload-model.ts: new SliceBackward({ ...context })',
   'packages/offload/src/offload-model.ts: new SliceForward({ ...context })',
   'packages/shard-store/src/disk/disk-store.ts: new DiskStore({ ...manifest })',
-  'packages/tensor-core/src/backends/webgpu/webgpu-backend.ts: new KernelContext({ ...common })',
-  'packages/tensor-core/src/backends/webgpu/webgpu-backend.ts: new KernelContext({ ...common })',
-  'packages/tensor-core/src/backends/webgpu/webgpu-backend.ts: new Timestamps({ ...options })',
 ];
 
 const shapes = workspacePackages()

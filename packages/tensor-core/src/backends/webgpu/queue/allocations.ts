@@ -10,6 +10,7 @@
 
 import { OutOfMemoryError } from '../../../errors.js';
 import type { Fault } from './fault.js';
+import { WebGpuBuffer } from './gpu-buffer.js';
 
 interface Loss {
   readonly error: OutOfMemoryError;
@@ -24,22 +25,21 @@ export class Allocations {
   readonly #lost = new WeakSet<GPUBuffer>();
   readonly #relievers = new Set<() => void>();
   #numPending = 0;
+  #nextId = 0;
+  readonly #counted = new Set<WebGpuBuffer>();
+  #liveBytes = 0;
   #loss: Loss | undefined;
   /**
    * The last submit of which commands are recorded, made or still open; the recorder counts them.
    */
   lastRecorded: () => number = () => 0;
-  /** The bytes in use, and all bytes that are held, for messages. */
-  readonly #bytes: () => { readonly live: number; readonly reserved: number };
+  /** The bytes that are kept for transfers and reuse, for messages. */
+  readonly #keptBytes: () => number;
 
-  constructor(
-    device: GPUDevice,
-    fault: Fault,
-    bytes: () => { readonly live: number; readonly reserved: number },
-  ) {
+  constructor(device: GPUDevice, fault: Fault, keptBytes: () => number) {
     this.#device = device;
     this.#fault = fault;
-    this.#bytes = bytes;
+    this.#keptBytes = keptBytes;
   }
 
   onPressure(relieve: () => void): () => void {
@@ -67,6 +67,46 @@ export class Allocations {
       this.#watch(device.popErrorScope(), gpu, descriptor);
     }
     return gpu;
+  }
+
+  /** Makes a buffer for operands of kernels, which `usage` counts until `remove`. */
+  alloc(byteLength: number, label: string): WebGpuBuffer {
+    const buffer = this.createStorage(Math.max(4, byteLength), label);
+    this.#counted.add(buffer);
+    this.#liveBytes += buffer.byteLength;
+    return buffer;
+  }
+
+  /** Makes a buffer for operands of kernels that `usage` does not count. */
+  createStorage(size: number, label: string): WebGpuBuffer {
+    const usage = 0x0080 | 0x0004 | 0x0008; // STORAGE | COPY_SRC | COPY_DST
+    const gpu = this.create({ label, size, usage });
+    return new WebGpuBuffer(this.#nextId++, gpu, (buffer) => this.isLost(buffer));
+  }
+
+  /** Names a buffer of somebody else's. */
+  borrow(gpu: GPUBuffer): WebGpuBuffer {
+    return new WebGpuBuffer(this.#nextId++, gpu, () => false);
+  }
+
+  /** Counts a buffer no longer. Returns false for one that was not counted. */
+  remove(buffer: WebGpuBuffer): boolean {
+    const isCounted = this.#counted.delete(buffer);
+    this.#liveBytes -= isCounted ? buffer.byteLength : 0;
+    return isCounted;
+  }
+
+  usage(): { readonly bytes: number; readonly buffers: number } {
+    return { bytes: this.#liveBytes, buffers: this.#counted.size };
+  }
+
+  /** Destroys the buffers that `usage` counts. */
+  destroy(): void {
+    for (const buffer of this.#counted) {
+      buffer.gpu.destroy();
+    }
+    this.#counted.clear();
+    this.#liveBytes = 0;
   }
 
   isLost(gpu: GPUBuffer): boolean {
@@ -151,7 +191,8 @@ export class Allocations {
   }
 
   #errorOf({ label, size }: GPUBufferDescriptor, cause: unknown): OutOfMemoryError {
-    const { live, reserved } = this.#bytes();
+    const live = this.#liveBytes;
+    const reserved = live + this.#keptBytes();
     const detail = (cause as { readonly message?: string }).message?.split('\n')[0] ?? '';
     return new OutOfMemoryError(
       `webgpu: expected room for ${size} bytes (${label}), got none: ${live} are in use, ${reserved} held in all. ${detail} What was queued since may not have run. Hold less at once; the device goes on.`,

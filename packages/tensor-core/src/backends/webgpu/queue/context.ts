@@ -58,48 +58,64 @@ export interface KernelEncoder {
  * The scratch of the kernel that is being encoded. It is set around each kernel, which works
  * because encoding never waits.
  */
-export interface ScratchSlot {
-  current: Scratch;
+export class ScratchSlot {
+  readonly #own: Scratch;
+  #current: Scratch;
+
+  /** @param own the scratch of kernels for which nobody else provides any */
+  constructor(own: Scratch) {
+    this.#own = own;
+    this.#current = own;
+  }
+
+  get current(): Scratch {
+    return this.#current;
+  }
+
+  /** Runs `encode`, whose kernels take their scratch from `scratch`. */
+  provide(scratch: Scratch | undefined, encode: () => void): void {
+    this.#current = scratch ?? this.#own;
+    try {
+      encode();
+    } finally {
+      this.#current = this.#own;
+    }
+  }
+}
+
+export interface KernelContextParts {
+  readonly encoder: KernelEncoder;
+  readonly scratch: Pick<ScratchSlot, 'current'>;
+  /** Where tables lie, which outlive the kernels that they were made for. */
+  readonly tableMemory: Scratch;
+  readonly matmulChoices: MatmulChoices;
 }
 
 export class KernelContext {
   readonly profile: DeviceProfile;
   readonly matmulChoices: MatmulChoices;
-  readonly #encoder: KernelEncoder;
-  readonly #scratch: ScratchSlot;
-  readonly #tableMemory: Scratch;
+  readonly #parts: KernelContextParts;
   readonly #tables = new Map<object, Table>();
 
-  constructor(
-    profile: DeviceProfile,
-    parts: {
-      encoder: KernelEncoder;
-      scratch: ScratchSlot;
-      /** Where tables lie, which outlive the kernels that they were made for. */
-      tableMemory: Scratch;
-      matmulChoices: MatmulChoices;
-    },
-  ) {
+  constructor(profile: DeviceProfile, parts: KernelContextParts) {
     this.profile = profile;
     this.matmulChoices = parts.matmulChoices;
-    this.#encoder = parts.encoder;
-    this.#scratch = parts.scratch;
-    this.#tableMemory = parts.tableMemory;
+    this.#parts = parts;
   }
 
   /** The compiled kernel of a spec, which `key` names completely. */
   kernel(key: string, build: () => Kernel): CompiledKernel {
-    return this.#encoder.kernel(key, build);
+    return this.#parts.encoder.kernel(key, build);
   }
 
   dispatch(compiled: CompiledKernel, call: Dispatch): void {
-    this.#encoder.dispatch(compiled, call);
+    this.#parts.encoder.dispatch(compiled, call);
   }
 
   /** Runs `body`, which only encodes, with a temporary view of undefined contents. */
   withScratch(dtype: DType, size: number, body: (view: View) => void): void {
     const byteLength = Math.ceil((size * byteSize(dtype)) / 4) * 4;
-    const scratch = this.#scratch.current;
+    const scratch = this.#parts.scratch.current;
     const buffer = scratch.take(byteLength);
     try {
       body({ buffer, byteOffset: 0, dtype, size });
@@ -119,15 +135,15 @@ export class KernelContext {
         return known;
       }
       this.#tables.delete(owner);
-      this.#tableMemory.give(known.view.buffer);
+      this.#parts.tableMemory.give(known.view.buffer);
     }
     if (this.#tables.size >= MAX_TABLES) {
       const [oldest, { view }] = this.#tables.entries().next().value!;
       this.#tables.delete(oldest);
-      this.#tableMemory.give(view.buffer);
+      this.#parts.tableMemory.give(view.buffer);
     }
     const { words, ends } = build();
-    const buffer = this.#tableMemory.take(Math.max(4, words.byteLength));
+    const buffer = this.#parts.tableMemory.take(Math.max(4, words.byteLength));
     const view: View = { buffer, byteOffset: 0, dtype: 'u32', size: Math.max(1, words.length) };
     this.upload(view, new Uint8Array(words.buffer));
     const table = { view, ends };
@@ -137,7 +153,7 @@ export class KernelContext {
 
   /** Uploads words to a view, in order with the commands. */
   upload(view: View, bytes: Uint8Array): void {
-    this.#encoder.upload(view, bytes);
+    this.#parts.encoder.upload(view, bytes);
   }
 
   /**

@@ -1,30 +1,28 @@
 // The command stream: one open encoder and, as long as nothing forces a boundary, one open compute
-// pass. Parameters of all dispatches lie in one uniform buffer, written once before each submit.
+// pass. Calls are cut to what the device and a submit can take.
 
 import { byteSize } from '@shardweave/dtypes';
 import { LimitError } from '../../../errors.js';
 import type { View } from '../../../view.js';
 import { BINDING_ALIGNMENT, clashesOf, wordsOf } from '../kernel/clashes.js';
 import { FLOPS_PER_BYTE, type GridPart, partsOfGrid } from '../kernel/cut-grid.js';
-import { type Grid, PARAM_BYTES } from '../kernel/kernel.js';
-import { INF_BITS } from '../kernel/wgsl.js';
+import type { Grid } from '../kernel/kernel.js';
 import type { Allocations } from './allocations.js';
 import { BindGroups, type BoundRange } from './bind-groups.js';
 import type { ScratchSlot } from './context.js';
 import { asGpuBuffer, type WebGpuBuffer } from './gpu-buffer.js';
+import { ParamBuffer } from './param-buffer.js';
 import type { CompiledKernel } from './pipelines.js';
 import type { DownloadPool, UploadRing } from './staging.js';
 import type { SubmitBudget } from './submit-budget.js';
 import type { Timestamps } from './timestamps.js';
-
-type Params = Readonly<Record<string, number>> | readonly number[];
 
 export interface Dispatch {
   /**
    * The parameters by their names in the kernel's spec, or all of them in its order. Offsets of
    * views are filled in.
    */
-  readonly params: Params;
+  readonly params: Readonly<Record<string, number>> | readonly number[];
   /** The operands in the order of the kernel's bindings. */
   readonly views: readonly View[];
   readonly grid: Grid;
@@ -49,25 +47,30 @@ export interface Dispatch {
   moved?(): { readonly read: number; readonly written: number };
 }
 
+/** A call whose views are those that are bound, each with its range. */
+export interface BoundCall extends Pick<Dispatch, 'params' | 'views'> {
+  readonly ranges: readonly BoundRange[];
+}
+
 /**
  * The most dispatches of a submit, which take 0.4 ms to encode: the device starts early, while the
  * host goes on.
  */
 const DISPATCH_BUDGET = 128;
 
+export interface RecorderParts {
+  readonly uploads: UploadRing;
+  readonly downloads: DownloadPool;
+  readonly scratch: ScratchSlot;
+  readonly allocations: Allocations;
+  readonly maxBindingBytes: number;
+  readonly budget: SubmitBudget;
+}
+
 export class Recorder {
   readonly #device: GPUDevice;
-  readonly #uploads: UploadRing;
-  readonly #downloads: DownloadPool;
-  readonly #scratch: ScratchSlot;
-  readonly #allocations: Allocations;
-  readonly #maxBindingBytes: number;
-  readonly #budget: SubmitBudget;
-  readonly #uniform: GPUBuffer;
-  readonly #params = new ArrayBuffer(DISPATCH_BUDGET * PARAM_BYTES);
-  readonly #words = new Uint32Array(this.#params);
-  readonly #floats = new Float32Array(this.#params);
-  readonly #fenceFrom: GPUBuffer;
+  readonly #parts: RecorderParts;
+  readonly #params: ParamBuffer;
   readonly bindGroups: BindGroups;
   #encoder: GPUCommandEncoder | undefined;
   #pass: GPUComputePassEncoder | undefined;
@@ -78,32 +81,12 @@ export class Recorder {
   /** The timestamps of the profiler or stopwatch that is active at the moment. */
   timestamps: Timestamps | undefined;
 
-  constructor(
-    device: GPUDevice,
-    parts: {
-      uploads: UploadRing;
-      downloads: DownloadPool;
-      scratch: ScratchSlot;
-      allocations: Allocations;
-      maxBindingBytes: number;
-      budget: SubmitBudget;
-    },
-  ) {
+  constructor(device: GPUDevice, parts: RecorderParts) {
     this.#device = device;
-    this.#uploads = parts.uploads;
-    this.#downloads = parts.downloads;
-    this.#scratch = parts.scratch;
-    this.#allocations = parts.allocations;
-    this.#allocations.lastRecorded = () => (this.isEmpty ? this.#serial : this.openSerial);
-    this.#maxBindingBytes = parts.maxBindingBytes;
-    this.#budget = parts.budget;
-    this.#uniform = device.createBuffer({
-      label: 'parameters',
-      size: DISPATCH_BUDGET * PARAM_BYTES,
-      usage: 0x0040 | 0x0008, // UNIFORM | COPY_DST
-    });
-    this.#fenceFrom = device.createBuffer({ label: 'fence', size: 4, usage: 0x0004 | 0x0008 });
-    this.bindGroups = new BindGroups(device, this.#uniform);
+    this.#parts = parts;
+    parts.allocations.lastRecorded = () => (this.isEmpty ? this.#serial : this.openSerial);
+    this.#params = new ParamBuffer(device, DISPATCH_BUDGET);
+    this.bindGroups = new BindGroups(device, this.#params.uniform);
   }
 
   /** The number of the submit that will contain what is recorded now. It counts from 1. */
@@ -120,9 +103,11 @@ export class Recorder {
     const isolated = this.#isolate(compiled, call.views);
     const { views } = isolated;
     const { flops = FLOPS_PER_BYTE * bytesOf(views) } = call;
-    const maxFlops = this.#budget.flops;
+    const maxFlops = this.#parts.budget.flops;
     try {
-      const ranges = views.map((view) => this.#range(compiled.kernel.label, view));
+      const ranges = views.map((view) =>
+        rangeOf(view, compiled.kernel.label, this.#parts.maxBindingBytes),
+      );
       for (const part of partsOfGrid(compiled.kernel, call, { flops, maxFlops })) {
         this.#dispatchPart(compiled, { params: call.params, views, ranges }, part);
       }
@@ -137,46 +122,24 @@ export class Recorder {
   }
 
   #dispatchPart(
-    compiled: CompiledKernel,
-    { params, views, ranges }: Pick<Dispatch, 'params' | 'views'> & { ranges: BoundRange[] },
-    { first, grid, flops }: GridPart,
+    { kernel, layout, pipeline }: CompiledKernel,
+    call: BoundCall,
+    part: GridPart,
   ): void {
-    const { kernel, pipeline } = compiled;
+    const { grid, flops } = part;
     const isFull =
-      this.#numInSubmit === DISPATCH_BUDGET || this.#flopsInSubmit + flops > this.#budget.flops;
+      this.#numInSubmit === DISPATCH_BUDGET ||
+      this.#flopsInSubmit + flops > this.#parts.budget.flops;
     if (this.#numInSubmit > 0 && isFull) {
       this.submit();
     }
-    const slot = this.#numInSubmit;
-    const base = (slot * PARAM_BYTES) / 4;
-    const numOwn = kernel.params.length - kernel.bindings.length;
-    const numGiven = numOwn - (kernel.isCuttable ? first.length : 0);
-    const [words, floats] = [this.#words, this.#floats];
-    for (let i = 0; i < numGiven; i++) {
-      const { name, type } = kernel.params[i]!;
-      const value = isList(params) ? params[i] : params[name];
-      if (value === undefined) {
-        throw new RangeError(`${kernel.label}: parameter ${name} is missing`);
-      }
-      const target = type === 'f32' ? floats : words;
-      target[base + i] = value;
-    }
-    for (let i = numGiven; i < numOwn; i++) {
-      words[base + i] = first[i - numGiven]!;
-    }
-    for (let i = 0; i < views.length; i++) {
-      const { byteOffset, dtype } = views[i]!;
-      words[base + numOwn + i] = (byteOffset - ranges[i]!.offset) / byteSize(dtype);
-    }
-    if (kernel.params.length * 4 < PARAM_BYTES) {
-      words[base + kernel.params.length] = INF_BITS; // see SPECIAL_VALUES
-    }
-    const group = this.bindGroups.get(compiled.layout, kernel.layoutKey, ranges, (encode) =>
-      this.#allocations.guard(this.openSerial, encode),
+    const offset = this.#params.put(this.#numInSubmit, kernel, call, part.first);
+    const group = this.bindGroups.get(layout, kernel.layoutKey, call.ranges, (encode) =>
+      this.#parts.allocations.guard(this.openSerial, encode),
     );
     const pass = this.#openPass(kernel.label);
     pass.setPipeline(pipeline);
-    pass.setBindGroup(0, group, [slot * PARAM_BYTES]);
+    pass.setBindGroup(0, group, [offset]);
     pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
     if (this.timestamps?.isByKernel === true) {
       this.#endPass();
@@ -195,7 +158,7 @@ export class Recorder {
     if (bytes.byteLength === 0) {
       return;
     }
-    const { source, sourceOffset } = this.#uploads.stage(bytes);
+    const { source, sourceOffset } = this.#parts.uploads.stage(bytes);
     this.copy(source, sourceOffset, to, toOffset, bytes.byteLength);
   }
 
@@ -205,14 +168,9 @@ export class Recorder {
     fromOffset: number,
     bytes: number,
   ): { staging: GPUBuffer; serial: number } {
-    const staging = this.#downloads.take(bytes);
+    const staging = this.#parts.downloads.take(bytes);
     this.copy(from, fromOffset, staging, 0, bytes);
     return { staging, serial: this.submit() };
-  }
-
-  /** Records a read-back of nothing, to wait for all that is before it. */
-  fence(): { staging: GPUBuffer; serial: number } {
-    return this.download(this.#fenceFrom, 0, 4);
   }
 
   /** Destroys a buffer once nothing unsubmitted uses it. */
@@ -232,15 +190,12 @@ export class Recorder {
       return this.#serial;
     }
     this.#endPass();
-    const serial = this.#serial + 1;
+    const serial = this.openSerial;
     const timestamps = this.timestamps?.resolve(encoder);
-    if (this.#numInSubmit > 0) {
-      const used = this.#numInSubmit * PARAM_BYTES;
-      this.#device.queue.writeBuffer(this.#uniform, 0, this.#params, 0, used);
-    }
-    this.#uploads.close(serial);
-    this.#allocations.guard(serial, () => this.#device.queue.submit([encoder.finish()]));
-    this.#budget.submitted(serial, this.#flopsInSubmit);
+    this.#params.upload(this.#numInSubmit);
+    this.#parts.uploads.close(serial);
+    this.#parts.allocations.guard(serial, () => this.#device.queue.submit([encoder.finish()]));
+    this.#parts.budget.submitted(serial, this.#flopsInSubmit);
     this.#encoder = undefined;
     this.#numInSubmit = 0;
     this.#flopsInSubmit = 0;
@@ -256,8 +211,7 @@ export class Recorder {
   destroy(): void {
     this.#pass = undefined;
     this.#encoder = undefined;
-    this.#uniform.destroy();
-    this.#fenceFrom.destroy();
+    this.#params.destroy();
     for (const buffer of this.#dying) {
       buffer.destroy();
     }
@@ -285,20 +239,6 @@ export class Recorder {
     this.#pass = undefined;
   }
 
-  #range(label: string, view: View): BoundRange {
-    const buffer = asGpuBuffer(view.buffer);
-    const offset = view.byteOffset - (view.byteOffset % BINDING_ALIGNMENT);
-    const end = view.byteOffset + view.size * byteSize(view.dtype);
-    const size = Math.max(4, Math.min(Math.ceil(end / 4) * 4, buffer.byteLength) - offset);
-    if (size > this.#maxBindingBytes) {
-      throw new LimitError(
-        `${label}: expected a view of at most ${this.#maxBindingBytes} bytes, got ${size}. The device binds no more at once.`,
-        { requestedBytes: size, limitBytes: this.#maxBindingBytes },
-      );
-    }
-    return { id: buffer.id, gpu: buffer.gpu, offset, size };
-  }
-
   /** Puts scratch copies in place of views that clash with an output's buffer. */
   #isolate(
     { kernel }: CompiledKernel,
@@ -308,7 +248,7 @@ export class Recorder {
     if (replaced.length === 0) {
       return { views };
     }
-    const source = this.#scratch.current;
+    const source = this.#parts.scratch.current;
     const copies = views.slice();
     const copyBacks: (() => void)[] = [];
     const taken: WebGpuBuffer[] = [];
@@ -333,8 +273,19 @@ export class Recorder {
   }
 }
 
-function isList(params: Params): params is readonly number[] {
-  return Array.isArray(params);
+/** The range in which a view is bound: from an aligned byte on, in whole words. */
+function rangeOf(view: View, label: string, maxBytes: number): BoundRange {
+  const buffer = asGpuBuffer(view.buffer);
+  const offset = view.byteOffset - (view.byteOffset % BINDING_ALIGNMENT);
+  const end = view.byteOffset + view.size * byteSize(view.dtype);
+  const size = Math.max(4, Math.min(Math.ceil(end / 4) * 4, buffer.byteLength) - offset);
+  if (size > maxBytes) {
+    throw new LimitError(
+      `${label}: expected a view of at most ${maxBytes} bytes, got ${size}. The device binds no more at once.`,
+      { requestedBytes: size, limitBytes: maxBytes },
+    );
+  }
+  return { id: buffer.id, gpu: buffer.gpu, offset, size };
 }
 
 function bytesOf(views: readonly View[]): number {

@@ -6,13 +6,12 @@ import { LimitError } from '../../../errors.js';
 import { sizeClass } from '../../../memory/pool.js';
 import type { BackendBuffer } from '../../../view.js';
 import type { Allocations } from './allocations.js';
-import { asOwnBuffer, WebGpuBuffer } from './gpu-buffer.js';
+import { asOwnBuffer, type WebGpuBuffer } from './gpu-buffer.js';
 
 export class ScratchPool implements Scratch {
   readonly #allocations: Allocations;
   /** The bytes of the largest buffer that the device makes. */
   readonly maxBytes: number;
-  readonly #nextId: () => number;
   /** Destroys a buffer once no unsubmitted command can name it. */
   readonly #destroy: (buffer: WebGpuBuffer) => void;
   readonly #free = new Map<number, WebGpuBuffer[]>();
@@ -20,11 +19,10 @@ export class ScratchPool implements Scratch {
 
   constructor(
     allocations: Allocations,
-    parts: { maxBytes: number; nextId: () => number; destroy: (buffer: WebGpuBuffer) => void },
+    parts: { maxBytes: number; destroy: (buffer: WebGpuBuffer) => void },
   ) {
     this.#allocations = allocations;
     this.maxBytes = parts.maxBytes;
-    this.#nextId = parts.nextId;
     this.#destroy = parts.destroy;
   }
 
@@ -48,14 +46,7 @@ export class ScratchPool implements Scratch {
     if (known !== undefined) {
       return known;
     }
-    const gpu = this.#allocations.create({
-      label: 'scratch',
-      size,
-      usage: 0x0080 | 0x0004 | 0x0008, // STORAGE | COPY_SRC | COPY_DST
-    });
-    const buffer = new WebGpuBuffer(this.#nextId(), gpu, (gpuBuffer) =>
-      this.#allocations.isLost(gpuBuffer),
-    );
+    const buffer = this.#allocations.createStorage(size, 'scratch');
     this.#all.add(buffer);
     return buffer;
   }

@@ -10,31 +10,26 @@ import type { WaitJob } from './waiter.js';
 const CAPACITY = 4096;
 const QUERY_BYTES = 8;
 
-export class Timestamps {
+export interface TimestampsParts {
+  readonly downloads: DownloadPool;
+  readonly sink: BackendTraceSink;
+  readonly wait: (job: WaitJob) => void;
   /** Whether each dispatch has a pass, and so a time, of its own. */
   readonly isByKernel: boolean;
-  readonly #downloads: DownloadPool;
-  readonly #sink: BackendTraceSink;
-  readonly #wait: (job: WaitJob) => void;
+}
+
+export class Timestamps {
+  readonly isByKernel: boolean;
+  readonly #parts: TimestampsParts;
   readonly #querySet: GPUQuerySet;
   readonly #resolved: GPUBuffer;
   #labels: string[] = [];
   /** Host minus device clock in ms: the smallest difference seen, since waits can only be late. */
   #clockOffsetMs = Number.POSITIVE_INFINITY;
 
-  constructor(
-    device: GPUDevice,
-    parts: {
-      downloads: DownloadPool;
-      sink: BackendTraceSink;
-      wait: (job: WaitJob) => void;
-      isByKernel: boolean;
-    },
-  ) {
+  constructor(device: GPUDevice, parts: TimestampsParts) {
     this.isByKernel = parts.isByKernel;
-    this.#downloads = parts.downloads;
-    this.#sink = parts.sink;
-    this.#wait = parts.wait;
+    this.#parts = parts;
     this.#querySet = device.createQuerySet({ label: 'trace', type: 'timestamp', count: CAPACITY });
     this.#resolved = device.createBuffer({
       label: 'trace',
@@ -65,18 +60,18 @@ export class Timestamps {
     }
     this.#labels = [];
     const bytes = 2 * labels.length * QUERY_BYTES;
-    const staging = this.#downloads.take(bytes);
+    const staging = this.#parts.downloads.take(bytes);
     encoder.resolveQuerySet(this.#querySet, 0, 2 * labels.length, this.#resolved, 0);
     encoder.copyBufferToBuffer(this.#resolved, 0, staging, 0, bytes);
     return {
       submitted: (serial) =>
-        this.#wait({
+        this.#parts.wait({
           staging,
           byteLength: bytes,
           serial,
           isQuiet: true,
           done: (data) => this.#report(labels, data),
-          settled: () => this.#downloads.give(staging),
+          settled: () => this.#parts.downloads.give(staging),
           failed: () => {}, // reads and syncs report it
         }),
     };
@@ -95,7 +90,7 @@ export class Timestamps {
     labels.forEach((name, i) => {
       const startMs = toMs(2 * i) + this.#clockOffsetMs;
       const endMs = Math.max(startMs, toMs(2 * i + 1) + this.#clockOffsetMs);
-      this.#sink({ name, track: 'device', startMs, endMs });
+      this.#parts.sink({ name, track: 'device', startMs, endMs });
     });
   }
 }

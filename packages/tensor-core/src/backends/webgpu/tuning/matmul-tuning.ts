@@ -39,7 +39,7 @@ export interface MatmulTuning {
 }
 
 export interface TuningParts {
-  readonly backend: Backend;
+  readonly backend: Pick<Backend, 'alloc' | 'free'>;
   readonly context: KernelContext;
   readonly stopwatch: Stopwatch;
   /**
