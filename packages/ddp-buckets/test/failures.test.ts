@@ -91,7 +91,7 @@ function fragile(rank: Rank, options: { readonly numStreams?: number } = {}) {
     before: () => inner.failAt('hook before the wrapper'),
     after: () => inner.failAt('hook after the wrapper'),
   });
-  rank.device.onGradientFinal(inner.b, () => inner.failAt('hook of a final gradient'));
+  rank.device.autograd.onGradientFinal(inner.b, () => inner.failAt('hook of a final gradient'));
   const step = () =>
     rank.device.scope(async () => {
       const out: Tensor = await model.call(1 + rank.rank);

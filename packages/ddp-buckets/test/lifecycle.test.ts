@@ -107,7 +107,7 @@ it('a wrapped module works inside others, and in evaluation', async () => {
     await inner.initialize();
     const { allGathers } = rank.group.stats();
     const total = await device.noGrad(() => inner.call(1));
-    expect(total.node).toBeUndefined();
+    expect(total.origin).toBeUndefined();
     expect(rank.group.stats().allGathers).toBe(allGathers);
     expect(inner.activeParams).toEqual([]); // There is nothing to reduce yet.
   });

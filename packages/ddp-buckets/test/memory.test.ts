@@ -131,7 +131,7 @@ it('memory during backward is that of unfinished buckets, at its end all gradien
     const model = wrap(new Bag(rank.device, spec), rank, { messageSize: 1500 });
     const live: number[] = [];
     for (const parameter of model.parameters()) {
-      rank.device.onGradientFinal(parameter, () => {
+      rank.device.autograd.onGradientFinal(parameter, () => {
         live.push(rank.device.memory().live.gradient);
       });
     }

@@ -188,7 +188,7 @@ describe('states', () => {
           // The wrapper's own hook has not run yet, since its output's gradient comes later.
           expect(() => model.enableAllreduce()).not.toThrow();
         });
-        rank.device.onGradientFinal(bag.get('a'), async () => {
+        rank.device.autograd.onGradientFinal(bag.get('a'), async () => {
           for (const call of [() => model.disableAllreduce(), () => model.enableAllreduce()]) {
             try {
               call();

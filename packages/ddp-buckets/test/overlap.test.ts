@@ -82,7 +82,7 @@ async function traced(options: { readonly delayAllreduce: boolean }): Promise<St
         // Backward ends with the weight's gradient or the bias's: both are in the last buckets.
         let numLeft = 2;
         for (const leaf of layers[0]!.parameters()) {
-          device.onGradientFinal(leaf, () => {
+          device.autograd.onGradientFinal(leaf, () => {
             numLeft -= 1;
             if (numLeft > 0) {
               return;

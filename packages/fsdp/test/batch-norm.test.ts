@@ -156,7 +156,7 @@ function inspect(model: FullyShardedDataParallel, when: 'made' | 'stepped'): voi
     return;
   }
   for (const parameter of model.parameters()) {
-    device.onGradientFinal(parameter, () => {
+    device.autograd.onGradientFinal(parameter, () => {
       for (const instance of model.instances()) {
         for (const { flat, parameters } of instance.units) {
           if (flat.grad !== undefined) {

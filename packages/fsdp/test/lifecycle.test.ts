@@ -231,7 +231,7 @@ it('refuses summon, noSync, norms and loads inside forward and backward', async 
     await trainOnce(model, rows);
     expect(refused).toEqual(Array(4).fill('FSDP_STATE'));
     stop();
-    const remove = rank.device.onGradientFinal(model.parameters()[0]!, attempt);
+    const remove = rank.device.autograd.onGradientFinal(model.parameters()[0]!, attempt);
     await trainOnce(model, rows);
     expect(refused).toEqual(Array(8).fill('FSDP_STATE'));
     remove();

@@ -110,7 +110,7 @@ describe.each([
     const { inner, model } = pair(rank, options);
     const { device } = rank;
     const fail = async (where: 'before' | 'after') => {
-      const stop = device.onGradientFinal(inner.parameters()[1]!, () => {
+      const stop = device.autograd.onGradientFinal(inner.parameters()[1]!, () => {
         throw new Error('a bad batch');
       });
       const failed = device.scope(async () => {
@@ -192,7 +192,7 @@ it('a failed backward of a single rank that has added to an earlier gradient ask
   await onRanks(1, async (rank) => {
     const { inner, model } = pair(rank);
     await backwardOf(model, LENGTH, 4);
-    const stop = rank.device.onGradientFinal(inner.parameters()[0]!, () => {
+    const stop = rank.device.autograd.onGradientFinal(inner.parameters()[0]!, () => {
       throw new Error('a bad batch');
     });
     await expect(backwardOf(model, LENGTH, 1)).rejects.toThrow('a bad batch');

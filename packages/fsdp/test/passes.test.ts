@@ -275,7 +275,7 @@ describe('states', () => {
       const { model, inner, below, watching } = watched(rank);
       const states = () => watching.watched.map(({ trainingState }) => trainingState);
       const atEnds: TrainingState[][] = [];
-      rank.device.onGradientFinal(inner.parameters()[0]!, () => {
+      rank.device.autograd.onGradientFinal(inner.parameters()[0]!, () => {
         atEnds.push(states());
       });
       expect(states()).toEqual(['idle', 'idle', 'idle']);
@@ -359,7 +359,7 @@ describe('states', () => {
       const children = [wrap(layer(device), 'trained'), wrap(frozen, 'frozen')] as const;
       const model = wrap(new Stack(device, children), 'root');
       const seen: TrainingState[] = [];
-      rank.device.onGradientFinal(children[0].parameters()[0]!, () => {
+      rank.device.autograd.onGradientFinal(children[0].parameters()[0]!, () => {
         seen.push(...model.instances().map(({ trainingState }) => trainingState));
       });
       await trainOnce(model, rowsOf(rank));

@@ -75,7 +75,7 @@ const PLACES: Record<string, (made: Made, rank: Rank, text: string) => void> = {
     });
   },
   'in backward': ({ model }, { device }, text) => {
-    device.onGradientFinal(model.instances()[2]!.parameters()[0]!, () => {
+    device.autograd.onGradientFinal(model.instances()[2]!.parameters()[0]!, () => {
       throw new TypeError(text);
     });
   },
@@ -120,7 +120,7 @@ describe.each([{}, { reshardAfterForward: false }, { bucketCapMb: 0 }])('%j', (o
         let isFailing = true;
         const text = `rank ${rank.rank} has ${rank.rank + 11} rows`;
         all.fragile.fails = () => (isFailing && place === 'in forward' ? text : undefined);
-        const stop = rank.device.onGradientFinal(all.model.parameters()[0]!, () => {
+        const stop = rank.device.autograd.onGradientFinal(all.model.parameters()[0]!, () => {
           if (isFailing && place === 'in backward') {
             throw new TypeError(text);
           }

@@ -130,7 +130,9 @@ describe('a step that fails', () => {
       const { model, run } = await prepared(rank);
       const atRest = rank.device.ledger.live();
       const [leaf] = model.parameters();
-      const remove = rank.device.onGradientFinal(leaf!, () => Promise.reject(new Error('hook')));
+      const remove = rank.device.autograd.onGradientFinal(leaf!, () =>
+        Promise.reject(new Error('hook')),
+      );
       await expect(run(1)).rejects.toThrow('hook');
       remove();
       expect(rank.device.ledger.live()).toEqual(atRest);

@@ -122,7 +122,7 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     device.random.restore(run.state);
     run.setModes();
     try {
-      const result = await device.enableGrad(() => module.call(...args));
+      const result = await device.autograd.enableGrad(() => module.call(...args));
       await backwardFrom(device, floatsIn(result), run.gradients);
       return leaves.map((leaf) => leaf.take());
     } finally {
@@ -158,7 +158,7 @@ class InputLeaf {
       return undefined;
     }
     this.#gradient = undefined;
-    gradient.device.track(gradient);
+    gradient.device.scopes.track(gradient);
     gradient.storage.release();
     return gradient;
   }
@@ -204,7 +204,7 @@ async function backwardFrom(
     );
   }
   const root = device.empty([1]);
-  device.enableGrad(() =>
+  device.autograd.enableGrad(() =>
     device.record({
       name: 'checkpointOutputs',
       inputs: pairs.map(({ output }) => output),

@@ -58,7 +58,7 @@ async function step(options: { isCheckpointed: boolean; isPacked?: boolean }) {
   const packed = options.isPacked === true ? packParameters(model) : undefined;
   const finals = new Map<string, number>();
   for (const [name, parameter] of model.namedParameters()) {
-    device.onGradientFinal(parameter, () => {
+    device.autograd.onGradientFinal(parameter, () => {
       finals.set(name, (finals.get(name) ?? 0) + 1);
     });
   }
@@ -125,7 +125,7 @@ describe('checkpoint', () => {
       expect(rest[1]!.requiresGrad).toBe(false);
       await sum(add(mul(left, rest[0]!), mul(same, 3))).backward();
       const leaves = [a, b, ...pair.parameters()];
-      expect(leaves.every(({ isLeaf }) => isLeaf)).toBe(true);
+      expect(leaves.every(({ origin }) => origin === undefined)).toBe(true);
       const gradients = await Promise.all(leaves.map(({ grad }) => read(grad!)));
       return { gradients, left: await read(left) };
     };
@@ -138,7 +138,7 @@ describe('checkpoint', () => {
       const linear = new Linear(device, { inFeatures: 3, outFeatures: 3 });
       const module = isWrapped ? checkpoint(linear) : linear;
       let finals = 0;
-      device.onGradientFinal(linear.weight, () => {
+      device.autograd.onGradientFinal(linear.weight, () => {
         finals += 1;
       });
       const x = device.tensor(values(6), [2, 3], { requiresGrad: true });

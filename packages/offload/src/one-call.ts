@@ -30,7 +30,7 @@ export class OneCall {
   async alone<T>(call: string, name: string, body: () => Promise<T>): Promise<T> {
     this.requireIdle(call);
     const device = this.#device;
-    const rule = device.ruleInProgress;
+    const rule = device.autograd.ruleInProgress;
     if (device.isInBackward && (rule === undefined || this.nodes.has(rule))) {
       throw new OffloadBusyError(call, 'backward');
     }

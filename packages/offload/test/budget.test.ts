@@ -40,7 +40,7 @@ async function trainStack(model: Sequential | OffloadModel, steps: number) {
   const found: number[] = [];
   const reserved: number[] = [];
   for (const parameter of model.parameters()) {
-    device.onGradientFinal(parameter, () => void reserved.push(pool.reservedBytes));
+    device.autograd.onGradientFinal(parameter, () => void reserved.push(pool.reservedBytes));
   }
   for (let step = 0; step < steps; step++) {
     const loss = await device.scope(async () => {
@@ -66,7 +66,7 @@ function watchGradients({ device, model }: Run): number[] {
   const reserved: number[] = [];
   const { pool } = device; // This is the real pool, since hooks run in dry runs too.
   for (const parameter of model.parameters()) {
-    device.onGradientFinal(parameter, () => void reserved.push(pool.reservedBytes));
+    device.autograd.onGradientFinal(parameter, () => void reserved.push(pool.reservedBytes));
   }
   return reserved;
 }

@@ -3,17 +3,16 @@
 // process and a backend.
 
 import { byteSize, type DType, isFloat } from '@shardweave/dtypes';
-import { Engine } from './autograd/engine.js';
-import { type GradientHook, GraphNode, type NodeOptions } from './autograd/node.js';
-import type { FinalHook, Pass } from './autograd/pass.js';
-import type { Backend, Scratch } from './backend.js';
+import { Autograd } from './autograd/autograd.js';
+import type { GradientHook, NodeOptions } from './autograd/node.js';
+import type { Backend } from './backend.js';
 import { checkNames, checkOptions } from './check-options.js';
 import { createDryBackend } from './dry-backend.js';
-import { endingWith } from './ending-with.js';
-import { DisposedError, DTypeError, OptionError, ShapeError, StateError } from './errors.js';
+import { DTypeError, OptionError, ShapeError } from './errors.js';
 import type { KernelCalls, KernelName } from './kernel-calls/kernel-calls.js';
-import { Ledger, MEMORY_TAGS, type MemoryTag } from './memory/ledger.js';
-import { Pool } from './memory/pool.js';
+import { DeviceMemory } from './memory/device-memory.js';
+import { type Ledger, MEMORY_TAGS, type MemoryTag } from './memory/ledger.js';
+import type { Pool } from './memory/pool.js';
 import { ScopeStack, tensorsIn } from './memory/scope.js';
 import { Storage } from './memory/storage.js';
 import { numericClassOf } from './numeric-class.js';
@@ -23,7 +22,6 @@ import { having, SEED, shown } from './options.js';
 import { Random } from './random.js';
 import { elementCountOf, type Shape, Tensor } from './tensor.js';
 import type { Trace } from './trace.js';
-import type { BackendBuffer } from './view.js';
 
 /**
  * Options of `new Device(backend, options)`: the seed of its random state, and where its events go.
@@ -51,13 +49,6 @@ const IS_BACKEND = having('a backend', 'alloc', 'free', 'write', 'read', 'copy',
 const DTYPES: readonly string[] = ['f32', 'f16', 'bf16', 'i32', 'u32'];
 const TENSOR_OPTIONS = ['dtype', 'requiresGrad', 'tag'];
 
-/** The parts of a device that dryRun replaces while it runs. */
-interface DeviceMemory {
-  readonly backend: Backend;
-  readonly pool: Pool;
-  readonly ledger: Ledger;
-}
-
 /**
  * Several devices may share a backend: each is one rank. Only one strand of asynchronous code at a
  * time may make tensors on a device, for its scopes nest in time; work in the background uses
@@ -83,29 +74,12 @@ interface DeviceMemory {
 export class Device {
   readonly random: Random;
   readonly trace: Trace | undefined;
-  #scopes = new ScopeStack();
-  readonly #engine = new Engine(this);
-  readonly #finalHooks = new Map<Tensor, FinalHook[]>();
-  /** The grad modes, innermost last. Each is an object, so that its end finds the one it began. */
-  readonly #gradModes: { readonly isEnabled: boolean }[] = [];
+  /** The graph and the backward passes of this device. */
+  readonly autograd = new Autograd(this);
+  /** @internal */
+  readonly scopes = new ScopeStack();
+  /** What dryRun replaces while it runs. */
   #memory: DeviceMemory;
-  readonly #scratchBytes = new Map<BackendBuffer, number>();
-  readonly #scratch: Scratch = {
-    take: (byteLength) => {
-      const buffer = this.pool.take(byteLength, 'scratch');
-      this.#scratchBytes.set(buffer, byteLength);
-      this.ledger.add('activation', byteLength);
-      return buffer;
-    },
-    give: (buffer) => {
-      this.ledger.add('activation', -this.#scratchBytes.get(buffer)!);
-      this.#scratchBytes.delete(buffer);
-      this.pool.give(buffer);
-    },
-  };
-  #savers: ((storage: Storage) => void)[] = [];
-  #nextNodeId = 0;
-  #isDisposed = false;
 
   constructor(backend: Backend, options: DeviceOptions = {}) {
     if (!IS_BACKEND.holds(backend)) {
@@ -118,7 +92,7 @@ export class Device {
       seed: SEED,
       trace: having('a Trace', 'add', 'range'),
     });
-    this.#memory = { backend, pool: new Pool(backend), ledger: new Ledger() };
+    this.#memory = new DeviceMemory(backend);
     this.random = new Random(options.seed ?? 0);
     this.trace = options.trace;
   }
@@ -148,14 +122,13 @@ export class Device {
    * ledger counts it.
    */
   run<K extends KernelName>(kernel: K, call: KernelCalls[K]): void {
-    this.backend.run(kernel, call, this.#scratch);
+    this.backend.run(kernel, call, this.#memory.scratch);
   }
 
   // ---- making tensors ------------------------------------------------------------------------
 
   /** Makes a storage without a buffer. The caller is its first holder. */
   storage(elementCount: number, dtype: DType, tag: MemoryTag): Storage {
-    this.requireLive('storage');
     return new Storage(this, elementCount, dtype, tag);
   }
 
@@ -183,7 +156,7 @@ export class Device {
     const storage = this.storage(elementCountOf(shape), dtype, tag);
     storage.fill();
     const tensor = new Tensor(storage, shape, 0, options.requiresGrad ?? false);
-    const scope = this.#scopes.current;
+    const scope = this.scopes.current;
     if (scope === undefined) {
       tensor.markKept();
     } else {
@@ -235,58 +208,37 @@ export class Device {
    * graphs to which no returned tensor belongs.
    */
   scope<T>(body: () => T): T {
-    const scope = this.#scopes.enter();
+    const scope = this.scopes.enter();
     let result: T;
     try {
       result = body();
     } catch (error) {
-      this.#scopes.abandon(scope);
+      this.scopes.abandon(scope);
       throw error;
     }
     if (!(result instanceof Promise)) {
-      this.#scopes.exit(scope, result);
+      this.scopes.exit(scope, result);
       return result;
     }
     return result.then(
       (value: unknown) => {
-        this.#scopes.exit(scope, value);
+        this.scopes.exit(scope, value);
         return value;
       },
       (error: unknown) => {
-        this.#scopes.abandon(scope);
+        this.scopes.abandon(scope);
         throw error;
       },
     ) as T;
   }
 
   get isGradEnabled(): boolean {
-    return this.#gradModes.at(-1)?.isEnabled ?? true;
+    return this.autograd.isGradEnabled;
   }
 
   /** Runs `body` without recording a graph. */
   noGrad<T>(body: () => T): T {
-    return this.#withGradMode(false, body);
-  }
-
-  /** Runs `body` recording a graph, also inside noGrad. */
-  enableGrad<T>(body: () => T): T {
-    return this.#withGradMode(true, body);
-  }
-
-  #withGradMode<T>(isEnabled: boolean, body: () => T): T {
-    const mode = { isEnabled };
-    this.#gradModes.push(mode);
-    const restore = () => {
-      const index = this.#gradModes.indexOf(mode);
-      this.#gradModes.splice(index, 1);
-      if (index === this.#gradModes.length) {
-        return;
-      }
-      throw new StateError(
-        'noGrad: expected modes to end in the order opposite to their start. Two strands of code use one device at once; await one before starting the other, or give each its own Device.',
-      );
-    };
-    return endingWith(restore, body);
+    return this.autograd.noGrad(body);
   }
 
   // ---- autograd ------------------------------------------------------------------------------
@@ -296,21 +248,7 @@ export class Device {
    * package (checkpointing, offload) as well as inside.
    */
   record(options: NodeOptions): void {
-    if (!this.isGradEnabled) {
-      return;
-    }
-    const isReached =
-      options.inputs.some((input) => input.requiresGrad) || (options.hiddenLeaves?.length ?? 0) > 0;
-    if (!isReached) {
-      return;
-    }
-    const node = new GraphNode(this.#nextNodeId++, options);
-    this.#scopes.current?.nodes.add(node);
-    for (const onSaved of this.#savers) {
-      for (const { storage } of options.saved) {
-        onSaved(storage);
-      }
-    }
+    this.autograd.record(options);
   }
 
   /**
@@ -324,44 +262,11 @@ export class Device {
     options: { gradient?: Tensor; retainGraph?: boolean } = {},
   ): Promise<void> {
     checkNames('backward', options, ['gradient', 'retainGraph']);
-    return this.#engine.backward(root, options);
+    return this.autograd.backward(root, options);
   }
 
   get isInBackward(): boolean {
-    return this.#engine.isRunning;
-  }
-
-  /**
-   * The node whose asynchronous rule is running, such as that of a checkpoint, which runs its
-   * module again. Undefined between rules: a forward that runs then is no part of the backward.
-   * @internal
-   */
-  get ruleInProgress(): GraphNode | undefined {
-    return this.#engine.ruleInProgress;
-  }
-
-  /** Calls `hook` once per backward when all of `leaf`'s gradients are in. Returns its removal. */
-  onGradientFinal(leaf: Tensor, hook: FinalHook): () => void {
-    const hooks = this.#finalHooks.get(leaf) ?? [];
-    this.#finalHooks.set(leaf, [...hooks, hook]);
-    return () => {
-      const left = (this.#finalHooks.get(leaf) ?? []).filter((other) => other !== hook);
-      if (left.length > 0) {
-        this.#finalHooks.set(leaf, left);
-      } else {
-        this.#finalHooks.delete(leaf);
-      }
-    };
-  }
-
-  /** Runs the hooks of onGradientFinal. The engine calls it. */
-  notifyFinal(leaf: Tensor, pass: Pass): Promise<void> | undefined {
-    const hooks = this.#finalHooks.get(leaf);
-    if (hooks === undefined) {
-      return undefined;
-    }
-    // An async wrapper turns a throw into a rejection, so the other hooks are called all the same.
-    return Promise.all(hooks.map(async (hook) => hook(leaf, pass))).then(() => undefined);
+    return this.autograd.isInBackward;
   }
 
   /**
@@ -370,19 +275,11 @@ export class Device {
    * @returns how many nodes it was registered on.
    */
   beforeGradientOf(outputs: unknown, hook: GradientHook): number {
-    const nodes = new Set(tensorsIn(outputs).flatMap((output) => output.node ?? []));
+    const nodes = new Set(tensorsIn(outputs).flatMap((output) => output.origin?.node ?? []));
     for (const node of nodes) {
       node.hooks.push(hook);
     }
     return nodes.size;
-  }
-
-  /** Calls `onSaved` with each storage that an op recorded until the returned removal saves. */
-  watchSaved(onSaved: (storage: Storage) => void): () => void {
-    this.#savers.push(onSaved);
-    return () => {
-      this.#savers = this.#savers.filter((other) => other !== onSaved);
-    };
   }
 
   // ---- in place, outside the graph -----------------------------------------------------------
@@ -429,38 +326,6 @@ export class Device {
 
   // ---- housekeeping --------------------------------------------------------------------------
 
-  /** Puts a further tensor over a storage into the current scope. Ops that make views call it. */
-  track(tensor: Tensor): void {
-    const scope = this.#scopes.current;
-    if (scope === undefined) {
-      tensor.storage.retain();
-      tensor.markKept();
-    } else if (!scope.storages.has(tensor.storage)) {
-      tensor.storage.retain();
-      scope.storages.add(tensor.storage);
-    }
-  }
-
-  /** Takes a tensor's storage out of the current scope. The caller becomes its holder. */
-  untrack(tensor: Tensor): void {
-    const scope = this.#scopes.current;
-    if (scope === undefined) {
-      return;
-    }
-    if (!scope.storages.delete(tensor.storage)) {
-      tensor.storage.retain();
-    }
-  }
-
-  /** Ends the current scope's hold on a tensor's storage. Returns false where it has none. */
-  drop(tensor: Tensor): boolean {
-    const isHeld = this.#scopes.current?.storages.delete(tensor.storage) ?? false;
-    if (isHeld) {
-      tensor.storage.release();
-    }
-    return isHeld;
-  }
-
   /** Returns the live and the peak bytes by tag, and the bytes that the pool has taken. */
   memory() {
     return {
@@ -477,18 +342,20 @@ export class Device {
    * was on the device before stays untouched, and nothing that `body` makes outlives the call.
    */
   async dryRun(body: () => unknown): Promise<{ readonly peakInUseBytes: number }> {
-    const [real, scopes, random] = [this.#memory, this.#scopes, this.random.state()];
-    const backend = createDryBackend(real.backend);
-    const pool = new Pool(backend);
-    this.#memory = { backend, pool, ledger: new Ledger() };
-    this.#scopes = new ScopeStack(); // its outermost scope is body's, so graphs end with body
+    const [real, random] = [this.#memory, this.random.state()];
+    const dry = new DeviceMemory(createDryBackend(real.backend));
+    this.#memory = dry;
+    const bringBack = this.scopes.setAside(); // the outermost scope is body's, so graphs end with it
     try {
       await this.scope(body);
-      return { peakInUseBytes: pool.peakInUseBytes };
+      return { peakInUseBytes: dry.pool.peakInUseBytes };
     } finally {
-      this.#memory = real;
-      this.#scopes = scopes;
+      bringBack();
       this.random.restore(random);
+      this.#memory = real;
+      if (dry.isDisposed) {
+        this.dispose();
+      }
     }
   }
 
@@ -498,14 +365,7 @@ export class Device {
   }
 
   get isDisposed(): boolean {
-    return this.#isDisposed;
-  }
-
-  /** @throws {DisposedError} after dispose. */
-  requireLive(op: string): void {
-    if (this.#isDisposed) {
-      throw new DisposedError(`${op}: the device was disposed.`);
-    }
+    return this.#memory.isDisposed;
   }
 
   /**
@@ -513,12 +373,7 @@ export class Device {
    * ranks may use it. Idempotent.
    */
   dispose(): void {
-    if (this.#isDisposed) {
-      return;
-    }
-    this.#isDisposed = true;
-    this.pool.dispose();
-    this.ledger.clear();
+    this.#memory.dispose();
   }
 
   [Symbol.dispose](): void {

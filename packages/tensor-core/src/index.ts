@@ -1,6 +1,7 @@
 // Tensors with autograd over WebGPU and an embedded WebAssembly CPU device.
 
 export { byteSize, type DType, isFloat } from '@shardweave/dtypes';
+export type { Autograd } from './autograd/autograd.js';
 export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
 export type { FinalHook, GradSink, Pass } from './autograd/pass.js';
 export type * from './backend.js';

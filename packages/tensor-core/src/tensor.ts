@@ -2,7 +2,7 @@
 // dense and row-major, so a transpose copies; matmul alone reads its operands in either order.
 
 import { byteSize, type DType, toF32Array } from '@shardweave/dtypes';
-import type { GraphNode } from './autograd/node.js';
+import type { NodeOutput } from './autograd/node.js';
 import type { GradSink } from './autograd/pass.js';
 import type { Device } from './device.js';
 import { ShapeError, StateError } from './errors.js';
@@ -76,12 +76,15 @@ export class Tensor {
    * The graph node that made it, and which of its outputs it is; none for a leaf.
    * @internal
    */
-  node: GraphNode | undefined = undefined;
-  outputIndex = 0;
+  origin: NodeOutput | undefined = undefined;
+  /**
+   * Whether this tensor holds its storage itself, so that no scope frees it; dispose ends that.
+   * Only `keep` and `markKept` set it.
+   */
+  isKept = false;
   #grad: Tensor | undefined;
   #storage: Storage;
   #offset: number;
-  #isKept = false;
 
   constructor(storage: Storage, shape: Shape, offset = 0, requiresGrad = false) {
     this.shape = shape;
@@ -127,10 +130,6 @@ export class Tensor {
     return this.shape.length;
   }
 
-  get isLeaf(): boolean {
-    return this.node === undefined;
-  }
-
   /**
    * Points a leaf at other bytes. Sharding does so to move parameters into a flat storage, and
    * summonFullParams to show them in full precision. Neither storage changes its owner.
@@ -138,7 +137,7 @@ export class Tensor {
    * @throws {ShapeError} where the storage is too short.
    */
   rebind(storage: Storage, offset: number): void {
-    if (this.node !== undefined) {
+    if (this.origin !== undefined) {
       throw new StateError('tensor.rebind: expected a leaf, got the result of an op.');
     }
     if (offset < 0 || offset + this.size > storage.elementCount) {
@@ -158,15 +157,8 @@ export class Tensor {
   /** Returns a tensor of the same elements outside the graph, which shares the storage. */
   detach(): Tensor {
     const tensor = new Tensor(this.#storage, this.shape, this.#offset);
-    this.device.track(tensor);
+    this.device.scopes.track(tensor);
     return tensor;
-  }
-
-  /**
-   * Whether this tensor holds its storage itself, so that no scope frees it; dispose ends that.
-   */
-  get isKept(): boolean {
-    return this.#isKept;
   }
 
   /**
@@ -174,7 +166,7 @@ export class Tensor {
    * one owner to another uses it; `keep` takes a new hold.
    */
   markKept(): this {
-    this.#isKept = true;
+    this.isKept = true;
     return this;
   }
 
@@ -183,7 +175,7 @@ export class Tensor {
    * storage and needs one more dispose. Returns the tensor itself.
    */
   keep(): this {
-    this.device.untrack(this);
+    this.device.scopes.untrack(this);
     return this.markKept();
   }
 
@@ -192,7 +184,7 @@ export class Tensor {
    * scope's hold, so the memory is free before the scope ends.
    */
   dispose(): void {
-    if (this.#isKept || !this.device.drop(this)) {
+    if (this.isKept || !this.device.scopes.drop(this)) {
       this.#storage.release();
     }
   }

@@ -65,7 +65,7 @@ describe('hooks', () => {
     const x = leaf([1, 2]);
     const before = live().total;
     const loss = device.scope(() => sum(square(tanh(mul(x, 2)))));
-    const branch = loss.node!.edges[0]!.node!;
+    const branch = loss.origin!.node.edges[0]!.node!;
     branch.hooks.push(() => {
       throw new Error('not today');
     });
@@ -105,7 +105,7 @@ describe('the final event', () => {
   test('comes once a backward, after all uses, with the gradient complete', async () => {
     const x = leaf([2]);
     const seen: Promise<number[]>[] = [];
-    const remove = device.onGradientFinal(x, (tensor, pass) => {
+    const remove = device.autograd.onGradientFinal(x, (tensor, pass) => {
       log.push(`final ${pass.reached.has(x)}`);
       seen.push(gradOf(tensor));
     });
@@ -240,7 +240,7 @@ describe('the final event', () => {
     const w = leaf([3]);
     const x = leaf([2]);
     const passes: Pass[] = [];
-    device.onGradientFinal(w, (_, pass) => {
+    device.autograd.onGradientFinal(w, (_, pass) => {
       log.push('final');
       passes.push(pass);
     });
@@ -264,7 +264,7 @@ describe('the final event', () => {
 
   test('the event of a hidden leaf comes also where no gradient reaches the segment', async () => {
     const w = leaf([3]);
-    device.onGradientFinal(w, () => {
+    device.autograd.onGradientFinal(w, () => {
       log.push('final');
     });
     await device.scope(() => {
@@ -296,7 +296,7 @@ describe('the final event', () => {
         log.push('recompute');
         const input = x.detach();
         input.requiresGrad = true;
-        const again = device.enableGrad(() => forward(input));
+        const again = device.autograd.enableGrad(() => forward(input));
         await again.backward({ gradient: dy! });
         log.push('inner done');
         return [input.grad];
@@ -317,7 +317,7 @@ describe('the end', () => {
         }, 5);
       });
     let addPromise: (() => Promise<void>) | undefined;
-    device.onGradientFinal(x, (_, pass) => {
+    device.autograd.onGradientFinal(x, (_, pass) => {
       pass.onEnd(async () => {
         log.push('end');
         pass.onEnd(() => {
@@ -330,7 +330,7 @@ describe('the end', () => {
     // A backward inside an end callback joins the pass, and the promises that it hands over are
     // awaited too.
     const y = leaf([1]);
-    device.onGradientFinal(y, () => later('reduced again'));
+    device.autograd.onGradientFinal(y, () => later('reduced again'));
     addPromise = () => device.scope(() => square(y).backward());
     await device.scope(() => square(x).backward());
     expect(log).toEqual(['reduced', 'end', 'reduced again', 'late end']);
@@ -339,7 +339,7 @@ describe('the end', () => {
   test('a promise or callback that rejects fails the backward after all others settled', async () => {
     const x = leaf([2]);
     const y = leaf([2]);
-    device.onGradientFinal(x, async (_, pass) => {
+    device.autograd.onGradientFinal(x, async (_, pass) => {
       let tell: () => void = () => undefined;
       const told = new Promise<void>((resolve) => {
         tell = resolve;
@@ -357,7 +357,7 @@ describe('the end', () => {
       });
       throw new Error('lost a peer');
     });
-    device.onGradientFinal(y, async () => {
+    device.autograd.onGradientFinal(y, async () => {
       await new Promise((resolve) => setTimeout(resolve, 5));
       log.push('settled');
     });
@@ -369,10 +369,10 @@ describe('the end', () => {
 
   test('a hook of a final event that throws does not keep others from being told', async () => {
     const x = leaf([2]);
-    device.onGradientFinal(x, () => {
+    device.autograd.onGradientFinal(x, () => {
       throw new Error('first');
     });
-    device.onGradientFinal(x, async () => {
+    device.autograd.onGradientFinal(x, async () => {
       log.push('second');
     });
     await expect(device.scope(() => square(x).backward())).rejects.toThrow('first');
@@ -400,11 +400,11 @@ describe('rules in progress', () => {
   test('are known while an asynchronous rule runs, and not between rules or inside its own backward', async () => {
     const x = leaf([2]);
     const seen: (string | undefined)[] = [];
-    const note = () => void seen.push(device.ruleInProgress?.name);
+    const note = () => void seen.push(device.autograd.ruleInProgress?.name);
     await device.scope(async () => {
       const y = slow(x, async () => {
         note();
-        await device.enableGrad(() => {
+        await device.autograd.enableGrad(() => {
           const inner = tanh(x.detach());
           inner.requiresGrad = true;
           const out = square(inner);
@@ -418,7 +418,7 @@ describe('rules in progress', () => {
       await z.backward();
     });
     expect(seen).toEqual([undefined, undefined, 'slow', undefined, 'slow']);
-    expect(device.ruleInProgress).toBe(undefined);
+    expect(device.autograd.ruleInProgress).toBe(undefined);
   });
 
   test('are forgotten when one fails', async () => {
@@ -426,7 +426,7 @@ describe('rules in progress', () => {
       slow(leaf([1]), () => Promise.reject(new Error('bad'))).backward(),
     );
     await expect(bad).rejects.toThrow('bad');
-    expect(device.ruleInProgress).toBe(undefined);
+    expect(device.autograd.ruleInProgress).toBe(undefined);
   });
 
   test('a backward beside one that nobody awaited is refused, and the first is right', async () => {

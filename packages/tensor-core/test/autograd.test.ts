@@ -139,7 +139,7 @@ describe('gradients of leaves', () => {
   test('an output that nothing uses gives its leaves no gradient, only their event', async () => {
     const x = leaf([1]);
     const y = leaf([1]);
-    device.onGradientFinal(y, () => {
+    device.autograd.onGradientFinal(y, () => {
       log.push('y');
     });
     await device.scope(() => {
@@ -311,10 +311,10 @@ describe('graphs', () => {
     await device.scope(async () => {
       const y = await device.noGrad(async () => {
         await Promise.resolve();
-        expect(device.enableGrad(() => square(x)).requiresGrad).toBe(true);
+        expect(device.autograd.enableGrad(() => square(x)).requiresGrad).toBe(true);
         return square(x);
       });
-      expect(y.node).toBeUndefined();
+      expect(y.origin).toBeUndefined();
       await expect(y.backward()).rejects.toThrow(GraphError);
       expect(square(device.zeros([1])).requiresGrad).toBe(false);
       expect(() =>
@@ -338,7 +338,9 @@ describe('graphs', () => {
       release = resolve;
     });
     const first = device.noGrad(() => gate);
-    const second = device.enableGrad(() => new Promise((resolve) => setTimeout(resolve, 5)));
+    const second = device.autograd.enableGrad(
+      () => new Promise((resolve) => setTimeout(resolve, 5)),
+    );
     release();
     await expect(first).rejects.toThrow(StateError);
     await second;

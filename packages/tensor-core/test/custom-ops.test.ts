@@ -151,7 +151,7 @@ describe.each(await testedBackends())('custom ops on $name', ({ name, reason, op
       for (const keep of [[], ['x'], ['x', 'out']] as const) {
         const op = define({ saved: keep, gradient: ({ dy }) => ({ x: dy }) });
         await device.scope(() => {
-          const stop = device.watchSaved(() => saved.push(keep.length));
+          const stop = device.autograd.watchSaved(() => saved.push(keep.length));
           const y = op(leaf);
           stop();
           return y.backward({ gradient: device.full([64], 1) });

@@ -175,7 +175,7 @@ describe('dryRun', () => {
 test('watchSaved tells what ops save, until it is removed', () => {
   const x = device.full([3], 1, { requiresGrad: true });
   const saved: Storage[] = [];
-  const remove = device.watchSaved((storage) => saved.push(storage));
+  const remove = device.autograd.watchSaved((storage) => saved.push(storage));
   const y = square(x);
   remove();
   square(y);

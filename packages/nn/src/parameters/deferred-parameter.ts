@@ -48,7 +48,7 @@ export function deferredParameter(device: Device, shape: Shape, recipe: Paramete
   storage.absentHint = HINT;
   const tensor = new DeferredParameter(storage, shape);
   tensor.recipe = recipe;
-  device.track(tensor); // held by its scope or by itself from here on
+  device.scopes.track(tensor); // held by its scope or by itself from here on
   storage.release();
   return tensor;
 }

@@ -74,7 +74,7 @@ export function encodedParameter(
   const tensor = new EncodedParameter(storage, shape);
   tensor.encoding = encoding;
   tensor.read = read;
-  device.track(tensor); // held by its scope or by itself from here on
+  device.scopes.track(tensor); // held by its scope or by itself from here on
   storage.release();
   return tensor;
 }

@@ -81,7 +81,7 @@ export class SliceForward {
     const { device, layerCalls } = this.#options;
     await call.parked.unpark(storagesIn(previous));
     const saved = new Set<Storage>();
-    const remove = device.watchSaved((storage) => saved.add(storage));
+    const remove = device.autograd.watchSaved((storage) => saved.add(storage));
     let output: unknown;
     try {
       output = await slice.run.call(previous, args);
@@ -105,9 +105,9 @@ export class SliceForward {
     call.parked.park(idle);
     // A tensor that only passes through belongs to the slice that made it.
     const made = tensorsIn(output).filter((tensor) => !tensorsIn(given).includes(tensor));
-    for (const { node } of made) {
-      if (node !== undefined) {
-        this.#options.nodes.add(node);
+    for (const { origin } of made) {
+      if (origin !== undefined) {
+        this.#options.nodes.add(origin.node);
       }
     }
     const numNodes = device.beforeGradientOf(made, async (pass) => {

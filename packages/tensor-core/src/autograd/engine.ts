@@ -10,7 +10,7 @@ import { cast } from '../ops/cast.js';
 import { isSameShape, shapeText } from '../ops/checks.js';
 import { add } from '../ops/elementwise.js';
 import type { Shape, Tensor } from '../tensor.js';
-import { type Edge, type GraphNode, releasedError } from './node.js';
+import { type Edge, type GraphNode, type NodeOutput, releasedError } from './node.js';
 import { NodeQueue } from './node-queue.js';
 import { RunningPass, restoreAfter, settle, tellSinks } from './pass.js';
 
@@ -30,7 +30,7 @@ export class Engine {
     this.#device = device;
   }
 
-  /** See Device.ruleInProgress. */
+  /** See Autograd.ruleInProgress. */
   get ruleInProgress(): GraphNode | undefined {
     return this.#rules.length === this.#numWalks ? this.#rules.at(-1) : undefined;
   }
@@ -88,7 +88,8 @@ export class Engine {
     options: { gradient?: Tensor | undefined; retainGraph?: boolean | undefined },
     pass: RunningPass,
   ): Promise<void> {
-    if (root.node === undefined) {
+    const { origin } = root;
+    if (origin === undefined) {
       pass.expect(root);
       const seed = this.#seed(root, options.gradient);
       deliver(root, seed, pass);
@@ -96,12 +97,12 @@ export class Engine {
       return;
     }
     try {
-      countLeaves(root.node, pass);
-      await this.#walkNodes(root, root.node, options, pass);
+      countLeaves(origin.node, pass);
+      await this.#walkNodes(root, origin, options, pass);
     } catch (error) {
       // The nodes that ran have freed what they saved, so the rest of the graph is of no use.
       if (options.retainGraph !== true) {
-        releaseGraph(root.node);
+        releaseGraph(origin.node);
       }
       throw error;
     }
@@ -118,14 +119,14 @@ export class Engine {
 
   async #walkNodes(
     root: Tensor,
-    rootNode: GraphNode,
+    { node: rootNode, index }: NodeOutput,
     options: { retainGraph?: boolean | undefined; gradient?: Tensor | undefined },
     pass: RunningPass,
   ): Promise<void> {
     const queue = new NodeQueue();
     const gradients = new Map<GraphNode, (Tensor | undefined)[]>();
     const rootSlots = slots(rootNode);
-    rootSlots[root.outputIndex] = this.#seed(root, options.gradient);
+    rootSlots[index] = this.#seed(root, options.gradient);
     gradients.set(rootNode, rootSlots);
     queue.push(rootNode);
     try {

@@ -7,10 +7,15 @@ import type { Storage } from '../memory/storage.js';
 import type { Shape, Tensor } from '../tensor.js';
 import type { Pass } from './pass.js';
 
-/** Where the gradient of one input goes: to output `index` of an earlier node, or to a leaf. */
-export type Edge =
-  | { readonly node: GraphNode; readonly index: number; readonly leaf?: undefined }
-  | { readonly node?: undefined; readonly leaf: Tensor };
+/** One output of a node. */
+export interface NodeOutput {
+  readonly node: GraphNode;
+  readonly index: number;
+  readonly leaf?: undefined;
+}
+
+/** Where the gradient of one input goes: to an output of an earlier node, or to a leaf. */
+export type Edge = NodeOutput | { readonly node?: undefined; readonly leaf: Tensor };
 
 /**
  * The backward rule of an op: it gets the gradients of the op's outputs (undefined for an output
@@ -103,8 +108,7 @@ export class GraphNode {
     const { saved, expected } = options;
     this.#watched = (expected === undefined ? saved : [...saved, ...expected]).map(watch);
     options.outputs.forEach((output, index) => {
-      output.node = this;
-      output.outputIndex = index;
+      output.origin = { node: this, index };
       output.requiresGrad = true;
     });
   }
@@ -181,8 +185,5 @@ function edgeOf(input: Tensor): Edge | undefined {
   if (!input.requiresGrad) {
     return undefined;
   }
-  if (input.node !== undefined) {
-    return { node: input.node, index: input.outputIndex };
-  }
-  return { leaf: input };
+  return input.origin ?? { leaf: input };
 }

@@ -101,7 +101,7 @@ export class RunningPass implements Pass {
     if (sunk !== undefined) {
       this.hold(sunk);
     }
-    const notified = leaf.device.notifyFinal(leaf, this);
+    const notified = leaf.device.autograd.notifyFinal(leaf, this);
     if (notified !== undefined) {
       this.hold(notified);
     }

@@ -1,5 +1,7 @@
 // Who has changed which elements of a storage in place, for the graphs that saved them.
 
+import { endingWith } from '../ending-with.js';
+
 /** A run of elements of a storage. */
 export interface ElementRun {
   readonly start: number;
@@ -26,6 +28,30 @@ export class Changes {
   #count = 0;
   #numWatchers = 0;
   #latest: Change[] = [];
+  #version = 0;
+  /** How many calls of `refill` are under way. */
+  #numRefills = 0;
+
+  /** See Storage.version. */
+  get version(): number {
+    return this.#version;
+  }
+
+  /** See Storage.markWritten. */
+  written(by: string, runs: readonly ElementRun[]): void {
+    this.#version += 1;
+    if (this.#numRefills === 0) {
+      this.note(by, runs);
+    }
+  }
+
+  /** See Storage.refill. */
+  refill<T>(bring: () => T): T {
+    this.#numRefills += 1;
+    return endingWith(() => {
+      this.#numRefills -= 1;
+    }, bring);
+  }
 
   /** The number of changes so far. */
   get count(): number {

@@ -20,10 +20,48 @@ class Scope {
 
 /** The open scopes of one device, the outermost first. */
 export class ScopeStack {
-  readonly #open: Scope[] = [];
+  #open: Scope[] = [];
 
   get current(): Scope | undefined {
     return this.#open.at(-1);
+  }
+
+  /** Puts a further tensor over a storage into the current scope. Ops that make views call it. */
+  track(tensor: Tensor): void {
+    const scope = this.current;
+    if (scope === undefined) {
+      tensor.storage.retain();
+      tensor.markKept();
+    } else if (!scope.storages.has(tensor.storage)) {
+      tensor.storage.retain();
+      scope.storages.add(tensor.storage);
+    }
+  }
+
+  /** Takes a tensor's storage out of the current scope. The caller becomes its holder. */
+  untrack(tensor: Tensor): void {
+    const scope = this.current;
+    if (scope !== undefined && !scope.storages.delete(tensor.storage)) {
+      tensor.storage.retain();
+    }
+  }
+
+  /** Ends the current scope's hold on a tensor's storage. Returns false where it has none. */
+  drop(tensor: Tensor): boolean {
+    const isHeld = this.current?.storages.delete(tensor.storage) ?? false;
+    if (isHeld) {
+      tensor.storage.release();
+    }
+    return isHeld;
+  }
+
+  /** Makes the next scope an outermost one, until the returned function brings the others back. */
+  setAside(): () => void {
+    const open = this.#open;
+    this.#open = [];
+    return () => {
+      this.#open = open;
+    };
   }
 
   enter(): Scope {
@@ -135,7 +173,7 @@ function moveNodes(scope: Scope, outer: Scope | undefined, survivors: readonly T
 
 function reachableNodes(tensors: readonly Tensor[]): Set<GraphNode> {
   const reached = new Set<GraphNode>();
-  const stack = tensors.flatMap((tensor) => tensor.node ?? []);
+  const stack = tensors.flatMap((tensor) => tensor.origin?.node ?? []);
   while (stack.length > 0) {
     const node = stack.pop()!;
     if (reached.has(node)) {

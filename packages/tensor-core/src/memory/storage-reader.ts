@@ -35,7 +35,14 @@ export class StorageReader {
    */
   async read(byteOffset: number, byteLength: number, into?: Uint8Array): Promise<Uint8Array> {
     await this.#settled;
-    return this.#storage.readSettled(byteOffset, byteLength, into);
+    const { buffer } = this.#storage.view();
+    const { backend } = this.#storage.device;
+    if (backend.readNow === undefined) {
+      return backend.read(buffer, byteOffset, byteLength, into);
+    }
+    const bytes = into ?? new Uint8Array(byteLength);
+    backend.readNow(buffer, byteOffset, bytes);
+    return bytes;
   }
 
   /** Resolves when the reader is closed, which code that changes the bytes has to await. */

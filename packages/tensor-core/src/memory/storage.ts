@@ -3,7 +3,6 @@
 
 import { byteSize, type DType } from '@shardweave/dtypes';
 import type { Device } from '../device.js';
-import { endingWith } from '../ending-with.js';
 import { DisposedError, ShapeError, StateError } from '../errors.js';
 import type { BackendBuffer, View } from '../view.js';
 import { Changes, type ElementRun } from './changes.js';
@@ -35,9 +34,6 @@ export class Storage {
    */
   absentHint: string | undefined = undefined;
   #holds = 1;
-  #version = 0;
-  /** How many calls of `refill` are under way. */
-  #numRefills = 0;
   /**
    * The changes of its values, which graphs that saved them look at. Unlike `version` they leave
    * out what `refill` writes, and count what `markOutdated` tells.
@@ -51,6 +47,7 @@ export class Storage {
 
   /** Called by Device.storage. The storage has no buffer until `fill`; its maker holds it first. */
   constructor(device: Device, elementCount: number, dtype: DType, tag: MemoryTag) {
+    requireLive('storage', device);
     this.device = device;
     this.dtype = dtype;
     this.elementCount = elementCount;
@@ -76,7 +73,7 @@ export class Storage {
 
   /** The number of in-place changes that were noted. A copy made at another number is stale. */
   get version(): number {
-    return this.#version;
+    return this.changes.version;
   }
 
   /**
@@ -85,11 +82,11 @@ export class Storage {
    * @param by who changed them, for that error, such as 'AdamW.step'
    * @param runs which elements changed. Default: all.
    */
-  markWritten(by = 'a write', runs: readonly ElementRun[] = [this.#whole]): void {
-    this.#version += 1;
-    if (this.#numRefills === 0) {
-      this.changes.note(by, runs);
-    }
+  markWritten(
+    by = 'a write',
+    runs: readonly ElementRun[] = [{ start: 0, length: this.elementCount }],
+  ): void {
+    this.changes.written(by, runs);
   }
 
   /**
@@ -105,14 +102,7 @@ export class Storage {
    * writes are therefore no changes to a graph that saved them.
    */
   refill<T>(bring: () => T): T {
-    this.#numRefills += 1;
-    return endingWith(() => {
-      this.#numRefills -= 1;
-    }, bring);
-  }
-
-  get #whole(): ElementRun {
-    return { start: 0, length: this.elementCount };
+    return this.changes.refill(bring);
   }
 
   /** The number of holders. */
@@ -125,7 +115,7 @@ export class Storage {
     if (this.#isReleased) {
       throw new DisposedError('storage.fill: the storage was released.');
     }
-    this.device.requireLive('storage.fill');
+    requireLive('storage.fill', this.device);
     if (this.#buffer !== undefined) {
       return;
     }
@@ -252,27 +242,8 @@ export class Storage {
     return this.#readers;
   }
 
-  /**
-   * Reads bytes that no queued work changes. Where the device computes on the host's memory it
-   * therefore waits for none of that work; elsewhere it reads as `read` does.
-   */
-  async readSettled(
-    byteOffset = 0,
-    byteLength = this.byteLength,
-    into?: Uint8Array,
-  ): Promise<Uint8Array> {
-    const buffer = this.#present();
-    const { backend } = this.device;
-    if (backend.readNow === undefined) {
-      return backend.read(buffer, byteOffset, byteLength, into);
-    }
-    const bytes = into ?? new Uint8Array(byteLength);
-    backend.readNow(buffer, byteOffset, bytes);
-    return bytes;
-  }
-
   #present(): BackendBuffer {
-    this.device.requireLive('storage');
+    requireLive('storage', this.device);
     if (this.#buffer !== undefined) {
       return this.#buffer;
     }
@@ -283,5 +254,11 @@ export class Storage {
       : new StateError(
           `storage: expected its ${this.byteLength} ${this.#tag} bytes to be present, but they are not on the device. ${this.absentHint ?? "A sharded parameter is readable inside its module's forward or summonFullParams."}`,
         );
+  }
+}
+
+function requireLive(op: string, { isDisposed }: Device): void {
+  if (isDisposed) {
+    throw new DisposedError(`${op}: the device was disposed.`);
   }
 }

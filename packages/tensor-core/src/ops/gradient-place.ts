@@ -8,6 +8,6 @@ import type { Tensor } from '../tensor.js';
  * else it is a new tensor. Its contents are undefined, so the rule has to write every element.
  */
 export function gradientPlace(leaf: Tensor): Tensor {
-  const place = leaf.node === undefined ? leaf.gradSink?.target?.(leaf) : undefined;
+  const place = leaf.origin === undefined ? leaf.gradSink?.target?.(leaf) : undefined;
   return place ?? leaf.device.empty(leaf.shape, { dtype: leaf.dtype });
 }

@@ -161,7 +161,7 @@ export function linear(x: Tensor, options: LinearOptions): Tensor {
     bias,
     ending: () => endingOf(options, activated),
   });
-  const note = device.isGradEnabled ? x.node?.activation : undefined;
+  const note = device.isGradEnabled ? x.origin?.node.activation : undefined;
   if (note !== undefined) {
     note.numProducts += 1;
   }

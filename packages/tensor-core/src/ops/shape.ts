@@ -203,7 +203,7 @@ function viewOf(
   backward: (dy: Tensor) => Tensor,
 ): Tensor {
   const out = new Tensor(x.storage, shape, x.offset + offset);
-  x.device.track(out);
+  x.device.scopes.track(out);
   x.device.record({
     name,
     inputs: [x],

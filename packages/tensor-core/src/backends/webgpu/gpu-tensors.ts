@@ -75,7 +75,7 @@ export function tensorFromGpuBuffer(
     storage.borrow({ id: -1, byteLength: buffer.size }, () => {});
   }
   const tensor = new Tensor(storage, shape, byteOffset / byteSize(dtype), requiresGrad);
-  device.track(tensor);
+  device.scopes.track(tensor);
   storage.release();
   return tensor;
 }
