@@ -129,10 +129,8 @@ describe('a step that fails', () => {
     await onRanks(2, async (rank) => {
       const { model, run } = await prepared(rank);
       const atRest = rank.device.ledger.live();
-      const [leaf] = model.parameters();
-      const remove = rank.device.autograd.onGradientFinal(leaf!, () =>
-        Promise.reject(new Error('hook')),
-      );
+      const hook = () => Promise.reject(new Error('hook'));
+      const remove = rank.device.autograd.onGradientFinal(model.parameters()[0]!, hook);
       await expect(run(1)).rejects.toThrow('hook');
       remove();
       expect(rank.device.ledger.live()).toEqual(atRest);

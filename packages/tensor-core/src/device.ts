@@ -30,7 +30,7 @@ export interface DeviceOptions {
   /** The seed of random ops, which must be equal on all ranks of a job. The default is 0. */
   readonly seed?: number;
   /** The trace that receives ranges and collectives. By default there is none. */
-  readonly trace?: Trace;
+  readonly trace?: Trace | undefined;
 }
 
 /**
