@@ -115,7 +115,7 @@ it('all ranks hear of all texts, or of the first failure', async () => {
 it.each([
   ['another text', 'b', ['differ: 1', 'differ: 1'], 'ranks of another replica differ'],
   ['no text', undefined, [toldBy(1, 'no file'), 'no file'], 'no file'],
-])('where one rank makes %s, the ranks of both replicas throw', async (_, text, first, told) => {
+])('%s of one rank makes the ranks of both replicas throw', async (_, text, first, told) => {
   const all = await onRanks(4, async (group) => {
     const shards = await group.split(group.rank >> 1);
     const replicas = await group.split(group.rank & 1);

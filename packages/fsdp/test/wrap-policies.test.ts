@@ -210,11 +210,13 @@ describe('fullyShard', () => {
   it('wraps the modules of a class in place, by their paths, and then the root', async () => {
     await alone(({ device, group }) => {
       const model = nested(device);
+      setWrapperConfig(model.children().get('0')!, { reshardAfterForward: true });
       const options = { processGroup: group, name: 'root', reshardAfterForward: false };
       const root = fullyShard(model, { ...options, wrap: [Linear] });
       expect(root.module).toBe(model);
       expect(root.instances().map(({ name }) => name)).toEqual(['root', '0', '1.0', '1.1', '2']);
       expect(String(model.children().get('2'))).toContain(KEEPING);
+      expect(String(model.children().get('0'))).toContain(RESHARDING);
     });
   });
 

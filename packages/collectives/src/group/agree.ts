@@ -20,7 +20,7 @@ export type PartOutcome = { readonly text: string } | { readonly failure: string
  * Runs `own` on every rank. Collective. A call inside `own` may be agreed on, too: a rank that
  * failed takes no further part, and the others hear of it at the next agreement.
  * @param operation the name of the call in errors
- * @throws what `own` threw on this rank, else {PeerFailedError} naming the first rank where it threw
+ * @throws what `own` threw on this rank, else {PeerFailedError} naming the first rank where it did
  */
 export async function agree<T>(
   operation: string,

@@ -6,7 +6,7 @@ import type { Tensor } from '@shardweave/tensor-core';
 import { agreedProgress } from '../held/agreed-progress.js';
 import { callIdentity } from '../ranks/call-identity.js';
 import { abortOnError } from '../tree/rank-failure.js';
-import type { ShardedUnit } from '../unit/sharded-unit.js';
+import { gatherToFirst, type ShardedUnit } from '../unit/sharded-unit.js';
 
 const F32_BYTES = 4;
 
@@ -62,17 +62,13 @@ function progressIn({ parameters }: ShardedUnit, runs: readonly StateRun[]): Fla
 }
 
 async function gatherShards(
-  unit: ShardedUnit,
+  { group, layout, name }: ShardedUnit,
   own: Uint8Array | undefined,
   operation: string,
 ): Promise<Uint8Array | undefined> {
-  const { group, layout } = unit;
   const shard = own ?? new Uint8Array(layout.shardLength * F32_BYTES);
-  if (group.worldSize === 1) {
-    return shard;
-  }
-  const whole = group.rank === 0 ? new Uint8Array(shard.byteLength * group.worldSize) : null;
-  const identity = callIdentity(operation, unit.name);
-  await group.gather(shard, whole, { root: 0, dtype: 'f32', tag: unit.name, identity });
-  return whole ?? undefined;
+  const identity = callIdentity(operation, name);
+  return group.worldSize === 1
+    ? shard
+    : gatherToFirst(group, shard, { dtype: 'f32', tag: name, identity });
 }

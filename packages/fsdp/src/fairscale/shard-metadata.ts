@@ -2,7 +2,7 @@
 
 import { joinPath } from '@shardweave/nn';
 import { restShape } from '@shardweave/nn/flat';
-import type { DType, Shape } from '@shardweave/tensor-core';
+import type { DType, Shape, Tensor } from '@shardweave/tensor-core';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { instanceOf } from '../tree/instance.js';
 import { requireEachInOneUnit, requireNoOwnerBeside } from '../tree/own-parameters.js';
@@ -88,13 +88,15 @@ export function localMetadataDict(fsdp: FullyShardedDataParallel): ShardMetadata
     worldSize,
     parameters: named.map(([name]) => name),
     flats,
-    sharedParameters: aliases(fsdp),
+    sharedParameters: aliases(fsdp, names),
     buffers: fsdp.namedBuffers().map(([name]) => name),
   };
 }
 
-function aliases(fsdp: FullyShardedDataParallel): { name: string; alias: string }[] {
-  const names = new Map(fsdp.namedParameters().map(([name, tensor]) => [tensor, name]));
+function aliases(
+  fsdp: FullyShardedDataParallel,
+  names: ReadonlyMap<Tensor, string>,
+): { name: string; alias: string }[] {
   return fsdp.namedModules().flatMap(([path, module]) =>
     [...module.ownParameters()].flatMap(([ownName, tensor]) => {
       const alias = joinPath(path, ownName);

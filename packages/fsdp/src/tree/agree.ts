@@ -16,7 +16,7 @@ function exchangeOver(group: ProcessGroup, operation: string): Exchange {
   return (text) => exchangeTexts(group, text, exchangeCall(operation));
 }
 
-/** Runs `body` on every rank, as agree of collectives does. Collectives inside go through `share`. */
+/** Runs `body` on every rank, as agree of collectives; collectives inside go through `share`. */
 export function agree<T>(
   { processGroup }: TreeInstance,
   operation: string,

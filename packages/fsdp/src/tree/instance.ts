@@ -19,7 +19,7 @@ import { callQueuesOf } from './collective-call.js';
 import { FsdpTree } from './fsdp-tree.js';
 import { ownParameters, requireEachInOneUnit } from './own-parameters.js';
 import { planUnits } from './plan-units.js';
-import { failureText, isLocalFailure } from './rank-failure.js';
+import { abortAlone } from './rank-failure.js';
 import { SharedParameters } from './shared-parameters.js';
 import { claimNames, flatKey, homeStepsOf, storedInstance } from './stored-instance.js';
 import { StateMachine } from './training-state.js';
@@ -171,29 +171,14 @@ export class Instance implements TreeInstance {
     this.#stored ??= storedInstance(this);
     try {
       await this.#stored?.open();
-    } catch (error) {
-      this.#tellOthers(error);
-      throw error;
-    }
-    for (const unit of this.units) {
-      unit.links ??= await openLinks(groups);
-      try {
+      for (const unit of this.units) {
+        unit.links ??= await openLinks(groups);
         await unit.values.home?.open(flatKey(unit, groups));
         await shardUnit(unit, groups, this.options);
-      } catch (error) {
-        this.#tellOthers(error);
-        throw error;
       }
-    }
-  }
-
-  /**
-   * Aborts the group after a failure of this rank alone: other ranks may be waiting for its
-   * messages, and no collective call would tell them.
-   */
-  #tellOthers(error: unknown): void {
-    if (isLocalFailure(error)) {
-      this.processGroup.abort(failureText('initialize', error));
+    } catch (error) {
+      abortAlone(this.processGroup, 'initialize', error);
+      throw error;
     }
   }
 

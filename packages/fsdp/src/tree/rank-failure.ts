@@ -10,17 +10,17 @@ import {
 import { FsdpError } from '../errors.js';
 
 /**
- * Whether an error is this rank's own: neither a report of a process group, nor a mistake that all
- * ranks make alike.
+ * Aborts the group after a failure of this rank alone: other ranks may be waiting for its messages,
+ * and no collective call would tell them. It does nothing after a report of a process group, or a
+ * mistake that all ranks make alike.
  */
-export function isLocalFailure(error: unknown): boolean {
+export function abortAlone(group: ProcessGroup, operation: string, error: unknown): void {
   const shared = [CollectiveError, PeerFailedError, FsdpError];
-  return !shared.some((kind) => error instanceof kind);
-}
-
-/** The text of an abort, which ranks do not compare. */
-export function failureText(operation: string, error: unknown): string {
-  return `failed in ${operation}: ${error instanceof Error ? error.message : String(error)}`;
+  if (!shared.some((kind) => error instanceof kind)) {
+    group.abort(
+      `failed in ${operation}: ${error instanceof Error ? error.message : String(error)}`,
+    );
+  }
 }
 
 /**

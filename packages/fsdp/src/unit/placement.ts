@@ -1,6 +1,6 @@
 // Where shards rest between their uses: on the device, or in a store in host memory or on a disk.
 
-import { type StoreUse, storeUseOf } from '@shardweave/nn/flat';
+import { type StoredFlatOptions, storeUseOf } from '@shardweave/nn/flat';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import type { Device } from '@shardweave/tensor-core';
 import { FsdpConfigError } from '../errors.js';
@@ -37,11 +37,8 @@ export interface OffloadConfig {
   readonly resume?: boolean;
 }
 
-export interface Placement {
-  readonly use: StoreUse;
+export interface Placement extends StoredFlatOptions {
   readonly store: ShardStore;
-  readonly rests: 'gradient' | 'all';
-  readonly resume: boolean;
   /** The option `resume` as the caller gave it. */
   readonly asked: boolean | undefined;
   /** Whether the store is the caller's, who may give it to a later process. */

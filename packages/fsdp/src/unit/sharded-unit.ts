@@ -188,21 +188,14 @@ export class ShardedUnit {
    * more than their shard.
    */
   gatherMasterToFirst(operation: string): Promise<Uint8Array | undefined> {
-    const { group } = this;
-    return this.#gatherMaster(operation, async (shard, options) => {
-      const isFirst = group.rank === 0;
-      const output = isFirst ? new Uint8Array(shard.byteLength * group.worldSize) : null;
-      await group.gather(shard, output, { root: 0, ...options });
-      return output ?? undefined;
-    });
+    return this.#gatherMaster(operation, (shard, options) =>
+      gatherToFirst(this.group, shard, options),
+    );
   }
 
   async #gatherMaster<T>(
     operation: string,
-    gather: (
-      shard: Uint8Array,
-      options: { readonly dtype: DType; readonly tag: string; readonly identity: string },
-    ) => Promise<T>,
+    gather: (shard: Uint8Array, options: GatherOptions) => Promise<T>,
   ): Promise<T | Uint8Array> {
     if (this.#summoned !== undefined) {
       return this.#summoned.read();
@@ -256,4 +249,22 @@ export class ShardedUnit {
     }
     return this.links;
   }
+}
+
+interface GatherOptions {
+  readonly dtype: DType;
+  readonly tag: string;
+  readonly identity: string;
+}
+
+/** All ranks' shards one after another on rank 0 of the group, and undefined on the others. */
+export async function gatherToFirst(
+  group: ProcessGroup,
+  shard: Uint8Array,
+  options: GatherOptions,
+): Promise<Uint8Array | undefined> {
+  const isFirst = group.rank === 0;
+  const output = isFirst ? new Uint8Array(shard.byteLength * group.worldSize) : null;
+  await group.gather(shard, output, { root: 0, ...options });
+  return output ?? undefined;
 }

@@ -20,7 +20,8 @@ export interface FullyShardOptions extends FsdpOptions {
 
 /**
  * Wraps the chosen modules inside `module` in place, and then `module` itself. An inner instance is
- * called by its path, such as 'transformer.h.0', and the root by `name`.
+ * called by its path, such as 'transformer.h.0', and the root by `name`. A module's own
+ * `wrapperConfig` wins over the options, as with enableWrap.
  * @throws {FsdpConfigError} as FullyShardedDataParallel does, where something inside is wrapped
  * already, and where none of the given classes is inside
  * @example
