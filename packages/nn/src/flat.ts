@@ -48,13 +48,16 @@ export {
 } from './flat/stores/flat-home.js';
 export { HostBuffers } from './flat/stores/host-buffers.js';
 export { RestingState, type StateSignature } from './flat/stores/resting-state.js';
+export type { RestingStates } from './flat/stores/resting-states.js';
 export { StoreUse, storeUseOf, type UnfinishedStep } from './flat/stores/store-use.js';
 export { StoredFlat, type StoredFlatOptions } from './flat/stores/stored-flat.js';
+export type { StoredGradient } from './flat/stores/stored-gradient.js';
 export {
   type DescribedFlat,
   StoredModel,
   type StoredModelOptions,
 } from './flat/stores/stored-model.js';
+export type { StoredParameter } from './flat/stores/stored-parameter.js';
 export { LEAST_PART_BYTES } from './flat/stores/stored-visit.js';
 export {
   type CheckStateOptions,

@@ -29,12 +29,12 @@ export class StoredGradient {
     this.#hostBuffers = hostBuffers;
   }
 
-  /** Gives it its place in the store. Its flat does so when it has taken its own. */
+  /** @internal Gives it its place in the store, when its flat has taken its own. */
   open(stored: StoredBytes): void {
     this.#stored = stored;
   }
 
-  /** Its place in the store; there is none before `open`. */
+  /** @internal Its place in the store; there is none before `open`. */
   get stored(): StoredBytes {
     return this.#stored!;
   }

@@ -29,13 +29,13 @@ export class StoredParameter {
     this.#hostBuffers = hostBuffers;
   }
 
-  /** Gives it its place in the store. Its flat does so when it has taken its own. */
+  /** @internal Gives it its place in the store, when its flat has taken its own. */
   open(name: string, stored: StoredBytes): void {
     this.#name = name;
     this.#stored = stored;
   }
 
-  /** Its place in the store; there is none before `open`. */
+  /** @internal Its place in the store; there is none before `open`. */
   get stored(): StoredBytes {
     return this.#stored!;
   }
@@ -51,6 +51,7 @@ export class StoredParameter {
     return this.#filling!.subarray(start * elementBytes, (start + length) * elementBytes);
   }
 
+  /** Writes what was filled to the store. */
   async endFilling(): Promise<void> {
     const filled = this.#filling;
     this.#filling = undefined;
