@@ -1,6 +1,6 @@
-// ProcessGroup over any Transport: it checks arguments and chooses what moves the parts, algorithms/
-// or an engine. The CallRunner numbers, counts and traces the calls. The Endpoint does the matching
-// and handles failures.
+// ProcessGroup over any Transport: it checks arguments and chooses what moves the parts, which is
+// algorithms/ or an engine. The CallRunner numbers, counts and traces the calls. The Endpoint does
+// the matching and handles failures.
 
 import type { WireCodec, WireFormat } from '@shardweave/dtypes';
 import { allGather } from '../algorithms/all-gather.js';
