@@ -7,7 +7,7 @@ import { sourceFiles, workspacePackages } from './workspace.ts';
 
 const MAX_MEMBERS = 30;
 
-/** What is still to be mended, as the tests tell it. An entry that is no longer needed fails, too. */
+/** What is still to be mended, as the tests tell it. An entry that is not needed any more fails. */
 const STILL: readonly string[] = [
   'apps/trainer/src/output/run-monitor.ts: RunMonitor has 33 members',
   'packages/collectives/src/testing/simulator/simulated-link.ts: SimulatedLink has 37 members',

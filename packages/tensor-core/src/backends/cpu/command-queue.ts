@@ -1,6 +1,7 @@
 // The queue of commands from the host to the engine. Committing never blocks. Commands that do not
-// fit the ring, or whose bytes do not fit the staging memory, wait in a list on the host, which moves
-// on as commands finish. A host that would fill that list with payloads awaits whenFewWait first.
+// fit the ring, or whose bytes do not fit the staging memory, wait in a list on the host, which
+// moves on as commands finish. A host that would fill that list with payloads awaits whenFewWait
+// first.
 
 import { OP_FENCE, RING_SLOTS, SLOT_WORDS } from '../../../assembly/layout.js';
 import type { Command, CommandRing } from './command-ring.js';

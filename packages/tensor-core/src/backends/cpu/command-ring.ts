@@ -1,6 +1,6 @@
-// The ring of commands in the linear memory. The host writes commands into its slots; the engine sees
-// those that are published, and counts those that have run, whose times it leaves in their slots.
-// Numbers of commands have 32 bits and wrap.
+// The ring of commands in the linear memory. The host writes commands into its slots; the engine
+// sees those that are published, and counts those that have run, whose times it leaves in their
+// slots. Numbers of commands have 32 bits and wrap.
 
 import {
   CONTROL_BASE,

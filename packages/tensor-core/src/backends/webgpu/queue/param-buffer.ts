@@ -1,5 +1,5 @@
-// The parameters of the dispatches of a submit. They lie in one uniform buffer, each dispatch's in a
-// slot of its own, and are written once before the submit.
+// The parameters of the dispatches of a submit. They lie in one uniform buffer, each dispatch's in
+// a slot of its own, and are written once before the submit.
 
 import { byteSize } from '@shardweave/dtypes';
 import { type Kernel, PARAM_BYTES } from '../kernel/kernel.js';
