@@ -4,33 +4,16 @@
 // the parameters where they rest, one layer at a time.
 
 import { isModule, Module, type Sequential } from '@shardweave/nn';
-import {
-  castFloats,
-  HELD,
-  type HeldBy,
-  HostBuffers,
-  type StageScheduler,
-  StoredModel,
-  storeUseOf,
-} from '@shardweave/nn/flat';
-import { tensorsIn } from '@shardweave/tensor-core';
-import { ModelCall, storagesIn } from './activations/model-call.js';
+import { HELD, type HeldBy, HostBuffers, StoredModel, storeUseOf } from '@shardweave/nn/flat';
 import { OffloadConfigError } from './errors.js';
 import { HELD_BY_OFFLOAD } from './held-at-rest.js';
 import { type Layer, layersOf, makeFlats } from './offload-layers.js';
 import { OneCall } from './one-call.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
-import { chooseSlices } from './slices/choose-slices.js';
-import { dryBackward, dryInputs } from './slices/dry-step.js';
 import { LayerCalls } from './slices/layer-calls.js';
-import { cutRows, joinRows } from './slices/micro-batches.js';
-import { OffloadSlice } from './slices/offload-slice.js';
 import type { OffloadedFlat } from './slices/offloaded-flat.js';
-import { SliceBackward } from './slices/slice-backward.js';
-import { makeSliceScheduler, type SliceLoads } from './slices/slice-context.js';
-import { SliceForward } from './slices/slice-forward.js';
-import { SlicePlans } from './slices/slice-plans.js';
-import { splitLayers } from './slices/split-layers.js';
+import { SlicePasses } from './slices/slice-passes.js';
+import { Slicing } from './slices/slicing.js';
 
 /** The host memory that an offloaded model takes, in bytes. */
 export interface OffloadHostMemory {
@@ -86,25 +69,14 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
   /** @internal */
   readonly flats: readonly OffloadedFlat[];
   readonly #options: ResolvedOffloadOptions;
-  readonly #layers: readonly Layer[];
-  readonly #layerCalls: LayerCalls;
-  readonly #scheduler: StageScheduler<OffloadSlice, SliceLoads>;
-  readonly #forward: SliceForward;
-  readonly #backward: SliceBackward;
   readonly #stagingBuffers: HostBuffers;
-  readonly #parkingBuffers: HostBuffers;
-  readonly #plans = new SlicePlans();
-  /** The calls whose activations may still be parked. */
-  readonly #calls = new Set<ModelCall>();
-  #slices: readonly OffloadSlice[];
   readonly #stored: StoredModel;
   readonly #leaveStore: () => void;
   #isStored = false;
   #endBudget = () => {};
-  #isDry = false;
   readonly #calling: OneCall;
-  /** In a dry run, the most bytes in use during each slice's stay on the device. */
-  #peaks: Map<OffloadSlice, number> | undefined;
+  readonly #passes: SlicePasses;
+  readonly #slicing: Slicing;
 
   /**
    * @param model a Sequential, which is cut into slices balanced by parameters, or a list of slices
@@ -124,16 +96,13 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
         `offload: expected modules without an OffloadModel, got one at '${path}'. One around all slices is enough.`,
       );
     }
-    const { loadAheadBytes, store } = this.#options;
-    this.#stagingBuffers = new HostBuffers({ isDry: store.isDry });
-    this.#parkingBuffers = new HostBuffers({ isDry: store.isDry });
+    this.#stagingBuffers = new HostBuffers({ isDry: this.#options.store.isDry });
     if (isModule(model)) {
       this.child('module', model);
     } else {
       modules.forEach((module, i) => void this.child(String(i), module));
     }
-    this.#layers = modules.map((module, i) => ({ name: String(i), module, flats: [] }));
-    this.#layerCalls = new LayerCalls(model, modules.length);
+    const layers = modules.map((module, i): Layer => ({ name: String(i), module, flats: [] }));
     const device = this.device;
     const hostBuffers = this.#stagingBuffers;
     const use = storeUseOf(this.#options.store);
@@ -148,36 +117,16 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
       numSteps: () => this.numSteps,
     });
     const flatOptions = { ...this.#options, device, hostBuffers, model: this.#stored };
-    flats.push(...makeFlats(this.#layers, this.namedParameters(), flatOptions));
+    flats.push(...makeFlats(layers, this.namedParameters(), flatOptions));
     this.flats = flats;
     this.#leaveStore = use.claim([this.#options.name, ...flats.map(({ name }) => name)], device);
     const resting = [...new Set(this.parameters().map(({ piece }) => piece!.flat))];
     this.#calling = new OneCall(device, resting);
-    this.#slices = this.#cut(
-      isModule(model)
-        ? splitLayers(this.#layerSizes(), Math.min(this.#options.numSlices, modules.length))
-        : modules.map(() => 1),
-    );
-    const isDry = () => this.#isDry;
-    const scheduler = makeSliceScheduler(isDry, { capBytes: loadAheadBytes });
-    this.#scheduler = scheduler;
-    const context = { device, scheduler, isDry, note: (slice: OffloadSlice) => this.#note(slice) };
-    this.#backward = new SliceBackward({
-      ...context,
-      loadAheadBytes,
-      requireIdle: () => this.#calling.requireIdle('backward'),
-      onEnd: () => {
-        this.#forgetFreed();
-        this.#parkingBuffers.sweep();
-      },
-      onFailure: () => this.#reset(),
-    });
-    this.#forward = new SliceForward({
-      ...context,
-      nodes: this.#calling.nodes,
-      layerCalls: this.#layerCalls,
-      enterBackward: (slice, pass) => this.#backward.enter(slice, pass),
-    });
+    const layerCalls = new LayerCalls(model, modules.length);
+    const made = { device, flats, layerCalls, options: this.#options };
+    this.#passes = new SlicePasses(made, this.#calling);
+    const given = isModule(model) ? undefined : modules.map(() => 1);
+    this.#slicing = new Slicing(made, { layers, passes: this.#passes, given });
   }
 
   /**
@@ -194,7 +143,7 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   /** The slices in use, as the names of their layers. */
   get slices(): readonly (readonly string[])[] {
-    return this.#slices.map(({ layerNames }) => layerNames);
+    return this.#slicing.slices.map(({ layerNames }) => layerNames);
   }
 
   /**
@@ -208,8 +157,8 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   /** What lies in host buffers now: bytes on their way, and activations that wait for backward. */
   hostMemory(): OffloadHostMemory {
-    this.#forgetFreed();
-    const [staging, parking] = [this.#stagingBuffers, this.#parkingBuffers];
+    this.#passes.forgetFreed();
+    const [staging, parking] = [this.#stagingBuffers, this.#passes.parkingBuffers];
     return {
       stagingBytes: staging.takenBytes,
       peakStagingBytes: staging.peakTakenBytes,
@@ -228,9 +177,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
 
   override async forward(...args: Args): Promise<Output> {
     await this.#moveToStore();
-    this.#backward.leave(); // a forward inside a backward: it is being run again
-    await this.#chooseSlices(args);
-    return (await this.#run(args)) as Output;
+    this.#passes.backward.leave(); // a forward inside a backward: it is being run again
+    const slices = await this.#slicing.choose(args);
+    return (await this.#passes.run(slices, args)) as Output;
   }
 
   /** Moves all parameters to the store, once; the first call does so too. */
@@ -286,154 +235,9 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     }
   }
 
-  async #run(args: readonly unknown[]): Promise<unknown> {
-    const { device } = this;
-    const { computeDType, numMicrobatches } = this.#options;
-    const callers = new Set(tensorsIn(args).map(({ storage }) => storage));
-    const inputs = computeDType === 'f32' ? args : castFloats(args, computeDType);
-    const call = new ModelCall(callers, {
-      hostBuffers: this.#parkingBuffers,
-      isDry: this.#isDry,
-    });
-    this.#forgetFreed();
-    this.#calls.add(call);
-    let batches = cutRows(inputs, numMicrobatches);
-    this.#scheduler.beginForward({ isRecording: device.isGradEnabled });
-    try {
-      for (const slice of this.#slices) {
-        batches = await this.#forward.run(slice, batches, call);
-      }
-      await this.#scheduler.settle();
-      for (const { previous: output } of batches) {
-        await call.parked.unpark(storagesIn(output));
-      }
-    } catch (error) {
-      this.#reset();
-      throw error;
-    } finally {
-      call.isRunning = false;
-    }
-    return joinRows(batches.map(({ previous: output }) => output));
-  }
-
-  /** Gives back the host memory of calls whose graphs were freed, with or without a backward. */
-  #forgetFreed(): void {
-    for (const call of this.#calls) {
-      call.parked.forgetFreed();
-      if (call.parked.isEmpty && !call.isRunning) {
-        this.#calls.delete(call);
-      }
-    }
-  }
-
-  /**
-   * Returns to rest after a failure. The gradients of this backward that the store has are
-   * incomplete.
-   */
-  #reset(): void {
-    this.#backward.reset();
-    this.#scheduler.reset();
-    for (const flat of this.flats) {
-      flat.full.abandonLoads();
-      flat.gradient.reset();
-      flat.full.drop();
-    }
-  }
-
-  // ---- slices ----------------------------------------------------------------------------------
-
-  /** Chooses slices for the budget, where no earlier choice covers these inputs. */
-  async #chooseSlices(args: Args): Promise<void> {
-    if (this.#options.deviceBudgetBytes === undefined || this.#isDry) {
-      return;
-    }
-    const { device } = this;
-    const { inUseBytes, limitBytes } = device.pool;
-    const shapes = tensorsIn(args).map(({ shape }) => shape);
-    const call = { shapes, isTraining: device.isGradEnabled };
-    let plan = this.#plans.find({ ...call, roomBytes: limitBytes - inUseBytes });
-    if (plan === undefined) {
-      const { runs, neededBytes } = await chooseSlices({
-        layerSizes: this.#layerSizes(),
-        layerNames: this.#layers.map(({ name }) => name),
-        flatElements: this.flats.map(({ flat }) => flat.size),
-        budgetBytes: limitBytes,
-        inUseBytes,
-        isTraining: call.isTraining,
-        measure: (candidate) => this.#measure(candidate, args),
-      });
-      plan = { ...call, neededBytes, slices: this.#cut(runs) };
-      this.#plans.add(plan);
-    }
-    this.#slices = plan.slices;
-  }
-
-  /** The most bytes in use while each slice runs, forward and backward. */
-  async #measure(runs: readonly number[], args: Args): Promise<number[]> {
-    const slices = this.#slices;
-    const candidate = this.#cut(runs);
-    const peaks = new Map<OffloadSlice, number>();
-    return this.#backward.aside(async () => {
-      this.#slices = candidate;
-      this.#peaks = peaks;
-      this.#isDry = true;
-      try {
-        await this.device.dryRun(async () => {
-          try {
-            this.device.pool.resetPeak();
-            await dryBackward(this.device, await this.#run(dryInputs(args)));
-          } finally {
-            this.#reset(); // needed after a failure and inside a real backward, too
-          }
-        });
-        return candidate.map((slice) => peaks.get(slice)!);
-      } finally {
-        this.#isDry = false;
-        this.#peaks = undefined;
-        this.#slices = slices;
-      }
-    });
-  }
-
-  /** Notes, in a dry run, how much was in use during the slice's stay. */
-  #note(slice: OffloadSlice): void {
-    if (this.#peaks === undefined) {
-      return;
-    }
-    const { pool } = this.device;
-    this.#peaks.set(slice, Math.max(this.#peaks.get(slice) ?? 0, pool.peakInUseBytes));
-    pool.resetPeak();
-  }
-
-  #cut(runs: readonly number[]): OffloadSlice[] {
-    let start = 0;
-    return runs.map((count) => {
-      const first = start;
-      start += count;
-      const layers = this.#layers.slice(first, start);
-      const flats = [...new Set(layers.flatMap((layer) => layer.flats))];
-      const { checkpointActivation } = this.#options;
-      const around = (slice: OffloadSlice, run: () => Promise<unknown>) =>
-        this.#backward.around(slice, run);
-      return new OffloadSlice(this.device, layers, {
-        start: first,
-        calls: this.#layerCalls,
-        flats,
-        checkpointActivation,
-        around,
-      });
-    });
-  }
-
-  #layerSizes(): number[] {
-    return this.#layers.map(({ module }) =>
-      module.parameters().reduce((sum, { size }) => sum + size, 0),
-    );
-  }
-
   protected override releaseOwned(): void {
     this.#endBudget();
-    this.#scheduler.reset();
+    this.#passes.abandonLoads();
     for (const flat of this.flats) {
       flat.dispose();
     }

@@ -5,7 +5,7 @@ import type { Pass } from '@shardweave/tensor-core';
 import type { OffloadSlice } from './offload-slice.js';
 import { beginSliceRange, type SliceContext } from './slice-context.js';
 
-export interface SliceBackwardOptions extends SliceContext {
+export interface SliceBackwardOptions {
   /** The most bytes of gradients on their way to the store while a slice is waited for. */
   readonly loadAheadBytes: number;
   /** @throws {OffloadBusyError} while something else has not ended */
@@ -16,6 +16,7 @@ export interface SliceBackwardOptions extends SliceContext {
 }
 
 export class SliceBackward {
+  readonly #context: SliceContext;
   readonly #options: SliceBackwardOptions;
   /** The gradients on their way to the store, each with the bytes that it takes on the host. */
   readonly #stores = new Map<Promise<void>, number>();
@@ -24,7 +25,8 @@ export class SliceBackward {
   /** Ends the trace's range of the current slice. */
   #endRange: () => void = () => {};
 
-  constructor(options: SliceBackwardOptions) {
+  constructor(context: SliceContext, options: SliceBackwardOptions) {
+    this.#context = context;
     this.#options = options;
   }
 
@@ -36,22 +38,22 @@ export class SliceBackward {
     }
     this.leave();
     this.#current = slice;
-    const loaded = beginSliceRange(this.#options, 'backward_load', slice);
+    const loaded = beginSliceRange(this.#context, 'backward_load', slice);
     await this.#awaitStores(this.#options.loadAheadBytes);
-    await this.#options.scheduler.enter(slice, 'backward');
+    await this.#context.scheduler.enter(slice, 'backward');
     loaded();
-    this.#endRange = beginSliceRange(this.#options, 'backward_pass', slice);
+    this.#endRange = beginSliceRange(this.#context, 'backward_pass', slice);
   }
 
   #beginPass(pass: Pass): void {
     if (this.#pass === pass) {
       return;
     }
-    if (!this.#options.isDry()) {
+    if (!this.#context.isDry()) {
       this.#options.requireIdle();
     }
     this.#pass = pass;
-    this.#options.scheduler.beginBackward();
+    this.#context.scheduler.beginBackward();
     pass.onEnd(() => this.#endPass());
     pass.onFailure(() => this.#options.onFailure());
   }
@@ -62,12 +64,12 @@ export class SliceBackward {
     if (slice === undefined) {
       return;
     }
-    this.#options.note(slice);
+    this.#context.note(slice);
     this.#current = undefined;
     this.#endRange();
-    const dropped = beginSliceRange(this.#options, 'backward_drop', slice);
+    const dropped = beginSliceRange(this.#context, 'backward_drop', slice);
     for (const flat of slice.flats) {
-      const stored = flat.flushGradient({ isDry: this.#options.isDry() });
+      const stored = flat.flushGradient({ isDry: this.#context.isDry() });
       if (stored !== undefined) {
         this.#stores.set(stored, flat.flushBytes);
       }
@@ -86,13 +88,13 @@ export class SliceBackward {
     if (isAgain) {
       this.#endRange();
     }
-    const hasGrad = this.#options.device.isGradEnabled;
+    const hasGrad = this.#context.device.isGradEnabled;
     const name = hasGrad ? 'forward_pass_with_enable_grad' : 'no_grad_forward_pass';
-    const end = beginSliceRange(this.#options, name, slice);
+    const end = beginSliceRange(this.#context, name, slice);
     const output = await run();
     end();
     if (isAgain) {
-      this.#endRange = beginSliceRange(this.#options, 'backward_pass', slice);
+      this.#endRange = beginSliceRange(this.#context, 'backward_pass', slice);
     }
     return output;
   }
@@ -100,8 +102,8 @@ export class SliceBackward {
   async #endPass(): Promise<void> {
     this.leave();
     this.#pass = undefined;
-    this.#options.scheduler.endBackward();
-    await this.#options.scheduler.settle();
+    this.#context.scheduler.endBackward();
+    await this.#context.scheduler.settle();
     await this.#awaitStores(0);
     this.#options.onEnd();
   }

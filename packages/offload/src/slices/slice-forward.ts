@@ -9,7 +9,7 @@ import type { MicroBatch } from './micro-batches.js';
 import type { OffloadSlice } from './offload-slice.js';
 import { beginSliceRange, type SliceContext } from './slice-context.js';
 
-export interface SliceForwardOptions extends SliceContext {
+export interface SliceForwardOptions {
   /** Receives the nodes that made the slices' outputs. */
   readonly nodes: WeakSet<object>;
   readonly layerCalls: LayerCalls;
@@ -18,9 +18,11 @@ export interface SliceForwardOptions extends SliceContext {
 }
 
 export class SliceForward {
+  readonly #context: SliceContext;
   readonly #options: SliceForwardOptions;
 
-  constructor(options: SliceForwardOptions) {
+  constructor(context: SliceContext, options: SliceForwardOptions) {
+    this.#context = context;
     this.#options = options;
   }
 
@@ -30,9 +32,9 @@ export class SliceForward {
     batches: readonly MicroBatch[],
     call: ModelCall,
   ): Promise<MicroBatch[]> {
-    const { device } = this.#options;
-    const loaded = beginSliceRange(this.#options, 'forward_load', slice);
-    await this.#options.scheduler.enter(slice, 'forward');
+    const { device } = this.#context;
+    const loaded = beginSliceRange(this.#context, 'forward_load', slice);
+    await this.#context.scheduler.enter(slice, 'forward');
     loaded();
     const before = device.random.state();
     const outputs: MicroBatch[] = [];
@@ -62,9 +64,9 @@ export class SliceForward {
       }
     }
     device.random.restore({ ...device.random.state(), rowOffset: before.rowOffset });
-    this.#options.note(slice);
-    this.#options.scheduler.leave(slice, isReached ? 'recorded' : 'unreached');
-    const dropped = beginSliceRange(this.#options, 'forward_drop', slice);
+    this.#context.note(slice);
+    this.#context.scheduler.leave(slice, isReached ? 'recorded' : 'unreached');
+    const dropped = beginSliceRange(this.#context, 'forward_drop', slice);
     for (const flat of slice.flats) {
       flat.full.keepWrites();
       flat.full.drop();
@@ -78,7 +80,8 @@ export class SliceForward {
     { args, previous }: MicroBatch,
     call: ModelCall,
   ): Promise<{ readonly output: unknown; readonly numNodes: number }> {
-    const { device, layerCalls } = this.#options;
+    const { device } = this.#context;
+    const { layerCalls, nodes } = this.#options;
     await call.parked.unpark(storagesIn(previous));
     const saved = new Set<Storage>();
     const remove = device.autograd.watchSaved((storage) => saved.add(storage));
@@ -107,7 +110,7 @@ export class SliceForward {
     const made = tensorsIn(output).filter((tensor) => !tensorsIn(given).includes(tensor));
     for (const { origin } of made) {
       if (origin !== undefined) {
-        this.#options.nodes.add(origin.node);
+        nodes.add(origin.node);
       }
     }
     const numNodes = device.beforeGradientOf(made, async (pass) => {
