@@ -11,6 +11,7 @@ import {
   type HeldPart,
   plainAtRest,
 } from '@shardweave/nn/flat';
+import { byteSize, type ElementRun } from '@shardweave/tensor-core';
 import type { OffloadedFlat } from './slices/offloaded-flat.js';
 
 /** An offloaded model, whose parameters rest in the flats. */
@@ -76,10 +77,14 @@ function partsOf(model: Offloaded, { operation }: HeldCall): HeldPart[] {
   });
 }
 
-function writeGiven(flat: OffloadedFlat, given: GivenParameters): Promise<void> {
-  return flat.writeLeaves(async (write) => {
-    for (const [parameter, entry] of given) {
-      write(parameter, await bytesOf(...entry, flat.flat.dtype));
-    }
-  });
+/** A store has to write the whole flat for each change, so it writes all of them at once. */
+async function writeGiven(flat: OffloadedFlat, given: GivenParameters): Promise<void> {
+  const { dtype } = flat.flat;
+  const whole = await flat.read();
+  const changed: ElementRun[] = [];
+  for (const [parameter, entry] of given) {
+    whole.set(await bytesOf(...entry, dtype), parameter.piece!.start * byteSize(dtype));
+    changed.push({ start: parameter.offset, length: parameter.size });
+  }
+  await flat.write(whole, 0, changed);
 }

@@ -11,14 +11,8 @@ import {
 import { type Device, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { OffloadConfigError } from './errors.js';
 import type { ResolvedOffloadOptions } from './options.js';
+import type { Layer } from './slices/offload-slice.js';
 import { OffloadedFlat } from './slices/offloaded-flat.js';
-
-export interface Layer {
-  readonly name: string;
-  readonly module: Module;
-  /** The flat parameters that it uses alone, and those that it shares. */
-  readonly flats: OffloadedFlat[];
-}
 
 /** @throws {OffloadConfigError} for anything but a Sequential with layers or a list of modules */
 export function layersOf(model: unknown): readonly Module[] {

@@ -7,10 +7,11 @@ import { isModule, Module, type Sequential } from '@shardweave/nn';
 import { HELD, type HeldBy, HostBuffers, StoredModel, storeUseOf } from '@shardweave/nn/flat';
 import { OffloadConfigError } from './errors.js';
 import { HELD_BY_OFFLOAD } from './held-at-rest.js';
-import { type Layer, layersOf, makeFlats } from './offload-layers.js';
+import { layersOf, makeFlats } from './offload-layers.js';
 import { OneCall } from './one-call.js';
 import { type OffloadOptions, type ResolvedOffloadOptions, resolveOptions } from './options.js';
 import { LayerCalls } from './slices/layer-calls.js';
+import type { Layer } from './slices/offload-slice.js';
 import type { OffloadedFlat } from './slices/offloaded-flat.js';
 import { SlicePasses } from './slices/slice-passes.js';
 import { Slicing } from './slices/slicing.js';
@@ -123,10 +124,10 @@ export class OffloadModel<Args extends readonly any[] = any, Output = any> exten
     const resting = [...new Set(this.parameters().map(({ piece }) => piece!.flat))];
     this.#calling = new OneCall(device, resting);
     const layerCalls = new LayerCalls(model, modules.length);
-    const made = { device, flats, layerCalls, options: this.#options };
-    this.#passes = new SlicePasses(made, this.#calling);
+    const sliced = { device, options: this.#options, layers, flats, layerCalls };
+    this.#passes = new SlicePasses(sliced, this.#calling);
     const given = isModule(model) ? undefined : modules.map(() => 1);
-    this.#slicing = new Slicing(made, { layers, passes: this.#passes, given });
+    this.#slicing = new Slicing(sliced, this.#passes, given);
   }
 
   /**

@@ -5,6 +5,26 @@ import type { Device } from '@shardweave/tensor-core';
 import type { LayerCalls } from './layer-calls.js';
 import type { OffloadedFlat } from './offloaded-flat.js';
 
+/** A layer of the model. */
+export interface Layer {
+  readonly name: string;
+  readonly module: Module;
+  /** The flat parameters that it uses alone, and those that it shares. */
+  readonly flats: OffloadedFlat[];
+}
+
+/** A run of layers, and what is around each run of them. */
+export interface OffloadSliceOptions {
+  readonly device: Device;
+  readonly layers: readonly Layer[];
+  /** The index of its first layer in the model. */
+  readonly start: number;
+  readonly calls: LayerCalls;
+  readonly checkpointActivation: boolean;
+  /** Called around each run of its layers, including the second run of a checkpoint. */
+  around(slice: OffloadSlice, run: () => Promise<unknown>): Promise<unknown>;
+}
+
 export class OffloadSlice {
   /** Runs its layers one after another, checkpointed where activations are. */
   readonly run: Module<[previous: unknown, args: readonly unknown[]], unknown>;
@@ -17,28 +37,13 @@ export class OffloadSlice {
   /** The names of its layers in the model, for messages. */
   readonly layerNames: readonly string[];
 
-  constructor(
-    device: Device,
-    layers: readonly { readonly name: string; readonly module: Module }[],
-    options: {
-      /** The index of its first layer in the model. */
-      readonly start: number;
-      readonly calls: LayerCalls;
-      readonly flats: readonly OffloadedFlat[];
-      readonly checkpointActivation: boolean;
-      /** Called around each run of its layers, including the second run of a checkpoint. */
-      readonly around: (slice: OffloadSlice, run: () => Promise<unknown>) => Promise<unknown>;
-    },
-  ) {
-    const body = new SliceBody(device, layers, {
-      start: options.start,
-      calls: options.calls,
-      around: (run) => options.around(this, run),
-    });
+  constructor(options: OffloadSliceOptions) {
+    const { layers, start } = options;
+    const body = new SliceBody(this, options);
     this.run = options.checkpointActivation ? checkpoint(body) : body;
-    this.start = options.start;
-    this.end = options.start + layers.length;
-    this.flats = options.flats;
+    this.start = start;
+    this.end = start + layers.length;
+    this.flats = [...new Set(layers.flatMap((layer) => layer.flats))];
     this.batchNorms = body
       .namedModules()
       .flatMap(([, inner]) => (isBatchNorm(inner) ? [inner] : []));
@@ -52,26 +57,16 @@ export class OffloadSlice {
 }
 
 class SliceBody extends Sequential<[previous: unknown, args: readonly unknown[]], unknown> {
-  readonly #start: number;
-  readonly #calls: LayerCalls;
-  readonly #around: (run: () => Promise<unknown>) => Promise<unknown>;
+  readonly #slice: OffloadSlice;
+  readonly #options: OffloadSliceOptions;
 
-  constructor(
-    device: Device,
-    layers: readonly { readonly module: Module }[],
-    options: {
-      readonly start: number;
-      readonly calls: LayerCalls;
-      readonly around: (run: () => Promise<unknown>) => Promise<unknown>;
-    },
-  ) {
+  constructor(slice: OffloadSlice, options: OffloadSliceOptions) {
     super(
-      device,
-      layers.map(({ module }) => module),
+      options.device,
+      options.layers.map(({ module }) => module),
     );
-    this.#start = options.start;
-    this.#calls = options.calls;
-    this.#around = options.around;
+    this.#slice = slice;
+    this.#options = options;
   }
 
   override argumentsOf(
@@ -79,10 +74,11 @@ class SliceBody extends Sequential<[previous: unknown, args: readonly unknown[]]
     previous: unknown,
     [, args]: readonly [unknown, readonly unknown[]],
   ): readonly unknown[] {
-    return this.#calls.argumentsOf(this.#start + index, previous, args);
+    const { calls, start } = this.#options;
+    return calls.argumentsOf(start + index, previous, args);
   }
 
   override forward(previous: unknown, args: readonly unknown[]): Promise<unknown> {
-    return this.#around(() => super.forward(previous, args));
+    return this.#options.around(this.#slice, () => super.forward(previous, args));
   }
 }

@@ -14,13 +14,7 @@ import {
   type StoredModel,
   storeUseOf,
 } from '@shardweave/nn/flat';
-import {
-  byteSize,
-  type Device,
-  type DType,
-  type ElementRun,
-  type Tensor,
-} from '@shardweave/tensor-core';
+import { byteSize, type Device, type DType } from '@shardweave/tensor-core';
 
 export interface OffloadedFlatOptions {
   readonly device: Device;
@@ -74,22 +68,6 @@ export class OffloadedFlat extends FlatParameter {
   async moveToStore(): Promise<void> {
     await this.home.open(this.name);
     await this.takeOver();
-  }
-
-  /**
-   * Replaces the bytes of some parameters, for which a store has to write the whole: so it is
-   * written once for all of them.
-   */
-  async writeLeaves(
-    fill: (write: (leaf: Tensor, bytes: Uint8Array) => void) => Promise<void>,
-  ): Promise<void> {
-    const whole = await this.read();
-    const changed: ElementRun[] = [];
-    await fill((leaf, bytes) => {
-      whole.set(bytes, leaf.piece!.start * byteSize(this.flat.dtype));
-      changed.push({ start: leaf.offset, length: leaf.size });
-    });
-    await this.write(whole, 0, changed);
   }
 
   /**

@@ -3,7 +3,6 @@
 import { type FlatLoad, StageScheduler } from '@shardweave/nn/flat';
 import type { Device } from '@shardweave/tensor-core';
 import type { OffloadSlice } from './offload-slice.js';
-import { beginRange, type SliceRange } from './slice-ranges.js';
 
 /** A load for each flat parameter of a slice; undefined in a dry run. */
 export type SliceLoads = readonly (FlatLoad | undefined)[];
@@ -17,13 +16,42 @@ export interface SliceContext {
   note(slice: OffloadSlice): void;
 }
 
-/** Begins a range of the slice in the device's trace; a dry run has none. */
+/**
+ * The named ranges of a slice's stay on the device (those of fairscale's OffloadModel). The range
+ * of a load is the time that the slice waits for it, so a slice that was read ahead has a range of
+ * no length.
+ */
+type SliceRange =
+  | 'forward_load'
+  | 'no_grad_forward_pass'
+  | 'forward_drop'
+  | 'backward_load'
+  | 'forward_pass_with_enable_grad'
+  | 'backward_pass'
+  | 'backward_drop';
+
+/**
+ * Begins a range of the slice, on the main track of the device's trace; a dry run has none. The
+ * returned function ends it.
+ */
 export function beginSliceRange(
   { device, isDry }: SliceContext,
   name: SliceRange,
-  slice: OffloadSlice,
+  { layerNames }: OffloadSlice,
 ): () => void {
-  return isDry() ? () => {} : beginRange(device, name, slice.layerNames);
+  const { trace } = device;
+  if (trace === undefined || isDry()) {
+    return () => {};
+  }
+  const startMs = performance.now();
+  return () =>
+    trace.add({
+      name: `offload: ${name}`,
+      track: 'main',
+      startMs,
+      endMs: performance.now(),
+      args: { layers: layerNames.join(' ') },
+    });
 }
 
 /** Makes the scheduler that brings slices' parameters to the device and frees them. */

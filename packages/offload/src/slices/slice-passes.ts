@@ -9,7 +9,7 @@ import type { ResolvedOffloadOptions } from '../options.js';
 import { dryBackward, dryInputs } from './dry-step.js';
 import type { LayerCalls } from './layer-calls.js';
 import { cutRows, joinRows } from './micro-batches.js';
-import type { OffloadSlice } from './offload-slice.js';
+import type { Layer, OffloadSlice } from './offload-slice.js';
 import type { OffloadedFlat } from './offloaded-flat.js';
 import { SliceBackward } from './slice-backward.js';
 import { makeSliceScheduler, type SliceContext, type SliceLoads } from './slice-context.js';
@@ -19,6 +19,7 @@ import { SliceForward } from './slice-forward.js';
 export interface SlicedModel {
   readonly device: Device;
   readonly options: ResolvedOffloadOptions;
+  readonly layers: readonly Layer[];
   readonly flats: readonly OffloadedFlat[];
   readonly layerCalls: LayerCalls;
 }

@@ -1,33 +1,27 @@
-// How a model's layers are cut into slices: as it was asked for, or so that each slice fits a budget
-// of the device.
+// How a model's layers are cut into slices: as it was asked for, or so that each slice fits a
+// budget of the device.
 
 import { tensorsIn } from '@shardweave/tensor-core';
-import type { Layer } from '../offload-layers.js';
 import { chooseSlices } from './choose-slices.js';
 import { OffloadSlice } from './offload-slice.js';
 import type { SlicedModel, SlicePasses } from './slice-passes.js';
 import { SlicePlans } from './slice-plans.js';
 import { splitLayers } from './split-layers.js';
 
-export interface SlicingOptions {
-  readonly layers: readonly Layer[];
-  readonly passes: SlicePasses;
-  /** The number of layers in each slice; undefined where the options say how many slices. */
-  readonly given: readonly number[] | undefined;
-}
-
 export class Slicing {
   readonly #model: SlicedModel;
-  readonly #layers: readonly Layer[];
   readonly #passes: SlicePasses;
   readonly #plans = new SlicePlans();
   #slices: readonly OffloadSlice[];
 
-  constructor(model: SlicedModel, { layers, passes, given }: SlicingOptions) {
+  /**
+   * @param given the number of layers in each slice; undefined where the options say how many
+   * slices there are
+   */
+  constructor(model: SlicedModel, passes: SlicePasses, given: readonly number[] | undefined) {
     this.#model = model;
-    this.#layers = layers;
     this.#passes = passes;
-    const numSlices = Math.min(model.options.numSlices, layers.length);
+    const numSlices = Math.min(model.options.numSlices, model.layers.length);
     this.#slices = this.#cut(given ?? splitLayers(this.#layerSizes(), numSlices));
   }
 
@@ -38,7 +32,7 @@ export class Slicing {
 
   /** The slices for a call. They are chosen for the budget, where no earlier choice covers it. */
   async choose(args: readonly unknown[]): Promise<readonly OffloadSlice[]> {
-    const { device, options, flats } = this.#model;
+    const { device, options, layers, flats } = this.#model;
     if (options.deviceBudgetBytes === undefined || this.#passes.isDry) {
       return this.#slices;
     }
@@ -49,7 +43,7 @@ export class Slicing {
     if (plan === undefined) {
       const { runs, neededBytes } = await chooseSlices({
         layerSizes: this.#layerSizes(),
-        layerNames: this.#layers.map(({ name }) => name),
+        layerNames: layers.map(({ name }) => name),
         flatElements: flats.map(({ flat }) => flat.size),
         budgetBytes: limitBytes,
         inUseBytes,
@@ -65,16 +59,16 @@ export class Slicing {
 
   /** @param runs the number of layers in each slice */
   #cut(runs: readonly number[]): OffloadSlice[] {
-    const { device, options, layerCalls } = this.#model;
+    const { device, options, layers, layerCalls } = this.#model;
     let start = 0;
     return runs.map((count) => {
       const first = start;
       start += count;
-      const layers = this.#layers.slice(first, start);
-      return new OffloadSlice(device, layers, {
+      return new OffloadSlice({
+        device,
+        layers: layers.slice(first, start),
         start: first,
         calls: layerCalls,
-        flats: [...new Set(layers.flatMap((layer) => layer.flats))],
         checkpointActivation: options.checkpointActivation,
         around: (slice, run) => this.#passes.backward.around(slice, run),
       });
@@ -82,7 +76,7 @@ export class Slicing {
   }
 
   #layerSizes(): number[] {
-    return this.#layers.map(({ module }) =>
+    return this.#model.layers.map(({ module }) =>
       module.parameters().reduce((sum, { size }) => sum + size, 0),
     );
   }
