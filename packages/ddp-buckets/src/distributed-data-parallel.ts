@@ -4,32 +4,21 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type GradScaler, Module, type Optimizer } from '@shardweave/nn';
-import {
-  flatsOf,
-  HELD,
-  type HeldBy,
-  markCopies,
-  masterOf,
-  packedGradientOf,
-} from '@shardweave/nn/flat';
+import { flatsOf, HELD, type HeldBy } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
-import { BUCKET_DTYPES } from './bucket-layout.js';
-import type { ActiveParameter } from './buckets/bucket.js';
 import { GradientSync } from './buckets/gradient-sync.js';
-import { describeParameter, PlanKeeper } from './buckets/plan-keeper.js';
-import { DdpConfigError, DdpStateError } from './errors.js';
+import { PlanKeeper } from './buckets/plan-keeper.js';
+import { profiled } from './buckets/sync-cycle.js';
+import { SyncCycles } from './buckets/sync-cycles.js';
+import { WrappedParameters, type WrapperContext } from './buckets/wrapped-parameters.js';
+import { DdpStateError } from './errors.js';
 import { followOptimizers, requireStepped } from './follow-optimizers.js';
-import {
-  type DdpOptions,
-  describeOptions,
-  type ResolvedDdpOptions,
-  resolveOptions,
-} from './options.js';
-import { requireAgreement } from './ranks/agreement.js';
-import { type BroadcastOptions, broadcastTensors } from './ranks/broadcast-tensors.js';
+import { type DdpOptions, resolveOptions } from './options.js';
+import type { BroadcastOptions } from './ranks/broadcast-tensors.js';
 import { heldByReplica } from './ranks/held-replicas.js';
 import { WrapperLanes } from './ranks/wrapper-lanes.js';
 import type { RecordedForward } from './recorded-forwards.js';
+import { SharedValues } from './shared-values.js';
 import type { StepTimings } from './step-timings.js';
 
 /**
@@ -89,14 +78,10 @@ export class DistributedDataParallel<
   // biome-ignore-end lint/suspicious/noExplicitAny: as above
   readonly module: Module<Args, Output>;
   readonly processGroup: ProcessGroup;
-  readonly #options: ResolvedDdpOptions;
-  readonly #lanes: WrapperLanes;
+  readonly #wrapper: WrapperContext;
   readonly #keeper: PlanKeeper;
   readonly #sync: GradientSync;
-  /** The parameters and buffers that have been made equal on all ranks. */
-  readonly #shared = new WeakSet<Tensor>();
-  #opening: Promise<void> | undefined;
-  #numericClasses: readonly string[] = [];
+  readonly #values: SharedValues;
 
   /**
    * Takes over the parameters' gradients. Nothing is sent before initialize or the first forward.
@@ -108,27 +93,17 @@ export class DistributedDataParallel<
     super(module.device);
     this.module = this.child('module', module);
     this.processGroup = options.processGroup;
-    this.#options = resolveOptions(options);
-    this.#lanes = new WrapperLanes(options.processGroup, this.#options);
-    this.#keeper = new PlanKeeper({
+    const resolved = resolveOptions(options);
+    this.#wrapper = {
       device: this.device,
-      options: this.#options,
-      lanes: this.#lanes,
-      trainable: () => this.#trainable(),
-      packedOf: (leaf) => this.#sync.packedOf(leaf),
-    });
-    this.#sync = new GradientSync(this.device, this.#options, {
-      lanes: this.#lanes,
-      keeper: this.#keeper,
-    });
-    const named = module.namedParameters();
-    for (const [path, tensor] of named) {
-      this.#requirePlain(path, tensor);
-    }
-    this.#requireTriggers(named.map(([, tensor]) => tensor));
-    for (const [, tensor] of named) {
-      this.#sync.takeOver(tensor);
-    }
+      options: resolved,
+      lanes: new WrapperLanes(options.processGroup, resolved),
+      parameters: new WrappedParameters(module, resolved),
+    };
+    this.#keeper = new PlanKeeper(this.#wrapper);
+    this.#sync = new GradientSync(this.#wrapper, new SyncCycles(this.#wrapper, this.#keeper));
+    this.#values = new SharedValues(this.#wrapper, this.#keeper);
+    this.#wrapper.parameters.takeOver(this.#sync);
     if (!module.isTraining) {
       this.eval(); // a new module is in training mode
     }
@@ -171,7 +146,7 @@ export class DistributedDataParallel<
    * are views of it, and it is freed with them.
    */
   get allreduceBuffers(): readonly (Tensor | undefined)[] {
-    return this.#sync.buffers;
+    return this.#sync.cycles.buffers;
   }
 
   /**
@@ -181,14 +156,14 @@ export class DistributedDataParallel<
    * before initialize.
    */
   get numericClasses(): readonly string[] {
-    return this.#numericClasses;
+    return this.#values.numericClasses;
   }
 
   /**
    * The groups that buckets take in turn; by default processGroup alone. Empty on a single rank.
    */
   get communicators(): readonly ProcessGroup[] {
-    return [...this.#lanes.all];
+    return [...this.#wrapper.lanes.all];
   }
 
   /** The times of the last step that had a reduction. */
@@ -205,43 +180,7 @@ export class DistributedDataParallel<
    * @throws {DdpStructureError} on every rank, where options or models differ
    */
   initialize(): Promise<void> {
-    this.#opening ??= this.#lanes.inOpening(() => this.#open());
-    return this.#opening;
-  }
-
-  async #open(): Promise<void> {
-    const group = this.processGroup;
-    if (group.worldSize > 1) {
-      const paths = new Map(this.module.namedParameters().map(([path, tensor]) => [tensor, path]));
-      const lines = describeOptions(this.#options, (parameter) => paths.get(parameter)!);
-      const advice = 'Wrap with the same options on all ranks.';
-      const beside = await this.device.numericClass();
-      const options = { what: 'options', advice, beside } as const;
-      this.#numericClasses = await requireAgreement(group, lines, options);
-    }
-    await this.#share(group, this.#state(), 'parameters and buffers');
-    await this.#keeper.open();
-    await this.#lanes.open();
-  }
-
-  /**
-   * Checks that tensors are equal over ranks in path, dtype and shape, and makes their values
-   * equal.
-   */
-  async #share(
-    group: ProcessGroup,
-    tensors: readonly ActiveParameter[],
-    what: string,
-  ): Promise<void> {
-    if (group.worldSize > 1) {
-      const advice = 'Build, wrap and freeze the model alike on all ranks.';
-      await requireAgreement(group, tensors.map(describeParameter), { what, advice });
-      const list = tensors.map(({ tensor }) => tensor);
-      await broadcastMasters(group, list, { root: 0, tag: `ddp ${what}` });
-    }
-    for (const { tensor } of tensors) {
-      this.#shared.add(tensor);
-    }
+    return this.#values.initialize();
   }
 
   /**
@@ -249,25 +188,18 @@ export class DistributedDataParallel<
    * to all ranks.
    */
   async #shareAdded(): Promise<void> {
-    const added = this.#state().filter(({ tensor }) => !this.#shared.has(tensor));
+    const { added } = this.#values;
     if (added.length === 0) {
       return;
     }
-    for (const [path, tensor] of this.module.namedParameters()) {
-      if (!this.#shared.has(tensor)) {
-        this.#takeOver(path, tensor);
-      }
-    }
-    if (this.#sync.uneven.isOpen) {
+    this.#wrapper.parameters.takeAdded();
+    if (this.#sync.cycles.uneven.isOpen) {
       const { rank, worldSize } = this.processGroup;
       throw new DdpStateError(
         `rank ${rank}/${worldSize} ddp forward: expected the same layers from the begin of join to its end, got ${added[0]!.path} in between. Add layers outside join.`,
       );
     }
-    if (this.processGroup.worldSize === 1) {
-      return this.#share(this.processGroup, added, '');
-    }
-    await this.#lanes.inTurn((group) => this.#share(group, added, 'added parameters and buffers'));
+    await this.#values.share(added);
   }
 
   /**
@@ -279,7 +211,8 @@ export class DistributedDataParallel<
     options: { readonly root?: number; readonly onlyTrained?: boolean } = {},
   ): Promise<void> {
     const { root = 0, onlyTrained = false } = options;
-    const tensors = (onlyTrained ? this.#trainable() : this.#state()).map(({ tensor }) => tensor);
+    const all = onlyTrained ? this.#wrapper.parameters.trained() : this.#values.all;
+    const tensors = all.map(({ tensor }) => tensor);
     await this.#broadcast(tensors, { root, tag: 'ddp parameters' });
   }
 
@@ -296,10 +229,7 @@ export class DistributedDataParallel<
   async #broadcast(tensors: readonly Tensor[], options: BroadcastOptions): Promise<void> {
     this.#requireIdle(options.tag);
     await this.initialize();
-    if (this.processGroup.worldSize === 1) {
-      return;
-    }
-    await this.#lanes.inTurn((group) => broadcastMasters(group, tensors, options));
+    await this.#values.broadcast(tensors, options);
   }
 
   // ---- forward ---------------------------------------------------------------------------------
@@ -314,7 +244,7 @@ export class DistributedDataParallel<
       return await super.call(...args);
     } catch (error) {
       if (isGradEnabled && !isInBackward) {
-        await this.#lanes.tellOthers('ddp forward', error);
+        await this.#wrapper.lanes.tellOthers('ddp forward', error);
       }
       throw error;
     }
@@ -329,14 +259,14 @@ export class DistributedDataParallel<
     }
     device.random.separate(this.processGroup.rank);
     await this.#shareAdded();
-    if (this.isTraining && this.#options.isBroadcastingBuffers) {
-      const root = await this.#sync.uneven.announceBuffers();
-      await this.#syncBuffers({ root, identity: this.#sync.buffersIdentity });
+    if (this.isTraining && this.#wrapper.options.isBroadcastingBuffers) {
+      const root = await this.#sync.cycles.uneven.announceBuffers();
+      await this.#syncBuffers({ root, identity: this.#sync.cycles.buffersIdentity });
     }
     if (!device.isGradEnabled) {
       return this.module.call(...args);
     }
-    this.#sync.range('ddp: before forward', () => this.#sync.noteForward());
+    profiled(this.#wrapper, 'ddp: before forward', () => this.#sync.noteForward());
     return this.#record(args, this.isTraining ? this.#sync.noteRecorded() : undefined);
   }
 
@@ -349,12 +279,12 @@ export class DistributedDataParallel<
     // other ranks.
     const numNodes = this.device.beforeGradientOf(output, (pass: Pass) => {
       if (recorded !== undefined) {
-        this.#sync.noteReached(recorded);
+        this.#sync.cycles.noteReached(recorded);
       }
       this.#sync.beginPass(pass);
     });
     if (numNodes === 0 && recorded !== undefined) {
-      this.#sync.noteReached(recorded);
+      this.#sync.cycles.noteReached(recorded);
     }
     return output;
   }
@@ -405,97 +335,30 @@ export class DistributedDataParallel<
    */
   async join(body: () => Promise<void>, options: JoinOptions): Promise<void> {
     this.#requireIdle('join');
-    requireStepped(options?.optimizers, this.#trainable());
+    requireStepped(options?.optimizers, this.#wrapper.parameters.trained());
     await this.initialize();
     await this.#shareAdded();
     if (this.processGroup.worldSize === 1) {
       await body();
       return this.syncParameters();
     }
-    const root = await this.#sync.uneven.run(this.processGroup, {
+    const root = await this.#sync.cycles.uneven.run(this.processGroup, {
       body,
       isScaledToActive: options.divideByInitialWorldSize === false,
-      onFailure: (error) => this.#lanes.tellOthers('ddp join', error),
+      onFailure: (error) => this.#wrapper.lanes.tellOthers('ddp join', error),
       onOut: () => this.#keeper.refresh(),
-      onBackward: () => this.#sync.watchBackward(),
-      onBuffers: (from) => this.#syncBuffers({ root: from, identity: this.#sync.buffersIdentity }),
+      onBackward: () => this.#sync.cycles.watch(),
+      onBuffers: (from) =>
+        this.#syncBuffers({ root: from, identity: this.#sync.cycles.buffersIdentity }),
     });
     await this.syncParameters({ root });
     const followed = { optimizers: options.optimizers, scalers: options.scalers ?? [] };
     const flats = flatsOf(this.module.parameters());
-    await this.#lanes.inTurn((group) => followOptimizers(group, followed, { root, flats }));
+    await this.#wrapper.lanes.inTurn((group) => followOptimizers(group, followed, { root, flats }));
   }
 
   protected override releaseOwned(): void {
-    for (const tensor of this.module.parameters()) {
-      this.#sync.giveBack(tensor);
-    }
-  }
-
-  // ---- parameters ------------------------------------------------------------------------------
-
-  /**
-   * The parameters that are trained. It also takes over those that were added to the module later.
-   */
-  #trainable(): ActiveParameter[] {
-    const found: ActiveParameter[] = [];
-    for (const [path, tensor] of this.module.namedParameters()) {
-      if (!tensor.requiresGrad || tensor.size === 0) {
-        continue;
-      }
-      this.#takeOver(path, tensor);
-      found.push({ path, tensor });
-    }
-    return found;
-  }
-
-  #takeOver(path: string, tensor: Tensor): void {
-    if (tensor.gradSink === this.#sync) {
-      return;
-    }
-    this.#requirePlain(path, tensor);
-    this.#sync.takeOver(tensor);
-  }
-
-  /** All parameters and buffers with their paths. */
-  #state(): ActiveParameter[] {
-    const named = [...this.module.namedParameters(), ...this.module.namedBuffers()];
-    return named.map(([path, tensor]) => ({ path, tensor }));
-  }
-
-  #requirePlain(path: string, tensor: Tensor): void {
-    if (!(BUCKET_DTYPES as readonly string[]).includes(tensor.dtype)) {
-      throw new DdpConfigError(
-        `ddp: expected parameters of ${BUCKET_DTYPES.join(', ')}, got ${tensor.dtype} '${path}'. No device here computes in f64; keep such values in f32, or as buffers.`,
-      );
-    }
-    const isPacked = packedGradientOf(tensor) !== undefined;
-    if (!isPacked && (tensor.piece !== undefined || tensor.gradSink !== undefined)) {
-      throw new DdpConfigError(
-        `ddp: expected parameters whose gradients nobody else takes, got '${path}', which is sharded or wrapped already. Wrap the bare module or a packed one, once.`,
-      );
-    }
-    if (isPacked && this.#options.isRetaining) {
-      throw new DdpConfigError(
-        `ddp: expected plain parameters with retainAllreduceBuffers, got '${path}', which is packed. Its gradient lies in its flat and can't be a view of a bucket; drop the option, or don't pack.`,
-      );
-    }
-    if (tensor.device !== this.device) {
-      throw new DdpConfigError(
-        `ddp: expected all parameters on the module's device, got '${path}' on another. A rank has one device.`,
-      );
-    }
-  }
-
-  #requireTriggers(parameters: readonly Tensor[]): void {
-    for (const trigger of this.#options.triggers) {
-      if (parameters.includes(trigger)) {
-        continue;
-      }
-      throw new DdpConfigError(
-        `ddp: expected allreduceTriggerParams of the wrapped module, got '${trigger.name}' [${trigger.shape.join(', ')}]. Take them from module.parameters().`,
-      );
-    }
+    this.#wrapper.parameters.giveBack();
   }
 
   #requireIdle(operation: string): void {
@@ -506,17 +369,5 @@ export class DistributedDataParallel<
     throw new DdpStateError(
       `rank ${rank}/${worldSize} ${operation}: expected no backward under way, got one. Await backward first.`,
     );
-  }
-}
-
-/** Sends the values of parameters and buffers from where they rest, and tells their copies. */
-async function broadcastMasters(
-  group: ProcessGroup,
-  tensors: readonly Tensor[],
-  options: BroadcastOptions,
-): Promise<void> {
-  await broadcastTensors(group, tensors.map(masterOf), options);
-  if (group.rank !== options.root) {
-    markCopies(tensors, options.tag);
   }
 }

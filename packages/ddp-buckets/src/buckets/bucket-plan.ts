@@ -3,11 +3,10 @@
 // gradients came on one rank.
 
 import type { DType } from '@shardweave/dtypes';
-import type { PackedGradient } from '@shardweave/nn/flat';
-import type { Device, Tensor } from '@shardweave/tensor-core';
+import type { Tensor } from '@shardweave/tensor-core';
 import { assignBuckets, type BucketRule, bucketLayout } from '../bucket-layout.js';
-import type { ResolvedDdpOptions } from '../options.js';
-import { type ActiveParameter, Bucket } from './bucket.js';
+import { Bucket } from './bucket.js';
+import type { ActiveParameter, WrapperContext } from './wrapped-parameters.js';
 
 /** The place in a bucket where a parameter's gradient lies. */
 export interface Place {
@@ -17,12 +16,9 @@ export interface Place {
 }
 
 export interface PlanContext {
-  readonly device: Device;
-  readonly options: ResolvedDdpOptions;
+  readonly wrapper: WrapperContext;
   /** The number of elements that every rank's device can bind at once. */
   readonly maxElements: number;
-  /** What takes the reduced gradients of a packed parameter; undefined for another one. */
-  packedOf(leaf: Tensor): PackedGradient | undefined;
 }
 
 export class BucketPlan {
@@ -47,14 +43,10 @@ export class BucketPlan {
     this.active = active;
     this.isLearned = options.isLearned;
     this.#dtypes = active.map(({ tensor }) => tensor.dtype);
-    const { predivide, isAlwaysFp32, isRetaining } = context.options;
     const sizes = parametersOf(active);
     this.buckets = structure.map((members, index) => {
       const layout = bucketLayout(arranged(members, active), sizes);
-      const reduceDType: DType = isAlwaysFp32 ? 'f32' : layout.dtype;
-      const { device, packedOf } = context;
-      const shared = { device, packedOf, reduceDType, predivide, isRetaining };
-      return new Bucket(index, layout, active, shared);
+      return new Bucket(index, layout, active, context.wrapper);
     });
     for (const bucket of this.buckets) {
       for (const index of bucket.layout.members) {
@@ -90,7 +82,7 @@ export function guessStructure(
   context: PlanContext,
 ): number[][] {
   const order = active.map((_, i) => i);
-  if (!context.options.isDelayed) {
+  if (!context.wrapper.options.isDelayed) {
     order.reverse();
   }
   return assignBuckets(order, parametersOf(active), ruleOf(active, context));
@@ -152,7 +144,7 @@ function parametersOf(active: readonly ActiveParameter[]) {
 }
 
 function ruleOf(active: readonly ActiveParameter[], context: PlanContext): BucketRule {
-  const { sizes, triggers } = context.options;
+  const { sizes, triggers } = context.wrapper.options;
   const indices = active.flatMap(({ tensor }, i) => (triggers.has(tensor) ? [i] : []));
   return { sizes, triggers: new Set(indices), maxElements: context.maxElements };
 }

@@ -12,24 +12,7 @@ import { type DeliveredLeaf, FlatGradient, type PackedGradient } from '@shardwea
 import { type Device, type Storage, Tensor } from '@shardweave/tensor-core';
 import type { BucketLayout } from '../bucket-layout.js';
 import type { BucketMember } from '../communication-hooks/communication-hook.js';
-
-/** One trainable parameter. */
-export interface ActiveParameter {
-  readonly path: string;
-  readonly tensor: Tensor;
-}
-
-export interface BucketContext {
-  readonly device: Device;
-  /**
-   * The dtype on the wire: f32 where 16-bit gradients are reduced in f32, else the gradients' own.
-   */
-  readonly reduceDType: DType;
-  readonly predivide: number;
-  readonly isRetaining: boolean;
-  /** What takes the reduced gradients of a packed parameter; undefined for another one. */
-  packedOf(leaf: Tensor): PackedGradient | undefined;
-}
+import type { ActiveParameter, WrapperContext } from './wrapped-parameters.js';
 
 export interface ReceiveOptions {
   /** The number that the sum is divided by. */
@@ -43,7 +26,11 @@ export class Bucket {
   readonly layout: BucketLayout;
   readonly parameters: readonly ActiveParameter[];
   readonly members: readonly BucketMember[];
-  readonly #context: BucketContext;
+  /**
+   * The dtype on the wire: f32 where 16-bit gradients are reduced in f32, else the gradients' own.
+   */
+  readonly reduceDType: DType;
+  readonly #wrapper: WrapperContext;
   /** The sinks of its packed parameters, by member. */
   readonly #packed: readonly (PackedGradient | undefined)[];
   /** Whether the gradients of the present backward add up in f32, whatever is sent. */
@@ -58,7 +45,7 @@ export class Bucket {
     index: number,
     layout: BucketLayout,
     active: readonly ActiveParameter[],
-    context: BucketContext,
+    wrapper: WrapperContext,
   ) {
     this.index = index;
     this.layout = layout;
@@ -69,10 +56,11 @@ export class Bucket {
       offset: layout.offsets[i]!,
       size: tensor.size,
     }));
-    this.#context = context;
+    this.reduceDType = wrapper.options.isAlwaysFp32 ? 'f32' : layout.dtype;
+    this.#wrapper = wrapper;
     const leaves = this.parameters.map(({ tensor }) => tensor);
-    const { device } = context;
-    this.#packed = leaves.map((leaf) => context.packedOf(leaf));
+    const { device, parameters } = wrapper;
+    this.#packed = leaves.map((leaf) => parameters.packedOf(leaf));
     this.gradient = new FlatGradient({ device, layout, leaves, dtype: () => this.#sumDType });
   }
 
@@ -97,10 +85,6 @@ export class Bucket {
     );
   }
 
-  get reduceDType(): DType {
-    return this.#context.reduceDType;
-  }
-
   /** The number of bytes that travel, gaps included. */
   get wireBytes(): number {
     return this.layout.elementCount * byteSize(this.reduceDType);
@@ -121,7 +105,8 @@ export class Bucket {
    * given back. On a single rank `into` is undefined, and everything stays where it is.
    */
   send(into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
-    const { device, reduceDType, predivide } = this.#context;
+    const { reduceDType } = this;
+    const { device, options } = this.#wrapper;
     const storage = this.gradient.take({ leaves: this.parameters.map(({ tensor }) => tensor) })!;
     this.#storage = storage;
     let outgoing = storage;
@@ -130,8 +115,8 @@ export class Bucket {
       outgoing.fill();
     }
     const [x, out] = [storage.view(), outgoing.view()];
-    if (predivide !== 1) {
-      device.backend.run('affine', { x, out, scale: 1 / predivide, shift: 0 });
+    if (options.predivide !== 1) {
+      device.backend.run('affine', { x, out, scale: 1 / options.predivide, shift: 0 });
     } else if (outgoing !== storage) {
       device.backend.run('cast', { x, out });
     }
@@ -158,7 +143,7 @@ export class Bucket {
     const storage = this.#storage!;
     this.#clear();
     const reduced = sum === undefined ? storage : this.#upload(storage, sum);
-    const { isRetaining } = this.#context;
+    const { isRetaining } = this.#wrapper.options;
     const scale = 1 / options.postdivide;
     if (isRetaining) {
       this.#affine(reduced, storage, { from: 0, size: storage.elementCount, scale });
@@ -210,9 +195,10 @@ export class Bucket {
    * Puts the sum on the device: into the storage itself, or into another one where dtypes differ.
    */
   #upload(storage: Storage, sum: Uint8Array): Storage {
-    const { device, reduceDType, isRetaining } = this.#context;
+    const { reduceDType } = this;
+    const { device, options } = this.#wrapper;
     const isSame = reduceDType === storage.dtype;
-    if (isSame || isRetaining) {
+    if (isSame || options.isRetaining) {
       storage.fill();
     }
     const target = isSame ? storage : device.storage(storage.elementCount, reduceDType, 'staging');
@@ -234,7 +220,7 @@ export class Bucket {
   ): void {
     const { from, size, scale, to = from } = range;
     const call = { x: reduced.view(from, size), out: out.view(to, size), scale, shift: 0 };
-    this.#context.device.backend.run('affine', call);
+    this.#wrapper.device.backend.run('affine', call);
   }
 
   /** Makes the parameter a gradient of its own, or adds to the one that it has. */
@@ -243,7 +229,7 @@ export class Bucket {
     member: number,
     { reduced, scale }: { readonly reduced: Storage; readonly scale: number },
   ): void {
-    const { device } = this.#context;
+    const { device } = this.#wrapper;
     const { offset, size } = this.members[member]!;
     const own = device.storage(size, leaf.dtype, 'gradient');
     own.fill();
@@ -266,7 +252,7 @@ export class Bucket {
       return;
     }
     leaf.grad.storage.markWritten();
-    addInto(this.#context.device, leaf.grad.view(), scaled.view(offset, size));
+    addInto(this.#wrapper.device, leaf.grad.view(), scaled.view(offset, size));
   }
 }
 

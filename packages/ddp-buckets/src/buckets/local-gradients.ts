@@ -4,6 +4,7 @@
 
 import { masterOf } from '@shardweave/nn/flat';
 import { cast, type Tensor } from '@shardweave/tensor-core';
+import { DdpStateError } from '../errors.js';
 
 interface LocalGradient {
   readonly sum: Tensor;
@@ -20,9 +21,14 @@ export class LocalGradients {
   /** The leaves of which a failed backward touched such a sum: it holds a part, or is gone. */
   readonly #torn = new Set<Tensor>();
 
-  /** Whether a failed backward has torn what earlier ones had left. */
-  get areTorn(): boolean {
-    return this.#torn.size > 0;
+  /** @throws {DdpStateError} where a failed backward has torn what earlier ones had left */
+  requireWhole(): void {
+    if (this.#torn.size === 0) {
+      return;
+    }
+    throw new DdpStateError(
+      'ddp backward: expected the gradients that backwards in noSync left to be whole, got a part of them: a backward that failed since had begun to add to them, or to reduce them. Call zeroGrad and repeat the step.',
+    );
   }
 
   /** Called when a backward begins. */

@@ -3,37 +3,24 @@
 // parameters before anything of them is sent.
 
 import { byteSize } from '@shardweave/dtypes';
-import { HostBuffers, masterOf, type PackedGradient } from '@shardweave/nn/flat';
-import type { Device, Tensor } from '@shardweave/tensor-core';
-import type { ResolvedDdpOptions } from '../options.js';
+import { HostBuffers, masterOf } from '@shardweave/nn/flat';
 import { requireAgreement } from '../ranks/agreement.js';
-import type { WrapperLanes } from '../ranks/wrapper-lanes.js';
-import type { ActiveParameter } from './bucket.js';
 import { BucketPlan, guessStructure, type PlanContext } from './bucket-plan.js';
 import { Reach } from './reach.js';
-
-export interface PlanKeeperOptions {
-  readonly device: Device;
-  readonly options: ResolvedDdpOptions;
-  readonly lanes: WrapperLanes;
-  /** The parameters that are trained at the moment. */
-  readonly trainable: () => readonly ActiveParameter[];
-  /** What takes the reduced gradients of a packed parameter; undefined for another one. */
-  readonly packedOf: (leaf: Tensor) => PackedGradient | undefined;
-}
+import type { ActiveParameter, WrapperContext } from './wrapped-parameters.js';
 
 export class PlanKeeper {
   /** Checks that backwards reach the parameters that the plan's ranks wait for. */
   readonly reach: Reach;
-  readonly #options: PlanKeeperOptions;
+  readonly #wrapper: WrapperContext;
   #hostBuffers = new HostBuffers();
   #context: PlanContext | undefined;
   #plan: BucketPlan | undefined;
   #isAgreed = false;
 
-  constructor(options: PlanKeeperOptions) {
-    this.#options = options;
-    this.reach = new Reach(options.lanes.group, options.options);
+  constructor(wrapper: WrapperContext) {
+    this.#wrapper = wrapper;
+    this.reach = new Reach(wrapper.lanes.group, wrapper.options);
   }
 
   /** The present plan; undefined before the first forward. */
@@ -53,11 +40,12 @@ export class PlanKeeper {
 
   /** Agrees with the other ranks on how large a bucket may be. Collective. */
   async open(): Promise<void> {
-    const { device, options, lanes, packedOf } = this.#options;
+    const { device, lanes } = this.#wrapper;
     const { limits } = device.backend.info;
     const bytes = Math.min(limits.maxViewBytes, limits.maxBufferBytes);
     const ownElements = Math.floor(bytes / byteSize('f32')); // what 16 bits are cast to fits, too
-    this.#context = { device, options, packedOf, maxElements: await lanes.leastOf(ownElements) };
+    const maxElements = await lanes.leastOf(ownElements);
+    this.#context = { wrapper: this.#wrapper, maxElements };
   }
 
   /** Makes the buckets anew where the set of trainable parameters has changed. */
@@ -66,7 +54,7 @@ export class PlanKeeper {
     if (context === undefined) {
       return;
     }
-    const active = this.#options.trainable();
+    const active = this.#wrapper.parameters.trained();
     if (this.#plan?.isFor(active) === true) {
       return;
     }
@@ -82,7 +70,7 @@ export class PlanKeeper {
 
   /** Compares a new set of trainable parameters over ranks; undefined where that has been done. */
   agree(): Promise<unknown> | undefined {
-    const { lanes } = this.#options;
+    const { lanes } = this.#wrapper;
     if (this.#isAgreed || !lanes.areOpen) {
       return undefined;
     }

@@ -4,7 +4,7 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Tensor } from '@shardweave/tensor-core';
 import { DdpUnusedParameterError } from '../errors.js';
-import type { ActiveParameter } from './bucket.js';
+import type { ActiveParameter } from './wrapped-parameters.js';
 
 export interface ReachOptions {
   readonly isFindingUnused: boolean;

@@ -27,7 +27,7 @@ export interface LearnOptions {
  */
 export async function usedByAny(
   cycle: SyncCycle,
-  { options }: PlanContext,
+  { wrapper: { options } }: PlanContext,
   inTurn: InTurn,
 ): Promise<Uint8Array | undefined> {
   if (!options.isFindingUnused && !(options.isStaticGraph && !cycle.plan.isLearned)) {
@@ -48,7 +48,7 @@ export async function usedByAny(
 }
 
 /** Whether the buckets are to follow the order of this cycle. */
-export function isToLearn({ plan }: SyncCycle, { options }: PlanContext): boolean {
+export function isToLearn({ plan }: SyncCycle, { wrapper: { options } }: PlanContext): boolean {
   const { isDelayed, isStaticGraph } = options;
   return !plan.isLearned && plan.active.length > 0 && (!isDelayed || isStaticGraph);
 }
@@ -59,7 +59,7 @@ export async function learnBuckets(
   { context, used, leader }: LearnOptions,
   inTurn: InTurn,
 ): Promise<number[][]> {
-  const { isDelayed, isStaticGraph } = context.options;
+  const { isDelayed, isStaticGraph } = context.wrapper.options;
   const { active } = cycle.plan;
   const arrived = isDelayed ? active.map((_, i) => i) : cycle.arrived;
   const isUsed = (index: number) => !isStaticGraph || used?.[index] !== 0;

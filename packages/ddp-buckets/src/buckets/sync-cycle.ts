@@ -6,40 +6,27 @@
 // the ranks must agree on (who takes part, which parameters exist, which were used, the learned
 // order) goes over the first lane, before the first bucket or after the last.
 
-import type { ProcessGroup } from '@shardweave/collectives';
 import type { HostBuffers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
-import type { CommunicationHook } from '../communication-hooks/communication-hook.js';
+import { allReduceHook } from '../communication-hooks/all-reduce-hook.js';
 import { DdpStateError } from '../errors.js';
 import { tellOthers } from '../ranks/tell-others.js';
 import type { StepClock } from '../step-timings.js';
 import type { Bucket } from './bucket.js';
 import type { BucketPlan } from './bucket-plan.js';
 import type { LocalGradients } from './local-gradients.js';
-
-/** What all cycles of a wrapper share. */
-export interface CycleContext {
-  /** The groups that buckets take in turn; empty on a single rank. */
-  readonly lanes: readonly ProcessGroup[];
-  readonly hook: CommunicationHook;
-  /** Stands for the wrapper. */
-  readonly owner: object;
-  readonly hostBuffers: HostBuffers;
-  readonly locals: LocalGradients;
-  readonly isDelayed: boolean;
-  /** The text before the buckets' numbers in traces. */
-  readonly tagPrefix: string;
-  /** Runs a part of the wrapper's work, as a range of the trace where that is profiled. */
-  readonly range: <T>(name: string, body: () => T) => T;
-}
+import type { WrapperContext } from './wrapped-parameters.js';
 
 export interface CycleOptions {
-  readonly plan: BucketPlan;
-  /** The agreement on parameters and participants; no bucket is sent before it. */
-  readonly agreed: Promise<unknown>;
   /** The parameters that get a gradient in this backward. */
   readonly reached: ReadonlySet<Tensor>;
+  /** What backwards that were not reduced have left. */
+  readonly locals: LocalGradients;
   readonly clock: StepClock;
+  readonly plan: BucketPlan;
+  readonly hostBuffers: HostBuffers;
+  /** The agreement on parameters and participants; no bucket is sent before it. */
+  readonly agreed: Promise<unknown>;
   /**
    * The identity of its collectives, which ranks compare: the wrapper and the number of the
    * backward.
@@ -56,30 +43,33 @@ export interface CycleOutcome {
 
 export class SyncCycle {
   readonly plan: BucketPlan;
+  /** The parameters that get a gradient in this backward. */
+  readonly reached: ReadonlySet<Tensor>;
   /** The parameters (by number) in the order in which their gradients became final. */
   readonly arrived: number[] = [];
   /** Rejects where the ranks don't agree, in which case nothing of the backward is sent. */
   readonly agreed: Promise<unknown>;
   readonly identity: string;
-  readonly #context: CycleContext;
-  readonly #clock: StepClock;
+  readonly #wrapper: WrapperContext;
+  readonly #options: CycleOptions;
   /** The parameters to whose gradients this rank has something to add. */
   readonly #used = new Set<Tensor>();
   readonly #sums: (Promise<Uint8Array> | undefined)[] = [];
   #failure: { readonly error: unknown } | undefined;
 
-  constructor(context: CycleContext, options: CycleOptions) {
+  constructor(wrapper: WrapperContext, options: CycleOptions) {
+    this.#wrapper = wrapper;
+    this.#options = options;
     this.plan = options.plan;
-    this.#context = context;
+    this.reached = options.reached;
     this.agreed = options.agreed;
     this.agreed.catch(() => undefined); // seen by whoever ends the cycle
-    this.#clock = options.clock;
     this.identity = options.identity;
     for (const bucket of this.plan.buckets) {
-      bucket.begin((leaf) => context.locals.has(leaf));
+      bucket.begin((leaf) => options.locals.has(leaf));
     }
     for (const { tensor } of this.plan.active) {
-      if (!options.reached.has(tensor)) {
+      if (!this.reached.has(tensor)) {
         this.#finish(tensor);
       }
     }
@@ -98,7 +88,7 @@ export class SyncCycle {
   /** Adds a contribution to its bucket. */
   accept(leaf: Tensor, gradient: Tensor): void {
     const { bucket } = this.#placeOf(leaf);
-    const left = this.#context.locals.take(leaf);
+    const left = this.#options.locals.take(leaf);
     this.#used.add(leaf);
     bucket.gradient.add(leaf, gradient, left);
     left?.dispose();
@@ -149,7 +139,7 @@ export class SyncCycle {
       const { members } = bucket.layout;
       buffers.push(bucket.receive(sum, { postdivide, isUsed: (i) => isUsed(members[i]!) }));
       if (sum !== undefined) {
-        this.#context.hostBuffers.give(sum);
+        this.#options.hostBuffers.give(sum);
       }
     }
     return buffers;
@@ -182,14 +172,14 @@ export class SyncCycle {
     }
     this.#takeLocal(leaf);
     place.bucket.noteReady();
-    if (!this.#context.isDelayed) {
+    if (!this.#wrapper.options.isDelayed) {
       this.#leave();
     }
   }
 
   /** Adds what earlier backwards have left on this rank, where the present one has nothing. */
   #takeLocal(leaf: Tensor): void {
-    const local = this.#context.locals.take(leaf);
+    const local = this.#options.locals.take(leaf);
     if (local === undefined) {
       return;
     }
@@ -210,28 +200,30 @@ export class SyncCycle {
   }
 
   #start(bucket: Bucket): Promise<Uint8Array> | undefined {
-    const { lanes, hook, owner, hostBuffers, tagPrefix } = this.#context;
+    const { communicationHook: hook = allReduceHook, name } = this.#wrapper.options;
+    const { hostBuffers, clock } = this.#options;
+    const lanes = this.#wrapper.lanes.all;
     if (lanes.length === 0) {
       return this.#send(bucket, undefined) as undefined;
     }
     const lane = lanes[bucket.index % lanes.length]!;
     const read = this.#send(bucket, hostBuffers.take(bucket.wireBytes))!;
-    const ready = Promise.all([read.then(this.#clock.noteRead), this.agreed]);
+    const ready = Promise.all([read.then(clock.noteRead), this.agreed]);
     const sum = lane.starts.enqueue(
       ready,
       async ([bytes]) => {
-        const end = this.#clock.beginCommunication();
+        const end = clock.beginCommunication();
         await hook.reduce({
           index: bucket.index,
           isLast: bucket.index === this.plan.buckets.length - 1,
-          tag: `${tagPrefix}bucket ${bucket.index}`,
+          tag: `${name === '' ? '' : `${name} `}bucket ${bucket.index}`,
           identity: `${this.identity} bucket ${bucket.index}`,
           dtype: bucket.reduceDType,
           bytes,
           members: bucket.members,
           layout: bucket.layout,
           group: lane,
-          owner,
+          owner: this.#wrapper,
         });
         end();
         return bytes;
@@ -248,10 +240,14 @@ export class SyncCycle {
   }
 
   #send(bucket: Bucket, into: Uint8Array | undefined): Promise<Uint8Array> | undefined {
-    let read: Promise<Uint8Array> | undefined;
-    this.#context.range(`ddp: bucket ${bucket.index} leaves`, () => {
-      read = bucket.send(into); // queued, not awaited
-    });
-    return read;
+    const name = `ddp: bucket ${bucket.index} leaves`;
+    // The range ends when the read-back is queued, and does not wait for it.
+    return profiled(this.#wrapper, name, () => ({ read: bucket.send(into) })).read;
   }
+}
+
+/** Runs a part of the wrapper's work, as a range of the device's trace where `prof` is set. */
+export function profiled<T>({ device, options }: WrapperContext, name: string, body: () => T): T {
+  const { trace } = device;
+  return options.isProfiling && trace !== undefined ? trace.range(name, body) : body();
 }
