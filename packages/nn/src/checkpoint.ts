@@ -69,7 +69,7 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
     const inputs = listTensors(args);
     const needsGrad = inputs.map((input) => input.requiresGrad);
     const state = device.random.state();
-    const setModes = module.noteModes();
+    const setModes = noteModes(module);
     const result = await device.noGrad(() => module.call(...given));
     // Recording turns these outputs into results of this node, so a tensor with another owner is
     // replaced by a tensor of its own on the same storage.
@@ -118,7 +118,7 @@ export class Checkpoint<Args extends readonly unknown[], Output> extends Module<
       return leaf.tensor;
     });
     const after = device.random.state();
-    const setModesBack = module.noteModes();
+    const setModesBack = noteModes(module);
     device.random.restore(run.state);
     run.setModes();
     try {
@@ -219,4 +219,14 @@ async function backwardFrom(
 /** The tensors in a value that gradients can flow through. */
 function floatsIn(value: unknown): Tensor[] {
   return listTensors(value).filter(({ dtype }) => dtype !== 'i32' && dtype !== 'u32');
+}
+
+/** Notes the mode of each module. Returns a function that sets those modes again. */
+function noteModes(root: Module): () => void {
+  const modes = root.namedModules().map(([, module]) => [module, module.isTraining] as const);
+  return () => {
+    for (const [module, isTraining] of modes) {
+      module.isTraining = isTraining;
+    }
+  };
 }

@@ -28,6 +28,13 @@ export type AfterForward = (output: unknown) => void | Promise<void>;
  */
 export type AfterScope = (output: unknown) => void | Promise<void>;
 
+/** Hooks around a module's forward. */
+interface ModuleHooks {
+  readonly before?: BeforeForward;
+  readonly after?: AfterForward;
+  readonly afterScope?: AfterScope;
+}
+
 const BRAND = Symbol.for('@shardweave/nn/Module');
 
 /** Whether `value` is a module, no matter which copy of this package made it. */
@@ -59,13 +66,15 @@ export function checkModules(owner: string, modules: unknown): void {
 export abstract class Module<Args extends readonly any[] = any, Output = any> {
   readonly [BRAND] = true;
   readonly device: Device;
-  readonly #parameters = new Map<string, Tensor>();
-  readonly #buffers = new Map<string, Tensor>();
-  readonly #children = new Map<string, Module>();
-  readonly #before: BeforeForward[] = [];
-  readonly #after: AfterForward[] = [];
-  readonly #afterScope: AfterScope[] = [];
-  #isTraining = true;
+  /** Whether this module is in training mode; `train` and `eval` also switch those below it. */
+  isTraining = true;
+  /** What it owns, by name. */
+  readonly #own = {
+    parameters: new Map<string, Tensor>(),
+    buffers: new Map<string, Tensor>(),
+    children: new Map<string, Module>(),
+  };
+  readonly #hooks: ModuleHooks[] = [];
 
   constructor(device: Device) {
     if (!DEVICE.holds(device)) {
@@ -94,17 +103,23 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   async call(...args: Args): Promise<Output> {
     const output = await this.device.scope(async () => {
       let given: readonly unknown[] = args;
-      for (const hook of this.#before) {
-        given = argumentsFrom(await hook(given)) ?? given;
+      for (const { before } of this.#hooks) {
+        if (before !== undefined) {
+          given = argumentsFrom(await before(given)) ?? given;
+        }
       }
       const output = await this.forward(...(given as Args));
-      for (const hook of this.#after) {
-        await hook(output);
+      for (const { after } of this.#hooks) {
+        if (after !== undefined) {
+          await after(output);
+        }
       }
       return output;
     });
-    for (const hook of this.#afterScope) {
-      await hook(output);
+    for (const { afterScope } of this.#hooks) {
+      if (afterScope !== undefined) {
+        await afterScope(output);
+      }
     }
     return output;
   }
@@ -113,24 +128,13 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
    * Adds hooks around forward. Hooks of one kind run in the order in which they were added. Returns
    * a function that removes them.
    */
-  aroundForward(hooks: {
-    readonly before?: BeforeForward;
-    readonly after?: AfterForward;
-    readonly afterScope?: AfterScope;
-  }): () => void {
-    if (hooks.before !== undefined) {
-      this.#before.push(hooks.before);
-    }
-    if (hooks.after !== undefined) {
-      this.#after.push(hooks.after);
-    }
-    if (hooks.afterScope !== undefined) {
-      this.#afterScope.push(hooks.afterScope);
-    }
+  aroundForward(hooks: ModuleHooks): () => void {
+    this.#hooks.push(hooks);
     return () => {
-      remove(this.#before, hooks.before);
-      remove(this.#after, hooks.after);
-      remove(this.#afterScope, hooks.afterScope);
+      const index = this.#hooks.indexOf(hooks);
+      if (index >= 0) {
+        this.#hooks.splice(index, 1);
+      }
     };
   }
 
@@ -145,13 +149,13 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
     tensor.name = name;
     tensor.storage.tag = 'parameter';
     tensor.requiresGrad = true;
-    this.#parameters.set(name, tensor);
+    this.#own.parameters.set(name, tensor);
     return tensor;
   }
 
   /** Registers a parameter that another module of the same tree owns, such as a tied weight. */
   protected sharedParameter(name: string, tensor: Tensor): Tensor {
-    this.#parameters.set(name, tensor);
+    this.#own.parameters.set(name, tensor);
     return tensor;
   }
 
@@ -162,12 +166,12 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   protected buffer(name: string, tensor: Tensor): Tensor {
     tensor.keep();
     tensor.storage.tag = 'parameter';
-    this.#buffers.set(name, tensor);
+    this.#own.buffers.set(name, tensor);
     return tensor;
   }
 
   protected child<M extends Module>(name: string, module: M): M {
-    this.#children.set(name, module);
+    this.#own.children.set(name, module);
     for (const [path, tensor] of module.namedParameters()) {
       tensor.name = joinPath(this.childPrefix(name), path);
     }
@@ -180,11 +184,11 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
    * @throws {RangeError} where no child has this name
    */
   replaceChild(name: string, module: Module): void {
-    const child = this.#children.get(name);
+    const child = this.#own.children.get(name);
     if (child === undefined) {
       throw new RangeError(`replaceChild: no child is named '${name}'.`);
     }
-    this.#children.set(name, module);
+    this.#own.children.set(name, module);
     const fields = this as Record<string, unknown>;
     for (const [key, value] of Object.entries(fields)) {
       if (value === child) {
@@ -195,16 +199,16 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
 
   /** The module's own children by name, in the order in which they were registered. */
   children(): ReadonlyMap<string, Module> {
-    return this.#children;
+    return this.#own.children;
   }
 
   /** The module's own parameters by name, without those of its children. */
   ownParameters(): ReadonlyMap<string, Tensor> {
-    return this.#parameters;
+    return this.#own.parameters;
   }
 
   ownBuffers(): ReadonlyMap<string, Tensor> {
-    return this.#buffers;
+    return this.#own.buffers;
   }
 
   /** This module ('') and all modules below it with their paths, outer modules first, each once. */
@@ -237,64 +241,31 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
    * path.
    */
   namedParameters(): [string, Tensor][] {
-    return this.#named((module) => module.ownParameters());
+    return namedTensors(this, (module) => module.ownParameters());
   }
 
   namedBuffers(): [string, Tensor][] {
-    return this.#named((module) => module.ownBuffers());
+    return namedTensors(this, (module) => module.ownBuffers());
   }
 
   parameters(): Tensor[] {
     return this.namedParameters().map(([, tensor]) => tensor);
   }
 
-  #named(own: (module: Module) => ReadonlyMap<string, Tensor>): [string, Tensor][] {
-    const seen = new Set<Tensor>();
-    const found: [string, Tensor][] = [];
-    for (const [path, module] of this.namedModules()) {
-      for (const [name, tensor] of own(module)) {
-        if (seen.has(tensor)) {
-          continue;
-        }
-        seen.add(tensor);
-        found.push([joinPath(path, name), tensor]);
-      }
-    }
-    return found;
-  }
-
   // ---- modes ---------------------------------------------------------------------------------
-
-  get isTraining(): boolean {
-    return this.#isTraining;
-  }
 
   /**
    * Switches this module and all below it to training (default) or evaluation. Returns the module.
    */
   train(isTraining = true): this {
     for (const [, module] of this.namedModules()) {
-      module.#isTraining = isTraining;
+      module.isTraining = isTraining;
     }
     return this;
   }
 
   eval(): this {
     return this.train(false);
-  }
-
-  /**
-   * Notes the mode of this module and of each below it. Returns a function that sets those modes
-   * again.
-   * @internal
-   */
-  noteModes(): () => void {
-    const modes = this.namedModules().map(([, module]) => [module, module.#isTraining] as const);
-    return () => {
-      for (const [module, isTraining] of modes) {
-        module.#isTraining = isTraining;
-      }
-    };
   }
 
   /**
@@ -365,9 +336,18 @@ function argumentsFrom(returned: unknown): readonly unknown[] | undefined {
   );
 }
 
-function remove<T>(list: T[], item: T | undefined): void {
-  const index = item === undefined ? -1 : list.indexOf(item);
-  if (index >= 0) {
-    list.splice(index, 1);
+/** What the modules of a tree own, with paths, each tensor once. */
+function namedTensors(
+  root: Module,
+  own: (module: Module) => ReadonlyMap<string, Tensor>,
+): [string, Tensor][] {
+  const found = new Map<Tensor, string>();
+  for (const [path, module] of root.namedModules()) {
+    for (const [name, tensor] of own(module)) {
+      if (!found.has(tensor)) {
+        found.set(tensor, joinPath(path, name));
+      }
+    }
   }
+  return [...found].map(([tensor, path]) => [path, tensor]);
 }

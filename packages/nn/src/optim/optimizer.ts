@@ -4,15 +4,13 @@
 
 import { type Device, isTensor, type Tensor } from '@shardweave/tensor-core';
 import { checkOptions, type OptionRules, optional, whole } from '../check-options.js';
-import { OptimizerError } from '../errors.js';
 import { clearGradients } from '../flat/clear-gradients.js';
 import { type FlatPlan, planFlats } from '../flat/layout/flat-plan.js';
 import type { FlatState, FlatStateBytes, StateRun } from '../flat/layout/flat-state.js';
-import { hasGradient, markCopies } from '../flat/placement.js';
 import type { PinnedBytes } from '../flat/stores/byte-store.js';
-import { type FlatHome, type FlatPart, flatHomeOf, occupyHomes } from '../flat/stores/flat-home.js';
+import { flatHomeOf, occupyHomes } from '../flat/stores/flat-home.js';
 import { FlatStates } from './flat-states.js';
-import { type FlatStep, type PlannedStep, planStep, stepPart } from './flat-step.js';
+import { type FlatStep, FlatStepper } from './flat-step.js';
 import { matchGroups, type SavedGroup } from './match-groups.js';
 import {
   checkStates,
@@ -22,7 +20,8 @@ import {
   type OptimizerStateDict,
 } from './optimizer-state.js';
 import { groupsOf, type OptimizerGroup, type ParamGroup } from './param-groups.js';
-import { StoredStep } from './stored-step.js';
+import { ResidentSteps } from './resident-steps.js';
+import { StoredSteps } from './stored-steps.js';
 
 /** Options of an optimizer's step. */
 export interface StepOptions {
@@ -51,16 +50,8 @@ export abstract class Optimizer<Options extends object> {
   #plans: readonly FlatPlan[] = [];
   /** Each parameter's piece at the time when the plans were made; another one makes them stale. */
   #planned: readonly unknown[] | undefined;
-  /** A step that failed half-way, over flats that rest off the device. */
-  #unfinished: StoredStep | undefined;
-  /**
-   * Versions of the gradients that a failed step used, kept where that step was finished by
-   * something other than `step` (a read or a commit of the store). A caller who then repeats the
-   * step with the same gradients must not step twice.
-   */
-  #finished: ReadonlyMap<FlatHome, number> | undefined;
-  /** The end of steps that wait for a save to read their flats. */
-  #waiting: Promise<void> | undefined;
+  readonly #resident: ResidentSteps<Options>;
+  readonly #stored: StoredSteps<Options>;
 
   constructor(params: readonly Tensor[] | readonly ParamGroup<Options>[], defaults: Options) {
     this.groups = groupsOf(params, defaults);
@@ -74,6 +65,13 @@ export abstract class Optimizer<Options extends object> {
         ...new Set(members.flatMap(({ group }) => this.stateNamesOf(this.groups[group]!))),
       ],
     });
+    const stepper = new FlatStepper<Options>(this.#states, {
+      kind: () => this.kind,
+      namesOf: (group) => this.stateNamesOf(group),
+      encode: (device, step) => this.stepFlat(device, step),
+    });
+    this.#resident = new ResidentSteps(stepper);
+    this.#stored = new StoredSteps(stepper);
   }
 
   /**
@@ -127,11 +125,8 @@ export abstract class Optimizer<Options extends object> {
     this.#checkGroups(this.groups);
     const plans = this.#plan();
     const leave = occupyHomes(flatsIn(plans), 'optimizer.step');
-    const step = this.#unfinished?.finish() ?? this.#stepPlans(plans, options);
-    const taken = step.then(() => {
-      this.#finished = undefined; // this call has finished it, so the next one is a new step
-    });
-    return taken.finally(leave);
+    const step = this.#stored.finish() ?? this.#stepPlans(plans, options);
+    return step.then(() => this.#stored.forget()).finally(leave);
   }
 
   async #stepPlans(plans: readonly FlatPlan[], options: StepOptions): Promise<void> {
@@ -139,7 +134,7 @@ export abstract class Optimizer<Options extends object> {
       const home = flatHomeOf(flat);
       return home?.hasGradient ? [home] : [];
     });
-    if (this.#isRepeated(homes)) {
+    if (this.#stored.isRepeated(homes)) {
       return;
     }
     for (const { flat } of plans) {
@@ -147,209 +142,14 @@ export abstract class Optimizer<Options extends object> {
         this.#states.restingOf(flat); // throws for another optimizer's state, before any step
       }
     }
-    const resident = this.#residentTurns(plans);
+    const { groups } = this;
+    const { gradScale: scale, flatsAhead = 1 } = options;
+    const turns = this.#resident.turnsOf(plans);
     // Both begin with what there is at the call; only then may the call wait.
-    const stored = homes.length === 0 ? undefined : this.#storedStep(plans, homes, options);
-    await this.#stepResidents(resident, options.gradScale);
+    const call = { groups, scale, flatsAhead };
+    const stored = homes.length === 0 ? undefined : this.#stored.begin(plans, homes, call);
+    await this.#resident.step(turns, groups, scale);
     await stored?.finish();
-  }
-
-  /** The flats on the device that have a gradient. */
-  #residentTurns(plans: readonly FlatPlan[]): ResidentTurn[] {
-    return plans.flatMap((plan) => {
-      const { grad } = plan.flat;
-      const isTurn = flatHomeOf(plan.flat) === undefined && grad !== undefined;
-      return isTurn ? [{ plan, grad, moving: movingOf(plan) }] : [];
-    });
-  }
-
-  /**
-   * Steps flats on the device. Those that a save has yet to read wait for it, with the gradients,
-   * the scale and the options of this call, behind earlier steps that wait.
-   */
-  async #stepResidents(turns: readonly ResidentTurn[], scale: Tensor | undefined): Promise<void> {
-    const isWaiting = ({ plan }: ResidentTurn) =>
-      this.#waiting !== undefined || plan.flat.storage.readers.size > 0;
-    const later = turns.filter(isWaiting);
-    for (const turn of turns) {
-      if (!later.includes(turn)) {
-        this.#stepResident(turn, this.groups, scale);
-      }
-    }
-    if (later.length === 0) {
-      return;
-    }
-    const step = this.#stepLater(later, scale, this.#waiting);
-    const waiting = step.catch(() => undefined); // its caller hears of a failure
-    this.#waiting = waiting;
-    await step.finally(() => {
-      if (this.#waiting === waiting) {
-        this.#waiting = undefined;
-      }
-    });
-  }
-
-  async #stepLater(
-    turns: readonly ResidentTurn[],
-    scale: Tensor | undefined,
-    before: Promise<void> | undefined,
-  ): Promise<void> {
-    const groups = this.groups.map((group) => ({ ...group }));
-    const held = [...turns.map(({ grad }) => grad), ...(scale === undefined ? [] : [scale])];
-    const versions = turns.map(({ grad }) => grad.storage.version);
-    for (const { storage } of held) {
-      storage.retain();
-    }
-    try {
-      await before;
-      for (const [i, turn] of turns.entries()) {
-        for (const reader of turn.plan.flat.storage.readers) {
-          await reader.whenClosed();
-        }
-        if (turn.grad.storage.version !== versions[i]) {
-          throw new OptimizerError(
-            `optimizer.step: expected the gradient of '${turn.plan.flat.name}' to stay until a save has read its values, got a backward beside it. Await the step first, or call zeroGrad.`,
-          );
-        }
-        this.#stepResident(turn, groups, scale);
-      }
-    } finally {
-      for (const { storage } of held) {
-        storage.release();
-      }
-    }
-  }
-
-  #stepResident(
-    { plan, grad, moving }: ResidentTurn,
-    groups: readonly OptimizerGroup<Options>[],
-    scale: Tensor | undefined,
-  ): void {
-    const { flat } = plan;
-    if (moving.size > 0) {
-      const step = this.#plannedStep(plan, { groups, moving });
-      const part = { start: 0, length: flat.size, param: undefined, grad };
-      this.#encode(step, { ...part, state: new Map() }, scale);
-      step.state.advance(step.progress);
-    }
-    this.#markerOf(plan)();
-  }
-
-  /**
-   * A function that notes a step of the parameters of a flat that have a gradient now. Copies that
-   * were gathered or published from the flat are stale then, also where nothing moves here because
-   * this rank's part is all padding: ranks must agree on it.
-   */
-  #markerOf({ flat, members }: FlatPlan): () => void {
-    const by = `${this.kind}.step`;
-    const stepped = members.filter(({ param }) => hasGradient(param));
-    const places = stepped.map(({ start, length }) => ({ start: flat.offset + start, length }));
-    const params = stepped.map(({ param }) => param);
-    return () => {
-      flat.storage.markWritten(by, places);
-      markCopies(params, by);
-    };
-  }
-
-  #plannedStep(
-    plan: FlatPlan,
-    {
-      groups,
-      moving,
-    }: {
-      readonly groups: readonly OptimizerGroup<Options>[];
-      readonly moving: ReadonlySet<Tensor>;
-    },
-  ): PlannedStep<Options> {
-    return planStep(plan, {
-      state: this.#states.ensure(plan.flat),
-      groups,
-      moving,
-      namesOf: (group) => this.stateNamesOf(group),
-    });
-  }
-
-  #encode(step: PlannedStep<Options>, part: FlatPart, scale: Tensor | undefined): void {
-    const { device } = step.plan.flat;
-    const gradScale = scale?.storage.view(scale.offset, 1); // its tensor may be disposed by then
-    stepPart(step, part, gradScale, (call) => this.stepFlat(device, call));
-  }
-
-  /**
-   * The step of flats that rest off the device. It keeps copies of the options and of the scale,
-   * for it may fail half-way and be finished later.
-   */
-  #storedStep(
-    plans: readonly FlatPlan[],
-    homes: readonly FlatHome[],
-    options: StepOptions,
-  ): StoredStep {
-    const groups = this.groups.map((group) => ({ ...group }));
-    const scale = options.gradScale;
-    scale?.storage.retain();
-    const versions = new Map(homes.map((home) => [home, home.gradientVersion]));
-    const turns = plans.flatMap((plan) => {
-      const home = flatHomeOf(plan.flat);
-      if (!home?.hasGradient) {
-        return [];
-      }
-      const mark = this.#markerOf(plan);
-      mark();
-      const moving = movingOf(plan);
-      return moving.size > 0 ? [this.#turnOf(plan, home, { groups, moving, scale, mark })] : [];
-    });
-    const step = new StoredStep(homes, turns, {
-      flatsAhead: options.flatsAhead ?? 1,
-      ended: (isWhole) => {
-        scale?.storage.release();
-        this.#unfinished = undefined;
-        this.#finished = isWhole ? versions : undefined;
-      },
-    });
-    this.#unfinished = step;
-    return step;
-  }
-
-  #turnOf(
-    plan: FlatPlan,
-    home: FlatHome,
-    call: {
-      readonly groups: readonly OptimizerGroup<Options>[];
-      readonly moving: ReadonlySet<Tensor>;
-      readonly scale: Tensor | undefined;
-      mark(): void;
-    },
-  ) {
-    const { scale } = call;
-    let step: PlannedStep<Options> | undefined;
-    const start = () => {
-      step = this.#plannedStep(plan, call);
-      const { state, progress } = step;
-      const names = [...state.tensors.keys()];
-      return home.start(this.#states.restingOf(plan.flat), {
-        names,
-        runs: state.runsAfter(progress),
-      });
-    };
-    const use = (part: FlatPart) => this.#encode(step!, part, scale);
-    const kept = () => {
-      call.mark(); // again, for a copy may have been made since the step began
-      step!.state.advance(step!.progress);
-    };
-    return { start, use, kept };
-  }
-
-  /**
-   * Whether this call repeats, with the same gradients, a failed step that something else has
-   * finished meanwhile.
-   */
-  #isRepeated(homes: readonly FlatHome[]): boolean {
-    const finished = this.#finished;
-    return (
-      finished !== undefined &&
-      homes.length === finished.size &&
-      homes.every((home) => finished.get(home) === home.gradientVersion)
-    );
   }
 
   /** Frees all gradients. */
@@ -531,17 +331,4 @@ export abstract class Optimizer<Options extends object> {
 
 function flatsIn(plans: readonly FlatPlan[]): Tensor[] {
   return plans.map(({ flat }) => flat);
-}
-
-/** A flat on the device, the gradient that steps it, and the parameters that have one. */
-interface ResidentTurn {
-  readonly plan: FlatPlan;
-  readonly grad: Tensor;
-  readonly moving: ReadonlySet<Tensor>;
-}
-
-/** The parameters of a flat that have a gradient, and elements on this rank. */
-function movingOf({ members }: FlatPlan): Set<Tensor> {
-  const moving = members.filter(({ param, length }) => length > 0 && hasGradient(param));
-  return new Set(moving.map(({ param }) => param));
 }
