@@ -9,6 +9,7 @@ import {
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import { RankedLinear } from './support/ranked-linear.js';
 import { expectClose, makeDevice, read, values } from './support/support.js';
 
 /**
@@ -58,6 +59,19 @@ describe('clipGradNorm', () => {
       const factor = bound === 0 ? 1 : bound / (expected + 1e-6);
       expectClose([await norm.item(), await scale.item()], [expected, factor / 8], 1e-6);
     }
+  });
+
+  it('has the bits of the device where ranks tell their norms, whatever the loss scale is', async () => {
+    const layer = new RankedLinear(makeDevice());
+    layer.weight.grad = layer.device.tensor(values(6, 3), [2, 3]);
+    for (const unscale of [1 / 3, 1 / 98304, 1 / 7e5, 0.1]) {
+      const [own, told] = [layer.parameters(), layer].map((target) =>
+        clipGradNorm(target, 1e-6, { unscale }),
+      );
+      expect(await (await told!).norm.item()).toBe(await (await own!).norm.item());
+      expect(await (await told!).scale.item()).toBe(await (await own!).scale.item());
+    }
+    expect(layer.asked).toHaveLength(4);
   });
 
   it('counts a flat once, and its own gradient alone', async () => {

@@ -8,6 +8,7 @@ import {
 } from '@shardweave/nn';
 import { cast, sum, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { RankedLinear } from './support/ranked-linear.js';
 import { expectClose, makeDevice, read } from './support/support.js';
 
 const params = () => [makeDevice().zeros([1], { requiresGrad: true })];
@@ -81,6 +82,15 @@ describe('GradScaler', () => {
       ]);
     },
   );
+
+  it('asks the wrappers of models that an iterator has given once', async () => {
+    const models = [1, 2].map(() => new RankedLinear(makeDevice()));
+    const scaler = new GradScaler(new Map(models.entries()).values());
+    const optimizer = new Sgd(models[0]!.parameters(), { lr: 1 });
+    models[0]!.weight.grad = models[0]!.device.full([2, 3], 1);
+    await scaler.step(optimizer);
+    expect(models[0]!.asked).toEqual(['unscale']);
+  });
 
   it('resumes', () => {
     const scaler = new GradScaler(params(), { growthInterval: 2 });

@@ -110,7 +110,8 @@ export async function clipGradNorm(
   const operation = 'clipGradNorm';
   checkOptions(operation, options, CLIP_RULES);
   requireBound(maxNorm);
-  const { normType = 2, unscale = 1 } = options;
+  const { normType = 2 } = options;
+  const unscale = Math.fround(options.unscale ?? 1); // as kernels take it
   const resolved = resolveTarget(target, operation);
   const { device } = resolved;
   if (device === undefined) {

@@ -75,9 +75,9 @@ export class GradScaler {
 
   /** @param target the whole model, or models, whose ranks step together */
   constructor(target: GradientTarget, options: GradScalerOptions = {}) {
-    resolveTarget(target, 'GradScaler');
+    const { models, parameters } = resolveTarget(target, 'GradScaler');
     checkOptions('GradScaler', options, RULES);
-    this.#target = target;
+    this.#target = models ?? parameters; // an iterator gives them only once
     this.#factor = options.initScale ?? 65536;
     this.#growthFactor = options.growthFactor ?? 2;
     this.#backoffFactor = options.backoffFactor ?? 0.5;
