@@ -156,6 +156,46 @@ describe.each(DTYPES)('in %s', (computeDType) => {
   });
 });
 
+/** Has two layers, of which its forward uses the first. */
+class Half extends Sequential<[x: Tensor], Tensor> {
+  override forward(x: Tensor): Promise<Tensor> {
+    return this.layers()[0]!.call(x);
+  }
+}
+
+describe.each(['f32', ...DTYPES] as const)(
+  'a gradient that was assigned to a flat, in %s',
+  (computeDType) => {
+    const assigned = () => {
+      const device = makeDevice();
+      const net = new Half(device, [model(device), model(device)]);
+      const [flat] = packParameters(net, { computeDType }).flats;
+      flat!.grad = device.full([flat!.size], 2).keep();
+      const [used, unused] = net.layers().map((layer) => layer.parameters()[0]!);
+      return { net, flat: flat!, used: used!, unused: unused! };
+    };
+    const movedBy = async ({ net, flat }: ReturnType<typeof assigned>, leaf: Tensor) => {
+      const at = leaf.piece!.start;
+      const before = (await read(flat))[at]!;
+      await new Sgd(net.parameters(), { lr: 1 }).step();
+      return (await read(flat))[at]! - before;
+    };
+
+    it('still steps what a backward does not reach', async () => {
+      const made = assigned();
+      await backward(made.net, 1);
+      expect(await movedBy(made, made.unused)).toBeCloseTo(-2, 5);
+    });
+
+    it('stays for others where one parameter is cleared', async () => {
+      const made = assigned();
+      made.used.grad = undefined;
+      expect(await movedBy(made, made.unused)).toBeCloseTo(-2, 5);
+      expect(await movedBy(made, made.used)).toBe(0);
+    });
+  },
+);
+
 describe('the copies', () => {
   const packed = () => {
     const device = makeDevice();

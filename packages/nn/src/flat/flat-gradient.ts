@@ -180,7 +180,7 @@ export class FlatGradient implements GradSink {
 
   /** Notes that the flat's gradient includes one of these leaves from now on. */
   protected noteResting(leaves: Iterable<Tensor>): void {
-    for (const leaf of leaves) {
+    for (const leaf of [...this.#assignedLeaves(), ...leaves]) {
       this.#resting.add(leaf);
     }
   }
@@ -191,6 +191,13 @@ export class FlatGradient implements GradSink {
    */
   #restingLeaves(): ReadonlySet<Tensor> {
     return this.#resting.size > 0 ? this.#resting : new Set(this.#options.leaves);
+  }
+
+  /** The trained leaves, where their flat has got a gradient by assignment; else none. */
+  #assignedLeaves(): readonly Tensor[] {
+    const trained = this.#options.leaves.filter((leaf) => leaf.requiresGrad);
+    const isHere = trained.some((leaf) => hasFlatGradient(flatOf(leaf)));
+    return isHere && this.#resting.size === 0 ? trained : [];
   }
 
   /**
@@ -234,6 +241,7 @@ export class FlatGradient implements GradSink {
    */
   clear(leaves: readonly Tensor[]): void {
     this.#clearWhole(leaves.filter((leaf) => this.#contributed.delete(leaf)));
+    this.noteResting([]);
     const cleared = leaves.filter((leaf) => this.#resting.delete(leaf));
     const flat = leaves[0]?.piece?.flat;
     if (flat === undefined) {

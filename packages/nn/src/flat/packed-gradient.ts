@@ -86,8 +86,8 @@ export class PackedGradient extends FlatGradient {
   deliver(from: Storage, leaves: readonly DeliveredLeaf[], scale: number): void {
     this.forgetDropped();
     const runs = this.#runsOf(leaves);
-    this.#write(from, runs, scale);
     this.noteResting(leaves.map(({ leaf }) => leaf));
+    this.#write(from, runs, scale);
   }
 
   /** Joins leaves to runs, for each of which one kernel is enough. */
