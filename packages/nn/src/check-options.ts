@@ -5,6 +5,7 @@ import { NnConfigError } from './errors.js';
 
 export {
   above,
+  allOptional,
   atLeast,
   FLAG,
   FUNCTION,

@@ -7,8 +7,7 @@ import type {
   TensorSpec,
   WantedPiece,
 } from '@shardweave/checkpoint';
-import { fromF32Array, isFloat, toF32Array } from '@shardweave/dtypes';
-import { byteSize, type Tensor } from '@shardweave/tensor-core';
+import { byteSize, type DType, isFloat, type Tensor } from '@shardweave/tensor-core';
 import { NnConfigError, StateDictError } from '../errors.js';
 import { nameOf } from '../flat/layout/flat-plan.js';
 import { flatHomeOf } from '../flat/stores/flat-home.js';
@@ -27,6 +26,7 @@ import {
   sharesByFlat,
   statePieces,
 } from './held-flats.js';
+import { convertBytes } from './state-entry.js';
 
 /**
  * What a HeldModule saves and loads: parameters and buffers by name, and the optimizer whose state
@@ -280,7 +280,10 @@ async function copyOf(piece: HeldPiece): Promise<HeldPiece> {
 }
 
 /** A buffer's values, floats in f32 whatever it is computed in. */
-function bufferSpec(name: string, { dtype, shape }: Tensor): TensorSpec {
+function bufferSpec(
+  name: string,
+  { dtype, shape }: Tensor,
+): TensorSpec & { readonly dtype: DType } {
   return { kind: 'buffer', name, dtype: isFloat(dtype) ? 'f32' : dtype, shape };
 }
 
@@ -291,9 +294,7 @@ function bufferPiece(name: string, buffer: Tensor): HeldPiece {
     start: 0,
     end: buffer.size,
     read: async (start, end) => {
-      const bytes = await buffer.toBytes();
-      const isSame = spec.dtype === buffer.dtype;
-      const values = isSame ? bytes : fromF32Array(toF32Array(bytes, buffer.dtype), spec.dtype);
+      const values = convertBytes(await buffer.toBytes(), buffer.dtype, spec.dtype);
       return values.subarray(start * byteSize(spec.dtype), end * byteSize(spec.dtype));
     },
   };
@@ -316,8 +317,7 @@ function bufferTarget(name: string, buffer: Tensor): { piece: WantedPiece; end()
       if (values === undefined) {
         return; // not saved
       }
-      const isSame = spec.dtype === buffer.dtype;
-      const bytes = isSame ? values : fromF32Array(toF32Array(values, spec.dtype), buffer.dtype);
+      const bytes = convertBytes(values, spec.dtype, buffer.dtype);
       buffer.storage.write(bytes, buffer.offset * byteSize(buffer.dtype));
     },
   };

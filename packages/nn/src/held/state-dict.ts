@@ -99,7 +99,11 @@ export async function lazyStateDict(
       const read = readLater === undefined ? await part.readWhole({ toFirst }) : undefined;
       for (const tensor of wanted) {
         if (readLater !== undefined) {
-          found.set(tensor, laterEntry(tensor, readLater));
+          found.set(tensor, {
+            ...specOf(tensor),
+            read: () => readLater(tensor),
+            readPart: (part) => readLater(tensor, part),
+          });
         } else if (read !== undefined && !isElsewhere) {
           const data = await read(tensor);
           found.set(tensor, { ...specOf(tensor), read: async () => data });
@@ -203,17 +207,6 @@ function comparedEntries(
 /** The dtype and shape in which a parameter rests. */
 function specOf(tensor: Tensor): ExpectedEntry {
   return { dtype: pieceOf(tensor).flat.dtype, shape: restShape(tensor) };
-}
-
-function laterEntry(
-  tensor: Tensor,
-  readLater: NonNullable<HeldPart['readLater']>,
-): LazyTensor<DType> {
-  return {
-    ...specOf(tensor),
-    read: () => readLater(tensor),
-    readPart: (part) => readLater(tensor, part),
-  };
 }
 
 /** The entries in the order of the bare model. */

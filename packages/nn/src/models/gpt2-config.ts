@@ -2,11 +2,11 @@
 
 import {
   above,
+  allOptional,
   checkOptions,
   given,
   type OptionRules,
   oneOf,
-  optional,
   PROBABILITY,
   whole,
 } from '../check-options.js';
@@ -81,9 +81,7 @@ const RULES: OptionRules<Gpt2Config> = {
   activation_function: oneOf('gelu_new', 'gelu'),
   initializer_range: POSITIVE,
 };
-const GIVEN_RULES = Object.fromEntries(
-  Object.entries(RULES).map(([name, rule]) => [name, optional(rule)]),
-) as unknown as OptionRules<Gpt2Config>;
+const GIVEN_RULES: OptionRules<Gpt2Config> = allOptional(RULES);
 
 /**
  * Checks a configuration and fills in its defaults.

@@ -130,26 +130,21 @@ export abstract class Optimizer<Options extends object> {
   }
 
   async #stepPlans(plans: readonly FlatPlan[], options: StepOptions): Promise<void> {
-    const homes = plans.flatMap(({ flat }) => {
-      const home = flatHomeOf(flat);
-      return home?.hasGradient ? [home] : [];
-    });
-    if (this.#stored.isRepeated(homes)) {
+    const stored = plans.filter(({ flat }) => flatHomeOf(flat)?.hasGradient);
+    if (this.#stored.isRepeated(stored)) {
       return;
     }
-    for (const { flat } of plans) {
-      if (flatHomeOf(flat)?.hasGradient) {
-        this.#states.restingOf(flat); // throws for another optimizer's state, before any step
-      }
+    for (const { flat } of stored) {
+      this.#states.restingOf(flat); // throws for another optimizer's state, before any step
     }
     const { groups } = this;
     const { gradScale: scale, flatsAhead = 1 } = options;
     const turns = this.#resident.turnsOf(plans);
     // Both begin with what there is at the call; only then may the call wait.
     const call = { groups, scale, flatsAhead };
-    const stored = homes.length === 0 ? undefined : this.#stored.begin(plans, homes, call);
+    const step = stored.length === 0 ? undefined : this.#stored.begin(stored, call);
     await this.#resident.step(turns, groups, scale);
-    await stored?.finish();
+    await step?.finish();
   }
 
   /** Frees all gradients. */
@@ -274,30 +269,23 @@ export abstract class Optimizer<Options extends object> {
       operation: 'optimizer.loadStateDict',
     });
     const leave = occupyHomes(flatsIn(plans), 'optimizer.loadStateDict');
-    await this.#takeOver(dict, loaded, { names, plans }).finally(leave);
-  }
-
-  async #takeOver(
-    dict: OptimizerStateDict<Options>,
-    groups: readonly OptimizerGroup<Options>[],
-    {
-      names,
-      plans,
-    }: { readonly names: ReadonlyMap<Tensor, string>; readonly plans: readonly FlatPlan[] },
-  ): Promise<void> {
-    for (const flat of flatsIn(plans)) {
-      await this.#states.ready(flat); // may reject, which it must before anything changes
-    }
-    this.takeOptions(groups);
-    for (const { flat, members } of plans) {
-      this.#states.drop(flat);
-      const entries = members.map(({ param, start, length }) => {
-        return { start, length, first: 0, entry: dict.state.get(names.get(param)!) };
-      });
-      const state = joinMembers(entries, flat.size);
-      if (state.runs.length > 0 || this.#states.restingOf(flat)?.runs !== undefined) {
-        await this.writeFlatState(flat, state);
+    try {
+      for (const flat of flatsIn(plans)) {
+        await this.#states.ready(flat); // may reject, which it must before anything changes
       }
+      this.takeOptions(loaded);
+      for (const { flat, members } of plans) {
+        this.#states.drop(flat);
+        const entries = members.map(({ param, start, length }) => {
+          return { start, length, first: 0, entry: dict.state.get(names.get(param)!) };
+        });
+        const state = joinMembers(entries, flat.size);
+        if (state.runs.length > 0 || this.#states.restingOf(flat)?.runs !== undefined) {
+          await this.writeFlatState(flat, state);
+        }
+      }
+    } finally {
+      leave();
     }
   }
 

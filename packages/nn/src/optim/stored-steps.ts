@@ -3,7 +3,12 @@
 
 import type { Tensor } from '@shardweave/tensor-core';
 import type { FlatPlan } from '../flat/layout/flat-plan.js';
-import { type FlatHome, type FlatPart, flatHomeOf } from '../flat/stores/flat-home.js';
+import {
+  type FlatHome,
+  type FlatPart,
+  type FlatTurn,
+  flatHomeOf,
+} from '../flat/stores/flat-home.js';
 import { type FlatStepper, movingOf, type PlannedStep } from './flat-step.js';
 import type { OptimizerGroup } from './param-groups.js';
 import { StoredStep } from './stored-step.js';
@@ -45,7 +50,8 @@ export class StoredSteps<Options extends object> {
    * Whether a call repeats, with the same gradients, a failed step that something else has finished
    * meanwhile.
    */
-  isRepeated(homes: readonly FlatHome[]): boolean {
+  isRepeated(plans: readonly FlatPlan[]): boolean {
+    const homes = homesOf(plans);
     const finished = this.#finished;
     return (
       finished !== undefined &&
@@ -57,26 +63,17 @@ export class StoredSteps<Options extends object> {
   /**
    * Begins a step. It keeps copies of the options and of the scale, for it may fail half-way and be
    * finished later.
-   * @param homes those of all flats with a gradient that rest off the device
+   * @param plans those of all flats with a gradient that rest off the device
    */
   begin(
     plans: readonly FlatPlan[],
-    homes: readonly FlatHome[],
     { groups, scale, flatsAhead }: StoredCall<Options>,
   ): StoredStep {
+    const homes = homesOf(plans);
     const copies = groups.map((group) => ({ ...group }));
     scale?.storage.retain();
     const versions = new Map(homes.map((home) => [home, home.gradientVersion]));
-    const turns = plans.flatMap((plan) => {
-      const home = flatHomeOf(plan.flat);
-      if (!home?.hasGradient) {
-        return [];
-      }
-      const mark = this.#stepper.markerOf(plan);
-      mark();
-      const moving = movingOf(plan);
-      return moving.size > 0 ? [this.#turnOf(plan, home, { copies, moving, scale, mark })] : [];
-    });
+    const turns = plans.flatMap((plan) => this.#turnsOf(plan, copies, scale));
     const step = new StoredStep(homes, turns, {
       flatsAhead,
       ended: (isWhole) => {
@@ -89,29 +86,35 @@ export class StoredSteps<Options extends object> {
     return step;
   }
 
-  #turnOf(
+  /** The turn of a flat, where anything of it moves. */
+  #turnsOf(
     plan: FlatPlan,
-    home: FlatHome,
-    call: {
-      readonly copies: readonly OptimizerGroup<Options>[];
-      readonly moving: ReadonlySet<Tensor>;
-      readonly scale: Tensor | undefined;
-      mark(): void;
-    },
-  ) {
+    groups: readonly OptimizerGroup<Options>[],
+    scale: Tensor | undefined,
+  ): Omit<FlatTurn, 'isChanging'>[] {
+    const mark = this.#stepper.markerOf(plan);
+    mark();
+    const moving = movingOf(plan);
+    if (moving.size === 0) {
+      return [];
+    }
     let step: PlannedStep<Options> | undefined;
     const start = () => {
-      step = this.#stepper.plan(plan, call.copies, call.moving);
+      step = this.#stepper.plan(plan, groups, moving);
       const { state, progress } = step;
       const names = [...state.tensors.keys()];
       const resting = this.#stepper.states.restingOf(plan.flat);
-      return home.start(resting, { names, runs: state.runsAfter(progress) });
+      return flatHomeOf(plan.flat)!.start(resting, { names, runs: state.runsAfter(progress) });
     };
-    const use = (part: FlatPart) => this.#stepper.encode(step!, part, call.scale);
+    const use = (part: FlatPart) => this.#stepper.encode(step!, part, scale);
     const kept = () => {
-      call.mark(); // again, for a copy may have been made since the step began
+      mark(); // again, for a copy may have been made since the step began
       step!.state.advance(step!.progress);
     };
-    return { start, use, kept };
+    return [{ start, use, kept }];
   }
+}
+
+function homesOf(plans: readonly FlatPlan[]): FlatHome[] {
+  return plans.map(({ flat }) => flatHomeOf(flat)!);
 }
