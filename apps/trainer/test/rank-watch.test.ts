@@ -10,7 +10,8 @@ import { resolveConfig } from '../src/config/resolve-config.js';
 import { PrometheusText } from '../src/dashboard/prometheus.js';
 import { runJob } from '../src/launch/run-job.js';
 import { RunDirectory } from '../src/output/run-directory.js';
-import { RunMonitor, type RunMonitorOptions } from '../src/output/run-monitor.js';
+import { RunMonitor } from '../src/output/run-monitor.js';
+import type { RunRecorderOptions } from '../src/output/run-recorder.js';
 import { type EventRecord, RunHistory, type RunRecord } from '../src/output/run-records.js';
 import { Terminal } from '../src/output/terminal.js';
 import { CommWatch, commTimes } from '../src/rank/comm-watch.js';
@@ -164,7 +165,7 @@ describe('events.jsonl', () => {
   async function record(
     flags: string,
     onEvent: (event: RankEvent) => void = () => {},
-    { out = folder(), ...options }: RunMonitorOptions & { readonly out?: string } = {},
+    { out = folder(), ...options }: RunRecorderOptions & { readonly out?: string } = {},
   ) {
     const parsed = parseFlags(`${QUICK} --out ${out} ${flags}`.split(' '), () => {});
     const config = await resolveConfig(parsed);

@@ -1,9 +1,8 @@
 // Follows a run from the outside: shows what the ranks report, keeps it for readers that come late,
 // and writes it under --out.
 
-import { dirname } from 'node:path';
 import { RUN_FILES } from '../files/run-files.js';
-import { savesOf } from '../files/save-directory.js';
+import { isSaveOf } from '../files/save-directory.js';
 import { checkLines } from '../plan/check-run.js';
 import type {
   FinalWeights,
@@ -18,35 +17,21 @@ import { earlyText, type RunEnd } from '../run-end.js';
 import { finalText } from './final-text.js';
 import { headerLines, headerRows, runTitle } from './header.js';
 import { reportOf } from './report.js';
-import { type RanksTold, RunDirectory } from './run-directory.js';
-import { RunHistory, type RunRecord } from './run-records.js';
+import type { RanksTold } from './run-directory.js';
+import { RunRecorder, type RunRecorderOptions } from './run-recorder.js';
+import type { RunHistory, RunRecord } from './run-records.js';
 import { sharedAdapters } from './shared-adapters.js';
 import type { Terminal } from './terminal.js';
-
-export interface RunMonitorOptions {
-  /** The text of config.yaml, once the kinds of all ranks' devices are known. */
-  readonly configText?: (kinds: readonly string[]) => string;
-  /** Called with each record as it comes. */
-  readonly onRecord?: (record: RunRecord) => void;
-  /** Called with the steps of an earlier command, where a run goes on. */
-  readonly onEarlier?: (record: RunRecord) => void;
-}
 
 export class RunMonitor {
   #config: RunConfig;
   readonly #terminal: Terminal;
-  readonly #onRecord: RunMonitorOptions['onRecord'];
-  readonly #onEarlier: RunMonitorOptions['onEarlier'];
-  readonly #configText: RunMonitorOptions['configText'];
-  readonly #history = new RunHistory();
+  readonly #records: RunRecorder;
   #ready: RankReady[] = [];
   #reports: RankReport[] = [];
   #checks: RankCheck[] = [];
-  /** What happened while there was no directory. */
-  #unwritten: RunRecord[] = [];
   /** Events of rank 0 that came before another rank was ready. */
   #early: RankEvent[] = [];
-  #directory: RunDirectory | undefined;
   #earlyEnd: Extract<RankEvent, { readonly type: 'early' }> | undefined;
   #steps = 0;
   /** The duration of each step of this command. */
@@ -55,12 +40,10 @@ export class RunMonitor {
   /** Where the model is that is not under --out, and why. */
   #misplaced: string | undefined;
 
-  constructor(config: RunConfig, terminal: Terminal, options: RunMonitorOptions = {}) {
+  constructor(config: RunConfig, terminal: Terminal, options: RunRecorderOptions = {}) {
     this.#config = config;
     this.#terminal = terminal;
-    this.#onRecord = options.onRecord;
-    this.#onEarlier = options.onEarlier;
-    this.#configText = options.configText;
+    this.#records = new RunRecorder(config.outDir, options);
     this.#recordRun();
   }
 
@@ -71,7 +54,7 @@ export class RunMonitor {
 
   /** What has happened so far. */
   get history(): RunHistory {
-    return this.#history;
+    return this.#records.history;
   }
 
   /** The end before the last step, once rank 0 has told it. */
@@ -90,8 +73,8 @@ export class RunMonitor {
   restart(config: RunConfig, reason: string): void {
     this.#terminal.close();
     this.#terminal.note(reason);
-    this.#record({ type: 'warning', text: reason });
-    this.#directory?.close();
+    this.#records.add({ type: 'warning', text: reason });
+    this.#records.close();
     this.#config = config;
     this.#ready = [];
     this.#reports = [];
@@ -99,7 +82,6 @@ export class RunMonitor {
     this.#early = [];
     this.#earlyEnd = undefined;
     this.#misplaced = undefined;
-    this.#directory = undefined;
     this.#recordRun();
   }
 
@@ -128,7 +110,7 @@ export class RunMonitor {
         }
         this.#steps = event.metrics.step;
         this.#stepMs.push(event.metrics.stepMs);
-        this.#record(stepRecord(event));
+        this.#records.add(stepRecord(event));
         this.#terminal.step(event.metrics, event.resources);
         return;
       case 'doing':
@@ -142,15 +124,15 @@ export class RunMonitor {
         return;
       case 'sample': {
         const { prompt, text } = event;
-        this.#record({ type: 'sample', step: this.#steps, prompt, text });
+        this.#records.add({ type: 'sample', step: this.#steps, prompt, text });
         this.#terminal.sample(prompt, text);
         return;
       }
       case 'rank':
-        this.#record({ type: 'rank', ...event.status, atMs: Date.now() });
+        this.#records.add({ type: 'rank', ...event.status, atMs: Date.now() });
         return;
       case 'save':
-        this.#record({ type: 'save', ...event.save, atMs: Date.now() });
+        this.#records.add({ type: 'save', ...event.save, atMs: Date.now() });
         return;
       case 'warning':
         this.#warn(event.text);
@@ -160,7 +142,7 @@ export class RunMonitor {
         return;
       case 'end': {
         const { rank, end, reason } = event;
-        this.#record({ type: 'rankEnd', rank, end, reason, atMs: Date.now() });
+        this.#records.add({ type: 'rankEnd', rank, end, reason, atMs: Date.now() });
         return;
       }
       case 'report':
@@ -173,7 +155,7 @@ export class RunMonitor {
 
   #warn(text: string): void {
     if (this.#terminal.warn(text)) {
-      this.#record({ type: 'warning', text });
+      this.#records.add({ type: 'warning', text });
     }
   }
 
@@ -181,17 +163,17 @@ export class RunMonitor {
   end({ kind, reason }: Pick<RunEnd, 'kind' | 'reason'>): void {
     const isFinished = kind === 'done' || this.#misplaced !== undefined;
     this.#terminal.close();
-    for (const rank of this.#history.ranks()) {
-      this.#directory?.addEvent(rank);
+    const { directory, history } = this.#records;
+    for (const rank of history.ranks()) {
+      directory?.addEvent(rank);
     }
-    this.#record({ type: 'runEnd', end: kind, reason, atMs: Date.now() });
+    this.#records.add({ type: 'runEnd', end: kind, reason, atMs: Date.now() });
     const checks = this.#checks.length > 0 ? this.#checks : undefined;
     if (isFinished && checks !== undefined) {
       for (const line of checkLines(checks, median(this.#stepMs))) {
         this.#terminal.note(line);
       }
     }
-    const directory = this.#directory;
     if (directory === undefined) {
       return;
     }
@@ -216,11 +198,8 @@ export class RunMonitor {
   }
 
   #goOn({ step, path, notes }: ResumedFrom): void {
-    const { outDir } = this.#config;
-    if (outDir !== undefined) {
-      const isOwn = path !== undefined && dirname(path) === savesOf(outDir);
-      this.#openDirectory(outDir, isOwn ? step : 0);
-    }
+    const isOwn = path !== undefined && isSaveOf(this.#config.outDir, path);
+    this.#openRecords(isOwn ? step : 0);
     for (const note of notes) {
       this.#terminal.note(note);
     }
@@ -236,24 +215,9 @@ export class RunMonitor {
     }
   }
 
-  /** Opens the directory, and writes there what happened before it existed. */
-  #openDirectory(outDir: string, goesOnAt = 0): void {
-    const directory = new RunDirectory(outDir, goesOnAt);
-    directory.onWarning = (text) => this.#warn(text);
-    this.#history.forgetSteps(goesOnAt);
-    for (const line of directory.earlier) {
-      const record = { type: 'step', ...line } as const;
-      this.#history.add(record);
-      this.#onEarlier?.(record);
-    }
-    for (const record of this.#unwritten) {
-      directory.add(record);
-    }
-    this.#unwritten = [];
-    this.#directory = directory;
-    if (this.#configText !== undefined) {
-      directory.writeConfig(this.#configText(this.#ready.map(({ device }) => device)));
-    }
+  #openRecords(goesOnAt: number): void {
+    const kinds = this.#ready.map(({ device }) => device);
+    this.#records.open(goesOnAt, kinds, (text) => this.#warn(text));
   }
 
   get #isReady(): boolean {
@@ -263,18 +227,17 @@ export class RunMonitor {
   #noteReady(ready: RankReady): void {
     this.#ready[ready.rank] = ready;
     const { processBytes, params, data, valid, ...told } = ready;
-    this.#record({ type: 'ready', ...told });
+    this.#records.add({ type: 'ready', ...told });
     if (this.#isReady) {
       this.#start();
     }
   }
 
   #start(): void {
-    const { outDir, resume } = this.#config;
-    if (outDir !== undefined && resume === undefined) {
-      this.#openDirectory(outDir); // else once it is known what the run goes on from
+    if (this.#config.resume === undefined) {
+      this.#openRecords(0); // else once it is known what the run goes on from
     }
-    this.#record({ type: 'header', rows: headerRows(this.#config, this.#ready) });
+    this.#records.add({ type: 'header', rows: headerRows(this.#config, this.#ready) });
     this.#terminal.header(headerLines(this.#config, this.#ready));
     for (const text of sharedAdapters(this.#config, this.#ready)) {
       this.#warn(text);
@@ -289,17 +252,7 @@ export class RunMonitor {
   #recordRun(): void {
     const { steps, ranks } = this.#config;
     const title = runTitle(this.#config);
-    this.#record({ type: 'run', title, steps, ranks, atMs: Date.now() });
-  }
-
-  #record(record: RunRecord): void {
-    this.#history.add(record);
-    if (this.#directory !== undefined) {
-      this.#directory.add(record);
-    } else if (this.#config.outDir !== undefined) {
-      this.#unwritten.push(record);
-    }
-    this.#onRecord?.(record);
+    this.#records.add({ type: 'run', title, steps, ranks, atMs: Date.now() });
   }
 }
 
