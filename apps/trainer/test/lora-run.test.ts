@@ -132,7 +132,7 @@ describe('adapters', () => {
         const before = group?.stats();
         const live = device.memory().live.total;
         device.ledger.resetPeak();
-        const state = await trainedState(trained, config);
+        const state = await trainedState(trained);
         const received = (group?.stats().bytesReceived ?? 0) - (before?.bytesReceived ?? 0);
         // Each tensor of a shard is padded to 128 elements.
         expect(received).toBeLessThanOrEqual(rank === 0 ? 4 * (factors + 4 * 128) : 0);

@@ -73,7 +73,8 @@ function tell(error: unknown, context: CommandContext): number {
   }
   const { exitCode, failure } = failureOf(error);
   if (failure !== undefined) {
-    new Terminal({ ...context, isQuiet: false, steps: 0 }).failure(failure);
+    const { out, err, env } = context;
+    new Terminal({ out, err, env, isQuiet: false, steps: 0 }).failure(failure);
   }
   return exitCode;
 }

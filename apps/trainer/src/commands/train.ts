@@ -109,8 +109,9 @@ async function resolve(
   flags: Flags,
   options: CommandContext & { readonly isFirst: boolean; readonly signal: AbortSignal },
 ): Promise<RunConfig> {
-  const { entry, signal, isFirst } = options;
-  const terminal = new Terminal({ ...options, steps: 0, isQuiet: flags.quiet || !isFirst });
+  const { out, err, env, entry, signal, isFirst } = options;
+  const isQuiet = flags.quiet || !isFirst;
+  const terminal = new Terminal({ out, err, env, steps: 0, isQuiet });
   const onTokenized = terminal.tokenizing.bind(terminal);
   try {
     return await resolveConfig(flags, { entry, signal, onTokenized });

@@ -120,10 +120,13 @@ async function loadModel(
     materialize(model);
     return model;
   }
-  const offload = new OffloadModel<TokenArgs, Tensor>(model, {
-    computeDType: COMPUTE_DTYPES[config.precision],
-    ...(deviceBudget === undefined ? {} : { deviceBudgetBytes: deviceBudget }),
-  });
+  const computeDType = COMPUTE_DTYPES[config.precision];
+  const offload = new OffloadModel<TokenArgs, Tensor>(
+    model,
+    deviceBudget === undefined
+      ? { computeDType }
+      : { computeDType, deviceBudgetBytes: deviceBudget },
+  );
   await loadWeights(offload, config);
   return offload;
 }

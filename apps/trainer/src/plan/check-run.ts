@@ -1,10 +1,11 @@
 // Does the work of --check: shows what the plan says of a run beside what the run took. Bytes must
 // be equal, because the dry run executes the run's own code; the time is an estimate.
 
-import type { Backend } from '@shardweave/tensor-core';
+import { type Backend, MEMORY_TAGS } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../format.js';
 import type { DeviceHost } from '../rank/device-host.js';
 import type { RankCheck, RankTaken } from '../rank/events.js';
+import { commCounts } from '../rank/step/comm-counter.js';
 import type { RunConfig } from '../run-config.js';
 import { type DryRun, dryRun } from './dry-run.js';
 import { coresOf, openStepClock } from './rates.js';
@@ -23,21 +24,13 @@ export interface CheckOptions {
 export async function checkRank(config: RunConfig, options: CheckOptions): Promise<RankCheck> {
   const { rank, backend, steps, measured } = options;
   const run = await dryRun(config, { rank, model: backend, isTimed: rank === 0 });
-  const counts = COUNTS.map((name) => [
-    name,
-    run.firstStep[name] + (steps - 1) * run.laterStep[name],
-  ]);
-  const { hostBytes, diskBytes } = run;
+  const { hostBytes, diskBytes, firstStep, laterStep } = run;
   const phases = steps > 1 ? run.phases : [];
+  const counts = commCounts((name) => firstStep[name] + (steps - 1) * laterStep[name]);
   return {
     rank,
     steps,
-    planned: {
-      phases,
-      hostBytes,
-      diskBytes,
-      ...(Object.fromEntries(counts) as Record<(typeof COUNTS)[number], number>),
-    },
+    planned: { phases, hostBytes, diskBytes, ...counts },
     measured,
     stepMs: rank === 0 ? await stepMsOn(config, options, run) : undefined,
   };
@@ -53,14 +46,6 @@ async function stepMsOn(
   using clock = await openStepClock(isCpu ? await host.open('cpu', options) : backend);
   return await clock.stepMs(run, config);
 }
-
-const COUNTS = [
-  'bytesSent',
-  'bytesReceived',
-  'allGathers',
-  'reduceScatters',
-  'allReduces',
-] as const;
 
 /** The two numbers of one quantity of one rank. */
 interface Pair {
@@ -86,18 +71,11 @@ export function checkLines(checks: readonly RankCheck[], measuredMs: number): st
     return [name, formatBytes(planned), formatBytes(taken), verdict] as const;
   });
   const planned = checks[0]?.stepMs;
-  const time =
-    planned === undefined
-      ? []
-      : [
-          [
-            'a step',
-            formatMs(planned),
-            formatMs(measuredMs),
-            percent(measuredMs / planned),
-          ] as const,
-        ];
-  const rows = [['check', 'planned', 'taken', ''] as const, ...bytes, ...time];
+  const rows = [['check', 'planned', 'taken', ''] as const, ...bytes];
+  if (planned !== undefined) {
+    const verdict = percent(measuredMs / planned);
+    rows.push(['a step', formatMs(planned), formatMs(measuredMs), verdict]);
+  }
   return rows.map(([name, a, b, verdict]) =>
     `${name.padEnd(20)} ${a.padStart(9)} ${b.padStart(9)}  ${verdict}`.trimEnd(),
   );
@@ -112,13 +90,9 @@ function quantitiesOf(checks: readonly RankCheck[]): [string, Pair[]][] {
   for (const { rank, planned, measured } of checks) {
     for (const { phase, bytes } of planned.phases) {
       const taken = measured.phases.find((measuredPhase) => measuredPhase.phase === phase)?.bytes;
-      for (const tag of ['total', ...Object.keys(bytes).filter((tag) => tag !== 'total')]) {
-        const key = tag as keyof typeof bytes;
-        add(tag === 'total' ? phase : `  ${tag}`.concat(` (${phase})`), {
-          rank,
-          planned: bytes[key],
-          taken: taken?.[key] ?? 0,
-        });
+      for (const tag of ['total', ...MEMORY_TAGS] as const) {
+        const name = tag === 'total' ? phase : `  ${tag} (${phase})`;
+        add(name, { rank, planned: bytes[tag], taken: taken?.[tag] ?? 0 });
       }
     }
     for (const [name, of] of [

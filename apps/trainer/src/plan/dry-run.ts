@@ -98,8 +98,8 @@ export async function dryRun(config: RunConfig, options: DryRunOptions): Promise
     if (hasValues(config)) {
       await writeAgain([...stores.onHost, ...stores.onDisk]);
     }
-    const run = new Steps(config, { ...options, device, strategy, groups, stores, work });
-    const result = await run.result();
+    const steps = new Steps(config, { options, device, strategy, groups, stores, work });
+    const result = await steps.run();
     strategy.optimizer.dispose();
     await strategy.dispose();
     return result;
@@ -108,7 +108,8 @@ export async function dryRun(config: RunConfig, options: DryRunOptions): Promise
   }
 }
 
-interface DryParts extends DryRunOptions {
+interface DryParts {
+  readonly options: DryRunOptions;
   readonly device: Device;
   readonly strategy: Strategy;
   readonly groups: RankGroups;
@@ -129,13 +130,13 @@ class Steps {
   constructor(config: RunConfig, parts: DryParts) {
     this.#config = config;
     this.#parts = parts;
-    const { gather, reduce } = parts.groups;
-    this.#counter = new CommCounter([...new Set([gather, reduce])]);
+    this.#counter = new CommCounter(parts.groups);
     this.#memory = new PhaseMemory(parts.device.ledger);
   }
 
-  async result(): Promise<DryRun> {
-    const { rank, device, strategy, groups, stores, limits } = this.#parts;
+  async run(): Promise<DryRun> {
+    const { options, device, strategy, groups, stores } = this.#parts;
+    const { rank, limits } = options;
     const config = this.#config;
     const step = new TrainingStep({
       config,

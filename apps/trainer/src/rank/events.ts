@@ -88,19 +88,12 @@ export interface StoreBytes {
   readonly diskBytes: number;
 }
 
-/** An entry of summary.json's `ranks`. */
-export interface RankReport extends StoreBytes {
-  readonly rank: number;
-  readonly device: BackendInfo['kind'];
-  /** As in RankReady. */
-  readonly description: string;
+/** An entry of summary.json's `ranks`. What was sent is that of the training steps alone. */
+export interface RankReport
+  extends Pick<RankReady, 'rank' | 'device' | 'description'>,
+    StoreBytes,
+    CommCounts {
   readonly peakBytes: MemoryBytes;
-  /** The payload of the training steps alone. */
-  readonly bytesSent: number;
-  readonly bytesReceived: number;
-  readonly allGathers: number;
-  readonly reduceScatters: number;
-  readonly allReduces: number;
 }
 
 /** What a rank took, or was expected to take, in the steps of one command. */
@@ -119,16 +112,13 @@ export interface RankCheck {
   readonly stepMs?: number | undefined;
 }
 
-/** The status of a rank at the end of a step. */
-export interface RankStatus extends CommTimes {
+/** The status of a rank at the end of a step, with the payload of this step. */
+export interface RankStatus extends CommTimes, Pick<CommCounts, 'bytesSent' | 'bytesReceived'> {
   readonly rank: number;
   /** The number of the step, from 1. */
   readonly step: number;
   /** What its device held, by phase. */
   readonly phases: readonly PhaseBytes[];
-  /** The payload of this step. */
-  readonly bytesSent: number;
-  readonly bytesReceived: number;
 }
 
 /** A save that is whole and on the disk. */

@@ -2,24 +2,19 @@
 // wire, and how long collectives ran and were waited for. The last of these asks the device, and is
 // left out where nobody watches.
 
-import type { Device, MemoryBytes } from '@shardweave/tensor-core';
+import type { MemoryBytes } from '@shardweave/tensor-core';
 import type { CommWatch } from './comm-watch.js';
-import type { EmitRankEvent, StepResources } from './events.js';
-import type { CommCounter, CommCounts } from './step/comm-counter.js';
+import type { StepResources } from './events.js';
+import type { OpenedRank, RankOptions } from './open-rank.js';
+import { CommCounter, type CommCounts } from './step/comm-counter.js';
 import { type PhaseBytes, PhaseMemory, type StepPhase } from './step/phase-memory.js';
 
-export interface RankWatchOptions {
-  readonly rank: number;
-  readonly device: Device;
+export class RankWatch {
   /** Counts what the training steps send. */
   readonly counter: CommCounter;
+  readonly #options: RankOptions;
   /** Undefined where nobody watches; then nothing is reported of each step, either. */
-  readonly comm: CommWatch | undefined;
-  readonly emit: EmitRankEvent;
-}
-
-export class RankWatch {
-  readonly #options: RankWatchOptions;
+  readonly #comm: CommWatch | undefined;
   readonly #memory: PhaseMemory;
   #before: CommCounts;
   #step = 0;
@@ -27,32 +22,34 @@ export class RankWatch {
   /** The most bytes that each phase held in steps after the first. */
   readonly #phases = new Map<StepPhase, MemoryBytes>();
 
-  constructor(options: RankWatchOptions) {
+  constructor({ options, device, groups, comm }: OpenedRank) {
+    this.counter = new CommCounter(groups);
     this.#options = options;
-    this.#memory = new PhaseMemory(options.device.ledger);
-    this.#before = options.counter.counts();
+    this.#comm = comm;
+    this.#memory = new PhaseMemory(device.ledger);
+    this.#before = this.counter.counts();
   }
 
   /** Notes that step `step` (from 0) begins. */
   begin(step: number): void {
     this.#step = step + 1;
     this.#numSteps += 1;
-    this.#options.comm?.begin();
+    this.#comm?.begin();
   }
 
   readonly onPhase = (phase: StepPhase): void => {
     this.#memory.enter(phase);
-    this.#options.comm?.look();
+    this.#comm?.look();
   };
 
   /** Notes that the step has ended. */
   end(): StepResources {
-    const { rank, counter, comm, emit } = this.#options;
-    const counts = counter.counts();
+    const { rank, emit } = this.#options;
+    const counts = this.counter.counts();
     const bytesSent = counts.bytesSent - this.#before.bytesSent;
     const bytesReceived = counts.bytesReceived - this.#before.bytesReceived;
     this.#before = counts;
-    const times = comm?.take();
+    const times = this.#comm?.take();
     const phases = this.#memory.take();
     for (const { phase, bytes } of this.#numSteps > 1 ? phases : []) {
       if (bytes.total > (this.#phases.get(phase)?.total ?? -1)) {

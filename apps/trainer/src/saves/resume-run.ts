@@ -19,12 +19,7 @@ import {
   type UnreadableSave,
 } from '../files/save-directory.js';
 import type { BaseModel } from '../model/base-model.js';
-import {
-  isOfAnotherRank,
-  type LoadedParts,
-  loadParts,
-  type TrainedPart,
-} from '../rank/strategies/model-saves.js';
+import { isOfAnotherRank, type LoadedParts, loadParts } from '../rank/strategies/model-saves.js';
 import type { Strategy } from '../rank/strategies/strategy.js';
 import type { PreparedRun } from '../run-config.js';
 import { type RunTiles, tileNotes } from './run-tiles.js';
@@ -129,10 +124,7 @@ export async function loadResumed(
   const notes = [...plan.notes];
   for (const save of plan.saves) {
     const isWeightsAlone = isModelAlone(save.record);
-    const problem = await loadSave(save.path, {
-      ...{ strategy, group, isWeightsAlone },
-      lora: config.lora,
-    });
+    const problem = await loadSave(save.path, { strategy, group, isWeightsAlone });
     if (problem !== undefined) {
       notes.push(`${save.path} can't be used: ${problem}`);
       continue;
@@ -157,8 +149,7 @@ export async function loadResumed(
  */
 export async function loadSave(
   path: string,
-  options: LoadedParts &
-    TrainedPart & { readonly strategy: Strategy; readonly group: ProcessGroup },
+  options: LoadedParts & { readonly strategy: Strategy; readonly group: ProcessGroup },
 ): Promise<string | undefined> {
   const { strategy, group } = options;
   const { optimizer } = strategy;

@@ -1,25 +1,25 @@
 // Adds up what a rank's process groups have moved, for the step line and the summary.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-
-export interface CommCounts {
-  /** The bytes of payload. */
-  readonly bytesSent: number;
-  readonly bytesReceived: number;
-  readonly allGathers: number;
-  readonly reduceScatters: number;
-  readonly allReduces: number;
-}
+import type { RankGroups } from '../strategies/strategy.js';
 
 const NAMES = ['bytesSent', 'bytesReceived', 'allGathers', 'reduceScatters', 'allReduces'] as const;
 
-/** The counts of `groups` together since this counter was made. */
+/** The bytes of payload that a rank has moved, and how often it called each collective. */
+export type CommCounts = Readonly<Record<(typeof NAMES)[number], number>>;
+
+/** The counts that `of` gives by their names. */
+export function commCounts(of: (name: keyof CommCounts) => number): CommCounts {
+  return Object.fromEntries(NAMES.map((name) => [name, of(name)])) as CommCounts;
+}
+
+/** The counts of a rank's groups together since this counter was made. */
 export class CommCounter {
   readonly #groups: readonly ProcessGroup[];
   #start: CommCounts;
 
-  constructor(groups: readonly ProcessGroup[]) {
-    this.#groups = groups;
+  constructor({ gather, reduce }: RankGroups) {
+    this.#groups = [...new Set([gather, reduce])];
     this.#start = this.#sum();
   }
 
@@ -37,14 +37,10 @@ export class CommCounter {
 
   #sum(): CommCounts {
     const stats = this.#groups.map((group) => group.stats());
-    return Object.fromEntries(
-      NAMES.map((name) => [name, stats.reduce((sum, counts) => sum + counts[name], 0)]),
-    ) as unknown as CommCounts;
+    return commCounts((name) => stats.reduce((sum, counts) => sum + counts[name], 0));
   }
 }
 
 function difference(a: CommCounts, b: CommCounts): CommCounts {
-  return Object.fromEntries(
-    NAMES.map((name) => [name, a[name] - b[name]]),
-  ) as unknown as CommCounts;
+  return commCounts((name) => a[name] - b[name]);
 }

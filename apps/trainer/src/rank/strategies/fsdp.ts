@@ -50,9 +50,7 @@ async function openShards(
       .instances()
       .flatMap(({ units }) => units)
       .reduce((sum, { flat }) => sum + flat.storage.byteLength, 0),
-    initialize: async () => {
-      await fsdp.initialize();
-    },
+    initialize: () => fsdp.initialize(),
     noSync: (run) => fsdp.noSync(run),
     step: async (options) => {
       await rest?.beginStep();
@@ -83,20 +81,18 @@ function shardBlocks(
   model: LanguageModel,
   sharding: Sharding,
 ): FullyShardedDataParallel<TokenArgs, Tensor> {
-  const options = fsdpOptions(sharding);
   for (const [i, block] of model.layers().slice(1, -1).entries()) {
-    const unit = new FullyShardedDataParallel(block as Module<[x: Tensor], Tensor>, {
-      ...options,
-      name: `h.${i}`,
-    });
+    const options = fsdpOptions(sharding, `h.${i}`);
+    const unit = new FullyShardedDataParallel(block as Module<[x: Tensor], Tensor>, options);
     model.replaceChild(String(i + 1), unit);
   }
-  return new FullyShardedDataParallel<TokenArgs, Tensor>(model, { ...options, name: 'root' });
+  return new FullyShardedDataParallel<TokenArgs, Tensor>(model, fsdpOptions(sharding, 'root'));
 }
 
-function fsdpOptions({ config, groups, store }: Sharding) {
+function fsdpOptions({ config, groups, store }: Sharding, name: string) {
   const isMixed = config.precision !== 'fp32';
   return {
+    name,
     processGroup: groups.gather,
     processGroupReduceScatter: groups.reduce,
     syncModuleStates: false, // seeds are equal, so each rank draws its own part

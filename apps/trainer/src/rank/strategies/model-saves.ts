@@ -10,11 +10,10 @@ import {
   loadCheckpoint,
   saveCheckpoint,
 } from '@shardweave/nn';
-import type { RunConfig } from '../../run-config.js';
 import type { Strategy } from './strategy.js';
 
-/** What of a run's model is trained: all of it, or adapters. */
-export type TrainedPart = Pick<RunConfig, 'lora'>;
+/** Whatever is frozen, such as the model beside adapters, stays where it came from. */
+const onlyTrained = true;
 
 /** The part of a save that is loaded. */
 export interface LoadedParts {
@@ -40,11 +39,7 @@ export type Saving =
     };
 
 /** How this rank's part of the weights and optimizer state is saved. */
-export function savingOf(
-  { module, optimizer, isSavedBeside }: Strategy,
-  { lora }: TrainedPart,
-): Saving {
-  const onlyTrained = lora !== undefined;
+export function savingOf({ module, optimizer, isSavedBeside }: Strategy): Saving {
   return isSavedBeside
     ? { capture: () => captureCheckpoint(module, { optimizer, onlyTrained }) }
     : { save: (store, extra) => saveCheckpoint(module, store, { optimizer, extra, onlyTrained }) };
@@ -54,24 +49,21 @@ export function savingOf(
 export function loadParts(
   { module, optimizer }: Strategy,
   reader: PieceReader,
-  { lora, isWeightsAlone }: TrainedPart & LoadedParts,
+  { isWeightsAlone }: LoadedParts,
 ): Promise<unknown> {
-  const onlyTrained = lora !== undefined;
-  return loadCheckpoint(module, reader, {
-    ...(isWeightsAlone ? {} : { optimizer }),
-    onlyTrained,
-  });
+  return loadCheckpoint(
+    module,
+    reader,
+    isWeightsAlone ? { onlyTrained } : { optimizer, onlyTrained },
+  );
 }
 
 /**
  * The trained parameters for rank 0, gathered on the host, or read from where they rest when they
  * are asked for; empty for the other ranks. Frozen ones stay where they are. Collective.
  */
-export function trainedState(
-  { module }: Strategy,
-  { lora }: TrainedPart,
-): Promise<Map<string, LazyTensor>> {
-  return lazyStateDict(module, { stateDictOnRank0Only: true, onlyTrained: lora !== undefined });
+export function trainedState({ module }: Strategy): Promise<Map<string, LazyTensor>> {
+  return lazyStateDict(module, { stateDictOnRank0Only: true, onlyTrained });
 }
 
 /** Whether this rank was only told of the failure of another one. */

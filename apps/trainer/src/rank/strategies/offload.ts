@@ -3,6 +3,7 @@
 
 import type { TokenArgs } from '@shardweave/nn';
 import { OffloadModel } from '@shardweave/offload';
+import type { ShardStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import type { RunConfig } from '../../run-config.js';
 import {
@@ -27,10 +28,7 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
   const { store } = rest;
   const parameters = trainedParameters(model);
   const shardBytes = bytesOf(model.parameters());
-  const offload = new OffloadModel<TokenArgs, Tensor>(model, {
-    ...offloadOptions(config),
-    store,
-  });
+  const offload = new OffloadModel<TokenArgs, Tensor>(model, offloadOptions(config, store));
   await loadWeights(offload, config);
   const optimizer = adamW(parameters, config);
   return {
@@ -52,9 +50,10 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
   };
 }
 
-function offloadOptions(config: RunConfig) {
+function offloadOptions(config: RunConfig, store: ShardStore) {
   const { deviceBudgetBytes, slices, microBatches } = config;
   return {
+    store,
     checkpointActivation: config.checkpointActivations,
     numMicrobatches: microBatches,
     computeDType: COMPUTE_DTYPES[config.precision],
