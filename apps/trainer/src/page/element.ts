@@ -37,6 +37,26 @@ function setAttributes(target: Element, attributes: Attributes): void {
   }
 }
 
+/** A box of the page with a title, which names it, and what stands beside and below that. */
+export function card(
+  id: string,
+  title: string,
+  { beside = [], below }: { readonly beside?: readonly Child[]; readonly below: readonly Child[] },
+): HTMLElement {
+  const heading = element('h2', { id: `title-${id}` }, [title]);
+  return element('section', { class: 'card', id, 'aria-labelledby': heading.id }, [
+    element('header', {}, [heading, ...beside]),
+    ...below,
+  ]);
+}
+
+/** An entry of a legend, marked in a color of the page. */
+export function swatch(color: string, name = 'swatch'): HTMLElement {
+  const made = element('span', { class: name });
+  made.style.setProperty('--swatch', color);
+  return made;
+}
+
 /** A number as people read it, with the exact value for machines. */
 export function dataElement(value: number | null | undefined, text: string): HTMLElement {
   return value === null || value === undefined

@@ -2,8 +2,8 @@
 // other, and a table.
 
 import { formatBytes } from '../format.js';
-import { dataElement, element, svg } from './element.js';
-import type { RankModel, RunModel } from './run-model.js';
+import { card, dataElement, element, svg, swatch } from './element.js';
+import { prefixOf, type RankModel, type RunModel } from './run-model.js';
 import { TableView } from './table-view.js';
 
 /** The tags from the bottom up: memory that stays lies below memory that comes and goes. */
@@ -29,25 +29,12 @@ export class MemoryView {
     this.#runs = runs;
     this.#table = new TableView('Memory by rank and phase', () => this.#content());
     const legend = TAGS.map((tag) =>
-      element('li', {}, [
-        element('span', { class: `swatch tag-${tag}` }),
-        element('span', {}, [tag]),
-      ]),
+      element('li', {}, [swatch(colorOf(tag)), element('span', {}, [tag])]),
     );
-    this.root = element(
-      'section',
-      { class: 'card wide', id: 'memory', 'aria-labelledby': 'title-memory' },
-      [
-        element('header', {}, [
-          element('h2', { id: 'title-memory' }, ['Memory over a step']),
-          element('span', { class: 'unit' }, ['held on each device at the peak of a phase']),
-        ]),
-        element('ul', { class: 'legend' }, legend),
-        this.#bars,
-        this.#rest,
-        this.#table.root,
-      ],
-    );
+    this.root = card('memory', 'Memory over a step', {
+      beside: [element('span', { class: 'unit' }, ['held on each device at the peak of a phase'])],
+      below: [element('ul', { class: 'legend' }, legend), this.#bars, this.#rest, this.#table.root],
+    });
   }
 
   update(): void {
@@ -69,10 +56,7 @@ export class MemoryView {
     return this.#runs.flatMap((run) =>
       run.ranks
         .filter(({ status }) => status !== undefined)
-        .map((rank) => ({
-          name: `${this.#runs.length > 1 ? `${run.name} ` : ''}rank ${rank.rank}`,
-          rank,
-        })),
+        .map((rank) => ({ name: `${prefixOf(run, this.#runs)}rank ${rank.rank}`, rank })),
     );
   }
 
@@ -86,14 +70,15 @@ export class MemoryView {
       row: (index: number) => {
         const { name, phase, bytes } = rows[index]!;
         const names = [...TAGS, 'total'] as const;
-        return [
-          name,
-          phase,
-          ...names.map((tag) => dataElement(bytes[tag], formatBytes(bytes[tag]))),
-        ];
+        const cells = names.map((tag) => dataElement(bytes[tag], formatBytes(bytes[tag])));
+        return [name, phase, ...cells];
       },
     };
   }
+}
+
+function colorOf(tag: Tag): string {
+  return `var(--tag-${tag})`;
 }
 
 function phasesOf({ status }: RankModel): readonly { phase: string; bytes: Bytes }[] {
@@ -113,7 +98,9 @@ function figureOf(name: string, rank: RankModel, most: number): HTMLElement {
       const height = bytes[tag] * scale;
       y -= height;
       const title = svg('title', {}, [`${phase}, ${tag}: ${formatBytes(bytes[tag])}`]);
-      return svg('rect', { class: `tag-${tag}`, x, y, width, height }, [title]);
+      const bar = svg('rect', { x, y, width, height }, [title]);
+      bar.style.setProperty('fill', colorOf(tag));
+      return bar;
     });
     const middle = x + width / 2;
     return [
@@ -124,14 +111,10 @@ function figureOf(name: string, rank: RankModel, most: number): HTMLElement {
   });
   const base = HEIGHT - MARGIN.bottom;
   const line = svg('line', { x1: 0, x2: WIDTH, y1: base, y2: base, class: 'base' });
+  const viewBox = `0 0 ${WIDTH} ${HEIGHT}`;
   const label = `${name} held at most ${formatBytes(peak)}; the table has all numbers`;
   return element('figure', {}, [
     element('figcaption', {}, [name, element('b', {}, [formatBytes(peak)])]),
-    svgRoot(label, [...bars, line]),
+    svg('svg', { viewBox, role: 'img', 'aria-label': label }, [...bars, line]),
   ]);
-}
-
-function svgRoot(label: string, children: readonly SVGElement[]): SVGElement {
-  const viewBox = `0 0 ${WIDTH} ${HEIGHT}`;
-  return svg('svg', { viewBox, role: 'img', 'aria-label': label }, children);
 }

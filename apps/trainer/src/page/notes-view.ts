@@ -2,17 +2,17 @@
 // with.
 
 import { formatBytes, formatMs } from '../format.js';
-import { type Child, dataElement, element } from './element.js';
+import { type Child, card, dataElement, element } from './element.js';
 import type { RunModel } from './run-model.js';
-import { scrollable, tableRow } from './table-view.js';
+import { tableOf, tableRow } from './table-view.js';
 
 export class NotesView {
   readonly roots: readonly HTMLElement[];
   readonly #runs: readonly RunModel[];
-  readonly #samples = card('samples', 'Samples');
-  readonly #saves = card('saves', 'Saves');
-  readonly #warnings = card('warnings', 'Warnings');
-  readonly #settings = card('settings', 'Settings');
+  readonly #samples = emptyCard('samples', 'Samples');
+  readonly #saves = emptyCard('saves', 'Saves');
+  readonly #warnings = emptyCard('warnings', 'Warnings');
+  readonly #settings = emptyCard('settings', 'Settings');
   #version = '';
 
   constructor(runs: readonly RunModel[]) {
@@ -32,60 +32,47 @@ export class NotesView {
       return;
     }
     this.#version = version;
-    this.#samples.show(
-      this.#each(({ samples }) =>
-        samples
-          .map(({ step, prompt, text }) =>
-            element('figure', { class: 'sample' }, [
-              element('figcaption', {}, [`after step ${step}`]),
-              element('blockquote', {}, [element('span', { class: 'prompt' }, [prompt]), text]),
-            ]),
-          )
-          .reverse(),
-      ),
-    );
-    this.#saves.show(this.#each((run) => (run.saves.length === 0 ? [] : [savesTable(run)])));
-    this.#warnings.show(
-      this.#each(({ warnings }) =>
-        warnings.length === 0
-          ? []
-          : [
-              element(
-                'ul',
-                {},
-                warnings.map((text) => element('li', {}, [text])),
-              ),
-            ],
-      ),
-    );
-    this.#settings.show(
-      this.#each(({ header }) =>
-        header.length === 0
-          ? []
-          : [
-              element(
-                'dl',
-                { class: 'settings' },
-                header.map(([name, value]) =>
-                  element('div', {}, [element('dt', {}, [name]), element('dd', {}, [value])]),
-                ),
-              ),
-            ],
-      ),
-    );
+    this.#show(this.#samples, samplesIn);
+    this.#show(this.#saves, savesIn);
+    this.#show(this.#warnings, warningsIn);
+    this.#show(this.#settings, settingsIn);
   }
 
-  /** The contents of all runs, each with its name where there are several. */
-  #each(contentOf: (run: RunModel) => HTMLElement[]): Child[] {
-    return this.#runs.flatMap((run) => {
+  /** Shows what a card has of each run, with the run's name where there are several. */
+  #show({ root, body }: Card, contentOf: (run: RunModel) => readonly HTMLElement[]): void {
+    const all = this.#runs.flatMap((run): readonly Child[] => {
       const content = contentOf(run);
       const isNamed = this.#runs.length > 1 && content.length > 0;
       return isNamed ? [element('h3', {}, [run.name]), ...content] : content;
     });
+    root.hidden = all.length === 0;
+    body.replaceChildren(...all);
   }
 }
 
-function savesTable({ name, saves }: RunModel): HTMLElement {
+function samplesIn({ samples }: RunModel): HTMLElement[] {
+  const figures = samples.map(({ step, prompt, text }) =>
+    element('figure', { class: 'sample' }, [
+      element('figcaption', {}, [`after step ${step}`]),
+      element('blockquote', {}, [element('span', { class: 'prompt' }, [prompt]), text]),
+    ]),
+  );
+  return figures.reverse();
+}
+
+function warningsIn({ warnings }: RunModel): HTMLElement[] {
+  const items = warnings.map((text) => element('li', {}, [text]));
+  return items.length === 0 ? [] : [element('ul', {}, items)];
+}
+
+function settingsIn({ header }: RunModel): HTMLElement[] {
+  const rows = header.map(([name, value]) =>
+    element('div', {}, [element('dt', {}, [name]), element('dd', {}, [value])]),
+  );
+  return rows.length === 0 ? [] : [element('dl', { class: 'settings' }, rows)];
+}
+
+function savesIn({ name, saves }: RunModel): HTMLElement[] {
   const rows = [...saves]
     .reverse()
     .map(({ step, directory, bytes, ms, waitMs }) =>
@@ -97,40 +84,20 @@ function savesTable({ name, saves }: RunModel): HTMLElement {
         dataElement(waitMs, formatMs(waitMs)),
       ]),
     );
-  const table = element('table', {}, [
-    element('caption', { class: 'sr' }, ['Saves']),
-    element('thead', {}, [
-      element(
-        'tr',
-        {},
-        ['Step', 'Directory', 'Size', 'Time', 'A step waited'].map((name) =>
-          element('th', { scope: 'col' }, [name]),
-        ),
-      ),
-    ]),
-    element('tbody', {}, rows),
-  ]);
-  return scrollable(table, `Saves of ${name}`);
+  const columns = ['Step', 'Directory', 'Size', 'Time', 'A step waited'];
+  const table = tableOf('Saves', columns, element('tbody', {}, rows), `Saves of ${name}`);
+  return rows.length === 0 ? [] : [table];
 }
 
+/** A card that is hidden as long as its body is empty. */
 interface Card {
   readonly root: HTMLElement;
-  /** Sets the content; the card is hidden where it is empty. */
-  show(content: readonly Child[]): void;
+  readonly body: HTMLElement;
 }
 
-function card(id: string, title: string): Card {
+function emptyCard(id: string, title: string): Card {
   const body = element('div');
-  const root = element('section', { class: 'card wide', id, 'aria-labelledby': `title-${id}` }, [
-    element('header', {}, [element('h2', { id: `title-${id}` }, [title])]),
-    body,
-  ]);
+  const root = card(id, title, { below: [body] });
   root.hidden = true;
-  return {
-    root,
-    show: (content) => {
-      root.hidden = content.length === 0;
-      body.replaceChildren(...content);
-    },
-  };
+  return { root, body };
 }

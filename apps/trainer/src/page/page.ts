@@ -1,7 +1,7 @@
 // The page of a run that its command reports live, or of runs whose records are in the page itself.
 
 import { CHARTS } from './charts.js';
-import { element } from './element.js';
+import { element, swatch } from './element.js';
 import { MemoryView } from './memory-view.js';
 import { NotesView } from './notes-view.js';
 import { Overview } from './overview.js';
@@ -200,8 +200,8 @@ class Page {
       }
       this.draw();
     });
-    const swatch = element('span', { class: `swatch run-${index % NUM_RUN_COLORS}` });
-    return element('label', {}, [box, swatch, run.name]);
+    const mark = swatch(`var(--run-${index % NUM_RUN_COLORS})`);
+    return element('label', {}, [box, mark, run.name]);
   }
 }
 

@@ -5,9 +5,9 @@
 import uPlot from 'uplot';
 import type { StepLine } from '../output/run-records.js';
 import { type Chart, type ChartSeries, smoothed } from './charts.js';
-import { dataElement, element } from './element.js';
+import { card, dataElement, element, swatch } from './element.js';
 import { type Palette, readPalette } from './palette.js';
-import type { RunModel } from './run-model.js';
+import { prefixOf, type RunModel } from './run-model.js';
 import { TableView } from './table-view.js';
 
 /** The steps that are shown, in order, with each run's line of the step. */
@@ -57,7 +57,6 @@ export class PlotView {
   constructor(chart: Chart, settings: PlotSettings) {
     this.#chart = chart;
     this.#settings = settings;
-    const titleId = `title-${chart.id}`;
     this.#host = element('div', {
       class: 'plot',
       tabindex: 0,
@@ -67,17 +66,11 @@ export class PlotView {
     this.#legend = element('ul', { class: 'legend' });
     this.#readout = element('output', { class: 'readout' });
     this.#table = new TableView(`${chart.title} by step`, () => this.#content());
-    this.root = element('section', { class: 'card', id: chart.id, 'aria-labelledby': titleId }, [
-      element('header', {}, [
-        element('h2', { id: titleId }, [chart.title]),
-        element('span', { class: 'unit' }, [chart.unit]),
-        this.#readout,
-      ]),
-      this.#legend,
-      this.#host,
-      ...(chart.note === undefined ? [] : [element('p', { class: 'note' }, [chart.note])]),
-      this.#table.root,
-    ]);
+    const note = chart.note === undefined ? [] : [element('p', { class: 'note' }, [chart.note])];
+    this.root = card(chart.id, chart.title, {
+      beside: [element('span', { class: 'unit' }, [chart.unit]), this.#readout],
+      below: [this.#legend, this.#host, ...note, this.#table.root],
+    });
     this.#host.addEventListener('keydown', (event) => this.#onKey(event));
     new ResizeObserver(() => this.#resize()).observe(this.#host);
   }
@@ -116,8 +109,7 @@ export class PlotView {
       this.#chart.series.flatMap((series) => {
         const values = lines[run]!.map((line) => (line === undefined ? null : series.value(line)));
         const isMissing = values.every((value) => value === null);
-        const prefix = runs.length > 1 ? `${runs[run]!.name} ` : '';
-        const name = `${prefix}${series.name}`;
+        const name = `${prefixOf(runs[run]!, runs)}${series.name}`;
         return isMissing && series.isSparse ? [] : [{ run, series, name, values }];
       }),
     );
@@ -229,11 +221,11 @@ export class PlotView {
     this.#values = [];
     this.#legend.replaceChildren(
       ...this.#drawn.map(({ run, series, name }) => {
-        const swatch = element('span', { class: series.isSparse ? 'swatch dashed' : 'swatch' });
-        swatch.style.setProperty('--swatch', this.#colorOf(palette, run, series));
+        const color = this.#colorOf(palette, run, series);
+        const mark = swatch(color, series.isSparse ? 'swatch dashed' : 'swatch');
         const value = element('span', { class: 'value' });
         this.#values.push(value);
-        return element('li', {}, [swatch, element('span', {}, [name]), value]);
+        return element('li', {}, [mark, element('span', {}, [name]), value]);
       }),
     );
   }

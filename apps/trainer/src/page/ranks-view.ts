@@ -1,9 +1,9 @@
 // The ranks and their health: what each is doing, when it was last heard of, and how it left.
 
 import { formatBytes, formatMs } from '../format.js';
-import { dataElement, element } from './element.js';
-import type { RankModel, RunModel } from './run-model.js';
-import { scrollable, tableRow } from './table-view.js';
+import { card, dataElement, element } from './element.js';
+import { prefixOf, type RankModel, type RunModel } from './run-model.js';
+import { tableOf, tableRow } from './table-view.js';
 import { agoText } from './times.js';
 
 export class RanksView {
@@ -26,30 +26,14 @@ export class RanksView {
       'Collectives',
       'Exposed',
     ];
-    const table = element('table', {}, [
-      element('caption', { class: 'sr' }, ['Ranks']),
-      element('thead', {}, [
-        element(
-          'tr',
-          {},
-          columns.map((name) => element('th', { scope: 'col' }, [name])),
-        ),
-      ]),
-      this.#body,
-    ]);
-    this.root = element(
-      'section',
-      { class: 'card wide', id: 'ranks', 'aria-labelledby': 'title-ranks' },
-      [
-        element('header', {}, [element('h2', { id: 'title-ranks' }, ['Ranks'])]),
-        scrollable(table, 'Ranks and their health'),
-      ],
-    );
+    this.root = card('ranks', 'Ranks', {
+      below: [tableOf('Ranks', columns, this.#body, 'Ranks and their health')],
+    });
   }
 
   update(nowMs: number): void {
     const rows = this.#runs.flatMap((run) =>
-      run.ranks.map((rank) => this.#row(this.#runs.length > 1 ? `${run.name} ` : '', rank, nowMs)),
+      run.ranks.map((rank) => this.#row(prefixOf(run, this.#runs), rank, nowMs)),
     );
     this.root.hidden = rows.length === 0;
     this.#body.replaceChildren(...rows);

@@ -19,6 +19,11 @@ export interface RankModel {
   heardMs: number | undefined;
 }
 
+/** What tells a run's names apart from those of others, where there are several. */
+export function prefixOf({ name }: RunModel, { length }: readonly RunModel[]): string {
+  return length > 1 ? `${name} ` : '';
+}
+
 export type RunState = 'starting' | 'training' | Of<'runEnd'>['end'];
 
 export class RunModel {

@@ -40,18 +40,7 @@ export class TableView {
     const first = this.#page * PAGE_ROWS;
     const end = Math.min(first + PAGE_ROWS, content.numRows);
     const rows = Array.from({ length: end - first }, (_, i) => tableRow(content.row(first + i)));
-    const table = element('table', {}, [
-      element('caption', { class: 'sr' }, [this.#title]),
-      element('thead', {}, [
-        element(
-          'tr',
-          {},
-          content.columns.map((name) => element('th', { scope: 'col' }, [name])),
-        ),
-      ]),
-      element('tbody', {}, rows),
-    ]);
-    const scroller = scrollable(table, this.#title);
+    const scroller = tableOf(this.#title, content.columns, element('tbody', {}, rows));
     const scrollTop = this.#body.firstElementChild?.scrollTop ?? 0;
     const isPaging = this.#body.contains(document.activeElement);
     const focused = isPaging ? document.activeElement?.getAttribute('data-key') : undefined;
@@ -84,8 +73,19 @@ export class TableView {
   }
 }
 
-/** Makes a table scrollable, by keyboard too. */
-export function scrollable(table: HTMLElement, label: string): HTMLElement {
+/** A table that can be scrolled, by keyboard too. */
+export function tableOf(
+  title: string,
+  columns: readonly string[],
+  body: HTMLElement,
+  label = title,
+): HTMLElement {
+  const heads = columns.map((name) => element('th', { scope: 'col' }, [name]));
+  const table = element('table', {}, [
+    element('caption', { class: 'sr' }, [title]),
+    element('thead', {}, [element('tr', {}, heads)]),
+    body,
+  ]);
   return element(
     'div',
     { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': label, 'data-key': 'rows' },
