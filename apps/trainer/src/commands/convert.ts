@@ -19,7 +19,7 @@ import { TrainerError, UsageError } from '../errors.js';
 import { findSaves, savesOf } from '../files/save-directory.js';
 import { fillDirectory, writeDirectory } from '../files/write-file.js';
 import { problemIn } from '../inspect/holding.js';
-import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
+import { findModel, findModelDirectory, withModelState } from '../model/model-directory.js';
 import { trainedFiles } from '../model/write-trained.js';
 import type { PreparedRun } from '../run-config.js';
 import { writeModelSave } from '../saves/model-save.js';
@@ -120,22 +120,15 @@ async function convertModel(
     throw new UsageError('--dtype: a save has the weights of its model. Leave it out.');
   }
   requireNewDirectory(out);
-  const path = resolve(from);
-  if (existsSync(join(path, INDEX_FILE))) {
+  if (existsSync(join(from, INDEX_FILE))) {
     throw new UsageError(
       `--from: ${from} is a save already. Leave --to save out for a model of it.`,
     );
   }
-  const found = findModelDirectory(path);
-  if (found?.hasWeights !== true) {
-    throw new UsageError(
-      `--from: expected a directory with config.json and weights, got ${from}. Give that of a model.`,
-    );
-  }
-  const model = { kind: 'directory', ...found } as const;
-  const modelConfig = await readModelConfig(model.path);
+  const { path, config: modelConfig } = await findModel(from, '--from');
+  const model = { kind: 'directory', path, hasWeights: true } as const;
   const config = { model, modelConfig, tokenizer: tokenizerName({}, model, modelConfig) };
-  await withModelState(model.path, modelConfig, (state) =>
+  await withModelState(path, modelConfig, (state) =>
     writeOut(out, (all) =>
       fillDirectory(all, async (part) => {
         const store: PieceStore = { ...pieceDirectory(part), lock: async () => async () => {} };
@@ -143,7 +136,7 @@ async function convertModel(
       }),
     ),
   );
-  return [`${out}: save of ${model.path}, step 0, without optimizer state`];
+  return [`${out}: save of ${path}, step 0, without optimizer state`];
 }
 
 /** The save that --from means, with notes about newer saves that are damaged. */

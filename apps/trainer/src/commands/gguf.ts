@@ -9,7 +9,7 @@ import { Command, Option } from 'commander';
 import { UsageError } from '../errors.js';
 import { writePieces } from '../files/write-file.js';
 import { formatBytes, formatCount } from '../format.js';
-import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
+import { findModel, withModelState } from '../model/model-directory.js';
 import { defineCommand } from './define-command.js';
 import { writeOut } from './new-directory.js';
 
@@ -55,19 +55,12 @@ function ggufOptions(): Command {
 
 /** Writes the file, whole or not at all; resolves to a line about it. */
 async function writeGguf({ model, out, type }: GgufFlags, signal: AbortSignal): Promise<string> {
-  const directory = findModelDirectory(model);
-  if (directory?.hasWeights !== true) {
-    throw new UsageError(
-      `--model: expected a directory with config.json and model.safetensors, got ${model}.`,
-    );
-  }
+  const { path, config } = await findModel(model);
   if (existsSync(out)) {
     throw new UsageError(
       `--out: ${out} is there already. Choose another file, or remove that one.`,
     );
   }
-  const { path } = directory;
-  const config = await readModelConfig(path);
   const texts = await readTexts(path);
   const name = basename(resolve(model));
   return await withModelState(path, config, async (state) => {

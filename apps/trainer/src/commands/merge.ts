@@ -15,7 +15,7 @@ import { UsageError } from '../errors.js';
 import { writeDirectory } from '../files/write-file.js';
 import { formatCount } from '../format.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
-import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
+import { findModel, withModelState } from '../model/model-directory.js';
 import { defineCommand } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 
@@ -66,15 +66,8 @@ async function mergeInto(
   { model, adapter, out, dtype }: MergeFlags,
   signal: AbortSignal,
 ): Promise<string> {
-  const directory = findModelDirectory(model);
-  if (directory?.hasWeights !== true) {
-    throw new UsageError(
-      `--model: expected a directory with config.json and weights, got ${model}.`,
-    );
-  }
+  const { path, config } = await findModel(model);
   requireNewDirectory(out);
-  const { path } = directory;
-  const config = await readModelConfig(path);
   const adapterPath = findAdapter(adapter);
   const { rank, alpha, layers } = await readAdapter(adapterPath);
   const backend = await createCpuBackend({ threads: 1 });

@@ -1,7 +1,6 @@
 // Opens a model that is not trained: whole on its device, or at rest off it.
 
 import { availableParallelism } from 'node:os';
-import { resolve } from 'node:path';
 import type { ModelConfig, Module, TokenArgs } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { OffloadBudgetError, OffloadModel } from '@shardweave/offload';
@@ -10,7 +9,7 @@ import type { DeviceChoice } from '../device-choice.js';
 import { UsageError } from '../errors.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
-import { findModelDirectory, readModelConfig, withModelState } from '../model/model-directory.js';
+import { findModel, withModelState } from '../model/model-directory.js';
 import { DeviceHost } from '../rank/device-host.js';
 import {
   COMPUTE_DTYPES,
@@ -75,21 +74,15 @@ export async function readChoice(flags: OpenFlags): Promise<OpenChoice> {
       '--device-budget is for --strategy offload. Add that, or leave the budget out.',
     );
   }
-  const directory = findModelDirectory(resolve(flags.model));
-  if (directory?.hasWeights !== true) {
-    throw new UsageError(
-      `--model: expected a directory with config.json and weights, got ${flags.model}. Train one first, or give that of a model.`,
-    );
-  }
-  const modelConfig = await readModelConfig(directory.path);
+  const { path, config: modelConfig } = await findModel(flags.model);
   const adapter = flags.adapter === undefined ? undefined : findAdapter(flags.adapter);
   const found = adapter === undefined ? undefined : await readAdapter(adapter);
   const lora = found && { ...found, targets: found.layers, directory: adapter };
   return {
-    model: { kind: 'directory', ...directory },
+    model: { kind: 'directory', path, hasWeights: true },
     modelConfig,
     lora,
-    precision: flags.precision ?? (await precisionOf(directory.path, modelConfig)),
+    precision: flags.precision ?? (await precisionOf(path, modelConfig)),
     seed: 0,
   };
 }

@@ -8,7 +8,6 @@ import {
   type HostTensor,
   type LazyTensor,
   type LoraConfig,
-  NnError,
   openSafetensors,
   parsePeftConfig,
   peftConfigText,
@@ -18,11 +17,9 @@ import {
   safetensorsByteLength,
   safetensorsPieces,
 } from '@shardweave/nn';
-import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../files/run-files.js';
 import type { FilePieces } from '../files/write-file.js';
-import { describeSystemError } from '../system-error.js';
-import { FileSource } from './file-source.js';
+import { explainFiles, FileSource } from './file-source.js';
 
 export const ADAPTER_FILES = {
   config: 'adapter_config.json',
@@ -109,18 +106,7 @@ async function withTensors<T>(
   }
 }
 
-async function explain<T>(directory: string, read: () => Promise<T>): Promise<T> {
-  try {
-    return await read();
-  } catch (cause) {
-    const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
-    if (!isSystem && !(cause instanceof NnError)) {
-      throw cause;
-    }
-    const text = isSystem ? ` (${describeSystemError(cause)}).` : `. ${(cause as Error).message}`;
-    throw new UsageError(
-      `--adapter: ${directory} can't be used${text} Give a directory with PEFT's ${ADAPTER_FILES.config} and ${ADAPTER_FILES.weights}.`,
-      { cause },
-    );
-  }
+function explain<T>(directory: string, read: () => Promise<T>): Promise<T> {
+  const remedy = `Give a directory with PEFT's ${ADAPTER_FILES.config} and ${ADAPTER_FILES.weights}.`;
+  return explainFiles({ what: `--adapter: ${directory}`, remedy }, read);
 }

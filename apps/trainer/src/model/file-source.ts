@@ -1,8 +1,9 @@
-// A file that is read by ranges, whatever its size.
+// A file that is read by ranges, whatever its size, and what is said where files can't be used.
 
 import { type FileHandle, open } from 'node:fs/promises';
-import type { ByteSource } from '@shardweave/nn';
+import { type ByteSource, NnError, StateDictError } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
+import { describeSystemError } from '../system-error.js';
 
 /** The most bytes of one system call; Node refuses 2^31. */
 const CALL_BYTES = 2 ** 30;
@@ -40,5 +41,26 @@ export class FileSource implements ByteSource {
       }
       done += bytesRead;
     }
+  }
+}
+
+/**
+ * Reads files that the user has given.
+ * @throws {UsageError} where the system can't read them, or they do not hold what they should
+ */
+export async function explainFiles<T>(
+  { what, remedy }: { readonly what: string; readonly remedy: string },
+  read: () => Promise<T>,
+): Promise<T> {
+  try {
+    return await read();
+  } catch (cause) {
+    const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
+    const isUnfit = cause instanceof NnError || cause instanceof StateDictError;
+    if (!isUnfit && !isSystem) {
+      throw cause;
+    }
+    const why = isSystem ? ` (${describeSystemError(cause)}).` : `. ${(cause as Error).message}`;
+    throw new UsageError(`${what} can't be used${why} ${remedy}`, { cause });
   }
 }

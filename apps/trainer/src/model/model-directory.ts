@@ -2,24 +2,21 @@
 
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
 import { INDEX_FILE as SAVE_INDEX } from '@shardweave/checkpoint';
 import {
   type HostTensor,
   type LazyTensor,
   type ModelConfig,
   type ModelFiles,
-  NnError,
   openModelState,
   parseModelConfig,
-  StateDictError,
 } from '@shardweave/nn';
 import { UsageError } from '../errors.js';
 import { RUN_FILES } from '../files/run-files.js';
 import { hasSaves, savesOf } from '../files/save-directory.js';
-import { describeSystemError } from '../system-error.js';
 import { ADAPTER_FILES, findAdapter } from './adapter-directory.js';
-import { FileSource } from './file-source.js';
+import { explainFiles, FileSource } from './file-source.js';
 
 const CONFIG_FILE = 'config.json';
 const WEIGHTS_FILE = 'model.safetensors';
@@ -94,6 +91,24 @@ export async function readModelConfig(directory: string): Promise<ModelConfig> {
 }
 
 /**
+ * The model with weights that a command is given.
+ * @throws {UsageError} where there is none
+ */
+export async function findModel(
+  given: string,
+  flag = '--model',
+): Promise<{ readonly path: string; readonly config: ModelConfig }> {
+  const directory = findModelDirectory(resolve(given));
+  if (directory?.hasWeights !== true) {
+    throw new UsageError(
+      `${flag}: expected a directory with config.json and weights, got ${given}. Train one first, or give that of a model.`,
+    );
+  }
+  const { path } = directory;
+  return { path, config: await readModelConfig(path) };
+}
+
+/**
  * Hands the weights in `directory` to `use`. Each is read when `use` reads it, so a model of any
  * size takes one tensor of memory at a time. The headers of the files are checked before.
  * @throws {UsageError} where files can't be read, or do not fit the model that `use` loads
@@ -123,19 +138,8 @@ export async function withModelState<T>(
 }
 
 /** Turns what is wrong with a file into the user's mistake. */
-async function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
-  try {
-    return await read();
-  } catch (cause) {
-    const isSystem = (cause as NodeJS.ErrnoException).syscall !== undefined;
-    const isUnfit = cause instanceof NnError || cause instanceof StateDictError;
-    if (!isUnfit && !isSystem) {
-      throw cause;
-    }
-    const text = isSystem ? ` (${describeSystemError(cause)}).` : `. ${(cause as Error).message}`;
-    throw new UsageError(
-      `--model: ${path} can't be used${text} Give a directory with a GPT-2, Llama, Qwen 2 or Qwen 3 in the Hugging Face layout.`,
-      { cause },
-    );
-  }
+function explain<T>(path: string, read: () => Promise<T>): Promise<T> {
+  const remedy =
+    'Give a directory with a GPT-2, Llama, Qwen 2 or Qwen 3 in the Hugging Face layout.';
+  return explainFiles({ what: `--model: ${path}`, remedy }, read);
 }
