@@ -16,10 +16,10 @@ allowRelaxedSimd();
 if (isTokenizeThread()) {
   await serveTokenizeThread();
 } else if (isRankThread()) {
-  const { runThreadRank } = await import('./rank/run-thread-rank.js');
+  const { runThreadRank } = await import('./rank/run-apart.js');
   await serveRankThread(runThreadRank);
 } else if (process.env[RANK_PROCESS_VARIABLE] !== undefined && process.send !== undefined) {
-  const { runSocketRank } = await import('./rank/run-socket-rank.js');
+  const { runSocketRank } = await import('./rank/run-apart.js');
   serveRank(runSocketRank);
 } else if (process.env[PROBE_VARIABLE] !== undefined && process.send !== undefined) {
   await probeAdapters();

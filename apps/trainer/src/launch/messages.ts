@@ -1,7 +1,7 @@
 // The messages between the command and its rank processes, over the IPC channel. Ranks leave when
 // the channel breaks, which is how they notice that the command is gone.
 
-import type { RankEvent } from '../rank/events.js';
+import type { EmitRankEvent, RankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
 
 /** A rank's place in a job over WebSockets. */
@@ -18,13 +18,18 @@ export interface RankPlace {
   readonly secret: string;
 }
 
-/** The signals by which a rank is asked to end. */
-export interface RankSignals {
+/** What a rank apart from the command is to do, and how it is asked to end. */
+export interface RankCall {
+  readonly config: PreparedRun;
+  readonly emit: EmitRankEvent;
   /** Ends it early, with an error or without. */
   readonly signal: AbortSignal;
   /** Ends it after the present step, with a save. */
   readonly wrapUp: AbortSignal;
 }
+
+/** The work of one rank, which `Link` links to the others. */
+export type RankWork<Link> = (link: Link, call: RankCall) => Promise<void>;
 
 export type ToRank =
   | { readonly type: 'start'; readonly config: PreparedRun; readonly place: RankPlace }

@@ -2,17 +2,8 @@
 // told to or when the command is gone.
 
 import type { EmitRankEvent } from '../rank/events.js';
-import type { PreparedRun } from '../run-config.js';
-import type { FromRank, RankPlace, RankSignals, ToRank } from './messages.js';
+import type { FromRank, RankPlace, RankWork, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
-
-/** The work of one rank. */
-export type ProcessRankWork = (
-  config: PreparedRun,
-  place: RankPlace,
-  emit: EmitRankEvent,
-  signals: RankSignals,
-) => Promise<void>;
 
 /** The time in which a rank has to leave cleanly; closing sockets and a device takes far less. */
 const LEAVE_MS = 2000;
@@ -21,7 +12,7 @@ const LEAVE_MS = 2000;
 export const RANK_PROCESS_VARIABLE = 'SHARDWEAVE_RANK_PROCESS';
 
 /** Serves the command that forked this process; the process ends with it. */
-export function serveRank(work: ProcessRankWork): void {
+export function serveRank(work: RankWork<RankPlace>): void {
   const stop = new AbortController();
   const wrapUp = new AbortController();
   // Ctrl-C reaches the whole foreground group, and the end of a service reaches all of its
@@ -45,8 +36,8 @@ export function serveRank(work: ProcessRankWork): void {
       return;
     }
     const emit: EmitRankEvent = (event) => send({ type: 'event', event });
-    const signals = { signal: stop.signal, wrapUp: wrapUp.signal };
-    work(message.config, message.place, emit, signals).then(
+    const { config, place } = message;
+    work(place, { config, emit, signal: stop.signal, wrapUp: wrapUp.signal }).then(
       () => leave({ type: 'done' }, 0),
       (error: unknown) => (stop.signal.aborted ? process.exit(1) : fail(error)),
     );

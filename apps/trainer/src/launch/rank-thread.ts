@@ -5,7 +5,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import type { ShmRankHandle } from '@shardweave/collectives/shm';
 import type { EmitRankEvent } from '../rank/events.js';
 import type { PreparedRun } from '../run-config.js';
-import type { FromRank, RankSignals, ToRank } from './messages.js';
+import type { FromRank, RankWork, ToRank } from './messages.js';
 import { describeFailure } from './rank-failure.js';
 
 /** The data by which main.ts recognizes a rank's thread. */
@@ -13,20 +13,12 @@ export interface RankThreadData {
   readonly rankThread: { readonly config: PreparedRun; readonly handle: ShmRankHandle };
 }
 
-/** The work of one rank. */
-export type ThreadRankWork = (
-  config: PreparedRun,
-  handle: ShmRankHandle,
-  emit: EmitRankEvent,
-  signals: RankSignals,
-) => Promise<void>;
-
 export function isRankThread(): boolean {
   return (workerData as Partial<RankThreadData> | null)?.rankThread !== undefined;
 }
 
 /** Serves the command. The thread ends with its work, or the command ends it. */
-export async function serveRankThread(work: ThreadRankWork): Promise<void> {
+export async function serveRankThread(work: RankWork<ShmRankHandle>): Promise<void> {
   const port = parentPort!;
   const { config, handle } = (workerData as RankThreadData).rankThread;
   const stop = new AbortController();
@@ -41,8 +33,8 @@ export async function serveRankThread(work: ThreadRankWork): Promise<void> {
     }
   });
   try {
-    const signals = { signal: stop.signal, wrapUp: wrapUp.signal };
-    await work(config, handle, (event) => tell({ type: 'event', event }), signals);
+    const emit: EmitRankEvent = (event) => tell({ type: 'event', event });
+    await work(handle, { config, emit, signal: stop.signal, wrapUp: wrapUp.signal });
     tell({ type: 'done' });
   } catch (error) {
     if (!stop.signal.aborted) {

@@ -1,4 +1,5 @@
-// Watches ranks that run apart from the command, as processes or threads, and leaves none behind.
+// Watches the ranks that a command has started, as processes, threads or tasks, and leaves none
+// behind.
 
 import { setTimeout as delay } from 'node:timers/promises';
 import type { RankEvent } from '../rank/events.js';
@@ -55,7 +56,7 @@ const DONE_MS = 10_000;
  * reason.
  */
 export async function watchRanks(
-  config: RunConfig,
+  { ranks: numRanks }: Pick<RunConfig, 'ranks'>,
   start: StartRank,
   options: WatchOptions,
 ): Promise<void> {
@@ -67,7 +68,7 @@ export async function watchRanks(
     }
     options.onEvent(event);
   };
-  const ranks = Array.from({ length: config.ranks }, (_, rank) =>
+  const ranks = Array.from({ length: numRanks }, (_, rank) =>
     watchRank(rank, start, { onEvent, progress }),
   );
   const stopped = new Promise<never>((_, reject) => {
@@ -93,10 +94,8 @@ export async function watchRanks(
     ]);
     if (outcome === 'failed') {
       await Promise.race([gatherFailures(ranks), stopped]);
-      throw rootCause(
-        ranks.flatMap((rank) => rank.end() ?? []),
-        config.ranks,
-      );
+      const ends = ranks.flatMap((rank) => rank.end() ?? []);
+      throw rootCause(ends, numRanks);
     }
     await endAll(hosts, DONE_MS);
   } finally {
@@ -163,17 +162,22 @@ function watchRank(
  * lost, the cause itself is still to come: a killed process may take some time to be gone.
  */
 async function gatherFailures(ranks: readonly WatchedRank[]): Promise<void> {
-  await delay(GATHER_FAILURES_MS);
   const ends = ranks.map(({ failed }) => failed);
+  await orAll(ends, GATHER_FAILURES_MS);
   const cause = new Promise<void>((resolve) => {
     for (const end of ends) {
       end.then((how) => isLostPeer(how) || resolve());
     }
   });
-  const patience = new AbortController();
-  const timer = delay(CAUSE_MS, undefined, { signal: patience.signal }).catch(() => {});
-  await Promise.race([cause, Promise.all(ends), timer]);
-  patience.abort();
+  await Promise.race([cause, orAll(ends, CAUSE_MS)]);
+}
+
+/** Waits for all of them, but no longer than that. */
+async function orAll(ends: readonly Promise<unknown>[], mostMs: number): Promise<void> {
+  const over = new AbortController();
+  const timer = delay(mostMs, undefined, { signal: over.signal }).catch(() => {});
+  await Promise.race([Promise.all(ends), timer]);
+  over.abort();
 }
 
 /** Waits for all ranks to leave, and kills those that take longer than `patienceMs`. */
