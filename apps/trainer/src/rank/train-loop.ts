@@ -3,7 +3,7 @@
 
 import { DivergedError } from '../errors.js';
 import type { RunConfig } from '../run-config.js';
-import { learningRate } from '../schedule.js';
+import { learningRate, type RateConfig } from '../schedule.js';
 import type { Best, EarlyEnd, StepMetrics, StepResources } from './events.js';
 
 /** The result of a step, equal on all ranks. */
@@ -73,18 +73,7 @@ export interface From extends Progress {
 }
 
 export interface TrainLoopOptions {
-  readonly config: Pick<
-    RunConfig,
-    | 'steps'
-    | 'batch'
-    | 'seq'
-    | 'lr'
-    | 'schedule'
-    | 'warmup'
-    | 'decaySteps'
-    | 'evalEvery'
-    | 'patience'
-  >;
+  readonly config: RateConfig & Pick<RunConfig, 'batch' | 'seq' | 'evalEvery' | 'patience'>;
   readonly runner: StepRunner;
   /** Where the run goes on. Default: at the first step, with nothing evaluated. */
   readonly from?: From | undefined;

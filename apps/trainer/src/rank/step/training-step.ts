@@ -1,8 +1,15 @@
-// One rank's share of an optimizer step: micro-steps forward and backward, then the update. Only
-// the loss and the norm, which every rank must know, wait for the device.
+// One rank's share of an optimizer step: micro-steps forward and backward, then the update, whose
+// kernel applies a single factor that unscales and clips. It reads gradients and never writes them.
+// Only the loss and the norm, which every rank must know, wait for the device.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { GradScalerState } from '@shardweave/nn';
+import {
+  clipCoefficient,
+  GradScaler,
+  type GradScalerState,
+  gradNorm,
+  type Module,
+} from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import type { Dataset } from '../../data/dataset.js';
 import type { RunConfig } from '../../run-config.js';
@@ -11,9 +18,8 @@ import { sumOverRanks } from '../strategies/sum-over-ranks.js';
 import type { StepOutcome } from '../train-loop.js';
 import type { StepPhase } from './phase-memory.js';
 import { summedLoss } from './summed-loss.js';
-import { Update, type UpdateOptions } from './update.js';
 
-export interface TrainingStepOptions extends Pick<UpdateOptions, 'gradNorm'> {
+export interface TrainingStepOptions {
   readonly config: RunConfig;
   readonly rank: number;
   readonly device: Device;
@@ -23,24 +29,31 @@ export interface TrainingStepOptions extends Pick<UpdateOptions, 'gradNorm'> {
   readonly group: ProcessGroup;
   /** Called where each phase of a step begins. */
   readonly onPhase?: (phase: StepPhase) => void;
+  /** The norm of all gradients. Default: nn's; a dry run has a number of its own. */
+  readonly gradNorm?: (module: Module) => Promise<number>;
 }
 
 export class TrainingStep {
   readonly #options: TrainingStepOptions;
-  readonly #update: Update;
+  /** f16 needs one, because its smallest gradients would vanish without it. */
+  readonly #scaler: GradScaler | undefined;
 
   constructor(options: TrainingStepOptions) {
     this.#options = options;
-    this.#update = new Update(options);
+    const { config, strategy } = options;
+    this.#scaler = config.precision === 'fp16' ? new GradScaler(strategy.module) : undefined;
   }
 
-  /** The state of the loss scaler, for a save. */
+  /** The state of the loss scaler, for a save; undefined where nothing is scaled. */
   get scaler(): GradScalerState | undefined {
-    return this.#update.scaler;
+    return this.#scaler?.stateDict();
   }
 
+  /** Sets the state of the scaler from a save; a save of another precision has none. */
   loadScaler(state: GradScalerState | undefined): void {
-    this.#update.loadScaler(state);
+    if (state !== undefined) {
+      this.#scaler?.loadStateDict(state);
+    }
   }
 
   /**
@@ -49,7 +62,7 @@ export class TrainingStep {
    */
   async run(step: number, lr: number): Promise<StepOutcome> {
     const { device, strategy, group, data } = this.#options;
-    const { lossScale } = this.#update;
+    const lossScale = this.#scaler?.factor ?? 1;
     const numTargets = await data.numTargets(step);
     if (numTargets === 0) {
       return { loss: Number.NaN, numTargets, gradNorm: Number.NaN, lossScale, isSkipped: true };
@@ -59,7 +72,7 @@ export class TrainingStep {
     }
     const { sum: own } = await device.scope(() => this.#gradients(step, lossScale / numTargets));
     own.catch(() => undefined); // seen below, unless the update fails first
-    const { gradNorm, isSkipped } = await this.#update.run();
+    const { gradNorm, isSkipped } = await this.#update(lossScale);
     strategy.optimizer.zeroGrad();
     const loss = (await sumOverRanks(await own, group, 'loss')) / numTargets;
     return { loss, numTargets, gradNorm, lossScale, isSkipped };
@@ -97,5 +110,25 @@ export class TrainingStep {
       await loss.backward({ gradient: device.full(loss.shape, scale) });
       return loss.detach();
     });
+  }
+
+  /** Steps, unless a gradient of any rank overflowed in f16. Collective. */
+  async #update(lossScale: number): Promise<Pick<StepOutcome, 'gradNorm' | 'isSkipped'>> {
+    const { config, device, strategy, onPhase } = this.#options;
+    onPhase?.('norm');
+    // All ranks have the same norm, so they agree on what to skip without asking each other.
+    const norm = (await (this.#options.gradNorm ?? gradNorm)(strategy.module)) / lossScale;
+    const isSkipped = this.#scaler !== undefined && !Number.isFinite(norm);
+    this.#scaler?.update(isSkipped);
+    onPhase?.('update');
+    if (!isSkipped) {
+      await device.scope(async () => {
+        // A factor of 1 is left out; the kernel then reads gradients as they are.
+        const factor = clipCoefficient(norm, config.clip) / lossScale;
+        const gradScale = factor === 1 ? undefined : device.full([1], factor);
+        await strategy.step({ gradScale });
+      });
+    }
+    return { gradNorm: norm, isSkipped };
   }
 }
