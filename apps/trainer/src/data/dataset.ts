@@ -43,6 +43,8 @@ export interface Dataset {
    * Losses are divided by it.
    */
   numTargets(step: number): Promise<number>;
+  /** The bytes that the targets of a text spell; see TokenIndex. */
+  readonly targetBytes?: TokenIndex['targetBytes'];
   /** The rows of `rank` in micro-step `microStep` of step `step` (from 0). */
   microBatch(step: number, rank: number, microStep: number): Promise<MicroBatch>;
 }
@@ -54,19 +56,11 @@ export interface RunData extends AsyncDisposable {
   readonly valid: Dataset | undefined;
 }
 
-export type DataConfig = Pick<
-  RunConfig,
-  | 'dataFile'
-  | 'trainOnPrompt'
-  | 'tokenizer'
-  | 'modelConfig'
-  | 'order'
-  | 'batch'
-  | 'seq'
-  | 'seed'
-  | 'ranks'
-  | 'gradAccum'
->;
+export interface DataConfig
+  extends Pick<RunConfig, 'dataFile' | 'trainOnPrompt' | 'tokenizer' | 'modelConfig'>,
+    Pick<RunConfig, 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'> {
+  readonly order: RowOrderName;
+}
 
 /**
  * The documents that are kept apart do not depend on the run's seed, so that runs of several seeds
@@ -115,26 +109,6 @@ export async function openData(
       valid: valid && { ...valid, numSteps: Math.min(valid.numSteps, config.evalBatches) },
       [Symbol.asyncDispose]: close,
     };
-  } catch (error) {
-    await close();
-    throw error;
-  }
-}
-
-/**
- * All rows of `directory`, which has the tokens of --data, in their order. Throws as openData does.
- */
-export async function openInTurn(
-  config: DataConfig,
-  directory: string,
-): Promise<Dataset & AsyncDisposable & Pick<TokenIndex, 'targetBytes'>> {
-  const file = await TokenFile.open(directory);
-  const close = () => file.close();
-  try {
-    const { dataFile: path } = config;
-    const source: Source = { file, name: path ?? 'the novel', path, flag: '--data' };
-    const rows = await dataset(config, source, 'in turn');
-    return { ...rows, targetBytes: file.index.targetBytes, [Symbol.asyncDispose]: close };
   } catch (error) {
     await close();
     throw error;
@@ -197,6 +171,7 @@ async function dataset(config: DataConfig, source: Source, order: RowOrderName):
   const end = order === 'in turn' ? rows.numRows : Number.POSITIVE_INFINITY;
   return {
     size: { ...sizeOf(config, source), rows: rows.numRows },
+    targetBytes: source.file.index.targetBytes,
     numSteps: Math.ceil(rows.numRows / batch),
     numMicroSteps: numMicroSteps({ batch, ranks, gradAccum }),
     numTargets: async (step) => {

@@ -6,7 +6,7 @@ import { rm } from 'node:fs/promises';
 import type { RunConfig, TokenFiles } from '../run-config.js';
 import { DataBytes } from './data-bytes.js';
 import { formatOf } from './data-file.js';
-import { cacheLimit, TokenCache } from './token-cache.js';
+import { cacheLimit, isSameStamp, TokenCache } from './token-cache.js';
 import { TOKEN_FORMAT } from './token-file.js';
 import { NOVEL, type OnTokenized, type TokenJob, tokenize } from './tokenize.js';
 import { tokenizeInThread } from './tokenize-thread.js';
@@ -103,7 +103,7 @@ async function knownHash(
   }
   const sha256 = data.digest();
   const after = await data.stamp();
-  if (after !== undefined && JSON.stringify(after) === JSON.stringify(stamp)) {
+  if (after !== undefined && isSameStamp(after, stamp)) {
     await cache.note(after, sha256, startMs);
   }
   return sha256;

@@ -1,8 +1,8 @@
 // Decides which rows of the text make up a step, the same on every rank and for every world size. A
 // row is T tokens with, as targets, the T tokens that begin one place later.
 
-import type { Order } from '../run-config.js';
 import { splitMix32 } from '../seeded-random.js';
+import type { RowOrderName } from './rows.js';
 
 /** The token at which row `row` (0 to B - 1) of step `step` (from 0) starts. */
 export type RowOrder = (step: number, row: number) => number;
@@ -16,12 +16,15 @@ export interface RowOrderOptions {
 }
 
 /**
- * The order of the rows. `sequential`: rows follow one another through the text and wrap around.
- * `shuffle`: the text is cut into rows, which come in another order in each epoch; the order
- * depends only on the seed.
+ * The order of the rows. `in turn`: rows follow one another to the end of the text. `sequential`:
+ * they wrap around there. `shuffle`: the text is cut into rows, which come in another order in each
+ * epoch; the order depends only on the seed.
  */
-export function rowOrder(order: Order, options: RowOrderOptions): RowOrder {
+export function rowOrder(order: RowOrderName, options: RowOrderOptions): RowOrder {
   const { tokenCount, batch, seq } = options;
+  if (order === 'in turn') {
+    return (step, row) => (step * batch + row) * seq;
+  }
   if (order === 'sequential') {
     return (step, row) => ((step * batch + row) * seq) % (tokenCount - seq - 1);
   }

@@ -23,10 +23,7 @@ export function streamRows(file: TokenFile, options: StreamOptions): RowSource {
   const { first, end, seq, batch, order } = options;
   const all = end - first - 1;
   const isInTurn = order === 'in turn';
-  const startOf =
-    order === 'in turn'
-      ? (step: number, row: number) => (step * batch + row) * seq
-      : rowOrder(order, { ...options, tokenCount: end - first });
+  const startOf = rowOrder(order, { ...options, tokenCount: end - first });
   const lengthOf = (index: number) => (isInTurn ? Math.min(seq, all - index * seq) : seq);
   return {
     isPacked: false,

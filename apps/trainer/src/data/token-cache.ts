@@ -185,7 +185,7 @@ export class TokenCache implements AsyncDisposable {
   async hashOf(stamp: FileStamp): Promise<string | undefined> {
     try {
       const note = JSON.parse(await readFile(this.#noteOf(stamp), 'utf8')) as FileNote;
-      return JSON.stringify(note.stamp) === JSON.stringify(stamp) ? note.sha256 : undefined;
+      return isSameStamp(note.stamp, stamp) ? note.sha256 : undefined;
     } catch {
       return undefined;
     }
@@ -304,6 +304,10 @@ export class TokenCache implements AsyncDisposable {
 interface FileNote {
   readonly stamp: FileStamp;
   readonly sha256: string;
+}
+
+export function isSameStamp(one: FileStamp | undefined, other: FileStamp | undefined): boolean {
+  return JSON.stringify(one) === JSON.stringify(other);
 }
 
 /** The token files of a cache; none where there is no cache. */

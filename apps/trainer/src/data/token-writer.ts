@@ -2,6 +2,7 @@
 
 import { type FileHandle, open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { writeAll } from '../files/write-file.js';
 import { COUNTED } from './document.js';
 import {
   BLOCK,
@@ -131,12 +132,5 @@ export class TokenWriter implements AsyncDisposable {
     }
     this.#marks.fill(0);
     this.#filled = 0;
-  }
-}
-
-/** A call may write less than it was given. */
-async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
-  for (let done = 0; done < bytes.byteLength; ) {
-    done += (await file.write(bytes, done)).bytesWritten;
   }
 }

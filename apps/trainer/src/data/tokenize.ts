@@ -8,6 +8,7 @@ import { TextCutter, UncutTextError } from './cut-text.js';
 import { DataBytes, type FileStamp, unreadable } from './data-bytes.js';
 import { type DataFormat, entriesOf, formatOf, placeIn } from './data-file.js';
 import { encodeDocuments } from './document.js';
+import { isSameStamp } from './token-cache.js';
 import { TokenWriter } from './token-writer.js';
 import { loadTokenizer, type Tokenizer } from './tokenizer.js';
 import { NotUtf8Error, utf8Chunks } from './utf8-chunks.js';
@@ -67,7 +68,7 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
       sha256,
     };
     await writer.end({ targetBytes, origin });
-    return { sha256, stamp: isSame(before, after) ? after : undefined };
+    return { sha256, stamp: isSameStamp(before, after) ? after : undefined };
   } catch (cause) {
     const { path, syscall } = cause as NodeJS.ErrnoException;
     if (cause instanceof UsageError || syscall === undefined) {
@@ -78,10 +79,6 @@ export async function tokenize(job: TokenJob, onTokenized: OnTokenized): Promise
       { cause },
     );
   }
-}
-
-function isSame(one: FileStamp | undefined, other: FileStamp | undefined): boolean {
-  return JSON.stringify(one) === JSON.stringify(other);
 }
 
 interface Tools {

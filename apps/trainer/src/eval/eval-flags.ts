@@ -1,8 +1,9 @@
 // The flags of the command `eval`: an interface that others script against.
 
 import { Command, Option } from 'commander';
+import { whole } from '../config/flag-kinds.js';
 import { DEFAULT_SEQ_AT_MOST } from '../config/flags.js';
-import { placeOptions, whole } from '../generate/generate-flags.js';
+import { placeOptions, reading } from '../generate/generate-flags.js';
 import type { OpenFlags } from '../generate/open-model.js';
 import type { TokenizerName } from '../run-config.js';
 
@@ -36,9 +37,9 @@ export function evalOptions(): Command {
     .option(
       '--seq <T>',
       `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
-      whole(1),
+      reading(whole(1)),
     )
-    .option('--batch <B>', 'rows at once', whole(1), 16)
+    .option('--batch <B>', 'rows at once', reading(whole(1)), 16)
     .option('--cache <DIR>', 'where tokens of data are kept, as train takes it')
     .option('--json', 'one object, for programs', false);
   return placeOptions(command);

@@ -4,7 +4,7 @@
 import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { checkPrompts, rowLength, tokenizerName } from '../config/resolve-config.js';
-import { openInTurn } from '../data/dataset.js';
+import { openData } from '../data/dataset.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
@@ -53,16 +53,19 @@ export async function evaluateModel(
     tokenizer: tokenizerName(flags, model, modelConfig),
     dataFile: flags.data === undefined ? undefined : resolve(flags.data),
     validFile: undefined,
+    validFraction: undefined,
+    evalBatches: 0,
     cacheDir: cacheDirectory(flags.cache, process.env),
     trainOnPrompt: flags.trainOnPrompt,
     batch: flags.batch,
-    order: 'sequential',
+    order: 'in turn',
     ranks: 1,
     gradAccum: 1,
   } as const;
   await using cache = await TokenCache.open(config.cacheDir);
   const files = await prepareTokens(config, { entry, cache, onTokenized, signal });
-  await using data = await openInTurn(config, files.train);
+  await using opening = await openData(config, files);
+  const { train: data } = opening;
   await using opened = await openModel(choice, flags, { entry });
   const evaluated = await evaluate({
     config,

@@ -12,7 +12,7 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs';
-import { open, readdir, rename, rm, rmdir } from 'node:fs/promises';
+import { type FileHandle, open, readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { namingDisk } from './disk-room.js';
 import { makeDirectory } from './make-directory.js';
@@ -159,7 +159,7 @@ function ifMissing(error: NodeJS.ErrnoException): undefined {
  * Writes all bytes, because a call may write less than it was given, for instance on a disk that
  * fills up.
  */
-async function writeAll(file: Awaited<ReturnType<typeof open>>, bytes: Uint8Array): Promise<void> {
+export async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
   for (let done = 0; done < bytes.byteLength; ) {
     done += (await file.write(bytes, done)).bytesWritten;
   }
