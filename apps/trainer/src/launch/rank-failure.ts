@@ -5,17 +5,6 @@ import type { RankEvent } from '../rank/events.js';
 import { openFilesHint } from '../system-error.js';
 import type { RankFailure } from './messages.js';
 
-/**
- * Ranks that lose a peer report within moments of its end; this is the time to wait for all before
- * blaming one.
- */
-export const GATHER_FAILURES_MS = 400;
-/**
- * The longest time after that for which a lost peer's own end is awaited; the whole must stay
- * within ten seconds.
- */
-export const CAUSE_MS = 3000;
-
 /** How a rank ended before its work was done. */
 export interface RankEnd {
   readonly rank: number;

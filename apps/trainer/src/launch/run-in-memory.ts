@@ -2,7 +2,13 @@
 
 import type { EmitRankEvent } from '../rank/events.js';
 import { describeFailure } from './rank-failure.js';
-import { deferred, type RankHost, type RankListener, watchRanks } from './watch-ranks.js';
+import {
+  deferred,
+  type RankHost,
+  type RankListener,
+  type StartRank,
+  watchRanks,
+} from './watch-ranks.js';
 
 export interface RunInMemoryOptions {
   readonly ranks: number;
@@ -17,18 +23,21 @@ export interface RunInMemoryOptions {
 
 /** See `watchRanks`. */
 export async function runInMemory(options: RunInMemoryOptions): Promise<void> {
-  await watchRanks(options, (rank, listener) => startTask(rank, listener, options), options);
+  const { work, signal } = options;
+  const start: StartRank = (rank, listener) =>
+    startTask((emit, stop) => work(rank, emit, stop), listener, signal);
+  await watchRanks(options, start, options);
 }
 
-/** A task can't be killed: one that does not end is left to itself. */
-function startTask(
-  rank: number,
+/** Starts a rank in this process. It can't be killed: if it does not end, it is left to itself. */
+export function startTask(
+  work: (emit: EmitRankEvent, signal: AbortSignal) => Promise<void>,
   { onMessage, onEnd }: RankListener,
-  { work, signal }: RunInMemoryOptions,
+  signal: AbortSignal,
 ): RankHost {
   const stop = new AbortController();
   const exited = deferred();
-  work(rank, (event) => onMessage({ type: 'event', event }), stop.signal)
+  work((event) => onMessage({ type: 'event', event }), stop.signal)
     .then(
       () => onMessage({ type: 'done' }),
       (error: unknown) => onEnd({ failure: describeFailure(error) }),

@@ -110,13 +110,13 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
   await runMpi(config, {
     onEvent,
     signal,
-    work: async (world, emit) => {
+    work: async (world, emit, stop) => {
       const { rank } = world;
       const localRank = readLauncher(process.env)?.localRank ?? rank;
       await using cache = await TokenCache.open(config.cacheDir);
       const tokens = await prepareInTurn(config, world, { ...options, cache, localRank });
       const place = { rank, localRank, world, host };
-      await runRank({ config: { ...config, tokens }, ...place, emit, signal, wrapUp });
+      await runRank({ config: { ...config, tokens }, ...place, emit, signal: stop, wrapUp });
     },
   });
 }

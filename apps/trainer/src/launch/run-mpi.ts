@@ -4,24 +4,25 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ProcessGroup } from '@shardweave/collectives';
 import { ToldError, UsageError } from '../errors.js';
-import type { RankEvent } from '../rank/events.js';
+import type { EmitRankEvent } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
-import type { FromRank } from './messages.js';
 import { MpiReporter, receiveReports } from './mpi-reports.js';
+import { describeFailure } from './rank-failure.js';
+import { startTask } from './run-in-memory.js';
 import {
-  describeFailure,
-  endEvent,
-  GATHER_FAILURES_MS,
-  type RankEnd,
-  rootCause,
-} from './rank-failure.js';
+  deferred,
+  type RankHost,
+  type RankListener,
+  type StartRank,
+  watchRanks,
+} from './watch-ranks.js';
 
 export interface RunMpiOptions {
   /** Called on rank 0 alone, with the events of all ranks. */
-  readonly onEvent: (event: RankEvent) => void;
+  readonly onEvent: EmitRankEvent;
   readonly signal: AbortSignal;
   /** This rank's work. It ends soon, with an error or without, once `signal` is aborted. */
-  readonly work: (world: ProcessGroup, emit: (event: RankEvent) => void) => Promise<void>;
+  readonly work: (world: ProcessGroup, emit: EmitRankEvent, signal: AbortSignal) => Promise<void>;
 }
 
 /**
@@ -61,53 +62,25 @@ async function leadRanks(
   reports: ProcessGroup,
   world: ProcessGroup,
 ): Promise<void> {
-  const ends: RankEnd[] = [];
-  let step = 0;
-  let tellFailed: () => void = () => {};
-  const failed = new Promise<void>((resolve) => {
-    tellFailed = resolve;
-  });
-  const handle = (event: RankEvent) => {
-    if (event.type === 'step') {
-      step = event.metrics.step;
-    }
-    onEvent(event);
-  };
-  const note = (rank: number, message: FromRank) => {
-    if (message.type === 'event') {
-      handle(message.event);
-    }
-    if (message.type === 'done') {
-      onEvent({ type: 'end', rank, end: 'done' });
-    }
-    if (message.type === 'failed') {
-      const end = { rank, step, failure: message.failure };
-      onEvent(endEvent(end, { isEnding: ends.length > 0 }));
-      ends.push(end);
-      tellFailed();
-    }
-  };
-  const others = Array.from({ length: config.ranks - 1 }, (_, i) =>
-    receiveReports(reports, i + 1, (message) => note(i + 1, message)),
-  );
-  const own = work(world, handle).then(
-    () => note(0, { type: 'done' }),
-    (error: unknown) => {
-      signal.throwIfAborted();
-      note(0, { type: 'failed', failure: describeFailure(error) });
-    },
-  );
-  const all = Promise.all([own, ...others]);
-  all.catch(() => {}); // after a failure, receives may fail as well
-  const outcome = await Promise.race([all.then(() => 'done'), failed.then(() => 'failed')]);
-  if (outcome === 'failed') {
-    await Promise.race([all, delay(GATHER_FAILURES_MS)]);
-  }
-  signal.throwIfAborted();
-  if (ends.length > 0) {
-    throw rootCause(ends, config.ranks);
-  }
+  const start: StartRank = (rank, listener) =>
+    rank === 0
+      ? startTask((emit, stop) => work(world, emit, stop), listener, signal)
+      : hearRank(rank, listener, reports);
+  await watchRanks(config, start, { onEvent, signal });
   await reports.close();
+}
+
+/** A rank in another process, which mpirun has started and ends. */
+function hearRank(
+  rank: number,
+  { onMessage, onEnd }: RankListener,
+  reports: ProcessGroup,
+): RankHost {
+  const exited = deferred();
+  receiveReports(reports, rank, onMessage)
+    .catch((error: unknown) => onEnd({ failure: describeFailure(error) }))
+    .finally(exited.resolve);
+  return { exited: exited.promise, tell: () => {}, kill: exited.resolve };
 }
 
 async function followRankZero(
@@ -117,7 +90,7 @@ async function followRankZero(
 ): Promise<void> {
   const reporter = new MpiReporter(reports);
   try {
-    await work(world, (event) => reporter.send({ type: 'event', event }));
+    await work(world, (event) => reporter.send({ type: 'event', event }), signal);
     reporter.send({ type: 'done' });
     await reporter.flush();
     await reports.close();

@@ -5,14 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { RankEvent } from '../rank/events.js';
 import type { RunConfig } from '../run-config.js';
 import type { FromRank, ToRank } from './messages.js';
-import {
-  CAUSE_MS,
-  endEvent,
-  GATHER_FAILURES_MS,
-  isLostPeer,
-  type RankEnd,
-  rootCause,
-} from './rank-failure.js';
+import { endEvent, isLostPeer, type RankEnd, rootCause } from './rank-failure.js';
 
 export interface WatchOptions {
   readonly onEvent: (event: RankEvent) => void;
@@ -42,6 +35,16 @@ export interface RankHost {
 
 export type StartRank = (rank: number, listener: RankListener) => RankHost;
 
+/**
+ * Ranks that lose a peer report within moments of its end; this is the time to wait for all before
+ * blaming one.
+ */
+const GATHER_FAILURES_MS = 400;
+/**
+ * The longest time after that for which a lost peer's own end is awaited; the whole must stay
+ * within ten seconds.
+ */
+const CAUSE_MS = 3000;
 /**
  * The time in which ranks have to leave by themselves after that; the whole must stay within ten
  * seconds.
