@@ -56,13 +56,13 @@ function withFlag({ flags, config }: Way, flag: string, changed: Partial<RunConf
 }
 
 function sharded(config: RunConfig, ranks: number): Way {
-  return { flags: flagsOf('fsdp', config, ranks), config: moved(config, 'fsdp', ranks) };
+  return { flags: flagsOf('fsdp', config, ranks), config: movedTo(config, 'fsdp', ranks) };
 }
 
 /** The way with slices of one block each, which take the least. */
 function offloaded(config: RunConfig): Way {
   const { modelConfig, slices, deviceBudgetBytes } = config;
-  const way = { flags: flagsOf('offload', config, 1), config: moved(config, 'offload', 1) };
+  const way = { flags: flagsOf('offload', config, 1), config: movedTo(config, 'offload', 1) };
   const most = numBlocks(modelConfig);
   return slices === undefined && deviceBudgetBytes === undefined
     ? withFlag(way, `--slices ${most}`, { slices: most })
@@ -73,7 +73,8 @@ function numBlocks(config: ModelConfig): number {
   return config.model_type === 'gpt2' ? config.n_layer : config.num_hidden_layers;
 }
 
-function moved(config: RunConfig, strategy: StrategyName, ranks: number): RunConfig {
+/** The run with another strategy, on other ranks that share the same threads. */
+export function movedTo(config: RunConfig, strategy: StrategyName, ranks: number): RunConfig {
   const { devices, threads } = config;
   return {
     ...config,

@@ -125,19 +125,14 @@ export function partOf(
     const parts = Math.max(1, Math.min(batch, Math.floor((batch * MOST_PRODUCTS) / products)));
     return { call: { ...call, batch: parts }, times: batch / parts };
   }
-  if ('segments' in whole) {
-    const { segments } = whole;
-    const total = segments.reduce((sum, { length }) => sum + length, 0);
+  const spans = kernel === 'normNodes' ? (whole as KernelCalls['normNodes']).spans : undefined;
+  const parts = 'segments' in whole ? whole.segments : spans;
+  if (parts !== undefined) {
+    const total = parts.reduce((sum, { length }) => sum + length, 0);
     const length = Math.min(total, MOST_ELEMENTS);
-    const call = { ...whole, segments: [{ start: 0, length, group: segments[0]?.group ?? 0 }] };
-    return { call: shortened(call, length), times: length === 0 ? 0 : total / length };
-  }
-  if (kernel === 'normNodes') {
-    const call = whole as KernelCalls['normNodes'];
-    const total = call.spans.reduce((sum, { length }) => sum + length, 0);
-    const length = Math.min(total, MOST_ELEMENTS);
-    const spans = [{ start: 0, length }];
-    return { call: { ...shortened(call, length), spans }, times: total / length };
+    const name = 'segments' in whole ? 'segments' : 'spans';
+    const call = { ...shortened(whole, length), [name]: [{ ...parts[0], start: 0, length }] };
+    return { call, times: length === 0 ? 0 : total / length };
   }
   const views = Object.values(whole).filter(isView);
   const [{ size = 0 } = {}] = views;

@@ -4,6 +4,7 @@ import type { DryModel } from '@shardweave/tensor-core';
 import { formatBytes, formatMs } from '../format.js';
 import { type RunConfig, STRATEGIES, type StrategyName } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
+import { movedTo } from './fit-suggestions.js';
 import { type LeftBytes, leftBytes } from './left-bytes.js';
 import type { StepClock } from './rates.js';
 import { tryRun } from './require-room.js';
@@ -48,12 +49,8 @@ async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow
   const { model, clock } = options;
   const { strategy, ranks } = config;
   const room = options.room(config);
-  const { complaint, run } = await tryRun(config, {
-    rank: 0,
-    model,
-    room,
-    isTimed: clock !== undefined,
-  });
+  const isTimed = clock !== undefined;
+  const { complaint, run } = await tryRun(config, { rank: 0, model, room, isTimed });
   return {
     strategy,
     ranks,
@@ -68,15 +65,9 @@ async function planRow(config: RunConfig, options: PlanOptions): Promise<PlanRow
 
 function asStrategy(config: RunConfig, strategy: StrategyName): RunConfig {
   const isAlone = strategy === 'single' || strategy === 'offload';
-  const ranks = isAlone ? 1 : Math.max(2, config.ranks);
   const isOffload = strategy === 'offload';
   return {
-    ...config,
-    strategy,
-    ranks,
-    threads: Math.max(1, Math.floor((config.threads * config.ranks) / ranks)),
-    devices: Array.from({ length: ranks }, (_, rank) => config.devices[rank] ?? config.devices[0]!),
-    cpuOffload: strategy === 'fsdp' && config.cpuOffload,
+    ...movedTo(config, strategy, isAlone ? 1 : Math.max(2, config.ranks)),
     offloadDir: isOffload || strategy === 'fsdp' ? config.offloadDir : undefined,
     deviceBudgetBytes: isOffload ? config.deviceBudgetBytes : undefined,
     slices: isOffload ? config.slices : undefined,

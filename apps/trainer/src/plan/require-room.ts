@@ -41,10 +41,8 @@ export async function tryRun(config: RunConfig, options: TryOptions): Promise<Tr
   } catch (error) {
     if (error instanceof OffloadBudgetError) {
       const { budgetBytes, requiredBytes, moduleName } = error;
-      return {
-        run: undefined,
-        complaint: `--device-budget ${budgetBytes} is less than the ${requiredBytes} bytes that '${moduleName}' takes`,
-      };
+      const complaint = `--device-budget ${budgetBytes} is less than the ${requiredBytes} bytes that '${moduleName}' takes`;
+      return { run: undefined, complaint };
     }
     if (error instanceof LimitError) {
       return { run: undefined, complaint: (error as Error).message.replace(/\.$/, '') };
@@ -131,12 +129,7 @@ async function fit({ flags, config }: Way, { model, room }: TryOptions) {
   const { transport } = config;
   const ranksHere = transport === 'mpi' ? 1 : config.ranks;
   const changed = { ...room, ranksHere };
-  const { complaint, run } = await tryRun(config, {
-    rank: 0,
-    model,
-    room: changed,
-    isBrief: true,
-  });
+  const { complaint, run } = await tryRun(config, { rank: 0, model, room: changed, isBrief: true });
   if (complaint !== undefined) {
     return undefined;
   }

@@ -11,19 +11,12 @@ export interface WorkCounts {
   readonly kernels: number;
 }
 
-export interface WorkOptions {
-  /** Whether the calls are listed, to be timed. Default false. */
-  readonly isTallied?: boolean;
-}
-
 export class Work implements DryBackendOptions {
   readonly #tally: Map<string, TalliedCall> | undefined;
-  readonly #counts = {
-    copiedBytes: 0,
-    kernels: 0,
-  };
+  readonly #counts = { copiedBytes: 0, kernels: 0 };
 
-  constructor({ isTallied = false }: WorkOptions = {}) {
+  /** @param options.isTallied whether the calls are listed, to be timed; default false */
+  constructor({ isTallied = false }: { readonly isTallied?: boolean } = {}) {
     this.#tally = isTallied ? new Map() : undefined;
   }
 
