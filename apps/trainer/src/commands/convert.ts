@@ -25,7 +25,7 @@ import type { PreparedRun } from '../run-config.js';
 import { writeModelSave } from '../saves/model-save.js';
 import type { SavedRun } from '../saves/saved-run.js';
 import { savedState } from '../saves/saved-state.js';
-import { defineCommand } from './define-command.js';
+import { defineWriter } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 
 interface ConvertFlags {
@@ -37,7 +37,7 @@ interface ConvertFlags {
 }
 
 /** The command `convert`. */
-export const convert = defineCommand<ConvertFlags>({
+export const convert = defineWriter<ConvertFlags>({
   options: convertOptions,
   examples: [
     {
@@ -53,14 +53,7 @@ export const convert = defineCommand<ConvertFlags>({
       says: 'a model directory as a save, its weights in checked pieces',
     },
   ],
-  run: async (flags, { out, listen }) => {
-    const { signal } = listen();
-    const lines = await (flags.to === 'save' ? convertModel : convertSave)(flags, signal);
-    if (flags.quiet !== true) {
-      out.write(lines.map((line) => `${line}\n`).join(''));
-    }
-    return 0;
-  },
+  write: (flags, signal) => (flags.to === 'save' ? convertModel : convertSave)(flags, signal),
 });
 
 function convertOptions(): Command {
@@ -84,8 +77,7 @@ function convertOptions(): Command {
         '--dtype <DTYPE>',
         "of a model's weights (default: f32); a save has those of its model",
       ).choices(['f32', 'bf16', 'f16']),
-    )
-    .option('--quiet', 'print nothing but errors');
+    );
 }
 
 /** Writes the directory; resolves to lines about it. One weight is in memory at a time. */

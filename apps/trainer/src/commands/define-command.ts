@@ -32,6 +32,26 @@ export function defineCommand<Flags extends object>(spec: CommandSpec<Flags>): C
   };
 }
 
+/** A command that writes files and then prints lines about them, unless it is to be quiet. */
+export function defineWriter<Flags extends { readonly quiet?: boolean }>(
+  spec: Omit<CommandSpec<Flags>, 'run'> & {
+    /** Works until it is done or called off; resolves to the lines. */
+    readonly write: (flags: Flags, signal: AbortSignal) => Promise<readonly string[]>;
+  },
+): CliCommand {
+  return defineCommand<Flags>({
+    ...spec,
+    options: () => spec.options().option('--quiet', 'print nothing but errors'),
+    run: async (flags, { out, listen }) => {
+      const lines = await spec.write(flags, listen().signal);
+      if (flags.quiet !== true) {
+        out.write(lines.map((line) => `${line}\n`).join(''));
+      }
+      return 0;
+    },
+  });
+}
+
 /** See CliCommand.parse. */
 export function parseCommand<Flags extends object>(
   { options, examples, read }: Omit<CommandSpec<Flags>, 'run'>,

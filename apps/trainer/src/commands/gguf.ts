@@ -10,7 +10,7 @@ import { UsageError } from '../errors.js';
 import { writePieces } from '../files/write-file.js';
 import { formatBytes, formatCount } from '../format.js';
 import { findModel, withModelState } from '../model/model-directory.js';
-import { defineCommand } from './define-command.js';
+import { defineWriter } from './define-command.js';
 import { writeOut } from './new-directory.js';
 
 interface GgufFlags {
@@ -21,7 +21,7 @@ interface GgufFlags {
 }
 
 /** The command `gguf`. */
-export const gguf = defineCommand<GgufFlags>({
+export const gguf = defineWriter<GgufFlags>({
   options: ggufOptions,
   examples: [
     {
@@ -30,13 +30,7 @@ export const gguf = defineCommand<GgufFlags>({
     },
     { line: 'gguf --model DIR --out model.gguf', says: 'in f16' },
   ],
-  run: async (flags, { out, listen }) => {
-    const line = await writeGguf(flags, listen().signal);
-    if (flags.quiet !== true) {
-      out.write(`${line}\n`);
-    }
-    return 0;
-  },
+  write: async (flags, signal) => [await writeGguf(flags, signal)],
 });
 
 function ggufOptions(): Command {
@@ -49,8 +43,7 @@ function ggufOptions(): Command {
       new Option('--type <TYPE>', 'of matrices; q8_0: 8 bits, a scale for 32')
         .choices(GGUF_TYPES)
         .default('f16'),
-    )
-    .option('--quiet', 'print nothing but errors');
+    );
 }
 
 /** Writes the file, whole or not at all; resolves to a line about it. */

@@ -16,7 +16,7 @@ import { writeDirectory } from '../files/write-file.js';
 import { formatCount } from '../format.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
 import { findModel, withModelState } from '../model/model-directory.js';
-import { defineCommand } from './define-command.js';
+import { defineWriter } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 
 interface MergeFlags {
@@ -28,7 +28,7 @@ interface MergeFlags {
 }
 
 /** The command `merge`. */
-export const merge = defineCommand<MergeFlags>({
+export const merge = defineWriter<MergeFlags>({
   options: mergeOptions,
   examples: [
     {
@@ -36,13 +36,7 @@ export const merge = defineCommand<MergeFlags>({
       says: 'a plain model of what was learnt, with its tokenizer',
     },
   ],
-  run: async (flags, { out, listen }) => {
-    const line = await mergeInto(flags, listen().signal);
-    if (flags.quiet !== true) {
-      out.write(`${line}\n`);
-    }
-    return 0;
-  },
+  write: async (flags, signal) => [await mergeInto(flags, signal)],
 });
 
 function mergeOptions(): Command {
@@ -57,8 +51,7 @@ function mergeOptions(): Command {
         '--dtype <DTYPE>',
         'of all weights (default: that of each in the base model)',
       ).choices(['f32', 'bf16', 'f16']),
-    )
-    .option('--quiet', 'print nothing but errors');
+    );
 }
 
 /** Writes the model; resolves to a line about it. One weight is in memory at a time. */

@@ -33,6 +33,9 @@ export const positive = real(z.number().gt(0), 'a number above 0');
 export const probability = real(z.number().min(0).lt(1), 'a number from 0 to below 1');
 export const part = real(z.number().gt(0).lt(1), 'a number above 0 and below 1');
 
+export const share = real(z.number().gt(0).max(1), 'a number above 0, at most 1');
+export const shareOrNone = real(z.number().min(0).max(1), 'a number from 0 to 1');
+
 const asTyped = (typed: unknown) => typed;
 
 export const oneOf = <const T extends readonly [string, ...string[]]>(

@@ -129,6 +129,11 @@ export async function resolveConfig(
   };
 }
 
+/** The first of these flags that has a value. */
+function firstGiven(flags: Readonly<Record<string, unknown>>): string | undefined {
+  return Object.keys(flags).find((name) => flags[name] !== undefined);
+}
+
 /** Checks the flags that only offload has, and those that exclude each other there. */
 function checkOffload(flags: Flags): void {
   const { strategy, deviceBudget, slices, microBatches, offloadDir, cpuOffload, fresh } = flags;
@@ -143,18 +148,18 @@ function checkOffload(flags: Flags): void {
     );
   }
   if (strategy !== 'offload') {
-    const given = Object.entries({
+    const given = firstGiven({
       '--device-budget': deviceBudget,
       '--slices': slices,
       '--micro-batches': microBatches === 1 ? undefined : microBatches,
       '--offload-dir': strategy === 'fsdp' ? undefined : offloadDir,
-    }).find(([, value]) => value !== undefined);
-    if (given === undefined) {
-      return;
+    });
+    if (given !== undefined) {
+      throw new UsageError(
+        `${given} is for --strategy offload, got --strategy ${strategy}. Use --strategy offload, or leave it out.`,
+      );
     }
-    throw new UsageError(
-      `${given[0]} is for --strategy offload, got --strategy ${strategy}. Use --strategy offload, or leave it out.`,
-    );
+    return;
   }
   if (deviceBudget !== undefined && slices !== undefined) {
     throw new UsageError(
@@ -329,14 +334,14 @@ export function tokenizerName(
 async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
   const { loraRank, loraAlpha, loraDropout, loraTargets, adapter } = flags;
   if (adapter !== undefined) {
-    const given = Object.entries({
+    const given = firstGiven({
       '--lora-rank': loraRank,
       '--lora-alpha': loraAlpha,
       '--lora-targets': loraTargets,
-    }).find(([, value]) => value !== undefined);
+    });
     if (given !== undefined) {
       throw new UsageError(
-        `--adapter: ${adapter} says what its adapters are, got ${given[0]} too. Leave that out, or train new ones.`,
+        `--adapter: ${adapter} says what its adapters are, got ${given} too. Leave that out, or train new ones.`,
       );
     }
     const directory = findAdapter(adapter);

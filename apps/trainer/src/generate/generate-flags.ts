@@ -1,8 +1,14 @@
 // The flags of the command `generate`, an interface that users script against.
 
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { device } from '../config/flag-kinds.js';
-import type { DeviceChoice } from '../device-choice.js';
+import {
+  device,
+  type FlagKind,
+  nonNegative,
+  share,
+  shareOrNone,
+  whole,
+} from '../config/flag-kinds.js';
 import type { TokenizerName } from '../run-config.js';
 import type { OpenFlags } from './open-model.js';
 
@@ -20,25 +26,15 @@ export interface GenerateFlags extends OpenFlags {
   readonly quiet?: boolean;
 }
 
-const number = (expected: string, holds: (value: number) => boolean) => (text: string) => {
-  const value = Number(text);
-  if (text.trim() === '' || !holds(value)) {
-    throw new InvalidArgumentError(`Expected ${expected}.`);
-  }
-  return value;
-};
-export const whole = (least: number) =>
-  number(
-    `a whole number of at least ${least}`,
-    (value) => Number.isSafeInteger(value) && value >= least,
-  );
-
-function deviceOf(text: string): DeviceChoice {
-  const { success, data } = device.schema.safeParse(text);
-  if (!success) {
-    throw new InvalidArgumentError(`Expected ${device.schema.description}.`);
-  }
-  return data;
+/** Reads what was typed for a flag as `train` would. */
+export function reading<T>({ schema, read }: FlagKind<T>): (text: string) => T {
+  return (text) => {
+    const { success, data } = schema.safeParse(read(text));
+    if (!success) {
+      throw new InvalidArgumentError(`Expected ${schema.description}.`);
+    }
+    return data;
+  };
 }
 
 /** The command with all its options; it parses nothing by itself. */
@@ -58,27 +54,27 @@ export function generateOptions(): Command {
     .addOption(
       new Option('--tokenizer <NAME>', 'as train takes it').choices(['model', 'byte', 'gpt2']),
     )
-    .option('--max-tokens <N>', 'of a text or an answer', whole(1), 256)
+    .option('--max-tokens <N>', 'of a text or an answer', reading(whole(1)), 256)
     .option(
       '--temperature <X>',
       'below 1: likelier tokens more often; 0: the likeliest',
-      number('a number of at least 0', (value) => value >= 0 && value < Number.POSITIVE_INFINITY),
+      reading(nonNegative),
       0.8,
     )
-    .option('--top-k <K>', 'draw among so many of the likeliest (default: all)', whole(1))
+    .option('--top-k <K>', 'draw among so many of the likeliest (default: all)', reading(whole(1)))
     .option(
       '--top-p <P>',
       'draw among the likeliest that reach this probability together',
-      number('a number above 0, at most 1', (value) => value > 0 && value <= 1),
+      reading(share),
       1,
     )
     .option(
       '--min-p <P>',
       'draw among those so many times as probable as the likeliest',
-      number('a number from 0 to 1', (value) => value >= 0 && value <= 1),
+      reading(shareOrNone),
       0,
     )
-    .option('--seed <N>', 'of the draws', whole(0), 1)
+    .option('--seed <N>', 'of the draws', reading(whole(0)), 1)
     .option(
       '--stop <TEXT>',
       'end before this text; may be given again',
@@ -106,7 +102,12 @@ export function placeOptions(command: Command): Command {
         .choices(['single', 'offload'])
         .default('single'),
     )
-    .option('--device <NAME>', 'as train takes it: auto is a GPU if there is one', deviceOf, 'auto')
-    .option('--device-budget <BYTES>', 'most bytes on the device, with offload', whole(1))
-    .option('--threads <N>', 'of the cpu device (default: all cores)', whole(1));
+    .option(
+      '--device <NAME>',
+      'as train takes it: auto is a GPU if there is one',
+      reading(device),
+      'auto',
+    )
+    .option('--device-budget <BYTES>', 'most bytes on the device, with offload', reading(whole(1)))
+    .option('--threads <N>', 'of the cpu device (default: all cores)', reading(whole(1)));
 }
