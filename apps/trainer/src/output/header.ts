@@ -32,20 +32,22 @@ export function planHeaderLines(
   ]);
 }
 
-function linesOf(rows: readonly (readonly [string, string])[]): string[] {
+/** A name and a value. */
+type Row = [string, string];
+
+function linesOf(rows: readonly Row[]): string[] {
   return rows.map(([name, value]) => `${name.padEnd(7)} ${value}`);
 }
 
 /** The same as pairs. */
-export function headerRows(config: RunConfig, ready: readonly RankReady[]): [string, string][] {
+export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[] {
   const { modelConfig } = config;
-  const microSteps = numMicroSteps(config);
   const shards = ready.map((rank) => rank.shardBytes);
   const sharding =
     config.strategy === 'fsdp'
       ? `, ${config.reshard ? 'reshard' : 'no reshard'} after forward`
       : '';
-  const rows: [string, string][] = [
+  const rows: Row[] = [
     ['model', modelText(config)],
     [
       'params',
@@ -68,68 +70,56 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): [str
       `lr ${config.lr} ${config.schedule}${config.decaySteps === undefined ? '' : ` (${config.decaySteps} steps of decay)`}, warm-up ${config.warmup}, weight decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
     ],
   ];
+  return [...rows, ...notedRows(config, ready).filter((row) => row !== false)];
+}
+
+/** What not every run has, and what its flags do not do. */
+function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false)[] {
+  const { model, lora, strategy, precision, batch, ranks, gradAccum, offloadDir } = config;
+  const microSteps = numMicroSteps(config);
   const epochs = epochsOf(config, ready[0]?.data) ?? 0;
-  if (epochs > MANY_EPOCHS) {
-    rows.push([
-      'note',
-      `each row is learnt ${formatEpochs(epochs).replace(/ epochs$/, '')} times, and a model then knows it by heart: --epochs 3 is usual`,
-    ]);
-  }
-  if (config.lora !== undefined) {
-    rows.push(['lora', loraText(config.lora)]);
-  }
-  if (config.model.kind === 'directory' && !config.model.hasWeights) {
-    rows.push(['weights', `random ones: there are no weights beside config.json`]);
-  }
-  if (microSteps < config.gradAccum) {
-    rows.push([
-      'note',
-      `--grad-accum ${config.gradAccum}: no rank has more rows than ${microSteps}`,
-    ]);
-  }
-  if (config.noSync && config.gradAccum === 1) {
-    rows.push(['note', '--no-sync changes nothing without --grad-accum 2 or more']);
-  }
-  if (config.fp32Reduce && config.precision === 'fp32') {
-    rows.push(['note', '--fp32-reduce changes nothing in fp32']);
-  } else if (config.fp32Reduce && (config.strategy === 'single' || config.strategy === 'offload')) {
-    rows.push(['note', `--fp32-reduce changes nothing with --strategy ${config.strategy}`]);
-  }
-  if (config.strategy === 'fsdp' && (config.cpuOffload || config.offloadDir !== undefined)) {
-    rows.push(['offload', `shards at rest in ${config.offloadDir ?? 'host memory'}`]);
-  }
-  if (config.strategy === 'offload') {
-    rows.push(['offload', offloadText(config)]);
-  }
-  if (config.checkpointActivations) {
-    rows.push(['memory', 'activations are recomputed in backward']);
-  }
-  if (config.ranks > config.batch) {
-    rows.push([
-      'note',
-      `ranks from ${config.batch} on have none of a step's ${config.batch} rows, and compute nothing: --batch ${config.ranks} gives each one`,
-    ]);
-  }
+  const times = formatEpochs(epochs).replace(/ epochs$/, '');
+  const isUnsharded = strategy === 'single' || strategy === 'offload';
   const classes = numericClassesOf(ready);
-  if (classes.length > 1) {
-    rows.push([
+  const synced = strategy === 'ddp' ? ', and rank 0 sends its weights to all after each step' : '';
+  return [
+    epochs > MANY_EPOCHS && [
       'note',
-      `ranks compute in ${classes.length} numeric classes (${classes.join('; ')}): another division of the ranks has other bits${config.strategy === 'ddp' ? ', and rank 0 sends its weights to all after each step' : ''}`,
-    ]);
-  }
-  if (config.injectDelayMs > 0) {
-    rows.push(['delay', `${config.injectDelayMs} ms in every collective`]);
-  }
-  if (config.outDir !== undefined) {
-    rows.push(['out', config.outDir]);
-  }
-  if (config.saveEvery !== undefined) {
-    rows.push(['saves', savesText(config.saveEvery, config.keep)]);
-  }
-  if (config.final === 'best') {
-    rows.push(['final', 'the weights of the best evaluation, saved until then']);
-  }
-  return rows;
+      `each row is learnt ${times} times, and a model then knows it by heart: --epochs 3 is usual`,
+    ],
+    lora !== undefined && ['lora', loraText(lora)],
+    model.kind === 'directory' &&
+      !model.hasWeights && ['weights', 'random ones: there are no weights beside config.json'],
+    microSteps < gradAccum && [
+      'note',
+      `--grad-accum ${gradAccum}: no rank has more rows than ${microSteps}`,
+    ],
+    config.noSync &&
+      gradAccum === 1 && ['note', '--no-sync changes nothing without --grad-accum 2 or more'],
+    config.fp32Reduce && precision === 'fp32' && ['note', '--fp32-reduce changes nothing in fp32'],
+    config.fp32Reduce &&
+      precision !== 'fp32' &&
+      isUnsharded && ['note', `--fp32-reduce changes nothing with --strategy ${strategy}`],
+    strategy === 'fsdp' &&
+      (config.cpuOffload || offloadDir !== undefined) && [
+        'offload',
+        `shards at rest in ${offloadDir ?? 'host memory'}`,
+      ],
+    strategy === 'offload' && ['offload', offloadText(config)],
+    config.checkpointActivations && ['memory', 'activations are recomputed in backward'],
+    ranks > batch && [
+      'note',
+      `ranks from ${batch} on have none of a step's ${batch} rows, and compute nothing: --batch ${ranks} gives each one`,
+    ],
+    classes.length > 1 && [
+      'note',
+      `ranks compute in ${classes.length} numeric classes (${classes.join('; ')}): another division of the ranks has other bits${synced}`,
+    ],
+    config.injectDelayMs > 0 && ['delay', `${config.injectDelayMs} ms in every collective`],
+    config.outDir !== undefined && ['out', config.outDir],
+    config.saveEvery !== undefined && ['saves', savesText(config.saveEvery, config.keep)],
+    config.final === 'best' && ['final', 'the weights of the best evaluation, saved until then'],
+  ];
 }
 
 function modelText(config: RunConfig): string {
@@ -239,7 +229,7 @@ function formatEpochs(epochs: number): string {
 function validRows(
   { validFile, validFraction, evalEvery, evalBatches, batch }: RunConfig,
   size: DataSize | undefined,
-): [string, string][] {
+): Row[] {
   if (size === undefined) {
     return [];
   }
@@ -250,7 +240,7 @@ function validRows(
 }
 
 /** One row where all ranks have the same device, else one row per rank. */
-function deviceRows(ready: readonly RankReady[]): [string, string][] {
+function deviceRows(ready: readonly RankReady[]): Row[] {
   const names = ready.map((rank) => `${rank.device} (${rank.description})`);
   if (new Set(names).size === 1) {
     return [['device', names[0]!]];
@@ -259,7 +249,7 @@ function deviceRows(ready: readonly RankReady[]): [string, string][] {
 }
 
 /** What a process holds is more than its device: Node, and values on their way to the device. */
-function processRows({ transport }: RunConfig, ready: readonly RankReady[]): [string, string][] {
+function processRows({ transport }: RunConfig, ready: readonly RankReady[]): Row[] {
   const most = Math.max(...ready.map(({ processBytes = 0 }) => processBytes));
   if (most === 0) {
     return [];

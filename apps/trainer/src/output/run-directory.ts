@@ -126,11 +126,6 @@ export class RunDirectory {
     }
   }
 
-  /** Writes config.yaml, over the one of a run that goes on. */
-  writeConfig(text: string): void {
-    this.leave(RUN_FILES.config, () => text);
-  }
-
   /**
    * Appends a line to metrics.jsonl or events.jsonl. What a rank reports in each step is written
    * only at steps that double, so that a run of many steps and ranks leaves a short file.
@@ -138,7 +133,8 @@ export class RunDirectory {
   add(record: RunRecord): void {
     if (record.type === 'step') {
       const { type: _, ...line } = record;
-      this.#step(line);
+      this.#count(line);
+      this.#addLine(this.#metrics, RUN_FILES.metrics, line);
     } else if (record.type !== 'rank' || Number.isInteger(Math.log2(record.step))) {
       this.addEvent(record);
     }
@@ -147,11 +143,6 @@ export class RunDirectory {
   /** Appends any line to events.jsonl. */
   addEvent(record: EventRecord): void {
     this.#addLine(this.#events, RUN_FILES.events, record);
-  }
-
-  #step(line: StepLine): void {
-    this.#count(line);
-    this.#addLine(this.#metrics, RUN_FILES.metrics, line);
   }
 
   /** Adds a line, of which a run at work never waits or ends: it complains once of each file. */

@@ -86,15 +86,15 @@ export class RunMonitor {
   }
 
   readonly handle = (event: RankEvent): void => {
+    if (!this.#isReady && (event.type === 'resumed' || event.type === 'step')) {
+      this.#early.push(event);
+      return;
+    }
     switch (event.type) {
       case 'ready':
         this.#noteReady(event.ready);
         return;
       case 'resumed':
-        if (!this.#isReady) {
-          this.#early.push(event);
-          return;
-        }
         this.#goOn(event.from);
         return;
       case 'early':
@@ -104,10 +104,6 @@ export class RunMonitor {
         }
         return;
       case 'step':
-        if (!this.#isReady) {
-          this.#early.push(event);
-          return;
-        }
         this.#steps = event.metrics.step;
         this.#stepMs.push(event.metrics.stepMs);
         this.#records.add(stepRecord(event));

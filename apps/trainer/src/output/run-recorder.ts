@@ -1,5 +1,6 @@
 // Keeps the records of a run: for those who listen, for readers that come late, and under --out.
 
+import { RUN_FILES } from '../files/run-files.js';
 import { RunDirectory } from './run-directory.js';
 import { RunHistory, type RunRecord } from './run-records.js';
 
@@ -62,7 +63,7 @@ export class RunRecorder {
     this.#directory = directory;
     const { configText } = this.#options;
     if (configText !== undefined) {
-      directory.writeConfig(configText(kinds));
+      directory.leave(RUN_FILES.config, () => configText(kinds));
     }
   }
 

@@ -38,6 +38,7 @@ const RESTORE_CURSOR = '\u001b8';
 export class Terminal {
   readonly #options: TerminalOptions;
   readonly #colors: ReturnType<typeof pc.createColors>;
+  readonly #errColors: ReturnType<typeof pc.createColors>;
   readonly #warnings = new Set<string>();
   #bar: SingleBar | undefined;
   /** Whether the line of the cursor tells what is being done. */
@@ -47,7 +48,9 @@ export class Terminal {
 
   constructor(options: TerminalOptions) {
     this.#options = options;
-    this.#colors = pc.createColors(options.out.isTTY === true && !options.env.NO_COLOR);
+    const { out, err, env } = options;
+    this.#colors = pc.createColors(out.isTTY === true && !env.NO_COLOR);
+    this.#errColors = pc.createColors(err.isTTY === true && !env.NO_COLOR);
   }
 
   /** Prints the header and, on a terminal, starts the bar. */
@@ -109,12 +112,12 @@ export class Terminal {
 
   /** Shows what is done while nothing else is shown: on a terminal, a line until something is. */
   doing(what: string): void {
-    const { err, env, isQuiet } = this.#options;
+    const { err, isQuiet } = this.#options;
     if (isQuiet || err.isTTY !== true) {
       return;
     }
     this.close();
-    err.write(pc.createColors(!env.NO_COLOR).dim(`${what} ...`));
+    err.write(this.#errColors.dim(`${what} ...`));
     this.#isDoing = true;
   }
 
@@ -160,11 +163,10 @@ export class Terminal {
       return false;
     }
     this.#warnings.add(text);
-    const { err, env, isQuiet } = this.#options;
+    const { err, isQuiet } = this.#options;
     if (!isQuiet) {
-      const yellow = pc.createColors(err.isTTY === true && !env.NO_COLOR).yellow;
       this.#clearLine();
-      err.write(`${yellow('warning:')} ${text}\n`);
+      err.write(`${this.#errColors.yellow('warning:')} ${text}\n`);
     }
     return true;
   }
@@ -178,9 +180,7 @@ export class Terminal {
   /** Prints a failure, even when quiet. */
   failure(message: string): void {
     this.close();
-    const { err, env } = this.#options;
-    const red = pc.createColors(err.isTTY === true && !env.NO_COLOR).red;
-    err.write(`${red('error:')} ${message}\n`);
+    this.#options.err.write(`${this.#errColors.red('error:')} ${message}\n`);
   }
 
   /** Takes away the bar, or what is being done. Idempotent. */

@@ -11,12 +11,12 @@ export type RankState = 'starting' | 'ready' | 'training' | RankEndKind;
 export interface RankModel {
   readonly rank: number;
   state: RankState;
-  reason: string | undefined;
-  ready: Of<'ready'> | undefined;
+  reason?: string | undefined;
+  ready?: Of<'ready'>;
   /** Its last status of a step. */
-  status: Of<'rank'> | undefined;
+  status?: Of<'rank'>;
   /** The time when it was last heard of, in ms since the Unix epoch. */
-  heardMs: number | undefined;
+  heardMs?: number;
 }
 
 /** What tells a run's names apart from those of others, where there are several. */
@@ -136,14 +136,7 @@ export class RunModel {
 
   #rankOf(rank: number): RankModel {
     while (this.ranks.length <= rank) {
-      this.ranks.push({
-        rank: this.ranks.length,
-        state: 'starting',
-        reason: undefined,
-        ready: undefined,
-        status: undefined,
-        heardMs: undefined,
-      });
+      this.ranks.push({ rank: this.ranks.length, state: 'starting' });
     }
     return this.ranks[rank]!;
   }
