@@ -3,7 +3,7 @@
 import { Command } from 'commander';
 import { writeText } from '../files/write-file.js';
 import { reportOf } from '../output/report.js';
-import { defineWriter } from './define-command.js';
+import { defineCommand } from './define-command.js';
 import { writeOut } from './new-directory.js';
 
 interface ReportFlags {
@@ -13,7 +13,7 @@ interface ReportFlags {
 }
 
 /** The command `report`. */
-export const report = defineWriter<ReportFlags>({
+export const report = defineCommand<ReportFlags>({
   options: reportOptions,
   examples: [
     {
@@ -26,10 +26,13 @@ export const report = defineWriter<ReportFlags>({
     out: given.out as string,
     quiet: given.quiet === true,
   }),
-  write: async ({ runs, out }) => {
+  run: async ({ runs, out, quiet }, context) => {
     const html = reportOf(runs);
     await writeOut(out, async (path) => writeText(path, html));
-    return [`${out}: ${runs.length} run${runs.length === 1 ? '' : 's'}`];
+    if (!quiet) {
+      context.out.write(`${out}: ${runs.length} run${runs.length === 1 ? '' : 's'}\n`);
+    }
+    return 0;
   },
 });
 
@@ -37,5 +40,6 @@ function reportOptions(): Command {
   return new Command('shardweave report')
     .description('Lays runs over each other on one page that opens from disk and asks nobody.')
     .argument('<RUN...>', 'directories that --out of train has named')
-    .option('--out <FILE>', 'the page', 'report.html');
+    .option('--out <FILE>', 'the page', 'report.html')
+    .option('--quiet', 'print nothing but errors');
 }
