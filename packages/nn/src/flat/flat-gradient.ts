@@ -226,7 +226,7 @@ export class FlatGradient implements GradSink {
     if (!this.#isZeroed) {
       for (const leaf of this.#options.leaves) {
         if (!this.#contributed.has(leaf)) {
-          this.#zero(whole, this.#offsetOf.get(leaf)!, leaf.size);
+          zero(whole, this.#offsetOf.get(leaf)!, leaf.size);
         }
       }
     }
@@ -252,7 +252,7 @@ export class FlatGradient implements GradSink {
     } else if (flat.grad !== undefined) {
       for (const leaf of cleared) {
         const { start, length } = leaf.piece!;
-        this.#zero(flat.grad.storage, start, length);
+        zero(flat.grad.storage, start, length);
       }
     } else if (cleared.length > 0) {
       flatHomeOf(flat)?.clearGradient(cleared.map((leaf) => leaf.piece!));
@@ -269,7 +269,7 @@ export class FlatGradient implements GradSink {
     }
     for (const leaf of leaves) {
       this.#written.delete(leaf);
-      this.#zero(this.#whole, this.#offsetOf.get(leaf)!, leaf.size);
+      zero(this.#whole, this.#offsetOf.get(leaf)!, leaf.size);
     }
   }
 
@@ -320,12 +320,12 @@ export class FlatGradient implements GradSink {
     }
     return whole;
   }
+}
 
-  #zero(storage: Storage, start: number, length: number): void {
-    if (length > 0) {
-      const out = storage.view(start, length);
-      this.#options.device.backend.run('fill', { out, value: 0 });
-    }
+function zero(storage: Storage, start: number, length: number): void {
+  if (length > 0) {
+    const out = storage.view(start, length);
+    storage.device.backend.run('fill', { out, value: 0 });
   }
 }
 

@@ -1,12 +1,9 @@
-// One direction of the link between two ranks: payload in chunks, in order, within a window;
-// control messages on a lane of their own. A link that is held delivers nothing, and later delivers
-// all of it.
+// One direction of the link between two ranks: payload in chunks, in order, within a window, and
+// control messages beside it.
 
 import type { MessageHeader, MessageSink } from '../../transport.js';
-import type { LinkConditions } from './link-conditions.js';
 import type { SeededRandom } from './seeded-random.js';
-import type { SimulatedProcess } from './simulated-process.js';
-import type { VirtualTime } from './virtual-time.js';
+import { SimulatedWire, type SimulatedWireOptions } from './simulated-wire.js';
 
 /** The most chunks of a message, where chunks are tiny and payloads large. */
 const MAX_CHUNKS = 12;
@@ -22,14 +19,10 @@ interface Job {
   reject(error: Error): void;
 }
 
-export interface SimulatedLinkOptions {
+export interface SimulatedLinkOptions extends SimulatedWireOptions {
   readonly from: number;
   readonly to: number;
-  readonly conditions: LinkConditions;
-  readonly time: VirtualTime;
   readonly random: SeededRandom;
-  /** The process of the receiver. */
-  readonly process: SimulatedProcess;
   /** Whether payload stays with the sender until the receiver has named its buffer. */
   readonly isLending: boolean;
   /** Whether lent payload is copied even where its receiver would read it in its place. */
@@ -45,33 +38,17 @@ export interface SimulatedLinkOptions {
 }
 
 export class SimulatedLink {
+  readonly wire: SimulatedWire;
   readonly #options: SimulatedLinkOptions;
   readonly #queue: Job[] = [];
   readonly #unsettled = new Set<Job>();
-  readonly #held: (() => void)[] = [];
-  #numHolds = 0;
-  #isOver = false;
   #isShut = false;
-  #isSevered = false;
   #inFlightBytes = 0;
-  #wireFreeMs = 0;
-  #lastPayloadMs = 0;
-  #lastControlMs = 0;
-  #maxDelayMs = 0;
   #onDrained: (() => void) | undefined;
 
   constructor(options: SimulatedLinkOptions) {
     this.#options = options;
-  }
-
-  /** Whether the receiver no longer hears anything of it. */
-  get isOver(): boolean {
-    return this.#isOver;
-  }
-
-  /** The longest time that anything has taken on the way so far. */
-  get maxDelayMs(): number {
-    return this.#maxDelayMs;
+    this.wire = new SimulatedWire(options);
   }
 
   send(header: MessageHeader, payload: Uint8Array, onProgress?: () => void): Promise<void> {
@@ -91,16 +68,8 @@ export class SimulatedLink {
   /** Sends a control message ahead of queued payload, in order with earlier control messages. */
   control(action: () => void): void {
     if (!this.#isShut) {
-      this.#lastControlMs = Math.max(this.#lastControlMs, this.#arrivalMs());
-      this.#arriveAt(this.#lastControlMs, action);
+      this.wire.control(action);
     }
-  }
-
-  /** Sends the last thing: after everything that was sent, or while payload is lost on the way. */
-  end(isAfterPayload: boolean, action: () => void): void {
-    const payloadMs = isAfterPayload ? this.#lastPayloadMs : 0;
-    const timeMs = Math.max(this.#arrivalMs(), this.#lastControlMs, payloadMs);
-    this.#arriveAt(timeMs, action, { isEnding: true });
   }
 
   /** Lets nothing more in. Unsettled sends resolve or reject, because nothing depends on which. */
@@ -109,31 +78,6 @@ export class SimulatedLink {
     this.#queue.length = 0;
     for (const job of [...this.#unsettled]) {
       this.#fail(job);
-    }
-  }
-
-  /** Loses what is on its way or goes in from now on, without any notice; endings arrive. */
-  sever(): void {
-    this.#isSevered = true;
-  }
-
-  /** Lets nothing more out. */
-  deafen(): void {
-    this.#isOver = true;
-    this.#held.length = 0;
-  }
-
-  /** Delivers nothing until `release` was called as often. */
-  hold(): void {
-    this.#numHolds++;
-  }
-
-  release(): void {
-    this.#numHolds--;
-    if (this.#numHolds === 0) {
-      for (const action of this.#held.splice(0)) {
-        this.#options.process.do(action);
-      }
     }
   }
 
@@ -152,7 +96,7 @@ export class SimulatedLink {
       const job = this.#nextJob();
       if (!job.isBegun) {
         job.isBegun = true;
-        this.#arriveAt(this.#payloadMs(0), () => this.#begin(job));
+        this.wire.payload(0, () => this.#begin(job));
         if (this.#options.isLending && job.payload.byteLength > 0) {
           this.#remove(job);
           continue;
@@ -201,7 +145,7 @@ export class SimulatedLink {
 
   /** Copies straight out of the sender's memory, in steps. */
   #lend(job: Job): void {
-    if (!this.#unsettled.has(job) || this.#isOver) {
+    if (!this.#unsettled.has(job) || this.wire.isOver) {
       return; // the sender has its memory back
     }
     const { lend } = job.incoming.sink!;
@@ -231,16 +175,16 @@ export class SimulatedLink {
     const chunk = job.payload.slice(job.offset, job.offset + size);
     job.offset += size;
     this.#inFlightBytes += size;
-    const isChunk = this.#options.isSloppy;
-    this.#arriveAt(
-      this.#payloadMs(size),
+    const isKept = this.#options.isSloppy;
+    this.wire.payload(
+      size,
       () => {
         job.incoming.sink?.write(chunk);
         chunk.fill(0xee); // lent for the duration of write only
         this.#inFlightBytes -= size;
         this.#pump();
       },
-      { isChunk },
+      { isKept },
     );
     job.onProgress?.();
   }
@@ -250,37 +194,6 @@ export class SimulatedLink {
     const least = Math.ceil(job.payload.byteLength / MAX_CHUNKS);
     const size = Math.max(least, 1 + random.below(conditions.maxChunkBytes));
     return Math.min(size, job.payload.byteLength - job.offset);
-  }
-
-  /** The time at which a chunk of `size` bytes arrives, which is after all chunks before it. */
-  #payloadMs(size: number): number {
-    const { conditions, time } = this.#options;
-    this.#wireFreeMs = Math.max(this.#wireFreeMs, time.nowMs) + size / conditions.bytesPerMs;
-    const queuedMs = this.#wireFreeMs - time.nowMs;
-    this.#lastPayloadMs = Math.max(this.#lastPayloadMs, this.#arrivalMs() + queuedMs);
-    return this.#lastPayloadMs;
-  }
-
-  #arrivalMs(): number {
-    const delayMs = this.#options.conditions.delayMs();
-    this.#maxDelayMs = Math.max(this.#maxDelayMs, delayMs);
-    return this.#options.time.nowMs + delayMs;
-  }
-
-  #arriveAt(timeMs: number, action: () => void, { isEnding = false, isChunk = false } = {}): void {
-    const { time, process } = this.#options;
-    const arrive = () => {
-      if ((!this.#isOver || isChunk) && (!this.#isSevered || isEnding)) {
-        action();
-      }
-    };
-    time.at(timeMs, () => {
-      if (this.#numHolds > 0) {
-        this.#held.push(arrive);
-      } else {
-        process.do(arrive);
-      }
-    });
   }
 
   #remove(job: Job): void {

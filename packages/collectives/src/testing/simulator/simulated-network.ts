@@ -69,7 +69,7 @@ export class SimulatedNetwork {
 
   /** The longest time that anything has taken on any link so far. */
   get maxDelayMs(): number {
-    return Math.max(...this.#links.flat().map((link) => link.maxDelayMs));
+    return Math.max(...this.#links.flat().map((link) => link.wire.maxDelayMs));
   }
 
   /** The rank's transport; `listener` receives what arrives. */
@@ -112,7 +112,7 @@ export class SimulatedNetwork {
   /** Breaks all links of a rank, as its peers notice. */
   breakLinks(rank: number, reason: string): void {
     for (const peer of this.peers(rank)) {
-      this.link(peer, rank).deafen();
+      this.link(peer, rank).wire.deafen();
       this.link(rank, peer).shut();
       this.endWith(rank, peer, this.#options.random.chance(0.5), () =>
         this.lose(peer, rank, reason),
@@ -149,7 +149,7 @@ export class SimulatedNetwork {
     this.trace(`link ${a}-${b} is cut for ${ms} ms`);
     const links = [this.link(a, b), this.link(b, a)];
     for (const link of links) {
-      link.hold();
+      link.wire.hold();
     }
     let isCut = true;
     this.#noticeSilence(a, b, () => isCut);
@@ -159,7 +159,7 @@ export class SimulatedNetwork {
         isCut = false;
         this.trace(`link ${a}-${b} heals`);
         for (const link of links) {
-          link.release();
+          link.wire.release();
         }
       });
     }
@@ -172,20 +172,20 @@ export class SimulatedNetwork {
       [a, b],
       [b, a],
     ] as const) {
-      this.link(end, other).sever();
+      this.link(end, other).wire.sever();
       this.endWith(end, other, false, () => this.lose(other, end, 'its connection was reset'));
     }
   }
 
   /** Sends an ending from one rank to the other. */
   endWith(from: number, to: number, isAfterPayload: boolean, action: () => void): void {
-    this.link(from, to).end(isAfterPayload, action);
+    this.link(from, to).wire.end(isAfterPayload, action);
   }
 
   /** Tells rank `at` that its peer has left in peace. */
   leave(at: number, peer: number): void {
     this.trace(`rank ${at} hears that ${peer} left`);
-    this.link(peer, at).deafen();
+    this.link(peer, at).wire.deafen();
     this.link(at, peer).shut();
     this.listener(at).onPeerLeft(peer);
   }
@@ -203,11 +203,11 @@ export class SimulatedNetwork {
 
   /** Tells rank `at` that its peer is gone. */
   lose(at: number, peer: number, reason: string): void {
-    if (this.link(peer, at).isOver) {
+    if (this.link(peer, at).wire.isOver) {
       return;
     }
     this.trace(`rank ${at} loses ${peer}: ${reason}`);
-    this.link(peer, at).deafen();
+    this.link(peer, at).wire.deafen();
     // A transport may do these two in either order.
     if (this.#options.random.chance(0.5)) {
       this.link(at, peer).shut();

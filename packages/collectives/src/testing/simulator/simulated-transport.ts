@@ -60,7 +60,7 @@ export class SimulatedTransport implements Transport {
     }
     const peers = network.peers(rank);
     for (const peer of peers) {
-      network.link(peer, rank).deafen();
+      network.link(peer, rank).wire.deafen();
     }
     await Promise.all(peers.map((peer) => this.#sayGoodbye(peer)));
   }
