@@ -5,6 +5,7 @@ import { byteSize, type DType } from '@shardweave/dtypes';
 import { CheckpointCorruptError, CheckpointFormatError, CheckpointMissingError } from './errors.js';
 import { labelOf, sizeOf, type TensorSpec, tensorKey } from './held-piece.js';
 import type { PieceReader } from './piece-store.js';
+import { requireReader } from './require-store.js';
 import {
   FORMAT,
   INDEX_FILE,
@@ -31,6 +32,7 @@ export async function findIndex(reader: PieceReader): Promise<SaveIndex | undefi
 
 /** The bytes of one index, also where a save replaces it after the look at its length. */
 async function wholeIndex(reader: PieceReader): Promise<Uint8Array | undefined> {
+  requireReader(reader);
   let byteLength = await reader.byteLength(INDEX_FILE);
   while (byteLength !== undefined) {
     const bytes = new Uint8Array(byteLength);

@@ -12,6 +12,7 @@ import { labelOf, requireAlike, sizeOf, tensorKey } from './held-piece.js';
 import type { PieceStore } from './piece-store.js';
 import { findIndex, parseIndex } from './read-index.js';
 import { requireJson } from './require-json.js';
+import { requireStore } from './require-store.js';
 import {
   encodeIndex,
   INDEX_FILE,
@@ -51,10 +52,12 @@ export interface SaveSession {
 
 /**
  * Begins a save and keeps all others out until it is published or abandoned.
+ * @throws {CheckpointUsageError} for what is no store, such as a path
  * @throws {CheckpointBusyError} where another save has not ended
  * @throws {CheckpointFormatError} where the index there is not one of this format; it stays
  */
 export async function beginSave(store: PieceStore): Promise<SaveSession> {
+  requireStore(store);
   const unlock = await store.lock();
   try {
     const former = await findIndex(store);
@@ -199,6 +202,7 @@ export async function saveOverRanks(
   let part: SavedPart | undefined;
   try {
     const [id] = await agree(async () => {
+      requireStore(store);
       requireJson(extra, 'extra');
       session = isPublisher ? await beginSave(store) : undefined;
       options.begin?.();

@@ -5,6 +5,7 @@ import { crc32 } from './crc32.js';
 import { CheckpointUsageError } from './errors.js';
 import { type HeldFile, type HeldPiece, labelOf, requireAlike, tensorKey } from './held-piece.js';
 import type { PieceStore } from './piece-store.js';
+import { requireStore } from './require-store.js';
 import {
   countOf,
   PIECE_BYTES,
@@ -50,6 +51,7 @@ export async function writePart(
   pieces: Iterable<HeldPiece> | AsyncIterable<HeldPiece>,
   { save, part }: WritePartOptions,
 ): Promise<SavedPart> {
+  requireStore(store);
   if (!/^[\w-]+$/.test(part)) {
     throw new CheckpointUsageError(
       `writePart: expected a part of letters, digits, '-' and '_', got '${part}'.`,

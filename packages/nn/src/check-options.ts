@@ -11,16 +11,18 @@ export {
   FUNCTION,
   given,
   having,
+  OBJECT,
   type OptionRule,
   type OptionRules,
   oneOf,
   optional,
   SEED,
   shown,
+  TEXT,
   whole,
 } from '@shardweave/tensor-core/options';
 
-export const { checkOptions, checkValue } = optionChecks(NnConfigError);
+export const { checkNames, checkOptions, checkValue } = optionChecks(NnConfigError);
 
 /** A probability that can be 0 but not 1. */
 export const PROBABILITY: OptionRule = {
@@ -34,3 +36,6 @@ export function isProbability(value: unknown): boolean {
 
 /** Where a layer gets its initial values; may be left out. */
 export const INIT = optional(having('a ParameterInit', 'normal', 'uniform', 'zeros', 'ones'));
+
+/** A device of any copy of tensor-core. */
+export const DEVICE = having('a Device', 'scope', 'backward');

@@ -84,6 +84,7 @@ export { plainAtRest, writeTensor } from './held/plain-parts.js';
 export { bytesOf, convertBytes } from './held/state-entry.js';
 export { castFloats } from './map-tensors.js';
 export { materialize } from './materialize.js';
+export { requireModule } from './module.js';
 export { checkStates, joinMembers } from './optim/optimizer-state.js';
 export {
   deferredParameter,

@@ -1,8 +1,8 @@
 // A module has named parameters, buffers and children, and a forward. Wrappers for sharding,
 // offload and checkpointing hook into `call`, never into `forward`.
 
-import type { Device, Tensor } from '@shardweave/tensor-core';
-import { having, shown } from './check-options.js';
+import { type Device, StateError, type Tensor } from '@shardweave/tensor-core';
+import { DEVICE, shown } from './check-options.js';
 import { NnConfigError } from './errors.js';
 import { clearGradients } from './flat/clear-gradients.js';
 import { castInPlace } from './parameters/cast-in-place.js';
@@ -42,12 +42,12 @@ export function isModule(value: unknown): value is Module {
   return typeof value === 'object' && value !== null && BRAND in value;
 }
 
-const DEVICE = having('a Device', 'scope', 'backward');
-
 /** @throws {NnConfigError} naming the value that is not a module */
 export function checkModules(owner: string, modules: unknown): void {
   if (!Array.isArray(modules)) {
-    throw new NnConfigError(`${owner}: expected an array of modules, got ${shown(modules)}.`);
+    throw new NnConfigError(
+      `${owner}: expected a module or an array of modules, got ${shown(modules)}.${moduleHint(modules)}`,
+    );
   }
   modules.forEach((module: unknown, i) => {
     if (isModule(module)) {
@@ -55,6 +55,29 @@ export function checkModules(owner: string, modules: unknown): void {
     }
     throw new NnConfigError(`${owner}: expected a module at index ${i}, got ${shown(module)}.`);
   });
+}
+
+/** What to do about a value that is no module, after a space; '' where that is not known. */
+export function moduleHint(value: unknown): string {
+  if (value instanceof Promise) {
+    return ' Await it.';
+  }
+  const isHandle = typeof value === 'object' && value !== null && 'flats' in value;
+  return isHandle ? ' packParameters changes the model in place: give the model.' : '';
+}
+
+/**
+ * Refuses what cannot be wrapped.
+ * @param ConfigError the class of the package that wraps
+ */
+export function requireModule(
+  owner: string,
+  value: unknown,
+  ConfigError: new (message: string) => Error,
+): asserts value is Module {
+  if (!isModule(value)) {
+    throw new ConfigError(`${owner}: expected a module, got ${shown(value)}.${moduleHint(value)}`);
+  }
 }
 
 /**
@@ -99,8 +122,16 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
   /**
    * Runs forward in a scope of its own. Tensors that forward made and neither returned nor saved
    * for backward are freed when the scope ends.
+   * @throws {StateError} beside a backward that was not awaited, which would leave it without a
+   * graph. A rule of that backward, such as a checkpoint's, may run it
    */
   async call(...args: Args): Promise<Output> {
+    const { isInBackward, ruleInProgress } = this.device;
+    if (isInBackward && ruleInProgress === undefined) {
+      throw new StateError(
+        `${this.constructor.name}.call: expected the backward before it to have ended, got one that is running. Await it: await loss.backward().`,
+      );
+    }
     const output = await this.device.scope(async () => {
       let given: readonly unknown[] = args;
       for (const { before } of this.#hooks) {

@@ -1,6 +1,7 @@
 // The one comparison of a state with a model: nothing is loaded before all of it fits.
 
 import { byteSize, type DType, elementCountOf, type Shape } from '@shardweave/tensor-core';
+import { having, shown } from '../check-options.js';
 import { StateDictError } from '../errors.js';
 import { type FileDType, isConvertible } from '../host-tensor.js';
 import type { GivenEntry } from './state-entry.js';
@@ -12,6 +13,8 @@ export function differingState(operation: string, advice: string) {
       `${operation}: expected the same names and values on all ranks, got others on rank ${ranks.join(', ')} than on rank 0. Nothing is loaded: ${advice}.`,
     );
 }
+const ADVICE =
+  'stateDict and lazyStateDict give such a map, and so do `tensors` of readSafetensors and openSafetensors.';
 
 /** What an entry of a state dict has to be like. */
 export interface ExpectedEntry {
@@ -38,6 +41,7 @@ export function checkState(
   expected: ReadonlyMap<string, ExpectedEntry>,
   { operation, strict }: CheckStateOptions,
 ): void {
+  requireState(state, operation);
   const missing = strict ? [...expected.keys()].filter((name) => !state.has(name)) : [];
   const unexpected = strict ? [...state.keys()].filter((name) => !expected.has(name)) : [];
   const mismatched: string[] = [];
@@ -65,6 +69,34 @@ export function checkState(
     `${operation}: expected the ${expected.size} entries of this model. Missing: ${missing.join(', ') || 'none'}. Unexpected: ${unexpected.join(', ') || 'none'}. Misshapen: ${misfits.join('; ') || 'none'}. ${hints.join(' ')} Nothing was loaded.`,
     { missing, unexpected, mismatched },
   );
+}
+
+const MAP = having('a map of tensors by name', 'get', 'has', 'keys');
+
+/** @throws {StateDictError} for another shape of a state, such as a whole file's */
+function requireState(state: unknown, operation: string): void {
+  if (!MAP.holds(state)) {
+    const hint = isObject(state) && MAP.holds(state.tensors) ? 'Give its `tensors`.' : ADVICE;
+    throw new StateDictError(
+      `${operation}: expected ${MAP.expected}, got ${shown(state)}. ${hint} Nothing was loaded.`,
+    );
+  }
+  for (const [name, entry] of state as ReadonlyMap<string, unknown>) {
+    const isEntry =
+      isObject(entry) &&
+      Array.isArray(entry.shape) &&
+      (typeof entry.read === 'function' || entry.data instanceof Uint8Array);
+    if (!isEntry) {
+      throw new StateDictError(
+        `${operation}: expected '${name}' as { dtype, shape, data }, with the bytes in data, or { dtype, shape, read }, got ${shown(entry)}. ${ADVICE} Nothing was loaded.`,
+        { mismatched: [name] },
+      );
+    }
+  }
+}
+
+function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null;
 }
 
 function isFitting(entry: GivenEntry, { dtype, shape }: ExpectedEntry): boolean {

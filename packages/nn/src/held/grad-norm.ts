@@ -8,7 +8,8 @@ import { atLeast, checkOptions, type OptionRules, optional, shown } from '../che
 import { NnConfigError } from '../errors.js';
 import { nameOf, placesByFlat } from '../flat/layout/flat-plan.js';
 import { isSharded } from '../flat/placement.js';
-import { isModule, type Module } from '../module.js';
+import { requireNoBackward } from '../flat/stores/flat-home.js';
+import { isModule, type Module, moduleHint } from '../module.js';
 import {
   areGradientsHere,
   clipCoefficient,
@@ -192,7 +193,7 @@ export function resolveTarget(target: GradientTarget, operation: string): Resolv
   }
   if (!isIterable || !list.every(isTensor)) {
     throw new NnConfigError(
-      `${operation}: expected a module, several, or parameters, such as module.parameters(), got ${shown(isIterable ? list : target)}.`,
+      `${operation}: expected a module, several, or parameters, such as module.parameters(), got ${shown(isIterable ? list : target)}.${moduleHint(target)}`,
     );
   }
   requireWhole(list, operation);
@@ -206,6 +207,7 @@ export async function withGradients<T>(
   body: (held: GradientsAtRest) => Promise<T>,
 ): Promise<T> {
   if (models === undefined) {
+    requireNoBackward(parameters, operation);
     return body({ parameters, parts: [], ranks: ALONE });
   }
   const call = { operation, by: 'gradients', isLoad: false } as const;

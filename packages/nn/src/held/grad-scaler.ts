@@ -4,7 +4,14 @@
 // of them skip the step.
 
 import { mul, type Tensor } from '@shardweave/tensor-core';
-import { above, checkOptions, type OptionRules, optional, whole } from '../check-options.js';
+import {
+  above,
+  checkOptions,
+  checkValue,
+  type OptionRules,
+  optional,
+  whole,
+} from '../check-options.js';
 import { OptimizerError } from '../errors.js';
 import { gradNodes } from '../optim/grad-nodes.js';
 import type { StepOptions } from '../optim/optimizer.js';
@@ -15,7 +22,7 @@ import {
   resolveTarget,
   withGradients,
 } from './grad-norm.js';
-import type { AnyOptimizer } from './held-flats.js';
+import { type AnyOptimizer, OPTIMIZER } from './held-flats.js';
 
 /** Options of GradScaler; the defaults are those of PyTorch's. */
 export interface GradScalerOptions {
@@ -104,6 +111,7 @@ export class GradScaler {
     const operation = 'unscale';
     await withGradients(resolveTarget(this.#target, operation), operation, async (held) => {
       const { ranks } = held;
+      checkValue('GradScaler.unscale', 'optimizer', optimizer, OPTIMIZER);
       const { stage } = this.#turnOf(optimizer);
       if (stage !== 'ready') {
         throw new OptimizerError(
@@ -133,6 +141,7 @@ export class GradScaler {
    * @throws {OptimizerError} on a second call without an update between
    */
   async step(optimizer: AnyOptimizer, options: StepOptions = {}): Promise<boolean> {
+    checkValue('GradScaler.step', 'optimizer', optimizer, OPTIMIZER);
     const { stage } = this.#turnOf(optimizer);
     if (stage === 'stepped') {
       throw new OptimizerError(

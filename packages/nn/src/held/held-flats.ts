@@ -5,6 +5,7 @@
 import type { HeldFile, HeldPiece, TensorSpec } from '@shardweave/checkpoint';
 import type { Storage, Tensor } from '@shardweave/tensor-core';
 import { byteSize } from '@shardweave/tensor-core';
+import { having, type OptionRule } from '../check-options.js';
 import { pieceOf } from '../flat/layout/flat-plan.js';
 import { runAt, type StateRun } from '../flat/layout/flat-state.js';
 import type { FlatHome } from '../flat/stores/flat-home.js';
@@ -14,6 +15,14 @@ import { restShape } from '../parameters/encoded-parameter.js';
 /** An optimizer of any class, whatever its options are. */
 // biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
 export type AnyOptimizer = Optimizer<any>;
+
+/** One optimizer. A model that several step is saved once with each. */
+export const OPTIMIZER: OptionRule = having(
+  'one optimizer, such as an AdamW',
+  'step',
+  'zeroGrad',
+  'flatStateRuns',
+);
 
 /** Names under which parameters are saved: their paths in the bare model. */
 export type SavedNames = ReadonlyMap<Tensor, string>;

@@ -11,10 +11,11 @@ import {
   writePart,
 } from '@shardweave/checkpoint';
 import type { Tensor } from '@shardweave/tensor-core';
+import { checkOptions, FLAG, OBJECT, type OptionRules, optional } from '../check-options.js';
 import { pieceOf } from '../flat/layout/flat-plan.js';
 import type { CapturedModule } from './captured-module.js';
 import type { HeldCall } from './held.js';
-import type { AnyOptimizer, FlatProgress } from './held-flats.js';
+import { type AnyOptimizer, type FlatProgress, OPTIMIZER } from './held-flats.js';
 import { HeldModule, type PiecesOptions } from './held-module.js';
 import { type ModelAtRest, type Models, whileAtRest } from './model-at-rest.js';
 
@@ -47,6 +48,16 @@ export interface LoadCheckpointOptions {
   readonly onlyTrained?: boolean;
 }
 
+const SAVED_RULES = { optimizer: optional(OPTIMIZER), onlyTrained: optional(FLAG) };
+const SAVE_RULES: OptionRules<SaveCheckpointOptions> = {
+  ...SAVED_RULES,
+  extra: optional(OBJECT),
+};
+const LOAD_RULES: OptionRules<LoadCheckpointOptions> = {
+  ...SAVED_RULES,
+  strict: optional(FLAG),
+};
+
 /** What of a model is saved. */
 type Saved = Pick<SaveCheckpointOptions, 'optimizer' | 'onlyTrained'>;
 
@@ -68,8 +79,9 @@ export async function saveCheckpoint(
   store: PieceStore,
   options: SaveCheckpointOptions = {},
 ): Promise<void> {
-  const { extra = {} } = options;
   const call = byPieces('saveCheckpoint');
+  checkOptions(call.operation, options, SAVE_RULES);
+  const { extra = {} } = options;
   await whileAtRest(models, call, async (held) => {
     const { ranks } = held;
     const { rank, worldSize, isFirst, isWriting } = ranks;
@@ -111,6 +123,7 @@ export async function captureCheckpoint(
   options: Pick<SaveCheckpointOptions, 'optimizer' | 'onlyTrained'> = {},
 ): Promise<CapturedModule> {
   const call = byPieces('captureCheckpoint');
+  checkOptions(call.operation, options, SAVED_RULES);
   return whileAtRest(models, call, async (held) => {
     const { ranks } = held;
     const saved = await ranks.agree(call.operation, async () =>
@@ -148,8 +161,9 @@ export async function loadCheckpoint(
   reader: PieceReader,
   options: LoadCheckpointOptions = {},
 ): Promise<Readonly<Record<string, unknown>>> {
-  const { strict } = options;
   const call = { ...byPieces('loadCheckpoint'), isLoad: true };
+  checkOptions(call.operation, options, LOAD_RULES);
+  const { strict } = options;
   return whileAtRest(models, call, async (held) => {
     const { ranks, parts } = held;
     let saved: HeldModule | undefined;

@@ -32,6 +32,7 @@ export interface StateDictOptions extends StateDictPlaces {
 export type LazyStateDictOptions = Pick<StateDictOptions, 'onlyTrained' | 'stateDictOnRank0Only'>;
 
 const LAZY_RULES = { onlyTrained: optional(FLAG), stateDictOnRank0Only: optional(FLAG) };
+const LOAD_RULES = { strict: optional(FLAG) };
 const RULES = { ...LAZY_RULES, stateDictDevice: optional(oneOf('host', 'device')) };
 
 /**
@@ -142,6 +143,7 @@ export async function loadStateDict(
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
   const operation = 'loadStateDict';
+  checkOptions(operation, options, LOAD_RULES);
   return whileAtRest(models, { operation, by: 'tensors', isLoad: true }, async (held) => {
     const { names, buffers, parts, ranks } = held;
     const expected = new Map<string, ExpectedEntry>(

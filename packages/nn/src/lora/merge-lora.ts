@@ -10,6 +10,7 @@ import {
   mul,
   type Tensor,
 } from '@shardweave/tensor-core';
+import { above, checkOptions, DEVICE, FLAG, type OptionRules, optional } from '../check-options.js';
 import { StateDictError } from '../errors.js';
 import { type HostTensor, isDeviceDType, type LazyTensor } from '../host-tensor.js';
 import { peftLayers } from './peft-files.js';
@@ -27,6 +28,12 @@ export interface MergeOptions {
   readonly fanInFanOut?: boolean;
 }
 
+const RULES: OptionRules<MergeOptions> = {
+  device: DEVICE,
+  scale: above(0),
+  fanInFanOut: optional(FLAG),
+};
+
 /**
  * A model's state in which each adapted weight W is W + scale * B A, rounded once to the dtype of
  * W. All other tensors are those of the base. Each sum is computed when its tensor is read, so one
@@ -42,6 +49,7 @@ export function mergeAdapters(
   adapters: ReadonlyMap<string, HostTensor | LazyTensor>,
   options: MergeOptions,
 ): Map<string, LazyTensor> {
+  checkOptions('mergeAdapters', options, RULES);
   const { fanInFanOut = false } = options;
   const merged = new Map(base);
   for (const path of peftLayers(adapters)) {

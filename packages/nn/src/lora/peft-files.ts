@@ -1,6 +1,7 @@
 // Adapters in the files of Hugging Face PEFT: adapter_config.json, and adapter_model.safetensors,
 // whose tensors have PEFT's prefix before the Hub's names. The caller reads and writes the files.
 
+import { checkOptions, FLAG, optional, TEXT } from '../check-options.js';
 import { FormatError } from '../errors.js';
 import type { HostTensor, LazyTensor } from '../host-tensor.js';
 import type { LoraConfig } from './apply-lora.js';
@@ -113,6 +114,7 @@ export function peftConfigText(
     readonly fanInFanOut?: boolean;
   } = {},
 ): string {
+  checkOptions('peftConfigText', options, { base: optional(TEXT), fanInFanOut: optional(FLAG) });
   const targets = [...new Set(config.layers.map((path) => path.split('.').at(-1)!))];
   const fields = {
     peft_type: 'LORA',

@@ -1,6 +1,8 @@
 // What a language model is called with besides its token ids, and how that reaches its layers.
 
-import { slice, type Tensor } from '@shardweave/tensor-core';
+import { isTensor, slice, type Tensor } from '@shardweave/tensor-core';
+import { checkNames } from '../check-options.js';
+import { NnConfigError } from '../errors.js';
 import type { KeyValueCache, LayerCache } from '../layers/key-value-cache.js';
 
 /** Options of a call of a language model. All tensors are [batch, seq], as the ids are. */
@@ -32,6 +34,14 @@ export interface TokenOptions {
   readonly onlyLast?: boolean | undefined;
 }
 
+const NAMES = [
+  'targets',
+  'segments',
+  'positions',
+  'cache',
+  'onlyLast',
+] as const satisfies (keyof TokenOptions)[];
+
 /** What embeddings need to know about their tokens. */
 export interface EmbeddingPlaces extends Pick<TokenOptions, 'positions'> {
   /** The position of the first token, where `positions` is not given. Default 0. */
@@ -59,13 +69,25 @@ export function tokenArguments(
   previous: unknown,
   call: { readonly args: TokenArgs; readonly count: number },
 ): readonly unknown[] {
-  const [ids, { targets, segments, positions, cache, onlyLast } = {}] = call.args;
+  const [ids, options = {}] = call.args;
+  const { targets, segments, positions, cache, onlyLast } = options;
   if (index === 0) {
+    checkTokenOptions(options);
     return [ids, { positions, offset: cache?.length }];
   }
   return index === call.count - 1
     ? [previous, { targets, onlyLast }]
     : [previous, { segments, positions, cache: cache?.layer(index - 1) }];
+}
+
+/** @throws {NnConfigError} for targets in place of options, and for unknown names */
+function checkTokenOptions(options: unknown): void {
+  if (isTensor(options)) {
+    throw new NnConfigError(
+      `model.call: expected options after the ids, got a tensor. Write { targets }.`,
+    );
+  }
+  checkNames('model.call', options, NAMES);
 }
 
 /** The rows of x [batch, seq, width] that the head works on: all, or the last of each sequence. */

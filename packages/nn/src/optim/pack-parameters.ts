@@ -16,7 +16,7 @@ import { type FlatLeaf, FlatParameter } from '../flat/flat-parameter.js';
 import { flatLayout } from '../flat/layout/flat-layout.js';
 import { PackedGradient } from '../flat/packed-gradient.js';
 import { castFloats } from '../map-tensors.js';
-import type { Module } from '../module.js';
+import { type Module, requireModule } from '../module.js';
 import { castInPlace } from '../parameters/cast-in-place.js';
 import { encodingOf } from '../parameters/encoded-parameter.js';
 
@@ -51,6 +51,7 @@ const FULL_FLAT_ELEMENTS = 2 ** 23;
  * gradient, or is already sharded or packed
  */
 export function packParameters(module: Module, options: PackOptions = {}): PackedParameters {
+  requireModule('packParameters', module, NnConfigError);
   checkOptions<PackOptions>('packParameters', options, {
     computeDType: optional(oneOf('f32', 'bf16', 'f16')),
   });

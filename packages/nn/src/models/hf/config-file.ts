@@ -1,5 +1,6 @@
 // The config.json of any supported model. Its model_type says which model's fields it has.
 
+import { checkOptions, oneOf, optional } from '../../check-options.js';
 import { FormatError } from '../../errors.js';
 import type { ModelConfig } from '../model-config.js';
 import type { ConfigFields } from './config-fields.js';
@@ -59,6 +60,9 @@ export function modelConfigText(
   config: ModelConfig,
   options: { readonly dtype?: WeightsDType } = {},
 ): string {
+  checkOptions('modelConfigText', options, {
+    dtype: optional(oneOf(...Object.keys(TORCH_DTYPES))),
+  });
   const fields =
     config.model_type === 'gpt2' ? gpt2ConfigFields(config) : decoderConfigFields(config);
   const torchDType = TORCH_DTYPES[options.dtype ?? 'f32'];

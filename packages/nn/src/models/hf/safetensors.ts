@@ -3,6 +3,7 @@
 // read by ranges and written in pieces, so that one tensor is in memory at a time.
 
 import { elementCountOf } from '@shardweave/tensor-core';
+import { checkOptions, OBJECT, type OptionRules, optional } from '../../check-options.js';
 import { FormatError } from '../../errors.js';
 import type { ElementRange, HostTensor, LazyTensor } from '../../host-tensor.js';
 import {
@@ -32,6 +33,8 @@ export interface WriteSafetensorsOptions {
   /** Default none. */
   readonly metadata?: Readonly<Record<string, string>>;
 }
+
+const WRITE_RULES: OptionRules<WriteSafetensorsOptions> = { metadata: optional(OBJECT) };
 
 /** Below what one system call writes (2^31 bytes), and large enough to cost nothing. */
 const PIECE_BYTES = 64 * 2 ** 20;
@@ -84,6 +87,7 @@ export function writeSafetensors(
   tensors: ReadonlyMap<string, HostTensor>,
   options: WriteSafetensorsOptions = {},
 ): Uint8Array<ArrayBuffer> {
+  checkOptions('writeSafetensors', options, WRITE_RULES);
   const { start, tensors: sorted, byteLength } = layOut(tensors, options.metadata);
   for (const [name, tensor] of sorted) {
     checkBytes(name, tensor, tensor.data);
@@ -106,6 +110,7 @@ export function safetensorsByteLength(
   tensors: ReadonlyMap<string, Pick<HostTensor, 'dtype' | 'shape'>>,
   options: WriteSafetensorsOptions = {},
 ): number {
+  checkOptions('safetensorsByteLength', options, WRITE_RULES);
   return layOut(tensors, options.metadata).byteLength;
 }
 
@@ -120,6 +125,7 @@ export async function* safetensorsPieces(
   tensors: ReadonlyMap<string, HostTensor | LazyTensor>,
   options: WriteSafetensorsOptions = {},
 ): AsyncGenerator<Uint8Array, void, undefined> {
+  checkOptions('safetensorsPieces', options, WRITE_RULES);
   const { start, tensors: sorted } = layOut(tensors, options.metadata);
   yield start;
   for (const [name, tensor] of sorted) {
