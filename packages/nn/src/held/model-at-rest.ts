@@ -5,6 +5,7 @@ import type { DType, Tensor } from '@shardweave/tensor-core';
 import { isFloat } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { isCopy } from '../flat/placement.js';
+import { notAtRest } from '../flat/stores/flat-home.js';
 import { checkModules, isModule, type Module } from '../module.js';
 import { joinPath } from '../parameters/join-path.js';
 import type { AtRest, Held, HeldBy, HeldCall, Holder } from './held.js';
@@ -38,6 +39,7 @@ export interface NamedBuffer {
  * Runs `body` while all that the models hold is at rest.
  * @throws {NnConfigError} for what is no module, for wrappers over several process groups, and for
  * parameters that rest with a wrapper outside the models
+ * @throws {OptimizerError} beside a backward that nobody awaited
  */
 export async function whileAtRest<T>(
   models: Models,
@@ -58,6 +60,7 @@ export async function whileAtRest<T>(
           ]),
         );
   const names = firstNames(named((module) => module.namedParameters()));
+  const beside = [...names.keys()].find(({ device }) => device.isInBackward);
   const cast = new Set([
     ...helds.flatMap(({ held, wrappers }) =>
       held.castsBuffers === true ? wrappers.flatMap(buffersOf) : [],
@@ -75,6 +78,9 @@ export async function whileAtRest<T>(
     const next = helds[index]?.held;
     if (next !== undefined) {
       return next.whileAtRest(call, (held) => enter(index + 1, [...entered, held]));
+    }
+    if (beside !== undefined) {
+      throw notAtRest(call.operation, beside, 'backward'); // unless a wrapper has refused it before
     }
     const ranks = entered.find((held) => !held.ranks.isAlone)?.ranks ?? entered[0]?.ranks;
     const named = [...names].flatMap(([tensor, name]) =>

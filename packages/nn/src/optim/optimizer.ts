@@ -8,7 +8,7 @@ import { clearGradients } from '../flat/clear-gradients.js';
 import { type FlatPlan, planFlats } from '../flat/layout/flat-plan.js';
 import type { FlatState, FlatStateBytes, StateRun } from '../flat/layout/flat-state.js';
 import type { PinnedBytes } from '../flat/stores/byte-store.js';
-import { flatHomeOf, occupyHomes } from '../flat/stores/flat-home.js';
+import { flatHomeOf, occupyHomes, requireNoBackward } from '../flat/stores/flat-home.js';
 import { FlatStates } from './flat-states.js';
 import { type FlatStep, FlatStepper } from './flat-step.js';
 import { matchGroups, type SavedGroup } from './match-groups.js';
@@ -116,15 +116,15 @@ export abstract class Optimizer<Options extends object> {
    * commit. Where it rejects because a store failed, nothing of the step is committed. Calling
    * `step` again finishes it with the options that it began with, and so does whatever reads those
    * flats next.
-   * @throws {OptimizerError} where a flat that rests off the device is in a forward, backward or
-   * step that has not ended; nothing is stepped then. Also where a backward adds to a gradient that
+   * @throws {OptimizerError} where a backward has not ended, or a flat that rests off the device is
+   * in a forward or step that has not; nothing is stepped then. Also where a backward adds to a gradient that
    * waits for a save
    */
   async step(options: StepOptions = {}): Promise<void> {
     checkOptions('optimizer.step', options, STEP_RULES);
     this.#checkGroups(this.groups);
     const plans = this.#plan();
-    const leave = occupyHomes(flatsIn(plans), 'optimizer.step');
+    const leave = occupy(plans, 'optimizer.step');
     const step = this.#stored.finish() ?? this.#stepPlans(plans, options);
     return step.then(() => this.#stored.forget()).finally(leave);
   }
@@ -234,7 +234,7 @@ export abstract class Optimizer<Options extends object> {
   ): Promise<OptimizerStateDict<Options>> {
     const names = namesOf(this.parameters(), named);
     const plans = this.#plan();
-    const leave = occupyHomes(flatsIn(plans), 'optimizer.stateDict');
+    const leave = occupy(plans, 'optimizer.stateDict');
     const states = plans.map(async ({ flat, members }) => {
       const state = await this.readFlatState(flat);
       return members.flatMap((member) => {
@@ -268,7 +268,7 @@ export abstract class Optimizer<Options extends object> {
     const loaded = this.groupsFrom(dict.paramGroups, names, {
       operation: 'optimizer.loadStateDict',
     });
-    const leave = occupyHomes(flatsIn(plans), 'optimizer.loadStateDict');
+    const leave = occupy(plans, 'optimizer.loadStateDict');
     try {
       for (const flat of flatsIn(plans)) {
         await this.#states.ready(flat); // may reject, which it must before anything changes
@@ -315,6 +315,13 @@ export abstract class Optimizer<Options extends object> {
     }
     return this.#plans;
   }
+}
+
+/** Takes the homes of all flats for a call, which comes after the end of any backward. */
+function occupy(plans: readonly FlatPlan[], call: string): () => void {
+  const flats = flatsIn(plans);
+  requireNoBackward(flats, call);
+  return occupyHomes(flats, call);
 }
 
 function flatsIn(plans: readonly FlatPlan[]): Tensor[] {

@@ -143,9 +143,7 @@ export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
     if (running === undefined) {
       continue;
     }
-    throw new OptimizerError(
-      `${by}: expected the parameters of '${flat.name}' at rest, got ${running} under way. Await it first.`,
-    );
+    throw notAtRest(by, flat, running);
   }
   const ends = [...homes].map((home) => home.occupy(by));
   return () => {
@@ -153,6 +151,26 @@ export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
       end();
     }
   };
+}
+
+/**
+ * Refuses a call that begins beside a backward, wherever the flats rest: it would see gradients
+ * that are not whole.
+ * @throws {OptimizerError} where a backward has not ended
+ */
+export function requireNoBackward(flats: readonly Tensor[], by: string): void {
+  const flat = flats.find(({ device }) => device.isInBackward);
+  if (flat !== undefined) {
+    throw notAtRest(by, flat, 'backward');
+  }
+}
+
+/** The error of a call beside other work that nobody awaited. */
+export function notAtRest(by: string, { name }: Tensor, running: string): OptimizerError {
+  const hint = running === 'backward' ? ': await loss.backward()' : '';
+  return new OptimizerError(
+    `${by}: expected the parameters of '${name}' at rest, got ${running} under way. Await it first${hint}.`,
+  );
 }
 
 /**
