@@ -4,16 +4,17 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { type GradScaler, Module, type Optimizer } from '@shardweave/nn';
-import { flatsOf, HELD, type HeldBy } from '@shardweave/nn/flat';
+import { flatsOf, HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
 import type { Pass, Tensor } from '@shardweave/tensor-core';
+import { FLAG, LIST, type OptionRules, optional, whole } from '@shardweave/tensor-core/options';
 import { GradientSync } from './buckets/gradient-sync.js';
 import { PlanKeeper } from './buckets/plan-keeper.js';
 import { profiled } from './buckets/sync-cycle.js';
 import { SyncCycles } from './buckets/sync-cycles.js';
 import { WrappedParameters, type WrapperContext } from './buckets/wrapped-parameters.js';
-import { DdpStateError } from './errors.js';
+import { DdpConfigError, DdpStateError } from './errors.js';
 import { followOptimizers, requireStepped } from './follow-optimizers.js';
-import { type DdpOptions, resolveOptions } from './options.js';
+import { checkOptions, type DdpOptions, resolveOptions } from './options.js';
 import type { BroadcastOptions } from './ranks/broadcast-tensors.js';
 import { heldByReplica } from './ranks/held-replicas.js';
 import { WrapperLanes } from './ranks/wrapper-lanes.js';
@@ -39,6 +40,13 @@ export interface JoinOptions {
    */
   readonly divideByInitialWorldSize?: boolean;
 }
+
+const ROOT = optional(whole(0));
+const JOIN_RULES: OptionRules<JoinOptions> = {
+  optimizers: optional(LIST), // followOptimizers says more of none
+  scalers: optional(LIST),
+  divideByInitialWorldSize: optional(FLAG),
+};
 
 /**
  * Wraps a module so that backward adds up its gradients over ranks, bucket by bucket.
@@ -90,10 +98,11 @@ export class DistributedDataParallel<
    * already
    */
   constructor(module: Module<Args, Output>, options: DdpOptions) {
+    requireModule('ddp', module, DdpConfigError);
+    const resolved = resolveOptions(options);
     super(module.device);
     this.module = this.child('module', module);
     this.processGroup = options.processGroup;
-    const resolved = resolveOptions(options);
     this.#wrapper = {
       device: this.device,
       options: resolved,
@@ -210,6 +219,7 @@ export class DistributedDataParallel<
   async syncParameters(
     options: { readonly root?: number; readonly onlyTrained?: boolean } = {},
   ): Promise<void> {
+    checkOptions('ddp.syncParameters', options, { root: ROOT, onlyTrained: optional(FLAG) });
     const { root = 0, onlyTrained = false } = options;
     const all = onlyTrained ? this.#wrapper.parameters.trained() : this.#values.all;
     const tensors = all.map(({ tensor }) => tensor);
@@ -218,6 +228,7 @@ export class DistributedDataParallel<
 
   /** Sends the buffers of rank `root` (default 0) to all ranks. Collective. */
   async syncBuffers(options: { readonly root?: number } = {}): Promise<void> {
+    checkOptions('ddp.syncBuffers', options, { root: ROOT });
     await this.#syncBuffers({ root: options.root ?? 0, identity: 'ddp buffers' });
   }
 
@@ -335,6 +346,7 @@ export class DistributedDataParallel<
    */
   async join(body: () => Promise<void>, options: JoinOptions): Promise<void> {
     this.#requireIdle('join');
+    checkOptions('ddp.join', options ?? {}, JOIN_RULES);
     requireStepped(options?.optimizers, this.#wrapper.parameters.trained());
     await this.initialize();
     await this.#shareAdded();

@@ -1,8 +1,16 @@
 // The options of DistributedDataParallel, and what follows from them.
 
 import type { ProcessGroup } from '@shardweave/collectives';
-import type { Tensor } from '@shardweave/tensor-core';
-import { optionChecks } from '@shardweave/tensor-core/options';
+import { isTensor, type Tensor } from '@shardweave/tensor-core';
+import {
+  allOptional,
+  FLAG,
+  having,
+  type OptionRule,
+  type OptionRules,
+  optionChecks,
+  TEXT,
+} from '@shardweave/tensor-core/options';
 import type { BucketSizes } from './bucket-layout.js';
 import type { CommunicationHook } from './communication-hooks/communication-hook.js';
 import { DdpConfigError } from './errors.js';
@@ -122,37 +130,62 @@ const ADVICE: Readonly<Record<string, string>> = {
   checkReduction:
     'Every backward checks that all buckets were reduced; there is nothing to switch.',
   delayAllReduceNamedParams: 'Use delayAllreduce: true.',
+  mesh: 'Use processGroup.',
+  deviceMesh: 'Use processGroup.',
+  group: 'Use processGroup.',
+  mixedPrecision: 'Wrap a model that packParameters(model, { computeDType }) of nn has packed.',
+  mpPolicy: 'Wrap a model that packParameters(model, { computeDType }) of nn has packed.',
+  computeDType: 'Wrap a model that packParameters(model, { computeDType }) of nn has packed.',
 };
 
-const KNOWN = [
-  'processGroup',
-  'messageSize',
-  'firstBucketBytes',
-  'bucketCapBytes',
-  'allreduceTriggerParams',
-  'delayAllreduce',
-  'retainAllreduceBuffers',
-  'allreduceAlwaysFp32',
-  'numAllreduceStreams',
-  'allreduceCommunicators',
-  'gradientAverage',
-  'gradientPredivideFactor',
-  'prof',
-  'findUnusedParameters',
-  'staticGraph',
-  'broadcastBuffers',
-  'communicationHook',
-  'name',
-] as const satisfies (keyof DdpOptions)[];
+/** A process group of any copy of collectives. */
+export const GROUP = having(
+  'a process group of @shardweave/collectives',
+  'allReduce',
+  'broadcast',
+  'split',
+);
 
-const { checkNames } = optionChecks(DdpConfigError, ADVICE);
+/** What a number has to be is said below, with what follows from it. */
+const NUMBER: OptionRule = { expected: 'a number', holds: (value) => typeof value === 'number' };
+
+const RULES: OptionRules<DdpOptions> = {
+  processGroup: GROUP,
+  ...allOptional({
+    messageSize: NUMBER,
+    firstBucketBytes: NUMBER,
+    bucketCapBytes: NUMBER,
+    allreduceTriggerParams: {
+      expected: 'an array of parameters',
+      holds: (value) => Array.isArray(value) && value.every(isTensor),
+    },
+    delayAllreduce: FLAG,
+    retainAllreduceBuffers: FLAG,
+    allreduceAlwaysFp32: FLAG,
+    numAllreduceStreams: NUMBER,
+    allreduceCommunicators: {
+      expected: 'an array of process groups',
+      holds: (value) => Array.isArray(value) && value.every(GROUP.holds),
+    },
+    gradientAverage: FLAG,
+    gradientPredivideFactor: NUMBER,
+    prof: FLAG,
+    findUnusedParameters: FLAG,
+    staticGraph: FLAG,
+    broadcastBuffers: FLAG,
+    communicationHook: having('a communication hook, such as compressionHook()', 'reduce'),
+    name: TEXT,
+  }),
+};
+
+export const { checkOptions } = optionChecks(DdpConfigError, ADVICE);
 
 /**
  * Fills in defaults.
  * @throws {DdpConfigError} for options that contradict each other, were removed, or are unknown
  */
 export function resolveOptions(options: DdpOptions): ResolvedDdpOptions {
-  checkNames('ddp', options, KNOWN);
+  checkOptions('ddp', options, RULES);
   const isDelayed = options.delayAllreduce ?? false;
   const triggers = options.allreduceTriggerParams;
   if (triggers !== undefined && isDelayed) {

@@ -4,3 +4,4 @@
 export { CodedError } from './messages/coded-error.js';
 export { editDistance } from './messages/edit-distance.js';
 export { byteUnit, formatBytes } from './messages/format-bytes.js';
+export { withoutStop } from './messages/without-stop.js';

@@ -16,7 +16,8 @@ import { FsdpConfigError } from './errors.js';
 import type { FsdpOptions } from './options.js';
 import type { OffloadConfig } from './unit/placement.js';
 
-const GROUP = having(
+/** A process group of any copy of collectives. */
+export const GROUP = having(
   'a process group of @shardweave/collectives',
   'allGather',
   'reduceScatter',
@@ -89,16 +90,25 @@ const ADVICE: Readonly<Record<string, string>> = {
   useOrigParams: 'Names and parameter groups are always those of the bare module.',
   paramInitFn: "Use nn's deferInit.",
   deviceId: 'A module has one device.',
+  mesh: 'Use processGroup, and replicateGroup for hybrid sharding.',
+  deviceMesh: 'Use processGroup, and replicateGroup for hybrid sharding.',
+  group: 'Use processGroup.',
+  mpPolicy: 'Use mixedPrecision, with computeDType and fp32ReduceScatter.',
+  paramDtype: 'Use mixedPrecision, with computeDType.',
+  reduceDtype: 'Use fp32ReduceScatter.',
+  offloadPolicy: 'Use moveParamsToCpu.',
+  ignoredParams: 'Wrap the modules beside them alone.',
+  wrap: 'fullyShard has it.',
 };
 
-export const { checkOptions } = optionChecks(FsdpConfigError, ADVICE);
+export const { checkOptions, checkValue } = optionChecks(FsdpConfigError, ADVICE);
 
 /**
  * @throws {FsdpConfigError} where `options` is not an object, has an unknown option, or has a value
  * that breaks the option's rule
  */
-export function checkFsdpOptions(options: unknown): void {
-  checkOptions<FsdpOptions>('fsdp', options, RULES);
+export function checkFsdpOptions(options: unknown, owner = 'fsdp'): void {
+  checkOptions<FsdpOptions>(owner, options, RULES);
   const { offloadConfig } = options as Partial<FsdpOptions>;
   if (offloadConfig !== undefined) {
     checkOptions<OffloadConfig>('fsdp: offloadConfig', offloadConfig, OFFLOAD_RULES);

@@ -5,7 +5,7 @@
 
 import { PeerFailedError, type ProcessGroup } from '@shardweave/collectives';
 import { Module, resetParameters } from '@shardweave/nn';
-import { HELD, type HeldBy } from '@shardweave/nn/flat';
+import { HELD, type HeldBy, requireModule } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describeInstance } from './describe-instance.js';
 import { FsdpConfigError, FsdpError } from './errors.js';
@@ -80,6 +80,7 @@ export class FullyShardedDataParallel<
    * for f32 parameters where computation is in 16 bits without f32 masters
    */
   constructor(module: Inner & Module<Args, Output>, options: FsdpOptions) {
+    requireModule('fsdp', module, FsdpConfigError);
     super(module.device);
     this.module = this.child('module', module);
     const resolved = resolveOptions(options);

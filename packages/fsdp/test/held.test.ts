@@ -130,7 +130,7 @@ describe('several models', () => {
       const refused = stateDict(models);
       await expect(refused).rejects.toThrow(NnConfigError);
       await expect(refused).rejects.toThrow(
-        /one process group, got 'generator' and 'critic' over two/,
+        /one process group, got 'generator' at '0' and 'critic' at '1' over two/,
       );
       await expect(stateDict([1] as never)).rejects.toThrow(/a module at index 0, got 1/);
       await expect(stateDict(undefined as never)).rejects.toThrow(/array of modules, got nothing/);

@@ -9,6 +9,7 @@ import {
   type StoredModel,
 } from '@shardweave/nn/flat';
 import { type Device, isFloat, type Tensor } from '@shardweave/tensor-core';
+import { shown } from '@shardweave/tensor-core/options';
 import { OffloadConfigError } from './errors.js';
 import type { ResolvedOffloadOptions } from './options.js';
 import type { Layer } from './slices/offload-slice.js';
@@ -21,7 +22,7 @@ export function layersOf(model: unknown): readonly Module[] {
     : Array.isArray(model) && model;
   if (layers === false || layers.length === 0 || !layers.every(isModule)) {
     throw new OffloadConfigError(
-      'offload: expected a Sequential with layers or a list of modules, got something else. A model of another shape goes in as a list of the modules that its forward calls one after another.',
+      `offload: expected a Sequential with layers or a list of modules, got ${shown(model)}. A model of another shape goes in as a list of the modules that its forward calls one after another.`,
     );
   }
   return layers;

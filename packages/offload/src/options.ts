@@ -74,6 +74,9 @@ const ADVICE: Readonly<Record<string, string>> = {
   device: "The model's own device is used.",
   offloadDevice: 'Use store: it says where parameters rest.',
   optimizer: 'Make the optimizer on model.parameters().',
+  mixedPrecision: 'Use computeDType.',
+  moveParamsToCpu: 'Parameters rest in the store, by default in host memory.',
+  processGroup: 'It has none: wrap the slices in FullyShardedDataParallel for several ranks.',
 };
 
 const RULES: OptionRules<OffloadOptions> = allOptional({

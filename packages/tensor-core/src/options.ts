@@ -172,6 +172,9 @@ export const FUNCTION: OptionRule = {
   holds: (value) => typeof value === 'function',
 };
 
+/** An array; what it contains is checked elsewhere. */
+export const LIST: OptionRule = { expected: 'an array', holds: Array.isArray };
+
 /** One of these strings. */
 export function oneOf(...values: readonly string[]): OptionRule {
   return {

@@ -1,6 +1,7 @@
 // Agreement outside a step: each rank does its part, which may fail on one rank alone, and then all
 // go on, or all hear who failed, so that none waits for one that has given up.
 
+import { withoutStop } from '@shardweave/dtypes/messages';
 import { PeerFailedError } from '../errors.js';
 
 /** Gives every rank's text, in rank order. Collective; mostly exchangeTexts over a group. */
@@ -110,7 +111,7 @@ export async function requireSameText(
 function failed(operation: string, failure: RankFailure): PeerFailedError {
   const { rank, worldSize, reason } = failure;
   return new PeerFailedError(
-    `${operation}: rank ${rank}/${worldSize} failed: ${reason}. This rank stopped with it.`,
+    `${operation}: rank ${rank}/${worldSize} failed: ${withoutStop(reason)}. This rank stopped with it.`,
     { operation, rank, reason },
   );
 }

@@ -4,6 +4,8 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { ReduceDType } from '@shardweave/dtypes';
 import type { Tensor } from '@shardweave/tensor-core';
+import { above, FLAG, type OptionRules, optional } from '@shardweave/tensor-core/options';
+import { checkOptions, GROUP } from '../options.js';
 
 /** The group that gradients are summed over, and how the sums are divided. */
 export interface NaiveAllReduceOptions {
@@ -14,6 +16,12 @@ export interface NaiveAllReduceOptions {
   readonly gradientAverage?: boolean;
 }
 
+const RULES: OptionRules<NaiveAllReduceOptions> = {
+  processGroup: GROUP,
+  gradientPredivideFactor: optional(above(0)),
+  gradientAverage: optional(FLAG),
+};
+
 /**
  * Averages the gradients of `parameters` over ranks, in place and in their order. Collective; every
  * rank must have gradients for the same parameters.
@@ -22,6 +30,7 @@ export async function naiveAllReduce(
   parameters: Iterable<Tensor>,
   options: NaiveAllReduceOptions,
 ): Promise<void> {
+  checkOptions('naiveAllReduce', options, RULES);
   const { processGroup: group, gradientPredivideFactor: predivide = 1 } = options;
   const postdivide = (options.gradientAverage ?? true) ? group.worldSize / predivide : 1;
   let index = 0;

@@ -8,6 +8,7 @@ import { HostBuffers } from '@shardweave/nn/flat';
 import { type Device, isTensor, Tensor } from '@shardweave/tensor-core';
 import { assignBuckets, BUCKET_DTYPES, type BucketLayout, bucketLayout } from '../bucket-layout.js';
 import { DdpConfigError } from '../errors.js';
+import { checkOptions, GROUP } from '../options.js';
 import { exchangeCall, requireAgreement } from '../ranks/agreement.js';
 import { broadcastTensors } from '../ranks/broadcast-tensors.js';
 import { serial } from '../ranks/tell-others.js';
@@ -39,6 +40,7 @@ export class Reducer {
    * parameters
    */
   constructor(source: Module | TensorTree, options: ReducerOptions) {
+    checkOptions<ReducerOptions>('reducer', options, { processGroup: GROUP });
     this.#source = isModule(source) ? source : undefined;
     this.#gradients = isModule(source) ? [] : [...tensorsOf(source)];
     this.#group = options.processGroup;

@@ -1,8 +1,10 @@
 // Sends gradients in fewer bytes: they are rounded to 16 bits or to int8 for the wire, and still
 // added in f32.
 
-import type { WireFormat } from '@shardweave/dtypes';
+import { WIRE_FORMATS, type WireFormat } from '@shardweave/dtypes';
+import { FLAG, type OptionRules, oneOf, optional } from '@shardweave/tensor-core/options';
 import type { BucketLayout } from '../bucket-layout.js';
+import { checkOptions } from '../options.js';
 import { allReduceHook } from './all-reduce-hook.js';
 import type { HookBucket, StatefulHook } from './communication-hook.js';
 import { HookMemory } from './hook-memory.js';
@@ -20,6 +22,11 @@ export interface CompressionHookOptions {
    */
   readonly errorFeedback?: boolean;
 }
+
+const RULES: OptionRules<CompressionHookOptions> = {
+  wire: oneOf(...WIRE_FORMATS),
+  errorFeedback: optional(FLAG),
+};
 
 /**
  * All-reduces f32 buckets in the format `wire`; 16-bit buckets go as they are. A hook remembers the
@@ -57,6 +64,7 @@ export interface CompressionHookOptions {
  * ```
  */
 export function compressionHook(options: CompressionHookOptions): StatefulHook {
+  checkOptions('compressionHook', options, RULES);
   const { wire, errorFeedback = wire === 'int8' } = options;
   const memory = new HookMemory(wire, ['error']);
   let residuals = new WeakMap<BucketLayout, Float32Array>();

@@ -4,7 +4,16 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { fnv1a } from '@shardweave/dtypes';
+import {
+  above,
+  allOptional,
+  FLAG,
+  type OptionRules,
+  SEED,
+  whole,
+} from '@shardweave/tensor-core/options';
 import type { BucketLayout } from '../bucket-layout.js';
+import { checkOptions } from '../options.js';
 import { allReduceHook } from './all-reduce-hook.js';
 import type { BucketMember, HookBucket, StatefulHook } from './communication-hook.js';
 import { HookMemory } from './hook-memory.js';
@@ -38,11 +47,21 @@ export interface PowerSgdOptions {
   readonly seed?: number;
 }
 
+const RULES: OptionRules<PowerSgdOptions> = allOptional({
+  matrixApproximationRank: whole(1),
+  startStep: whole(0),
+  minCompressionRate: above(0),
+  errorFeedback: FLAG,
+  warmStart: FLAG,
+  seed: SEED,
+});
+
 /**
  * Compresses f32 buckets; 16-bit buckets go as they are. It is serial, with two or three
  * all-reduces for each bucket.
  */
 export function powerSgdHook(options: PowerSgdOptions = {}): StatefulHook {
+  checkOptions('powerSgdHook', options, RULES);
   const memory = new HookMemory('powerSgd', ['error', 'factors', 'steps']);
   let states = new WeakMap<BucketLayout, BucketState>();
   const { startStep = 0, matrixApproximationRank = 1, minCompressionRate = 2 } = options;

@@ -3,6 +3,9 @@
 
 import type { ProcessGroup } from '@shardweave/collectives';
 import { isBatchNorm, type Module } from '@shardweave/nn';
+import { requireModule } from '@shardweave/nn/flat';
+import { allOptional, FLAG, OBJECT, type OptionRules } from '@shardweave/tensor-core/options';
+import { checkOptions, GROUP } from '../check-options.js';
 import { FsdpConfigError } from '../errors.js';
 import { autoWrap } from '../wrap/auto-wrap.js';
 import {
@@ -42,6 +45,11 @@ const BN_CONFIG = {
   bucketCapMb: 0,
 } as const satisfies WrapperConfig;
 
+const RULES: OptionRules<AutoWrapBnOptions> = {
+  processGroup: GROUP,
+  ...allOptional({ singleRankPg: FLAG, fsdpConfig: OBJECT, wrapIt: FLAG, assertOnCollision: FLAG }),
+};
+
 /**
  * Gives every batch normalization below `module` a wrapperConfig, and wraps it accordingly.
  * Collective with singleRankPg.
@@ -49,6 +57,8 @@ const BN_CONFIG = {
  * @throws {FsdpConfigError} for a second config, or where autoWrap refuses
  */
 export async function autoWrapBn(module: Module, options: AutoWrapBnOptions): Promise<Module> {
+  requireModule('autoWrapBn', module, FsdpConfigError);
+  checkOptions('autoWrapBn', options, RULES);
   const { fsdpConfig, wrapIt = true, assertOnCollision = true } = options;
   const norms = module.namedModules().filter(([, inner]) => isBatchNorm(inner));
   const collision = norms.find(([, norm]) => wrapperConfigOf(norm) !== undefined);

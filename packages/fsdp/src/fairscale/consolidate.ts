@@ -4,6 +4,8 @@
 import { byteSize } from '@shardweave/dtypes';
 import { type StateDict, StateDictError, type StateEntry } from '@shardweave/nn';
 import { elementCountOf } from '@shardweave/tensor-core';
+import { allOptional, FLAG, type OptionRules } from '@shardweave/tensor-core/options';
+import { checkOptions } from '../check-options.js';
 import type { FlatMetadata, ShardMetadata } from './shard-metadata.js';
 
 /**
@@ -16,6 +18,11 @@ export interface ConsolidateOptions {
   /** false: a parameter or buffer that a shard lacks is left out. Default true: it is an error. */
   readonly strict?: boolean;
 }
+
+const RULES: OptionRules<ConsolidateOptions> = allOptional({
+  withModuleBuffers: FLAG,
+  strict: FLAG,
+});
 
 /**
  * Puts together the state dict of the bare module from each rank's localStateDict and
@@ -31,6 +38,7 @@ export function consolidateShardWeights(
   shardMetadata: readonly ShardMetadata[],
   options: ConsolidateOptions = {},
 ): StateDict {
+  checkOptions('consolidateShardWeights', options, RULES);
   const { withModuleBuffers = true, strict: isStrict = true } = options;
   const shards = inRankOrder(shardWeights, shardMetadata);
   const [first] = shards as [Shard, ...Shard[]];

@@ -10,6 +10,8 @@ import {
   writeTensor,
 } from '@shardweave/nn/flat';
 import { isFloat, type Tensor } from '@shardweave/tensor-core';
+import { FLAG, optional } from '@shardweave/tensor-core/options';
+import { checkOptions } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall } from '../tree/collective-call.js';
@@ -61,6 +63,7 @@ export async function loadLocalStateDict(
   options: { readonly strict?: boolean } = {},
 ): Promise<void> {
   const call = { operation: 'loadLocalStateDict', states: ['idle'] } as const;
+  checkOptions(call.operation, options, { strict: optional(FLAG) });
   const root = instanceOf(fsdp);
   await collectiveCall(root, call, async () => {
     await agreeOnText(root, call.operation, () => {

@@ -7,6 +7,8 @@ import type { Optimizer, OptimizerStateDict, ParameterState } from '@shardweave/
 import { StateDictError } from '@shardweave/nn';
 import { checkStates, type FlatStateBytes, joinMembers } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
+import { OBJECT, optional } from '@shardweave/tensor-core/options';
+import { checkOptions } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { agree, agreeOnText } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
@@ -36,6 +38,8 @@ export interface OptimStateShard<Options> {
   readonly extra: Readonly<Record<string, unknown>>;
 }
 
+const EXTRA_RULES = { extra: optional(OBJECT) };
+
 /**
  * The optimizer's whole state on the first rank, undefined on the others. Each parameter has one
  * entry; one that was never stepped, or was frozen all along, has none. There may be any number of
@@ -51,6 +55,7 @@ export async function gatherFullOptimStateDict<Options extends object>(
   options: { readonly extra?: Readonly<Record<string, unknown>> } = {},
 ): Promise<FullOptimStateDict<Options> | undefined> {
   const call = { operation: 'gatherFullOptimStateDict', states: ['idle'] } as const;
+  checkOptions(call.operation, options, EXTRA_RULES);
   const root = instanceOf(fsdp);
   return collectiveCall(root, call, () => gatherFull(root, optimizer, options, call.operation));
 }
@@ -125,6 +130,7 @@ export async function localOptimStateDict<Options extends object>(
   optimizer: Optimizer<Options>,
   options: { readonly extra?: Readonly<Record<string, unknown>> } = {},
 ): Promise<OptimStateShard<Options>> {
+  checkOptions('localOptimStateDict', options, EXTRA_RULES);
   const root = instanceOf(fsdp);
   await root.initialize();
   const names = namesFor(root, optimizer);

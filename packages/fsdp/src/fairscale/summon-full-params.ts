@@ -1,6 +1,8 @@
 // Makes parameters whole, in f32, for the time of a callback.
 
 import type { Storage } from '@shardweave/tensor-core';
+import { allOptional, FLAG, type OptionRules } from '@shardweave/tensor-core/options';
+import { checkOptions } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { collectiveCall } from '../tree/collective-call.js';
 import { instanceOf } from '../tree/instance.js';
@@ -18,6 +20,8 @@ export interface SummonOptions {
   readonly volatile?: boolean;
 }
 
+const RULES: OptionRules<SummonOptions> = allOptional({ recurse: FLAG, volatile: FLAG });
+
 /**
  * Runs `body` while the parameters hold their whole values in the masters' dtype. Of what `body`
  * writes, each rank keeps only its own shard, so ranks that write different values make a patchwork
@@ -30,6 +34,7 @@ export async function summonFullParams<T>(
   body: () => T | Promise<T>,
   options: SummonOptions = {},
 ): Promise<T> {
+  checkOptions('summonFullParams', options, RULES);
   const instance = instanceOf(fsdp);
   const below = options.recurse === false ? [instance] : instance.instances();
   // An instance that an outer summonFullParams has made whole stays so.

@@ -22,7 +22,7 @@ import { callIdentity, exchangeCall } from '../ranks/call-identity.js';
 import { agree, agreeOnText, share } from '../tree/agree.js';
 import { collectiveCall, noteShards } from '../tree/collective-call.js';
 import { type Instance, instanceOf } from '../tree/instance.js';
-import { ownersBeside } from '../tree/own-parameters.js';
+import { labelOf, ownerOf, ownersBeside } from '../tree/own-parameters.js';
 import { abortOnError } from '../tree/rank-failure.js';
 import { type IsInstance, isInstance } from '../tree/tree-instance.js';
 import { pieceOf } from '../unit/shard-layout.js';
@@ -45,7 +45,7 @@ function heldShards(wrappers: readonly Module[]): Held {
     whileAtRest: async (call, body) => {
       if (replicas !== undefined) {
         throw new FsdpConfigError(
-          `${call.operation}: expected instances over one replicateGroup, got '${first.name}' and '${replicas.name}' over two. Call it with each alone.`,
+          `${call.operation}: expected instances over one replicateGroup, got ${labelOf(first)} and ${labelOf(replicas)} over two. Call it with each alone.`,
         );
       }
       const { operation } = call;
@@ -128,7 +128,9 @@ function partOf(
       return whole && (async (parameter) => whole.slice(...bytesIn(unit, parameter)));
     },
     write: (given) => setGiven(root, unit, given, operation),
-    elementsOf: isNormExchanged(root, unit) ? (index) => elementsOf(root, unit, index) : undefined,
+    elementsOf: isNormExchanged(root, unit)
+      ? (index) => elementsOf(root, unit, { index, operation })
+      : undefined,
     dropCopies: () => unit.full.drop(),
     agreeOnProgress: (own) => share(root, operation, () => agreedProgress(unit, own, operation)),
   };
@@ -143,12 +145,13 @@ function isNormExchanged(root: Instance, { group }: ShardedUnit): boolean {
 /** @throws {FsdpConfigError} for an expert's parameter */
 function elementsOf(
   root: Instance,
-  { name, group, layout }: ShardedUnit,
-  index: number,
+  { group, layout, parameters }: ShardedUnit,
+  { index, operation }: { readonly index: number; readonly operation: string },
 ): ElementsOfRank[] {
   if (group !== root.processGroup) {
+    const other = ownerOf(parameters[index]!.tensor)!;
     throw new FsdpConfigError(
-      `gradNorm: expected all instances in one process group, got '${name}' in another. Parameters that differ by rank (experts) have no common norm here: clip them apart.`,
+      `${operation}: expected all instances in one process group, got ${labelOf(root)} and ${labelOf(other)} in two. Parameters that differ by rank (experts) have no common norm here: clip them apart.`,
     );
   }
   return Array.from({ length: layout.worldSize }, (_, rank) => {

@@ -1,6 +1,7 @@
 // Changes, between steps, what gradients are divided by around their reduction.
 
-import { FsdpConfigError } from '../errors.js';
+import { above, FLAG, type OptionRules, optional } from '@shardweave/tensor-core/options';
+import { checkOptions } from '../check-options.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 
 /** What gradients are divided by before and after their sum over ranks. */
@@ -16,6 +17,12 @@ export interface GradientDivideFactors {
   readonly recursive?: boolean;
 }
 
+const RULES: OptionRules<GradientDivideFactors> = {
+  predivide: above(0),
+  postdivide: above(0),
+  recursive: optional(FLAG),
+};
+
 /**
  * Sets the factors from the next reduction on. It must be called alike on all ranks, which compare
  * the factors at each backward's first reduction; the call itself does not communicate.
@@ -24,13 +31,10 @@ export interface GradientDivideFactors {
  */
 export function setGradientDivideFactors(
   fsdp: FullyShardedDataParallel,
-  { predivide, postdivide, recursive = true }: GradientDivideFactors,
+  factors: GradientDivideFactors,
 ): void {
-  if (!(predivide > 0 && postdivide > 0)) {
-    throw new FsdpConfigError(
-      `setGradientDivideFactors: expected factors above 0, got ${predivide} and ${postdivide}.`,
-    );
-  }
+  checkOptions('setGradientDivideFactors', factors, RULES);
+  const { predivide, postdivide, recursive = true } = factors;
   const instances = recursive ? fsdp.instances() : [fsdp];
   for (const instance of instances) {
     instance.assertState('idle');

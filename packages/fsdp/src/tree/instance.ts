@@ -216,7 +216,10 @@ export class Instance implements TreeInstance {
   #noteContribution(pass: Pass): void {
     const tree = this.#tree;
     if (tree === undefined) {
-      throw this.stateError('backward', 'a forward before it');
+      throw this.stateError(
+        'backward',
+        'a forward of the wrapper, which fullyShard returns, before it',
+      );
     }
     tree.beginPass(pass);
     this.activity.noteContribution();

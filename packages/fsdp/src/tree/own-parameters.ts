@@ -104,7 +104,7 @@ export function requireEachInOneUnit(fsdp: TreeInstance): void {
   const elsewhere = named.filter(([, tensor]) => !known.has(ownerOf(tensor)!));
   if (elsewhere.length > 0) {
     throw new FsdpConfigError(
-      `fsdp: expected instances that share a parameter below one root, got ${listed(elsewhere)} of '${ownerOf(elsewhere[0]![1])!.name}', which is not below '${fsdp.name}'. Wrap the module around both, and initialize or call that one first.`,
+      `fsdp: expected instances that share a parameter below one root, got ${listed(elsewhere)} of ${labelOf(ownerOf(elsewhere[0]![1])!)}, which is not below ${labelOf(fsdp)}. Wrap the module around both, and initialize or call that one first.`,
     );
   }
   const present = new Set(named.map(([, tensor]) => tensor));
@@ -142,8 +142,15 @@ export function requireNoOwnerBeside(fsdp: TreeInstance, operation: string): voi
     return;
   }
   throw new FsdpConfigError(
-    `${operation}: expected an instance that shards all its parameters, got '${fsdp.name}', which uses one of '${owner.name}'. Call it on an instance around both.`,
+    `${operation}: expected an instance that shards all its parameters, got ${labelOf(fsdp)}, which uses one of ${labelOf(owner)}. Call it on an instance around both.`,
   );
+}
+
+/** An instance in an error with its path in the tree, for all of them may have the same name. */
+export function labelOf({ name, module }: Pick<TreeInstance, 'name' | 'module'>): string {
+  const [path, tensor] = module.namedParameters()[0] ?? [];
+  const around = tensor?.name.endsWith(`.${path}`) ? tensor.name.slice(0, -path!.length - 1) : '';
+  return around === '' ? `'${name}'` : `'${name}' at '${around}'`;
 }
 
 function listed(parameters: readonly (readonly [string, Tensor])[]): string {

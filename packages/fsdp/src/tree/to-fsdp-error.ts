@@ -7,6 +7,7 @@ import {
   type ProcessGroup,
   toldFailure,
 } from '@shardweave/collectives';
+import { withoutStop } from '@shardweave/dtypes/messages';
 import { FsdpRanksDifferError } from '../errors.js';
 import { calledIn } from '../ranks/call-identity.js';
 import type { ShardedUnit } from '../unit/sharded-unit.js';
@@ -44,7 +45,7 @@ export function toFsdpError(error: unknown, at: Place): unknown {
       return own === undefined ? error : own.error;
     }
     return new PeerFailedError(
-      `${place}: expected all ranks to go on, but rank ${told.rank} failed in ${told.operation}: ${told.reason}. Its own error has more; the process groups have ended.`,
+      `${place}: expected all ranks to go on, but rank ${told.rank} failed in ${told.operation}: ${withoutStop(told.reason)}. Its own error has more; the process groups have ended.`,
       told,
       { cause: error },
     );

@@ -1,7 +1,10 @@
 // Wraps the parts of a model that a policy chooses, from the inside out.
 
 import type { Module } from '@shardweave/nn';
+import { requireModule } from '@shardweave/nn/flat';
 import type { Tensor } from '@shardweave/tensor-core';
+import { FUNCTION } from '@shardweave/tensor-core/options';
+import { checkValue } from '../check-options.js';
 import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
 import { isFsdp } from '../is-fsdp.js';
@@ -42,7 +45,8 @@ export interface AutoWrapped {
  * Replaces `module` and modules below it by what `wrap` makes of them where `policy` says so:
  * children first, then their parent with the parameters that are left. A module that appears in
  * several places is wrapped once. A module that shares a parameter or a module with others outside
- * it is left to the module that holds them all.
+ * it is left to the module that holds them all. Where the policy chooses nothing the module comes
+ * back as it was, and `numWrappedParams` is 0.
  * @throws {FsdpConfigError} where something below is wrapped already; nothing is changed
  * @example
  * ```ts
@@ -66,6 +70,9 @@ export interface AutoWrapped {
  * ```
  */
 export function autoWrap(module: Module, policy: WrapPolicy, wrap: Wrap): AutoWrapped {
+  requireModule('autoWrap', module, FsdpConfigError);
+  checkValue('autoWrap', 'policy', policy, FUNCTION);
+  checkValue('autoWrap', 'wrap', wrap, FUNCTION);
   const wrapped = module.namedModules().find(([, inner]) => inner !== module && isFsdp(inner));
   if (wrapped !== undefined) {
     throw new FsdpConfigError(

@@ -2,6 +2,14 @@
 // wrapped.
 
 import { type Module, ModuleList, MultiheadAttention } from '@shardweave/nn';
+import {
+  atLeast,
+  FLAG,
+  type OptionRule,
+  type OptionRules,
+  optional,
+} from '@shardweave/tensor-core/options';
+import { checkOptions } from '../check-options.js';
 import type { WrapPolicy } from './auto-wrap.js';
 
 /** A class of modules, abstract ones included. */
@@ -20,8 +28,20 @@ export interface DefaultAutoWrapPolicyOptions {
   readonly skipParamsCheckForRoot?: boolean;
 }
 
+const CLASSES: OptionRule = optional({
+  expected: 'an array of module classes',
+  holds: (value) => Array.isArray(value) && value.every((each) => typeof each === 'function'),
+});
+const RULES: OptionRules<DefaultAutoWrapPolicyOptions> = {
+  minNumParams: optional(atLeast(0)),
+  forceLeafModules: CLASSES,
+  excludeWrapModules: CLASSES,
+  skipParamsCheckForRoot: optional(FLAG),
+};
+
 /** A policy by size (fairscale's default_auto_wrap_policy). */
 export function defaultAutoWrapPolicy(options: DefaultAutoWrapPolicyOptions = {}): WrapPolicy {
+  checkOptions('defaultAutoWrapPolicy', options, RULES);
   const {
     minNumParams = 1e8,
     forceLeafModules = [MultiheadAttention],

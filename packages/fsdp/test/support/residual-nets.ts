@@ -65,7 +65,7 @@ export function trainSharded(worldSize: number, options: ShardedNetOptions): Pro
         ? { processGroup: await rank.group.split(rank.rank), replicateGroup: rank.group }
         : { processGroup: rank.group };
     if (options.isWrappingBn === true) {
-      await autoWrapBn(net, { ...groups, fsdpConfig: groups });
+      await autoWrapBn(net, { processGroup: groups.processGroup, fsdpConfig: groups });
     }
     const wrap = (module: Module<[x: Tensor], Tensor>, name: string) =>
       new FullyShardedDataParallel(module, { ...groups, name, ...options.fsdp });

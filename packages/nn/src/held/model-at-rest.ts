@@ -110,6 +110,22 @@ interface FoundHolders {
   readonly plain: ReadonlySet<Tensor>;
 }
 
+/** A wrapper, and how it is asked. */
+interface FoundHolder {
+  readonly by: HeldBy;
+  readonly module: Module;
+}
+
+/** A wrapper's name in errors with its path, for all wrappers may have the same name. */
+function labelIn(modules: readonly Module[], { by, module }: FoundHolder): string {
+  const paths = modules.flatMap((model, i) =>
+    model
+      .namedModules(modules.length === 1 ? '' : String(i))
+      .flatMap(([path, inner]) => (inner === module ? [path] : [])),
+  );
+  return paths[0] === '' ? `'${by.name}'` : `'${by.name}' at '${paths[0]}'`;
+}
+
 /** @throws {NnConfigError} where wrappers are over several process groups */
 function holdersIn(modules: readonly Module[], operation: string): FoundHolders {
   const found = new Map<
@@ -118,7 +134,7 @@ function holdersIn(modules: readonly Module[], operation: string): FoundHolders 
   >();
   const own = new Set<Tensor>();
   const seen = new Set<Module>();
-  let first: HeldBy | undefined;
+  let first: FoundHolder | undefined;
   const visit = (module: Module): void => {
     if (seen.has(module)) {
       return;
@@ -134,10 +150,11 @@ function holdersIn(modules: readonly Module[], operation: string): FoundHolders 
       }
       return;
     }
-    first = by.group === undefined ? first : (first ?? by);
-    if (by.group !== undefined && by.group !== first!.group) {
+    first = by.group === undefined ? first : (first ?? { by, module });
+    if (by.group !== undefined && by.group !== first!.by.group) {
+      const [one, other] = [first!, { by, module }].map((found) => labelIn(modules, found));
       throw new NnConfigError(
-        `${operation}: expected wrappers over one process group, got '${first!.name}' and '${by.name}' over two. Call it with each alone.`,
+        `${operation}: expected wrappers over one process group, got ${one} and ${other} over two. Call it with each alone.`,
       );
     }
     const alike = found.get(by.together);

@@ -117,8 +117,8 @@ export abstract class Optimizer<Options extends object> {
    * `step` again finishes it with the options that it began with, and so does whatever reads those
    * flats next.
    * @throws {OptimizerError} where a backward has not ended, or a flat that rests off the device is
-   * in a forward or step that has not; nothing is stepped then. Also where a backward adds to a gradient that
-   * waits for a save
+   * in a forward or step that has not; nothing is stepped then. Also where a backward adds to a
+   * gradient that waits for a save
    */
   async step(options: StepOptions = {}): Promise<void> {
     checkOptions('optimizer.step', options, STEP_RULES);
