@@ -24,7 +24,7 @@ export type CollectiveErrorCode =
 export interface ErrorPlace {
   readonly rank: number;
   readonly worldSize: number;
-  /** The call, such as `allGather #41`. */
+  /** The call, such as `allGather #41`, and what it was for: `allGather #41 of 'saveCheckpoint()'`. */
   readonly call: string;
 }
 

@@ -135,3 +135,14 @@ it.each([
   });
   expect(all).toEqual([...first, toldBy(0, told), toldBy(0, told)]);
 });
+
+it('an exchange that a rank has left says what it was for', async () => {
+  const [staying, leaving] = createMemoryGroup(2) as [ProcessGroup, ProcessGroup];
+  const exchange = expect(exchangeTexts(staying, 'a', CALL)).rejects;
+  await leaving.close();
+  await exchange.toMatchObject({
+    code: 'PEER_LOST',
+    message: "rank 0/2 allGather #0 of 'test()': peer 1 lost (it closed the group)",
+  });
+  await staying.close();
+});

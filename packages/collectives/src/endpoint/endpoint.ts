@@ -56,6 +56,9 @@ export interface ProcessServices {
  */
 const MAX_UNCLAIMED_BYTES = 512 * 2 ** 20;
 
+/** The most characters of a call's identity in an error: what called it stands first. */
+const MAX_IDENTITY_LENGTH = 80;
+
 /**
  * One rank's end of a job, which all its groups share. It runs their calls over a transport,
  * matches arriving messages with calls, and spreads failures: after the first one, all pending and
@@ -279,11 +282,15 @@ export class Endpoint implements TransportListener {
     };
   }
 
-  #errorFor(call: Call, failure: Failure): CollectiveError {
-    const { signature, sequence, group } = call.spec;
+  #errorFor({ spec }: Call, failure: Failure): CollectiveError {
+    const { signature, sequence, group, identity } = spec;
     const number = isPointToPoint(signature) ? 'channel ' : '#';
     const where = group === 'world' ? '' : ` in group ${group}`;
-    const name = `${signature.operation} ${number}${sequence}${where}`;
+    // A timeout and a mismatch tell what was called themselves.
+    const isTold = failure.kind === 'timeout' || failure.kind === 'mismatch';
+    const use =
+      isTold || identity === undefined ? '' : ` of '${identity.slice(0, MAX_IDENTITY_LENGTH)}'`;
+    const name = `${signature.operation} ${number}${sequence}${where}${use}`;
     return errorOfFailure(failure, { rank: this.rank, worldSize: this.worldSize, call: name });
   }
 
