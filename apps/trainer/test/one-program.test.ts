@@ -1,21 +1,19 @@
-// One program under every wrapper: only the line that wraps is another. It trains with a loss scale
-// and clipped gradients, is saved, loaded in a new process, goes on, and is exported.
+// One program under every wrapper, as the READMEs of the wrappers have it: only the lines that wrap
+// are others. It trains with a loss scale and clipped gradients, is saved, loaded in a new process,
+// goes on, and is exported, in f32, bf16 and f16.
 
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { type PieceStore, piecesIn } from '@shardweave/checkpoint';
-import type { ProcessGroup } from '@shardweave/collectives';
+import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
-  AdamW,
   clipGradNorm,
-  GradScaler,
   gradNorm,
   Linear,
-  lazyStateDict,
-  loadCheckpoint,
   type Module,
   ParameterInit,
-  packParameters,
   Sequential,
   Sgd,
   saveCheckpoint,
@@ -23,44 +21,81 @@ import {
 } from '@shardweave/nn';
 import { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
-import { type Device, mean, square } from '@shardweave/tensor-core';
+import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { describe, expect, it } from 'vitest';
-import { onRanks } from '../../../tooling/vitest/training-ranks.js';
+import { afterAll, describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
 
-type Wrap = (model: Sequential, processGroup: ProcessGroup) => Module;
+const DTYPES = ['f32', 'bf16', 'f16'] as const;
 
-/** Steps from what `store` has to `last` and saves. It gives norms, and rank 0's values. */
-async function program(
-  { device, group }: { readonly device: Device; readonly group: ProcessGroup },
-  wrap: Wrap,
-  { store, last }: { readonly store: PieceStore; readonly last: number },
-) {
-  const model = wrap(net(device, 1), group);
-  const optimizer = new AdamW(model.parameters(), { lr: 0.05 });
-  const scaler = new GradScaler(model, { initScale: 8 });
-  const isSaved = (await store.files()).length > 0;
-  const { step: first = 0 } = isSaved ? await loadCheckpoint(model, store, { optimizer }) : {};
-  const norms: number[] = [];
-  for (let step = first as number; step < last; step++) {
-    await device.scope(async () => {
-      const x = device.tensor(rows(step), [4, 3]);
-      await scaler.scale(mean(square(await model.call(x)))).backward();
-      await scaler.unscale(optimizer);
-      const { norm, scale } = await clipGradNorm(model, 0.1);
-      norms.push(await norm.item());
-      await scaler.step(optimizer, { gradScale: scale });
-      scaler.update();
-      optimizer.zeroGrad();
-    });
+type Train = (
+  net: Sequential,
+  options: {
+    readonly computeDType: (typeof DTYPES)[number];
+    readonly processGroup: ProcessGroup;
+    readonly store: PieceStore;
+    readonly last: number;
+    batch(step: number): Tensor;
+    report(step: number, norm: number): void;
+    write(piece: Uint8Array): void;
+  },
+) => Promise<void>;
+
+// ---- the texts -------------------------------------------------------------------------------
+
+const PACKAGES = join(import.meta.dirname, '../../../packages');
+const PROGRAM = /^```js\n(import (?:(?!^```)[\s\S])*?^export async function train\([\s\S]*?)^```/m;
+/** Matches imports, options, the lines that wrap, and what is alike in all. */
+const PARTS =
+  /^((?:import .*\n)+)([\s\S]*?)\{ (?:\w+, )*(store, .*\n)([\s\S]*?)( {2}const optimizer[\s\S]*)/m;
+
+const places: string[] = [];
+afterAll(() => {
+  for (const place of places) {
+    rmSync(place, { recursive: true });
   }
-  await saveCheckpoint(model, store, { optimizer, extra: { step: last } });
-  const exported: [string, Uint8Array][] = [];
-  for (const [name, entry] of await lazyStateDict(model, { stateDictOnRank0Only: true })) {
-    exported.push([name, await entry.read()]);
-  }
-  return { norms, exported };
+});
+
+function textIn(name: string): string {
+  return PROGRAM.exec(readFileSync(join(PACKAGES, name, 'README.md'), 'utf8'))![1]!;
 }
+
+/** The program of a README, or one with other lines in place of those that wrap. */
+async function load(name: string, wrapping?: string): Promise<Train> {
+  const text = textIn(name);
+  const [, , , , lines] = PARTS.exec(text)!;
+  const place = mkdtempSync(join(import.meta.dirname, '.program-'));
+  places.push(place);
+  const path = join(place, 'train.js');
+  writeFileSync(
+    path,
+    wrapping === undefined
+      ? text
+      : text
+          .replace(lines!, wrapping)
+          .replace(
+            'import { AdamW',
+            "import { packParameters as pack } from '@shardweave/nn';\nimport { AdamW",
+          ),
+  );
+  return ((await import(/* @vite-ignore */ path)) as { readonly train: Train }).train;
+}
+
+it.each(['ddp-buckets', 'fsdp', 'offload'])('is the same in %s but for its lines', (name) => {
+  const [nn, other] = ['nn', name].map((each) => PARTS.exec(textIn(each))!);
+  const [, imports, head, options, , rest] = other!;
+  expect([head, options, rest]).toEqual([nn![2], nn![3], nn![5]]);
+  const names = (text: string) => new Set(text.match(/\w+/g));
+  const own = ['Linear', 'fullyShard', 'DistributedDataParallel', 'OffloadModel'];
+  const added = [...names(imports!)].filter((each) => !names(nn![1]!).has(each));
+  expect(own).toEqual(expect.arrayContaining(added.filter((each) => /[A-Z]/.test(each))));
+});
+
+it('has at most 40 lines', () => {
+  expect(textIn('nn').split('\n').length).toBeLessThanOrEqual(40);
+});
+
+// ---- runs ------------------------------------------------------------------------------------
 
 function net(device: Device, seed: number): Sequential {
   const init = new ParameterInit(device, { seed });
@@ -74,47 +109,158 @@ function rows(step: number): Float32Array {
   return Float32Array.from({ length: 12 }, (_, i) => Math.sin(i + 3 * step));
 }
 
-function packed(model: Sequential): Module {
-  packParameters(model);
-  return model;
+const PLAIN = '  const model = net;\n';
+/** Wraps the second block, and not the root, whose first block is alike on all ranks. */
+const IN_PART = `  const block = { processGroup, mixedPrecision: computeDType !== 'f32', computeDType };
+  pack(net.children().get('0'), { computeDType });
+  net.replaceChild('1', fullyShard(net.children().get('1'), block));
+  const model = net;
+`;
+
+interface Program {
+  readonly name: string;
+  readonly numRanks: number;
+  readonly readme: string;
+  /** The lines that wrap, where they are not the README's. */
+  readonly wrapping?: string;
+  /** Whether it is run in 16 bits, too; a plain model computes in f32 alone. */
+  readonly isMixed?: boolean;
 }
 
-/** Wraps the second block, and not the root, whose own block is alike on all ranks. */
-function inPart(model: Sequential, processGroup: ProcessGroup): Module {
-  const block = model.children().get('1')!;
-  model.replaceChild('1', new FullyShardedDataParallel(block, { processGroup }));
-  return model;
-}
-
-const WRAPS: readonly (readonly [name: string, numRanks: number, wrap: Wrap])[] = [
-  ['plain', 1, (model) => model],
-  ['packed', 1, packed],
-  ['ddp at 2', 2, (model, processGroup) => new DistributedDataParallel(model, { processGroup })],
-  ['fsdp at 1', 1, (model, processGroup) => new FullyShardedDataParallel(model, { processGroup })],
-  ['fsdp at 2', 2, (model, processGroup) => new FullyShardedDataParallel(model, { processGroup })],
-  ['fsdp in part at 2', 2, inPart],
-  ['offload', 1, (model) => new OffloadModel(model)],
+const PROGRAMS: readonly Program[] = [
+  { name: 'plain', numRanks: 1, readme: 'nn', wrapping: PLAIN },
+  { name: 'packed', numRanks: 1, readme: 'nn', isMixed: true },
+  { name: 'ddp at 2', numRanks: 2, readme: 'ddp-buckets', isMixed: true },
+  { name: 'fsdp at 1', numRanks: 1, readme: 'fsdp' },
+  { name: 'fsdp at 2', numRanks: 2, readme: 'fsdp', isMixed: true },
+  { name: 'fsdp in part at 2', numRanks: 2, readme: 'fsdp', wrapping: IN_PART },
+  { name: 'offload', numRanks: 1, readme: 'offload', isMixed: true },
 ];
 
-describe.each(WRAPS)('%s', (_, numRanks, wrap) => {
-  it('trains, is saved, goes on in another process and is exported as the plain model, bit for bit', async () => {
-    const run = async (ranks: number, as: Wrap) => {
-      const store = piecesIn(createHostStore());
-      const backend = createReferenceBackend();
-      const norms: number[] = [];
-      let exported: readonly unknown[] = [];
-      for (const last of [2, 4]) {
-        const found = await onRanks(ranks, (rank) => program(rank, as, { store, last }), {
-          backend,
+/** Norms and exported file of a run that is ended after two steps and goes on for two. */
+async function run(numRanks: number, train: Train, computeDType: (typeof DTYPES)[number]) {
+  const store = piecesIn(createHostStore());
+  const backend = createReferenceBackend();
+  const norms: number[] = [];
+  let file: readonly Uint8Array[] = [];
+  for (const last of [2, 4]) {
+    const perRank = await onRanks(
+      numRanks,
+      async ({ device, group: processGroup }) => {
+        const seen: number[] = [];
+        const pieces: Uint8Array[] = [];
+        await train(net(device, 1), {
+          ...{ computeDType, processGroup, store, last },
+          batch: (step) => device.tensor(rows(step), [4, 3]),
+          report: (step, norm) => void seen.push(step, norm),
+          write: (piece) => void pieces.push(piece.slice()),
         });
-        norms.push(...found[0]!.norms);
-        expect(found.map((each) => each.norms)).toEqual(found.map(() => found[0]!.norms));
-        expect(found.slice(1).flatMap((each) => each.exported)).toEqual([]);
-        exported = found[0]!.exported;
+        return { seen, pieces };
+      },
+      { backend },
+    );
+    expect(perRank.map(({ seen }) => seen)).toEqual(perRank.map(() => perRank[0]!.seen));
+    norms.push(...perRank[0]!.seen);
+    file = perRank[0]!.pieces;
+  }
+  return { norms, file };
+}
+
+const expected = new Map<string, ReturnType<typeof run>>();
+
+/** What one process does with a packed model. */
+function alone(dtype: (typeof DTYPES)[number]): ReturnType<typeof run> {
+  const known = expected.get(dtype) ?? load('nn').then((train) => run(1, train, dtype));
+  expected.set(dtype, known);
+  return known;
+}
+
+describe.each(DTYPES)('in %s', (dtype) => {
+  const programs = PROGRAMS.filter(({ isMixed }) => dtype === 'f32' || isMixed);
+  it.each(programs)(
+    '$name trains, is saved, goes on and is exported as one process does, bit for bit',
+    async ({ numRanks, readme, wrapping }) => {
+      const got = await run(numRanks, await load(readme, wrapping), dtype);
+      expect(got.norms.filter((_, i) => i % 2 === 0)).toEqual([0, 1, 2, 3]);
+      expect(got).toEqual(await alone(dtype));
+    },
+  );
+});
+
+// ---- mistakes that no wrapper may let pass -----------------------------------------------------
+
+type Wrap = (model: Sequential, processGroup: ProcessGroup) => Module;
+
+const ON_RANKS: readonly (readonly [name: string, wrap: Wrap])[] = [
+  ['ddp', (model, processGroup) => new DistributedDataParallel(model, { processGroup })],
+  ['fsdp', (model, processGroup) => new FullyShardedDataParallel(model, { processGroup })],
+];
+
+const ALL: typeof ON_RANKS = [...ON_RANKS, ['offload', (model) => new OffloadModel(model)]];
+
+describe.each(ALL)('%s', (name, wrap) => {
+  /** Makes a call beside a backward that nobody has awaited; gives the code of its refusal. */
+  async function beside(call: (model: Module, rank: Rank) => Promise<unknown>) {
+    const codes = await onRanks(name === 'offload' ? 1 : 2, async (rank) => {
+      const { device, group } = rank;
+      const model = wrap(net(device, 1), group);
+      return device.scope(async () => {
+        const loss = mean(square(await model.call(device.tensor(rows(0), [4, 3]))));
+        const running = loss.backward();
+        const code = await call(model, rank).then(
+          () => 'accepted',
+          (error: { readonly code: string }) => error.code,
+        );
+        await running;
+        return code;
+      });
+    });
+    return codes.every((code) => code === codes[0]) ? codes[0] : codes.join();
+  }
+
+  it('refuses a step, a norm, a save and a forward beside a backward that nobody awaited', async () => {
+    const busy = name === 'offload' ? 'OFFLOAD_BUSY' : 'OPTIMIZER';
+    expect(await beside((model) => new Sgd(model.parameters(), { lr: 1 }).step())).toBe(
+      'OPTIMIZER',
+    );
+    expect(await beside((model) => clipGradNorm(model, 1))).toBe('OPTIMIZER');
+    const store = piecesIn(createHostStore());
+    expect(await beside((model) => saveCheckpoint(model, store))).toBe(busy);
+    const forward = await beside((model, { device }) => model.call(device.tensor(rows(1), [4, 3])));
+    expect(forward).toBe(name === 'offload' ? 'OFFLOAD_BUSY' : 'STATE');
+  });
+});
+
+describe.each(ON_RANKS)('%s over ranks', (_, wrap) => {
+  it('a save on the first rank alone names the call, whether the other waits or has left', async () => {
+    for (const isWaiting of [true, false]) {
+      const [first, other] = createMemoryGroup(2, { timeoutMs: 100 });
+      const models = [first!, other!].map((group) =>
+        wrap(net(new Device(createReferenceBackend()), 1), group),
+      );
+      await Promise.all(models.map(async (model) => gradNorm(model)));
+      const save = saveCheckpoint(models[0]!, piecesIn(createHostStore()));
+      const refused = expect(save).rejects.toThrow(/saveCheckpoint/);
+      if (!isWaiting) {
+        await other!.close();
       }
-      return { norms, exported };
-    };
-    expect(await run(numRanks, wrap)).toEqual(await run(1, (model) => model));
+      await refused;
+      await Promise.all([first!.close(), other!.close()]);
+    }
+  });
+
+  it('a save that fails on one rank is told to the others in whole sentences', async () => {
+    const messages = await onRanks(2, async ({ device, group, rank }) => {
+      const model = wrap(net(device, 1), group);
+      const files = piecesIn(createHostStore());
+      await gradNorm(model);
+      const wrong = saveCheckpoint(model, rank === 0 ? files : ('run' as unknown as PieceStore));
+      return wrong.catch(({ message }: Error) => message);
+    });
+    for (const message of messages) {
+      expect(message).not.toContain('..');
+    }
+    expect(messages[0]).toContain('. This rank stopped with it.');
   });
 });
 
