@@ -24,7 +24,7 @@ export type CollectiveErrorCode =
 export interface ErrorPlace {
   readonly rank: number;
   readonly worldSize: number;
-  /** The call, such as `allGather #41`, and what it was for: `allGather #41 of 'saveCheckpoint()'`. */
+  /** The call and, where it says so, what it is for: `allGather #41 of 'saveCheckpoint()'`. */
   readonly call: string;
 }
 

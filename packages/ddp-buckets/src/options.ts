@@ -8,10 +8,10 @@ import {
   having,
   type OptionRule,
   type OptionRules,
-  optionChecks,
   TEXT,
 } from '@shardweave/tensor-core/options';
 import type { BucketSizes } from './bucket-layout.js';
+import { checkOptions, GROUP } from './check-options.js';
 import type { CommunicationHook } from './communication-hooks/communication-hook.js';
 import { DdpConfigError } from './errors.js';
 
@@ -117,35 +117,6 @@ export interface ResolvedDdpOptions {
 const FIRST_BUCKET_BYTES = 2 ** 20;
 const BUCKET_CAP_BYTES = 4 * 1e7;
 
-/** Options that other versions and systems have, each with what to do instead. */
-const ADVICE: Readonly<Record<string, string>> = {
-  sharedParam:
-    'It was removed from apex. Shared parameters are found automatically; delayAllreduce: true reduces everything at the end.',
-  gradientAverageSplitFactor: 'It is ignored in apex. Use gradientPredivideFactor.',
-  gradientAsBucketView: 'Use retainAllreduceBuffers: true.',
-  bucketCapMb: 'Use bucketCapBytes.',
-  initSync: 'Parameters are always broadcast; there is nothing to switch.',
-  deviceIds: 'A module has one device, and a process may hold several ranks.',
-  outputDevice: 'A module has one device, and a process may hold several ranks.',
-  checkReduction:
-    'Every backward checks that all buckets were reduced; there is nothing to switch.',
-  delayAllReduceNamedParams: 'Use delayAllreduce: true.',
-  mesh: 'Use processGroup.',
-  deviceMesh: 'Use processGroup.',
-  group: 'Use processGroup.',
-  mixedPrecision: 'Wrap a model that packParameters(model, { computeDType }) of nn has packed.',
-  mpPolicy: 'Wrap a model that packParameters(model, { computeDType }) of nn has packed.',
-  computeDType: 'Wrap a model that packParameters(model, { computeDType }) of nn has packed.',
-};
-
-/** A process group of any copy of collectives. */
-export const GROUP = having(
-  'a process group of @shardweave/collectives',
-  'allReduce',
-  'broadcast',
-  'split',
-);
-
 /** What a number has to be is said below, with what follows from it. */
 const NUMBER: OptionRule = { expected: 'a number', holds: (value) => typeof value === 'number' };
 
@@ -177,8 +148,6 @@ const RULES: OptionRules<DdpOptions> = {
     name: TEXT,
   }),
 };
-
-export const { checkOptions } = optionChecks(DdpConfigError, ADVICE);
 
 /**
  * Fills in defaults.

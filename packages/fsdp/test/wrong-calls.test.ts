@@ -64,7 +64,7 @@ const stack = ({ device }: Rank) => new Stack(device, [layer(device), layer(devi
 const wrapped = (rank: Rank) =>
   new FullyShardedDataParallel(layer(rank.device), { processGroup: rank.group });
 
-describe('an unknown option', () => {
+describe('options', () => {
   const options = loose({ onlyTrainded: true });
   const steps = (model: FullyShardedDataParallel) => new AdamW(model.parameters());
   it.each<[string, (rank: Rank) => unknown]>([
@@ -89,7 +89,7 @@ describe('an unknown option', () => {
         return localOptimStateDict(model, steps(model), options);
       },
     ],
-  ])('of %s is refused by its name', async (name, call) => {
+  ])('an unknown option of %s is refused by its name', async (name, call) => {
     expect(await refusal(call)).toContain(`${name}: expected known options, got 'onlyTrainded'.`);
   });
 

@@ -41,7 +41,7 @@ function layer({ isPacked = false } = {}) {
 const STORE = piecesIn(createHostStore());
 const CONFIG = { n_embd: 4, n_head: 1, n_layer: 1, n_positions: 4, vocab_size: 8 };
 
-describe('an unknown option', () => {
+describe('options', () => {
   const options = loose({ onlyTrainded: true });
   it.each([
     ['saveCheckpoint', () => saveCheckpoint(layer().model, STORE, options)],
@@ -54,7 +54,7 @@ describe('an unknown option', () => {
     ['peftConfigText', async () => peftConfigText(loose({ layers: [] }), options)],
     ['modelConfigText', async () => modelConfigText(loose({ model_type: 'gpt2' }), options)],
     ['model.call', () => new Gpt2(makeDevice(), CONFIG).call(loose(undefined), options)],
-  ])('of %s is refused by its name', async (name, call) => {
+  ])('an unknown option of %s is refused by its name', async (name, call) => {
     const refused = expect(call()).rejects;
     await refused.toThrow(`${name}: expected known options, got 'onlyTrainded'.`);
     await refused.toBeInstanceOf(NnConfigError);

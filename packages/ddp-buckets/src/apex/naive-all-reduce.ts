@@ -5,7 +5,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import type { ReduceDType } from '@shardweave/dtypes';
 import type { Tensor } from '@shardweave/tensor-core';
 import { above, FLAG, type OptionRules, optional } from '@shardweave/tensor-core/options';
-import { checkOptions, GROUP } from '../options.js';
+import { checkOptions, GROUP } from '../check-options.js';
 
 /** The group that gradients are summed over, and how the sums are divided. */
 export interface NaiveAllReduceOptions {

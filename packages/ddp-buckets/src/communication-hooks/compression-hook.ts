@@ -4,7 +4,7 @@
 import { WIRE_FORMATS, type WireFormat } from '@shardweave/dtypes';
 import { FLAG, type OptionRules, oneOf, optional } from '@shardweave/tensor-core/options';
 import type { BucketLayout } from '../bucket-layout.js';
-import { checkOptions } from '../options.js';
+import { checkOptions } from '../check-options.js';
 import { allReduceHook } from './all-reduce-hook.js';
 import type { HookBucket, StatefulHook } from './communication-hook.js';
 import { HookMemory } from './hook-memory.js';

@@ -13,7 +13,7 @@ import {
   whole,
 } from '@shardweave/tensor-core/options';
 import type { BucketLayout } from '../bucket-layout.js';
-import { checkOptions } from '../options.js';
+import { checkOptions } from '../check-options.js';
 import { allReduceHook } from './all-reduce-hook.js';
 import type { BucketMember, HookBucket, StatefulHook } from './communication-hook.js';
 import { HookMemory } from './hook-memory.js';

@@ -5,6 +5,7 @@ import { type Module, ModuleList, MultiheadAttention } from '@shardweave/nn';
 import {
   atLeast,
   FLAG,
+  FUNCTION,
   type OptionRule,
   type OptionRules,
   optional,
@@ -30,7 +31,7 @@ export interface DefaultAutoWrapPolicyOptions {
 
 const CLASSES: OptionRule = optional({
   expected: 'an array of module classes',
-  holds: (value) => Array.isArray(value) && value.every((each) => typeof each === 'function'),
+  holds: (value) => Array.isArray(value) && value.every(FUNCTION.holds),
 });
 const RULES: OptionRules<DefaultAutoWrapPolicyOptions> = {
   minNumParams: optional(atLeast(0)),

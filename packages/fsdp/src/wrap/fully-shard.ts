@@ -2,7 +2,7 @@
 
 import { Module } from '@shardweave/nn';
 import { requireModule } from '@shardweave/nn/flat';
-import { shown } from '@shardweave/tensor-core/options';
+import { FUNCTION, shown } from '@shardweave/tensor-core/options';
 import { checkFsdpOptions } from '../check-options.js';
 import { FsdpConfigError } from '../errors.js';
 import type { FullyShardedDataParallel } from '../fully-sharded-data-parallel.js';
@@ -65,7 +65,7 @@ export function fullyShard<
 }
 
 function policyOf(root: Module, wrap: NonNullable<FullyShardOptions['wrap']>): WrapPolicy {
-  if (Array.isArray(wrap) && wrap.every((each) => typeof each === 'function')) {
+  if (Array.isArray(wrap) && wrap.every(FUNCTION.holds)) {
     return ofClasses(root, wrap);
   }
   if (typeof wrap === 'function' && !(wrap.prototype instanceof Module)) {
