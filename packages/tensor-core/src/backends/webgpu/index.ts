@@ -121,7 +121,7 @@ export async function createWebGpuBackend(options: WebGpuOptions = {}): Promise<
     kernelProfile: options.kernelProfile ?? (isSoftware ? 'software' : 'hardware'),
   });
   if (options.matmulChoices === undefined) {
-    await backend.tuner.load();
+    await backend.loadMatmulChoices();
   } else {
     backend.importMatmulChoices(options.matmulChoices);
   }

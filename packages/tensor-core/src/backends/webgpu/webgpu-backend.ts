@@ -45,11 +45,10 @@ export class WebGpuBackend implements Backend {
   readonly info: BackendInfo;
   readonly #queue: DeviceQueue;
   readonly #context: KernelContext;
-  readonly #dryContext: KernelContext;
-  readonly #dryEncoder: DryEncoder;
+  /** Where calls are planned and nothing runs. */
+  readonly #dry: { readonly context: KernelContext; readonly encoder: DryEncoder };
+  readonly #tuner: MatmulTuner;
   #numRuns = 0;
-  /** @internal */
-  readonly tuner: MatmulTuner;
 
   constructor(parts: WebGpuBackendParts) {
     const { device, info } = parts;
@@ -89,18 +88,18 @@ export class WebGpuBackend implements Backend {
       },
     });
     const encoder = new DryEncoder(scratch, parts.maxFlops ?? PLANNED_FLOPS);
-    this.#dryEncoder = encoder;
-    this.#dryContext = new KernelContext(profile, {
+    const context = new KernelContext(profile, {
       scratch,
       matmulChoices,
       tableMemory: NO_TABLES,
       encoder,
     });
-    this.tuner = new MatmulTuner(parts, {
+    this.#dry = { context, encoder };
+    this.#tuner = new MatmulTuner(parts, {
       queue,
       context: this.#context,
       prepare: (encode) => {
-        scratch.provide(undefined, () => encode(this.#dryContext));
+        scratch.provide(undefined, () => encode(this.#dry.context));
         return this.preparePlanned();
       },
     });
@@ -167,12 +166,12 @@ export class WebGpuBackend implements Backend {
   }
 
   planScratch<K extends KernelName>(kernel: K, call: KernelCalls[K], scratch: Scratch): void {
-    this.#queue.slot.provide(scratch, () => KERNELS[kernel](this.#dryContext, call));
+    this.#queue.slot.provide(scratch, () => KERNELS[kernel](this.#dry.context, call));
   }
 
   /** Tells of every dispatch that planScratch finds, until it is given undefined. */
   onPlannedDispatch(sink: ((dispatch: PlannedDispatch) => void) | undefined): void {
-    this.#dryEncoder.onDispatch = sink;
+    this.#dry.encoder.onDispatch = sink;
   }
 
   /**
@@ -183,7 +182,7 @@ export class WebGpuBackend implements Backend {
   async preparePlanned(): Promise<void> {
     this.#queue.requireLive('preparePlanned');
     this.requireSound();
-    await this.#queue.pipelines.prepare(this.#dryEncoder.takeFresh());
+    await this.#queue.pipelines.prepare(this.#dry.encoder.takeFresh());
   }
 
   flush(): void {
@@ -227,12 +226,19 @@ export class WebGpuBackend implements Backend {
 
   /** The tiles chosen so far, for other ranks, for saves and for a file by `tuningKey`. */
   exportMatmulChoices(): MatmulChoiceTable {
-    return this.tuner.choices.export();
+    return this.#tuner.choices.export();
   }
 
   /** Takes the tiles of a table, and no others. */
   importMatmulChoices(table: MatmulChoiceTable): void {
-    this.tuner.choices.import(table);
+    this.#tuner.choices.import(table);
+  }
+
+  /**
+   * Takes the tiles that the store of `tuningStore` has for this device; none where it has none.
+   */
+  loadMatmulChoices(): Promise<void> {
+    return this.#tuner.load();
   }
 
   /**
@@ -242,7 +248,7 @@ export class WebGpuBackend implements Backend {
    */
   async tuneMatmul(options: MatmulTuning = {}): Promise<MatmulChoiceTable> {
     this.#queue.requireLive('tuneMatmul');
-    return this.tuner.tune(this, options);
+    return this.#tuner.tune(this, options);
   }
 
   /**
@@ -252,7 +258,7 @@ export class WebGpuBackend implements Backend {
    * and changes no value without changing its numeric class.
    */
   get tuningKey(): string {
-    return this.tuner.key;
+    return this.#tuner.key;
   }
 
   dispose(): Promise<void> {
