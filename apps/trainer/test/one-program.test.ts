@@ -64,7 +64,7 @@ function textIn(name: string): string {
 async function load(name: string, wrapping?: string): Promise<Train> {
   const text = textIn(name);
   const [, , , , lines] = PARTS.exec(text)!;
-  const place = mkdtempSync(join(import.meta.dirname, '.program-'));
+  const place = mkdtempSync(join(import.meta.dirname, '.readme-'));
   places.push(place);
   const path = join(place, 'train.js');
   writeFileSync(
