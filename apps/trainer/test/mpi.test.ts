@@ -82,22 +82,16 @@ describe.skipIf(problem !== undefined)(
 
     describe('that the command has started', { timeout: 3 * LONG_MS }, () => {
       const root = mkdtempSync(join(tmpdir(), 'trainer-mpi-'));
-      const flags = `${tinyFlags(root)} --ranks 2 --transport mpi --steps 100000 --save-every 100000 --quiet --out`;
+      const flags = `${tinyFlags(root)} --ranks 2 --transport mpi --steps 100000 --quiet`;
 
       /** Starts the command, lets `act` end it, and waits until nothing of it is left. */
       async function expectEnd(
-        out: string,
+        more: string,
         act: (command: ChildProcess, mpirun: number) => Promise<void>,
       ) {
-        const command = startRun(script, [...flags.split(' '), out]);
-        const children = `/proc/${command.pid}/task/${command.pid}/children`;
+        const command = startRun(script, `${flags} ${more}`.split(' '));
         // The command has no other child.
-        const mpirun = await vi.waitUntil(
-          () => Number.parseInt(readFileSync(children, 'utf8'), 10),
-          {
-            timeout: LONG_MS,
-          },
-        );
+        const mpirun = await vi.waitUntil(() => childrenOf(command.pid!)[0], { timeout: LONG_MS });
         try {
           await act(command, mpirun);
           await vi.waitUntil(() => !existsSync(`/proc/${mpirun}`), { timeout: LONG_MS });
@@ -107,7 +101,7 @@ describe.skipIf(problem !== undefined)(
       }
 
       it('end by a Ctrl-C that comes before they are there', async () => {
-        await expectEnd(join(root, 'early'), async (command, mpirun) => {
+        await expectEnd(`--out ${join(root, 'early')}`, async (command, mpirun) => {
           // From then on it passes signals on, of which ranks to come would see none.
           await vi.waitUntil(() => catches(mpirun, constants.signals.SIGUSR2), {
             timeout: LONG_MS,
@@ -120,17 +114,38 @@ describe.skipIf(problem !== undefined)(
 
       it('save where the command is killed, though they print nothing', async () => {
         const out = join(root, 'killed');
-        await expectEnd(out, async (command) => {
-          const metrics = join(out, 'metrics.jsonl');
-          const isAtWork = () => existsSync(metrics) && statSync(metrics).size > 0;
-          await vi.waitUntil(isAtWork, { timeout: LONG_MS });
+        await expectEnd(`--save-every 100000 --out ${out}`, async (command) => {
+          await untilAtWork(out);
           command.kill('SIGKILL');
         });
         expect(leftRun(out)).toEqual(SAVED);
       });
+
+      it('write how they ended where one of them is killed', async () => {
+        const out = join(root, 'lost');
+        await expectEnd(`--out ${out}`, async (_, mpirun) => {
+          await untilAtWork(out);
+          process.kill(childrenOf(mpirun).at(-1)!, 'SIGKILL');
+        });
+        const last = readFileSync(join(out, 'events.jsonl'), 'utf8').trim().split('\n').at(-1)!;
+        expect(JSON.parse(last)).toMatchObject({ type: 'runEnd', end: 'stopped' });
+      });
     });
   },
 );
+
+/** Waits for the first step. */
+async function untilAtWork(out: string): Promise<void> {
+  const metrics = join(out, 'metrics.jsonl');
+  const isAtWork = () => existsSync(metrics) && statSync(metrics).size > 0;
+  await vi.waitUntil(isAtWork, { timeout: LONG_MS });
+}
+
+/** The processes that a process has started, in that order. */
+function childrenOf(pid: number): number[] {
+  const text = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim();
+  return text === '' ? [] : text.split(' ').map(Number);
+}
 
 /** Whether a process has a handler of a signal. */
 function catches(pid: number, signal: number): boolean {

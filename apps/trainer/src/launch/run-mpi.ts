@@ -70,7 +70,10 @@ async function leadRanks(
   await reports.close();
 }
 
-/** A rank in another process, which mpirun has started and ends. */
+/**
+ * A rank in another process, which mpirun has started and ends. Once the ranks are to stop, nobody
+ * waits for its report: one that was killed sends none, and mpirun soon kills rank 0, too.
+ */
 function hearRank(
   rank: number,
   { onMessage, onEnd }: RankListener,
@@ -80,7 +83,11 @@ function hearRank(
   receiveReports(reports, rank, onMessage)
     .catch((error: unknown) => onEnd({ failure: describeFailure(error) }))
     .finally(exited.resolve);
-  return { exited: exited.promise, tell: () => {}, kill: exited.resolve };
+  return {
+    exited: exited.promise,
+    tell: ({ type }) => type === 'stop' && exited.resolve(),
+    kill: exited.resolve,
+  };
 }
 
 async function followRankZero(
