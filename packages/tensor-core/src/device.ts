@@ -344,6 +344,7 @@ export class Device {
   async dryRun(body: () => unknown): Promise<{ readonly peakInUseBytes: number }> {
     const [real, random] = [this.#memory, this.random.state()];
     const dry = new DeviceMemory(createDryBackend(real.backend));
+    dry.isDisposed = real.isDisposed; // so that a device that is gone refuses body's tensors
     this.#memory = dry;
     const bringBack = this.scopes.setAside(); // the outermost scope is body's, so graphs end with it
     try {

@@ -5,6 +5,7 @@ import {
   add,
   type Backend,
   Device,
+  DisposedError,
   LimitError,
   matmul,
   max,
@@ -169,6 +170,12 @@ describe('dryRun', () => {
     await expect(failing).rejects.toThrow(StateError);
     expect(device.random.state()).toEqual(random);
     expect(device.backend).toBe(backend);
+  });
+
+  test('is refused on a device that was disposed', async () => {
+    const gone = new Device(backend);
+    gone.dispose();
+    await expect(gone.dryRun(() => gone.zeros([1]))).rejects.toThrow(DisposedError);
   });
 });
 
