@@ -18,8 +18,9 @@ export interface RankFailure {
 export type PartOutcome = { readonly text: string } | { readonly failure: string };
 
 /**
- * Runs `own` on every rank. Collective. A call inside `own` may be agreed on, too: a rank that
- * failed takes no further part, and the others hear of it at the next agreement.
+ * Runs `own` on every rank. Collective. Before each collective inside `own` stands an agreement
+ * whose part does nothing: a rank that failed takes no further part, and there the others hear of
+ * it. A part that may fail does not stand inside another one, or its rank would tell of it twice.
  * @param operation the name of the call in errors
  * @throws what `own` threw on this rank, else {PeerFailedError} naming the first rank where it did
  */

@@ -32,7 +32,7 @@ export class CommandQueue {
   /** The payload bytes of those that have not. */
   #waitingBytes = 0;
   #untilFew: Waiter[] = [];
-  /** The fences by id. The one in `#drainFence` moves the waiting list on. */
+  /** The fences by id. Where `#hasDrainFence`, one of them moves the waiting list on. */
   readonly #fences = new Map<number, Waiter>();
   #nextFence = 1;
   #hasDrainFence = false;
