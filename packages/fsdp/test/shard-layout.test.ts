@@ -2,16 +2,16 @@
 // model's shards by it.
 
 import { FullyShardedDataParallel, pieceOf, shardLayout } from '@shardweave/fsdp';
-import { localStateDict } from '@shardweave/fsdp/fairscale';
-import { Module } from '@shardweave/nn';
+import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
+import { AdamW, loadStateDict, Module, stateDict } from '@shardweave/nn';
 import { FLAT_ALIGN_ELEMENTS } from '@shardweave/nn/flat';
-import type { Device } from '@shardweave/tensor-core';
+import { type Device, sum, type Tensor } from '@shardweave/tensor-core';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from './support/ranks.js';
 
 /** This module has parameters of the given sizes, whose elements are 1, 2, 3 and so on. */
-class Counting extends Module<[], void> {
+class Counting extends Module<[], Tensor[]> {
   constructor(device: Device, sizes: readonly number[]) {
     super(device);
     let next = 1;
@@ -20,7 +20,9 @@ class Counting extends Module<[], void> {
       this.parameter(`p${index}`, device.tensor(values, [size]));
     });
   }
-  forward(): void {}
+  forward(): Tensor[] {
+    return this.parameters().map((parameter) => sum(parameter));
+  }
 }
 
 describe('shards of every size and number', () => {
@@ -71,6 +73,27 @@ describe('shards of every size and number', () => {
     }
   });
 });
+
+it.each([1, 2])(
+  'a parameter without elements, alone in its flat, steps and moves over %i ranks',
+  async (n) => {
+    await onRanks(n, async ({ device, group }) => {
+      const options = { processGroup: group, flattenParameters: false };
+      const model = new FullyShardedDataParallel(new Counting(device, [3, 0]), options);
+      await device.scope(async () => {
+        const [loss] = (await model.call()) as Tensor[];
+        await loss!.backward();
+      });
+      await new AdamW(model.parameters(), { lr: 1, weightDecay: 0 }).step();
+      await summonFullParams(model, () => {});
+      await loadLocalStateDict(model, await localStateDict(model));
+      const state = await stateDict(model);
+      await loadStateDict(model, state);
+      expect(new Float32Array(state.get('p0')!.data.slice().buffer)[1]).toBeCloseTo(1);
+      expect(state.get('p1')!.data.byteLength).toBe(0);
+    });
+  },
+);
 
 describe('shardLayout', () => {
   it('starts every parameter and shard at a multiple of 256 bytes in 16 bits', () => {

@@ -18,10 +18,13 @@ export interface ShardLayout extends FlatLayout {
   readonly worldSize: number;
 }
 
-/** Lays out parameters of the given sizes for `worldSize` ranks. */
+/**
+ * Lays out parameters of the given sizes for `worldSize` ranks. A shard of nothing is padding, for
+ * no storage is empty.
+ */
 export function shardLayout(sizes: readonly number[], worldSize: number): ShardLayout {
   const layout = flatLayout(sizes);
-  const shardLength = alignElements(Math.ceil(layout.elementCount / worldSize));
+  const shardLength = alignElements(Math.max(1, Math.ceil(layout.elementCount / worldSize)));
   return { ...layout, shardLength, worldSize };
 }
 
