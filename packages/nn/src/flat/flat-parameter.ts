@@ -236,7 +236,8 @@ export class FlatParameter {
   /** The elements of `full` whose values lie in these bytes of `flat`. */
   #fullRun(byteOffset: number, byteLength: number): FlatPlace {
     if (this.isEncoded) {
-      return { start: 0, length: this.full.layout.elementCount }; // words lie elsewhere than their values
+      // Words lie elsewhere than their values.
+      return { start: 0, length: this.full.layout.elementCount };
     }
     const elementBytes = byteSize(this.flat.dtype);
     return {

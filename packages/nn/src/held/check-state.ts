@@ -13,6 +13,7 @@ export function differingState(operation: string, advice: string) {
       `${operation}: expected the same names and values on all ranks, got others on rank ${ranks.join(', ')} than on rank 0. Nothing is loaded: ${advice}.`,
     );
 }
+
 const ADVICE =
   'stateDict and lazyStateDict give such a map, and so do `tensors` of readSafetensors and openSafetensors.';
 
