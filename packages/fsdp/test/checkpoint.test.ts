@@ -166,3 +166,33 @@ it('works with GPT-2 whose blocks are checkpointed around their sharding', async
     expect(checkpointed).toBe(without);
   }
 });
+
+it.each([false, true])(
+  'a checkpoint may skip the only instance inside it, findUnusedParameters %s',
+  async (findUnusedParameters) => {
+    class Skipping extends Module<[x: Tensor], Tensor> {
+      isSkipping = false;
+      readonly own = this.child('own', layer(this.device));
+      readonly inner: Module<[x: Tensor], Tensor>;
+      constructor(device: Device, inner: Module<[x: Tensor], Tensor>) {
+        super(device);
+        this.inner = this.child('inner', inner);
+      }
+      async forward(x: Tensor): Promise<Tensor> {
+        const hidden = await this.own.call(x);
+        return this.isSkipping ? hidden : this.inner.call(hidden);
+      }
+    }
+    await onRanks(2, async ({ device, group, rank }) => {
+      const options = { processGroup: group, findUnusedParameters };
+      const inner = new FullyShardedDataParallel(layer(device), options);
+      const block = new Skipping(device, inner);
+      const model = checkpoint(block);
+      for (const isSkipping of [false, true, false]) {
+        block.isSkipping = isSkipping;
+        await trainOnce(model, { first: rank, count: 1 });
+      }
+      expect(block.own.weight.grad).toBeDefined();
+    });
+  },
+);

@@ -165,11 +165,17 @@ export class FsdpTree<Instance extends TreeInstance = TreeInstance> {
 
   /**
    * Notes that a unit's gradient is final in this backward, and starts its reduction when it is
-   * due.
+   * due. A checkpoint whose module has skipped all instances of the tree announces their leaves,
+   * too, and no pass has begun here then: there is only what earlier backwards may have left.
    */
   reduceFinal(unit: ShardedUnit): void {
-    if (this.isSyncing) {
-      this.#pass!.reduceFinal(unit);
+    if (!this.isSyncing) {
+      return;
+    }
+    if (this.#pass !== undefined) {
+      this.#pass.reduceFinal(unit);
+    } else if (!this.findsUnused) {
+      unit.gradient.startReduce(this.bucketer);
     }
   }
 
