@@ -140,6 +140,7 @@ describe('autoWrap with the default policy', () => {
     { min: LAYER, paths: ['0', '1.0', '1.1', '2'], numWrapped: 4 * LAYER },
     // No module inside the root has that many elements.
     { min: 2 * LAYER + 1, paths: [''], numWrapped: 4 * LAYER },
+    { min: Number.POSITIVE_INFINITY, paths: [], numWrapped: 0 },
   ])('a minimum of $min elements wraps $paths', async ({ min, paths, numWrapped }) => {
     await alone(({ device }, wrap) => {
       const result = autoWrap(nested(device), defaultAutoWrapPolicy({ minNumParams: min }), wrap);

@@ -7,6 +7,7 @@ export {
   above,
   allOptional,
   atLeast,
+  FINITE,
   FLAG,
   FUNCTION,
   given,

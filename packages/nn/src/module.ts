@@ -126,8 +126,8 @@ export abstract class Module<Args extends readonly any[] = any, Output = any> {
    * graph. A rule of that backward, such as a checkpoint's, may run it
    */
   async call(...args: Args): Promise<Output> {
-    const { isInBackward, ruleInProgress } = this.device.autograd;
-    if (isInBackward && ruleInProgress === undefined) {
+    const { isInBackward, isInHook, ruleInProgress } = this.device.autograd;
+    if (isInBackward && !isInHook && ruleInProgress === undefined) {
       throw new StateError(
         `${this.constructor.name}.call: expected the backward before it to have ended, got one that is running. Await it: await loss.backward().`,
       );

@@ -91,3 +91,20 @@ it('a checkpoint runs its module again within a backward', async () => {
   });
   expect(await gradNorm(model)).toBeGreaterThan(0);
 });
+
+it('a hook of the backward may step, read a norm and run a forward, for it is no call beside it', async () => {
+  const { device, model, optimizer } = layer();
+  const [weight] = model.parameters();
+  const before = await read(weight!);
+  const norms: number[] = [];
+  device.autograd.onGradientFinal(weight!, (_, pass) => {
+    pass.onEnd(async () => void norms.push(await gradNorm(model)));
+    pass.onEnd(async () => void (await device.noGrad(() => model.call(device.full([1, 2], 1)))));
+    return optimizer.step();
+  });
+  await device.scope(async () => {
+    await mean(square(await model.call(device.full([1, 2], 1)))).backward();
+  });
+  expect(await read(weight!)).not.toEqual(before);
+  expect(norms).toEqual([await gradNorm(model)]);
+});

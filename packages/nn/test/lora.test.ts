@@ -127,6 +127,18 @@ describe.each(['llama', 'gpt2'])('adapters of %s', (family) => {
     const [adapted, mergedLoss] = [await lossOf(model), await lossOf(plain)];
     expect(Math.abs((await mergedLoss.item()) - (await adapted.item()))).toBeLessThan(1e-6);
     expect(Math.abs((await mergedLoss.item()) - before)).toBeGreaterThan(1e-3);
+    const undone = mergeAdapters(merged, state, {
+      device,
+      scale: -alpha / rank, // takes out of the weights what was merged
+      fanInFanOut: family === 'gpt2',
+    });
+    for (const [name, { read }] of base) {
+      const [was, is] = [await read(), await undone.get(name)!.read()].map(
+        ({ buffer, byteOffset, byteLength }) =>
+          new Float32Array(buffer, byteOffset, byteLength / 4),
+      );
+      expect(Math.max(...is!.map((value, i) => Math.abs(value - was![i]!)))).toBeLessThan(1e-6);
+    }
   });
 
   it('are drawn alike, deferred or not, and their base in 16 bits as it would be cast', async () => {

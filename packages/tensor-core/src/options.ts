@@ -151,6 +151,9 @@ export function above(bound: number): OptionRule {
   };
 }
 
+/** A finite number, negative ones included. */
+export const FINITE: OptionRule = { expected: 'a finite number', holds: Number.isFinite };
+
 /** A boolean: true or false, and not merely something truthy. */
 export const FLAG: OptionRule = {
   expected: 'true or false',

@@ -3,7 +3,6 @@
 
 import { type Module, ModuleList, MultiheadAttention } from '@shardweave/nn';
 import {
-  atLeast,
   FLAG,
   FUNCTION,
   type OptionRule,
@@ -34,7 +33,11 @@ const CLASSES: OptionRule = optional({
   holds: (value) => Array.isArray(value) && value.every(FUNCTION.holds),
 });
 const RULES: OptionRules<DefaultAutoWrapPolicyOptions> = {
-  minNumParams: optional(atLeast(0)),
+  // Infinity is a size as well: nothing but the root is wrapped then.
+  minNumParams: optional({
+    expected: 'a number of at least 0',
+    holds: (value) => typeof value === 'number' && value >= 0,
+  }),
   forceLeafModules: CLASSES,
   excludeWrapModules: CLASSES,
   skipParamsCheckForRoot: optional(FLAG),

@@ -5,7 +5,7 @@ import type { DType, Tensor } from '@shardweave/tensor-core';
 import { isFloat } from '@shardweave/tensor-core';
 import { NnConfigError } from '../errors.js';
 import { isCopy } from '../flat/placement.js';
-import { notAtRest } from '../flat/stores/flat-home.js';
+import { isBesideBackward, notAtRest } from '../flat/stores/flat-home.js';
 import { checkModules, isModule, type Module } from '../module.js';
 import { joinPath } from '../parameters/join-path.js';
 import type { AtRest, Held, HeldBy, HeldCall, Holder } from './held.js';
@@ -60,7 +60,7 @@ export async function whileAtRest<T>(
           ]),
         );
   const names = firstNames(named((module) => module.namedParameters()));
-  const beside = [...names.keys()].find(({ device }) => device.isInBackward);
+  const beside = [...names.keys()].find(isBesideBackward);
   const cast = new Set([
     ...helds.flatMap(({ held, wrappers }) =>
       held.castsBuffers === true ? wrappers.flatMap(buffersOf) : [],

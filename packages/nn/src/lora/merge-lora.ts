@@ -10,7 +10,14 @@ import {
   mul,
   type Tensor,
 } from '@shardweave/tensor-core';
-import { above, checkOptions, DEVICE, FLAG, type OptionRules, optional } from '../check-options.js';
+import {
+  checkOptions,
+  DEVICE,
+  FINITE,
+  FLAG,
+  type OptionRules,
+  optional,
+} from '../check-options.js';
 import { StateDictError } from '../errors.js';
 import { type HostTensor, isDeviceDType, type LazyTensor } from '../host-tensor.js';
 import { peftLayers } from './peft-files.js';
@@ -30,7 +37,7 @@ export interface MergeOptions {
 
 const RULES: OptionRules<MergeOptions> = {
   device: DEVICE,
-  scale: above(0),
+  scale: FINITE,
   fanInFanOut: optional(FLAG),
 };
 

@@ -19,6 +19,7 @@ export class Autograd {
   readonly #modes: { readonly isEnabled: boolean }[] = [];
   #savers: ((storage: Storage) => void)[] = [];
   #nextNodeId = 0;
+  #numCalls = 0;
 
   constructor(device: Device) {
     this.#device = device;
@@ -101,6 +102,24 @@ export class Autograd {
     return this.#engine.ruleInProgress;
   }
 
+  /**
+   * Whether a hook of the backward that is running has called the code that asks, and has not
+   * waited yet: such code is part of the backward, and not beside one that nobody awaits.
+   */
+  get isInHook(): boolean {
+    return this.#numCalls > 0;
+  }
+
+  /** Calls a hook. The engine calls it. */
+  callHook<T>(hook: () => T): T {
+    this.#numCalls += 1;
+    try {
+      return hook();
+    } finally {
+      this.#numCalls -= 1;
+    }
+  }
+
   /** Calls `hook` once per backward when all of `leaf`'s gradients are in. Returns its removal. */
   onGradientFinal(leaf: Tensor, hook: FinalHook): () => void {
     const hooks = this.#finalHooks.get(leaf) ?? [];
@@ -122,6 +141,8 @@ export class Autograd {
       return undefined;
     }
     // An async wrapper turns a throw into a rejection, so the other hooks are called all the same.
-    return Promise.all(hooks.map(async (hook) => hook(leaf, pass))).then(() => undefined);
+    return Promise.all(hooks.map(async (hook) => this.callHook(() => hook(leaf, pass)))).then(
+      () => undefined,
+    );
   }
 }

@@ -66,7 +66,7 @@ export class Engine {
           this.#numWalks -= 1;
         });
       if (outer === undefined) {
-        await settle(pass);
+        await settle(pass, this.#device.autograd);
       }
     } catch (error) {
       if (outer === undefined) {
@@ -135,7 +135,7 @@ export class Engine {
           throw pass.failure.error;
         }
         for (const hook of node.hooks) {
-          await hook(pass);
+          await this.#device.autograd.callHook(() => hook(pass));
         }
         const incoming = gradients.get(node)!;
         gradients.delete(node);

@@ -2,6 +2,7 @@
 // and the callbacks and promises that belong to its end or its failure.
 
 import type { Tensor } from '../tensor.js';
+import type { Autograd } from './autograd.js';
 
 /** One backward pass, including the inner ones of checkpointed segments. */
 export interface Pass {
@@ -109,7 +110,7 @@ export class RunningPass implements Pass {
 }
 
 /** Waits for all promises and callbacks of a backward whose nodes have run. */
-export async function settle(pass: RunningPass): Promise<void> {
+export async function settle(pass: RunningPass, autograd: Autograd): Promise<void> {
   // A promise or callback may add further ones of either kind; promises come first.
   let numAwaited = 0;
   let numCalled = 0;
@@ -117,7 +118,7 @@ export async function settle(pass: RunningPass): Promise<void> {
     if (numAwaited < pass.promises.length) {
       await pass.promises[numAwaited++];
     } else if (numCalled < pass.callbacks.length) {
-      await pass.callbacks[numCalled++]!();
+      await autograd.callHook(pass.callbacks[numCalled++]!);
     } else {
       return;
     }

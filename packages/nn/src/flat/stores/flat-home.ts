@@ -155,14 +155,19 @@ export function occupyHomes(flats: readonly Tensor[], by: string): () => void {
 
 /**
  * Refuses a call that begins beside a backward, wherever the flats rest: it would see gradients
- * that are not whole.
+ * that are not whole. A hook of the backward knows which are.
  * @throws {OptimizerError} where a backward has not ended
  */
 export function requireNoBackward(flats: readonly Tensor[], by: string): void {
-  const flat = flats.find(({ device }) => device.isInBackward);
+  const flat = flats.find(isBesideBackward);
   if (flat !== undefined) {
     throw notAtRest(by, flat, 'backward');
   }
+}
+
+/** Whether a backward of the tensor's device runs beside the code that asks: no hook called it. */
+export function isBesideBackward({ device }: Tensor): boolean {
+  return device.isInBackward && !device.autograd.isInHook;
 }
 
 /** The error of a call beside other work that nobody awaited. */
