@@ -4,7 +4,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, it, vi } from 'vitest';
-import { printedLosses } from '../../tooling/vitest/printed-losses.ts';
+import { printedLosses } from '../../tooling/test-kit/printed-losses.ts';
 
 const FOLDER = fileURLToPath(new URL('..', import.meta.url));
 /** A uniform guess among 128 bytes costs ln 128. */

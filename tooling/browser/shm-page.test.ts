@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { printedLosses } from '../vitest/printed-losses.ts';
+import { printedLosses } from '../test-kit/printed-losses.ts';
 import { bundlePage } from './bundle-page.ts';
 import { chromiumPath, launchChromium, newPage } from './launch-chromium.ts';
 import { type StaticServer, serveFiles } from './static-server.ts';

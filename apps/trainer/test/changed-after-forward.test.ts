@@ -11,7 +11,7 @@ import { stateDict } from '@shardweave/nn';
 import { type Device, square, sum, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/ranks.js';
 import {
   backward,
   offloaded,

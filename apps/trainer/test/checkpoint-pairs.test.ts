@@ -14,7 +14,7 @@ import { openDiskStore } from '@shardweave/shard-store/node';
 import { crossEntropy, type Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/ranks.js';
 
 const ROWS = 24; // This is a multiple of every number of ranks below.
 const NUM_BEFORE = 3;

@@ -20,7 +20,7 @@ import { OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { type Device, mean, mul, sum } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.ts';
+import { onRanks, type Rank } from '../../../tooling/test-kit/ranks.ts';
 
 const CONFIG = {
   model_type: 'llama',

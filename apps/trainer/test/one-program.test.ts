@@ -24,7 +24,7 @@ import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/ranks.js';
 
 const DTYPES = ['f32', 'bf16', 'f16'] as const;
 

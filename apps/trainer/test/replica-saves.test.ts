@@ -15,7 +15,7 @@ import {
 import { createHostStore } from '@shardweave/shard-store';
 import { mean, square } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/ranks.js';
 
 const newStore = () => piecesIn(createHostStore());
 

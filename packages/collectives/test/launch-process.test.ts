@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { printedLosses } from '../../../tooling/vitest/printed-losses.js';
+import { printedLosses } from '../../../tooling/test-kit/printed-losses.js';
 import { bundleProgram } from './support/bundle-program.js';
 import { freePort } from './support/free-port.js';
 import { createLan, lanProblem } from './support/netns.js';

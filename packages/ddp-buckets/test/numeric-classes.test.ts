@@ -6,7 +6,7 @@ import { clipGradNorm, gradNorm, Linear, Sgd, scaleGradients } from '@shardweave
 import { crossEntropy, Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { expect, it } from 'vitest';
-import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
+import { sharedBackend } from '../../../tooling/test-kit/ranks.ts';
 
 // These are the classes of this host, whose products may be fused.
 const CPU = await new Device(await sharedBackend()).numericClass();

@@ -2,7 +2,7 @@
 
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
-import { runReadmeExample } from '../../../tooling/vitest/readme-example.ts';
+import { runReadmeExample } from '../../../tooling/test-kit/readme-example.ts';
 
 const PACKAGE = fileURLToPath(new URL('..', import.meta.url));
 

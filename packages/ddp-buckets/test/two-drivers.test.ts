@@ -8,8 +8,8 @@ import { crossEntropy, Device, tanh } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
 import { expect, it } from 'vitest';
-import { noSwiftShader, openSwiftShader } from '../../../tooling/vitest/swift-shader.ts';
-import { noWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
+import { noSwiftShader, openSwiftShader } from '../../../tooling/test-kit/swift-shader.ts';
+import { noWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 
 const WIDTH = 32;
 const NUM_STEPS = 6;

@@ -5,8 +5,7 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, Module, ModuleList } from '@shardweave/nn';
 import { type Device, matmul, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
-import { DIM, inputs, layer } from './support/scenarios.js';
+import { DIM, inputs, layer, onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 
 interface Outputs {
   readonly y: Tensor;

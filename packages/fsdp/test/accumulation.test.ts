@@ -1,80 +1,20 @@
-// Gradients of several micro-batches are reduced after each one or once at the end.
+// Gradients of several backwards add up, whichever root reduces them. The cells of
+// equals-plain.test.ts compare micro-batches with whole batches.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import { gradNorm } from '@shardweave/nn';
 import { expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
-import { layer, Stack, trainOnce } from './support/scenarios.js';
+import {
+  forwardBackward,
+  layer,
+  onRanks,
+  Stack,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 const WORLD_SIZE = 2;
-const BATCH = 8;
-
-/** Returns the shard gradients of a single unit after `micro` micro-batches over the same rows. */
-async function gradientsOf(
-  rank: Rank,
-  options: {
-    readonly micro: number;
-    readonly noSync: boolean;
-    readonly flattenParameters?: boolean;
-  },
-): Promise<Float32Array[]> {
-  const { model } = shardedGpt2(rank, {
-    fsdp: { flattenParameters: options.flattenParameters ?? true },
-  });
-  const perRank = BATCH / WORLD_SIZE;
-  const count = perRank / options.micro;
-  for (let k = 0; k < options.micro; k++) {
-    const rows = { batch: BATCH, first: rank.rank * perRank + k * count, count };
-    const pass = () => forwardBackward(rank.device, model, 0, rows);
-    const isLast = k === options.micro - 1;
-    if (options.noSync && !isLast) {
-      await model.noSync(pass);
-    } else {
-      await pass();
-    }
-  }
-  const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat.grad!));
-  return Promise.all(flats.map(async (grad) => (await grad.toArray()) as Float32Array));
-}
-
-function largestDifference(
-  a: readonly Float32Array[],
-  b: readonly Float32Array[],
-  scale: number,
-): number {
-  let largest = 0;
-  a.forEach((values, unit) => {
-    values.forEach((value, i) => {
-      largest = Math.max(largest, Math.abs(value - b[unit]![i]! * scale));
-    });
-  });
-  return largest;
-}
-
-it.each([
-  { noSync: false, micro: 2 },
-  { noSync: true, micro: 2 },
-  { noSync: true, micro: 4 }, // This starts before the first forward outside noSync.
-  { noSync: true, micro: 2, flattenParameters: false },
-])(
-  '$micro micro-batches, noSync $noSync: gradients are those of the whole batch',
-  async (options) => {
-    await onRanks(WORLD_SIZE, async (rank) => {
-      const whole = await gradientsOf(rank, { ...options, micro: 1, noSync: false });
-      const summed = await gradientsOf(rank, options);
-      // Each micro-batch's loss is a mean over its own rows, so the sum is `micro` times the mean.
-      expect(largestDifference(summed, whole, options.micro)).toBeLessThan(1e-6);
-      expect(
-        largestDifference(
-          whole,
-          whole.map((grad) => grad.map(() => 0)),
-          1,
-        ),
-      ).toBeGreaterThan(1e-3);
-    });
-  },
-);
 
 it('noSync of sibling roots in a plain module adds up as their own backwards do', async () => {
   await onRanks(WORLD_SIZE, async ({ device, group, rank }) => {

@@ -5,8 +5,7 @@ import type { CollectiveTrace } from '@shardweave/collectives';
 import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, type Module } from '@shardweave/nn';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
-import { layer, Stack, trainOnce } from './support/scenarios.js';
+import { layer, onRanks, type Rank, Stack, trainOnce } from '../../../tooling/test-kit/index.ts';
 
 /** Options that end a test which would otherwise wait for the time-out. */
 const IN_TIME = { timeout: 8000 };

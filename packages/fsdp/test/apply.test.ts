@@ -5,8 +5,15 @@ import { apply, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { checkpoint, Linear, type Module, resetParameters, Sgd } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
-import { inputs, layer, Stack, trainOnce, type Wrap, weightsOf } from './support/scenarios.js';
+import {
+  inputs,
+  layer,
+  onRanks,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
+import type { Wrap } from './support/sharding.js';
 
 /** Sets every weight and bias of each Linear to different values. */
 function initialize(): (module: Module) => void {

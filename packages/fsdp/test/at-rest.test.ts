@@ -7,7 +7,7 @@ import { BatchNorm1d, Dropout, Linear, Sequential, Sgd, stateDict } from '@shard
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { type Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 
 const WORLD_SIZE = 2;
 const DIM = 4;

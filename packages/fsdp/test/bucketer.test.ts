@@ -4,10 +4,10 @@
 import type { ProcessGroup } from '@shardweave/collectives';
 import type { Device, Storage } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 import { RankGroups } from '../src/ranks/rank-groups.js';
 import { ReduceScatterBucketer } from '../src/unit/reduce-scatter-bucketer.js';
 import { openLinks, type UnitLinks } from '../src/unit/unit-links.js';
-import { onRanks, type Rank } from './support/ranks.js';
 
 const F32 = 4;
 const MIB = 2 ** 20;

@@ -4,7 +4,7 @@ import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Module, stateDict } from '@shardweave/nn';
 import { add, type Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 
 const LENGTH = 3;
 

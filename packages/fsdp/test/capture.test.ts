@@ -15,7 +15,7 @@ import {
 import { createHostStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank } from '../../../tooling/vitest/training-ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 
 function open({ device, group }: Rank) {
   const layers = new Sequential<[x: Tensor], Tensor>(device, [

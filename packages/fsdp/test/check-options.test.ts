@@ -4,8 +4,7 @@ import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@sh
 import { stateDict } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
-import { layer } from './support/scenarios.js';
+import { layer, onRanks } from '../../../tooling/test-kit/index.ts';
 
 async function refusal(options: unknown): Promise<string> {
   const [message] = await onRanks(1, async ({ device, group }) => {

@@ -1,46 +1,23 @@
 // These tests use activation checkpointing inside a wrapped module and around one.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
-import { checkpoint, Dropout, Linear, Module } from '@shardweave/nn';
-import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
-import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';
+import { checkpoint, type Module } from '@shardweave/nn';
+import type { Device, Tensor } from '@shardweave/tensor-core';
+import { expect, it } from 'vitest';
 import {
-  DIM,
-  expectClose,
-  expectEqualTraining,
-  inputs,
+  forwardBackward,
   layer,
-  lossOf,
-  type Rows,
-  type Scenario,
+  moduleOf,
+  onRanks,
   Stack,
-  shardedOutcome,
   trainOnce,
-  type Wrap,
-} from './support/scenarios.js';
-
-/** This module has two layers with dropout between them, and a residual connection. */
-class Block extends Module<[x: Tensor], Tensor> {
-  readonly up: Linear;
-  readonly drop: Dropout;
-  readonly down: Linear;
-  constructor(device: Device) {
-    super(device);
-    this.up = this.child('up', new Linear(device, { inFeatures: DIM, outFeatures: 9 }));
-    this.drop = this.child('drop', new Dropout(device, { p: 0.3 }));
-    this.down = this.child('down', new Linear(device, { inFeatures: 9, outFeatures: DIM }));
-  }
-  async forward(x: Tensor): Promise<Tensor> {
-    const hidden = await this.drop.call(tanh(await this.up.call(x)));
-    return add(x, await this.down.call(hidden));
-  }
-}
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining, shardedGpt2, type Wrap } from './support/sharding.js';
 
 type Place = 'none' | 'inside' | 'outside';
 
 function build(place: Place, device: Device, wrap: Wrap): Module {
-  const blocks = [new Block(device), new Block(device), new Block(device)].map((block) => {
+  const blocks = [layer(device), layer(device), layer(device)].map((block) => {
     if (place === 'inside') {
       return wrap(checkpoint(block));
     }
@@ -48,43 +25,6 @@ function build(place: Place, device: Device, wrap: Wrap): Module {
   });
   return wrap(new Stack(device, [layer(device), ...blocks]));
 }
-
-async function severalForwards(model: Module, rows: Rows, step: number): Promise<number> {
-  const { device } = model;
-  return device.scope(async () => {
-    device.random.begin({ step, rowOffset: rows.first });
-    const first = lossOf((await model.call(inputs(device, rows, step))) as Tensor);
-    const second = lossOf((await model.call(inputs(device, rows, step + 50))) as Tensor);
-    const loss = add(first, second);
-    await loss.backward();
-    return loss.item();
-  });
-}
-
-describe.each([
-  { worldSize: 1, fsdp: {} },
-  { worldSize: 2, fsdp: {} },
-  { worldSize: 2, fsdp: { reshardAfterForward: false } },
-  { worldSize: 3, fsdp: { disableReshardOnRoot: false } },
-])('world size $worldSize, $fsdp', ({ worldSize, fsdp }) => {
-  it.each(['inside', 'outside'] as const)(
-    'checkpoint %s: losses and weights equal the plain run, dropout included',
-    async (place) => {
-      const scenario = (run?: Scenario['run']): Scenario => ({
-        fsdp,
-        build: (device, wrap) => build(place, device, wrap),
-        ...(run === undefined ? {} : { run }),
-      });
-      const checkpointed = await expectEqualTraining(scenario(), worldSize);
-      await expectEqualTraining(scenario(severalForwards), worldSize);
-      const without = await shardedOutcome(
-        { fsdp, build: (device, wrap) => build('none', device, wrap) },
-        worldSize,
-      );
-      expectClose(checkpointed, without, 0);
-    },
-  );
-});
 
 it.each([
   { place: 'none', gathers: 2 },
@@ -115,7 +55,7 @@ it('a checkpoint around the root runs the whole model again in backward', async 
   await expectEqualTraining(
     {
       build: (device, wrap) => {
-        const inner = wrap(new Stack(device, [wrap(new Block(device)), layer(device)]));
+        const inner = wrap(new Stack(device, [wrap(layer(device)), layer(device)]));
         return checkpoint(inner as Module<[Tensor], Tensor>);
       },
     },
@@ -125,21 +65,15 @@ it('a checkpoint around the root runs the whole model again in backward', async 
 
 it('a second run that fails leaves every instance idle and nothing gathered', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
-    class Failing extends Module<[x: Tensor], Tensor> {
-      constructor(device: Device) {
-        super(device);
-        this.child('layer', layer(device));
-      }
-      forward(x: Tensor): Promise<Tensor> {
-        if (device.isInBackward && isFailing) {
-          throw new Error('second run');
-        }
-        return this.children().get('layer')!.call(x);
-      }
-    }
     let isFailing = true;
+    const failing = moduleOf(device, { layer: layer(device) }, ({ layer }, x: Tensor) => {
+      if (device.isInBackward && isFailing) {
+        throw new Error('second run');
+      }
+      return layer.call(x);
+    });
     const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
-    const wrapped = wrap(new Failing(device));
+    const wrapped = wrap(failing);
     const model = wrap(new Stack(device, [layer(device), checkpoint(wrapped), layer(device)]));
     await expect(trainOnce(model, { first: rank, count: 1 })).rejects.toThrow('second run');
     for (const instance of model.instances()) {
@@ -170,29 +104,21 @@ it('works with GPT-2 whose blocks are checkpointed around their sharding', async
 it.each([false, true])(
   'a checkpoint may skip the only instance inside it, findUnusedParameters %s',
   async (findUnusedParameters) => {
-    class Skipping extends Module<[x: Tensor], Tensor> {
-      isSkipping = false;
-      readonly own = this.child('own', layer(this.device));
-      readonly inner: Module<[x: Tensor], Tensor>;
-      constructor(device: Device, inner: Module<[x: Tensor], Tensor>) {
-        super(device);
-        this.inner = this.child('inner', inner);
-      }
-      async forward(x: Tensor): Promise<Tensor> {
-        const hidden = await this.own.call(x);
-        return this.isSkipping ? hidden : this.inner.call(hidden);
-      }
-    }
     await onRanks(2, async ({ device, group, rank }) => {
       const options = { processGroup: group, findUnusedParameters };
       const inner = new FullyShardedDataParallel(layer(device), options);
-      const block = new Skipping(device, inner);
+      const own = layer(device);
+      let isSkipping = false;
+      const block = moduleOf(device, { own, inner }, async (parts, x: Tensor) => {
+        const hidden: Tensor = await parts.own.call(x);
+        return isSkipping ? hidden : parts.inner.call(hidden);
+      });
       const model = checkpoint(block);
-      for (const isSkipping of [false, true, false]) {
-        block.isSkipping = isSkipping;
+      for (const skips of [false, true, false]) {
+        isSkipping = skips;
         await trainOnce(model, { first: rank, count: 1 });
       }
-      expect(block.own.weight.grad).toBeDefined();
+      expect(own.weight.grad).toBeDefined();
     });
   },
 );

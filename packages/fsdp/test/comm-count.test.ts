@@ -5,7 +5,8 @@ import type { CollectiveStats, ProcessGroup } from '@shardweave/collectives';
 import { byteSize } from '@shardweave/dtypes';
 import type { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
+import { forwardBackward, onRanks, type Rank, TINY } from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 const UNITS = TINY.n_layer! + 1; // There is one unit for each block, and the root.
 

@@ -22,8 +22,17 @@ import { Device, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
-import { DIM, inputs, lossOf, Stack } from './support/scenarios.js';
+import {
+  DIM,
+  forwardBackward,
+  inputs,
+  lossOf,
+  onRanks,
+  type Rank,
+  Stack,
+  TINY,
+} from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 type Wrap = (module: Module) => Module;
 

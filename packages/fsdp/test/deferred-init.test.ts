@@ -7,7 +7,8 @@ import { deferredParameter, hostRecipe, materialize } from '@shardweave/nn/flat'
 import { Device, StateError, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
+import { forwardBackward, onRanks, type Rank, TINY } from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 describe.each([1, 2, 3])('deferred initial values over %i ranks', (worldSize) => {
   it.each([true, false])('are those of a model made at once (from rank 0: %s)', async (sync) => {

@@ -7,9 +7,17 @@ import { AdamW, checkpoint, type Module, Sgd, stateDict } from '@shardweave/nn';
 import { type Backend, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import {
+  inputs,
+  layer,
+  lossOf,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
 import { type LateBackendOptions, lateBackend } from './support/late-backend.js';
-import { onRanks, type Rank } from './support/ranks.js';
-import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 const STEPS = 3;
 

@@ -4,7 +4,7 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Dropout, Linear, type Module, Sequential } from '@shardweave/nn';
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 
 const ROWS = 4;
 const WIDTH = 32;

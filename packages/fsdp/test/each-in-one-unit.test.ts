@@ -14,9 +14,16 @@ import {
 import { Linear, loadStateDict, Module, Sgd, saveCheckpoint, stateDict } from '@shardweave/nn';
 import { type Device, matmul, type Tensor, transpose } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import {
+  layer,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
-import { expectEqualTraining, layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
+import { expectEqualTraining } from './support/sharding.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
 

@@ -30,10 +30,9 @@ import {
   int8Weight,
   scaledF16Weight,
   WIDTH,
-} from '../../../tooling/vitest/encoded-linear.ts';
-import { onRanks, type Rank } from './support/ranks.js';
+} from '../../../tooling/test-kit/encoded-linear.ts';
+import { lossOf, onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
-import { lossOf } from './support/scenarios.js';
 
 const ROWS = 6; // 1, 2 and 3 ranks divide it.
 const [int8, scaledF16] = [await int8Weight(0), await scaledF16Weight(1)];

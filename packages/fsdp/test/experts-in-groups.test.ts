@@ -6,9 +6,8 @@ import { gatherFullOptimStateDict, localMetadataDict } from '@shardweave/fsdp/fa
 import { AdamW, loadCheckpoint, saveCheckpoint, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import { layer, onRanks, type Rank, Stack } from '../../../tooling/test-kit/index.ts';
 import { adam, namesIn, place, train } from './support/saved-models.js';
-import { layer, Stack } from './support/scenarios.js';
 
 /** Returns a layer of all ranks, followed by an expert for each `size` ranks in order. */
 async function withExperts(

@@ -15,8 +15,8 @@ import {
 } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
-import { DIM, expectEqualTraining, inputs, lossOf, Stack, type Wrap } from './support/scenarios.js';
+import { DIM, inputs, lossOf, onRanks, type Rank, Stack } from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining, type Wrap } from './support/sharding.js';
 
 /**
  * This module has a frozen layer in 16 bits beside a trained one in f32. Their sum is scaled by a

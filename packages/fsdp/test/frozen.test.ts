@@ -1,30 +1,22 @@
 // Some parameters get no gradients: frozen ones, and trainable ones that a step does not use.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
-import { AdamW, Module } from '@shardweave/nn';
+import { AdamW, type Module } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
 import {
-  expectEqualTraining,
+  freeze,
   inputs,
   layer,
   lossOf,
-  type Outcome,
+  moduleOf,
+  onRanks,
   Stack,
   trainOnce,
-  type Wrap,
+  type Weights,
   weightsOf,
-} from './support/scenarios.js';
-
-function freeze(module: Module, which: (name: string) => boolean = () => true): Module {
-  for (const [name, tensor] of module.namedParameters()) {
-    if (which(name)) {
-      tensor.requiresGrad = false;
-    }
-  }
-  return module;
-}
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining, type Wrap } from './support/sharding.js';
 
 /** Returns the weights from which the scenarios start: three layers in a row. */
 async function initial(): Promise<Map<string, Float32Array>> {
@@ -34,7 +26,7 @@ async function initial(): Promise<Map<string, Float32Array>> {
   return weights!;
 }
 
-async function expectFrozen({ weights }: Outcome, names: readonly string[]): Promise<void> {
+async function expectFrozen(weights: Weights, names: readonly string[]): Promise<void> {
   for (const [name, values] of await initial()) {
     if (names.includes(name)) {
       expect(weights.get(name), name).toEqual(values);
@@ -44,37 +36,17 @@ async function expectFrozen({ weights }: Outcome, names: readonly string[]): Pro
   }
 }
 
-/** This module adds what an adapter gives to what its base gives. */
-class Adapted extends Module<[x: Tensor], Tensor> {
-  constructor(device: Device, base: Module, adapter: Module) {
-    super(device);
-    this.child('base', base);
-    this.child('adapter', adapter);
-  }
+/** Adds what an adapter gives to what its base gives. */
+const adapted = (device: Device, base: Module, adapter: Module) =>
+  moduleOf(device, { base, adapter }, async ({ base, adapter }, x: Tensor) =>
+    add(await base.call(x), await adapter.call(x)),
+  );
 
-  async forward(x: Tensor): Promise<Tensor> {
-    const { base, adapter } = Object.fromEntries(this.children()) as Record<string, Module>;
-    return add(await base!.call(x), await adapter!.call(x));
-  }
-}
-
-/** This module runs one block three times, with nothing between, as ALBERT does. */
-class Again extends Module<[x: Tensor], Tensor> {
-  readonly #block: Module;
-
-  constructor(device: Device, block: Module) {
-    super(device);
-    this.#block = this.child('block', block);
-  }
-
-  async forward(x: Tensor): Promise<Tensor> {
-    let hidden = x;
-    for (let i = 0; i < 3; i++) {
-      hidden = await this.#block.call(hidden);
-    }
-    return hidden;
-  }
-}
+/** Runs one block three times, with nothing between, as ALBERT does. */
+const again = (device: Device, block: Module) =>
+  moduleOf(device, { block }, async ({ block }, x: Tensor) =>
+    block.call(await block.call(await block.call(x))),
+  );
 
 const layers = (device: Device) => [layer(device), layer(device), layer(device)] as const;
 
@@ -84,7 +56,7 @@ describe.each([
   { worldSize: 3, reshardAfterForward: false },
 ])('world size $worldSize, resharding $reshardAfterForward', ({ worldSize, ...fsdp }) => {
   it('a frozen weight inside a trainable unit stays, and gives its input a gradient', async () => {
-    const outcome = await expectEqualTraining(
+    const weights = await expectEqualTraining(
       {
         fsdp,
         build: (device, wrap) => {
@@ -95,11 +67,11 @@ describe.each([
       },
       worldSize,
     );
-    await expectFrozen(outcome, ['1.weight']);
+    await expectFrozen(weights, ['1.weight']);
   });
 
   it('a frozen layer below a trainable one in the same unit', async () => {
-    const outcome = await expectEqualTraining(
+    const weights = await expectEqualTraining(
       {
         fsdp,
         build: (device, wrap) => {
@@ -111,12 +83,12 @@ describe.each([
       worldSize,
     );
     const start = await initial();
-    expect(outcome.weights.get('1.0.weight')).toEqual(start.get('1.weight'));
-    expect(outcome.weights.get('0.weight')).not.toEqual(start.get('0.weight'));
+    expect(weights.get('1.0.weight')).toEqual(start.get('1.weight'));
+    expect(weights.get('0.weight')).not.toEqual(start.get('0.weight'));
   });
 
   it('an all-frozen unit between trainable ones', async () => {
-    const outcome = await expectEqualTraining(
+    const weights = await expectEqualTraining(
       {
         fsdp,
         build: (device, wrap) => {
@@ -126,11 +98,11 @@ describe.each([
       },
       worldSize,
     );
-    await expectFrozen(outcome, ['1.weight', '1.bias']);
+    await expectFrozen(weights, ['1.weight', '1.bias']);
   });
 
   it('a frozen root over trainable units, and a frozen first unit', async () => {
-    const outcome = await expectEqualTraining(
+    const weights = await expectEqualTraining(
       {
         fsdp,
         build: (device, wrap) => {
@@ -140,33 +112,33 @@ describe.each([
       },
       worldSize,
     );
-    await expectFrozen(outcome, ['0.weight', '0.bias', '2.weight', '2.bias']);
+    await expectFrozen(weights, ['0.weight', '0.bias', '2.weight', '2.bias']);
   });
 
   it.each(['all of it', 'all but adapters'])(
     'a unit that is its own input, %s frozen',
     async (frozen) => {
-      const outcome = await expectEqualTraining(
+      const weights = await expectEqualTraining(
         {
           fsdp,
           build: (device, wrap) => {
             const [a, b, c] = layers(device);
             freeze(b);
-            const block = frozen === 'all of it' ? b : new Adapted(device, b, layer(device));
-            return wrap(new Stack(device, [wrap(a), new Again(device, wrap(block)), wrap(c)]));
+            const block = frozen === 'all of it' ? b : adapted(device, b, layer(device));
+            return wrap(new Stack(device, [wrap(a), again(device, wrap(block)), wrap(c)]));
           },
         },
         worldSize,
       );
       const name = frozen === 'all of it' ? '1.block' : '1.block.base';
       const start = await initial();
-      expect(outcome.weights.get(`${name}.weight`)).toEqual(start.get('1.weight'));
-      expect(outcome.weights.get('0.weight')).not.toEqual(start.get('0.weight'));
+      expect(weights.get(`${name}.weight`)).toEqual(start.get('1.weight'));
+      expect(weights.get('0.weight')).not.toEqual(start.get('0.weight'));
     },
   );
 
   it('parameters frozen after wrapping', async () => {
-    const outcome = await expectEqualTraining(
+    const weights = await expectEqualTraining(
       {
         fsdp,
         build: (device, wrap) => {
@@ -179,12 +151,12 @@ describe.each([
       },
       worldSize,
     );
-    await expectFrozen(outcome, ['0.bias', '1.weight', '1.bias']);
+    await expectFrozen(weights, ['0.bias', '1.weight', '1.bias']);
   });
 
   it.each(['trunk', 'head'])('gradients of the %s dropped before each step', async (dropped) => {
     const parts = new Map<Module, Module>();
-    const outcome = await expectEqualTraining(
+    const weights = await expectEqualTraining(
       {
         fsdp,
         build: (device, wrap) => {
@@ -209,13 +181,13 @@ describe.each([
       ['1.weight', '0.1.weight'],
       ['2.weight', '1.weight'],
     ] as const) {
-      const isSame = String(outcome.weights.get(name)) === String(start.get(bare));
+      const isSame = String(weights.get(name)) === String(start.get(bare));
       expect(isSame, name).toBe((dropped === 'trunk') === name.startsWith('0'));
     }
   });
 
   it('a frozen root that owns parameters, over a trainable child, trains only that', async () => {
-    const outcome = await expectEqualTraining(
+    const weights = await expectEqualTraining(
       {
         fsdp,
         build: (device, wrap) => {
@@ -225,7 +197,7 @@ describe.each([
       },
       worldSize,
     );
-    await expectFrozen(outcome, ['0.weight', '0.bias', '2.weight', '2.bias']);
+    await expectFrozen(weights, ['0.weight', '0.bias', '2.weight', '2.bias']);
   });
 });
 
@@ -268,22 +240,21 @@ it('gathers a frozen unit that no gradient reaches once a step, others twice', a
   });
 });
 
-/** This module uses only those of its three layers that are chosen. */
-class Chosen extends Module<[x: Tensor], Tensor> {
-  chosen: readonly number[] = [0, 1, 2];
-  constructor(device: Device, parts: readonly Module[]) {
-    super(device);
-    parts.forEach((part, i) => {
-      this.child(String(i), part);
-    });
-  }
-  async forward(x: Tensor): Promise<Tensor> {
-    let hidden = x;
-    for (const i of this.chosen) {
-      hidden = tanh((await this.children().get(String(i))!.call(hidden)) as Tensor);
-    }
-    return hidden;
-  }
+/** Makes a module that uses only those of its three layers that are chosen. */
+function choosing(device: Device, layers: readonly Module[]) {
+  const choice: { chosen: readonly number[] } = { chosen: [0, 1, 2] };
+  const module = moduleOf(
+    device,
+    Object.fromEntries(layers.entries()),
+    async (parts, x: Tensor) => {
+      let hidden = x;
+      for (const i of choice.chosen) {
+        hidden = tanh(await parts[i]!.call(hidden));
+      }
+      return hidden;
+    },
+  );
+  return { choice, module };
 }
 
 it('an unused parameter is not stepped, in a unit with used ones or without', async () => {
@@ -291,10 +262,10 @@ it('an unused parameter is not stepped, in a unit with used ones or without', as
   await onRanks(2, async ({ device, group, rank }) => {
     const [a, b, c] = layers(device);
     const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
-    const inner = new Chosen(device, [a, b, wrap(c)]);
-    const model = wrap(inner);
+    const { choice, module } = choosing(device, [a, b, wrap(c)]);
+    const model = wrap(module);
     const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
-    inner.chosen = [0]; // Layer 1 shares the root's unit, and layer 2 is a unit of its own.
+    choice.chosen = [0]; // Layer 1 shares the root's unit, and layer 2 is a unit of its own.
     await trainOnce(model, { first: rank, count: 1 });
     await optimizer.step();
     const weights = await weightsOf(model);
@@ -308,11 +279,11 @@ it('a parameter that one rank uses is stepped on all, one that none uses is not'
   const start = await initial();
   const trained = async (worldSize: number) => {
     const [weights] = await onRanks(worldSize, async ({ device, group, rank }) => {
-      const inner = new Chosen(device, layers(device));
+      const { choice, module } = choosing(device, layers(device));
       const options = { processGroup: group, findUnusedParameters: true };
-      const model = new FullyShardedDataParallel(inner, options);
+      const model = new FullyShardedDataParallel(module, options);
       const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
-      inner.chosen = rank === 0 ? [0, 1] : [0];
+      choice.chosen = rank === 0 ? [0, 1] : [0];
       await model.initialize();
       // This fills memory for the gathered parameter and its gradient with other values.
       const shape = [model.units[0]!.full.storage.elementCount];
@@ -359,20 +330,13 @@ it('AdamW leaves a frozen parameter of a trained unit alone, decay included', as
 });
 
 it('a unit used in forward but unused in backward', async () => {
-  class Detached extends Module<[x: Tensor], Tensor> {
-    constructor(device: Device, unit: Module) {
-      super(device);
-      this.child('unit', unit);
-    }
-    async forward(x: Tensor): Promise<Tensor> {
-      return ((await this.children().get('unit')!.call(x)) as Tensor).detach();
-    }
-  }
+  const detached = (device: Device, unit: Module) =>
+    moduleOf(device, { unit }, async ({ unit }, x: Tensor) => (await unit.call(x)).detach());
   await expectEqualTraining(
     {
       build: (device, wrap) => {
         const [a, b, c] = layers(device);
-        return wrap(new Stack(device, [wrap(a), new Detached(device, wrap(b)), wrap(c)]));
+        return wrap(new Stack(device, [wrap(a), detached(device, wrap(b)), wrap(c)]));
       },
     },
     2,

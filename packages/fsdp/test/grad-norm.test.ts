@@ -19,8 +19,14 @@ import {
 } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
-import { DIM, Stack, trainOnce, weightsOf } from './support/scenarios.js';
+import {
+  DIM,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
 
 const BATCH = 12;
 

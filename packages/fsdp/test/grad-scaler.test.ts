@@ -4,8 +4,16 @@ import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { clipGradNorm, GradScaler, Linear, type Module, OptimizerError, Sgd } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
-import { DIM, inputs, lossOf, Stack, trainOnce, weightsOf } from './support/scenarios.js';
+import {
+  DIM,
+  inputs,
+  lossOf,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
 
 const BATCH = 12;
 

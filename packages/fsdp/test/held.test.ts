@@ -19,7 +19,7 @@ import {
 import { createHostStore } from '@shardweave/shard-store';
 import { type Device, mean, square } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 
 function net(device: Device, first = 3): Sequential {
   return new Sequential(device, [

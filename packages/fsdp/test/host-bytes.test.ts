@@ -6,9 +6,15 @@ import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweav
 import { loadStateDict, type Module, Sgd, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import {
+  inputs,
+  layer,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
 import { lateBackend } from './support/late-backend.js';
-import { onRanks, type Rank } from './support/ranks.js';
-import { inputs, layer, Stack, trainOnce } from './support/scenarios.js';
 
 function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
   const wrap = (module: Module) =>

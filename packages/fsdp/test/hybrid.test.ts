@@ -4,8 +4,8 @@
 import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { type Module, Sgd, stateDict } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 import { backwardOf, Dot, Dots } from './support/dots.js';
-import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 200; // Both shards hold a part of it.
 

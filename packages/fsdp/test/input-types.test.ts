@@ -9,8 +9,16 @@ import {
 import { checkpoint, Gpt2, Linear, Module } from '@shardweave/nn';
 import { add, cast, type Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, TINY, tokens } from './support/ranks.js';
-import { DIM, expectEqualTraining, inputs, lossOf, type Rows } from './support/scenarios.js';
+import {
+  DIM,
+  inputs,
+  lossOf,
+  onRanks,
+  type Rows,
+  TINY,
+  tokens,
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining } from './support/sharding.js';
 
 /**
  * These are named results that can also be read by number, like the outputs of Transformers'

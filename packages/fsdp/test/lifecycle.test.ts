@@ -15,16 +15,17 @@ import {
 } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
 import {
-  expectEqualTraining,
   inputs,
   layer,
   lossOf,
+  onRanks,
+  type Rank,
   Stack,
   trainOnce,
   weightsOf,
-} from './support/scenarios.js';
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining } from './support/sharding.js';
 
 function threeUnits({ device, group }: Rank, fsdp: object = {}) {
   const wrap = (module: Module, name: string) =>

@@ -4,8 +4,9 @@ import type { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { crossEntropy, type Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { type forwardBackward, onRanks } from '../../../tooling/test-kit/index.ts';
 import { shardedWithBuffers } from './support/batch-norm-model.js';
-import { type forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';
+import { shardedGpt2 } from './support/sharding.js';
 
 it('local shards round-trip and invalidate what was gathered', async () => {
   await onRanks(2, async (rank) => {

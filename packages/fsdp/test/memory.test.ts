@@ -5,7 +5,8 @@ import { type FullyShardedDataParallel, shardLayout } from '@shardweave/fsdp';
 import { AdamW, type Gpt2Config } from '@shardweave/nn';
 import { byteSize, type MemoryBytes, mean } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, optimizerGroups, type Rank, shardedGpt2, tokens } from './support/ranks.js';
+import { onRanks, optimizerGroups, type Rank, tokens } from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 const ROWS = 2; // This is the number on each rank.
 const CONFIG = { vocab_size: 50, n_positions: 8, n_embd: 12, n_layer: 3, n_head: 2 };

@@ -2,71 +2,32 @@
 // beside its own.
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
-import { checkpoint, type Module, Module as NnModule } from '@shardweave/nn';
+import { checkpoint, type Module, Sgd } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
 import {
-  expectEqualTraining,
   inputs,
   layer,
   lossOf,
-  type Rows,
+  moduleOf,
+  onRanks,
+  outputOf,
   Stack,
   trainOnce,
-  type Wrap,
-} from './support/scenarios.js';
-
-/**
- * Returns a step of several forwards of one module, and one backward of the sum of their losses.
- */
-function forwards(count: number) {
-  return (model: Module, rows: Rows, step: number): Promise<number> =>
-    model.device.scope(async () => {
-      const { device } = model;
-      let total: Tensor | undefined;
-      for (let i = 0; i < count; i++) {
-        const part = lossOf((await model.call(inputs(device, rows, step + 9 * i))) as Tensor);
-        total = total === undefined ? part : add(total, part);
-      }
-      await total!.backward();
-      return total!.item();
-    });
-}
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining, wrapIn } from './support/sharding.js';
 
 describe.each([1, 2, 3])('world size %i', (worldSize) => {
-  it.each([
-    { numForwards: 2, fsdp: {} },
-    { numForwards: 3, fsdp: { flattenParameters: false, disableReshardOnRoot: false } },
-    { numForwards: 2, fsdp: { reshardAfterForward: false, bucketCapMb: 0 } },
-  ])('$numForwards forwards before a backward equal the plain model, $fsdp', async (options) => {
-    const { numForwards, fsdp } = options;
-    await expectEqualTraining(
-      {
-        fsdp,
-        build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
-        run: forwards(numForwards),
-      },
-      worldSize,
-    );
-  });
-
   it('a unit called twice in a forward, as root and inside, equals the plain model', async () => {
-    class Twice extends NnModule<[x: Tensor], Tensor> {
-      constructor(device: Device, unit: Module) {
-        super(device);
-        this.child('unit', unit);
-      }
-      async forward(x: Tensor): Promise<Tensor> {
-        const unit = this.children().get('unit')!;
-        return tanh((await unit.call(tanh((await unit.call(x)) as Tensor))) as Tensor);
-      }
-    }
+    const twiceOf = (device: Device, unit: Module) =>
+      moduleOf(device, { unit }, async ({ unit }, x: Tensor) =>
+        tanh(await unit.call(tanh(await unit.call(x)))),
+      );
     for (const isRoot of [true, false]) {
       await expectEqualTraining(
         {
           build: (device, wrap) => {
-            const twice = new Twice(device, wrap(layer(device)));
+            const twice = twiceOf(device, wrap(layer(device)));
             return isRoot ? wrap(twice) : twice;
           },
         },
@@ -81,32 +42,23 @@ describe('a module with wrapped ones inside is wrapped again', () => {
     'world size %i: the same output, bit for bit, and training',
     async (worldSize) => {
       await onRanks(worldSize, async ({ device, group, rank }) => {
-        const wrap: Wrap = (module) =>
-          new FullyShardedDataParallel(module, { processGroup: group });
-        const run = (module: Module) =>
-          device.noGrad(() =>
-            device.scope(async () => {
-              const x = inputs(device, { first: rank, count: 2 });
-              return ((await module.call(x)) as Tensor).toArray();
-            }),
-          );
+        const wrap = wrapIn({ group });
+        const run = (module: Module) => outputOf(module, { first: rank, count: 2 });
         const bare = new Stack(device, [layer(device), layer(device)]);
         const plain = await run(bare);
         const inner = wrap(bare.children().get('0')!);
         bare.replaceChild('0', inner);
-        const once = wrap(bare) as FullyShardedDataParallel;
+        const once = wrap(bare);
         expect(await run(once)).toEqual(plain);
         await trainOnce(once, { first: rank, count: 2 });
         once.zeroGrad();
         expect(once.isRoot).toBe(true);
-        const twice = wrap(new Stack(device, [once, layer(device)])) as FullyShardedDataParallel;
-        const again = wrap(once) as FullyShardedDataParallel;
+        const twice = wrap(new Stack(device, [once, layer(device)]));
+        const again = wrap(once);
         expect(await run(again)).toEqual(plain);
         expect(again.isRoot).toBe(true);
         await trainOnce(twice, { first: rank, count: 2 });
-        expect(
-          [twice, once, inner as FullyShardedDataParallel].map(({ isRoot }) => isRoot),
-        ).toEqual([true, false, false]);
+        expect([twice, once, inner].map(({ isRoot }) => isRoot)).toEqual([true, false, false]);
         for (const instance of twice.instances()) {
           instance.assertState('idle');
         }
@@ -114,31 +66,14 @@ describe('a module with wrapped ones inside is wrapped again', () => {
       });
     },
   );
-
-  it.each([1, 2, 3])('world size %i: trains as the plain model does', async (worldSize) => {
-    await expectEqualTraining(
-      {
-        build: (device, wrap) =>
-          wrap(wrap(new Stack(device, [wrap(wrap(layer(device))), layer(device)]))),
-      },
-      worldSize,
-    );
-  });
 });
 
-/** This module returns its own output and that of a wrapped layer inside. */
-class Branching extends NnModule<[x: Tensor], { outer: Tensor; inner: Tensor }> {
-  constructor(device: Device, parts: { readonly inner: Module; readonly outer: Module }) {
-    super(device);
-    this.child('inner', parts.inner);
-    this.child('outer', parts.outer);
-  }
-  async forward(x: Tensor): Promise<{ outer: Tensor; inner: Tensor }> {
-    const inner = (await this.children().get('inner')!.call(x)) as Tensor;
-    const outer = (await this.children().get('outer')!.call(tanh(inner))) as Tensor;
-    return { outer, inner };
-  }
-}
+/** Returns its own output and that of a wrapped layer inside. */
+const branching = (device: Device, inner: Module, outer: Module) =>
+  moduleOf(device, { inner, outer }, async (parts, x: Tensor) => {
+    const inner: Tensor = await parts.inner.call(x);
+    return { outer: (await parts.outer.call(tanh(inner))) as Tensor, inner };
+  });
 
 describe.each([1, 2])('an inner output is returned too, world size %i', (worldSize) => {
   const used = {
@@ -158,9 +93,8 @@ describe.each([1, 2])('an inner output is returned too, world size %i', (worldSi
       {
         fsdp,
         build: (device, wrap) => {
-          const inner = wrap(layer(device));
-          const branching = new Branching(device, { inner, outer: wrap(layer(device)) });
-          return wrap('isCheckpointed' in options ? checkpoint(branching) : branching);
+          const both = branching(device, wrap(layer(device)), wrap(layer(device)));
+          return wrap('isCheckpointed' in options ? checkpoint(both) : both);
         },
         run: (model, rows, step) =>
           model.device.scope(async () => {
@@ -173,11 +107,14 @@ describe.each([1, 2])('an inner output is returned too, world size %i', (worldSi
             return loss.item();
           }),
         // The plain run doesn't step a parameter that gets no gradient at all either.
-        optimized: (model) =>
-          model
-            .namedParameters()
-            .filter(([name]) => kind !== 'inner' || name.startsWith('inner'))
-            .map(([, tensor]) => tensor),
+        optimizer: (model) => {
+          const named = model.namedParameters();
+          const used = named.filter(([name]) => kind !== 'inner' || name.startsWith('inner'));
+          return new Sgd(
+            used.map(([, tensor]) => tensor),
+            { lr: 0.5 },
+          );
+        },
       },
       worldSize,
     );

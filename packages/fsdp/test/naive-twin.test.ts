@@ -6,9 +6,8 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, type Module, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
+import { layer, onRanks, type Rank, Stack, trainOnce } from '../../../tooling/test-kit/index.ts';
 import { NaiveTwin } from './support/naive-twin.js';
-import { onRanks, type Rank } from './support/ranks.js';
-import { layer, Stack, trainOnce } from './support/scenarios.js';
 
 const STEPS = 3;
 const ROWS = 12;

@@ -6,8 +6,8 @@ import { localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { checkpoint, Linear, type Module, ModuleList, Sequential } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
-import { DIM, layer, Stack, trainOnce, type Wrap } from './support/scenarios.js';
+import { DIM, layer, onRanks, Stack, trainOnce } from '../../../tooling/test-kit/index.ts';
+import type { Wrap } from './support/sharding.js';
 
 function build(device: Device, wrap: Wrap): Module {
   const inner = new Stack(device, [layer(device), checkpoint(wrap(layer(device)) as Linear)]);

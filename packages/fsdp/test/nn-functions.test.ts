@@ -17,7 +17,7 @@ import {
   stateDict,
 } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 
 /** Returns a first layer that rank 0 holds whole, and a second one that the ranks share. */
 function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {

@@ -5,8 +5,8 @@ import { type FsdpOptions, FsdpStateError, FullyShardedDataParallel } from '@sha
 import type { Module } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 import { backwardOf, Dot, Dots, firstGradients } from './support/dots.js';
-import { onRanks, type Rank } from './support/ranks.js';
 
 const LENGTH = 200; // This is more than a block of 128, so that both ranks hold some of it.
 

@@ -13,8 +13,8 @@ import {
 import { add, type Backend, type Device, mul, sum, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
-import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
-import { onRanks, type Rank } from './support/ranks.js';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
+import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 
 /** Sizes around blocks of 128 elements, and one of more than two nodes of 256 blocks each. */
 const SIZES = [1, 7, 127, 128, 129, 1000, 100_003];

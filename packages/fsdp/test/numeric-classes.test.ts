@@ -6,7 +6,7 @@ import { gradNorm, Linear, Sgd, scaleGradients, stateDict } from '@shardweave/nn
 import { crossEntropy, Device, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { sharedBackend } from '../../../tooling/vitest/training-ranks.ts';
+import { sharedBackend } from '../../../tooling/test-kit/index.ts';
 
 // These are the classes of this host, whose products may be fused.
 const CPU = await new Device(await sharedBackend()).numericClass();

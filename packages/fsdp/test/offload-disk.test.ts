@@ -1,36 +1,18 @@
 // Training from a disk resumes bit for bit from what is there, a kill or a full disk loses nothing,
 // and nothing unchanged is written.
 
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtemp, readdir, rm, truncate } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, truncate } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { commitOffload, type FullyShardedDataParallel } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import { gradNorm, loadStateDict, stateDict } from '@shardweave/nn';
 import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
-import { build } from 'esbuild';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
+import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
+import { bundle, newFolder, RunningProgram } from '../../../tooling/test-kit/processes.ts';
 import { bitsOf, storedTraining } from './support/offload-training.js';
-import { onRanks, type Rank } from './support/ranks.js';
-
-const directories: string[] = [];
-
-afterAll(async () => {
-  for (const path of directories) {
-    await rm(path, { recursive: true, force: true });
-  }
-});
-
-async function newDirectory(): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'shardweave-fsdp-'));
-  directories.push(path);
-  return path;
-}
 
 /** Returns digests of all weights. */
 async function weightsOf(model: FullyShardedDataParallel): Promise<Record<string, string>> {
@@ -52,7 +34,7 @@ async function uninterrupted(worldSize: number, steps: number): Promise<object[]
 describe('a store that is opened again', () => {
   it('goes on after ten steps as if nothing had happened', async () => {
     const expected = await uninterrupted(2, 14);
-    const paths = [await newDirectory(), await newDirectory()];
+    const paths = [await newFolder(), await newFolder()];
     const losses: number[][] = [[], []];
     const through = async (rank: Rank, from: number, to: number) => {
       const store = await openDiskStore({ directory: paths[rank.rank]! });
@@ -76,7 +58,7 @@ describe('a store that is opened again', () => {
 
   it('starts afresh without resume, whatever is there', async () => {
     const expected = await uninterrupted(1, 2);
-    const directory = await newDirectory();
+    const directory = await newFolder();
     for (let life = 0; life < 2; life++) {
       const [actual] = await onRanks(1, async (rank) => {
         const store = await openDiskStore({ directory });
@@ -145,28 +127,12 @@ describe('a process that is killed', () => {
   it.each([60, 85, 97])(
     'a process killed at its write %i leaves a whole step to go on from',
     async (numWrites) => {
-      const directory = await newDirectory();
-      const program = join(await newDirectory(), 'program.mjs');
-      await build({
-        entryPoints: [fileURLToPath(new URL('support/offload-process.ts', import.meta.url))],
-        conditions: ['@shardweave/source'],
-        alias: { vitest: fileURLToPath(new URL('support/outside-vitest.ts', import.meta.url)) },
-        bundle: true,
-        format: 'esm',
-        platform: 'node',
-        outfile: program,
-      });
-      // The child gets this process's flags, since its products must be fused where those of this
-      // process are.
-      const args = [...process.execArgv, program, directory, String(numWrites)];
-      const child = spawn(process.execPath, args);
-      let printed = '';
-      child.stdout.on('data', (text) => {
-        printed += text;
-      });
-      const [, signal] = await once(child, 'close');
+      const directory = await newFolder();
+      const program = await bundle(new URL('support/offload-process.ts', import.meta.url));
+      const child = new RunningProgram(program, [directory, String(numWrites)]);
+      const { signal, printed } = await child.ended;
       expect(signal).toBe('SIGKILL');
-      const numSteps = printed.split('\n').length - 1;
+      const numSteps = printed.length;
       expect(numSteps).toBeGreaterThan(0);
 
       const [actual] = await onRanks(1, async (rank) => {
@@ -216,7 +182,7 @@ describe('a full disk', () => {
   );
 
   it('leaves the last generation to the next process that opens it', async () => {
-    const directory = await newDirectory();
+    const directory = await newFolder();
     const [before] = await onRanks(1, async (rank) => {
       let isFull = false;
       const files = interceptFiles(({ operation, path }) => {
@@ -320,7 +286,7 @@ describe('what is read and written', () => {
   });
 
   it('damage is told where it is met, and nothing runs on it', async () => {
-    const directory = await newDirectory();
+    const directory = await newFolder();
     await onRanks(1, async (rank) => {
       const store = await openDiskStore({ directory });
       const { model, step } = storedTraining(rank, store);

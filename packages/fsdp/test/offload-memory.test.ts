@@ -11,8 +11,8 @@ import {
   onRanks,
   optimizerGroups,
   type Rank,
-  shardedGpt2,
-} from './support/ranks.js';
+} from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 const CONFIG = { vocab_size: 50, n_positions: 8, n_embd: 12, n_layer: 3, n_head: 2 };
 

@@ -1,9 +1,6 @@
 // These tests cover the options that put shards on the host, and what else a user does with such a
 // model: state dicts, summons, evaluation before training, frozen parts, the loss scaler.
 
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
   type FullOptimStateDict,
@@ -28,8 +25,16 @@ import { createHostStore, type ShardStore } from '@shardweave/shard-store';
 import { openDiskStore } from '@shardweave/shard-store/node';
 import { crossEntropy } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import {
+  forwardBackward,
+  onRanks,
+  type Rank,
+  TINY,
+  tokens,
+} from '../../../tooling/test-kit/index.ts';
+import { newFolder } from '../../../tooling/test-kit/processes.ts';
 import { bitsOf } from './support/offload-training.js';
-import { forwardBackward, onRanks, type Rank, shardedGpt2, TINY, tokens } from './support/ranks.js';
+import { shardedGpt2 } from './support/sharding.js';
 
 const SMALL = { ...TINY, n_layer: 2 };
 
@@ -300,13 +305,11 @@ describe('trained as on the device', () => {
   it.each(['host', 'disk'])(
     'a loss scaler that skips steps and clips trains alike, on the %s',
     async (tier) => {
-      const directories: string[] = [];
       await expectSame(async (rank, given) => {
         let fsdp = given;
         let store: ShardStore | undefined;
         if (given.moveParamsToCpu && tier === 'disk') {
-          directories.push(await mkdtemp(join(tmpdir(), 'shardweave-fsdp-')));
-          store = await openDiskStore({ directory: directories.at(-1)! });
+          store = await openDiskStore({ directory: await newFolder() });
           fsdp = { offloadConfig: { store } };
         }
         const { device } = rank;
@@ -342,9 +345,6 @@ describe('trained as on the device', () => {
         await store?.close();
         return { seen, weights };
       });
-      for (const path of directories) {
-        await rm(path, { recursive: true });
-      }
     },
   );
 });

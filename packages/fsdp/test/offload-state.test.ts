@@ -22,9 +22,16 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank, shardedGpt2, TINY } from './support/ranks.js';
+import {
+  DIM,
+  onRanks,
+  type Rank,
+  Stack,
+  TINY,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
-import { DIM, Stack, trainOnce } from './support/scenarios.js';
+import { shardedGpt2 } from './support/sharding.js';
 
 const HOST = { moveParamsToCpu: true } as const;
 const DEVICE = {} as const;

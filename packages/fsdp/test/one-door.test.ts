@@ -26,10 +26,9 @@ import {
 } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import { inputs, lossOf, onRanks, type Rank, trainOnce } from '../../../tooling/test-kit/index.ts';
 import { bitsOf } from './support/offload-training.js';
-import { onRanks, type Rank } from './support/ranks.js';
 import { adam, contentsOf, everything, net, place, train } from './support/saved-models.js';
-import { inputs, lossOf, trainOnce } from './support/scenarios.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: 4 * rank, count: 4 });
 

@@ -13,13 +13,18 @@ import { type AdamOptions, AdamW, Linear, type Module, type Optimizer, Sgd } fro
 import type { Device, Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
+  DIM,
   forwardBackward,
+  layer,
   onRanks,
   optimizerGroups,
   type Rank,
-  shardedGpt2,
-} from './support/ranks.js';
-import { DIM, layer, type Rows, Stack, trainOnce, weightsOf } from './support/scenarios.js';
+  type Rows,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 const BATCH = 12;
 

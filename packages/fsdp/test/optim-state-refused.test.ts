@@ -12,9 +12,8 @@ import {
 import { type AdamOptions, AdamW, Sgd, StateDictError } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
+import { DIM, layer, onRanks } from '../../../tooling/test-kit/index.ts';
 import { adam, net, train } from './support/saved-models.js';
-import { DIM, layer } from './support/scenarios.js';
 
 describe('refuses', () => {
   it.each([

@@ -11,9 +11,17 @@ import {
 import { AdamW, Module } from '@shardweave/nn';
 import { cast, type DType, mul, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import {
+  DIM,
+  inputs,
+  layer,
+  lossOf,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
 import { backwardOf, Dot, Dots } from './support/dots.js';
-import { onRanks, type Rank } from './support/ranks.js';
-import { DIM, inputs, layer, lossOf, Stack, trainOnce } from './support/scenarios.js';
 
 describe('disableReshardOnRoot', () => {
   /** Returns a root with a layer of its own between two instances. */

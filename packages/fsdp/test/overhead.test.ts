@@ -15,7 +15,8 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks, optimizerGroups, shardedGpt2, TINY, tokens } from './support/ranks.js';
+import { onRanks, optimizerGroups, TINY, tokens } from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 const NUM_LAYERS = 3;
 // In the second model all sizes are multiples of the flat layout's 128 elements, so that a unit has

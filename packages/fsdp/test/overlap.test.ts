@@ -9,7 +9,8 @@ import { AdamW } from '@shardweave/nn';
 import { type BackendTraceSink, Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, shardedGpt2 } from './support/ranks.js';
+import { forwardBackward, onRanks } from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 const DELAY_MS = 25;
 const LAYERS = 3;

@@ -11,8 +11,16 @@ import { loadLocalStateDict, localStateDict } from '@shardweave/fsdp/fairscale';
 import { castInPlace, checkpoint, Dropout, gradNorm, Module } from '@shardweave/nn';
 import { cast, type Device, isFloat, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
-import { inputs, layer, lossOf, type Rows, Stack, trainOnce } from './support/scenarios.js';
+import {
+  inputs,
+  layer,
+  lossOf,
+  onRanks,
+  type Rank,
+  type Rows,
+  Stack,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
 
 const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
 

@@ -7,8 +7,15 @@ import { localStateDict } from '@shardweave/fsdp/fairscale';
 import { Module, Sgd } from '@shardweave/nn';
 import { type Device, type DType, linear, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
-import { DIM, inputs, layer, lossOf, Stack } from './support/scenarios.js';
+import {
+  DIM,
+  inputs,
+  layer,
+  lossOf,
+  onRanks,
+  type Rank,
+  Stack,
+} from '../../../tooling/test-kit/index.ts';
 
 /** This module notes the dtypes that its forward sees. */
 class Probe extends Module<[batch: { x: Tensor }], Tensor> {

@@ -7,19 +7,18 @@ import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { checkpoint, Module, Sgd } from '@shardweave/nn';
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
 import {
-  expectEqualTraining,
   inputs,
   layer,
   lossOf,
+  onRanks,
+  type Rank,
   type Rows,
-  type Scenario,
   Stack,
   trainOnce,
-  type Wrap,
   weightsOf,
-} from './support/scenarios.js';
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining, type Scenario, type Wrap } from './support/sharding.js';
 
 type Block = Module<[x: Tensor], Tensor>;
 

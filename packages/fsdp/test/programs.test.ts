@@ -23,19 +23,19 @@ import {
   tanh,
 } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
 import {
   DIM,
-  expectEqualTraining,
   inputs,
   layer,
   lossOf,
+  onRanks,
+  type Rank,
   type Rows,
   Stack,
   trainOnce,
-  type Wrap,
   weightsOf,
-} from './support/scenarios.js';
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining, type Wrap } from './support/sharding.js';
 
 const BATCH = 18; // It divides over 1, 2 or 3 ranks with three micro-batches each.
 type Weights = ReadonlyMap<string, Float32Array>;

@@ -7,10 +7,18 @@ import { gatherFullOptimStateDict, summonFullParams } from '@shardweave/fsdp/fai
 import { GradScaler, gradNorm, Module, Sgd, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import {
+  inputs,
+  layer,
+  lossOf,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
 import { failingStore } from './support/failing-store.js';
 import { storedTraining } from './support/offload-training.js';
-import { onRanks, type Rank } from './support/ranks.js';
-import { inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 /** Options that end a test which would otherwise wait for the time-out. */
 const IN_TIME = { timeout: 8000 };

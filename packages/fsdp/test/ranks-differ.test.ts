@@ -11,16 +11,19 @@ import {
 import { Module, Sgd } from '@shardweave/nn';
 import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
 import {
+  expectAsAlone,
   inputs,
   layer,
   lossOf,
-  plainOutcome,
+  onRanks,
+  type Rank,
   type Rows,
   Stack,
+  trainAlone,
+  training,
   weightsOf,
-} from './support/scenarios.js';
+} from '../../../tooling/test-kit/index.ts';
 
 /**
  * This module runs all its layers side by side in forward, and only the chosen ones are in the
@@ -260,24 +263,26 @@ describe('a step with findUnusedParameters', () => {
     { flattenParameters: false },
   ])('%j: unused ones count as zeros, as in one process', async (options) => {
     const WORLD = 3;
-    const plain = await plainOutcome({
-      build: (device) => new Choosing(device, [layer(device), layer(device), layer(device)]),
-      steps: CHOSEN.length,
-      // Each rank's rows are computed apart, each with the layers that the rank uses.
-      run: async (model, _, step) => {
-        let total = 0;
-        for (let rank = 0; rank < WORLD; rank++) {
-          (model as Choosing).chosen = CHOSEN[step]![rank]!;
-          total += await model.device.scope(async () => {
-            const x = inputs(model.device, { first: rank, count: 1 }, step);
-            const loss = lossOf((await model.call(x)) as Tensor);
-            await loss.backward({ gradient: model.device.full([], 1 / WORLD) });
-            return loss.item();
-          });
-        }
-        return total / WORLD;
-      },
-    });
+    const plain = await trainAlone(
+      training({
+        build: (device) => new Choosing(device, [layer(device), layer(device), layer(device)]),
+        steps: CHOSEN.length,
+        // Each rank's rows are computed apart, each with the layers that the rank uses.
+        run: async (model, _, step) => {
+          let total = 0;
+          for (let rank = 0; rank < WORLD; rank++) {
+            (model as Choosing).chosen = CHOSEN[step]![rank]!;
+            total += await model.device.scope(async () => {
+              const x = inputs(model.device, { first: rank, count: 1 }, step);
+              const loss = lossOf((await model.call(x)) as Tensor);
+              await loss.backward({ gradient: model.device.full([], 1 / WORLD) });
+              return loss.item();
+            });
+          }
+          return total / WORLD;
+        },
+      }),
+    );
     const perRank = await onRanks(WORLD, async (rank) => {
       const { inner, model } = wrapped(rank, { findUnusedParameters: true, ...options });
       const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
@@ -293,19 +298,9 @@ describe('a step with findUnusedParameters', () => {
         const { live } = rank.device.memory();
         expect(live).toMatchObject({ gathered: 0, gradient: 0, staging: 0 });
       }
-      return { losses, weights: await weightsOf(model) };
+      return { losses, weights: [await weightsOf(model)] };
     });
-    plain.losses.forEach((loss, step) => {
-      const mean = perRank.reduce((sum, { losses }) => sum + losses[step]!, 0) / WORLD;
-      expect(mean).toBeCloseTo(loss, 6);
-    });
-    for (const { weights } of perRank) {
-      for (const [name, values] of weights) {
-        values.forEach((value, i) => {
-          expect(value).toBeCloseTo(plain.weights.get(name)![i]!, 5);
-        });
-      }
-    }
+    expectAsAlone(perRank, plain);
   });
 
   it.each([

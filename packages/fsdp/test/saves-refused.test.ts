@@ -15,9 +15,8 @@ import {
 } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
+import { DIM, inputs, layer, onRanks, Stack } from '../../../tooling/test-kit/index.ts';
 import { adam, everything, net, place, saved, train } from './support/saved-models.js';
-import { DIM, inputs, layer, Stack } from './support/scenarios.js';
 
 it.each([1, 2])(
   'an extra that is not JSON, before anything is written, %i ranks',

@@ -7,9 +7,15 @@ import { Linear, loadCheckpoint, Module, saveCheckpoint, stateDict } from '@shar
 import { deferredParameter, hostRecipe } from '@shardweave/nn/flat';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import {
+  DIM,
+  layer,
+  onRanks,
+  type Rank,
+  Stack,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
 import { adam, counting, everything, net, place, saved, train } from './support/saved-models.js';
-import { DIM, layer, Stack, weightsOf } from './support/scenarios.js';
 
 const WORLD_SIZES = [1, 2, 3, 4, 8];
 

@@ -6,7 +6,8 @@ import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { gradNorm, Linear, Module } from '@shardweave/nn';
 import { type Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
+import { forwardBackward, onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 const DIM = 6;
 

@@ -7,10 +7,17 @@ import { AdamW, GradScaler, type Module, type Optimizer, Sgd, stateDict } from '
 import { createHostStore } from '@shardweave/shard-store';
 import { mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
+import {
+  inputs,
+  layer,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
 import { failingStore } from './support/failing-store.js';
 import { bitsOf, storedTraining } from './support/offload-training.js';
-import { onRanks, type Rank } from './support/ranks.js';
-import { inputs, layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 /** This module has layers in a row, the last of which can be left out. */
 class Chain extends Stack {

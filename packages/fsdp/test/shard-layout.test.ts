@@ -8,7 +8,7 @@ import { FLAT_ALIGN_ELEMENTS } from '@shardweave/nn/flat';
 import { type Device, sum, type Tensor } from '@shardweave/tensor-core';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
+import { onRanks } from '../../../tooling/test-kit/index.ts';
 
 /** This module has parameters of the given sizes, whose elements are 1, 2, 3 and so on. */
 class Counting extends Module<[], Tensor[]> {

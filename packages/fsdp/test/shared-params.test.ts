@@ -5,18 +5,17 @@ import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, checkpoint, clipGradNorm, type Linear, Module, stateDict } from '@shardweave/nn';
 import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { instanceOf } from '../src/tree/instance.js';
-import { onRanks } from './support/ranks.js';
 import {
   DIM,
-  expectEqualTraining,
   inputs,
   layer,
   lossOf,
+  onRanks,
   Stack,
   trainOnce,
-  type Wrap,
-} from './support/scenarios.js';
+} from '../../../tooling/test-kit/index.ts';
+import { instanceOf } from '../src/tree/instance.js';
+import { expectEqualTraining, type Wrap } from './support/sharding.js';
 
 /** This module multiplies by another layer's weight, and adds a bias of its own if it has one. */
 class TiedTo extends Module<[x: Tensor], Tensor> {

@@ -15,9 +15,16 @@ import {
 import { Device } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
+import {
+  forwardBackward,
+  layer,
+  onRanks,
+  Stack,
+  TINY,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
 import { shardedWithBuffers, withBuffers } from './support/batch-norm-model.js';
-import { forwardBackward, onRanks, shardedGpt2, TINY } from './support/ranks.js';
-import { layer, Stack, trainOnce } from './support/scenarios.js';
+import { shardedGpt2 } from './support/sharding.js';
 
 /** Returns the names, shapes and bytes of the module from which the sharded ones start. */
 async function bareState(): Promise<StateDict> {

@@ -4,8 +4,17 @@ import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import { Linear, type Module, stateDict } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
-import { forwardBackward, onRanks, type Rank, shardedGpt2 } from './support/ranks.js';
-import { DIM, inputs, lossOf, Stack, trainOnce } from './support/scenarios.js';
+import {
+  DIM,
+  forwardBackward,
+  inputs,
+  lossOf,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './support/sharding.js';
 
 /** Returns two layers, of which the second is an instance of its own. */
 function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {

@@ -6,18 +6,19 @@ import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { clipGradNorm, type Module, Sgd } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
 import {
   DIM,
-  expectClose,
-  expectEqualTraining,
+  expectAsAlone,
   layer,
-  plainOutcome,
-  type Scenario,
+  onRanks,
+  type Rank,
   Stack,
+  trainAlone,
+  training,
   trainOnce,
   weightsOf,
-} from './support/scenarios.js';
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining, type Wrap, wrapIn } from './support/sharding.js';
 
 const stack = (device: Device) => new Stack(device, [layer(device), layer(device)]);
 
@@ -26,27 +27,13 @@ function wrapped({ device, group }: Rank, module: Module = stack(device), option
 }
 
 describe('flattenParameters', () => {
-  it.each([1, 2, 3])(
-    'false: each parameter is sharded on its own, world size %i',
-    async (world) => {
-      await expectEqualTraining(
-        {
-          fsdp: { flattenParameters: false },
-          build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
-        },
-        world,
-      );
-      await onRanks(world, async (rank) => {
-        const model = wrapped(rank, undefined, { flattenParameters: false });
-        expect(model.units.map(({ name }) => name)).toEqual([
-          'net.0.weight',
-          'net.0.bias',
-          'net.1.weight',
-          'net.1.bias',
-        ]);
-      });
-    },
-  );
+  it('false: each parameter is sharded on its own', async () => {
+    await onRanks(2, async (rank) => {
+      const model = wrapped(rank, undefined, { flattenParameters: false });
+      const names = model.units.map(({ name }) => name);
+      expect(names).toEqual(['net.0.weight', 'net.0.bias', 'net.1.weight', 'net.1.bias']);
+    });
+  });
 
   it('groups: one flat parameter each, and one for each parameter left', async () => {
     const groupsOf = (module: Module) => {
@@ -155,44 +142,21 @@ describe('initial values', () => {
   });
 });
 
-describe('replicateGroup', () => {
-  it.each([
-    { shards: 2, replicas: 2 },
-    { shards: 1, replicas: 3 },
-    { shards: 3, replicas: 2 },
-  ])('$shards shards x $replicas replicas train as one process', async ({ shards, replicas }) => {
-    const scenario: Scenario = {
-      build: (device, wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
-    };
-    const plain = await plainOutcome(scenario);
-    const worldSize = shards * replicas;
-    const count = 12 / worldSize;
-    const perRank = await onRanks(worldSize, async ({ device: seeded, group, rank }) => {
-      // Replicas start from different values, of which the first replica's count.
-      const device = rank === 0 ? seeded : new Device(seeded.backend, { seed: rank });
-      const processGroup = await group.split(Math.floor(rank / shards));
-      const replicateGroup = await group.split(rank % shards);
-      const model = scenario.build(
-        device,
-        (module, options) =>
-          new FullyShardedDataParallel(module, { processGroup, replicateGroup, ...options }),
-      );
-      const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
-      const losses: number[] = [];
-      for (let step = 0; step < 3; step++) {
-        losses.push(await trainOnce(model, { first: rank * count, count }, step));
-        await optimizer.step();
-        optimizer.zeroGrad();
-      }
-      return { losses, weights: await weightsOf(model), live: device.memory().live };
-    });
-    const losses = perRank[0]!.losses.map(
-      (_, step) => perRank.reduce((sum, rank) => sum + rank.losses[step]!, 0) / worldSize,
-    );
-    for (const { weights, live } of perRank) {
-      expectClose({ losses, weights, live }, plain, 2e-6);
-    }
+it('replicas start from the values of the first, and train as one process', async () => {
+  const program = training({
+    build: (device, wrap: Wrap) => wrap(new Stack(device, [wrap(layer(device)), layer(device)])),
   });
+  const plain = await trainAlone(program, {});
+  const perRank = await onRanks(3, async ({ device, group, rank }) => {
+    const processGroup = await group.split(rank);
+    const wrap = wrapIn({ group: processGroup }, { replicateGroup: group });
+    return program({
+      device: rank === 0 ? device : new Device(device.backend, { seed: rank }),
+      wrap: (module, options) => wrap(module, options),
+      rows: { first: 4 * rank, count: 4 },
+    });
+  });
+  expectAsAlone(perRank, plain);
 });
 
 describe('an instance of another process group', () => {

@@ -5,26 +5,25 @@ import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
 import {
   AdamW,
   gradNorm,
-  type Linear,
-  Module,
+  type Module,
   packParameters,
   Sequential,
   stateDict,
 } from '@shardweave/nn';
 import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks } from './support/ranks.js';
 import {
-  expectEqualTraining,
+  expectClose,
   inputs,
   layer,
   lossOf,
-  plainOutcome,
+  moduleOf,
+  onRanks,
   Stack,
-  shardedOutcome,
   trainOnce,
   weightsOf,
-} from './support/scenarios.js';
+} from '../../../tooling/test-kit/index.ts';
+import { expectEqualTraining } from './support/sharding.js';
 
 describe.each([1, 2, 3])('world size %i: training equals the plain module', (worldSize) => {
   it('two sibling roots equal the plain module', async () => {
@@ -44,15 +43,11 @@ describe.each([1, 2, 3])('world size %i: training equals the plain module', (wor
   });
 
   it('a wrapped module that owns nothing equals the plain one', async () => {
-    class Squash extends Module<[x: Tensor], Tensor> {
-      forward(x: Tensor): Tensor {
-        return tanh(x);
-      }
-    }
+    const squash = (device: Device) => moduleOf(device, {}, (_, x: Tensor) => tanh(x));
     await expectEqualTraining(
       {
         build: (device, wrap) =>
-          wrap(new Stack(device, [wrap(layer(device)), wrap(new Squash(device)), layer(device)])),
+          wrap(new Stack(device, [wrap(layer(device)), wrap(squash(device)), layer(device)])),
       },
       worldSize,
     );
@@ -74,53 +69,37 @@ describe.each([1, 2, 3])('world size %i: training equals the plain module', (wor
         this.others = new Map([['second', [second]]]);
       }
     }
-    class Two extends Module<[x: Tensor], { pair: Pair }> {
-      readonly linear: Linear;
-      constructor(device: Device) {
-        super(device);
-        this.linear = this.child('linear', layer(device));
-      }
-      async forward(x: Tensor): Promise<{ pair: Pair }> {
-        const y = await this.linear.call(x);
+    const two = (device: Device) =>
+      moduleOf(device, { linear: layer(device) }, async ({ linear }, x: Tensor) => {
+        const y = await linear.call(x);
         return { pair: new Pair(y, tanh(y)) };
-      }
-    }
-    class Joined extends Module<[x: Tensor], Tensor> {
-      constructor(device: Device, two: Module) {
-        super(device);
-        this.child('two', two);
-      }
-      async forward(x: Tensor): Promise<Tensor> {
-        const { pair } = (await this.children().get('two')!.call(x)) as { pair: Pair };
+      });
+    const joined = (device: Device, two: Module) =>
+      moduleOf(device, { two }, async ({ two }, x: Tensor) => {
+        const { pair } = await two.call(x);
         expect(pair).toBeInstanceOf(Pair);
-        return add(pair.first, pair.others.get('second')![0]!);
-      }
-    }
+        return add(pair.first, pair.others.get('second')[0]);
+      });
     await expectEqualTraining(
-      { build: (device, wrap) => wrap(new Joined(device, wrap(new Two(device)))) },
+      { build: (device, wrap) => wrap(joined(device, wrap(two(device)))) },
       worldSize,
     );
   });
 });
 
 it('trains with more ranks than blocks of 128 elements, some of them all padding', async () => {
-  const scenario = { build: (device: Device, wrap: (m: Module) => Module) => wrap(layer(device)) };
   await onRanks(4, async ({ device, group, rank }) => {
     const model = new FullyShardedDataParallel(layer(device), { processGroup: group });
     const lengths = model.parameters().map(({ piece }) => piece!.length);
     expect(lengths.some((length) => length > 0)).toBe(rank < 2);
   });
-  await expectEqualTraining(scenario, 4);
+  await expectEqualTraining({ build: (device, wrap) => wrap(layer(device)) }, 4);
 });
 
 it('a module without any parameter has an empty state and norm 0', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
-    class Nothing extends Module<[x: Tensor], Tensor> {
-      forward(x: Tensor): Tensor {
-        return tanh(x);
-      }
-    }
-    const model = new FullyShardedDataParallel(new Nothing(device), { processGroup: group });
+    const nothing = moduleOf(device, {}, (_, x: Tensor) => tanh(x));
+    const model = new FullyShardedDataParallel(nothing, { processGroup: group });
     const x = inputs(device, { first: rank, count: 1 }).keep();
     expect((await model.call(x)).shape).toEqual(x.shape);
     expect(await stateDict(model)).toEqual(new Map());
@@ -143,25 +122,15 @@ it('an optimizer made before wrapping steps the shards', async () => {
     const model = new FullyShardedDataParallel(bare, { processGroup: group });
     await trainOnce(model, { first: rank, count: 1 });
     await optimizer.step();
-    for (const [name, values] of await weightsOf(model)) {
-      values.forEach((value, i) => {
-        expect(value).toBeCloseTo(plain!.get(name)![i]!, 6);
-      });
-    }
+    expectClose(await weightsOf(model), plain!);
   });
 });
 
 it('gradientPredivideFactor changes nothing but rounding, also below 1 and above the world size', async () => {
-  const scenario = { build: (device: Device, wrap: (m: Module) => Module) => wrap(layer(device)) };
-  const plain = await plainOutcome(scenario);
   for (const gradientPredivideFactor of [0.5, 1, 2, 8]) {
     const fsdp = { gradientPredivideFactor };
-    for (const worldSize of [1, 2]) {
-      const sharded = await shardedOutcome({ ...scenario, fsdp }, worldSize);
-      sharded.losses.forEach((loss, i) => {
-        expect(loss, `factor ${gradientPredivideFactor}`).toBeCloseTo(plain.losses[i]!, 6);
-      });
-    }
+    await expectEqualTraining({ fsdp, build: (device, wrap) => wrap(layer(device)) }, 2);
+    await expectEqualTraining({ fsdp, build: (device, wrap) => wrap(layer(device)) }, 1);
   }
 });
 
@@ -180,14 +149,8 @@ describe('refuses with FsdpConfigError', () => {
     await onRanks(1, async ({ device, group }) => {
       const other = new Device(device.backend);
       const strangers = layer(other);
-      class Borrowing extends Module<[x: Tensor], Tensor> {
-        readonly weight = this.sharedParameter('weight', strangers.weight);
-        forward(x: Tensor): Tensor {
-          return x;
-        }
-      }
-      const wrap = () =>
-        new FullyShardedDataParallel(new Borrowing(device), { processGroup: group });
+      const borrowing = moduleOf(device, { weight: strangers.weight }, (_, x: Tensor) => x);
+      const wrap = () => new FullyShardedDataParallel(borrowing, { processGroup: group });
       expect(wrap).toThrow(FsdpConfigError);
       expect(wrap).toThrow(/on the module's device, got f32 'weight'/);
       other.dispose();

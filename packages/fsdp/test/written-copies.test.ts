@@ -6,9 +6,16 @@ import { localStateDict } from '@shardweave/fsdp/fairscale';
 import { gradNorm, type Module, Sgd, saveCheckpoint, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
+import {
+  inputs,
+  layer,
+  onRanks,
+  type Rank,
+  Stack,
+  trainOnce,
+  weightsOf,
+} from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
-import { inputs, layer, Stack, trainOnce, weightsOf } from './support/scenarios.js';
 
 const KEPT = { reshardAfterForward: false };
 

@@ -32,8 +32,7 @@ import {
 } from '@shardweave/nn';
 import { type Device, mean, square } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { onRanks, type Rank } from './support/ranks.js';
-import { DIM, layer, Stack } from './support/scenarios.js';
+import { DIM, layer, onRanks, type Rank, Stack } from '../../../tooling/test-kit/index.ts';
 
 /** A value as plain JavaScript passes it, without a type. */
 // biome-ignore lint/suspicious/noExplicitAny: what the types forbid

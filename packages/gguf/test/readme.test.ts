@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { writeSafetensors } from '@shardweave/nn';
 import { afterAll, expect, it } from 'vitest';
-import { runReadmeExample } from '../../../tooling/vitest/readme-example.ts';
+import { runReadmeExample } from '../../../tooling/test-kit/readme-example.ts';
 import { bareModel } from './support/hub-models.ts';
 import { readGguf } from './support/written.ts';
 

@@ -28,8 +28,8 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ResidualMlp } from '../../../tooling/vitest/residual-mlp.ts';
-import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
+import { ResidualMlp } from '../../../tooling/test-kit/residual-mlp.ts';
+import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 import { expectClose, expectGradients, makeDevice, read, values } from './support/support.js';
 
 interface ReferenceStep {

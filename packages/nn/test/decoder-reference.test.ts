@@ -13,7 +13,7 @@ import {
 import { type Backend, Device, mean, type Tensor } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
-import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
+import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 
 const DATA = new URL('../../../tooling/reference/data/decoders/', import.meta.url);
 const expected = JSON.parse(readFileSync(new URL('expected.json', DATA), 'utf8')) as {

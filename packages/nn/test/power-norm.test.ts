@@ -5,7 +5,7 @@ import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
+import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 import { makeDevice } from './support/support.js';
 
 const SIZE = 2 ** 17 + 7; // This is more than one node.

@@ -7,7 +7,7 @@ import { type Backend, Device, type DType, square, Tensor } from '@shardweave/te
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
+import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 import { MapStore } from './support/map-store.js';
 import { values } from './support/support.js';
 

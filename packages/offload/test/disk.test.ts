@@ -1,24 +1,18 @@
 // On the disk tier, a kill in the middle of a step leaves the step before it whole, and a full disk
 // loses nothing.
 
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type { OffloadModel } from '@shardweave/offload';
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { diskFull, interceptFiles } from '@shardweave/shard-store/testing-node';
-import { build } from 'esbuild';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { bundle, newFolder, RunningProgram } from '../../../tooling/test-kit/processes.ts';
 import { begin, losses, type Run, trainStep } from './support/training.js';
 
 let folder = '';
 beforeAll(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'shardweave-offload-'));
+  folder = await newFolder();
 });
-afterAll(() => rm(folder, { recursive: true, force: true }));
 
 /** Returns the losses of `steps` steps, resumed from what the directory holds. */
 async function resumed(directory: string, steps: number) {
@@ -39,30 +33,12 @@ describe('a process that is killed in the middle of a step', () => {
   // The move into the store and each of the first steps take some 60 writes, so these kills come in
   // the first three steps.
   it.each([90, 141, 200])('goes on from the step before, killed at write %i', async (numWrites) => {
-    const entry = join(folder, 'killed-process.mjs');
-    await build({
-      entryPoints: [fileURLToPath(new URL('support/killed-process.ts', import.meta.url))],
-      outfile: entry,
-      bundle: true,
-      format: 'esm',
-      platform: 'node',
-      conditions: ['@shardweave/source'],
-      logLevel: 'error',
-    });
+    const program = await bundle(new URL('support/killed-process.ts', import.meta.url));
     const directory = join(folder, String(numWrites));
-    // The child gets this process's flags, since its products must be fused where those of this
-    // process are.
-    const args = [...process.execArgv, entry, directory, String(numWrites)];
-    const child = spawn(process.execPath, args, {
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    let printed = '';
-    child.stdout.on('data', (chunk) => {
-      printed += String(chunk);
-    });
-    const [, signal] = (await once(child, 'close')) as [number | null, string | null];
+    const { signal, printed } = await new RunningProgram(program, [directory, String(numWrites)])
+      .ended;
     expect(signal).toBe('SIGKILL');
-    const numDone = printed.split('\n').filter(Boolean).length;
+    const numDone = printed.length;
     const { first, losses: found } = await resumed(directory, 2);
     expect(first).toBe(numDone);
     expect(found).toEqual((await losses(begin(), first + 2)).slice(first));

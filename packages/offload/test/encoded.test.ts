@@ -21,7 +21,7 @@ import {
   int8Weight,
   scaledF16Weight,
   WIDTH,
-} from '../../../tooling/vitest/encoded-linear.ts';
+} from '../../../tooling/test-kit/encoded-linear.ts';
 
 const [int8, scaledF16] = [await int8Weight(0), await scaledF16Weight(1)];
 

@@ -12,7 +12,7 @@ import {
 import { OffloadModel } from '@shardweave/offload';
 import { type Backend, Device, type Tensor } from '@shardweave/tensor-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { noWebGpu, openWebGpu } from '../../../tooling/vitest/webgpu-device.ts';
+import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
 import { begin, losses } from './support/training.js';
 
 const STEPS = 3;

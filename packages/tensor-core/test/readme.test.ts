@@ -4,7 +4,7 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
-import { runReadmeExample } from '../../../tooling/vitest/readme-example.ts';
+import { runReadmeExample } from '../../../tooling/test-kit/readme-example.ts';
 
 const PACKAGE = fileURLToPath(new URL('..', import.meta.url));
 const README = readFileSync(`${PACKAGE}README.md`, 'utf8');

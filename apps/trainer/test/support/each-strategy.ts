@@ -9,7 +9,7 @@ import * as offload from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { type Device, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
-import { onRanks, type Rank } from '../../../../tooling/vitest/training-ranks.js';
+import { onRanks, type Rank } from '../../../../tooling/test-kit/ranks.js';
 
 // biome-ignore lint/suspicious/noExplicitAny: an optimizer of any options
 type AnyOptimizer = nn.Optimizer<any>;

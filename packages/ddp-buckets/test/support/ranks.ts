@@ -3,7 +3,7 @@
 import { type DdpOptions, DistributedDataParallel } from '@shardweave/ddp-buckets';
 import { AdamW, Gpt2, Module, Sgd } from '@shardweave/nn';
 import { add, cast, type Device, type DType, mul, sum, type Tensor } from '@shardweave/tensor-core';
-import { optimizerGroups, type Rank, TINY } from '../../../../tooling/vitest/training-ranks.ts';
+import { optimizerGroups, type Rank, TINY } from '../../../../tooling/test-kit/index.ts';
 
 export {
   forwardBackward,
@@ -12,7 +12,7 @@ export {
   type Rank,
   TINY,
   tokens,
-} from '../../../../tooling/vitest/training-ranks.ts';
+} from '../../../../tooling/test-kit/index.ts';
 
 export function tinyGpt2(device: Device): Gpt2 {
   return new Gpt2(device, TINY, { seed: 3 });

@@ -3,8 +3,7 @@
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { BatchNorm1d, Linear, type Module } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
-import type { Rank } from './ranks.js';
-import { DIM, Stack } from './scenarios.js';
+import { DIM, type Rank, Stack } from '../../../../tooling/test-kit/index.ts';
 
 /** Returns a batch norm, whose buffers change, inside an instance of its own. */
 export function withBuffers(

@@ -21,14 +21,26 @@ import {
   type Module,
   Sgd,
   type StateDict,
-  type StateEntry,
   saveCheckpoint,
   stateDict,
 } from '@shardweave/nn';
 import type { Device } from '@shardweave/tensor-core';
+import {
+  DIM,
+  expectClose,
+  inputs,
+  layer,
+  lossOf,
+  type Rank,
+  Stack,
+  stepped,
+  TOLERANCE,
+  textOf,
+  trainOnce,
+  weightsOf,
+} from '../../../../tooling/test-kit/index.ts';
 import { backwardOf, Dot, Dots, firstGradients } from './dots.js';
-import type { Rank } from './ranks.js';
-import { DIM, inputs, layer, lossOf, Stack, trainOnce, weightsOf } from './scenarios.js';
+import { wrapIn } from './sharding.js';
 
 export interface CoreCase {
   readonly name: string;
@@ -43,15 +55,7 @@ export interface CoreCase {
 /** The rows of a global batch. */
 const BATCH = 12;
 
-/** The limit for f32: sums are added in another order and rounded over a few steps. */
-const TOLERANCE = 2e-6;
-
-type Wrap = (module: Module) => Module;
-
-function wrapOf({ group }: Rank, options: Partial<FsdpOptions> = {}) {
-  return (module: Module) =>
-    new FullyShardedDataParallel(module, { processGroup: group, ...options });
-}
+type WrapModule = (module: Module) => Module;
 
 /** Gives every parameter its own values, the same wherever the module is made. */
 function withValues<M extends Module>(module: M, seed = 0): M {
@@ -72,7 +76,7 @@ function withValues<M extends Module>(module: M, seed = 0): M {
  */
 function net(
   device: Device,
-  wrap: Wrap,
+  wrap: WrapModule,
   options: { readonly hasBuffers?: boolean; readonly seed?: number } = {},
 ): Module {
   const { hasBuffers = false, seed = 0 } = options;
@@ -93,93 +97,57 @@ function sharded(
   options: Partial<FsdpOptions> = {},
   seed = 0,
 ): FullyShardedDataParallel {
-  const made = net(rank.device, wrapOf(rank, options), { hasBuffers: true, seed });
+  const made = net(rank.device, wrapIn(rank, options), { hasBuffers: true, seed });
   return made as FullyShardedDataParallel;
 }
 
 async function train(
-  rank: Rank,
+  { rank, worldSize }: Rank,
   model: Module,
   optimizer: AdamW,
   steps: readonly number[],
 ): Promise<void> {
-  const count = BATCH / rank.worldSize;
-  for (const step of steps) {
-    await trainOnce(model, { first: rank.rank * count, count }, step);
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
+  const count = BATCH / worldSize;
+  await stepped(optimizer, steps, (step) => trainOnce(model, { first: rank * count, count }, step));
 }
 
 function adam(model: Module): AdamW {
   return new AdamW(model.parameters(), { lr: 1e-2, weightDecay: 0.1 });
 }
 
-/** Returns a dict as text that shows every bit. */
-function textOf(entries: ReadonlyMap<string, StateEntry>): Record<string, string> {
-  return Object.fromEntries(
-    [...entries].map(([name, { dtype, shape, data }]) => [
-      name,
-      `${dtype} [${shape.join()}] ${Buffer.from(data).toString('base64')}`,
-    ]),
-  );
-}
-
-function assertClose(
-  actual: ReadonlyMap<string, Float32Array>,
-  expected: ReadonlyMap<string, Float32Array>,
-): void {
-  assert.deepEqual([...actual.keys()].sort(), [...expected.keys()].sort());
-  for (const [name, values] of actual) {
-    values.forEach((value, i) => {
-      const wanted = expected.get(name)![i]!;
-      assert.ok(
-        Math.abs(value - wanted) <= TOLERANCE,
-        `${name}[${i}]: expected ${wanted}, got ${value}`,
-      );
-    });
-  }
-}
-
-/** Returns the bare module's dict in f32, as text. */
+/** Returns the bare module's dict, as text. */
 async function bareText(device: Device, hasBuffers: boolean): Promise<Record<string, string>> {
   const bare = net(device, (module) => module, { hasBuffers });
-  const entries: StateDict = new Map();
-  for (const [name, tensor] of [...bare.namedParameters(), ...bare.namedBuffers()]) {
-    entries.set(name, { dtype: tensor.dtype, shape: tensor.shape, data: await tensor.toBytes() });
-  }
+  const text = textOf(await stateDict(bare));
   bare.dispose();
-  return textOf(entries);
+  return text;
 }
 
 async function trainsAsOneProcess(rank: Rank): Promise<void> {
   const { device } = rank;
   const plain = net(device, (module) => module);
-  const model = net(device, wrapOf(rank)) as FullyShardedDataParallel;
+  const model = net(device, wrapIn(rank)) as FullyShardedDataParallel;
   const options = { lr: 0.5, momentum: 0.9 };
   const [alone, together] = [
     new Sgd(plain.parameters(), options),
     new Sgd(model.parameters(), options),
   ];
   const count = BATCH / rank.worldSize;
+  const clipped = (each: Module, optimizer: Sgd) =>
+    device.scope(async () => {
+      const { norm, scale } = await clipGradNorm(each, 0.01);
+      await optimizer.step({ gradScale: scale });
+      optimizer.zeroGrad();
+      return norm.item();
+    });
   for (let step = 0; step < 3; step++) {
     await trainOnce(plain, { first: 0, count: BATCH }, step);
-    const norm = await device.scope(async () => {
-      const clipped = await clipGradNorm(plain, 0.01);
-      await alone.step({ gradScale: clipped.scale });
-      return clipped.norm.item();
-    });
-    alone.zeroGrad();
+    const norm = await clipped(plain, alone);
     await trainOnce(model, { first: rank.rank * count, count }, step);
-    const total = await device.scope(async () => {
-      const clipped = await clipGradNorm(model, 0.01);
-      await together.step({ gradScale: clipped.scale });
-      return clipped.norm.item();
-    });
-    assert.ok(norm > 0.01 && Math.abs(total - norm) < TOLERANCE, `norm ${norm}, got ${total}`);
-    together.zeroGrad();
+    const total = await clipped(model, together);
+    assert.ok(norm > 0.01 && Math.abs(total - norm) < TOLERANCE.f32, `norm ${norm}, got ${total}`);
   }
-  assertClose(await weightsOf(model), await weightsOf(plain));
+  expectClose(await weightsOf(model), await weightsOf(plain));
   for (const each of [alone, together, plain, model]) {
     each.dispose();
   }
@@ -213,7 +181,7 @@ async function statesGoOutAndIn(rank: Rank): Promise<void> {
 
 async function summonShowsAndKeeps(rank: Rank): Promise<void> {
   const { device, group } = rank;
-  const model = net(device, wrapOf(rank)) as FullyShardedDataParallel;
+  const model = net(device, wrapIn(rank)) as FullyShardedDataParallel;
   const bare = await bareText(device, false);
   const summoned = async () => {
     const entries: StateDict = new Map();
@@ -247,7 +215,7 @@ async function summonShowsAndKeeps(rank: Rank): Promise<void> {
 async function noSyncAddsUp(rank: Rank): Promise<void> {
   const LENGTH = 256; // Both ranks hold some of it.
   for (const options of [{}, { mixedPrecision: true, computeDType: 'bf16' }] as const) {
-    const wrap = wrapOf(rank, options);
+    const wrap = wrapIn(rank, options);
     const inner = new Dots(
       rank.device,
       [0, 1].map(() => wrap(new Dot(rank.device, LENGTH))),
@@ -314,7 +282,7 @@ async function expertsStayApart(rank: Rank, directory: string): Promise<void> {
   const wrapped = (seed: number) => {
     const { expert, shared } = make(seed);
     const own = new FullyShardedDataParallel(expert, { processGroup: alone, name: 'expert' });
-    return wrapOf(rank)(new Stack(device, [shared, own]));
+    return wrapIn(rank)(new Stack(device, [shared, own]));
   };
   const plain = make(1);
   const byHand = new Stack(device, [plain.shared, plain.expert]);
@@ -337,7 +305,7 @@ async function expertsStayApart(rank: Rank, directory: string): Promise<void> {
       optimizers[index]!.zeroGrad();
     }
   }
-  assertClose(await weightsOf(model), await weightsOf(byHand));
+  expectClose(await weightsOf(model), await weightsOf(byHand));
   await saveCheckpoint(model, pieceDirectory(directory));
   const other = wrapped(50);
   await loadCheckpoint(other, pieceDirectory(directory));
@@ -350,7 +318,7 @@ async function expertsStayApart(rank: Rank, directory: string): Promise<void> {
 
 async function overflowSkipsEverywhere(rank: Rank): Promise<void> {
   const { device } = rank;
-  const model = net(device, wrapOf(rank)) as FullyShardedDataParallel;
+  const model = net(device, wrapIn(rank)) as FullyShardedDataParallel;
   const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
   const scaler = new GradScaler(model);
   const step = async (isOverflowing: boolean) => {

@@ -3,8 +3,8 @@
 
 import { nodeFiles, openDiskStore } from '@shardweave/shard-store/node';
 import { interceptFiles } from '@shardweave/shard-store/testing-node';
+import { onRanks } from '../../../../tooling/test-kit/index.ts';
 import { storedTraining } from './offload-training.js';
-import { onRanks } from './ranks.js';
 
 const [directory, numWrites] = process.argv.slice(2);
 let left = Number(numWrites);

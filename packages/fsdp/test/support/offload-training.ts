@@ -4,7 +4,8 @@ import { createHash } from 'node:crypto';
 import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, type StateDict } from '@shardweave/nn';
 import type { ShardStore } from '@shardweave/shard-store';
-import { forwardBackward, optimizerGroups, type Rank, shardedGpt2 } from './ranks.js';
+import { forwardBackward, optimizerGroups, type Rank } from '../../../../tooling/test-kit/index.ts';
+import { shardedGpt2 } from './sharding.js';
 
 export interface StoredTraining {
   readonly model: FullyShardedDataParallel;

@@ -5,9 +5,8 @@ import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { autoWrapBn } from '@shardweave/fsdp/fairscale';
 import { BatchNorm1d, checkpoint, type Module, Sgd, SyncBatchNorm } from '@shardweave/nn';
 import { add, crossEntropy, type Tensor } from '@shardweave/tensor-core';
-import { ResidualMlp } from '../../../../tooling/vitest/residual-mlp.ts';
-import { onRanks, type Rank } from './ranks.js';
-import { weightsOf } from './scenarios.js';
+import { onRanks, type Rank, weightsOf } from '../../../../tooling/test-kit/index.ts';
+import { ResidualMlp } from '../../../../tooling/test-kit/residual-mlp.ts';
 
 const IN = 5;
 const CLASSES = 3;

@@ -13,8 +13,14 @@ import {
   stateDict,
 } from '@shardweave/nn';
 import { createHostStore } from '@shardweave/shard-store';
-import { onRanks, optimizerGroups, type Rank } from './ranks.js';
-import { DIM, Stack, trainOnce } from './scenarios.js';
+import {
+  DIM,
+  onRanks,
+  optimizerGroups,
+  type Rank,
+  Stack,
+  trainOnce,
+} from '../../../../tooling/test-kit/index.ts';
 
 /** Returns a destination for saves in host memory. */
 export function place(): PieceStore {

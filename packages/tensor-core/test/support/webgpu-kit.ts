@@ -8,7 +8,7 @@
 import type { Backend, BackendBuffer, KernelCalls, View } from '@shardweave/tensor-core';
 import { createWebGpuBackend, type WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import { openNodeGpu } from '@shardweave/tensor-core/webgpu-node';
-import { noSwiftShader, openSwiftShader } from '../../../../tooling/vitest/swift-shader.ts';
+import { noSwiftShader, openSwiftShader } from '../../../../tooling/test-kit/swift-shader.ts';
 
 const gpu = await openGpu();
 /** Why there is no adapter, or undefined where there is one. */

@@ -1,0 +1,31 @@
+// What tests of several packages share. See README.md.
+
+export { expectClose, largestDifference, TOLERANCE } from './closeness.ts';
+export { forwardBackward, optimizerGroups, TINY, tokens } from './gpt2.ts';
+export {
+  DIM,
+  freeze,
+  inputs,
+  layer,
+  lossOf,
+  moduleOf,
+  outputOf,
+  type Rows,
+  Stack,
+  trainOnce,
+} from './models.ts';
+export { onRanks, type Rank, sharedBackend } from './ranks.ts';
+export {
+  expectAsAlone,
+  expectTrainedAsOneProcess,
+  type ModelProgram,
+  type OverRanks,
+  type Program,
+  stepped,
+  type Trained,
+  trainAlone,
+  trainAs,
+  training,
+  type Wrap,
+} from './training.ts';
+export { textOf, type Weights, weightsOf } from './weights.ts';
