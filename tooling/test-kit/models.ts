@@ -30,17 +30,21 @@ export function layer(device: Device): Linear {
 
 /** This module runs layers in a row, with tanh after each. */
 export class Stack extends Module<[x: Tensor], Tensor> {
+  /** The names of the layers that run, in this order. By default each runs once. */
+  order: readonly string[];
+
   constructor(device: Device, layers: readonly Module[]) {
     super(device);
     layers.forEach((each, i) => {
       this.child(String(i), each);
     });
+    this.order = [...this.children().keys()];
   }
 
   async forward(x: Tensor): Promise<Tensor> {
     let hidden = x;
-    for (const each of this.children().values()) {
-      hidden = tanh(await each.call(hidden));
+    for (const name of this.order) {
+      hidden = tanh(await this.children().get(name)!.call(hidden));
     }
     return hidden;
   }

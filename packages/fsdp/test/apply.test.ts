@@ -6,6 +6,7 @@ import { checkpoint, Linear, type Module, resetParameters, Sgd } from '@shardwea
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
+  expectClose,
   inputs,
   layer,
   onRanks,
@@ -13,7 +14,7 @@ import {
   trainOnce,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
-import type { Wrap } from './support/sharding.js';
+import { expectIdle, type Wrap, wrapIn } from './support/sharding.js';
 
 /** Sets every weight and bias of each Linear to different values. */
 function initialize(): (module: Module) => void {
@@ -70,8 +71,7 @@ describe.each<Layout>(['alone', 'nested', 'checkpointed'])('apply, %s', (layout)
       ),
     );
     const sharded = await onRanks(worldSize, ({ device, group, rank }) => {
-      const wrap: Wrap = (module) =>
-        new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+      const wrap = wrapIn({ group }, fsdp);
       const count = 6 / worldSize;
       return initializedAndTrained(build(layout, device, wrap), { first: rank * count, count });
     });
@@ -79,11 +79,7 @@ describe.each<Layout>(['alone', 'nested', 'checkpointed'])('apply, %s', (layout)
     const tolerance = 'mixedPrecision' in fsdp ? 2e-2 : 1e-6;
     for (const { made, trained } of sharded) {
       expect(made).toEqual(plain!.made);
-      for (const [name, values] of trained) {
-        values.forEach((value, i) => {
-          expect(Math.abs(value - plain!.trained.get(name)![i]!)).toBeLessThan(tolerance);
-        });
-      }
+      expectClose(trained, plain!.trained, tolerance);
     }
   });
 });
@@ -107,7 +103,7 @@ it('visits children first, each module once, one at a time, and no wrapper', asy
       return wrap(new Stack(device, [shared, build('checkpointed', device, wrap), shared]));
     };
     const plain = await order(twice((module) => module));
-    const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const wrap = wrapIn({ group });
     expect(await order(twice(wrap))).toEqual(plain);
     expect(plain.map(([name]) => name)).toEqual([
       ...['Linear', 'Linear', 'Linear', 'Linear'],
@@ -118,9 +114,9 @@ it('visits children first, each module once, one at a time, and no wrapper', asy
 
 it('gathers only the instances around a module, and restores them when a visit throws', async () => {
   await onRanks(2, async ({ device, group }) => {
-    const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const wrap = wrapIn({ group });
     const units = [1, 2, 3].map(() => wrap(layer(device)));
-    const model = wrap(new Stack(device, [...units, layer(device)])) as FullyShardedDataParallel;
+    const model = wrap(new Stack(device, [...units, layer(device)]));
     const gathered: number[] = [];
     await apply(model, () => void gathered.push(device.memory().live.gathered));
     const unitBytes = model.units[0]!.full.storage.elementCount * 4;
@@ -132,9 +128,7 @@ it('gathers only the instances around a module, and restores them when a visit t
       }
     });
     await expect(failing).rejects.toThrow('stop');
-    for (const instance of model.instances()) {
-      instance.assertState('idle');
-    }
+    expectIdle(model);
     expect(device.memory().live.gathered).toBe(0);
     expect(await weightsOf(model)).toEqual(before);
   });
@@ -142,9 +136,9 @@ it('gathers only the instances around a module, and restores them when a visit t
 
 it('apply of a module inside makes it no root, and is refused inside summon and forward', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
-    const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
-    const inner = wrap(layer(device)) as FullyShardedDataParallel;
-    const model = wrap(new Stack(device, [inner, layer(device)])) as FullyShardedDataParallel;
+    const wrap = wrapIn({ group });
+    const inner = wrap(layer(device));
+    const model = wrap(new Stack(device, [inner, layer(device)]));
     await apply(inner, initialize());
     await trainOnce(model, { first: rank, count: 1 });
     expect([model.isRoot, inner.isRoot]).toEqual([true, false]);

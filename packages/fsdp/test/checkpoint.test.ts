@@ -12,7 +12,13 @@ import {
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
-import { expectEqualTraining, shardedGpt2, type Wrap } from './support/sharding.js';
+import {
+  expectEqualTraining,
+  expectIdle,
+  shardedGpt2,
+  type Wrap,
+  wrapIn,
+} from './support/sharding.js';
 
 type Place = 'none' | 'inside' | 'outside';
 
@@ -32,12 +38,7 @@ it.each([
   { place: 'outside', gathers: 3 },
 ] as const)('checkpoint $place: $gathers gathers a step for each unit', async (options) => {
   await onRanks(2, async ({ device, group, rank }) => {
-    const wrap: Wrap = (module) =>
-      new FullyShardedDataParallel(module, {
-        processGroup: group,
-        processGroupReduceScatter: group,
-        bucketCapMb: 0,
-      });
+    const wrap = wrapIn({ group }, { processGroupReduceScatter: group, bucketCapMb: 0 });
     const model = build(options.place, device, wrap) as FullyShardedDataParallel;
     await model.initialize();
     for (let step = 0; step < 3; step++) {
@@ -72,13 +73,11 @@ it('a second run that fails leaves every instance idle and nothing gathered', as
       }
       return layer.call(x);
     });
-    const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const wrap = wrapIn({ group });
     const wrapped = wrap(failing);
     const model = wrap(new Stack(device, [layer(device), checkpoint(wrapped), layer(device)]));
     await expect(trainOnce(model, { first: rank, count: 1 })).rejects.toThrow('second run');
-    for (const instance of model.instances()) {
-      instance.assertState('idle');
-    }
+    expectIdle(model);
     expect(device.memory().live).toMatchObject({ gathered: 0, gradient: 0, activation: 0 });
     isFailing = false;
     await trainOnce(model, { first: rank, count: 1 });

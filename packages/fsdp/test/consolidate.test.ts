@@ -32,7 +32,7 @@ import {
   Stack,
   TINY,
 } from '../../../tooling/test-kit/index.ts';
-import { shardedGpt2 } from './support/sharding.js';
+import { shardedGpt2, wrapIn } from './support/sharding.js';
 
 type Wrap = (module: Module) => Module;
 
@@ -60,9 +60,8 @@ interface Saved {
 }
 
 function wrapped({ device, group }: Rank, width: number, options: Partial<FsdpOptions> = {}) {
-  const wrap: Wrap = (module) =>
-    new FullyShardedDataParallel(module, { processGroup: group, ...options });
-  return wrap(new Net(device, { width, wrap })) as FullyShardedDataParallel;
+  const wrap = wrapIn({ group }, options);
+  return wrap(new Net(device, { width, wrap }));
 }
 
 async function step(model: Module, rows: { first: number; count: number }): Promise<number> {

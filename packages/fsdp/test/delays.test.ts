@@ -8,6 +8,7 @@ import { type Backend, Device, type Tensor, tanh } from '@shardweave/tensor-core
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import {
+  expectClose,
   inputs,
   layer,
   lossOf,
@@ -18,6 +19,7 @@ import {
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
 import { type LateBackendOptions, lateBackend } from './support/late-backend.js';
+import { wrapIn } from './support/sharding.js';
 
 const STEPS = 3;
 
@@ -37,8 +39,7 @@ function lateRank(
 
 /** Returns losses and weights of a few AdamW steps of two units and a root. */
 async function trained({ device, group, rank }: Rank, fsdp: Partial<FsdpOptions> = {}) {
-  const wrap = (module: Module) =>
-    new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+  const wrap = wrapIn({ group }, fsdp);
   const model = wrap(new Stack(device, [wrap(layer(device)), wrap(layer(device)), layer(device)]));
   const optimizer = new AdamW(model.parameters(), { lr: 0.05 });
   const losses: number[] = [];
@@ -136,11 +137,7 @@ describe.each([false, true])('checkpoint %s', (isCheckpointing) => {
       const byHand = await mixture(rank, { isSharded: false, isCheckpointing });
       const again = { ...rank, device: new Device(rank.device.backend, { seed: 7 }) };
       const sharded = await mixture(again, { isSharded: true, isCheckpointing });
-      for (const [name, values] of sharded) {
-        values.forEach((value, i) => {
-          expect(value, `${name}[${i}]`).toBeCloseTo(byHand.get(name)![i]!, 6);
-        });
-      }
+      expectClose(sharded, byHand, 5e-7);
       return sharded;
     });
     const [first, second] = perRank as [Map<string, Float32Array>, Map<string, Float32Array>];

@@ -23,19 +23,15 @@ import {
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
-import { expectEqualTraining } from './support/sharding.js';
+import { expectEqualTraining, expectIdle, wrapIn } from './support/sharding.js';
 
 const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
-
-function wrapIn({ group }: Rank, module: Module, name: string): FullyShardedDataParallel {
-  return new FullyShardedDataParallel(module, { processGroup: group, name });
-}
 
 /** Returns a wrapped body and a bare head below a root. */
 function bodyAndHead(rank: Rank): { model: FullyShardedDataParallel; inner: Stack } {
   const { device } = rank;
-  const inner = new Stack(device, [wrapIn(rank, layer(device), 'body'), layer(device)]);
-  return { inner, model: wrapIn(rank, inner, 'root') };
+  const inner = new Stack(device, [wrapIn(rank)(layer(device), 'body'), layer(device)]);
+  return { inner, model: wrapIn(rank)(inner, 'root') };
 }
 
 async function messageOf(call: Promise<unknown>): Promise<string> {
@@ -90,7 +86,7 @@ describe('a bare module put in after wrapping is named', () => {
 it('a parameter that no module has any more is named with its flat parameter', async () => {
   await onRanks(2, async (rank) => {
     const { model, inner } = bodyAndHead(rank);
-    inner.replaceChild('1', wrapIn(rank, layer(rank.device), 'head'));
+    inner.replaceChild('1', wrapIn(rank)(layer(rank.device), 'head'));
     const message = await messageOf(model.initialize());
     expect(message).toMatch(/flat parameter 'root' .* got '1\.weight', '1\.bias'/);
   });
@@ -139,14 +135,14 @@ it('a wrapped head put in later is in a save before any forward', async () => {
   await onRanks(2, async (rank) => {
     const { device } = rank;
     const inner = new Stack(device, [
-      wrapIn(rank, layer(device), 'body'),
-      wrapIn(rank, layer(device), 'old'),
+      wrapIn(rank)(layer(device), 'body'),
+      wrapIn(rank)(layer(device), 'old'),
     ]);
-    const model = wrapIn(rank, inner, 'root');
+    const model = wrapIn(rank)(inner, 'root');
     await trainOnce(model, rowsOf(rank));
     const fresh = layer(device);
     const values = await fresh.weight.toArray();
-    inner.replaceChild('1', wrapIn(rank, fresh, 'new'));
+    inner.replaceChild('1', wrapIn(rank)(fresh, 'new'));
     const { data } = (await stateDict(model)).get('1.weight')!;
     expect(new Float32Array(data.slice().buffer)).toEqual(values);
     expect(model.instances().map(({ isRoot }) => isRoot)).toEqual([true, false, false]);
@@ -160,13 +156,13 @@ it('a wrapped head put in inside noSync takes part in what adds up there', async
   await onRanks(2, async (rank) => {
     const { device } = rank;
     const inner = new Stack(device, [
-      wrapIn(rank, layer(device), 'body'),
-      wrapIn(rank, layer(device), 'old'),
+      wrapIn(rank)(layer(device), 'body'),
+      wrapIn(rank)(layer(device), 'old'),
     ]);
-    const model = wrapIn(rank, inner, 'root');
+    const model = wrapIn(rank)(inner, 'root');
     await model.noSync(async () => {
       await trainOnce(model, rowsOf(rank));
-      inner.replaceChild('1', wrapIn(rank, layer(device), 'new'));
+      inner.replaceChild('1', wrapIn(rank)(layer(device), 'new'));
       await trainOnce(model, rowsOf(rank));
       const flats = model.instances().flatMap(({ units }) => units.map(({ flat }) => flat));
       expect(flats.map(({ grad }) => grad)).toEqual([undefined, undefined]);
@@ -189,13 +185,12 @@ describe("an instance that uses another's parameter", () => {
   function tied(rank: Rank) {
     const { device } = rank;
     const first = layer(device);
-    const owner = wrapIn(rank, first, 'owner');
-    const user = wrapIn(
-      rank,
+    const owner = wrapIn(rank)(first, 'owner');
+    const user = wrapIn(rank)(
       new Stack(device, [new Tied(device, first.weight), layer(device)]),
       'user',
     );
-    const model = wrapIn(rank, new Stack(device, [owner, user]), 'root');
+    const model = wrapIn(rank)(new Stack(device, [owner, user]), 'root');
     return { model, user, owner };
   }
 
@@ -244,9 +239,7 @@ describe("an instance that uses another's parameter", () => {
         async () => expect(await user.parameters()[0]!.toArray()).toEqual(whole),
         { recurse },
       );
-      for (const instance of model.instances()) {
-        instance.assertState('idle');
-      }
+      expectIdle(model);
       await trainOnce(model, rowsOf(rank));
     });
   });

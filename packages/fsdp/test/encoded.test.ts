@@ -33,6 +33,7 @@ import {
 } from '../../../tooling/test-kit/encoded-linear.ts';
 import { lossOf, onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
+import { wrapIn } from './support/sharding.js';
 
 const ROWS = 6; // 1, 2 and 3 ranks divide it.
 const [int8, scaledF16] = [await int8Weight(0), await scaledF16Weight(1)];
@@ -55,8 +56,7 @@ function layers({ device }: Rank, isEncoded: boolean) {
 }
 
 function sharded(rank: Rank, options: Partial<FsdpOptions> = {}) {
-  const wrap = (module: Module, name: string) =>
-    new FullyShardedDataParallel(module, { processGroup: rank.group, name, ...options });
+  const wrap = wrapIn(rank, options);
   const inner = layers(rank, true).map((layer, i) => wrap(layer, `layer${i}`));
   return { model: wrap(new Sequential(rank.device, inner), 'root'), inner };
 }

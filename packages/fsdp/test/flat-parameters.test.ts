@@ -16,6 +16,7 @@ import {
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
+import { wrapIn } from './support/sharding.js';
 
 /** This module reads its first layer's weight a second time at its end. */
 class Tied extends Module<[x: Tensor], Tensor> {
@@ -145,7 +146,7 @@ it('pads hold zeros, also after steps with decay', async () => {
 
 it('a parameter of an inner instance is none of the outer flat', async () => {
   await onRanks(2, async ({ device, group }) => {
-    const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const wrap = wrapIn({ group });
     const inner = wrap(layer(device));
     const outer = wrap(new Stack(device, [layer(device), inner, layer(device)]));
     const paths = outer.units.map(({ parameters }) => parameters.map(({ path }) => path));

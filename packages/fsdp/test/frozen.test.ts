@@ -2,7 +2,7 @@
 
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { AdamW, type Module } from '@shardweave/nn';
-import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
+import { add, type Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
   freeze,
@@ -16,7 +16,7 @@ import {
   type Weights,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
-import { expectEqualTraining, type Wrap } from './support/sharding.js';
+import { expectEqualTraining, expectIdle, wrapIn } from './support/sharding.js';
 
 /** Returns the weights from which the scenarios start: three layers in a row. */
 async function initial(): Promise<Map<string, Float32Array>> {
@@ -203,20 +203,14 @@ describe.each([
 
 it('reduces nothing for frozen units, and leaves every instance idle and nothing gathered', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
-    const wrap: Wrap = (module) =>
-      new FullyShardedDataParallel(module, {
-        processGroup: group,
-        processGroupReduceScatter: group,
-      });
+    const wrap = wrapIn({ group }, { processGroupReduceScatter: group });
     const [a, b, c] = layers(device);
     const model = wrap(
       new Stack(device, [wrap(a), wrap(freeze(b)), freeze(c)]),
     ) as FullyShardedDataParallel;
     await trainOnce(model, { first: rank, count: 1 });
     expect(group.stats().reduceScatters).toBe(1);
-    for (const instance of model.instances()) {
-      instance.assertState('idle');
-    }
+    expectIdle(model);
     expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
     expect(model.instances().map(({ units }) => units[0]!.flat.grad !== undefined)).toEqual([
       false,
@@ -228,7 +222,7 @@ it('reduces nothing for frozen units, and leaves every instance idle and nothing
 
 it('gathers a frozen unit that no gradient reaches once a step, others twice', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
-    const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
+    const wrap = wrapIn({ group });
     const [a, b, c] = layers(device);
     const model = wrap(new Stack(device, [wrap(freeze(a)), wrap(b), c]));
     await model.initialize();
@@ -240,32 +234,15 @@ it('gathers a frozen unit that no gradient reaches once a step, others twice', a
   });
 });
 
-/** Makes a module that uses only those of its three layers that are chosen. */
-function choosing(device: Device, layers: readonly Module[]) {
-  const choice: { chosen: readonly number[] } = { chosen: [0, 1, 2] };
-  const module = moduleOf(
-    device,
-    Object.fromEntries(layers.entries()),
-    async (parts, x: Tensor) => {
-      let hidden = x;
-      for (const i of choice.chosen) {
-        hidden = tanh(await parts[i]!.call(hidden));
-      }
-      return hidden;
-    },
-  );
-  return { choice, module };
-}
-
 it('an unused parameter is not stepped, in a unit with used ones or without', async () => {
   const start = await initial();
   await onRanks(2, async ({ device, group, rank }) => {
     const [a, b, c] = layers(device);
-    const wrap = (module: Module) => new FullyShardedDataParallel(module, { processGroup: group });
-    const { choice, module } = choosing(device, [a, b, wrap(c)]);
-    const model = wrap(module);
+    const wrap = wrapIn({ group });
+    const inner = new Stack(device, [a, b, wrap(c)]);
+    const model = wrap(inner);
     const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
-    choice.chosen = [0]; // Layer 1 shares the root's unit, and layer 2 is a unit of its own.
+    inner.order = ['0']; // Layer 1 shares the root's unit, and layer 2 is a unit of its own.
     await trainOnce(model, { first: rank, count: 1 });
     await optimizer.step();
     const weights = await weightsOf(model);
@@ -279,11 +256,11 @@ it('a parameter that one rank uses is stepped on all, one that none uses is not'
   const start = await initial();
   const trained = async (worldSize: number) => {
     const [weights] = await onRanks(worldSize, async ({ device, group, rank }) => {
-      const { choice, module } = choosing(device, layers(device));
+      const inner = new Stack(device, layers(device));
       const options = { processGroup: group, findUnusedParameters: true };
-      const model = new FullyShardedDataParallel(module, options);
+      const model = new FullyShardedDataParallel(inner, options);
       const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
-      choice.chosen = rank === 0 ? [0, 1] : [0];
+      inner.order = rank === 0 ? ['0', '1'] : ['0'];
       await model.initialize();
       // This fills memory for the gathered parameter and its gradient with other values.
       const shape = [model.units[0]!.full.storage.elementCount];

@@ -6,6 +6,7 @@ import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
   DIM,
+  expectClose,
   inputs,
   lossOf,
   onRanks,
@@ -74,11 +75,7 @@ describe.each([{}, { moveParamsToCpu: true }, { flattenParameters: false }] as c
         return weightsOf(model);
       });
       for (const weights of perRank) {
-        for (const [name, values] of weights) {
-          values.forEach((value, i) => {
-            expect(Math.abs(value - plain!.get(name)![i]!)).toBeLessThan(2e-6);
-          });
-        }
+        expectClose(weights, plain!);
       }
     });
   },

@@ -1,9 +1,9 @@
 // In a step, the host's buffers for gathers and reductions are used again and again, and gathered
 // copies that a write has made stale are freed at once.
 
-import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { loadLocalStateDict, localStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
-import { loadStateDict, type Module, Sgd, stateDict } from '@shardweave/nn';
+import { loadStateDict, Sgd, stateDict } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
@@ -15,10 +15,10 @@ import {
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { lateBackend } from './support/late-backend.js';
+import { wrapIn } from './support/sharding.js';
 
 function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
-  const wrap = (module: Module) =>
-    new FullyShardedDataParallel(module, { processGroup: group, ...options });
+  const wrap = wrapIn({ group }, options);
   return wrap(new Stack(device, [wrap(layer(device)), wrap(layer(device)), layer(device)]));
 }
 
@@ -57,8 +57,7 @@ it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
     await onRanks(2, async (rank) => {
       const { device, group } = rank;
       let isFailing = false;
-      const wrap = (module: Module) =>
-        new FullyShardedDataParallel(module, { processGroup: group, ...options });
+      const wrap = wrapIn({ group }, options);
       const layers = [wrap(layer(device)), wrap(layer(device)), layer(device)];
       layers[0]!.aroundForward({
         before: () => {
@@ -93,8 +92,7 @@ it.each<Partial<FsdpOptions>>([{}, { gatherCapBytes: 1 }, { moveParamsToCpu: tru
         },
       });
       const device = new Device(late, { seed: 7 });
-      const wrap = (module: Module) =>
-        new FullyShardedDataParallel(module, { processGroup: group, ...options });
+      const wrap = wrapIn({ group }, options);
       const layers = Array.from({ length: 12 }, () => wrap(layer(device)));
       const model = wrap(new Stack(device, layers));
       const forward = () =>

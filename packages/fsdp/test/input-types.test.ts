@@ -13,12 +13,13 @@ import {
   DIM,
   inputs,
   lossOf,
+  moduleOf,
   onRanks,
   type Rows,
   TINY,
   tokens,
 } from '../../../tooling/test-kit/index.ts';
-import { expectEqualTraining } from './support/sharding.js';
+import { expectEqualTraining, wrapIn } from './support/sharding.js';
 
 /**
  * These are named results that can also be read by number, like the outputs of Transformers'
@@ -164,12 +165,7 @@ describe('inputs and outputs in containers', () => {
     async (kind) => {
       await onRanks(2, async ({ device, group, rank }) => {
         const seen: string[] = [];
-        const wrap = (module: Module) =>
-          new FullyShardedDataParallel(module, {
-            processGroup: group,
-            mixedPrecision: true,
-            computeDType: 'bf16',
-          });
+        const wrap = wrapIn({ group }, { mixedPrecision: true, computeDType: 'bf16' });
         const model = wrap(new Contained(device, kind, seen));
         const [x, y] = [0, 5].map((shift) => {
           const tensor = inputs(device, { first: rank, count: 2 }, shift).keep();
@@ -217,18 +213,16 @@ describe('inputs and outputs in containers', () => {
 });
 
 describe('an auto-wrapped transformer in evaluation', () => {
-  /** This module returns its logits as Transformers' models do. */
-  class WithOutput extends Module<[ids: Tensor], ModelOutput> {
-    readonly gpt2: Gpt2;
-    constructor(device: Device) {
-      super(device);
-      this.gpt2 = this.child('gpt2', new Gpt2(device, TINY, { seed: 3 }));
-    }
-    async forward(ids: Tensor): Promise<ModelOutput> {
-      const logits = await this.gpt2.call(ids);
-      return new ModelOutput('gpt2').set('logits', logits).set('doubled', add(logits, logits));
-    }
-  }
+  /** Returns its logits as Transformers' models do. */
+  const withOutput = (device: Device) =>
+    moduleOf(
+      device,
+      { gpt2: new Gpt2(device, TINY, { seed: 3 }) },
+      async ({ gpt2 }, ids: Tensor) => {
+        const logits = await gpt2.call(ids);
+        return new ModelOutput('gpt2').set('logits', logits).set('doubled', add(logits, logits));
+      },
+    );
 
   it('gives an output of its own class, by name and by number, bit-equal to the plain one', async () => {
     const { ids } = tokens(0, 2, 8, 37);
@@ -242,11 +236,11 @@ describe('an auto-wrapped transformer in evaluation', () => {
           return Promise.all([output.at(0), output.at(1)].map((tensor) => tensor.toArray()));
         }),
       );
-    const [plain] = await onRanks(1, ({ device }) => evaluate(new WithOutput(device), device));
+    const [plain] = await onRanks(1, ({ device }) => evaluate(withOutput(device), device));
     const sharded = await onRanks(2, async ({ device, group }) => {
       const wrap = enableWrap({ processGroup: group });
       const policy = defaultAutoWrapPolicy({ minNumParams: 500, skipParamsCheckForRoot: true });
-      const { module } = autoWrap(new WithOutput(device), policy, wrap);
+      const { module } = autoWrap(withOutput(device), policy, wrap);
       const first = await evaluate(module, device);
       expect(await evaluate(module, device)).toEqual(first);
       expect(device.memory().live.activation).toBe(0);

@@ -8,7 +8,7 @@ import {
   clipGradNorm,
   gradNorm,
   loadStateDict,
-  Module,
+  type Module,
   Sgd,
   scaleGradients,
   stateDict,
@@ -19,40 +19,22 @@ import {
   inputs,
   layer,
   lossOf,
+  moduleOf,
   onRanks,
   type Rank,
   Stack,
   trainOnce,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
-import { expectEqualTraining } from './support/sharding.js';
+import { expectEqualTraining, expectIdle, wrapIn } from './support/sharding.js';
 
 function threeUnits({ device, group }: Rank, fsdp: object = {}) {
-  const wrap = (module: Module, name: string) =>
-    new FullyShardedDataParallel(module, { processGroup: group, name, ...fsdp });
-  const inner = new Skipping(
+  const wrap = wrapIn({ group }, fsdp);
+  const inner = new Stack(
     device,
     [0, 1].map((i) => wrap(layer(device), `unit ${i}`)).concat(wrap(layer(device), 'unit 2')),
   );
   return { inner, model: wrap(new Stack(device, [layer(device), inner]), 'root') };
-}
-
-/** This module has layers in a row, the last of which can be skipped. */
-class Skipping extends Module<[x: Tensor], Tensor> {
-  numUsed = 3;
-  constructor(device: Device, layers: readonly Module[]) {
-    super(device);
-    layers.forEach((part, i) => {
-      this.child(String(i), part);
-    });
-  }
-  async forward(x: Tensor): Promise<Tensor> {
-    let hidden = x;
-    for (const part of [...this.children().values()].slice(0, this.numUsed)) {
-      hidden = tanh((await part.call(hidden)) as Tensor);
-    }
-    return hidden;
-  }
 }
 
 function evaluate(model: Module, rank: number): Promise<number> {
@@ -97,7 +79,7 @@ describe.each([
       const rows = { first: rank.rank, count: 1 };
       const first = await trainOnce(model, rows);
       const saved = await stateDict(model);
-      inner.numUsed = 1;
+      inner.order = ['0'];
       await evaluate(model, rank.rank);
       const zeros = new Map(
         [...saved].map(([name, entry]) => [
@@ -105,15 +87,15 @@ describe.each([
           { ...entry, data: new Uint8Array(entry.data.byteLength) },
         ]),
       );
-      inner.numUsed = 3;
+      inner.order = ['0', '1', '2'];
       await loadStateDict(model, zeros);
       model.zeroGrad();
       expect(await trainOnce(model, rows)).toBe(0);
-      inner.numUsed = 1;
+      inner.order = ['0'];
       await evaluate(model, rank.rank);
       expect(isSame(await stateDict(model), zeros)).toBe(true);
       await loadStateDict(model, saved);
-      inner.numUsed = 3;
+      inner.order = ['0', '1', '2'];
       expect(await trainOnce(model, rows)).toBe(first);
     });
   });
@@ -175,9 +157,7 @@ it('refuses a second backward without a forward, and trains on', async () => {
       await loss.backward();
       const norm = await gradNorm(model);
       await expect(loss.backward()).rejects.toThrow(/retainGraph/);
-      for (const instance of model.instances()) {
-        instance.assertState('idle');
-      }
+      expectIdle(model);
       expect(await gradNorm(model)).toBe(norm);
     });
     expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
@@ -201,9 +181,7 @@ it('a forward that throws leaves states, memory, shards and accumulated gradient
     await model.noSync(() => trainOnce(model, rows, 0));
     const wrong = device.scope(async () => model.call(device.zeros([2, 5])));
     await expect(wrong).rejects.toThrow();
-    for (const instance of model.instances()) {
-      instance.assertState('idle');
-    }
+    expectIdle(model);
     expect(isSame(await stateDict(model), weights)).toBe(true);
     await trainOnce(model, rows, 1);
     expect(await gradNorm(model)).toBe(expected);
@@ -286,7 +264,7 @@ it('gradScale scales the step as scaling the loss would', async () => {
   await onRanks(2, async (rank) => {
     const { device } = rank;
     const stepped = async (options: { readonly scale: number; readonly lr: number }) => {
-      const model = new FullyShardedDataParallel(new Fixed(device), { processGroup: rank.group });
+      const model = new FullyShardedDataParallel(fixed(device), { processGroup: rank.group });
       const optimizer = new Sgd(model.parameters(), { lr: options.lr });
       await trainOnce(model, { first: rank.rank, count: 1 });
       await optimizer.step({ gradScale: device.full([1], options.scale) });
@@ -296,17 +274,11 @@ it('gradScale scales the step as scaling the loss would', async () => {
   });
 });
 
-/** This module has one weight of known values. */
-class Fixed extends Module<[x: Tensor], Tensor> {
-  constructor(device: Device) {
-    super(device);
-    const values = Float32Array.from({ length: 6 }, (_, i) => i / 8);
-    this.parameter('bias', device.tensor(values));
-  }
-  forward(x: Tensor): Tensor {
-    return tanh(add(x, this.ownParameters().get('bias')!));
-  }
-}
+/** Makes a module with one weight of known values. */
+const fixed = (device: Device) => {
+  const bias = device.tensor(Float32Array.from({ length: 6 }, (_, i) => i / 8));
+  return moduleOf(device, { bias }, ({ bias }, x: Tensor) => tanh(add(x, bias)));
+};
 
 it('stateDict reads and loadStateDict writes the summoned values inside summonFullParams', async () => {
   await onRanks(2, async (rank) => {

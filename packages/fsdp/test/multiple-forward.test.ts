@@ -15,7 +15,7 @@ import {
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
-import { expectEqualTraining, wrapIn } from './support/sharding.js';
+import { expectEqualTraining, expectIdle, wrapIn } from './support/sharding.js';
 
 describe.each([1, 2, 3])('world size %i', (worldSize) => {
   it('a unit called twice in a forward, as root and inside, equals the plain model', async () => {
@@ -59,9 +59,7 @@ describe('a module with wrapped ones inside is wrapped again', () => {
         expect(again.isRoot).toBe(true);
         await trainOnce(twice, { first: rank, count: 2 });
         expect([twice, once, inner].map(({ isRoot }) => isRoot)).toEqual([true, false, false]);
-        for (const instance of twice.instances()) {
-          instance.assertState('idle');
-        }
+        expectIdle(twice);
         expect(device.memory().live).toMatchObject({ gathered: 0, activation: 0, staging: 0 });
       });
     },
@@ -139,8 +137,6 @@ function gradientsOf(model: FullyShardedDataParallel): string[] {
     expect(flat.grad.shape).toEqual(flat.shape);
     names.add(name.split('.')[0]!);
   }
-  for (const instance of model.instances()) {
-    instance.assertState('idle');
-  }
+  expectIdle(model);
   return [[...names].sort().join(' ')];
 }

@@ -7,7 +7,7 @@ import { checkpoint, Linear, type Module, ModuleList, Sequential } from '@shardw
 import type { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { DIM, layer, onRanks, Stack, trainOnce } from '../../../tooling/test-kit/index.ts';
-import type { Wrap } from './support/sharding.js';
+import { type Wrap, wrapIn } from './support/sharding.js';
 
 function build(device: Device, wrap: Wrap): Module {
   const inner = new Stack(device, [layer(device), checkpoint(wrap(layer(device)) as Linear)]);
@@ -29,12 +29,11 @@ describe.each([1, 2, 3])('named parameters, world size %i', (worldSize) => {
         const listing = (module: Module) =>
           module.namedParameters().map(([name, { shape }]) => [name, shape]);
         expect(listing(plain).map(([name]) => name)).toEqual(NAMES);
-        const wrap: Wrap = (module) =>
-          new FullyShardedDataParallel(module, { processGroup: group, flattenParameters });
+        const wrap = wrapIn({ group }, { flattenParameters });
         // One plain module lies around wrapped ones, and a wrapped one around that.
         const parent = build(device, wrap);
         expect(listing(parent)).toEqual(listing(plain));
-        const model = wrap(parent) as FullyShardedDataParallel;
+        const model = wrap(parent);
         const tensors = model.parameters();
         expect(listing(model)).toEqual(listing(plain));
         await trainOnce(model, { first: rank, count: 1 });
@@ -62,10 +61,10 @@ describe.each([1, 2, 3])('named parameters, world size %i', (worldSize) => {
 describe('the module inside', () => {
   it('is found through wrappers, and its children by place and name', async () => {
     await onRanks(1, async ({ device, group }) => {
-      const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
+      const wrap = wrapIn({ group });
       const [a, b] = [layer(device), layer(device)];
       const list = new ModuleList(device, [a, b]);
-      const model = wrap(checkpoint(wrap(list) as Module<[], never>)) as FullyShardedDataParallel;
+      const model = wrap(checkpoint(wrap(list) as Module<[], never>));
       expect(innerModule(model)).toBe(list);
       expect(innerModule(a)).toBe(a);
       expect([model.at(0), model.at(-1), model.at(2)]).toEqual([a, b, undefined]);

@@ -2,18 +2,17 @@
 // dtype on the way.
 
 import { type FsdpOptions, FsdpStateError, FullyShardedDataParallel } from '@shardweave/fsdp';
-import type { Module } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 import { backwardOf, Dot, Dots, firstGradients } from './support/dots.js';
+import { wrapIn } from './support/sharding.js';
 
 const LENGTH = 200; // This is more than a block of 128, so that both ranks hold some of it.
 
 /** Returns a root without parameters of its own around two instances. */
 function pair({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
-  const wrap = (module: Module, name: string) =>
-    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+  const wrap = wrapIn({ group }, options);
   const parts = [0, 1].map((i) => wrap(new Dot(device, LENGTH), `part ${i}`));
   const inner = new Dots(device, parts);
   return { inner, model: wrap(inner, 'root') };

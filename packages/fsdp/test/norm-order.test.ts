@@ -1,7 +1,7 @@
 // A norm has the same bits wherever the gradients are: in one process, packed or not, and in shards
 // over any number of ranks, on the device or in a store. And it is the float64 norm.
 
-import { FullyShardedDataParallel, setGradientDivideFactors } from '@shardweave/fsdp';
+import { type FullyShardedDataParallel, setGradientDivideFactors } from '@shardweave/fsdp';
 import {
   clipCoefficient,
   clipGradNorm,
@@ -15,6 +15,7 @@ import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { afterAll, describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
 import { noWebGpu, openWebGpu } from '../../../tooling/test-kit/webgpu-device.ts';
+import { wrapIn } from './support/sharding.js';
 
 /** Sizes around blocks of 128 elements, and one of more than two nodes of 256 blocks each. */
 const SIZES = [1, 7, 127, 128, 129, 1000, 100_003];
@@ -89,8 +90,7 @@ async function singleNorms(backend?: Backend, normType = 2): Promise<number[]> {
 }
 
 function sharded({ device, group }: Rank, options: object = {}): FullyShardedDataParallel {
-  const wrap = (bare: Module, name: string) =>
-    new FullyShardedDataParallel(bare, { processGroup: group, name, ...options });
+  const wrap = wrapIn({ group }, options);
   return wrap(new Weights(device, SIZES, (bare) => wrap(bare, 'inner')), 'root');
 }
 

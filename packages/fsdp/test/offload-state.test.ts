@@ -1,7 +1,7 @@
 // State dicts of shards that rest on the host have the same values as those of resident shards.
 // They are saved and loaded either way, and leave nothing on the device.
 
-import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import type { FsdpOptions } from '@shardweave/fsdp';
 import {
   gatherFullOptimStateDict,
   loadLocalStateDict,
@@ -13,7 +13,6 @@ import {
   Linear,
   loadCheckpoint,
   loadStateDict,
-  type Module,
   type StateDict,
   saveCheckpoint,
   stateDict,
@@ -31,7 +30,7 @@ import {
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
-import { shardedGpt2 } from './support/sharding.js';
+import { shardedGpt2, wrapIn } from './support/sharding.js';
 
 const HOST = { moveParamsToCpu: true } as const;
 const DEVICE = {} as const;
@@ -45,8 +44,7 @@ function text(entries: StateDict): string[] {
 
 async function trained(rank: Rank, options: Partial<FsdpOptions>, steps: number) {
   const device = new Device(rank.device.backend, { seed: 7 });
-  const wrap = (module: Module) =>
-    new FullyShardedDataParallel(module, { processGroup: rank.group, ...options });
+  const wrap = wrapIn(rank, options);
   const linear = (inFeatures: number, outFeatures: number) =>
     new Linear(device, { inFeatures, outFeatures });
   const model = wrap(new Stack(device, [linear(DIM, 45), wrap(linear(45, 41))]));

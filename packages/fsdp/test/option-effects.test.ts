@@ -22,12 +22,12 @@ import {
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { backwardOf, Dot, Dots } from './support/dots.js';
+import { wrapIn } from './support/sharding.js';
 
 describe('disableReshardOnRoot', () => {
   /** Returns a root with a layer of its own between two instances. */
   function net({ device, group }: Rank, options: Partial<FsdpOptions>) {
-    const wrap = (module: Module, name: string) =>
-      new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+    const wrap = wrapIn({ group }, options);
     const [first, last] = [wrap(layer(device), 'first'), wrap(layer(device), 'last')];
     return wrap(new Stack(device, [first, layer(device), last]), 'root');
   }

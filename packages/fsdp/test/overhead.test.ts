@@ -3,7 +3,7 @@
 
 import { createMemoryGroup, type ProcessGroup } from '@shardweave/collectives';
 import { FullyShardedDataParallel } from '@shardweave/fsdp';
-import { AdamW, clipGradNorm, Gpt2, Linear, Module } from '@shardweave/nn';
+import { AdamW, clipGradNorm, Gpt2, Linear, type Module } from '@shardweave/nn';
 import {
   add,
   type Backend,
@@ -15,7 +15,13 @@ import {
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
-import { onRanks, optimizerGroups, TINY, tokens } from '../../../tooling/test-kit/index.ts';
+import {
+  moduleOf,
+  onRanks,
+  optimizerGroups,
+  TINY,
+  tokens,
+} from '../../../tooling/test-kit/index.ts';
 import { shardedGpt2 } from './support/sharding.js';
 
 const NUM_LAYERS = 3;
@@ -179,26 +185,18 @@ it('takes less than a millisecond of the processor for a unit', async () => {
 });
 
 describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
-  class Halves extends Module<[x: Tensor, useSecond: boolean], Tensor> {
-    readonly first: Linear;
-    readonly second: Linear;
-
-    constructor(device: Device) {
-      super(device);
-      const options = { inFeatures: 128, outFeatures: 2, bias: false };
-      this.first = this.child('first', new Linear(device, options));
-      this.second = this.child('second', new Linear(device, options));
-    }
-
-    async forward(x: Tensor, useSecond: boolean): Promise<Tensor> {
-      const first = await this.first.call(x);
-      return useSecond ? add(first, await this.second.call(x)) : first;
-    }
-  }
+  const halves = (device: Device) => {
+    const options = { inFeatures: 128, outFeatures: 2, bias: false };
+    const [first, second] = [new Linear(device, options), new Linear(device, options)];
+    return moduleOf(device, { first, second }, async (parts, x: Tensor, useSecond: boolean) => {
+      const output = await parts.first.call(x);
+      return useSecond ? add(output, await parts.second.call(x)) : output;
+    });
+  };
 
   it.each([1, 2])('has zeros for an unused parameter, W = %i', async (worldSize) => {
     await onRanks(worldSize, async ({ device, group }) => {
-      const model = new FullyShardedDataParallel(new Halves(device), { processGroup: group });
+      const model = new FullyShardedDataParallel(halves(device), { processGroup: group });
       const [unit] = model.units;
       expect(unit!.layout.sizes).toEqual([256, 256]);
       expect(unit!.full.storage.elementCount).toBe(512);
@@ -223,7 +221,7 @@ describe('a unit without pads, whose gradient is not zeroed beforehand', () => {
 
   it('adds up backwards without a step between them', async () => {
     await onRanks(1, async ({ device, group }) => {
-      const model = new FullyShardedDataParallel(new Halves(device), { processGroup: group });
+      const model = new FullyShardedDataParallel(halves(device), { processGroup: group });
       for (const useSecond of [true, false, true]) {
         await device.scope(async () => {
           await mean(await model.call(device.full([1, 128], 3), useSecond)).backward();

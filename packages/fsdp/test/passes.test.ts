@@ -4,7 +4,7 @@
 import {
   type FsdpOptions,
   FsdpStateError,
-  FullyShardedDataParallel,
+  type FullyShardedDataParallel,
   type TrainingState,
 } from '@shardweave/fsdp';
 import { loadLocalStateDict, localStateDict } from '@shardweave/fsdp/fairscale';
@@ -12,26 +12,24 @@ import { castInPlace, checkpoint, Dropout, gradNorm, Module } from '@shardweave/
 import { cast, type Device, isFloat, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
+  freeze,
   inputs,
   layer,
   lossOf,
+  moduleOf,
   onRanks,
   type Rank,
   type Rows,
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
+import { expectIdle, wrapIn } from './support/sharding.js';
 
 const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
 
-function wrapOf({ group }: Rank, options: Partial<FsdpOptions> = {}) {
-  return <Args extends readonly unknown[], Output>(module: Module<Args, Output>, name: string) =>
-    new FullyShardedDataParallel<Args, Output>(module, { processGroup: group, name, ...options });
-}
-
 function twoUnits(rank: Rank, options: Partial<FsdpOptions> = {}) {
   const { device } = rank;
-  const wrap = wrapOf(rank, options);
+  const wrap = wrapIn(rank, options);
   const inner = wrap(layer(device), 'inner');
   const model = wrap(new Stack(device, [layer(device), inner]), 'root');
   return { model, inner };
@@ -53,7 +51,7 @@ describe.each([
     await onRanks(2, async (rank) => {
       const { device } = rank;
       const make = () => {
-        const wrap = wrapOf(rank, fsdp);
+        const wrap = wrapIn(rank, fsdp);
         const bare = new Stack(device, [layer(device), layer(device)]);
         const isHalf = 'computeDType' in fsdp;
         if (isHalf) {
@@ -78,9 +76,7 @@ describe.each([
         });
         await losses[2]!.backward();
       });
-      for (const instance of mixed.model.instances()) {
-        instance.assertState('idle');
-      }
+      expectIdle(mixed.model);
       expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0, activation: 0 });
       const summed = await gradients(mixed.model);
       mixed.model.zeroGrad();
@@ -117,7 +113,7 @@ describe.each(
   it('an evaluation gives the same with and without noGrad, and keeps nothing', async () => {
     await onRanks(2, async (rank) => {
       const { device } = rank;
-      const wrap = wrapOf(rank, fsdp);
+      const wrap = wrapIn(rank, fsdp);
       const part = new Stack(device, [layer(device), new Dropout(device, { p: 0.5 })]);
       const model = wrap(new Stack(device, [wrap(part, 'inner'), layer(device)]), 'root');
       model.eval();
@@ -127,9 +123,7 @@ describe.each(
       const bare = await device.noGrad(run);
       expect(bare).toEqual(recorded);
       expect(await run()).toEqual(recorded);
-      for (const instance of model.instances()) {
-        instance.assertState('idle');
-      }
+      expectIdle(model);
       expect(device.memory().live).toMatchObject({ activation: 0, staging: 0 });
     });
   });
@@ -210,7 +204,7 @@ describe('with a checkpoint inside or around', () => {
     async (place) => {
       await onRanks(2, async (rank) => {
         const { device } = rank;
-        const wrap = wrapOf(rank);
+        const wrap = wrapIn(rank);
         const part = () => new Stack(device, [layer(device)]);
         const unit = place === 'inside' ? wrap(checkpoint(part()), 'unit') : undefined;
         const inner = unit ?? checkpoint(wrap(part(), 'unit'));
@@ -269,7 +263,7 @@ describe('states', () => {
 
   function watched(rank: Rank, isCheckpointing = false) {
     const { device } = rank;
-    const wrap = wrapOf(rank);
+    const wrap = wrapIn(rank);
     const watching = new Watching(device, layer(device));
     const inner = wrap(isCheckpointing ? checkpoint(watching) : watching, 'inner');
     const below = wrap(layer(device), 'below');
@@ -317,7 +311,7 @@ describe('states', () => {
     });
     await onRanks(2, async (rank) => {
       const { device } = rank;
-      const wrap = wrapOf(rank);
+      const wrap = wrapIn(rank);
       const watching = new Watching(device, layer(device));
       const inner = wrap(watching, 'inner');
       const model = wrap(new Stack(device, [checkpoint(inner), layer(device)]), 'root');
@@ -329,24 +323,19 @@ describe('states', () => {
         ['backwardPost', 'forward'],
         ['backwardPost', 'backwardPre'],
       ]);
-      for (const instance of model.instances()) {
-        instance.assertState('idle');
-      }
+      expectIdle(model);
     });
   });
 
   it('a second run after gradients have come ends in backwardPre', async () => {
     await onRanks(2, async (rank) => {
       const { device } = rank;
-      const wrap = wrapOf(rank);
+      const wrap = wrapIn(rank);
       const inner = wrap(layer(device), 'inner');
       const around = checkpoint(inner);
-      class Twice extends Module<[x: Tensor], Tensor> {
-        async forward(x: Tensor): Promise<Tensor> {
-          return around.call(tanh(await around.call(x)));
-        }
-      }
-      const twice = new Twice(device);
+      const twice = moduleOf(device, {}, async (_, x: Tensor) =>
+        around.call(tanh(await around.call(x))),
+      );
       const model = wrap(new Stack(device, [layer(device), around, twice]), 'root');
       const seen: TrainingState[] = [];
       inner.aroundForward({ afterScope: () => void seen.push(inner.trainingState) });
@@ -359,11 +348,9 @@ describe('states', () => {
   it('a root without parameters and frozen children end idle', async () => {
     await onRanks(2, async (rank) => {
       const { device } = rank;
-      const wrap = wrapOf(rank);
+      const wrap = wrapIn(rank);
       const frozen = layer(device);
-      for (const tensor of frozen.parameters()) {
-        tensor.requiresGrad = false;
-      }
+      freeze(frozen);
       const children = [wrap(layer(device), 'trained'), wrap(frozen, 'frozen')] as const;
       const model = wrap(new Stack(device, children), 'root');
       const seen: TrainingState[] = [];
@@ -372,9 +359,7 @@ describe('states', () => {
       });
       await trainOnce(model, rowsOf(rank));
       expect(seen).toEqual(['backwardPre', 'backwardPost', 'backwardPre']);
-      for (const instance of model.instances()) {
-        instance.assertState('idle');
-      }
+      expectIdle(model);
     });
   });
 
@@ -396,9 +381,7 @@ describe('states', () => {
             await loss.backward();
           }),
         ).rejects.toThrow('as told');
-        for (const instance of model.instances()) {
-          instance.assertState('idle');
-        }
+        expectIdle(model);
         expect(device.memory().live).toEqual(atRest);
         watching.isFailing = false;
         await trainOnce(model, rowsOf(rank));

@@ -12,6 +12,7 @@ import {
   inputs,
   layer,
   lossOf,
+  moduleOf,
   onRanks,
   type Rank,
   Stack,
@@ -167,17 +168,10 @@ describe('dtypes of', () => {
         mixedPrecision: true,
         bufferDType: 'f32',
       });
-      class Both extends Module<[batch: { x: Tensor }], Tensor> {
-        constructor() {
-          super(device);
-          this.child('island', island);
-          this.child('outer', outer);
-        }
-        async forward(batch: { x: Tensor }): Promise<Tensor> {
-          return outer.call({ x: await island.call(batch) });
-        }
-      }
-      const model = new FullyShardedDataParallel(new Both(), {
+      const both = moduleOf(device, { island, outer }, async (parts, batch: { x: Tensor }) =>
+        parts.outer.call({ x: await parts.island.call(batch) }),
+      );
+      const model = new FullyShardedDataParallel(both, {
         processGroup: group,
         mixedPrecision: true,
       });

@@ -2,15 +2,7 @@
 // under two heads, forwards without a backward. Each must give the same result as without sharding.
 
 import { type FsdpOptions, FsdpRanksDifferError, FullyShardedDataParallel } from '@shardweave/fsdp';
-import {
-  clipGradNorm,
-  GradScaler,
-  type Linear,
-  loadStateDict,
-  Module,
-  Sgd,
-  stateDict,
-} from '@shardweave/nn';
+import { clipGradNorm, GradScaler, loadStateDict, Module, Sgd, stateDict } from '@shardweave/nn';
 import {
   add,
   type Device,
@@ -25,57 +17,41 @@ import {
 import { describe, expect, it } from 'vitest';
 import {
   DIM,
+  expectClose,
+  expectTrainedAsOneProcess,
+  freeze,
   inputs,
   layer,
   lossOf,
+  moduleOf,
   onRanks,
+  type Program,
   type Rank,
   type Rows,
   Stack,
+  type Trained,
   trainOnce,
+  type Weights,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
-import { expectEqualTraining, type Wrap } from './support/sharding.js';
+import { expectEqualTraining, type Wrap, wrapIn } from './support/sharding.js';
 
 const BATCH = 18; // It divides over 1, 2 or 3 ranks with three micro-batches each.
-type Weights = ReadonlyMap<string, Float32Array>;
 
-/** Trains on this rank's rows, and returns the weights of its models. */
-type Program = (device: Device, wrap: Wrap, rows: Rows) => Promise<Weights[]>;
+/** Trains on a place's rows, and returns the weights of its models. */
+type WeightsOfAll = Program<Weights[], Partial<FsdpOptions>>;
 
 async function expectAsOneProcess(
-  program: Program,
-  worldSize: number,
+  program: WeightsOfAll,
+  ranks: number,
   fsdp: Partial<FsdpOptions>,
 ): Promise<void> {
-  const [plain] = await onRanks(1, ({ device }) =>
-    program(device, (module) => module, { first: 0, count: BATCH }),
-  );
-  const count = BATCH / worldSize;
-  const perRank = await onRanks(worldSize, async ({ device, group, rank }) => {
-    const wrap: Wrap = (module, options) =>
-      new FullyShardedDataParallel(module, { processGroup: group, ...fsdp, ...options });
-    const weights = await program(device, wrap, { first: rank * count, count });
-    expect(device.memory().live).toMatchObject({ activation: 0, staging: 0, gradient: 0 });
-    return weights;
+  const traced: Program<Trained, Partial<FsdpOptions>> = async (place) => ({
+    losses: [],
+    weights: await program(place),
   });
-  for (const models of perRank) {
-    for (const [index, weights] of models.entries()) {
-      expectNear(weights, plain![index]!, 2e-6);
-    }
-  }
-}
-
-function expectNear(actual: Weights, expected: Weights, tolerance: number): void {
-  expect([...actual.keys()].sort()).toEqual([...expected.keys()].sort());
-  for (const [name, values] of actual) {
-    values.forEach((value, i) => {
-      const wanted = expected.get(name)![i]!;
-      if (!(Math.abs(value - wanted) <= tolerance)) {
-        expect.fail(`${name}[${i}]: expected ${wanted}, got ${value}`);
-      }
-    });
-  }
+  const wrap = (rank: Rank) => wrapIn(rank, fsdp);
+  await expectTrainedAsOneProcess(traced, { ranks, wrap, batch: BATCH });
 }
 
 const cells: readonly { readonly worldSize: number; readonly fsdp: Partial<FsdpOptions> }[] = [
@@ -88,7 +64,7 @@ const cells: readonly { readonly worldSize: number; readonly fsdp: Partial<FsdpO
 ];
 
 describe('a generator against a discriminator, two models and two optimizers', () => {
-  const gan: Program = async (device, wrap, rows) => {
+  const gan: WeightsOfAll = async ({ device, wrap, rows }) => {
     const make = () => wrap(new Stack(device, [wrap(layer(device)), layer(device)]));
     const [generator, discriminator] = [make(), make()];
     const optimizers = [generator, discriminator].map((m) => new Sgd(m.parameters(), { lr: 0.5 }));
@@ -119,26 +95,16 @@ describe('a generator against a discriminator, two models and two optimizers', (
   });
 });
 
-/** This module has a frozen layer with a low-rank sum beside it. */
-class Adapted extends Module<[x: Tensor], Tensor> {
-  readonly base: Linear;
-  readonly down: Tensor;
-  readonly up: Tensor;
-  constructor(device: Device) {
-    super(device);
-    this.base = this.child('base', layer(device));
-    for (const tensor of this.base.parameters()) {
-      tensor.requiresGrad = false;
-    }
-    const values = (seed: number) =>
-      Float32Array.from({ length: 2 * DIM }, (_, i) => 0.3 * Math.sin(i + seed));
-    this.down = this.parameter('down', device.tensor(values(1), [DIM, 2]));
-    this.up = this.parameter('up', device.tensor(values(2), [2, DIM]));
-  }
-  async forward(x: Tensor): Promise<Tensor> {
-    const beside = linear(linear(x, { weight: this.down }), { weight: this.up });
-    return add((await this.base.call(x)) as Tensor, beside);
-  }
+/** Makes a frozen layer with a low-rank sum beside it. */
+function adapted(device: Device): Module {
+  const values = (seed: number) =>
+    Float32Array.from({ length: 2 * DIM }, (_, i) => 0.3 * Math.sin(i + seed));
+  const down = device.tensor(values(1), [DIM, 2]);
+  const up = device.tensor(values(2), [2, DIM]);
+  const base = freeze(layer(device));
+  return moduleOf(device, { base, down, up }, async ({ base, down, up }, x: Tensor) =>
+    add(await base.call(x), linear(linear(x, { weight: down }), { weight: up })),
+  );
 }
 
 describe('adapters on a frozen base, with noSync, a norm and a loss scale', () => {
@@ -190,7 +156,7 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
   }
 
   const make = (device: Device, wrap: Wrap) =>
-    wrap(new Stack(device, [wrap(new Adapted(device)), wrap(new Adapted(device))]));
+    wrap(new Stack(device, [wrap(adapted(device)), wrap(adapted(device))]));
 
   it.each(cells)('$worldSize ranks, $fsdp', async ({ worldSize, fsdp }) => {
     const [plain] = await onRanks(1, async ({ device }) => {
@@ -203,13 +169,12 @@ describe('adapters on a frozen base, with noSync, a norm and a loss scale', () =
     });
     const count = BATCH / worldSize;
     await onRanks(worldSize, async ({ device, group, rank }) => {
-      const wrap: Wrap = (module) =>
-        new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+      const wrap = wrapIn({ group }, fsdp);
       const model = make(device, wrap) as FullyShardedDataParallel;
       const scaler = new GradScaler(model);
       await tuned(device, model, { first: rank * count, count }, scaler);
       const after = await weightsOf(model);
-      expectNear(after, plain!.after, 2e-6);
+      expectClose(after, plain!.after);
       for (const [name, values] of after) {
         const hasMoved = values.some((value, i) => value !== plain!.before.get(name)![i]);
         expect(hasMoved, name).toBe(isAdapter(name));
@@ -232,8 +197,7 @@ describe("an f16 overflow in one rank's micro-batch inside noSync", () => {
   it('skips the step on all ranks, and the next step is as if it had not happened', async () => {
     const run = async (rank: Rank, isOverflowing: boolean) => {
       const { device, group } = rank;
-      const wrap: Wrap = (module) =>
-        new FullyShardedDataParallel(module, { processGroup: group, mixedPrecision: true });
+      const wrap = wrapIn({ group }, { mixedPrecision: true });
       const model = wrap(
         new Stack(device, [wrap(layer(device)), layer(device)]),
       ) as FullyShardedDataParallel;
@@ -268,13 +232,13 @@ describe("an f16 overflow in one rank's micro-batch inside noSync", () => {
     expect(skipped[1]).toEqual(skipped[0]);
     // The factor is a half, which changes only roundings of values below f16's normal range.
     for (const weights of skipped) {
-      expectNear(weights, plain[0]!, 1e-4);
+      expectClose(weights, plain[0]!, 1e-4);
     }
   });
 });
 
 describe('one encoder under two roots', () => {
-  const twoTasks: Program = async (device, wrap, rows) => {
+  const twoTasks: WeightsOfAll = async ({ device, wrap, rows }) => {
     const encoder = wrap(layer(device));
     const roots = [layer(device), layer(device)].map((head) =>
       wrap(new Stack(device, [encoder, head])),
@@ -303,8 +267,7 @@ describe('one encoder under two roots', () => {
 describe('forwards that no backward follows', () => {
   it.each([{}, { reshardAfterForward: false }])('leave nothing behind, %j', async (fsdp) => {
     await onRanks(2, async ({ device, group, rank }) => {
-      const wrap: Wrap = (module) =>
-        new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+      const wrap = wrapIn({ group }, fsdp);
       const model = wrap(new Stack(device, [wrap(layer(device)), layer(device)]));
       const rows = { first: rank, count: 1 };
       const forward = () => device.scope(async () => void (await model.call(inputs(device, rows))));
@@ -379,8 +342,7 @@ describe('a loss that a module keeps aside', () => {
 
 it('generations of different lengths are told by name on every rank', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
-    const wrap = (module: Module, name: string) =>
-      new FullyShardedDataParallel(module, { processGroup: group, name });
+    const wrap = wrapIn({ group });
     const model = wrap(new Stack(device, [wrap(layer(device), 'inner'), layer(device)]), 'root');
     const generate = () =>
       device.noGrad(() =>

@@ -2,7 +2,7 @@
 // minutes here). Ranks that all fail alike go on.
 
 import { CollectiveAbortedError, PeerFailedError } from '@shardweave/collectives';
-import { FullyShardedDataParallel } from '@shardweave/fsdp';
+import type { FullyShardedDataParallel } from '@shardweave/fsdp';
 import { gatherFullOptimStateDict, summonFullParams } from '@shardweave/fsdp/fairscale';
 import { GradScaler, gradNorm, Module, Sgd, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
@@ -19,6 +19,7 @@ import {
 } from '../../../tooling/test-kit/index.ts';
 import { failingStore } from './support/failing-store.js';
 import { storedTraining } from './support/offload-training.js';
+import { wrapIn } from './support/sharding.js';
 
 /** Options that end a test which would otherwise wait for the time-out. */
 const IN_TIME = { timeout: 8000 };
@@ -45,8 +46,7 @@ interface Made {
 
 /** Returns a model with a wrapped layer on both sides of the one that may fail. */
 function made({ device, group }: Rank, options: object = {}): Made {
-  const wrap = (module: Module, name: string) =>
-    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+  const wrap = wrapIn({ group }, options);
   const fragile = new Fragile(device);
   const layers = [
     wrap(layer(device), 'first'),
@@ -220,8 +220,7 @@ it('a forward that fails before its first gather, recorded or not, is told', IN_
     await onRanks(2, async (rank) => {
       const { device, group } = rank;
       const fragile = new Fragile(device);
-      const wrap = (module: Module) =>
-        new FullyShardedDataParallel(module, { processGroup: group });
+      const wrap = wrapIn({ group });
       // The root has no parameters of its own, so it gathers nothing before the failure.
       const model = wrap(new Stack(device, [fragile, wrap(layer(device))]));
       await stepOf(model, rank);

@@ -13,6 +13,8 @@ import { add, Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
   expectAsAlone,
+  expectClose,
+  freeze,
   inputs,
   layer,
   lossOf,
@@ -24,6 +26,7 @@ import {
   training,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
+import { expectIdle, wrapIn } from './support/sharding.js';
 
 /**
  * This module runs all its layers side by side in forward, and only the chosen ones are in the
@@ -64,8 +67,7 @@ function wrapped(
   { device, group }: Rank,
   { isOne = false, ...options }: Partial<FsdpOptions> & { isOne?: boolean } = {},
 ): Wrapped {
-  const wrap = (module: Module, name: string) =>
-    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+  const wrap = wrapIn({ group }, options);
   const layers = [0, 1, 2].map((i) => (isOne ? layer(device) : wrap(layer(device), `layer ${i}`)));
   const inner = new Choosing(device, layers);
   return { inner, model: wrap(inner, 'root') };
@@ -163,12 +165,9 @@ describe('without findUnusedParameters every rank gets an error', () => {
     async () => {
       await onRanks(2, async (rank) => {
         const { device, group } = rank;
-        const wrap = (module: Module, name: string) =>
-          new FullyShardedDataParallel(module, { processGroup: group, name, gatherCapBytes: 0 });
+        const wrap = wrapIn({ group }, { gatherCapBytes: 0 });
         const frozen = layer(device);
-        for (const tensor of frozen.parameters()) {
-          tensor.requiresGrad = false;
-        }
+        freeze(frozen);
         const inner = new Choosing(device, [
           wrap(frozen, 'frozen'),
           wrap(layer(device), 'layer 1'),
@@ -196,9 +195,7 @@ describe('without findUnusedParameters every rank gets an error', () => {
         const { device, group } = rank;
         const wrap = (name: string) => {
           const module = layer(device);
-          for (const tensor of module.parameters()) {
-            tensor.requiresGrad = false;
-          }
+          freeze(module);
           return new FullyShardedDataParallel(module, {
             processGroup: group,
             name,
@@ -290,9 +287,7 @@ describe('a step with findUnusedParameters', () => {
       for (const [step, chosen] of CHOSEN.entries()) {
         inner.chosen = chosen[rank.rank]!;
         losses.push(await trainStep(model, rowsOf(rank), step));
-        for (const instance of model.instances()) {
-          instance.assertState('idle');
-        }
+        expectIdle(model);
         await optimizer.step();
         optimizer.zeroGrad();
         const { live } = rank.device.memory();
@@ -357,11 +352,7 @@ describe('a step with findUnusedParameters', () => {
           return weightsOf(model);
         };
         const expected = await run(plain, [0, 1]); // A mean over two ranks is half of the sum.
-        for (const [name, values] of await run(sharded, [rank])) {
-          values.forEach((value, i) => {
-            expect(value, name).toBeCloseTo(expected.get(name)![i]!, 6);
-          });
-        }
+        expectClose(await run(sharded, [rank]), expected, 5e-7);
         expect(device.memory().live).toMatchObject({ gathered: 0, staging: 0 });
       });
     },

@@ -8,15 +8,16 @@ import {
   BatchNorm1d,
   Linear,
   loadCheckpoint,
-  Module,
+  type Module,
   StateDictError,
   saveCheckpoint,
   stateDict,
 } from '@shardweave/nn';
 import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
-import { DIM, inputs, layer, onRanks, Stack } from '../../../tooling/test-kit/index.ts';
+import { DIM, inputs, layer, moduleOf, onRanks, Stack } from '../../../tooling/test-kit/index.ts';
 import { adam, everything, net, place, saved, train } from './support/saved-models.js';
+import { wrapIn } from './support/sharding.js';
 
 it.each([1, 2])(
   'an extra that is not JSON, before anything is written, %i ranks',
@@ -51,8 +52,7 @@ describe('refuses, on every rank and without loading anything', () => {
   it.each(other)('%s', async (title, make, expected) => {
     const files = place();
     await onRanks(2, async (rank) => {
-      const wrap = (module: Module) =>
-        new FullyShardedDataParallel(module, { processGroup: rank.group });
+      const wrap = wrapIn(rank);
       const module = make(rank.device);
       await saveCheckpoint(
         wrap(title === 'a missing name' ? new Stack(rank.device, [module]) : module),
@@ -107,19 +107,15 @@ describe('refuses, on every rank and without loading anything', () => {
 
   it('a save or a load inside a forward or a summon', async () => {
     /** The forward of this module runs any function that it is given. */
-    class Calling extends Module<[x: Tensor], Tensor> {
-      during: () => Promise<unknown> = async () => undefined;
-      async forward(x: Tensor): Promise<Tensor> {
-        await this.during();
-        return x;
-      }
-    }
     const files = place();
     await onRanks(2, async (rank) => {
       const { device, group } = rank;
-      const wrap = (module: Module, name: string) =>
-        new FullyShardedDataParallel(module, { processGroup: group, name });
-      const calling = new Calling(device);
+      const wrap = wrapIn({ group });
+      let during: () => Promise<unknown> = async () => undefined;
+      const calling = moduleOf(device, {}, async (_, x: Tensor) => {
+        await during();
+        return x;
+      });
       const model = wrap(new Stack(device, [wrap(layer(device), 'inner'), calling]), 'root');
       await saveCheckpoint(model, files);
       const calls: (() => Promise<unknown>)[] = [
@@ -127,7 +123,7 @@ describe('refuses, on every rank and without loading anything', () => {
         () => loadCheckpoint(model, files),
       ];
       for (const call of calls) {
-        calling.during = call;
+        during = call;
         const running = device.scope(async () => {
           await model.call(inputs(device, { first: 0, count: 1 }));
         });

@@ -9,6 +9,7 @@ import { Device, type Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
   DIM,
+  expectClose,
   layer,
   onRanks,
   type Rank,
@@ -16,6 +17,7 @@ import {
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
 import { adam, counting, everything, net, place, saved, train } from './support/saved-models.js';
+import { wrapIn } from './support/sharding.js';
 
 const WORLD_SIZES = [1, 2, 3, 4, 8];
 
@@ -39,8 +41,7 @@ describe.each(WORLD_SIZES)('a save of %i ranks', (worldSize) => {
 
 it('trains on as one process does, with other wrapping than it was saved with', async () => {
   const linears = ({ device, group }: Rank, options: Partial<FsdpOptions> = {}) => {
-    const wrap = (module: Module) =>
-      new FullyShardedDataParallel(module, { processGroup: group, ...options });
+    const wrap = wrapIn({ group }, options);
     const wide = new Linear(device, { inFeatures: DIM, outFeatures: 45 });
     return wrap(
       new Stack(device, [wide, wrap(new Linear(device, { inFeatures: 45, outFeatures: 9 }))]),
@@ -65,11 +66,7 @@ it('trains on as one process does, with other wrapping than it was saved with', 
     await train(model, optimizer, { rank, steps: [2, 3] });
     return weightsOf(model);
   });
-  for (const [name, values] of resumed!) {
-    values.forEach((value, i) => {
-      expect(Math.abs(value - unbroken!.get(name)![i]!)).toBeLessThanOrEqual(2e-6);
-    });
-  }
+  expectClose(resumed!, unbroken!);
 });
 
 describe('what is moved', () => {

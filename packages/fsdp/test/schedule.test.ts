@@ -7,7 +7,7 @@ import { gradNorm, Linear, Module } from '@shardweave/nn';
 import { type Device, mean, square, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { forwardBackward, onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
-import { shardedGpt2 } from './support/sharding.js';
+import { expectIdle, shardedGpt2 } from './support/sharding.js';
 
 const DIM = 6;
 
@@ -119,9 +119,7 @@ describe('a step that fails', () => {
         rank.group.abort('the test says so');
       }
       await expect(failing).rejects.toThrow(/the test says so/);
-      for (const instance of model.instances()) {
-        instance.assertState('idle');
-      }
+      expectIdle(model);
       expect(rank.device.ledger.live()).toEqual(atRest);
     });
   });
@@ -135,9 +133,7 @@ describe('a step that fails', () => {
       await expect(run(1)).rejects.toThrow('hook');
       remove();
       expect(rank.device.ledger.live()).toEqual(atRest);
-      for (const instance of model.instances()) {
-        instance.assertState('idle');
-      }
+      expectIdle(model);
       expect(Number.isFinite(await run(1))).toBe(true);
     });
   });

@@ -10,12 +10,13 @@ import {
   inputs,
   layer,
   lossOf,
+  moduleOf,
   onRanks,
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { instanceOf } from '../src/tree/instance.js';
-import { expectEqualTraining, type Wrap } from './support/sharding.js';
+import { expectEqualTraining, type Wrap, wrapIn } from './support/sharding.js';
 
 /** This module multiplies by another layer's weight, and adds a bias of its own if it has one. */
 class TiedTo extends Module<[x: Tensor], Tensor> {
@@ -31,23 +32,16 @@ class TiedTo extends Module<[x: Tensor], Tensor> {
   }
 }
 
-/** This module uses a layer's weight before and after that layer. */
-class Around extends Module<[x: Tensor], Tensor> {
-  readonly inner: Module;
-  readonly weight: Tensor;
-  readonly own: Tensor;
-  constructor(device: Device, bare: Linear, wrap: Wrap) {
-    super(device);
-    this.weight = this.sharedParameter('tied', bare.weight);
-    this.own = this.parameter('own', device.full([DIM], 0.2));
-    this.inner = this.child('inner', wrap(bare));
-  }
-  async forward(x: Tensor): Promise<Tensor> {
-    const before = tanh(add(linear(x, { weight: this.weight }), this.own));
-    const inside = tanh((await this.inner.call(before)) as Tensor);
-    return linear(inside, { weight: this.weight });
-  }
-}
+/** Uses a layer's weight before and after that layer. */
+const around = (device: Device, bare: Linear, wrap: Wrap) =>
+  moduleOf(
+    device,
+    { tied: bare.weight, own: device.full([DIM], 0.2), inner: wrap(bare) },
+    async ({ tied, own, inner }, x: Tensor) => {
+      const before = tanh(add(linear(x, { weight: tied }), own));
+      return linear(tanh(await inner.call(before)), { weight: tied });
+    },
+  );
 
 /** This module gets another layer's weight after it was wrapped. */
 class Late extends Module<[x: Tensor], Tensor> {
@@ -77,9 +71,9 @@ const SHARINGS: Record<string, (device: Device, wrap: Wrap) => Module> = {
     const user = wrap(new TiedTo(device, bare, { hasBias: false }));
     return wrap(new Stack(device, [owner, user, wrap(layer(device)), user]));
   },
-  'by the root, around it': (device, wrap) => wrap(new Around(device, layer(device), wrap)),
+  'by the root, around it': (device, wrap) => wrap(around(device, layer(device), wrap)),
   'by an inner instance around it': (device, wrap) =>
-    wrap(new Stack(device, [layer(device), wrap(new Around(device, layer(device), wrap))])),
+    wrap(new Stack(device, [layer(device), wrap(around(device, layer(device), wrap))])),
   'by three': (device, wrap) => {
     const bare = layer(device);
     const owner = wrap(bare);
@@ -129,8 +123,7 @@ describe.each([
       ),
     );
     const sharded = await onRanks(worldSize, ({ device, group, rank }) => {
-      const wrap: Wrap = (module) =>
-        new FullyShardedDataParallel(module, { processGroup: group, ...fsdp });
+      const wrap = wrapIn({ group }, fsdp);
       return run(SHARINGS[sharing]!(device, wrap), rank, worldSize);
     });
     for (const { losses, numStates } of sharded) {
@@ -166,8 +159,7 @@ describe('shared parameters', () => {
   it('are saved once, belong to the first user, and count once in the norm', async () => {
     const norms = (worldSize: number) =>
       onRanks(worldSize, async ({ device, group, rank }) => {
-        const wrap: Wrap = (module) =>
-          new FullyShardedDataParallel(module, { processGroup: group });
+        const wrap = wrapIn({ group });
         const build = SHARINGS['by a sibling after it']!;
         const model = build(device, wrap) as FullyShardedDataParallel;
         expect([...(await stateDict(model)).keys()]).toEqual([
@@ -189,12 +181,7 @@ describe('shared parameters', () => {
 
   it('are gathered with their owner, for each instance that uses them, and freed after', async () => {
     await onRanks(2, async ({ device, group, rank }) => {
-      const wrap: Wrap = (module) =>
-        new FullyShardedDataParallel(module, {
-          processGroup: group,
-          processGroupReduceScatter: group,
-          bucketCapMb: 0,
-        });
+      const wrap = wrapIn({ group }, { processGroupReduceScatter: group, bucketCapMb: 0 });
       const model = SHARINGS['by a sibling after it']!(device, wrap) as FullyShardedDataParallel;
       await model.initialize();
       for (let step = 0; step < 3; step++) {
@@ -221,13 +208,11 @@ describe('shared parameters', () => {
       }
     }
     await onRanks(2, async ({ device, group, rank }) => {
-      const wrap: Wrap = (module) => new FullyShardedDataParallel(module, { processGroup: group });
+      const wrap = wrapIn({ group });
       const bare = layer(device);
       const [owner, between] = [wrap(bare), wrap(layer(device))] as FullyShardedDataParallel[];
       const user = new Watching(device, bare, { hasBias: true });
-      const model = wrap(
-        new Stack(device, [owner!, between!, wrap(user)]),
-      ) as FullyShardedDataParallel;
+      const model = wrap(new Stack(device, [owner!, between!, wrap(user)]));
       const ahead: number[] = [];
       user.atBackward = () => ahead.push(instanceOf(model).tree!.scheduler.inFlightBytes);
       await trainOnce(model, { first: rank, count: 1 });
@@ -256,8 +241,8 @@ describe('shared parameters', () => {
     const inside = (device: Device, wrap: Wrap) => {
       const [first, second, late] = [layer(device), layer(device), new Late(device)];
       const user = wrap(late);
-      const around = checkpoint(user as Module<[Tensor], Tensor>);
-      const owner = wrap(new Stack(device, [first, second, around]));
+      const checkpointed = checkpoint(user as Module<[Tensor], Tensor>);
+      const owner = wrap(new Stack(device, [first, second, checkpointed]));
       late.weight = second.weight;
       if (user instanceof FullyShardedDataParallel) {
         user.appendSharedParam(second.weight);
@@ -276,8 +261,7 @@ describe('shared parameters', () => {
       expect(group.stats().allGathers - before).toBe(1 + 2 + 3);
     });
     await onRanks(1, async ({ device, group }) => {
-      const wrap = (module: Module) =>
-        new FullyShardedDataParallel(module, { processGroup: group });
+      const wrap = wrapIn({ group });
       const user = wrap(layer(device));
       const append = (parameter: Tensor) => () => user.appendSharedParam(parameter);
       expect(append(layer(device).weight)).toThrow(FsdpConfigError);
@@ -288,8 +272,7 @@ describe('shared parameters', () => {
   it('need one root', async () => {
     await onRanks(2, async ({ device, group, rank }) => {
       const bare = layer(device);
-      const wrap = (module: Module, name: string) =>
-        new FullyShardedDataParallel(module, { processGroup: group, name });
+      const wrap = wrapIn({ group });
       const owner = wrap(bare, 'owner');
       const user = wrap(new TiedTo(device, bare, { hasBias: true }), 'user');
       const model = new Stack(device, [owner, user]);

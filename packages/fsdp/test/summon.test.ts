@@ -1,6 +1,6 @@
 // Parameters are whole for the duration of a callback.
 
-import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import { Linear, type Module, stateDict } from '@shardweave/nn';
 import { describe, expect, it } from 'vitest';
@@ -14,12 +14,11 @@ import {
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
-import { shardedGpt2 } from './support/sharding.js';
+import { shardedGpt2, wrapIn } from './support/sharding.js';
 
 /** Returns two layers, of which the second is an instance of its own. */
 function sharded({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
-  const wrap = (module: Module, name: string) =>
-    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+  const wrap = wrapIn({ group }, options);
   const linear = (inFeatures: number, outFeatures: number) =>
     new Linear(device, { inFeatures, outFeatures });
   return wrap(new Stack(device, [linear(DIM, 31), wrap(linear(31, 17), 'inner')]), 'outer');

@@ -24,7 +24,7 @@ import {
   checkpoint,
   Gpt2,
   Linear,
-  Module,
+  type Module,
   ModuleList,
   MultiheadAttention,
   Sequential,
@@ -35,6 +35,7 @@ import {
   DIM,
   forwardBackward,
   layer,
+  moduleOf,
   onRanks,
   type Rank,
   Stack,
@@ -303,18 +304,14 @@ describe('autoWrap', () => {
   });
 
   it('leaves what shares a parameter or a module with others to the module around both', async () => {
-    class Tied extends Module<[x: Tensor], Tensor> {
-      constructor(device: Device, weight: Tensor) {
-        super(device);
-        this.sharedParameter('weight', weight);
-      }
-      forward(x: Tensor): Tensor {
-        return linear(x, { weight: this.ownParameters().get('weight')! });
-      }
-    }
     await alone(({ device }, wrap) => {
       const first = layer(device);
-      const tied = new Stack(device, [first, new Tied(device, first.weight)]);
+      const tied = new Stack(device, [
+        first,
+        moduleOf(device, { weight: first.weight }, ({ weight }, x: Tensor) =>
+          linear(x, { weight }),
+        ),
+      ]);
       const model = new Stack(device, [tied, layer(device)]);
       expect(wrappedPaths(autoWrap(model, () => true, wrap).module)).toEqual(['', '0', '1']);
       const bare = layer(device);

@@ -1,12 +1,13 @@
 // Parameters may be written to while they are gathered, outside summonFullParams. The writes are
 // taken over into the shards, or the next use is an error. None is lost.
 
-import { type FsdpOptions, FsdpStateError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { type FsdpOptions, FsdpStateError, type FullyShardedDataParallel } from '@shardweave/fsdp';
 import { localStateDict } from '@shardweave/fsdp/fairscale';
 import { gradNorm, type Module, Sgd, saveCheckpoint, stateDict } from '@shardweave/nn';
 import type { Tensor } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
+  expectClose,
   inputs,
   layer,
   onRanks,
@@ -16,12 +17,12 @@ import {
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
+import { wrapIn } from './support/sharding.js';
 
 const KEPT = { reshardAfterForward: false };
 
 function made({ device, group }: Rank, options: Partial<FsdpOptions> = KEPT) {
-  const wrap = (module: Module, name: string) =>
-    new FullyShardedDataParallel(module, { processGroup: group, name, ...options });
+  const wrap = wrapIn({ group }, options);
   return wrap(new Stack(device, [wrap(layer(device), 'inner'), layer(device)]), 'root');
 }
 
@@ -69,11 +70,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
       return weights!;
     };
     const expected = await trained(1);
-    for (const [name, values] of await trained(worldSize)) {
-      values.forEach((value, i) => {
-        expect(Math.abs(value - expected.get(name)![i]!)).toBeLessThanOrEqual(2e-6);
-      });
-    }
+    expectClose(await trained(worldSize), expected);
   });
 
   it('what is written is in every save', async () => {

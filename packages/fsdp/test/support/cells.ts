@@ -31,7 +31,7 @@ import {
   type Trained,
   weightsOf,
 } from '../../../../tooling/test-kit/index.ts';
-import { wrapIn } from './sharding.js';
+import { expectIdle, wrapIn } from './sharding.js';
 
 export const AXES = {
   ranks: ['2', '3', '1', '8', '2 x 2 replicas'],
@@ -260,9 +260,7 @@ export function shardedOutcomes(cell: Cell): Promise<Trained[]> {
     const { device } = rank;
     const model = build(device, cell, await wrapFor(rank, cell)) as FullyShardedDataParallel;
     const outcome = await trained(model, { first: rank.rank * count, count }, cell);
-    for (const instance of model.instances()) {
-      instance.assertState('idle');
-    }
+    expectIdle(model);
     expect(device.memory().live).toMatchObject({
       ...{ gathered: 0, gradient: 0, staging: 0, activation: 0 },
       ...(isElsewhere ? { parameter: 0, optimizer: 0 } : {}),

@@ -1,7 +1,7 @@
 // The tests of saves share a model that is worth saving in parts, and readers that count.
 
 import { openSave, type PieceReader, type PieceStore, piecesIn } from '@shardweave/checkpoint';
-import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import type { FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { gatherFullOptimStateDict } from '@shardweave/fsdp/fairscale';
 import {
   AdamW,
@@ -21,6 +21,7 @@ import {
   Stack,
   trainOnce,
 } from '../../../../tooling/test-kit/index.ts';
+import { wrapIn } from './sharding.js';
 
 /** Returns a destination for saves in host memory. */
 export function place(): PieceStore {
@@ -73,8 +74,7 @@ export async function namesIn(store: PieceStore): Promise<string[]> {
 
 /** Returns a model with buffers whose weights shards cut. */
 export function net({ device, group }: Rank, options: Partial<FsdpOptions> = {}) {
-  const wrap = (module: Module) =>
-    new FullyShardedDataParallel(module, { processGroup: group, ...options });
+  const wrap = wrapIn({ group }, options);
   const linear = (inFeatures: number, outFeatures: number) =>
     new Linear(device, { inFeatures, outFeatures });
   return wrap(

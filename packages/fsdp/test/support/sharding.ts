@@ -62,3 +62,10 @@ export function shardedGpt2(
   }
   return { model: wrap(gpt2, 'root'), gpt2 };
 }
+
+/** Expects every instance of a model to be idle. */
+export function expectIdle(model: FullyShardedDataParallel): void {
+  for (const instance of model.instances()) {
+    instance.assertState('idle');
+  }
+}
