@@ -4,6 +4,7 @@ export { expectClose, largestDifference, TOLERANCE } from './closeness.ts';
 export { forwardBackward, optimizerGroups, TINY, tokens } from './gpt2.ts';
 export {
   DIM,
+  evaluate,
   freeze,
   inputs,
   layer,
@@ -11,6 +12,7 @@ export {
   moduleOf,
   outputOf,
   type Rows,
+  rowsOf,
   Stack,
   trainOnce,
 } from './models.ts';

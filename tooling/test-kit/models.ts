@@ -12,6 +12,11 @@ export interface Rows {
   readonly count: number;
 }
 
+/** Returns the row of a batch of one row a rank. */
+export function rowsOf({ rank }: { readonly rank: number }): Rows {
+  return { first: rank, count: 1 };
+}
+
 /** Returns inputs [rows, DIM]. */
 export function inputs(device: Device, rows: Rows, step = 0): Tensor {
   const values = Float32Array.from({ length: rows.count * DIM }, (_, i) =>
@@ -130,5 +135,13 @@ export function outputOf(
   const { device } = model;
   return device.noGrad(() =>
     device.scope(async () => (await model.call(inputs(device, rows, step))).toArray()),
+  );
+}
+
+/** Returns the loss of a forward without a graph. */
+export function evaluate(model: Module, rows: Rows, step = 0): Promise<number> {
+  const { device } = model;
+  return device.noGrad(() =>
+    device.scope(async () => lossOf(await model.call(inputs(device, rows, step))).item()),
   );
 }

@@ -6,6 +6,7 @@ import { Linear, Module, ModuleList } from '@shardweave/nn';
 import { type Device, matmul, mean, square, type Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { DIM, inputs, layer, onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
+import { wrapIn } from './support/sharding.js';
 
 interface Outputs {
   readonly y: Tensor;
@@ -87,10 +88,7 @@ it('a loss kept in a field is an error that says why', async () => {
 it('a wrapped list, which nobody calls, is an error that says so', async () => {
   await onRanks(2, async ({ device, group }) => {
     const inner = layer(device);
-    const list = new FullyShardedDataParallel(new ModuleList(device, [inner]), {
-      processGroup: group,
-      name: 'list',
-    });
+    const list = wrapIn({ group })(new ModuleList(device, [inner]), 'list');
     await list.initialize();
     const x = inputs(device, { first: 0, count: 2 });
     await expect(device.scope(() => inner.call(x))).rejects.toThrow(

@@ -5,7 +5,14 @@ import type { CollectiveTrace } from '@shardweave/collectives';
 import { FsdpConfigError, type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
 import { Linear, type Module } from '@shardweave/nn';
 import { expect, it } from 'vitest';
-import { layer, onRanks, type Rank, Stack, trainOnce } from '../../../tooling/test-kit/index.ts';
+import {
+  layer,
+  onRanks,
+  type Rank,
+  rowsOf,
+  Stack,
+  trainOnce,
+} from '../../../tooling/test-kit/index.ts';
 
 /** Options that end a test which would otherwise wait for the time-out. */
 const IN_TIME = { timeout: 8000 };
@@ -174,7 +181,7 @@ it('experts with different options, each over a group of its own', async () => {
   await onRanks(2, async (rank) => {
     const processGroup = await rank.group.split(rank.rank);
     const options = { processGroup, name: `expert ${rank.rank}`, bucketCapMb: rank.rank };
-    await trainOnce(made(rank, { options }), { first: rank.rank, count: 1 });
+    await trainOnce(made(rank, { options }), rowsOf(rank));
   });
 });
 
@@ -187,7 +194,7 @@ it('options that may differ by rank', async () => {
       stateDictDevice: isFirst ? 'host' : 'device',
       allowResetParameters: isFirst,
     } as const;
-    await trainOnce(made(rank, { options }), { first: rank.rank, count: 1 });
+    await trainOnce(made(rank, { options }), rowsOf(rank));
   });
 });
 
@@ -200,7 +207,7 @@ it('costs a gather of sixteen bytes a rank, once: of options, and of the numeric
     const options = seen.filter(({ tag }) => tag === 'options');
     expect(options).toMatchObject([{ name: 'allGather', bytes: 16 }]);
     seen.length = 0;
-    await trainOnce(model, { first: rank.rank, count: 1 });
+    await trainOnce(model, rowsOf(rank));
     expect(seen.filter(({ tag }) => tag === 'options')).toEqual([]);
   });
 });

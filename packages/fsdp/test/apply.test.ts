@@ -11,6 +11,7 @@ import {
   layer,
   onRanks,
   Stack,
+  stepped,
   trainOnce,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
@@ -48,11 +49,7 @@ async function initializedAndTrained(model: Module, rows: { first: number; count
   await apply(model, initialize());
   const made = await weightsOf(model);
   const optimizer = new Sgd(model.parameters(), { lr: 0.3, momentum: 0.9 });
-  for (let step = 0; step < 2; step++) {
-    await trainOnce(model, rows, step);
-    await optimizer.step();
-    optimizer.zeroGrad();
-  }
+  await stepped(optimizer, [0, 1], (step) => trainOnce(model, rows, step));
   return { made, trained: await weightsOf(model) };
 }
 

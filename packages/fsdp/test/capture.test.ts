@@ -16,6 +16,7 @@ import { createHostStore } from '@shardweave/shard-store';
 import type { Tensor } from '@shardweave/tensor-core';
 import { expect, it } from 'vitest';
 import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
+import { wrapIn } from './support/sharding.js';
 
 function open({ device, group }: Rank) {
   const layers = new Sequential<[x: Tensor], Tensor>(device, [
@@ -80,10 +81,7 @@ it('steps behind the capture are not in it', async () => {
 it('shards at rest are refused, as their steps would not wait', async () => {
   await onRanks(2, async ({ device, group }) => {
     const layer = new Linear(device, { inFeatures: 5, outFeatures: 13 });
-    const model = new FullyShardedDataParallel(layer, {
-      processGroup: group,
-      offloadConfig: { store: createHostStore() },
-    });
+    const model = wrapIn({ group }, { offloadConfig: { store: createHostStore() } })(layer);
     await model.initialize();
     await expect(captureCheckpoint(model)).rejects.toThrow(/Use saveCheckpoint/);
   });

@@ -186,9 +186,7 @@ it('takes values that ranks hold for themselves from the first', async () => {
     const shared = new Linear(device, { inFeatures: DIM, outFeatures: DIM });
     const own = new Linear(device, { inFeatures: DIM, outFeatures: DIM });
     const expert = new FullyShardedDataParallel(own, { processGroup: alone });
-    const model = new FullyShardedDataParallel(new Stack(device, [shared, expert]), {
-      processGroup: rank.group,
-    });
+    const model = wrapIn(rank)(new Stack(device, [shared, expert]));
     return { weights: await localStateDict(model), metadata: localMetadataDict(model) };
   });
   const [first, second] = perRank.map(({ weights }) => weights);

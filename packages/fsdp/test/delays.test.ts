@@ -14,6 +14,7 @@ import {
   lossOf,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainOnce,
   weightsOf,
@@ -102,12 +103,11 @@ describe.each([0, 25])('bucketCapMb %d', (bucketCapMb) => {
         }
       });
       const { device, group } = rank;
-      const model = new FullyShardedDataParallel(layer(device), {
-        processGroup: group,
-        processGroupReduceScatter: reduceGroup,
-        ...options,
-      });
-      await trainOnce(model, { first: rank.rank, count: 1 });
+      const model = wrapIn(
+        { group },
+        { processGroupReduceScatter: reduceGroup, ...options },
+      )(layer(device));
+      await trainOnce(model, rowsOf(rank));
       if (rank.rank === 0) {
         events.push('backward ended');
       }

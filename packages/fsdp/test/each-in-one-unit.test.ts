@@ -18,14 +18,13 @@ import {
   layer,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainOnce,
   weightsOf,
 } from '../../../tooling/test-kit/index.ts';
 import { place } from './support/saved-models.js';
 import { expectEqualTraining, expectIdle, wrapIn } from './support/sharding.js';
-
-const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
 
 /** Returns a wrapped body and a bare head below a root. */
 function bodyAndHead(rank: Rank): { model: FullyShardedDataParallel; inner: Stack } {

@@ -8,6 +8,7 @@ import { Device } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { layer, onRanks, type Rank, Stack } from '../../../tooling/test-kit/index.ts';
 import { adam, namesIn, place, train } from './support/saved-models.js';
+import { wrapIn } from './support/sharding.js';
 
 /** Returns a layer of all ranks, followed by an expert for each `size` ranks in order. */
 async function withExperts(
@@ -20,9 +21,7 @@ async function withExperts(
   const processGroup = await rank.group.split(number);
   const shared = layer(device);
   const own = new FullyShardedDataParallel(layer(device), { processGroup, ...expert });
-  return new FullyShardedDataParallel(new Stack(device, [shared, own]), {
-    processGroup: rank.group,
-  });
+  return wrapIn(rank)(new Stack(device, [shared, own]));
 }
 
 async function expertOf(model: FullyShardedDataParallel): Promise<string> {
@@ -139,9 +138,7 @@ it('replicas of an instance that is sharded over fewer ranks are one, and writte
     const processGroup = await rank.group.split(Math.floor(rank.rank / 2));
     const replicateGroup = await rank.group.split(rank.rank % 2);
     const inner = new FullyShardedDataParallel(layer(device), { processGroup, replicateGroup });
-    return new FullyShardedDataParallel(new Stack(device, [layer(device), inner]), {
-      processGroup: rank.group,
-    });
+    return wrapIn(rank)(new Stack(device, [layer(device), inner]));
   };
   const values = await onRanks(4, async (rank) => {
     const model = await make(rank, 5);
@@ -158,9 +155,7 @@ it('replicas of an instance that is sharded over fewer ranks are one, and writte
   expect(names.sort()).toEqual(['1.bias', '1.weight']);
   await onRanks(3, async ({ device, group }) => {
     const inner = new FullyShardedDataParallel(layer(device), { processGroup: group });
-    const model = new FullyShardedDataParallel(new Stack(device, [layer(device), inner]), {
-      processGroup: group,
-    });
+    const model = wrapIn({ group })(new Stack(device, [layer(device), inner]));
     await loadCheckpoint(model, files);
     expect(await expertOf(model)).toBe(values[0]);
   });
@@ -171,12 +166,7 @@ it('a group of the same ranks by another name is no expert', async () => {
   await onRanks(2, async (rank) => {
     const processGroup = await rank.group.split(0);
     const inner = new FullyShardedDataParallel(layer(rank.device), { processGroup });
-    const model = new FullyShardedDataParallel(
-      new Stack(rank.device, [layer(rank.device), inner]),
-      {
-        processGroup: rank.group,
-      },
-    );
+    const model = wrapIn(rank)(new Stack(rank.device, [layer(rank.device), inner]));
     await saveCheckpoint(model, files);
   });
   expect(await namesIn(files)).toEqual(['0.bias', '0.weight', '1.bias', '1.weight']);

@@ -16,7 +16,7 @@ import {
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
 import { describe, expect, it } from 'vitest';
 import { DIM, inputs, lossOf, onRanks, type Rank, Stack } from '../../../tooling/test-kit/index.ts';
-import { expectEqualTraining, type Wrap } from './support/sharding.js';
+import { expectEqualTraining, type Wrap, wrapIn } from './support/sharding.js';
 
 /**
  * This module has a frozen layer in 16 bits beside a trained one in f32. Their sum is scaled by a
@@ -65,11 +65,10 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
 
   it('f32 ones are computed with in 16 bits, 16-bit ones in their own', async () => {
     await onRanks(worldSize, async ({ device, group }) => {
-      const model = new FullyShardedDataParallel(new Adapted(device, 'bf16'), {
-        processGroup: group,
-        mixedPrecision: true,
-        computeDType: 'bf16',
-      });
+      const model = wrapIn(
+        { group },
+        { mixedPrecision: true, computeDType: 'bf16' },
+      )(new Adapted(device, 'bf16'));
       const dtypes: [DType, DType][] = model.units.map(({ flat, full }) => [
         flat.dtype,
         full.storage.dtype,
@@ -111,10 +110,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
 it('holds a frozen flat once, in its own dtype, on the wire too, and without a gradient', async () => {
   for (const worldSize of [1, 2]) {
     await onRanks(worldSize, async ({ device, group }) => {
-      const model = new FullyShardedDataParallel(new Adapted(device, 'bf16'), {
-        processGroup: group,
-        disableReshardOnRoot: false,
-      });
+      const model = wrapIn({ group }, { disableReshardOnRoot: false })(new Adapted(device, 'bf16'));
       const names = model.units.map(({ name, flat }) => [name, flat.dtype]);
       expect(names).toEqual([
         ['fsdp', 'f32'],
@@ -165,10 +161,10 @@ it('refuses what cannot be trained, and groups of several dtypes', async () => {
 it('ranks compare the dtypes of their flats', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
     const adapted = new Adapted(device, rank === 0 ? 'bf16' : 'f16');
-    const model = new FullyShardedDataParallel(adapted, {
-      processGroup: group,
-      flattenParameters: [{ name: 'base', params: adapted.base.parameters() }],
-    });
+    const model = wrapIn(
+      { group },
+      { flattenParameters: [{ name: 'base', params: adapted.base.parameters() }] },
+    )(adapted);
     await expect(model.initialize()).rejects.toThrow(/fsdp\.base of 36 \+ 6 in bf16/);
   });
 });

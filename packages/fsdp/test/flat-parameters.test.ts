@@ -13,7 +13,9 @@ import {
   onRanks,
   outputOf,
   type Rank,
+  rowsOf,
   Stack,
+  stepped,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { wrapIn } from './support/sharding.js';
@@ -52,11 +54,7 @@ const layouts = Object.keys(LAYOUTS);
 
 function wrapped({ device, group }: Rank, layout: string, options: Partial<FsdpOptions> = {}) {
   const bare = new Tied(device);
-  return new FullyShardedDataParallel(bare, {
-    processGroup: group,
-    ...LAYOUTS[layout]!(bare),
-    ...options,
-  });
+  return wrapIn({ group }, { ...LAYOUTS[layout]!(bare), ...options })(bare);
 }
 
 const ROWS = { first: 0, count: 3 };
@@ -94,7 +92,7 @@ describe.each([1, 3])('world size %i', (worldSize) => {
     await onRanks(worldSize, async (rank) => {
       const { device } = rank;
       const source = wrapped(rank, 'one flat');
-      await trainOnce(source, { first: rank.rank, count: 1 });
+      await trainOnce(source, rowsOf(rank));
       const optimizer = new AdamW(source.parameters(), { lr: 0.1 });
       await optimizer.step();
       let state = await stateDict(source);
@@ -120,11 +118,7 @@ it('pads hold zeros, also after steps with decay', async () => {
   await onRanks(3, async (rank) => {
     const model = wrapped(rank, 'one flat');
     const optimizer = new AdamW(model.parameters(), { lr: 0.1, weightDecay: 0.5 });
-    for (let step = 0; step < 2; step++) {
-      await trainOnce(model, { first: rank.rank, count: 1 }, step);
-      await optimizer.step();
-      optimizer.zeroGrad();
-    }
+    await stepped(optimizer, [0, 1], (step) => trainOnce(model, rowsOf(rank), step));
     const [unit] = model.units;
     const { offsets, sizes, shardLength } = unit!.layout;
     const { data } = [...(await localStateDict(model)).values()][0]!;

@@ -20,6 +20,7 @@ import { createHostStore } from '@shardweave/shard-store';
 import { type Device, mean, square } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import { onRanks, type Rank } from '../../../tooling/test-kit/index.ts';
+import { wrapIn } from './support/sharding.js';
 
 function net(device: Device, first = 3): Sequential {
   return new Sequential(device, [
@@ -142,10 +143,7 @@ describe('lazyStateDict', () => {
   it('reads odd 16-bit parameters of a single rank later, whole and in parts', async () => {
     await onRanks(1, async ({ device, group }) => {
       const linear = new Linear(device, { inFeatures: 3, outFeatures: 3 }).to('bf16');
-      const model = new FullyShardedDataParallel(linear, {
-        processGroup: group,
-        computeDType: 'bf16',
-      });
+      const model = wrapIn({ group }, { computeDType: 'bf16' })(linear);
       const [lazy, whole] = [await lazyStateDict(model), await stateDict(model)];
       const compare = async () => {
         for (const [name, { data }] of await stateDict(model)) {

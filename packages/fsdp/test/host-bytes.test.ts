@@ -11,6 +11,7 @@ import {
   layer,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
@@ -34,7 +35,7 @@ describe.each<Partial<FsdpOptions>>([
       const model = net(rank, options);
       const optimizer = new Sgd(model.parameters(), { lr: 0.1 });
       for (let step = 0; step < 10; step++) {
-        const micro = (k: number) => trainOnce(model, { first: rank.rank, count: 1 }, 2 * step + k);
+        const micro = (k: number) => trainOnce(model, rowsOf(rank), 2 * step + k);
         await model.noSync(() => micro(0));
         await micro(1);
         await optimizer.step();
@@ -67,7 +68,7 @@ it.each<Partial<FsdpOptions>>([{}, { moveParamsToCpu: true }])(
         },
       });
       const model = wrap(new Stack(device, layers));
-      const rows = { first: rank.rank, count: 1 };
+      const rows = rowsOf(rank);
       await trainOnce(model, rows); // This step learns the order in which units are gathered ahead.
       isFailing = true;
       await expect(trainOnce(model, rows)).rejects.toThrow('no forward');

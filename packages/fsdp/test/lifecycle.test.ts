@@ -8,7 +8,6 @@ import {
   clipGradNorm,
   gradNorm,
   loadStateDict,
-  type Module,
   Sgd,
   scaleGradients,
   stateDict,
@@ -16,12 +15,14 @@ import {
 import { add, type Device, type Tensor, tanh } from '@shardweave/tensor-core';
 import { describe, expect, it } from 'vitest';
 import {
+  evaluate,
   inputs,
   layer,
   lossOf,
   moduleOf,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainOnce,
   weightsOf,
@@ -35,15 +36,6 @@ function threeUnits({ device, group }: Rank, fsdp: object = {}) {
     [0, 1].map((i) => wrap(layer(device), `unit ${i}`)).concat(wrap(layer(device), 'unit 2')),
   );
   return { inner, model: wrap(new Stack(device, [layer(device), inner]), 'root') };
-}
-
-function evaluate(model: Module, rank: number): Promise<number> {
-  const { device } = model;
-  return device.noGrad(() =>
-    device.scope(async () =>
-      lossOf((await model.call(inputs(device, { first: rank, count: 1 }))) as Tensor).item(),
-    ),
-  );
 }
 
 describe.each([
@@ -60,12 +52,12 @@ describe.each([
         const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
         const losses: number[] = [];
         for (let step = 0; step < 3; step++) {
-          losses.push(await trainOnce(model, { first: rank.rank, count: 1 }, step));
-          const before = isEvaluating ? await evaluate(model, rank.rank) : 0;
+          losses.push(await trainOnce(model, rowsOf(rank), step));
+          const before = isEvaluating ? await evaluate(model, rowsOf(rank)) : 0;
           await optimizer.step();
           optimizer.zeroGrad();
           if (isEvaluating) {
-            expect(await evaluate(model, rank.rank)).not.toBe(before);
+            expect(await evaluate(model, rowsOf(rank))).not.toBe(before);
           }
         }
         return losses;
@@ -76,11 +68,11 @@ describe.each([
   it('training after an evaluation that stopped early uses the weights loaded since', async () => {
     await onRanks(worldSize, async (rank) => {
       const { model, inner } = threeUnits(rank, fsdp);
-      const rows = { first: rank.rank, count: 1 };
+      const rows = rowsOf(rank);
       const first = await trainOnce(model, rows);
       const saved = await stateDict(model);
       inner.order = ['0'];
-      await evaluate(model, rank.rank);
+      await evaluate(model, rowsOf(rank));
       const zeros = new Map(
         [...saved].map(([name, entry]) => [
           name,
@@ -92,7 +84,7 @@ describe.each([
       model.zeroGrad();
       expect(await trainOnce(model, rows)).toBe(0);
       inner.order = ['0'];
-      await evaluate(model, rank.rank);
+      await evaluate(model, rowsOf(rank));
       expect(isSame(await stateDict(model), zeros)).toBe(true);
       await loadStateDict(model, saved);
       inner.order = ['0', '1', '2'];
@@ -169,7 +161,7 @@ it('a forward that throws leaves states, memory, shards and accumulated gradient
   await onRanks(2, async (rank) => {
     const { device } = rank;
     const { model } = threeUnits(rank);
-    const rows = { first: rank.rank, count: 1 };
+    const rows = rowsOf(rank);
     const expected = await (async () => {
       await model.noSync(() => trainOnce(model, rows, 0));
       await trainOnce(model, rows, 1);
@@ -193,7 +185,7 @@ it('a forward that throws leaves states, memory, shards and accumulated gradient
 it('refuses summon, noSync, norms and loads inside forward and backward', async () => {
   await onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
-    const rows = { first: rank.rank, count: 1 };
+    const rows = rowsOf(rank);
     const refused: string[] = [];
     const attempt = async () => {
       const calls = [
@@ -228,7 +220,7 @@ it('zeroGrad of model or optimizer forgets what noSync added up', async () => {
   await onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
     const optimizer = new AdamW(model.parameters());
-    const rows = { first: rank.rank, count: 1 };
+    const rows = rowsOf(rank);
     await trainOnce(model, rows, 1);
     const once = await gradNorm(model);
     for (const owner of [model, optimizer]) {
@@ -246,7 +238,7 @@ it('zeroGrad of model or optimizer forgets what noSync added up', async () => {
 it('clipGradNorm bounds the norm, and leaves gradients alone where the bound is 0', async () => {
   await onRanks(2, async (rank) => {
     const { model } = threeUnits(rank);
-    await trainOnce(model, { first: rank.rank, count: 1 });
+    await trainOnce(model, rowsOf(rank));
     const norm = await gradNorm(model);
     const clip = async (maxNorm: number) => {
       const { norm, scale } = await clipGradNorm(model, maxNorm);
@@ -266,7 +258,7 @@ it('gradScale scales the step as scaling the loss would', async () => {
     const stepped = async (options: { readonly scale: number; readonly lr: number }) => {
       const model = new FullyShardedDataParallel(fixed(device), { processGroup: rank.group });
       const optimizer = new Sgd(model.parameters(), { lr: options.lr });
-      await trainOnce(model, { first: rank.rank, count: 1 });
+      await trainOnce(model, rowsOf(rank));
       await optimizer.step({ gradScale: device.full([1], options.scale) });
       return weightsOf(model);
     };

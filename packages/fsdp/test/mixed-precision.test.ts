@@ -1,6 +1,6 @@
 // Masters are f32, while computation and gathers are in 16 bits.
 
-import { type FsdpOptions, FullyShardedDataParallel } from '@shardweave/fsdp';
+import type { FsdpOptions } from '@shardweave/fsdp';
 import { localStateDict } from '@shardweave/fsdp/fairscale';
 import { AdamW, gradNorm, Module } from '@shardweave/nn';
 import { add, type Device, square, sum, type Tensor } from '@shardweave/tensor-core';
@@ -13,7 +13,7 @@ import {
   lossOf,
   onRanks,
 } from '../../../tooling/test-kit/index.ts';
-import { shardedGpt2 } from './support/sharding.js';
+import { shardedGpt2, wrapIn } from './support/sharding.js';
 
 const BATCH = 6; // 1, 2 and 3 ranks divide it.
 const STEPS = 3;
@@ -100,11 +100,7 @@ it('fp32ReduceScatter sums more exactly than the compute dtype', async () => {
 it('a loss scale of f16 overflows into a norm that is not finite, and zeroGrad clears it', async () => {
   await onRanks(2, async (rank) => {
     const { device, group } = rank;
-    const model = new FullyShardedDataParallel(layer(device), {
-      processGroup: group,
-      mixedPrecision: true,
-      computeDType: 'f16',
-    });
+    const model = wrapIn({ group }, { mixedPrecision: true, computeDType: 'f16' })(layer(device));
     const run = (factor: number) =>
       device.scope(async () => {
         const loss = lossOf(await model.call(inputs(device, { first: rank.rank, count: 2 })));
@@ -171,11 +167,7 @@ it.each([1, 2])(
   async (worldSize) => {
     await onRanks(worldSize, async ({ device, group, rank }) => {
       const inner = new TwoInputs(device);
-      const model = new FullyShardedDataParallel(inner, {
-        processGroup: group,
-        mixedPrecision: true,
-        computeDType: 'bf16',
-      });
+      const model = wrapIn({ group }, { mixedPrecision: true, computeDType: 'bf16' })(inner);
       const make = () => {
         const x = device.tensor(
           Float32Array.from({ length: DIM }, (_, i) => i + rank),

@@ -87,10 +87,7 @@ describe('the module inside', () => {
 describe('toString', () => {
   const text = (options: object) =>
     onRanks(2, async ({ device, group }) => {
-      const model = new FullyShardedDataParallel(layer(device), {
-        processGroup: group,
-        ...options,
-      });
+      const model = wrapIn({ group }, options)(layer(device));
       expect(inspect(model)).toBe(String(model));
       expect(`${inspect({ model })}`).toContain('FullyShardedDataParallel');
       return String(model);

@@ -174,10 +174,7 @@ describe('parameters that a step does not use', () => {
     async (skipped) => {
       const [full] = await onRanks(2, async (rank) => {
         const module = skipping(rank.device, skipped);
-        const model = new FullyShardedDataParallel(module, {
-          processGroup: rank.group,
-          flattenParameters: false,
-        });
+        const model = wrapIn(rank, { flattenParameters: false })(module);
         const optimizer = adam(model);
         await train(model, optimizer, { rank, steps: [0] });
         return gatherFullOptimStateDict(model, optimizer);
@@ -187,9 +184,7 @@ describe('parameters that a step does not use', () => {
         used.flatMap((name) => [`${name}.bias`, `${name}.weight`]),
       );
       await onRanks(2, async (rank) => {
-        const model = new FullyShardedDataParallel(skipping(rank.device, skipped), {
-          processGroup: rank.group,
-        });
+        const model = wrapIn(rank)(skipping(rank.device, skipped));
         const optimizer = adam(model);
         await loadFullOptimStateDict(model, optimizer, full!);
         const again = await gatherFullOptimStateDict(model, optimizer);
@@ -247,9 +242,7 @@ describe('experts', () => {
   const withExpert = async (rank: Rank) => {
     const alone = await rank.group.split(rank.rank);
     const expert = new FullyShardedDataParallel(layer(rank.device), { processGroup: alone });
-    return new FullyShardedDataParallel(new Stack(rank.device, [layer(rank.device), expert]), {
-      processGroup: rank.group,
-    });
+    return wrapIn(rank)(new Stack(rank.device, [layer(rank.device), expert]));
   };
 
   it('keep their state on their rank; the whole one names them, at another world size too', async () => {

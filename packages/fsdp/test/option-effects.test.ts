@@ -18,6 +18,7 @@ import {
   lossOf,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
@@ -40,7 +41,7 @@ describe('disableReshardOnRoot', () => {
     const model = net(rank, options);
     await model.initialize();
     const before = rank.group.stats().allGathers;
-    const rows = { first: rank.rank, count: 1 };
+    const rows = rowsOf(rank);
     const present = await rank.device.scope(async () => {
       const loss = lossOf((await model.call(inputs(rank.device, rows))) as Tensor);
       const names = model
@@ -122,12 +123,14 @@ describe('an instance below the root', () => {
   ] as const)('$what', async ({ root, inner, seen }) => {
     await onRanks(2, async ({ device, group }) => {
       const [outer, island] = [new Noting(device), new Noting(device)];
-      const model = new FullyShardedDataParallel(
+      const model = wrapIn(
+        { group },
+        root,
+      )(
         new Stack(device, [
           outer,
           new FullyShardedDataParallel(island, { processGroup: group, ...inner }),
         ]),
-        { processGroup: group, ...root },
       );
       await device.scope(async () => void (await model.call(device.full([DIM], 1 / 3))));
       expect([outer.seen, island.seen]).toEqual(seen);
@@ -148,11 +151,9 @@ describe('noBroadcastOptimState', () => {
       processGroup: innerGroup,
       ...inner,
     });
-    const model = new FullyShardedDataParallel(new Stack(device, [layer(device), part]), {
-      processGroup: group,
-    });
+    const model = wrapIn({ group })(new Stack(device, [layer(device), part]));
     const optimizer = new AdamW(model.parameters(), { lr: 0.1 });
-    await trainOnce(model, { first: rank.rank, count: 1 });
+    await trainOnce(model, rowsOf(rank));
     await optimizer.step();
     return { model, optimizer };
   }
@@ -235,12 +236,10 @@ describe('gradientPredivideFactor', () => {
   it('keeps a sum of 16 ranks in the range of f16, which it would leave without a factor', async () => {
     const first = async (options: Partial<FsdpOptions>) => {
       const perRank = await onRanks(16, async ({ device, group }) => {
-        const model = new FullyShardedDataParallel(new Dots(device, [new Dot(device, 4, 0)]), {
-          processGroup: group,
-          mixedPrecision: true,
-          computeDType: 'f16',
-          ...options,
-        });
+        const model = wrapIn(
+          { group },
+          { mixedPrecision: true, computeDType: 'f16', ...options },
+        )(new Dots(device, [new Dot(device, 4, 0)]));
         await backwardOf(model, 4, 16_000);
         return (await model.units[0]!.flat.grad!.toArray())[0]!;
       });

@@ -19,13 +19,11 @@ import {
   moduleOf,
   onRanks,
   type Rank,
-  type Rows,
+  rowsOf,
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { expectIdle, wrapIn } from './support/sharding.js';
-
-const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
 
 function twoUnits(rank: Rank, options: Partial<FsdpOptions> = {}) {
   const { device } = rank;

@@ -17,6 +17,7 @@ import {
   type Rank,
   Stack,
 } from '../../../tooling/test-kit/index.ts';
+import { wrapIn } from './support/sharding.js';
 
 /** This module notes the dtypes that its forward sees. */
 class Probe extends Module<[batch: { x: Tensor }], Tensor> {
@@ -72,11 +73,7 @@ async function dtypesUnder(rank: Rank, options: Partial<FsdpOptions>, inputDType
   if (options.mixedPrecision !== true && options.computeDType !== undefined) {
     probe.to(options.computeDType);
   }
-  const model = new FullyShardedDataParallel(probe, {
-    processGroup: group,
-    processGroupReduceScatter: reduceGroup,
-    ...options,
-  });
+  const model = wrapIn({ group }, { processGroupReduceScatter: reduceGroup, ...options })(probe);
   await device.scope(async () => {
     const x = device.full([2, DIM], 1, { dtype: inputDType });
     await lossOf(await model.call({ x })).backward();
@@ -146,10 +143,7 @@ describe('dtypes of', () => {
       expect(await dtypesUnder(rank, options, 'bf16')).toMatchObject({ input: 'f32' });
 
       const { device, group } = rank;
-      const island = new FullyShardedDataParallel(layer(device), {
-        processGroup: group,
-        forceInputToFp32: true,
-      });
+      const island = wrapIn({ group }, { forceInputToFp32: true })(layer(device));
       await device.scope(async () => {
         const x = device.full([2, DIM], 1, { dtype: 'f16', requiresGrad: true });
         await lossOf(await island.call(x)).backward();
@@ -163,18 +157,11 @@ describe('dtypes of', () => {
   it('a nested instance keeps its own setting of buffers', async () => {
     await onRanks(1, async ({ device, group }) => {
       const [inner, outer] = [new Probe(device), new Probe(device)];
-      const island = new FullyShardedDataParallel(inner, {
-        processGroup: group,
-        mixedPrecision: true,
-        bufferDType: 'f32',
-      });
+      const island = wrapIn({ group }, { mixedPrecision: true, bufferDType: 'f32' })(inner);
       const both = moduleOf(device, { island, outer }, async (parts, batch: { x: Tensor }) =>
         parts.outer.call({ x: await parts.island.call(batch) }),
       );
-      const model = new FullyShardedDataParallel(both, {
-        processGroup: group,
-        mixedPrecision: true,
-      });
+      const model = wrapIn({ group }, { mixedPrecision: true })(both);
       await device.scope(() => model.call({ x: device.full([2, DIM], 1) }));
       expect([inner.seen.buffer, outer.seen.buffer]).toEqual(['f32', 'bf16']);
     });
@@ -219,10 +206,7 @@ describe('pure 16-bit training', () => {
         run(stack(device), { rank: 0, worldSize: 1 }),
       );
       const sharded = await onRanks(2, async ({ device, group, rank, worldSize }) => {
-        const model = new FullyShardedDataParallel(stack(device), {
-          processGroup: group,
-          computeDType: dtype,
-        });
+        const model = wrapIn({ group }, { computeDType: dtype })(stack(device));
         const losses = await run(model, { rank, worldSize });
         const local = await localStateDict(model);
         expect([...local.values()].map((entry) => entry.dtype)).toEqual([dtype]);

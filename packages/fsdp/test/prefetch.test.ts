@@ -15,8 +15,7 @@ import {
   moduleOf,
   onRanks,
   outputOf,
-  type Rank,
-  type Rows,
+  rowsOf,
   Stack,
   trainOnce,
   weightsOf,
@@ -48,8 +47,6 @@ class GatherLog {
 }
 
 const isWeight = (name: string) => name.endsWith('weight');
-const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
-
 it('what a gather brings that was on its way during a step is stale from then on', async () => {
   await onRanks(2, async ({ device, group, rank }) => {
     const wrap = wrapIn({ group }, { reshardAfterForward: false });

@@ -29,6 +29,7 @@ import {
   type Rank,
   type Rows,
   Stack,
+  stepped,
   type Trained,
   trainOnce,
   type Weights,
@@ -245,11 +246,7 @@ describe('one encoder under two roots', () => {
     );
     const parameters = new Set(roots.flatMap((root) => root.parameters()));
     const optimizer = new Sgd([...parameters], { lr: 0.5 });
-    for (let step = 0; step < 4; step++) {
-      await trainOnce(roots[step % 2]!, rows, step);
-      await optimizer.step();
-      optimizer.zeroGrad();
-    }
+    await stepped(optimizer, [0, 1, 2, 3], (step) => trainOnce(roots[step % 2]!, rows, step));
     // Both run in one step, with one backward each.
     for (const root of roots) {
       await trainOnce(root, rows, 9);

@@ -13,6 +13,7 @@ import {
   lossOf,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainOnce,
   weightsOf,
@@ -23,8 +24,6 @@ import { wrapIn } from './support/sharding.js';
 
 /** Options that end a test which would otherwise wait for the time-out. */
 const IN_TIME = { timeout: 8000 };
-
-const rowsOf = ({ rank }: Rank) => ({ first: rank, count: 1 });
 
 /** This module passes its input on, and fails on demand. */
 class Fragile extends Module<[x: Tensor], Tensor> {

@@ -5,7 +5,7 @@ import type { ProcessGroup } from '@shardweave/collectives';
 import {
   type FsdpOptions,
   type FsdpRanksDifferError,
-  FullyShardedDataParallel,
+  type FullyShardedDataParallel,
   setGradientDivideFactors,
 } from '@shardweave/fsdp';
 import { Module, Sgd } from '@shardweave/nn';
@@ -21,6 +21,7 @@ import {
   onRanks,
   type Rank,
   type Rows,
+  rowsOf,
   Stack,
   trainAlone,
   training,
@@ -88,8 +89,6 @@ async function failure(running: Promise<unknown>): Promise<FsdpRanksDifferError>
     (error: FsdpRanksDifferError) => error,
   );
 }
-
-const rowsOf = ({ rank }: Rank): Rows => ({ first: rank, count: 1 });
 
 /** Options that end a test which would otherwise wait for ten minutes. */
 const IN_TIME = { timeout: 8000 };
@@ -196,18 +195,10 @@ describe('without findUnusedParameters every rank gets an error', () => {
         const wrap = (name: string) => {
           const module = layer(device);
           freeze(module);
-          return new FullyShardedDataParallel(module, {
-            processGroup: group,
-            name,
-            gatherCapBytes: 0,
-          });
+          return wrapIn({ group }, { name, gatherCapBytes: 0 })(module);
         };
         const inner = new Choosing(device, [wrap('frozen 0'), wrap('frozen 1')]);
-        const model = new FullyShardedDataParallel(inner, {
-          processGroup: group,
-          name: 'root',
-          gatherCapBytes: 0,
-        });
+        const model = wrapIn({ group }, { name: 'root', gatherCapBytes: 0 })(inner);
         // Backward reaches the last layer first, and on rank 1 no other.
         if (rank.rank === 1) {
           inner.chosen = [1];
@@ -329,15 +320,8 @@ describe('a step with findUnusedParameters', () => {
       };
       await onRanks(2, async ({ device, group, rank }) => {
         const plain = make(new Device(device.backend, { seed: 7 }), (module) => module);
-        const sharded = make(
-          device,
-          (module, name) =>
-            new FullyShardedDataParallel(module, {
-              processGroup: group,
-              name,
-              findUnusedParameters: true,
-              ...cell.options,
-            }),
+        const sharded = make(device, (module, name) =>
+          wrapIn({ group }, { name, findUnusedParameters: true, ...cell.options })(module),
         );
         const run = async ({ inner, model }: typeof plain, ranks: readonly number[]) => {
           const optimizer = new Sgd(model.parameters(), { lr: 0.5 / ranks.length });

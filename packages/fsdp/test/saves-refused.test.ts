@@ -2,7 +2,7 @@
 // fails.
 
 import { openSave, type PieceStore } from '@shardweave/checkpoint';
-import { FsdpStateError, FullyShardedDataParallel } from '@shardweave/fsdp';
+import { FsdpStateError } from '@shardweave/fsdp';
 import { summonFullParams } from '@shardweave/fsdp/fairscale';
 import {
   BatchNorm1d,
@@ -155,9 +155,8 @@ describe('refuses, on every rank and without loading anything', () => {
       const linear = (inFeatures: number, outFeatures: number) =>
         new Linear(device, { inFeatures, outFeatures });
       const norm = new BatchNorm1d(device, { numFeatures: 41 });
-      const model = new FullyShardedDataParallel(
+      const model = wrapIn(rank)(
         new Stack(device, [linear(DIM, 45), linear(45, 41), norm, layer(device)]),
-        { processGroup: rank.group },
       );
       const before = await stateDict(model);
       await expect(loadCheckpoint(model, files)).rejects.toMatchObject({

@@ -225,9 +225,7 @@ it('what ranks hold for themselves comes back to each', async () => {
     const device = new Device(rank.device.backend, { seed });
     const alone = await rank.group.split(rank.rank);
     const expert = new FullyShardedDataParallel(layer(device), { processGroup: alone });
-    return new FullyShardedDataParallel(new Stack(device, [layer(device), expert]), {
-      processGroup: rank.group,
-    });
+    return wrapIn(rank)(new Stack(device, [layer(device), expert]));
   };
   const values = await onRanks(3, async (rank) => {
     const model = await make(rank, rank.rank);

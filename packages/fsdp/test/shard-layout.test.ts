@@ -9,6 +9,7 @@ import { type Device, sum, type Tensor } from '@shardweave/tensor-core';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { onRanks } from '../../../tooling/test-kit/index.ts';
+import { wrapIn } from './support/sharding.js';
 
 /** This module has parameters of the given sizes, whose elements are 1, 2, 3 and so on. */
 class Counting extends Module<[], Tensor[]> {
@@ -31,9 +32,7 @@ describe('shards of every size and number', () => {
     async (worldSize) => {
       const SIZES = [1, 127, 128, 129, 300, 7];
       const shards = await onRanks(worldSize, async ({ device, group }) => {
-        const model = new FullyShardedDataParallel(new Counting(device, SIZES), {
-          processGroup: group,
-        });
+        const model = wrapIn({ group })(new Counting(device, SIZES));
         const { data } = (await localStateDict(model)).get('flat_param_0')!;
         return [...new Float32Array(data.slice().buffer)];
       });

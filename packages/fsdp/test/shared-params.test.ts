@@ -7,9 +7,8 @@ import { add, type Device, linear, type Tensor, tanh } from '@shardweave/tensor-
 import { describe, expect, it } from 'vitest';
 import {
   DIM,
-  inputs,
+  evaluate,
   layer,
-  lossOf,
   moduleOf,
   onRanks,
   Stack,
@@ -98,19 +97,14 @@ describe.each([
     const run = async (model: Module, rank: number, numRanks: number) => {
       const { device } = model;
       const optimizer = new AdamW(model.parameters(), { lr: 0.1 });
-      const evaluate = () =>
-        device.noGrad(() =>
-          device.scope(async () =>
-            lossOf((await model.call(inputs(device, { first: 0, count: 2 }))) as Tensor).item(),
-          ),
-        );
-      const losses = [await evaluate()];
+      const rows = { first: 0, count: 2 };
+      const losses = [await evaluate(model, rows)];
       for (let step = 0; step < 2; step++) {
         const count = 6 / numRanks;
         await trainOnce(model, { first: rank * count, count }, step);
         await optimizer.step();
         optimizer.zeroGrad();
-        losses.push(await evaluate());
+        losses.push(await evaluate(model, rows));
       }
       expect(device.memory().live).toMatchObject({ activation: 0, staging: 0 });
       return { losses, numStates: model.parameters().length };

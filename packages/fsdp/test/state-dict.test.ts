@@ -24,7 +24,7 @@ import {
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
 import { shardedWithBuffers, withBuffers } from './support/batch-norm-model.js';
-import { shardedGpt2 } from './support/sharding.js';
+import { shardedGpt2, wrapIn } from './support/sharding.js';
 
 /** Returns the names, shapes and bytes of the module from which the sharded ones start. */
 async function bareState(): Promise<StateDict> {
@@ -415,9 +415,7 @@ it('rank 0 gets what an instance shards over a group in which it is not the firs
     const reversed = await group.split(0, group.worldSize - rank.rank);
     expect(reversed.rank).toBe(group.worldSize - 1 - rank.rank);
     const inner = new FullyShardedDataParallel(layer(device), { processGroup: reversed });
-    const model = new FullyShardedDataParallel(new Stack(device, [layer(device), inner]), {
-      processGroup: group,
-    });
+    const model = wrapIn({ group })(new Stack(device, [layer(device), inner]));
     const whole = await stateDict(model);
     const forFirst = await stateDict(model, { stateDictOnRank0Only: true });
     expect(forFirst).toEqual(rank.rank === 0 ? whole : new Map());

@@ -11,6 +11,7 @@ import {
   lossOf,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainOnce,
 } from '../../../tooling/test-kit/index.ts';
@@ -79,7 +80,7 @@ describe('summonFullParams', () => {
   it('a write inside is seen by a graph that saved the parameter, and by no other', async () => {
     await onRanks(2, async (rank) => {
       const model = sharded(rank);
-      const x = inputs(rank.device, { first: rank.rank, count: 1 });
+      const x = inputs(rank.device, rowsOf(rank));
       await rank.device.scope(async () => {
         const loss = lossOf(await model.call(x));
         await summonFullParams(model, () => {

@@ -12,6 +12,7 @@ import {
   layer,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainAlone,
   training,
@@ -95,7 +96,7 @@ describe('flattenParameters', () => {
       const reduceGroup = await rank.group.split(0);
       const model = wrapped(rank, module, { processGroupReduceScatter: reduceGroup });
       expect(model.units.map(({ name }) => name)).toEqual(['net', 'net.frozen']);
-      await trainOnce(model, { first: rank.rank, count: 1 });
+      await trainOnce(model, rowsOf(rank));
       expect(reduceGroup.stats()).toMatchObject({
         reduceScatters: 1,
         bytesSent: model.units[0]!.layout.shardLength * 4,

@@ -12,6 +12,7 @@ import {
   layer,
   onRanks,
   type Rank,
+  rowsOf,
   Stack,
   trainOnce,
   weightsOf,
@@ -108,7 +109,7 @@ describe.each([1, 2, 3])('world size %i', (worldSize) => {
             }
           },
         });
-        await trainOnce(model, { first: rank.rank, count: 1 });
+        await trainOnce(model, rowsOf(rank));
         stop();
         const after = await weightsOf(model);
         for (const name of ['0.weight', '0.bias']) {
@@ -145,7 +146,7 @@ it('what is written before a step of the optimizer, and used after it, is an err
   await onRanks(2, async (rank) => {
     const model = made(rank);
     const optimizer = new Sgd(model.parameters(), { lr: 0.5 });
-    await trainOnce(model, { first: rank.rank, count: 1 });
+    await trainOnce(model, rowsOf(rank));
     await evaluate(model);
     await halve(model.parameters()[0]!);
     await optimizer.step();
@@ -163,7 +164,7 @@ it('a rank that writes alone is named where the others do not gather', {
     if (rank.rank === 0) {
       await halve(model.parameters()[0]!);
     }
-    await expect(trainOnce(model, { first: rank.rank, count: 1 })).rejects.toMatchObject({
+    await expect(trainOnce(model, rowsOf(rank))).rejects.toMatchObject({
       code: 'FSDP_RANKS_DIFFER',
     });
   });
