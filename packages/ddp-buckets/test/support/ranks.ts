@@ -12,6 +12,7 @@ export {
   type Rank,
   TINY,
   tokens,
+  weightsOf,
 } from '../../../../tooling/test-kit/index.ts';
 
 export function tinyGpt2(device: Device): Gpt2 {
@@ -24,13 +25,6 @@ export const SMALL_BUCKETS = { firstBucketBytes: 512, bucketCapBytes: 4096 };
 export function makeOptimizer(model: Module, kind: 'adamw' | 'sgd'): AdamW | Sgd {
   const groups = optimizerGroups(model);
   return kind === 'sgd' ? new Sgd(groups, { lr: 0.03 }) : new AdamW(groups, { lr: 1e-2 });
-}
-
-export async function weightsOf(module: Module): Promise<Map<string, Float32Array>> {
-  const reads = module.namedParameters().map(async ([name, tensor]) => {
-    return [name, ((await tensor.toArray()) as Float32Array).slice()] as const;
-  });
-  return new Map(await Promise.all(reads));
 }
 
 /** The size of each parameter, with a dtype where that is not f32. */

@@ -4,13 +4,11 @@ import { AdamW, Gpt2, type Gpt2Config, type Module, type Optimizer } from '@shar
 import { OffloadModel, type OffloadOptions } from '@shardweave/offload';
 import { type Backend, Device, mean } from '@shardweave/tensor-core';
 import { createReferenceBackend } from '@shardweave/tensor-core/testing';
+import * as kit from '../../../../tooling/test-kit/gpt2.ts';
 
+/** The small GPT-2 with dropout. */
 export const TINY: Partial<Gpt2Config> = {
-  vocab_size: 37,
-  n_positions: 8,
-  n_embd: 12,
-  n_layer: 3,
-  n_head: 2,
+  ...kit.TINY,
   embd_pdrop: 0.1,
   attn_pdrop: 0.1,
   resid_pdrop: 0.1,
@@ -25,13 +23,8 @@ export interface Run {
 }
 
 /** Returns the token ids of a batch, and the token that follows each. */
-export function tokens(step: number, rows: number): { ids: Int32Array; targets: Int32Array } {
-  const cut = (shift: number) =>
-    Int32Array.from({ length: rows * SEQ }, (_, i) => {
-      const row = Math.floor(i / SEQ);
-      return (row * 11 + step * 3 + 5 * ((i % SEQ) + shift)) % 37;
-    });
-  return { ids: cut(0), targets: cut(1) };
+export function tokens(step: number, rows: number) {
+  return kit.tokens(step, rows, SEQ, 37);
 }
 
 /** Trains one step and returns its loss. */
