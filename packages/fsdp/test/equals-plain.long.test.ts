@@ -15,15 +15,16 @@ import {
 
 /** Axes whose cells share a test: reporting thousands of tests would take longer than running. */
 const PER_TEST = ['checkpointing', 'precision', 'residence', 'nesting'] as const;
-const WITHIN = [
-  'resharding',
-  'accumulation',
+const WITHIN = ['resharding', 'accumulation', 'frozen', 'flattenParameters'] as const;
+const IN_TURN = [
+  'ranks',
+  'forwards',
+  'stepping',
+  'dropout',
+  'shape',
   'tied',
-  'frozen',
-  'flattenParameters',
   'bucketCapMb',
 ] as const;
-const IN_TURN = ['ranks', 'forwards', 'stepping', 'dropout', 'shape'] as const;
 
 function product(axes: readonly (keyof Cell)[]): Partial<Cell>[] {
   return axes.reduce<Partial<Cell>[]>(
