@@ -100,7 +100,7 @@ it.skipIf(reason !== undefined)(
 
 it('config.yaml keeps the adapters that were asked for, and says what auto has found', async () => {
   const flags = parseFlags('--ranks 3 --device webgpu:1,auto,auto'.split(' '), () => {});
-  const text = resolvedConfig(flags, await resolveConfig(flags), ['webgpu', 'cpu', 'webgpu']);
+  const text = resolvedConfig(await resolveConfig(flags), ['webgpu', 'cpu', 'webgpu']);
   expect(parse(text)).toMatchObject({ device: ['webgpu:1', 'cpu', 'webgpu'] });
 });
 

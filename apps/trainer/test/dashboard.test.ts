@@ -308,11 +308,11 @@ describe('a stranger', () => {
 
 describe('the flag --dashboard', () => {
   const portOf = async (line: string) =>
-    (await resolveConfig(parseFlags(line.split(' ').filter(Boolean), () => {}))).dashboardPort;
+    (await resolveConfig(parseFlags(line.split(' ').filter(Boolean), () => {}))).dashboard;
 
   it('takes a port or none', async () => {
     expect(await portOf('')).toBeUndefined();
-    expect(await portOf('--dashboard --ranks 1')).toBe('default');
+    expect(await portOf('--dashboard --ranks 1')).toBe(true);
     expect(await portOf('--dashboard 7000')).toBe(7000);
     await expect(portOf('--dashboard 70000')).rejects.toThrow(
       '--dashboard: expected a port up to 65535, or none, got "70000". See --help.',

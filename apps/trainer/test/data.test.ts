@@ -13,7 +13,7 @@ import { UsageError } from '../src/errors.js';
 import { PRESETS } from '../src/model/presets.js';
 
 const CONFIG = {
-  dataFile: undefined as string | undefined,
+  data: undefined as string | undefined,
   tokenizer: 'byte',
   modelConfig: PRESETS.nano.config,
   order: 'sequential',
@@ -22,7 +22,7 @@ const CONFIG = {
   seed: 1,
   ranks: 3,
   gradAccum: 2,
-  validFile: undefined,
+  valid: undefined,
   validFraction: undefined,
   evalBatches: 100,
   trainOnPrompt: false,
@@ -30,9 +30,9 @@ const CONFIG = {
 
 async function open(over: Partial<DataConfig>) {
   const config = { ...CONFIG, ...over };
-  const cacheDir = process.env.SHARDWEAVE_CACHE!;
+  const cache = process.env.SHARDWEAVE_CACHE!;
   const model = { kind: 'preset', name: 'nano' } as const;
-  return await openData(config, await prepareTokens({ ...config, model, cacheDir }, { entry: '' }));
+  return await openData(config, await prepareTokens({ ...config, model, cache }, { entry: '' }));
 }
 
 function textFile(text: string): string {
@@ -81,10 +81,10 @@ describe('the text', () => {
 
   it('a text that is missing, too short or beyond the vocabulary is refused in a sentence', async () => {
     const load = (over: object) => open(over).catch((e: unknown) => e);
-    const missing = await load({ dataFile: '/nowhere/text.txt' });
-    const short = await load({ dataFile: textFile('12345678') });
+    const missing = await load({ data: '/nowhere/text.txt' });
+    const short = await load({ data: textFile('12345678') });
     const beyond = await load({
-      dataFile: textFile('abcdefghijkl'),
+      data: textFile('abcdefghijkl'),
       modelConfig: { ...PRESETS.nano.config, vocab_size: 100 },
     });
     for (const error of [missing, short, beyond]) {
@@ -95,7 +95,7 @@ describe('the text', () => {
     expect((beyond as Error).message).toMatch(
       /has token 108, but the model's vocabulary ends at 99/,
     );
-    await using nine = await open({ dataFile: textFile('123456789') });
+    await using nine = await open({ data: textFile('123456789') });
     expect(nine.train.size).toMatchObject({ tokens: 9, documents: 0, rows: 1 });
   });
 });

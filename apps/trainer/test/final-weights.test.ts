@@ -177,7 +177,7 @@ describe('the end of a run', () => {
       'model/ has the weights of step 8.',
     ],
   ])('%j', (final, text) => {
-    expect(finalText(final, { lora: undefined, validFile: 'va.txt' })).toBe(text);
+    expect(finalText(final, { lora: undefined, valid: 'va.txt' })).toBe(text);
   });
 
   it.each([

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { DEFAULT_STEPS, TRAIN } from '../src/config/flags.js';
+import { TRAIN } from '../src/config/flags.js';
 import { UsageError } from '../src/errors.js';
+import { DEFAULT_STEPS } from '../src/flags/train-flags.js';
 import { parseFlags } from './support/parse-flags.js';
 
 const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () => {});

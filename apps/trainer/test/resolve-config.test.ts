@@ -31,13 +31,13 @@ describe('resolveConfig', () => {
     expect(await resolve('')).toMatchObject({
       strategy: 'fsdp',
       ranks: 2,
-      devices: ['auto', 'auto'],
+      device: ['auto', 'auto'],
       threads: 1,
       tokenizer: 'byte',
       lr: 4e-3,
       seq: PRESETS.micro.config.n_positions,
       reshard: true,
-      noSync: false,
+      sync: true,
     });
   });
 
@@ -54,7 +54,7 @@ describe('resolveConfig', () => {
       modelConfig: { attn_pdrop: 0, embd_pdrop: 0, resid_pdrop: 0 },
     });
     expect(await resolve('--schedule constant')).toMatchObject({ warmup: 0 });
-    expect(await resolve('--device cpu,webgpu')).toMatchObject({ devices: ['cpu', 'webgpu'] });
+    expect(await resolve('--device cpu,webgpu')).toMatchObject({ device: ['cpu', 'webgpu'] });
   });
 
   it("takes a directory's own tokenizer where it has one", async () => {
@@ -71,7 +71,7 @@ describe('resolveConfig', () => {
   it('offload runs on one rank, and its flags are for it alone', async () => {
     expect(await resolve('--strategy offload --device-budget 5000')).toMatchObject({
       ranks: 1,
-      deviceBudgetBytes: 5000,
+      deviceBudget: 5000,
       offloadDir: undefined,
     });
     for (const line of [

@@ -136,7 +136,7 @@ describe('a run that does not fit', () => {
   });
 
   it('is no matter of the command where the ranks are on GPUs', async () => {
-    const config = { ...(await configOf('--model micro')), devices: ['webgpu', 'webgpu'] as const };
+    const config = { ...(await configOf('--model micro')), device: ['webgpu', 'webgpu'] as const };
     await requireRoom(config, roomOf(1));
   });
 

@@ -136,13 +136,13 @@ describe('a wish to end', () => {
 
 describe('--max-restarts', () => {
   it('begins anew before the first save, goes on behind it, and gives up in the end', async () => {
-    const outDir = folder('restarts');
-    const asked = { outDir, maxRestarts: 2, resume: '/another/run' } as RunConfig;
+    const out = folder('restarts');
+    const asked = { out, maxRestarts: 2, resume: '/another/run' } as RunConfig;
     const starts: (string | undefined)[] = [];
     const fails = async ({ resume }: RunConfig) => {
       starts.push(resume);
       if (starts.length === 2) {
-        mkdirSync(join(outDir, 'saves/step-000003'), { recursive: true });
+        mkdirSync(join(out, 'saves/step-000003'), { recursive: true });
       }
       throw new RankFailedError(1, `rank 1 failed for the ${starts.length}. time`);
     };

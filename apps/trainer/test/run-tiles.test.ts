@@ -40,7 +40,7 @@ async function agree(
   );
   const keys = backends.map((backend) => ('tuningKey' in backend ? backend.tuningKey : ''));
   const devices = ranks.map((rank) => (rank === 'cpu' ? 'cpu' : 'webgpu'));
-  const config = { devices };
+  const config = { device: devices };
   const tiles = await Promise.all(
     createMemoryGroup(ranks.length).map(async (group, rank) => {
       const found = await agreeOnTiles(backends[rank]!, { config, group, saved: savedOf(keys) });

@@ -29,7 +29,7 @@ const newDirectory = () => mkdtempSync(join(tmpdir(), 'token-cache-'));
 const HOUR_MS = 3_600_000;
 
 /** Prepares a text by the byte tokenizer; resolves with its tokens and the number of bytes read. */
-async function prepared(file: string, cacheDir: string) {
+async function prepared(file: string, cache: string) {
   let numRead = 0;
   const chunks = vi.spyOn(DataBytes.prototype, 'chunks').mockImplementation(async function* (
     this: DataBytes,
@@ -41,11 +41,11 @@ async function prepared(file: string, cacheDir: string) {
   });
   const model = { kind: 'preset', name: 'nano' } as const;
   const config = {
-    dataFile: file,
-    validFile: undefined,
+    data: file,
+    valid: undefined,
     tokenizer: 'byte',
     model,
-    cacheDir,
+    cache,
   } as const;
   const { train } = await prepareTokens(config, { entry: '' }).finally(() => chunks.mockRestore());
   const tokens = await TokenFile.open(train);

@@ -1,9 +1,10 @@
 // The command `plan`: tells what a run would take with each strategy, without running it.
 
 import { cpuInfo } from '@shardweave/tensor-core';
-import { type Flags, TRAIN } from '../config/flags.js';
+import { TRAIN } from '../config/flags.js';
 import { resolveConfig } from '../config/resolve-config.js';
 import { kindOf } from '../device-choice.js';
+import type { Flags } from '../flags/train-flags.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { planHeaderLines } from '../output/header.js';
 import { leftBytes, leftText } from '../plan/left-bytes.js';
@@ -37,11 +38,11 @@ export const plan = defineCommand<PlanFlags>({
   }),
   run: async (flags, { out, entry }) => {
     const asked = await resolveConfig(flags, { entry });
-    const config = { ...asked, devices: await resolveDevices(asked.devices, entry) };
-    const kind = kindOf(config.devices[0]!);
+    const config = { ...asked, device: await resolveDevices(asked.device, entry) };
+    const kind = kindOf(config.device[0]!);
     await using host = new DeviceHost();
     const { threads } = config;
-    const backend = await host.open(config.devices[0]!, { threads: coresOf(config) });
+    const backend = await host.open(config.device[0]!, { threads: coresOf(config) });
     using clock = await openStepClock(backend);
     const rows = await planRows(config, {
       model: kind === 'cpu' ? { info: cpuInfo({ threads }) } : backend,
@@ -53,7 +54,7 @@ export const plan = defineCommand<PlanFlags>({
     } else {
       const { description } = backend.info;
       const leaves = leftText(await leftBytes(config), config);
-      const head = planHeaderLines({ ...config, devices: [kind] }, { description, leaves });
+      const head = planHeaderLines({ ...config, device: [kind] }, { description, leaves });
       out.write(`${head.join('\n')}\n\n${planText(rows)}`);
     }
     return 0;

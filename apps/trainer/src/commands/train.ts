@@ -1,13 +1,14 @@
 // The command `train`: turns flags into a run, and the run into an exit code.
 
 import { type Launcher, readLauncher } from '@shardweave/collectives/launch';
-import { DEFAULT_LR, type Flags, TRAIN } from '../config/flags.js';
+import { TRAIN } from '../config/flags.js';
 import { resolveConfig } from '../config/resolve-config.js';
 import { resolvedConfig } from '../config/resolved-config.js';
 import type { Dashboard } from '../dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../dashboard/token.js';
 import { UsageError } from '../errors.js';
 import { savesOf, stepsIn } from '../files/save-directory.js';
+import { DEFAULT_LR, type Flags } from '../flags/train-flags.js';
 import { runJob } from '../launch/run-job.js';
 import { runRestarting } from '../launch/run-restarting.js';
 import { hearCommand, startMpirun } from '../launch/start-mpirun.js';
@@ -41,7 +42,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const warning = isFirst ? await requireDisk(config) : undefined;
   await using _held = isFirst ? await lockRun(config) : undefined;
   const { steps } = config;
-  const terminal = new Terminal({ out, err, env, steps, isQuiet: config.isQuiet || !isFirst });
+  const terminal = new Terminal({ out, err, env, steps, isQuiet: config.quiet || !isFirst });
   const done = sayDone(config);
   if (done !== undefined) {
     terminal.note(done);
@@ -51,7 +52,7 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
   const monitor = new RunMonitor(config, terminal, {
     onRecord: (record) => dashboard?.send(record),
     onEarlier: (record) => dashboard?.tell(record),
-    configText: (devices) => resolvedConfig(flags, config, devices),
+    configText: (devices) => resolvedConfig(config, devices),
   });
   if (warning !== undefined) {
     monitor.handle({ type: 'warning', text: warning });
@@ -121,8 +122,8 @@ async function resolve(
 }
 
 /** The step of the newest save; undefined where there is none. */
-async function newestSave({ outDir }: RunConfig): Promise<number | undefined> {
-  return outDir === undefined ? undefined : stepsIn(savesOf(outDir)).at(-1);
+async function newestSave({ out }: RunConfig): Promise<number | undefined> {
+  return out === undefined ? undefined : stepsIn(savesOf(out)).at(-1);
 }
 
 /** A rate with which a run that has diverged is likely to go well. */
@@ -135,7 +136,7 @@ function smallerRate({ lr }: RunConfig): number {
  * nobody could find the page without it.
  */
 async function openDashboard(
-  { dashboardPort: port, isQuiet }: RunConfig,
+  { dashboard: asked, quiet }: RunConfig,
   parts: {
     readonly terminal: Terminal;
     readonly monitor: RunMonitor;
@@ -143,16 +144,20 @@ async function openDashboard(
   },
 ): Promise<Dashboard | undefined> {
   const { terminal, monitor, env } = parts;
-  if (port === undefined) {
+  if (asked === undefined) {
     return undefined;
   }
-  if (isQuiet && !env[TOKEN_VARIABLE]) {
+  if (quiet && !env[TOKEN_VARIABLE]) {
     throw new UsageError(
       `--dashboard prints its address, and --quiet prints nothing. Leave --quiet out, or set ${TOKEN_VARIABLE}.`,
     );
   }
   const { Dashboard } = await import('../dashboard/dashboard.js');
-  const dashboard = await Dashboard.open({ port, history: monitor.history, env });
+  const dashboard = await Dashboard.open({
+    port: asked === true ? 'default' : asked,
+    history: monitor.history,
+    env,
+  });
   terminal.note(`dashboard ${dashboard.url}`);
   return dashboard;
 }

@@ -12,10 +12,6 @@ import { cacheDirectory } from '../data/token-cache.js';
 import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import type { DeviceChoice } from '../device-choice.js';
 import { UsageError } from '../errors.js';
-import { findAdapter, readAdapter } from '../model/adapter-directory.js';
-import { findModelDirectory, readModelConfig } from '../model/model-directory.js';
-import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
-import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 import {
   DEFAULT_DECAY,
   DEFAULT_EVAL_BATCHES,
@@ -27,7 +23,11 @@ import {
   DEFAULT_STEPS,
   DEFAULT_WARMUP,
   type Flags,
-} from './flags.js';
+} from '../flags/train-flags.js';
+import { findAdapter, readAdapter } from '../model/adapter-directory.js';
+import { findModelDirectory, readModelConfig } from '../model/model-directory.js';
+import { isPresetName, PRESETS, type PresetName } from '../model/presets.js';
+import type { LoraRun, ModelSource, RunConfig, TokenizerName } from '../run-config.js';
 
 const DEFAULT_RANKS = 2;
 const GPT2_VOCABULARY = 50257;
@@ -65,67 +65,40 @@ export async function resolveConfig(
       : await readModelConfig(model.path);
   const modelConfig = withDropout(own, flags.dropout);
   const seq = rowLength(flags, modelConfig);
-  const data = {
+  // They become adapters and steps.
+  const { loraRank, loraAlpha, loraDropout, loraTargets, adapter, epochs, ...kept } = flags;
+  const run = {
+    ...kept,
+    ...absolutePaths(flags),
     ranks,
+    device: devicesByRank(flags.device, ranks),
+    threads: flags.threads ?? Math.max(1, Math.floor(cores / ranks)),
     model,
     modelConfig,
-    tokenizer: tokenizerName(flags, model, modelConfig),
-    dataFile: flags.data === undefined ? undefined : resolve(flags.data),
-    order: flags.order,
-    validFile: flags.valid === undefined ? undefined : resolve(flags.valid),
-    validFraction: flags.validFraction,
-    evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
-    trainOnPrompt: flags.trainOnPrompt,
-    cacheDir: cacheDirectory(flags.cache, process.env),
-    batch: flags.batch,
-    seq,
-    gradAccum: flags.gradAccum,
-    seed: flags.seed,
-  };
-  const steps = await numSteps(flags, data, { ...prepare, entry });
-  return {
-    ...data,
-    strategy: flags.strategy,
-    transport: flags.transport,
-    devices: devicesByRank(flags.device, ranks),
-    precision: flags.precision,
-    fp32Reduce: flags.fp32Reduce,
-    threads: flags.threads ?? Math.max(1, Math.floor(cores / ranks)),
-    reshard: flags.reshard,
-    checkpointActivations: flags.checkpointActivations,
-    gatherCapBytes: flags.gatherCap,
-    deviceBudgetBytes: flags.deviceBudget,
-    slices: flags.slices,
-    microBatches: flags.microBatches,
-    cpuOffload: flags.cpuOffload,
-    offloadDir: flags.offloadDir === undefined ? undefined : resolve(flags.offloadDir),
-    isFresh: flags.fresh,
-    saveEvery: flags.saveEvery,
-    keep: flags.keep ?? DEFAULT_KEEP,
-    resume:
-      flags.resume === undefined || flags.resume === 'auto' ? flags.resume : resolve(flags.resume),
-    maxRestarts: flags.maxRestarts,
-    injectDelayMs: flags.injectDelayMs,
-    traceFile: flags.trace === undefined ? undefined : resolve(flags.trace),
     lora,
+    tokenizer: tokenizerName(flags, model, modelConfig),
     evalEvery: flags.evalEvery ?? DEFAULT_EVAL_EVERY,
-    steps,
-    noSync: !flags.sync,
+    evalBatches: flags.evalBatches ?? DEFAULT_EVAL_BATCHES,
+    seq,
     lr: flags.lr ?? defaultLearningRate(modelConfig),
-    weightDecay: flags.weightDecay,
-    beta1: flags.beta1,
-    beta2: flags.beta2,
-    eps: flags.eps,
-    clip: flags.clip,
-    schedule: flags.schedule,
-    ...resolveSchedule(flags, steps),
-    patience: flags.patience,
     final: flags.final ?? (flags.patience && flags.out ? 'best' : 'last'),
-    timeLimitMs: flags.timeLimit && flags.timeLimit * 1000,
-    outDir: flags.out === undefined ? undefined : resolve(flags.out),
-    dashboardPort: flags.dashboard === true ? 'default' : flags.dashboard,
-    isQuiet: flags.quiet,
-    isChecked: flags.check,
+    keep: flags.keep ?? DEFAULT_KEEP,
+  };
+  const steps = await numSteps(flags, run, { ...prepare, entry });
+  return { ...run, steps, ...resolveSchedule(flags, steps) };
+}
+
+/** The paths of a run, which goes on from any directory. */
+function absolutePaths({ data, valid, offloadDir, trace, out, resume, cache }: Flags) {
+  const absolute = (path: string | undefined) => (path === undefined ? path : resolve(path));
+  return {
+    data: absolute(data),
+    valid: absolute(valid),
+    offloadDir: absolute(offloadDir),
+    trace: absolute(trace),
+    out: absolute(out),
+    resume: resume === 'auto' ? resume : absolute(resume),
+    cache: cacheDirectory(cache, process.env),
   };
 }
 

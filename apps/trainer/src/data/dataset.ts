@@ -57,7 +57,7 @@ export interface RunData extends AsyncDisposable {
 }
 
 export interface DataConfig
-  extends Pick<RunConfig, 'dataFile' | 'trainOnPrompt' | 'tokenizer' | 'modelConfig'>,
+  extends Pick<RunConfig, 'data' | 'trainOnPrompt' | 'tokenizer' | 'modelConfig'>,
     Pick<RunConfig, 'batch' | 'seq' | 'seed' | 'ranks' | 'gradAccum'> {
   readonly order: RowOrderName;
 }
@@ -74,7 +74,7 @@ const VALID_SEED = 0;
  * or that is all prompt
  */
 export async function openData(
-  config: DataConfig & Pick<RunConfig, 'validFile' | 'validFraction' | 'evalBatches'>,
+  config: DataConfig & Pick<RunConfig, 'valid' | 'validFraction' | 'evalBatches'>,
   files: TokenFiles,
 ): Promise<RunData> {
   const open: TokenFile[] = [];
@@ -89,8 +89,8 @@ export async function openData(
   try {
     const own: Source = {
       file: await opened(files.train),
-      name: config.dataFile ?? 'the novel',
-      path: config.dataFile,
+      name: config.data ?? 'the novel',
+      path: config.data,
       flag: '--data',
     };
     const [first, last] = split(own, config.validFraction);
@@ -99,8 +99,8 @@ export async function openData(
         ? last
         : {
             file: await opened(files.valid),
-            name: config.validFile!,
-            path: config.validFile,
+            name: config.valid!,
+            path: config.valid,
             flag: '--valid',
           };
     const valid = apart && (await dataset(config, apart, 'in turn'));

@@ -30,17 +30,17 @@ export interface PrepareOptions {
  * @throws {UsageError} where the data or the cache can't be used
  */
 export async function prepareTokens(
-  config: Pick<RunConfig, 'dataFile' | 'validFile' | 'tokenizer' | 'model' | 'cacheDir'>,
+  config: Pick<RunConfig, 'data' | 'valid' | 'tokenizer' | 'model' | 'cache'>,
   options: PrepareOptions,
 ): Promise<TokenFiles> {
-  const { dataFile, validFile } = config;
-  await using own = options.cache ? undefined : await TokenCache.open(config.cacheDir);
+  const { data, valid } = config;
+  await using own = options.cache ? undefined : await TokenCache.open(config.cache);
   const cache = options.cache ?? own!;
   const prepared = (data: Pick<TokenJob, 'flag' | 'file'>) =>
     prepare({ ...config, ...data }, options, cache);
   return {
-    train: await prepared({ flag: '--data', file: dataFile }),
-    valid: validFile && (await prepared({ flag: '--valid', file: validFile })),
+    train: await prepared({ flag: '--data', file: data }),
+    valid: valid && (await prepared({ flag: '--valid', file: valid })),
   };
 }
 

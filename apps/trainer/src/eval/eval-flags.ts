@@ -1,8 +1,8 @@
 // The flags of the command `eval`: an interface that others script against.
 
 import { Command, Option } from 'commander';
-import { whole } from '../config/flag-kinds.js';
-import { DEFAULT_SEQ_AT_MOST } from '../config/flags.js';
+import { whole } from '../flags/flag-kinds.js';
+import { DEFAULT_SEQ_AT_MOST } from '../flags/train-flags.js';
 import { placeOptions, reading } from '../generate/generate-flags.js';
 import type { OpenFlags } from '../generate/open-model.js';
 import type { TokenizerName } from '../run-config.js';

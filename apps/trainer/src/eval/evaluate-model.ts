@@ -51,18 +51,18 @@ export async function evaluateModel(
     ...choice,
     seq,
     tokenizer: tokenizerName(flags, model, modelConfig),
-    dataFile: flags.data === undefined ? undefined : resolve(flags.data),
-    validFile: undefined,
+    data: flags.data === undefined ? undefined : resolve(flags.data),
+    valid: undefined,
     validFraction: undefined,
     evalBatches: 0,
-    cacheDir: cacheDirectory(flags.cache, process.env),
+    cache: cacheDirectory(flags.cache, process.env),
     trainOnPrompt: flags.trainOnPrompt,
     batch: flags.batch,
     order: 'in turn',
     ranks: 1,
     gradAccum: 1,
   } as const;
-  await using cache = await TokenCache.open(config.cacheDir);
+  await using cache = await TokenCache.open(config.cache);
   const files = await prepareTokens(config, { entry, cache, onTokenized, signal });
   await using opening = await openData(config, files);
   const { train: data } = opening;

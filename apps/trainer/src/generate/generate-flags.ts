@@ -8,7 +8,7 @@ import {
   share,
   shareOrNone,
   whole,
-} from '../config/flag-kinds.js';
+} from '../flags/flag-kinds.js';
 import type { TokenizerName } from '../run-config.js';
 import type { OpenFlags } from './open-model.js';
 

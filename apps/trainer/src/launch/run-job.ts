@@ -37,14 +37,14 @@ export interface JobOptions {
 
 /** Resolves when every rank has done its work; see runProcesses for how it rejects. */
 export async function runJob(asked: RunConfig, options: JobOptions): Promise<void> {
-  if (asked.traceFile !== undefined) {
-    openTrace(asked.traceFile);
+  if (asked.trace !== undefined) {
+    openTrace(asked.trace);
   }
   const { onDoing = () => {} } = options;
   onDoing('looking for devices');
-  const devices = await resolveDevices(asked.devices, options.entry);
+  const device = await resolveDevices(asked.device, options.entry);
   onDoing('checking what fits');
-  await requireRoom({ ...asked, devices });
+  await requireRoom({ ...asked, device });
   const traces: Extract<RankEvent, { type: 'trace' }>[] = [];
   const onEvent = (event: RankEvent) => {
     if (event.type === 'trace') {
@@ -54,17 +54,17 @@ export async function runJob(asked: RunConfig, options: JobOptions): Promise<voi
     }
   };
   if (asked.transport === 'mpi') {
-    await runHereByMpi({ ...asked, devices }, { ...options, onEvent });
+    await runHereByMpi({ ...asked, device }, { ...options, onEvent });
   } else {
-    await using cache = await TokenCache.open(asked.cacheDir);
+    await using cache = await TokenCache.open(asked.cache);
     const tokens = await prepareTokens(asked, { ...options, cache });
-    const config = { ...asked, devices, tokens };
+    const config = { ...asked, device, tokens };
     onDoing(asked.ranks === 1 ? 'making the model' : `starting ${asked.ranks} ranks`);
     const runs = { memory: runHere, shm: runThreads, ws: runProcesses };
     await runs[asked.transport](config, { ...options, onEvent });
   }
-  if (asked.traceFile !== undefined && traces.length > 0) {
-    writeTrace(asked.traceFile, mergeTraces(traces), options);
+  if (asked.trace !== undefined && traces.length > 0) {
+    writeTrace(asked.trace, mergeTraces(traces), options);
   }
 }
 
@@ -113,7 +113,7 @@ async function runHereByMpi(config: RunConfig, options: JobOptions): Promise<voi
     work: async (world, emit, stop) => {
       const { rank } = world;
       const localRank = readLauncher(process.env)?.localRank ?? rank;
-      await using cache = await TokenCache.open(config.cacheDir);
+      await using cache = await TokenCache.open(config.cache);
       const tokens = await prepareInTurn(config, world, { ...options, cache, localRank });
       const place = { rank, localRank, world, host };
       await runRank({ config: { ...config, tokens }, ...place, emit, signal: stop, wrapUp });

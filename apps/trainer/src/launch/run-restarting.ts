@@ -23,7 +23,7 @@ export async function runRestarting(
     if (!end.mayRestart || numRestarts === asked.maxRestarts) {
       return end;
     }
-    const hasSaves = stepsIn(savesOf(asked.outDir!)).length > 0;
+    const hasSaves = stepsIn(savesOf(asked.out!)).length > 0;
     config = { ...asked, resume: hasSaves ? 'auto' : (asked.resume ?? 'auto') };
     const count = `restart ${numRestarts + 1} of ${asked.maxRestarts}`;
     onRestart(config, `${end.failure}\nStarting again from the last save (${count}).`);

@@ -7,11 +7,11 @@ import type { RunConfig } from '../run-config.js';
 /** Text such as `model/ has the weights of step 8, the best of the run: loss 3.5402 on va.txt.` */
 export function finalText(
   { step, loss, isEvaluated, best }: FinalWeights,
-  config: Pick<RunConfig, 'lora' | 'validFile'>,
+  config: Pick<RunConfig, 'lora' | 'valid'>,
 ): string {
   const isBest = best?.step === step ? ', the best of the run' : '';
   const data = isEvaluated
-    ? (config.validFile ?? 'the part that is kept apart')
+    ? (config.valid ?? 'the part that is kept apart')
     : 'the rows that follow';
   const value = loss === undefined ? '' : `: loss ${loss.toFixed(4)} on ${data}`;
   const better =

@@ -3,9 +3,10 @@
 import { type ModelConfig, parameterCount } from '@shardweave/nn';
 import type { DataSize } from '../data/dataset.js';
 import { numMicroSteps } from '../data/row-order.js';
+import type { SaveEvery } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
 import type { RankReady } from '../rank/events.js';
-import type { LoraRun, RunConfig, SaveEvery } from '../run-config.js';
+import type { LoraRun, RunConfig } from '../run-config.js';
 
 /** Beyond it a model that is tuned remembers its data rather than learns from it. */
 const MANY_EPOCHS = 20;
@@ -27,7 +28,7 @@ export function planHeaderLines(
   return linesOf([
     ['model', modelText(config)],
     ['step', `${stepText(config)}, ${config.precision}`],
-    ['device', `${config.devices[0]} (${description}), shared by all ranks`],
+    ['device', `${config.device[0]} (${description}), shared by all ranks`],
     ['leaves', leaves],
   ]);
 }
@@ -61,7 +62,7 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
     ...processRows(config, ready),
     [
       'data',
-      `${config.dataFile ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
+      `${config.data ?? 'Moby Dick'}: ${sizeText(ready[0]?.data)} (${config.tokenizer}), ${config.order}${config.trainOnPrompt ? ', prompts count' : ''}`,
     ],
     ...validRows(config, ready[0]?.valid),
     ['step', `${stepText(config)}${epochsText(config, ready[0]?.data)}`],
@@ -94,7 +95,7 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
       'note',
       `--grad-accum ${gradAccum}: no rank has more rows than ${microSteps}`,
     ],
-    config.noSync &&
+    !config.sync &&
       gradAccum === 1 && ['note', '--no-sync changes nothing without --grad-accum 2 or more'],
     config.fp32Reduce && precision === 'fp32' && ['note', '--fp32-reduce changes nothing in fp32'],
     config.fp32Reduce &&
@@ -116,7 +117,7 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
       `ranks compute in ${classes.length} numeric classes (${classes.join('; ')}): another division of the ranks has other bits${synced}`,
     ],
     config.injectDelayMs > 0 && ['delay', `${config.injectDelayMs} ms in every collective`],
-    config.outDir !== undefined && ['out', config.outDir],
+    config.out !== undefined && ['out', config.out],
     config.saveEvery !== undefined && ['saves', savesText(config.saveEvery, config.keep)],
     config.final === 'best' && ['final', 'the weights of the best evaluation, saved until then'],
   ];
@@ -129,7 +130,7 @@ function modelText(config: RunConfig): string {
 function stepText(config: RunConfig): string {
   const microSteps = numMicroSteps(config);
   const parts = microSteps > 1 ? ` in ${microSteps} micro-steps` : '';
-  const reduced = microSteps > 1 && config.noSync ? ', reduced once' : '';
+  const reduced = microSteps > 1 && !config.sync ? ', reduced once' : '';
   return `${config.batch} rows of ${config.seq} tokens${parts}${reduced}`;
 }
 
@@ -157,11 +158,11 @@ function loraText({ rank, alpha, dropout, targets, directory }: LoraRun): string
 }
 
 function offloadText(config: RunConfig): string {
-  const { deviceBudgetBytes, slices, microBatches, offloadDir } = config;
+  const { deviceBudget, slices, microBatches, offloadDir } = config;
   const cut =
-    deviceBudgetBytes === undefined
+    deviceBudget === undefined
       ? `${slices ?? 3} slices`
-      : `slices for a budget of ${formatBytes(deviceBudgetBytes)}`;
+      : `slices for a budget of ${formatBytes(deviceBudget)}`;
   const parts = microBatches === 1 ? '' : `, ${microBatches} micro-batches`;
   return `${cut}${parts}, at rest in ${offloadDir ?? 'host memory'}`;
 }
@@ -227,13 +228,13 @@ function formatEpochs(epochs: number): string {
 }
 
 function validRows(
-  { validFile, validFraction, evalEvery, evalBatches, batch }: RunConfig,
+  { valid, validFraction, evalEvery, evalBatches, batch }: RunConfig,
   size: DataSize | undefined,
 ): Row[] {
   if (size === undefined) {
     return [];
   }
-  const from = validFile ?? `${validFraction} of the data`;
+  const from = valid ?? `${validFraction} of the data`;
   const all = Math.ceil(size.rows / batch);
   const part = all > evalBatches ? `, the first ${evalBatches} of ${all} batches` : '';
   return [['valid', `${from}: ${sizeText(size)}${part}, every ${evalEvery} steps`]];

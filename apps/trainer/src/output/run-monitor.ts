@@ -43,7 +43,7 @@ export class RunMonitor {
   constructor(config: RunConfig, terminal: Terminal, options: RunRecorderOptions = {}) {
     this.#config = config;
     this.#terminal = terminal;
-    this.#records = new RunRecorder(config.outDir, options);
+    this.#records = new RunRecorder(config.out, options);
     this.#recordRun();
   }
 
@@ -182,7 +182,7 @@ export class RunMonitor {
       if (final !== undefined && this.#misplaced === undefined) {
         this.#terminal.note(finalText(final, this.#config));
       }
-      this.#terminal.note(`The run is in ${this.#config.outDir}.`);
+      this.#terminal.note(`The run is in ${this.#config.out}.`);
     }
   }
 
@@ -194,7 +194,7 @@ export class RunMonitor {
   }
 
   #goOn({ step, path, notes }: ResumedFrom): void {
-    const isOwn = path !== undefined && isSaveOf(this.#config.outDir, path);
+    const isOwn = path !== undefined && isSaveOf(this.#config.out, path);
     this.#openRecords(isOwn ? step : 0);
     for (const note of notes) {
       this.#terminal.note(note);

@@ -14,13 +14,13 @@ const REMEDY =
  * would be better.
  */
 export function sharedAdapters(
-  { devices }: Pick<RunConfig, 'devices'>,
+  { device: asked }: Pick<RunConfig, 'device'>,
   ready: readonly RankReady[],
 ): string[] {
   const users = new Map<string, RankReady[]>();
   for (const one of ready) {
     const { rank, device, isSoftware, host, description, shown = '' } = one;
-    const isNamed = askedAdapter(devices[rank]!) !== undefined;
+    const isNamed = askedAdapter(asked[rank]!) !== undefined;
     if (device === 'webgpu' && (isNamed || !isSoftware)) {
       const card = JSON.stringify([host, description, shown]);
       users.set(card, [...(users.get(card) ?? []), one]);

@@ -23,8 +23,8 @@ export function numSkipped(config: RunConfig): number {
 
 /** The rows that each rank gets in each micro-step, all of them zeros. */
 export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {}): Dataset {
-  const { batch, ranks, gradAccum, seq, dataFile } = config;
-  const isPacked = formatOf(dataFile) !== 'text';
+  const { batch, ranks, gradAccum, seq, data } = config;
+  const isPacked = formatOf(data) !== 'text';
   const skipped = numSkipped(config);
   return {
     size: { tokens: 0, documents: 0, cut: 0, pieces: 0, rows: 0 },

@@ -61,10 +61,10 @@ function sharded(config: RunConfig, ranks: number): Way {
 
 /** The way with slices of one block each, which take the least. */
 function offloaded(config: RunConfig): Way {
-  const { modelConfig, slices, deviceBudgetBytes } = config;
+  const { modelConfig, slices, deviceBudget } = config;
   const way = { flags: flagsOf('offload', config, 1), config: movedTo(config, 'offload', 1) };
   const most = numBlocks(modelConfig);
-  return slices === undefined && deviceBudgetBytes === undefined
+  return slices === undefined && deviceBudget === undefined
     ? withFlag(way, `--slices ${most}`, { slices: most })
     : way;
 }
@@ -75,12 +75,12 @@ function numBlocks(config: ModelConfig): number {
 
 /** The run with another strategy, on other ranks that share the same threads. */
 export function movedTo(config: RunConfig, strategy: StrategyName, ranks: number): RunConfig {
-  const { devices, threads } = config;
+  const { device, threads } = config;
   return {
     ...config,
     strategy,
     ranks,
-    devices: Array.from({ length: ranks }, (_, rank) => devices[rank] ?? devices[0]!),
+    device: Array.from({ length: ranks }, (_, rank) => device[rank] ?? device[0]!),
     threads: Math.max(1, Math.floor((threads * config.ranks) / ranks)),
     cpuOffload: strategy === 'fsdp' && config.cpuOffload,
   };

@@ -54,11 +54,11 @@ export async function leftBytes(config: RunConfig): Promise<LeftBytes> {
 
 /** The newest ones, the best one where something is evaluated, and one that is being written. */
 function numSaves(config: RunConfig): number {
-  const { saveEvery, steps, keep, evalEvery, validFile, validFraction } = config;
+  const { saveEvery, steps, keep, evalEvery, valid, validFraction } = config;
   if (!makesSaves(config)) {
     return 0;
   }
-  const isEvaluated = validFile !== undefined || validFraction !== undefined;
+  const isEvaluated = valid !== undefined || validFraction !== undefined;
   const made = saveEvery === undefined ? 0 : Math.ceil(steps / (saveEvery.steps ?? 1));
   const best = isEvaluated ? Math.ceil(steps / evalEvery) : 0;
   const kept = saveEvery === undefined ? 0 : keep;
@@ -71,15 +71,15 @@ function numSaves(config: RunConfig): number {
  * @throws {DiskFullError} where it does not take the model
  */
 export async function requireDisk(config: RunConfig): Promise<string | undefined> {
-  const { outDir, keep } = config;
-  if (outDir === undefined) {
+  const { out, keep } = config;
+  if (out === undefined) {
     return undefined;
   }
   const left = await leftBytes(config);
-  const modelBytes = bytesOnDisk(outDir, left.modelFileBytes);
+  const modelBytes = bytesOnDisk(out, left.modelFileBytes);
   const leastBytes = modelBytes + left.recordBytes;
-  const free = freeBytes(outDir);
-  const path = join(outDir, resultOf(config));
+  const free = freeBytes(out);
+  const path = join(out, resultOf(config));
   if (leastBytes > free) {
     throw new DiskFullError(
       { path, neededBytes: leastBytes, freeBytes: free },
@@ -88,7 +88,7 @@ export async function requireDisk(config: RunConfig): Promise<string | undefined
   }
   const { saveBytes } = left;
   const mostBytes = left.recordBytes + savedBytes(left, modelBytes);
-  const saves = savesOf(outDir);
+  const saves = savesOf(out);
   if (mostBytes <= free + bytesBelow(saves)) {
     return undefined;
   }
@@ -107,11 +107,11 @@ function savedBytes({ saveBytes, numSaves }: LeftBytes, modelBytes: number): num
 
 /** A line about it for people. */
 export function leftText(left: LeftBytes, config: RunConfig): string {
-  const { outDir } = config;
+  const { out } = config;
   const { modelFileBytes, saveBytes, numSaves } = left;
   const model = modelFileBytes.reduce((sum, bytes) => sum + bytes, 0);
   const saves = numSaves === 0 ? [] : [`${numSaves} saves of ${formatBytes(saveBytes)} at once`];
-  const free = outDir === undefined ? [] : [`${formatBytes(freeBytes(outDir))} free in ${outDir}`];
+  const free = out === undefined ? [] : [`${formatBytes(freeBytes(out))} free in ${out}`];
   const parts = [
     `${resultOf(config)}/ ${formatBytes(model)}`,
     ...saves,

@@ -1,8 +1,9 @@
 // The runs of one model and one set of rows by strategy: what each takes, and whether it fits here.
 
 import type { DryModel } from '@shardweave/tensor-core';
+import { STRATEGIES } from '../flags/train-flags.js';
 import { formatBytes, formatMs } from '../format.js';
-import { type RunConfig, STRATEGIES, type StrategyName } from '../run-config.js';
+import type { RunConfig, StrategyName } from '../run-config.js';
 import type { DryRun } from './dry-run.js';
 import { movedTo } from './fit-suggestions.js';
 import { type LeftBytes, leftBytes } from './left-bytes.js';
@@ -69,7 +70,7 @@ function asStrategy(config: RunConfig, strategy: StrategyName): RunConfig {
   return {
     ...movedTo(config, strategy, isAlone ? 1 : Math.max(2, config.ranks)),
     offloadDir: isOffload || strategy === 'fsdp' ? config.offloadDir : undefined,
-    deviceBudgetBytes: isOffload ? config.deviceBudgetBytes : undefined,
+    deviceBudget: isOffload ? config.deviceBudget : undefined,
     slices: isOffload ? config.slices : undefined,
     microBatches: isOffload ? config.microBatches : 1,
   };

@@ -58,7 +58,7 @@ export async function tryRun(config: RunConfig, options: TryOptions): Promise<Tr
  * @throws {UsageError} with what was missing and the flags that would help
  */
 export async function requireRoom(config: RunConfig, room?: Room): Promise<void> {
-  const rank = config.devices.indexOf('cpu');
+  const rank = config.device.indexOf('cpu');
   if (rank < 0) {
     return;
   }

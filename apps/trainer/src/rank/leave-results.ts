@@ -21,10 +21,10 @@ export async function leaveResults(run: OpenedRank, trained: Trained): Promise<v
   const { options } = run;
   const { config, rank, emit } = options;
   const { state, final, saves } = trained;
-  if (rank === 0 && config.outDir !== undefined) {
+  if (rank === 0 && config.out !== undefined) {
     emit({ type: 'doing', what: 'writing the model' });
     const files = await trainedFiles({ config, state });
-    const isThere = await leaveModel(join(config.outDir, resultOf(config)), files, options);
+    const isThere = await leaveModel(join(config.out, resultOf(config)), files, options);
     emit({ type: 'final', final });
     if (isThere) {
       await saves?.removeOwn().catch((error: unknown) => {
@@ -47,7 +47,7 @@ export async function leaveResults(run: OpenedRank, trained: Trained): Promise<v
 async function showText({ options, device, strategy }: OpenedRank): Promise<void> {
   const { config, rank, emit, wrapUp } = options;
   const { text } = strategy;
-  if (config.isQuiet || (rank > 0 && text.group === undefined)) {
+  if (config.quiet || (rank > 0 && text.group === undefined)) {
     return;
   }
   const maxTokens = sampleLength(config.modelConfig, gatheredBytes(config, text));

@@ -67,8 +67,8 @@ export interface Resuming {
 export async function openBackend(options: RankOptions): Promise<Backend> {
   const { config, rank, localRank = rank, world, host, emit } = options;
   const { threads } = config;
-  const backend = await host.open(config.devices[rank]!, { threads, localRank });
-  if (config.devices.some((device) => kindOf(device) === 'webgpu')) {
+  const backend = await host.open(config.device[rank]!, { threads, localRank });
+  if (config.device.some((device) => kindOf(device) === 'webgpu')) {
     await measureProducts(backend, {
       world,
       steps: config.steps,
@@ -88,9 +88,10 @@ export async function openBackend(options: RankOptions): Promise<Backend> {
 /** The rank's device on a backend, and the trace of both where the run has one. */
 export function openDevice(
   backend: Backend,
-  { config: { seed, traceFile }, rank }: RankOptions,
+  { config, rank }: RankOptions,
 ): { readonly device: Device; readonly trace: Trace | undefined } {
-  if (traceFile === undefined) {
+  const { seed } = config;
+  if (config.trace === undefined) {
     return { device: new Device(backend, { seed }), trace: undefined };
   }
   const trace = new Trace({ rank });

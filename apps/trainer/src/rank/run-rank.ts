@@ -79,7 +79,7 @@ async function runToEnd(options: RankOptions, onSaves: OnSaves): Promise<void> {
   }
   await strategy.dispose();
   device.dispose();
-  if (config.isChecked && trained !== undefined) {
+  if (config.check && trained !== undefined) {
     const { steps, measured } = trained;
     const check = await checkRank(config, { rank, backend, host, steps, measured });
     emit({ type: 'check', check });

@@ -61,7 +61,7 @@ export function gatheredBytes(
 
 export interface SampleOptions {
   readonly device: Device;
-  readonly config: Pick<RunConfig, 'dataFile' | 'seq' | 'seed'>;
+  readonly config: Pick<RunConfig, 'data' | 'seq' | 'seed'>;
   /** At least one. */
   readonly maxTokens: number;
   /** Opens the tokenizer, which only the first rank needs. */
@@ -95,7 +95,7 @@ export async function sampleText(
   };
   try {
     const tokenizer = await openTokenizer();
-    const prompt = config.dataFile === undefined ? 'Call me Ishmael. ' : '\n';
+    const prompt = config.data === undefined ? 'Call me Ishmael. ' : '\n';
     const tokens: number[] = [];
     const drawn = generate(lead, tokenizer.encode(prompt), {
       temperature: TEMPERATURE,

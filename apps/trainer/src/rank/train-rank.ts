@@ -97,7 +97,7 @@ export async function openSaves(
   const { config, emit, wrapUp } = options;
   const { background, base, tiles } = resuming;
   const save = from.resumed?.save;
-  const isOwn = save !== undefined && isSaveOf(config.outDir, save.path);
+  const isOwn = save !== undefined && isSaveOf(config.out, save.path);
   if (!makesSaves(config) && !isOwn) {
     return undefined;
   }
@@ -236,12 +236,12 @@ function clockOf(
   { options, groups }: OpenedRank,
   { counter }: RankWatch,
 ): (() => Promise<boolean>) | undefined {
-  const { timeLimitMs } = options.config;
+  const { timeLimit } = options.config;
   const { gather: group } = groups;
-  if (timeLimitMs === undefined) {
+  if (timeLimit === undefined) {
     return undefined;
   }
-  const endMs = performance.now() + timeLimitMs;
+  const endMs = performance.now() + 1000 * timeLimit;
   return () => {
     const isOver = group.rank === 0 && performance.now() >= endMs;
     return counter.pause(async () => (await sumOverRanks(Number(isOver), group, 'time limit')) > 0);
@@ -265,7 +265,7 @@ async function takeFinal(
   }
   const from = resumed?.save;
   const isEarlier = from !== undefined && best.step <= from.step;
-  const saves = isEarlier ? dirname(from.path) : savesOf(config.outDir!);
+  const saves = isEarlier ? dirname(from.path) : savesOf(config.out!);
   const path = best.step === from?.step ? from.path : pathOf(saves, best.step);
   const group = resuming.background;
   const problem = await loadSave(path, { strategy, group, isWeightsAlone: true });

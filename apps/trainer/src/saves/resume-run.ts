@@ -87,10 +87,10 @@ interface Found {
 }
 
 /** Finds saves: with `auto` the run's own, else those of a run, or a single one. */
-async function lookFor(where: string, { outDir }: PreparedRun): Promise<Found> {
+async function lookFor(where: string, { out }: PreparedRun): Promise<Found> {
   try {
     if (where === 'auto') {
-      return { found: await findSaves(savesOf(outDir!)) };
+      return { found: await findSaves(savesOf(out!)) };
     }
     const path = resolve(where);
     const isSave = existsSync(join(path, INDEX_FILE));
@@ -199,11 +199,8 @@ function isAboutSave(error: unknown): boolean {
   return isDamage(error) || isOfAnotherRank(error) || kinds.some((kind) => error instanceof kind);
 }
 
-async function setNewerAside(
-  { path, step }: FoundSave,
-  { outDir }: PreparedRun,
-): Promise<string[]> {
-  if (!isSaveOf(outDir, path)) {
+async function setNewerAside({ path, step }: FoundSave, { out }: PreparedRun): Promise<string[]> {
+  if (!isSaveOf(out, path)) {
     return [];
   }
   const newer = (await findSaves(dirname(path))).filter((save) => save.step > step);

@@ -22,22 +22,22 @@ import { type RunDone, stateOf } from './run-state.js';
  * another program, or another command has it
  */
 export async function lockRun(config: RunConfig): Promise<AsyncDisposable> {
-  const { outDir } = config;
-  if (outDir === undefined) {
+  const { out } = config;
+  if (out === undefined) {
     return { [Symbol.asyncDispose]: async () => {} };
   }
-  const isNew = !existsSync(outDir);
-  const { release } = await lock(outDir);
+  const isNew = !existsSync(out);
+  const { release } = await lock(out);
   const leave = async () => {
     await release();
-    for (const path of [savesOf(outDir), ...(isNew ? [outDir] : [])]) {
+    for (const path of [savesOf(out), ...(isNew ? [out] : [])]) {
       await rmdir(path).catch(() => undefined); // where it is not empty, or was not made
     }
   };
   try {
-    refuseOthers(outDir, config);
+    refuseOthers(out, config);
     for (const name of Object.values(RUN_FILES)) {
-      await removeUnfinished(join(outDir, name));
+      await removeUnfinished(join(out, name));
     }
   } catch (error) {
     await leave();
@@ -51,8 +51,8 @@ export async function lockRun(config: RunConfig): Promise<AsyncDisposable> {
  * something to do.
  */
 export function sayDone(config: RunConfig): string | undefined {
-  const { outDir } = config;
-  const state = outDir !== undefined && isAuto(config) ? stateOf(outDir) : undefined;
+  const { out } = config;
+  const state = out !== undefined && isAuto(config) ? stateOf(out) : undefined;
   if (state?.is !== 'done' || !isOver(state, config)) {
     return undefined;
   }
@@ -61,27 +61,27 @@ export function sayDone(config: RunConfig): string | undefined {
   const more = state.hasSaves
     ? 'Give more --steps to train on'
     : 'It has no saves to train on from: give another --out for more';
-  return `The run in ${outDir} is done after step ${step} of ${steps}${reason[why]}: nothing is left to train. ${more}.`;
+  return `The run in ${out} is done after step ${step} of ${steps}${reason[why]}: nothing is left to train. ${more}.`;
 }
 
 /** Whether a command with `config` has nothing to add to a run that is done. */
 function isOver(
   { end, hasSaves }: { readonly end: RunDone; readonly hasSaves: boolean },
-  { steps, patience = Infinity, timeLimitMs }: RunConfig,
+  { steps, patience = Infinity, timeLimit }: RunConfig,
 ): boolean {
   if (steps <= end.step) {
     return true;
   }
   // With saves each command has a --time-limit of its own.
   return end.why === 'time'
-    ? !hasSaves && timeLimitMs !== undefined && steps <= end.steps
+    ? !hasSaves && timeLimit !== undefined && steps <= end.steps
     : end.why === 'patience' && patience <= (end.patience ?? 0);
 }
 
-function refuseOthers(outDir: string, config: RunConfig): void {
-  const state = stateOf(outDir);
+function refuseOthers(out: string, config: RunConfig): void {
+  const state = stateOf(out);
   const refuse = (holds: string) => {
-    throw new UsageError(`--out: ${outDir} already holds ${holds}`);
+    throw new UsageError(`--out: ${out} already holds ${holds}`);
   };
   if (state.is === 'foreign') {
     refuse(`${state.name}, which no run has left there. Choose another directory.`);
@@ -95,7 +95,7 @@ function refuseOthers(outDir: string, config: RunConfig): void {
     return;
   }
   const hasSaves = state.is === 'saved' || state.hasSaves;
-  if (!isGoingOn(outDir, config)) {
+  if (!isGoingOn(out, config)) {
     refuse(
       hasSaves
         ? 'a run with saves. Go on from the newest with --resume auto, or choose another directory.'
@@ -110,29 +110,29 @@ function refuseOthers(outDir: string, config: RunConfig): void {
 }
 
 /** Whether the run under --out is the one that goes on. */
-function isGoingOn(outDir: string, config: RunConfig): boolean {
-  const isInside = (path: string) => !relative(outDir, path).startsWith('..');
+function isGoingOn(out: string, config: RunConfig): boolean {
+  const isInside = (path: string) => !relative(out, path).startsWith('..');
   return isAuto(config) || (config.resume !== undefined && isInside(config.resume));
 }
 
 /** Whether the newest save under --out is what the run goes on from. */
-function isAuto({ outDir, resume }: RunConfig): boolean {
-  return resume === 'auto' || (resume !== undefined && resume === outDir);
+function isAuto({ out, resume }: RunConfig): boolean {
+  return resume === 'auto' || (resume !== undefined && resume === out);
 }
 
-async function lock(outDir: string) {
+async function lock(out: string) {
   try {
-    makeDirectory(outDir);
-    return await lockDirectory(nodeFiles, outDir);
+    makeDirectory(out);
+    return await lockDirectory(nodeFiles, out);
   } catch (cause) {
     if (cause instanceof StoreLockedError) {
       throw new UsageError(
-        `--out: another command is at work in ${outDir}. Wait for it, or choose another directory. ${cause.message}`,
+        `--out: another command is at work in ${out}. Wait for it, or choose another directory. ${cause.message}`,
         { cause },
       );
     }
     throw new UsageError(
-      `--out: ${outDir} can't be written (${describeSystemError(cause)}). Give a directory that can be made.`,
+      `--out: ${out} can't be written (${describeSystemError(cause)}). Give a directory that can be made.`,
       { cause },
     );
   }

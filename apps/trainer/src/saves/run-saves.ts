@@ -23,11 +23,12 @@ import {
   setAside,
   stepsIn,
 } from '../files/save-directory.js';
+import type { SaveEvery } from '../flags/flag-kinds.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { EmitRankEvent } from '../rank/events.js';
 import { isOfAnotherRank, type Saving } from '../rank/strategies/model-saves.js';
 import { sumOverRanks } from '../rank/strategies/sum-over-ranks.js';
-import type { PreparedRun, SaveEvery } from '../run-config.js';
+import type { PreparedRun } from '../run-config.js';
 import { describeSystemError } from '../system-error.js';
 import { extraOf, type SavedRun, tokensOf } from './saved-run.js';
 import { type SaveFailed, type SaveOutcome, writeAtRest, writeCaptured } from './write-save.js';
@@ -80,7 +81,7 @@ export class RunSaves {
 
   private constructor(options: RunSavesOptions, numericClasses: readonly string[]) {
     this.#options = options;
-    this.#directory = savesOf(options.config.outDir!);
+    this.#directory = savesOf(options.config.out!);
     this.#numericClasses = numericClasses;
     this.#best = options.best;
     this.#unproven = options.from === undefined ? [] : [options.from];
@@ -96,7 +97,7 @@ export class RunSaves {
   static async open(options: RunSavesOptions): Promise<RunSaves> {
     const { config, background, numericClass } = options;
     const classes = await exchangeTexts(background, numericClass, CALL);
-    await requireShared(savesOf(config.outDir!), background);
+    await requireShared(savesOf(config.out!), background);
     return new RunSaves(options, [...new Set(classes)]);
   }
 

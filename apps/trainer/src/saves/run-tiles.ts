@@ -20,14 +20,14 @@ const CALL = { tag: 'tiles', identity: 'tiles' };
 export async function agreeOnTiles(
   backend: Backend,
   options: {
-    readonly config: Pick<PreparedRun, 'devices'>;
+    readonly config: Pick<PreparedRun, 'device'>;
     readonly group: ProcessGroup;
     /** The tables of the save, which all ranks have read. */
     readonly saved: RunTiles | undefined;
   },
 ): Promise<RunTiles | undefined> {
   const { config, group, saved = {} } = options;
-  if (config.devices.every((device) => device === 'cpu')) {
+  if (config.device.every((device) => device === 'cpu')) {
     return undefined;
   }
   const gpu = backend.info.kind === 'webgpu' ? (backend as WebGpuBackend) : undefined;

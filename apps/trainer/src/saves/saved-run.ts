@@ -106,7 +106,7 @@ const TOLD: readonly Field[] = [
   ['strategy', '--strategy', ({ strategy }) => strategy],
   ['ranks', '--ranks', ({ ranks }) => ranks],
   ['precision', '--precision', ({ precision }) => precision],
-  ['evaluation data', '--valid', ({ validFile }) => validFile],
+  ['evaluation data', '--valid', ({ valid }) => valid],
   ['batches of an evaluation', '--eval-batches', ({ evalBatches }) => evalBatches],
   ['steps', '--steps', ({ steps }) => steps],
   ['micro-steps', '--grad-accum', ({ gradAccum }) => gradAccum],
@@ -155,8 +155,8 @@ export function requireSameRun(
     refuse('base model', '--model', describeBase(record.base), describeBase(base));
   }
   if (record.tokens !== tokensOf(config)) {
-    const saved = `${textOf(record.config.dataFile)} (${record.tokens})`;
-    refuse('data', '--data', saved, `${textOf(config.dataFile)} (${tokensOf(config)})`);
+    const saved = `${textOf(record.config.data)} (${record.tokens})`;
+    refuse('data', '--data', saved, `${textOf(config.data)} (${tokensOf(config)})`);
   }
 }
 

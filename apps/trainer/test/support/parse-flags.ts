@@ -1,7 +1,8 @@
 // The flags of `train`, read without running it.
 
 import { parseCommand } from '../../src/commands/define-command.js';
-import { type Flags, TRAIN } from '../../src/config/flags.js';
+import { TRAIN } from '../../src/config/flags.js';
+import type { Flags } from '../../src/flags/train-flags.js';
 
 /**
  * Reads flags from the arguments after the command's name.

@@ -88,7 +88,7 @@ export class TrainingStep {
     for (let microStep = 0; microStep < data.numMicroSteps; microStep++) {
       const run = () => this.#microStep(step, microStep, scale);
       const isLast = microStep === data.numMicroSteps - 1;
-      losses.push(isLast || !config.noSync ? await run() : await strategy.noSync(run));
+      losses.push(isLast || config.sync ? await run() : await strategy.noSync(run));
     }
     const values = Promise.all(losses.map((loss) => loss.item()));
     return { sum: values.then((all) => all.reduce((sum, x) => sum + x, 0)) };

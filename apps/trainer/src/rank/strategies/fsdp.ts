@@ -103,6 +103,6 @@ function fsdpOptions({ config, groups, store }: Sharding, name: string) {
     fp32ReduceScatter: isMixed && config.fp32Reduce,
     // Each block's reduction starts when its gradient is final, and overlaps with the blocks below.
     bucketCapMb: 0,
-    ...(config.gatherCapBytes === undefined ? {} : { gatherCapBytes: config.gatherCapBytes }),
+    ...(config.gatherCap === undefined ? {} : { gatherCapBytes: config.gatherCap }),
   };
 }

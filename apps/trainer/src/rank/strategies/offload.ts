@@ -51,13 +51,13 @@ async function openAtRest({ device, config }: StrategyOptions, rest: Rest): Prom
 }
 
 function offloadOptions(config: RunConfig, store: ShardStore) {
-  const { deviceBudgetBytes, slices, microBatches } = config;
+  const { deviceBudget, slices, microBatches } = config;
   return {
     store,
     checkpointActivation: config.checkpointActivations,
     numMicrobatches: microBatches,
     computeDType: COMPUTE_DTYPES[config.precision],
-    ...(deviceBudgetBytes === undefined ? {} : { deviceBudgetBytes }),
+    ...(deviceBudget === undefined ? {} : { deviceBudgetBytes: deviceBudget }),
     ...(slices === undefined ? {} : { numSlices: slices }),
   };
 }

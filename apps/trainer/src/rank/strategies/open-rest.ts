@@ -70,12 +70,12 @@ export async function withRest(
 async function startAnew(
   store: ShardStore,
   directory: string,
-  { isFresh, outDir: run = '', resume }: RunConfig,
+  { fresh, out: run = '', resume }: RunConfig,
 ): Promise<Rest> {
   const isResumed = resume !== undefined && run !== '';
   const keys = store.keys();
   const isOwn = isResumed && (await runIn(store)) === run;
-  if (keys.length > 0 && !keys.includes(UNTRAINED) && !isFresh && !isOwn) {
+  if (keys.length > 0 && !keys.includes(UNTRAINED) && !fresh && !isOwn) {
     throw new UsageError(
       `--offload-dir: ${directory} holds the state of an earlier run, which starting anew would delete. Give another directory, or --fresh to delete it.`,
     );

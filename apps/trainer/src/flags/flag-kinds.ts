@@ -3,7 +3,6 @@
 
 import { z } from 'zod';
 import type { DeviceChoice } from '../device-choice.js';
-import type { SaveEvery } from '../run-config.js';
 
 /** The values that a flag accepts. */
 export interface FlagKind<T> {
@@ -106,6 +105,12 @@ export const duration: FlagKind<number> = {
     .describe('a time such as 90s, 30m or 2h'),
   read: asTyped,
 };
+
+/** The interval between saves, in one of the two units. */
+export interface SaveEvery {
+  readonly steps?: number;
+  readonly minutes?: number;
+}
 
 export const saveEvery: FlagKind<SaveEvery> = {
   schema: z
