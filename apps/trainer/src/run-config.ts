@@ -69,6 +69,22 @@ type Merged = 'loraRank' | 'loraAlpha' | 'loraDropout' | 'loraTargets' | 'adapte
 /** All flags of a run, by their names; paths are absolute. */
 export interface RunConfig extends Omit<Flags, keyof Decided | Merged>, Decided {}
 
+/** The values of a run's flags as they were decided; a model's is its name or directory. */
+export function decidedFlags(
+  config: Partial<RunConfig>,
+): Readonly<Partial<Record<keyof Flags, unknown>>> {
+  const { model, lora, modelConfig, ...kept } = config;
+  return {
+    ...kept,
+    model: model?.kind === 'preset' ? model.name : model?.path,
+    loraRank: lora?.rank,
+    loraAlpha: lora?.alpha,
+    loraDropout: lora?.dropout,
+    loraTargets: lora?.targets,
+    adapter: lora?.directory,
+  };
+}
+
 /** Whether anybody may watch the steps of all ranks, now or later. */
 export function isWatched({ out, dashboard }: Pick<RunConfig, 'out' | 'dashboard'>): boolean {
   return out !== undefined || dashboard !== undefined;

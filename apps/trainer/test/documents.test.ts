@@ -483,7 +483,7 @@ const refused: [string, (object | string)[], RegExp, (LettersOptions & { flags?:
   [
     'an evaluation of nothing',
     [{ text: 'a' }],
-    /^--eval-every 2, but there is nothing to evaluate on/,
+    /^--eval-every is for --valid or --valid-fraction, which is not given/,
     { flags: '--eval-every 2' },
   ],
 ];

@@ -40,8 +40,14 @@ it.each([
 });
 
 it.each([
-  ['--patience 2', '--patience 2, but there is nothing to evaluate on. Give --valid or'],
-  ['--decay-steps 5', '--decay-steps is for --schedule wsd, got --schedule cosine. Use wsd,'],
+  [
+    '--patience 2',
+    '--patience is for --valid or --valid-fraction, which is not given. Use --valid or',
+  ],
+  [
+    '--decay-steps 5',
+    '--decay-steps is for --schedule wsd, got --schedule cosine. Use --schedule wsd,',
+  ],
   ['--schedule wsd --decay-steps 100001', '--decay-steps 100001 is more than all 100000 steps.'],
   ['--time-limit 30', '--time-limit: expected a time such as 90s, 30m or 2h, got "30".'],
   ['--time-limit 0s', '--time-limit: expected a time such as'],

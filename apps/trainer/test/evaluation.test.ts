@@ -123,7 +123,7 @@ describe('evaluation', () => {
     expect(valids(first)[1]).not.toBe(valids(all)[1]);
     expect((await configOf(RUN)).evalBatches).toBe(100);
     await expect(configOf(`--model ${model} --data ${file} --eval-batches 2`)).rejects.toThrow(
-      /^--eval-batches 2, but there is nothing to evaluate on/,
+      /^--eval-batches is for --valid or --valid-fraction, which is not given/,
     );
   });
 

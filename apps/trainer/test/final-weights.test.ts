@@ -185,10 +185,7 @@ describe('the end of a run', () => {
       '--final best --out x',
       /^--final best, but there is nothing to evaluate on\. Give --valid or/,
     ],
-    [
-      '--final last',
-      /^--final last says which weights become model\/.* Give --out, or leave it out/,
-    ],
+    ['--final last', /^--final is for --out, which is not given\. Use --out, or leave --final out/],
     ['--final first --out x', /^--final: expected one of best, last, got "first"/],
   ])('%s is refused', async (flags, message) => {
     await expect(runLine(`${tiny} ${flags}`)).rejects.toThrow(message);

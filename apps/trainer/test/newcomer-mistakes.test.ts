@@ -155,7 +155,7 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: 'validation without data for it',
     typed: `${TRAIN} --eval-every 2`,
-    says: /nothing to evaluate on\. Give --valid or --valid-fraction/,
+    says: /is for --valid or --valid-fraction, .*\. Use --valid or --valid-fraction/,
   },
   // Models
   {
@@ -253,7 +253,7 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: 'saves without a place',
     typed: `${TRAIN} --save-every 5`,
-    says: /--save-every: saves lie under --out.* Give --out/,
+    says: /--save-every is for --out, which is not given\. Use --out/,
   },
   {
     mistake: 'going on without a place',

@@ -323,24 +323,16 @@ describe('the header', () => {
     expect(await few(90_000)).toMatch(/1 step = 0\.000011 epochs of 90\.0k rows$/);
   });
 
-  it('says which flags change nothing', async () => {
+  it('says which ranks have no rows, and that the warm-up is longer than the run', async () => {
     const notes = async (line: string) =>
       (await header(line)).filter((row) => row.startsWith('note'));
-    expect(await notes('--no-sync --grad-accum 2 --fp32-reduce --precision bf16')).toEqual([]);
-    expect(await notes('--no-sync --fp32-reduce')).toEqual([
-      'note    --no-sync changes nothing without --grad-accum 2 or more',
-      'note    --fp32-reduce changes nothing in fp32',
-    ]);
-    expect(await notes('--strategy single --fp32-reduce --precision bf16')).toEqual([
-      'note    --fp32-reduce changes nothing with --strategy single',
-    ]);
-    expect(await notes('--batch 5 --ranks 2 --grad-accum 4')).toEqual([
-      'note    --grad-accum 4: no rank has more rows than 3',
-    ]);
     expect(await notes('--batch 2 --ranks 2')).toEqual([]);
     expect(await notes('--batch 2 --ranks 3')).toEqual([
       "note    ranks from 2 on have none of a step's 2 rows, and compute nothing: --batch 3 gives each one",
     ]);
+    const warmUp = async (line: string) => (await header(line)).join().match(/warm-up [^,]*/)![0];
+    expect(await warmUp('--steps 20')).toBe('warm-up 20');
+    expect(await warmUp('--steps 19')).toBe('warm-up 20 (longer than the run)');
   });
 
   it('says what a process held, which is more than its device', async () => {

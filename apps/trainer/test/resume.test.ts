@@ -185,14 +185,14 @@ describe('a save', () => {
   });
 
   it.each([
-    ['--batch 6', /another batch: 12, got 6\. Give --batch as it was/],
-    ['--seq 4', /another seq: 8, got 4/],
-    ['--seed 2', /another seed: 1, got 2/],
-    ['--order sequential', /another order: shuffle, got sequential/],
+    ['--batch 6', /another --batch: 12, got 6\. Give --batch as it was/],
+    ['--seq 4', /another --seq: 8, got 4/],
+    ['--seed 2', /another --seed: 1, got 2/],
+    ['--order sequential', /another --order: shuffle, got sequential/],
     ['--dropout 0.5', /another model \(embd_pdrop\): 0\.1, got 0\.5/],
     ['--model nano', /another model \(\w+\): \d+, got \d+/],
-    ['--lora-rank 2', /another adapter rank: none, got 2/],
-    ['--valid-fraction 0.1', /another part that is evaluated: none, got 0\.1/],
+    ['--lora-rank 2', /another --lora-rank: none, got 2/],
+    ['--valid-fraction 0.1', /another --valid-fraction: none, got 0\.1/],
     ['--data DATA', /another data: .*text\.txt \(\w+\), got .*other\.txt/],
   ])('a save of a run with other rows or another model is refused: %s', async (flag, message) => {
     const data = join(root, 'other.txt');
@@ -293,10 +293,10 @@ function flip(path: string): void {
 
 describe('flags of saves', () => {
   it.each([
-    ['--save-every 5', /--save-every: saves lie under --out, which is not given/],
+    ['--save-every 5', /--save-every is for --out, which is not given/],
     ['--resume auto', /--resume auto looks for saves under --out, which is not given/],
-    ['--out x --keep 2', /--keep is for runs that are saved/],
-    ['--out x --max-restarts 2', /--max-restarts is for runs that are saved/],
+    ['--out x --keep 2', /--keep is for --save-every, which is not given/],
+    ['--out x --max-restarts 2', /--max-restarts is for --save-every, which is not given/],
     ['--out x --save-every 0', /--save-every: expected a number of steps such as 100, or of min/],
     ['--out x --save-every 5h', /--save-every: expected/],
     [

@@ -4,6 +4,7 @@ import { cpuInfo } from '@shardweave/tensor-core';
 import { TRAIN } from '../config/flags.js';
 import { resolveConfig } from '../config/resolve-config.js';
 import { kindOf } from '../device-choice.js';
+import { idleFlags } from '../flags/flag-effects.js';
 import type { Flags } from '../flags/train-flags.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { planHeaderLines } from '../output/header.js';
@@ -36,8 +37,13 @@ export const plan = defineCommand<PlanFlags>({
     ...TRAIN.read!(given, operands),
     json: json === true,
   }),
-  run: async (flags, { out, entry }) => {
+  run: async (flags, { out, err, entry }) => {
     const asked = await resolveConfig(flags, { entry });
+    err.write(
+      idleFlags(flags, asked)
+        .map((text) => `${text}\n`)
+        .join(''),
+    );
     const config = { ...asked, device: await resolveDevices(asked.device, entry) };
     const kind = kindOf(config.device[0]!);
     await using host = new DeviceHost();

@@ -8,6 +8,7 @@ import type { Dashboard } from '../dashboard/dashboard.js';
 import { TOKEN_VARIABLE } from '../dashboard/token.js';
 import { UsageError } from '../errors.js';
 import { savesOf, stepsIn } from '../files/save-directory.js';
+import { idleFlags } from '../flags/flag-effects.js';
 import { DEFAULT_LR, type Flags } from '../flags/train-flags.js';
 import { runJob } from '../launch/run-job.js';
 import { runRestarting } from '../launch/run-restarting.js';
@@ -54,8 +55,10 @@ async function run(flags: Flags, context: CommandContext): Promise<number> {
     onEarlier: (record) => dashboard?.tell(record),
     configText: (devices) => resolvedConfig(config, devices),
   });
-  if (warning !== undefined) {
-    monitor.handle({ type: 'warning', text: warning });
+  for (const text of isFirst ? [warning, ...idleFlags(flags, config)] : []) {
+    if (text !== undefined) {
+      monitor.handle({ type: 'warning', text });
+    }
   }
   interrupt.lead((wish) => {
     if (!isFirst) {

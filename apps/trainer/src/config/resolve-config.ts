@@ -5,13 +5,13 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
-import { formatOf } from '../data/data-file.js';
 import { openData } from '../data/dataset.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory } from '../data/token-cache.js';
 import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import type { DeviceChoice } from '../device-choice.js';
 import { UsageError } from '../errors.js';
+import { refuseIdle } from '../flags/flag-effects.js';
 import {
   DEFAULT_DECAY,
   DEFAULT_EVAL_BATCHES,
@@ -54,10 +54,9 @@ export async function resolveConfig(
       `--strategy ${flags.strategy} runs on one rank, got --ranks ${ranks}. Use --strategy fsdp, or --ranks 1.`,
     );
   }
-  checkOffload(flags);
+  refuseIdle(flags);
+  checkTogether(flags);
   const lora = await resolveLora(flags);
-  checkSaves(flags);
-  checkData(flags);
   const model = modelSource(flags.model);
   const own =
     model.kind === 'preset'
@@ -102,41 +101,33 @@ function absolutePaths({ data, valid, offloadDir, trace, out, resume, cache }: F
   };
 }
 
-/** The first of these flags that has a value. */
-function firstGiven(flags: Readonly<Record<string, unknown>>): string | undefined {
-  return Object.keys(flags).find((name) => flags[name] !== undefined);
-}
-
-/** Checks the flags that only offload has, and those that exclude each other there. */
-function checkOffload(flags: Flags): void {
-  const { strategy, deviceBudget, slices, microBatches, offloadDir, cpuOffload, fresh } = flags;
-  if (fresh && offloadDir === undefined) {
-    throw new UsageError(
-      '--fresh is for --offload-dir, which is not given. Without it every run starts anew.',
-    );
-  }
-  if (cpuOffload && (strategy !== 'fsdp' || offloadDir !== undefined)) {
-    throw new UsageError(
-      `--cpu-offload is for --strategy fsdp without --offload-dir, got --strategy ${strategy}${offloadDir === undefined ? '' : ` --offload-dir ${offloadDir}`}. Leave one out.`,
-    );
-  }
-  if (strategy !== 'offload') {
-    const given = firstGiven({
-      '--device-budget': deviceBudget,
-      '--slices': slices,
-      '--micro-batches': microBatches === 1 ? undefined : microBatches,
-      '--offload-dir': strategy === 'fsdp' ? undefined : offloadDir,
-    });
-    if (given !== undefined) {
-      throw new UsageError(
-        `${given} is for --strategy offload, got --strategy ${strategy}. Use --strategy offload, or leave it out.`,
-      );
-    }
-    return;
-  }
+/** @throws {UsageError} where two flags say the same, or one of them what the other rules out */
+function checkTogether(flags: Flags): void {
+  const { deviceBudget, slices, valid, validFraction, final, resume, maxRestarts, transport } =
+    flags;
   if (deviceBudget !== undefined && slices !== undefined) {
     throw new UsageError(
       '--device-budget chooses how many slices there are, got --slices too. Give one of them.',
+    );
+  }
+  if (valid !== undefined && validFraction !== undefined) {
+    throw new UsageError(
+      `--valid ${valid} and --valid-fraction ${validFraction} both say what to evaluate on. Give one of them.`,
+    );
+  }
+  if (final === 'best' && valid === undefined && validFraction === undefined) {
+    throw new UsageError(
+      '--final best, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.',
+    );
+  }
+  if (resume === 'auto' && flags.out === undefined) {
+    throw new UsageError(
+      '--resume auto looks for saves under --out, which is not given. Give the --out of the run.',
+    );
+  }
+  if (maxRestarts > 0 && transport === 'mpi') {
+    throw new UsageError(
+      '--max-restarts: what started the ranks ends them all with the first that dies, so start it again with --resume auto. Leave --max-restarts out, or use --transport ws.',
     );
   }
 }
@@ -168,11 +159,6 @@ function resolveSchedule(
   steps: number,
 ): Pick<RunConfig, 'warmup' | 'decaySteps'> {
   if (schedule !== 'wsd') {
-    if (decaySteps !== undefined) {
-      throw new UsageError(
-        `--decay-steps is for --schedule wsd, got --schedule ${schedule}. Use wsd, or leave it out.`,
-      );
-    }
     return { warmup, decaySteps: undefined };
   }
   const asked = decaySteps ?? DEFAULT_DECAY;
@@ -183,80 +169,6 @@ function resolveSchedule(
     );
   }
   return { warmup, decaySteps: numSteps };
-}
-
-/**
- * Checks that evaluation data come from one place, and that only documents are asked for prompts.
- */
-function checkData({
-  data,
-  valid,
-  validFraction,
-  evalEvery,
-  evalBatches,
-  patience,
-  final,
-  out,
-  trainOnPrompt,
-}: Flags): void {
-  if (valid !== undefined && validFraction !== undefined) {
-    throw new UsageError(
-      `--valid ${valid} and --valid-fraction ${validFraction} both say what to evaluate on. Give one of them.`,
-    );
-  }
-  const needsData =
-    (evalEvery && `--eval-every ${evalEvery}`) ??
-    (evalBatches && `--eval-batches ${evalBatches}`) ??
-    (patience && `--patience ${patience}`) ??
-    (final === 'best' && '--final best');
-  if (needsData && valid === undefined && validFraction === undefined) {
-    throw new UsageError(
-      `${needsData}, but there is nothing to evaluate on. Give --valid or --valid-fraction, or leave it out.`,
-    );
-  }
-  if (final !== undefined && out === undefined) {
-    throw new UsageError(
-      `--final ${final} says which weights become model/, which lies under --out. Give --out, or leave it out.`,
-    );
-  }
-  checkPrompts({ data, trainOnPrompt });
-}
-
-/** @throws {UsageError} where prompts are to count and the data has none */
-export function checkPrompts({
-  data,
-  trainOnPrompt,
-}: Pick<Flags, 'trainOnPrompt'> & Partial<Pick<Flags, 'data'>>): void {
-  if (trainOnPrompt && formatOf(data) === 'text') {
-    throw new UsageError(
-      `--train-on-prompt is for documents, got --data ${data ?? '(the novel)'}. Give a file of JSON lines, or leave it out: all of a text counts.`,
-    );
-  }
-}
-
-/**
- * Checks the flags of saves, which lie under --out, and without which a restart would be a start.
- */
-function checkSaves({ saveEvery, keep, resume, maxRestarts, out, transport }: Flags): void {
-  if (saveEvery !== undefined && out === undefined) {
-    throw new UsageError('--save-every: saves lie under --out, which is not given. Give --out.');
-  }
-  if (resume === 'auto' && out === undefined) {
-    throw new UsageError(
-      '--resume auto looks for saves under --out, which is not given. Give the --out of the run.',
-    );
-  }
-  const needsSaves = keep === undefined ? maxRestarts > 0 && '--max-restarts' : '--keep';
-  if (needsSaves && saveEvery === undefined) {
-    throw new UsageError(
-      `${needsSaves} is for runs that are saved. Give --save-every too, or leave it out.`,
-    );
-  }
-  if (maxRestarts > 0 && transport === 'mpi') {
-    throw new UsageError(
-      '--max-restarts: what started the ranks ends them all with the first that dies, so start it again with --resume auto. Leave --max-restarts out, or use --transport ws.',
-    );
-  }
 }
 
 function modelSource(model: string): ModelSource {
@@ -307,11 +219,12 @@ export function tokenizerName(
 async function resolveLora(flags: Flags): Promise<LoraRun | undefined> {
   const { loraRank, loraAlpha, loraDropout, loraTargets, adapter } = flags;
   if (adapter !== undefined) {
-    const given = firstGiven({
+    const asked = {
       '--lora-rank': loraRank,
       '--lora-alpha': loraAlpha,
       '--lora-targets': loraTargets,
-    });
+    };
+    const given = Object.entries(asked).find(([, value]) => value !== undefined)?.[0];
     if (given !== undefined) {
       throw new UsageError(
         `--adapter: ${adapter} says what its adapters are, got ${given} too. Leave that out, or train new ones.`,

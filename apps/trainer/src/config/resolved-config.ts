@@ -1,43 +1,37 @@
 // The config file that a run leaves: everything that was decided for it, so that the file repeats
 // the run.
 
+import { isRefused } from '../flags/flag-effects.js';
 import type { SaveEvery } from '../flags/flag-kinds.js';
-import { type Flags, keyOf } from '../flags/train-flags.js';
-import type { RunConfig } from '../run-config.js';
+import { FLAG_NAMES, type Flags, keyOf } from '../flags/train-flags.js';
+import { decidedFlags, type RunConfig } from '../run-config.js';
 import { configText } from './config-file.js';
 
+/** What concerns a single call. */
+const OF_A_CALL: readonly (keyof Flags)[] = [
+  ...(['resume', 'fresh', 'quiet', 'check', 'dashboard', 'trace'] as const),
+];
+
 /**
- * The config file of a run. What concerns a single call, such as --resume and --quiet, is left out.
+ * The config file of a run, without what concerns a single call and what the run would be refused
+ * with.
  * @param kinds the kind of each rank's device, all of them found by now
  */
 export function resolvedConfig(config: RunConfig, kinds: readonly string[]): string {
   const devices = kinds.map((kind, rank) =>
     config.device[rank] === 'auto' ? kind : config.device[rank]!,
   );
-  const { modelConfig, resume, fresh, quiet, check, dashboard, trace, lora, ...kept } = config;
-  const isEvaluated = config.valid !== undefined || config.validFraction !== undefined;
+  const { lora, saveEvery, timeLimit } = config;
   const values: Partial<Record<keyof Flags, unknown>> = {
-    ...kept,
+    ...decidedFlags(config),
     device: new Set(devices).size === 1 ? devices[0] : devices,
-    model: config.model.kind === 'preset' ? config.model.name : config.model.path,
-    // These are refused where nothing is evaluated, saved or adapted.
-    evalEvery: isEvaluated ? config.evalEvery : undefined,
-    evalBatches: isEvaluated ? config.evalBatches : undefined,
-    keep: config.saveEvery && config.keep,
-    saveEvery: config.saveEvery && textOf(config.saveEvery),
-    adapter: lora?.directory,
-    loraDropout: lora?.dropout,
-    ...(lora !== undefined &&
-      lora.directory === undefined && {
-        loraRank: lora.rank,
-        loraAlpha: lora.alpha,
-        loraTargets: lora.targets,
-      }),
-    final: config.out && config.final,
-    timeLimit: config.timeLimit && `${config.timeLimit}s`,
+    saveEvery: saveEvery && textOf(saveEvery),
+    timeLimit: timeLimit && `${timeLimit}s`,
+    // A directory of adapters tells these.
+    ...(lora?.directory && { loraRank: undefined, loraAlpha: undefined, loraTargets: undefined }),
   };
-  const byKey = Object.entries(values).map(([name, value]) => [keyOf(name), value]);
-  return configText(Object.fromEntries(byKey));
+  const kept = FLAG_NAMES.filter((name) => !OF_A_CALL.includes(name) && !isRefused(name, config));
+  return configText(Object.fromEntries(kept.map((name) => [keyOf(name), values[name]])));
 }
 
 function textOf({ steps, minutes }: SaveEvery): number | string {

@@ -3,10 +3,11 @@
 
 import { resolve } from 'node:path';
 import { createMemoryGroup } from '@shardweave/collectives';
-import { checkPrompts, rowLength, tokenizerName } from '../config/resolve-config.js';
+import { rowLength, tokenizerName } from '../config/resolve-config.js';
 import { openData } from '../data/dataset.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory, TokenCache } from '../data/token-cache.js';
+import { refuseIdle } from '../flags/flag-effects.js';
 import { explainBudget, openModel, readChoice } from '../generate/open-model.js';
 import { evaluate } from '../rank/step/evaluation.js';
 import type { EvalFlags } from './eval-flags.js';
@@ -43,7 +44,7 @@ export async function evaluateModel(
   flags: EvalFlags,
   { entry, signal, onTokenized, onBatch }: EvaluateOptions,
 ): Promise<Evaluation> {
-  checkPrompts(flags);
+  refuseIdle({ data: flags.data, trainOnPrompt: flags.trainOnPrompt });
   const choice = await readChoice(flags);
   const { model, modelConfig } = choice;
   const seq = rowLength(flags, modelConfig);

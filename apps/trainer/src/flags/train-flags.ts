@@ -56,6 +56,25 @@ export const DEFAULT_WARMUP = 20;
 /** The part of all steps that the decay of wsd takes without --decay-steps. */
 export const DEFAULT_DECAY = 0.2;
 
+/**
+ * Where a flag has an effect: in all runs, or in those of a condition that flag-effects.ts puts in
+ * words.
+ */
+export type AppliesTo =
+  | 'all'
+  | 'fsdp'
+  | 'fsdp in memory'
+  | 'offload'
+  | 'resting'
+  | 'offload directory'
+  | 'reducing in 16 bits'
+  | 'micro-steps'
+  | 'documents'
+  | 'evaluation'
+  | 'wsd'
+  | 'out'
+  | 'saves';
+
 /** A flag of `train`; `T` is the type that the run gets. */
 export interface Flag<T> {
   readonly kind: FlagKind<NonNullable<T>>;
@@ -66,277 +85,274 @@ export interface Flag<T> {
   /** The flag as --help prints it. */
   readonly typed: string;
   readonly says: string;
+  /**
+   * What another value means for a run that goes on. `fixed`: it is another run, and is refused;
+   * `told`: its losses are not those of the run that stopped, which is said; `free`: neither.
+   */
+  readonly atResume: 'fixed' | 'told' | 'free';
+  readonly appliesTo: AppliesTo;
 }
 
-function optional<T extends {}>(
-  kind: FlagKind<T>,
-  typed: string,
-  says: string,
-): Flag<T | undefined> {
-  return { kind: kind as FlagKind<NonNullable<T>>, value: undefined, typed, says };
+/** Flags of a class at a resume, such as `told('fsdp')(kind, value, help)` with --strategy fsdp. */
+function flagOf(atResume: Flag<unknown>['atResume']) {
+  return (appliesTo: AppliesTo) =>
+    <T extends {}, V extends T | undefined>(
+      kind: FlagKind<T>,
+      value: V,
+      [typed, says]: readonly [typed: string, says: string],
+    ) => {
+      const made = { kind, value, typed, says, atResume, appliesTo };
+      return made as unknown as Flag<V extends undefined ? T | undefined : T>;
+    };
 }
 
-function defaulted<T extends {}>(
-  kind: FlagKind<T>,
-  value: T,
-  [typed, says]: readonly [string, string],
-): Flag<T> {
-  return { kind: kind as FlagKind<NonNullable<T>>, value, typed, says };
-}
+const fixed = flagOf('fixed');
+const told = flagOf('told');
+const free = flagOf('free');
 
 /** All flags, in the groups of --help. */
 export const GROUPS = {
   'Where it runs:': {
-    strategy: defaulted(oneOf(STRATEGIES), 'fsdp', [
+    strategy: told('all')(oneOf(STRATEGIES), 'fsdp', [
       '--strategy <NAME>',
       'single: one rank; fsdp: parameters sharded over ranks; ddp: whole on each; offload: resting off the device of one rank (default: fsdp)',
     ]),
-    ranks: optional(whole(1), '--ranks <N>', 'world size (default: 2; with single: 1)'),
-    transport: defaulted(oneOf(['memory', 'shm', 'ws', 'mpi']), 'memory', [
+    ranks: told('all')(whole(1), undefined, [
+      '--ranks <N>',
+      'world size (default: 2; with single: 1)',
+    ]),
+    transport: free('all')(oneOf(['memory', 'shm', 'ws', 'mpi']), 'memory', [
       '--transport <NAME>',
       'memory: all ranks in this thread; shm: a thread each; ws, mpi: a process each (default: memory)',
     ]),
-    device: defaulted(
-      devices,
-      ['auto'],
-      [
-        '--device <auto|webgpu|cpu>',
-        "webgpu:NAME, a part of an adapter's name, or webgpu:INDEX, as doctor lists them; or a list by rank: cpu,webgpu (default: auto, a GPU if there is one; ranks of a host take turns among its cards)",
-      ],
-    ),
-    threads: optional(
-      whole(1),
+    device: free('all')(devices, ['auto'] as const, [
+      '--device <auto|webgpu|cpu>',
+      "webgpu:NAME, a part of an adapter's name, or webgpu:INDEX, as doctor lists them; or a list by rank: cpu,webgpu (default: auto, a GPU if there is one; ranks of a host take turns among its cards)",
+    ]),
+    threads: free('all')(whole(1), undefined, [
       '--threads <N>',
       "of a rank's cpu device (default: cores / ranks, at least 1)",
-    ),
-    trace: optional(file, '--trace <FILE>', 'write a Chrome trace of the run, for Perfetto'),
+    ]),
+    trace: free('all')(file, undefined, [
+      '--trace <FILE>',
+      'write a Chrome trace of the run, for Perfetto',
+    ]),
   },
   'Precision and sharding:': {
-    precision: defaulted(oneOf(['fp32', 'fp16', 'bf16']), 'fp32', [
+    precision: told('all')(oneOf(['fp32', 'fp16', 'bf16']), 'fp32', [
       '--precision <fp32|fp16|bf16>',
       '16-bit: mixed, with f32 master weights (default: fp32)',
     ]),
-    fp32Reduce: defaulted(flag, false, ['--fp32-reduce', 'reduce 16-bit gradients in f32']),
-    reshard: defaulted(flag, true, [
+    fp32Reduce: told('reducing in 16 bits')(flag, false, [
+      '--fp32-reduce',
+      'reduce 16-bit gradients in f32',
+    ]),
+    reshard: free('fsdp')(flag, true, [
       '--no-reshard',
       'keep gathered parameters until backward; --reshard, the default, frees them after forward',
     ]),
-    checkpointActivations: defaulted(flag, false, [
+    checkpointActivations: free('all')(flag, false, [
       '--checkpoint-activations',
       'recompute each block in backward',
     ]),
-    gatherCap: optional(
-      whole(1),
+    gatherCap: free('fsdp')(whole(1), undefined, [
       '--gather-cap <BYTES>',
       'most bytes of gathered parameters to prefetch into (default: 64 MiB)',
-    ),
-    injectDelayMs: defaulted(nonNegative, 0, [
+    ]),
+    injectDelayMs: free('all')(nonNegative, 0, [
       '--inject-delay-ms <N>',
       'delay every collective, for experiments (default: 0)',
     ]),
-    cpuOffload: defaulted(flag, false, [
+    cpuOffload: free('fsdp in memory')(flag, false, [
       '--cpu-offload',
       'shards, their gradients and optimizer state rest in host memory',
     ]),
   },
   'Offload (--strategy offload):': {
-    deviceBudget: optional(
-      whole(1),
+    deviceBudget: told('offload')(whole(1), undefined, [
       '--device-budget <BYTES>',
       'most bytes that the device may hold; slices are chosen for it (default: no limit)',
-    ),
-    slices: optional(
-      whole(1),
+    ]),
+    slices: told('offload')(whole(1), undefined, [
       '--slices <N>',
       'without a budget: parts of the model that run apart (default: 3)',
-    ),
-    microBatches: defaulted(whole(1), 1, [
+    ]),
+    microBatches: told('offload')(whole(1), 1, [
       '--micro-batches <M>',
       'parts of the rows that pass a slice in turn (default: 1)',
     ]),
-    offloadDir: optional(
-      file,
+    offloadDir: free('resting')(file, undefined, [
       '--offload-dir <DIR>',
       'rest on disk there, with fsdp too (default: in host memory)',
-    ),
-    fresh: defaulted(flag, false, [
+    ]),
+    fresh: free('offload directory')(flag, false, [
       '--fresh',
       'delete the state of an earlier run in --offload-dir, and start anew',
     ]),
   },
   'Model and data:': {
-    model: defaulted(file, DEFAULT_PRESET, [
+    model: fixed('all')(file, DEFAULT_PRESET, [
       '--model <PRESET|DIR>',
       `a preset, or a model directory of the Hugging Face layout (default: ${DEFAULT_PRESET})`,
     ]),
-    dropout: optional(probability, '--dropout <P>', "over the model's own"),
-    tokenizer: optional(
-      oneOf(['model', 'byte', 'gpt2']),
+    dropout: fixed('all')(probability, undefined, ['--dropout <P>', "over the model's own"]),
+    tokenizer: fixed('all')(oneOf(['model', 'byte', 'gpt2']), undefined, [
       '--tokenizer <model|byte|gpt2>',
       "model: the directory's own tokenizer.json (default where it has one; else gpt2 for a vocabulary of 50257 or more, else byte)",
-    ),
-    data: optional(
-      file,
+    ]),
+    data: fixed('all')(file, undefined, [
       '--data <FILE>',
       'a text in UTF-8, or JSON: a document a line or in a list, as {"text"}, {"prompt", "completion"} or {"messages"} among others (default: the novel Moby Dick)',
-    ),
-    valid: optional(file, '--valid <FILE>', 'evaluate on that, in one of these formats'),
-    validFraction: optional(
-      part,
+    ]),
+    valid: told('all')(file, undefined, [
+      '--valid <FILE>',
+      'evaluate on that, in one of these formats',
+    ]),
+    validFraction: fixed('all')(part, undefined, [
       '--valid-fraction <X>',
       'or on so much of the data, which is not trained on',
-    ),
-    evalEvery: optional(
-      whole(1),
+    ]),
+    evalEvery: told('evaluation')(whole(1), undefined, [
       '--eval-every <N>',
       `steps between evaluations; there is one in the end, too (default: ${DEFAULT_EVAL_EVERY})`,
-    ),
-    evalBatches: optional(
-      whole(1),
+    ]),
+    evalBatches: told('evaluation')(whole(1), undefined, [
       '--eval-batches <N>',
       `batches of an evaluation, the first ones of its data each time (default: ${DEFAULT_EVAL_BATCHES})`,
-    ),
-    trainOnPrompt: defaulted(flag, false, [
+    ]),
+    trainOnPrompt: fixed('documents')(flag, false, [
       '--train-on-prompt',
       'count prompts and all roles in the loss, not the answers alone',
     ]),
-    cache: optional(
-      file,
+    cache: free('all')(file, undefined, [
       '--cache <DIR>',
       "where tokens of data are kept for later runs (default: SHARDWEAVE_CACHE, or the system's cache directory)",
-    ),
-    order: defaulted(oneOf(['shuffle', 'sequential']), 'shuffle', [
+    ]),
+    order: fixed('all')(oneOf(['shuffle', 'sequential']), 'shuffle', [
       '--order <shuffle|sequential>',
       'of the rows (default: shuffle)',
     ]),
   },
   'LoRA (any of these: adapters are trained, the model is frozen):': {
-    loraRank: optional(
-      whole(1),
+    loraRank: fixed('all')(whole(1), undefined, [
       '--lora-rank <R>',
       `columns of the adapters (default: ${DEFAULT_LORA_RANK})`,
-    ),
-    loraAlpha: optional(
-      positive,
+    ]),
+    loraAlpha: fixed('all')(positive, undefined, [
       '--lora-alpha <X>',
       'adapters count alpha / rank times (default: twice the rank)',
-    ),
-    loraDropout: optional(probability, '--lora-dropout <P>', 'on what goes into them (default: 0)'),
-    loraTargets: optional(
-      targets,
+    ]),
+    loraDropout: fixed('all')(probability, undefined, [
+      '--lora-dropout <P>',
+      'on what goes into them (default: 0)',
+    ]),
+    loraTargets: fixed('all')(targets, undefined, [
       '--lora-targets <NAMES>',
       'all-linear, or names of layers such as q_proj,v_proj (default: all-linear)',
-    ),
-    adapter: optional(file, '--adapter <DIR>', 'go on training the adapters of a PEFT directory'),
+    ]),
+    adapter: free('all')(file, undefined, [
+      '--adapter <DIR>',
+      'go on training the adapters of a PEFT directory',
+    ]),
   },
   'Training:': {
-    batch: defaulted(whole(1), 16, [
+    batch: fixed('all')(whole(1), 16, [
       '--batch <B>',
       'rows of a step over all ranks and micro-steps; the first ranks take one more (default: 16)',
     ]),
-    seq: optional(
-      whole(1),
+    seq: fixed('all')(whole(1), undefined, [
       '--seq <T>',
       `tokens of a row (default: the model's positions, at most ${DEFAULT_SEQ_AT_MOST})`,
-    ),
-    steps: optional(whole(1), '--steps <S>', `optimizer steps (default: ${DEFAULT_STEPS})`),
-    epochs: optional(
-      positive,
+    ]),
+    steps: told('all')(whole(1), undefined, [
+      '--steps <S>',
+      `optimizer steps (default: ${DEFAULT_STEPS})`,
+    ]),
+    epochs: free('all')(positive, undefined, [
       '--epochs <N>',
       'or so many that each row of the data is learnt N times; a part is fine, too',
-    ),
-    gradAccum: defaulted(whole(1), 1, [
+    ]),
+    gradAccum: told('all')(whole(1), 1, [
       '--grad-accum <K>',
       'micro-steps of a step, at most as many as a rank has rows (default: 1)',
     ]),
-    sync: defaulted(flag, true, [
+    sync: told('micro-steps')(flag, true, [
       '--no-sync',
       'with K > 1, reduce gradients on the last micro-step alone',
     ]),
-    lr: optional(
-      nonNegative,
+    lr: told('all')(nonNegative, undefined, [
       '--lr <X>',
       `peak learning rate (default: ${DEFAULT_LR.small}, ${DEFAULT_LR.large} from 10 M parameters on)`,
-    ),
-    weightDecay: defaulted(nonNegative, 0.1, [
+    ]),
+    weightDecay: told('all')(nonNegative, 0.1, [
       '--weight-decay <X>',
       'of AdamW, on tensors of two or more dimensions (default: 0.1)',
     ]),
-    beta1: defaulted(probability, 0.9, ['--beta1 <X>', '(default: 0.9)']),
-    beta2: defaulted(probability, 0.98, ['--beta2 <X>', '(default: 0.98)']),
-    eps: defaulted(nonNegative, 1e-8, ['--eps <X>', '(default: 1e-8)']),
-    clip: defaulted(nonNegative, 1, [
+    beta1: told('all')(probability, 0.9, ['--beta1 <X>', '(default: 0.9)']),
+    beta2: told('all')(probability, 0.98, ['--beta2 <X>', '(default: 0.98)']),
+    eps: told('all')(nonNegative, 1e-8, ['--eps <X>', '(default: 1e-8)']),
+    clip: told('all')(nonNegative, 1, [
       '--clip <NORM>',
       'largest gradient norm, 0: off (default: 1)',
     ]),
-    schedule: defaulted(oneOf(['constant', 'cosine', 'wsd']), 'cosine', [
+    schedule: told('all')(oneOf(['constant', 'cosine', 'wsd']), 'cosine', [
       '--schedule <constant|cosine|wsd>',
       'of the learning rate; wsd: warm-up, stable, decay by a line (default: cosine)',
     ]),
-    warmup: optional(
-      whole(0),
+    warmup: told('all')(whole(0), undefined, [
       '--warmup <W>',
       `steps of linear warm-up (default: ${DEFAULT_WARMUP}, with constant 0)`,
-    ),
-    decaySteps: optional(
-      countOrPart,
+    ]),
+    decaySteps: told('wsd')(countOrPart, undefined, [
       '--decay-steps <N|X>',
       `steps of decay that wsd ends with, or what part of all (default: ${DEFAULT_DECAY})`,
-    ),
-    patience: optional(
-      whole(1),
+    ]),
+    patience: told('evaluation')(whole(1), undefined, [
       '--patience <N>',
       'end after so many evaluations in a row without a lower loss',
-    ),
-    final: optional(
-      oneOf(['best', 'last']),
+    ]),
+    final: told('out')(oneOf(['best', 'last']), undefined, [
       '--final <best|last>',
       'the weights that become model/: of the best evaluation, or of the last step (default: last, with --patience best)',
-    ),
-    timeLimit: optional(
-      duration,
+    ]),
+    timeLimit: free('all')(duration, undefined, [
       '--time-limit <TIME>',
       'end with the step at which steps have taken so long: 90s, 30m or 2h',
-    ),
-    seed: defaulted(whole(0), 1, ['--seed <N>', 'of weights, order and dropout (default: 1)']),
+    ]),
+    seed: fixed('all')(whole(0), 1, ['--seed <N>', 'of weights, order and dropout (default: 1)']),
   },
   'Saves:': {
-    saveEvery: optional(
-      saveEvery,
+    saveEvery: free('out')(saveEvery, undefined, [
       '--save-every <N|Nm>',
       'save all that the run needs to go on under --out, every N steps or minutes, in the end and at Ctrl-C',
-    ),
-    keep: optional(
-      whole(1),
+    ]),
+    keep: free('saves')(whole(1), undefined, [
       '--keep <N>',
       `newest saves that are kept, beside the best by what is evaluated (default: ${DEFAULT_KEEP})`,
-    ),
-    resume: optional(
-      file,
+    ]),
+    resume: free('all')(file, undefined, [
       '--resume <auto|DIR>',
       'go on from the newest save under --out, or from one that is given; steps, ranks, strategy and device may be others',
-    ),
-    maxRestarts: defaulted(whole(0), 0, [
+    ]),
+    maxRestarts: free('saves')(whole(0), 0, [
       '--max-restarts <N>',
       'start again from the last save after a rank died, at most N times (default: 0)',
     ]),
   },
   'Output:': {
-    out: optional(
-      file,
+    out: free('all')(file, undefined, [
       '--out <DIR>',
       'write metrics.jsonl, summary.json, report.html and model/ there, among others',
-    ),
-    dashboard: optional(
-      port,
+    ]),
+    dashboard: free('all')(port, undefined, [
       '--dashboard [PORT]',
       `show the run on a page of this machine, whose address is printed (default port: ${DASHBOARD_PORT})`,
-    ),
-    check: defaulted(flag, false, [
+    ]),
+    check: free('all')(flag, false, [
       '--check',
       'at the end, print what plan says of the run beside what it took; summary.json has both by tag',
     ]),
-    quiet: defaulted(flag, false, ['--quiet', 'print nothing but errors']),
+    quiet: free('all')(flag, false, ['--quiet', 'print nothing but errors']),
   },
 };
 
@@ -356,6 +372,9 @@ export const FLAGS = {
 export type Flags = {
   readonly [Name in keyof typeof FLAGS]: (typeof FLAGS)[Name] extends Flag<infer T> ? T : never;
 };
+
+/** The names of all flags, in the order of --help. */
+export const FLAG_NAMES = Object.keys(FLAGS) as (keyof Flags)[];
 
 /** The key of a flag in a config file: as it is typed, without the dashes and without `no-`. */
 export function keyOf(name: string): string {

@@ -68,19 +68,17 @@ export function headerRows(config: RunConfig, ready: readonly RankReady[]): Row[
     ['step', `${stepText(config)}${epochsText(config, ready[0]?.data)}`],
     [
       'adamw',
-      `lr ${config.lr} ${config.schedule}${config.decaySteps === undefined ? '' : ` (${config.decaySteps} steps of decay)`}, warm-up ${config.warmup}, weight decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
+      `lr ${config.lr} ${config.schedule}${config.decaySteps === undefined ? '' : ` (${config.decaySteps} steps of decay)`}, warm-up ${config.warmup}${config.warmup > config.steps ? ' (longer than the run)' : ''}, weight decay ${config.weightDecay}, betas ${config.beta1} ${config.beta2}, clip ${config.clip === 0 ? 'off' : config.clip}, seed ${config.seed}`,
     ],
   ];
   return [...rows, ...notedRows(config, ready).filter((row) => row !== false)];
 }
 
-/** What not every run has, and what its flags do not do. */
+/** What not every run has. */
 function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false)[] {
-  const { model, lora, strategy, precision, batch, ranks, gradAccum, offloadDir } = config;
-  const microSteps = numMicroSteps(config);
+  const { model, lora, strategy, batch, ranks, offloadDir } = config;
   const epochs = epochsOf(config, ready[0]?.data) ?? 0;
   const times = formatEpochs(epochs).replace(/ epochs$/, '');
-  const isUnsharded = strategy === 'single' || strategy === 'offload';
   const classes = numericClassesOf(ready);
   const synced = strategy === 'ddp' ? ', and rank 0 sends its weights to all after each step' : '';
   return [
@@ -91,16 +89,6 @@ function notedRows(config: RunConfig, ready: readonly RankReady[]): (Row | false
     lora !== undefined && ['lora', loraText(lora)],
     model.kind === 'directory' &&
       !model.hasWeights && ['weights', 'random ones: there are no weights beside config.json'],
-    microSteps < gradAccum && [
-      'note',
-      `--grad-accum ${gradAccum}: no rank has more rows than ${microSteps}`,
-    ],
-    !config.sync &&
-      gradAccum === 1 && ['note', '--no-sync changes nothing without --grad-accum 2 or more'],
-    config.fp32Reduce && precision === 'fp32' && ['note', '--fp32-reduce changes nothing in fp32'],
-    config.fp32Reduce &&
-      precision !== 'fp32' &&
-      isUnsharded && ['note', `--fp32-reduce changes nothing with --strategy ${strategy}`],
     strategy === 'fsdp' &&
       (config.cpuOffload || offloadDir !== undefined) && [
         'offload',

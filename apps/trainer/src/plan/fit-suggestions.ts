@@ -1,8 +1,8 @@
 // Flags that would make a run fit, from those that change least to those that change most. Each
 // suggestion is tried by a dry run before it is printed.
 
-import type { ModelConfig } from '@shardweave/nn';
 import { numMicroSteps } from '../data/row-order.js';
+import { numBlocks } from '../model/num-blocks.js';
 import type { RunConfig, StrategyName } from '../run-config.js';
 
 /** A run with other flags. */
@@ -67,10 +67,6 @@ function offloaded(config: RunConfig): Way {
   return slices === undefined && deviceBudget === undefined
     ? withFlag(way, `--slices ${most}`, { slices: most })
     : way;
-}
-
-function numBlocks(config: ModelConfig): number {
-  return config.model_type === 'gpt2' ? config.n_layer : config.num_hidden_layers;
 }
 
 /** The run with another strategy, on other ranks that share the same threads. */

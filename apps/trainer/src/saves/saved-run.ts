@@ -6,9 +6,10 @@ import { basename } from 'node:path';
 import type { GradScalerState } from '@shardweave/nn';
 import type { MatmulChoiceTable } from '@shardweave/tensor-core/webgpu';
 import { UsageError } from '../errors.js';
+import { FLAG_NAMES, FLAGS, type Flags, keyOf } from '../flags/train-flags.js';
 import type { BaseModel } from '../model/base-model.js';
 import type { Best } from '../rank/events.js';
-import type { PreparedRun } from '../run-config.js';
+import { decidedFlags, type PreparedRun, type RunConfig } from '../run-config.js';
 
 /** The record of a run in its save, as JSON. */
 export interface SavedRun {
@@ -78,48 +79,25 @@ export function isModelAlone({ tokens }: SavedRun): boolean {
   return tokens === undefined;
 }
 
-type Field = readonly [name: string, flag: string, of: (run: Partial<PreparedRun>) => unknown];
+/** The flags that are compared by what the model and the data have in them. */
+const BY_CONTENT: readonly (keyof Flags)[] = ['model', 'dropout', 'data'];
 
-/**
- * The fields that decide which rows a step takes and what they pass through; where one differs it
- * is another run.
- */
-const FIXED: readonly Field[] = [
-  ['batch', '--batch', ({ batch }) => batch],
-  ['seq', '--seq', ({ seq }) => seq],
-  ['seed', '--seed', ({ seed }) => seed],
-  ['order', '--order', ({ order }) => order],
-  ['tokenizer', '--tokenizer', ({ tokenizer }) => tokenizer],
-  ['part that is evaluated', '--valid-fraction', ({ validFraction }) => validFraction],
-  ['prompts that count', '--train-on-prompt', ({ trainOnPrompt }) => trainOnPrompt],
-  ['adapter rank', '--lora-rank', ({ lora }) => lora?.rank],
-  ['adapter alpha', '--lora-alpha', ({ lora }) => lora?.alpha],
-  ['adapter dropout', '--lora-dropout', ({ lora }) => lora?.dropout],
-  ['adapter targets', '--lora-targets', ({ lora }) => lora?.targets],
-];
-
-/**
- * The fields that may change and are reported, because the losses are then not those of the run
- * that stopped.
- */
-const TOLD: readonly Field[] = [
-  ['strategy', '--strategy', ({ strategy }) => strategy],
-  ['ranks', '--ranks', ({ ranks }) => ranks],
-  ['precision', '--precision', ({ precision }) => precision],
-  ['evaluation data', '--valid', ({ valid }) => valid],
-  ['batches of an evaluation', '--eval-batches', ({ evalBatches }) => evalBatches],
-  ['steps', '--steps', ({ steps }) => steps],
-  ['micro-steps', '--grad-accum', ({ gradAccum }) => gradAccum],
-  ['lr', '--lr', ({ lr }) => lr],
-  ['schedule', '--schedule', ({ schedule }) => schedule],
-  ['warm-up', '--warmup', ({ warmup }) => warmup],
-  ['steps of decay', '--decay-steps', ({ decaySteps }) => decaySteps],
-  ['weight decay', '--weight-decay', ({ weightDecay }) => weightDecay],
-  ['beta1', '--beta1', ({ beta1 }) => beta1],
-  ['beta2', '--beta2', ({ beta2 }) => beta2],
-  ['eps', '--eps', ({ eps }) => eps],
-  ['clip', '--clip', ({ clip }) => clip],
-];
+/** The flags of a class whose values in two runs differ, with both values. */
+function differencesOf(
+  atResume: 'fixed' | 'told',
+  saved: Partial<RunConfig>,
+  own: RunConfig,
+): { readonly flag: string; readonly was: string; readonly is: string }[] {
+  const [before, now] = [decidedFlags(saved), decidedFlags(own)];
+  return FLAG_NAMES.filter((name) => FLAGS[name].atResume === atResume)
+    .filter((name) => !BY_CONTENT.includes(name))
+    .map((name) => ({
+      flag: `--${keyOf(name)}`,
+      was: textOf(before[name]),
+      is: textOf(now[name]),
+    }))
+    .filter(({ was, is }) => was !== is);
+}
 
 /**
  * Refuses a save of another run.
@@ -146,10 +124,8 @@ export function requireSameRun(
   if (isModelAlone(record)) {
     return;
   }
-  for (const [name, flag, of] of FIXED) {
-    if (textOf(of(record.config)) !== textOf(of(config))) {
-      refuse(name, flag, of(record.config), of(config));
-    }
+  for (const { flag, was, is } of differencesOf('fixed', record.config, config)) {
+    refuse(flag, flag, was, is);
   }
   if (record.base?.sha256 !== base?.sha256) {
     refuse('base model', '--model', describeBase(record.base), describeBase(base));
@@ -162,11 +138,8 @@ export function requireSameRun(
 
 /** Texts such as `--lr 0.1 (was 0.2)` for everything that differs, and may. */
 export function changesOf(record: SavedRun, config: PreparedRun): string[] {
-  const told = isModelAlone(record) ? [] : TOLD;
-  return told.flatMap(([, flag, fieldOf]) => {
-    const [was, is] = [textOf(fieldOf(record.config)), textOf(fieldOf(config))];
-    return was === is ? [] : [`${flag} ${is} (was ${was})`];
-  });
+  const told = isModelAlone(record) ? [] : differencesOf('told', record.config, config);
+  return told.map(({ flag, was, is }) => `${flag} ${is} (was ${was})`);
 }
 
 function describeBase(base: BaseModel | undefined): string {

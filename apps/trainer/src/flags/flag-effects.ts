@@ -1,0 +1,142 @@
+// What flags change in a run. One that changes nothing is told, and refused where the run would not
+// be what it promises.
+
+import { formatOf } from '../data/data-file.js';
+import { UsageError } from '../errors.js';
+import { numBlocks } from '../model/num-blocks.js';
+import type { RunConfig } from '../run-config.js';
+import { type AppliesTo, FLAG_NAMES, FLAGS, type Flags, keyOf } from './train-flags.js';
+
+/** The flags that decide whether others have an effect. */
+type Given = Partial<
+  Pick<Flags, 'strategy' | 'precision' | 'offloadDir' | 'gradAccum' | 'data' | 'schedule'> &
+    Pick<Flags, 'valid' | 'validFraction' | 'out' | 'saveEvery'>
+>;
+
+interface Condition {
+  /** What a run needs, in words. */
+  readonly needs: string;
+  readonly holds: (given: Given) => boolean;
+  /** Where a run without it is refused: what came instead; undefined where nothing did. */
+  readonly refuses?: (given: Given) => string | undefined;
+}
+
+const isNotGiven = () => undefined;
+const strategyOf = ({ strategy }: Given) => `--strategy ${strategy}`;
+
+const CONDITIONS: Readonly<Record<Exclude<AppliesTo, 'all'>, Condition>> = {
+  fsdp: { needs: '--strategy fsdp', holds: ({ strategy }) => strategy === 'fsdp' },
+  'fsdp in memory': {
+    needs: '--strategy fsdp without --offload-dir',
+    holds: ({ strategy, offloadDir }) => strategy === 'fsdp' && offloadDir === undefined,
+    refuses: (given) =>
+      given.offloadDir === undefined
+        ? strategyOf(given)
+        : `${strategyOf(given)} --offload-dir ${given.offloadDir}`,
+  },
+  offload: {
+    needs: '--strategy offload',
+    holds: ({ strategy }) => strategy === 'offload',
+    refuses: strategyOf,
+  },
+  resting: {
+    needs: '--strategy offload or fsdp',
+    holds: ({ strategy }) => strategy === 'offload' || strategy === 'fsdp',
+    refuses: strategyOf,
+  },
+  'offload directory': {
+    needs: '--offload-dir',
+    holds: ({ offloadDir }) => offloadDir !== undefined,
+    refuses: isNotGiven,
+  },
+  'reducing in 16 bits': {
+    needs: '--precision fp16 or bf16, and --strategy fsdp or ddp',
+    holds: ({ precision, strategy }) =>
+      precision !== 'fp32' && (strategy === 'fsdp' || strategy === 'ddp'),
+  },
+  'micro-steps': { needs: '--grad-accum 2 or more', holds: ({ gradAccum = 1 }) => gradAccum > 1 },
+  documents: {
+    needs: 'documents, a file of JSON lines',
+    holds: ({ data }) => formatOf(data) !== 'text',
+    refuses: ({ data }) => `--data ${data ?? '(the novel)'}, all of which counts`,
+  },
+  evaluation: {
+    needs: '--valid or --valid-fraction',
+    holds: ({ valid, validFraction }) => valid !== undefined || validFraction !== undefined,
+    refuses: isNotGiven,
+  },
+  wsd: {
+    needs: '--schedule wsd',
+    holds: ({ schedule }) => schedule === 'wsd',
+    refuses: ({ schedule }) => `--schedule ${schedule}`,
+  },
+  out: { needs: '--out', holds: ({ out }) => out !== undefined, refuses: isNotGiven },
+  saves: {
+    needs: '--save-every',
+    holds: ({ saveEvery }) => saveEvery !== undefined,
+    refuses: isNotGiven,
+  },
+};
+
+/** The most that a flag's number can count, and of what. */
+const MOST: Readonly<Partial<Record<keyof Flags, (run: RunConfig) => [most: number, of: string]>>> =
+  {
+    gradAccum: (run) => [Math.ceil(run.batch / run.ranks), 'rows of a rank'],
+    slices: ({ modelConfig }) => [numBlocks(modelConfig) + 2, 'layers of the model'],
+    microBatches: ({ batch, gradAccum }) => [Math.ceil(batch / gradAccum), 'rows of a micro-step'],
+    warmup: ({ steps }) => [steps, 'steps of the run, and the rate never gets to --lr'],
+  };
+
+/**
+ * Refuses a flag without which the run would be another than what it says.
+ * @throws {UsageError} for the first flag that is given and has no effect
+ */
+export function refuseIdle(flags: Partial<Flags>): void {
+  const name = FLAG_NAMES.find((flag) => isGiven(flag, flags) && isRefused(flag, flags));
+  if (name !== undefined) {
+    const { needs, refuses } = conditionOf(name)!;
+    const got = refuses!(flags);
+    const instead = got === undefined ? 'which is not given' : `got ${got}`;
+    const flag = typedOf(name);
+    throw new UsageError(
+      `${flag} is for ${needs}, ${instead}. Use ${needs}, or leave ${flag} out.`,
+    );
+  }
+}
+
+/** A sentence for each flag that is given and changes nothing, or has more than there is. */
+export function idleFlags(flags: Flags, run: RunConfig): string[] {
+  return FLAG_NAMES.filter((name) => isGiven(name, flags)).flatMap((name) => {
+    if (isIdle(name, flags)) {
+      return [`${typedOf(name)} changes nothing without ${conditionOf(name)!.needs}.`];
+    }
+    const [most, of] = MOST[name]?.(run) ?? [Infinity, ''];
+    const given = flags[name] as number;
+    return given > most ? [`--${keyOf(name)} ${given} is more than the ${most} ${of}.`] : [];
+  });
+}
+
+/** Whether a run would be refused with a value of the flag. */
+export function isRefused(name: keyof Flags, given: Given): boolean {
+  const condition = conditionOf(name);
+  return condition?.refuses !== undefined && !condition.holds(given);
+}
+
+function isIdle(name: keyof Flags, flags: Partial<Flags>): boolean {
+  return isGiven(name, flags) && conditionOf(name)?.holds(flags) === false;
+}
+
+/** Whether a flag has another value than the one without it. */
+function isGiven(name: keyof Flags, flags: Partial<Flags>): boolean {
+  return flags[name] !== undefined && flags[name] !== FLAGS[name].value;
+}
+
+function conditionOf(name: keyof Flags): Condition | undefined {
+  const { appliesTo } = FLAGS[name];
+  return appliesTo === 'all' ? undefined : CONDITIONS[appliesTo];
+}
+
+/** The flag as it is typed, such as `--no-sync`. */
+function typedOf(name: keyof Flags): string {
+  return FLAGS[name].value === true ? `--no-${keyOf(name)}` : `--${keyOf(name)}`;
+}
