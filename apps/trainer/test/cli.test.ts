@@ -1,7 +1,7 @@
 // These tests cover the binary's table of commands: help, names, and the examples that --help
 // prints.
 
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -24,7 +24,19 @@ describe('shardweave', () => {
       expect(summary.length).toBeLessThan(70);
     }
     expect(await runCli([])).toEqual({ code: 2, out, err: '' });
+    expect(await runCli(['help'])).toEqual({ code: 0, out, err: '' });
     expect(await runCli(['--version'])).toEqual({ code: 0, out: '0.0.0\n', err: '' });
+  });
+
+  it('has every flag that its README names', async () => {
+    const named = (text: string) =>
+      [...text.matchAll(/(?<![\w-])--[a-z][\w-]*/g)].map(([flag]) => flag);
+    const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
+    const helps = COMMANDS.map(({ name }) => runCli(['help', name, 'all']));
+    const known = new Set((await Promise.all(helps)).flatMap(({ out }) => named(out)));
+    const others = ['--omit', '--bind-to']; // of npm and mpirun
+    expect(named(readme).length).toBeGreaterThan(100);
+    expect(named(readme).filter((flag) => !known.has(flag) && !others.includes(flag))).toEqual([]);
   });
 
   it.each([
@@ -48,6 +60,7 @@ describe.each(COMMANDS.map((entry) => [entry.name, entry] as const))('%s', (name
     expect(examples.length).toBeGreaterThan(0);
     const lines = examples.map(({ line, says }) => `  # ${says}\n  shardweave ${line}\n`);
     expect(out).toContain(`\nExamples:\n${lines.join('')}`);
+    expect(await runCli(['help', name])).toEqual({ code, out, err });
   });
 
   it('has examples of flags that there are, with values that they take', async () => {

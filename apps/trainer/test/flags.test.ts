@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { TRAIN } from '../src/config/flags.js';
 import { UsageError } from '../src/errors.js';
-import { DEFAULT_STEPS } from '../src/flags/train-flags.js';
+import { DEFAULT_STEPS, RARE } from '../src/flags/train-flags.js';
 import { parseFlags } from './support/parse-flags.js';
 
 const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () => {});
@@ -78,9 +78,25 @@ describe('the flags of train', () => {
     ]);
   });
 
+  it('fill --help but for those that few need, which --help all has', () => {
+    const typedIn = (...args: string[]) => {
+      let help = '';
+      expect(() => parseFlags(args, (text) => (help += text))).toThrow();
+      const own = help.slice(0, help.indexOf('Examples:'));
+      return [...own.matchAll(/^ {2}(--\S.*?)(?: {2}|$)/gm)].map(([, typed]) => typed!.trim());
+    };
+    const all = TRAIN.options().options.filter(({ hidden }) => !hidden);
+    const isRare = (name: string) => RARE.includes(name as (typeof RARE)[number]);
+    const usual = all.filter((option) => !isRare(option.attributeName()));
+    expect(all.length - usual.length).toBe(9);
+    expect(typedIn('--help')).toEqual(usual.map(({ flags }) => flags));
+    expect(typedIn('--help', 'all')).toEqual(all.map(({ flags }) => flags));
+    expect(typedIn('-h', 'all')).toEqual(all.map(({ flags }) => flags));
+  });
+
   it('have the defaults that --help prints', () => {
     let help = '';
-    expect(() => parseFlags(['--help'], (text) => (help += text))).toThrow();
+    expect(() => parseFlags(['--help', 'all'], (text) => (help += text))).toThrow();
     const flags = parse('');
     for (const [name, value] of Object.entries({
       steps: DEFAULT_STEPS,
@@ -138,6 +154,11 @@ describe('the flags of train', () => {
     ['--device webgpu:', /an adapter such as webgpu:4090 .*got "webgpu:"/],
     ['--bogus', "unknown option '--bogus'. See --help."],
     ['--modle x', "unknown option '--modle'. Did you mean --model? See --help."],
+    ['--batch-size 4', /^unknown option '--batch-size'\. Here it is --batch, the rows of a step/],
+    ['--max_steps 4', "unknown option '--max_steps'. Here it is --steps. See --help."],
+    ['--bf16', "unknown option '--bf16'. Here it is --precision bf16. See --help."],
+    ['--nproc 4', "unknown option '--nproc'. Here it is --ranks. See --help."],
+    ['--wandb', /^unknown option '--wandb'\. Here it is --out, which leaves metrics\.jsonl/],
     ['extra words', 'expected flags alone, got "extra words". See --help.'],
     ['--lr', "option '--lr <X>' argument missing. See --help."],
   ])('refuse "%s" in a sentence', (line, message) => {

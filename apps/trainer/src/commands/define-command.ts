@@ -1,15 +1,18 @@
 // What all commands have in common: flags are parsed, help is printed, and a mistake in the flags
 // becomes one sentence.
 
-import { type Command, CommanderError } from 'commander';
+import { type Command, CommanderError, Help } from 'commander';
 import { UsageError } from '../errors.js';
 import type { CliCommand, CommandContext, CommandExample } from './cli-command.js';
+import { ownName } from './foreign-flags.js';
 
 /** A command as its file writes it. */
 export interface CommandSpec<Flags extends object> {
   /** The command with all its flags; it parses nothing by itself. */
   readonly options: () => Command;
   readonly examples: readonly CommandExample[];
+  /** The flags, by their names in camelCase, that only `--help all` has. */
+  readonly rare?: readonly string[];
   /**
    * Makes the flags from what commander gives, with names in camelCase; default: they are taken as
    * they are. `operands` are what stands beside the flags, where the command takes such.
@@ -54,15 +57,23 @@ export function defineWriter<Flags extends { readonly quiet?: boolean }>(
 
 /** See CliCommand.parse. */
 export function parseCommand<Flags extends object>(
-  { options, examples, read }: Omit<CommandSpec<Flags>, 'run'>,
+  { options, examples, rare = [], read }: Omit<CommandSpec<Flags>, 'run'>,
   { args, write }: { readonly args: readonly string[]; readonly write: (text: string) => void },
 ): Flags {
+  const helpAt = args.findIndex((arg) => arg === '--help' || arg === '-h');
+  const isRareShown = helpAt >= 0 && args[helpAt + 1] === 'all';
+  const isShown = (name: string) => isRareShown || !rare.includes(name);
   const command = options()
     .addHelpText('after', examplesHelp(examples))
+    .addHelpText('after', rare.length === 0 || isRareShown ? '' : MORE_HELP)
     .allowExcessArguments(false)
     .exitOverride()
     .helpOption('-h, --help', 'print this and end')
-    .configureHelp({ helpWidth: 100 })
+    .configureHelp({
+      helpWidth: 100,
+      visibleOptions: (own) =>
+        new Help().visibleOptions(own).filter((option) => isShown(option.attributeName())),
+    })
     .configureOutput({ writeOut: write, writeErr: () => {} });
   try {
     command.parse(args, { from: 'user' });
@@ -75,6 +86,9 @@ export function parseCommand<Flags extends object>(
   return read === undefined ? command.opts<Flags>() : read(command.opts(), command.args);
 }
 
+/** The last line of a help that leaves flags out. */
+const MORE_HELP = '\n--help all has the flags that few need, too.\n';
+
 function examplesHelp(examples: readonly CommandExample[]): string {
   const lines = examples.flatMap(({ line, says }) => [`  # ${says}`, `  shardweave ${line}`]);
   return `\nExamples:\n${lines.join('\n')}\n`;
@@ -84,6 +98,16 @@ function examplesHelp(examples: readonly CommandExample[]): string {
 function complaint(error: CommanderError, command: Command): string {
   if (error.code === 'commander.excessArguments') {
     return `expected flags alone, got "${command.args.join(' ')}".`;
+  }
+  const [, unknown] = /unknown option '(.*)'/.exec(error.message) ?? [];
+  const own =
+    unknown &&
+    ownName(
+      unknown,
+      command.options.map(({ long }) => long ?? ''),
+    );
+  if (own) {
+    return `unknown option '${unknown}'. Here it is ${own}.`;
   }
   const [what, ...hints] = error.message.replace(/^error: /, '').split('\n');
   return [

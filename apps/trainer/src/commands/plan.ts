@@ -5,7 +5,7 @@ import { TRAIN } from '../config/flags.js';
 import { resolveConfig } from '../config/resolve-config.js';
 import { kindOf } from '../device-choice.js';
 import { idleFlags } from '../flags/flag-effects.js';
-import type { Flags } from '../flags/train-flags.js';
+import { type Flags, RARE } from '../flags/train-flags.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { planHeaderLines } from '../output/header.js';
 import { leftBytes, leftText } from '../plan/left-bytes.js';
@@ -33,6 +33,7 @@ export const plan = defineCommand<PlanFlags>({
       says: 'all bytes by tag and phase, for programs',
     },
   ],
+  rare: RARE,
   read: ({ json, ...given }, operands) => ({
     ...TRAIN.read!(given, operands),
     json: json === true,

@@ -12,7 +12,8 @@ import { COMMANDS, type CommandEntry } from './command-table.js';
 export async function runCommand(
   context: CommandContext & { readonly version: string },
 ): Promise<number> {
-  const [name] = context.args;
+  const args = withoutHelp(context.args);
+  const [name] = args;
   try {
     if (name === '--version' || name === '-v') {
       context.out.write(`${context.version}\n`);
@@ -23,10 +24,19 @@ export async function runCommand(
       return name === undefined ? 2 : 0;
     }
     const command = await findCommand(name).load();
-    return await command.run(context);
+    return await command.run({ ...context, args });
   } catch (error) {
     return tell(error, context);
   }
+}
+
+/** The arguments with `help train all` as `train --help all`. */
+function withoutHelp([first, ...rest]: readonly string[]): readonly string[] {
+  if (first !== 'help') {
+    return first === undefined ? [] : [first, ...rest];
+  }
+  const [about, ...more] = rest;
+  return about === undefined ? ['--help'] : [about, '--help', ...more];
 }
 
 /** @throws {UsageError} for a name that no command has */

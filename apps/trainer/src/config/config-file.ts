@@ -52,7 +52,10 @@ export function readConfigFile(
     if (known === undefined) {
       const meant = nearest(text, keys.keys());
       const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
-      return refuse(keyNode, `unknown key "${text}".${hint} Keys are the flags of train --help.`);
+      return refuse(
+        keyNode,
+        `unknown key "${text}".${hint} Keys are the flags of train --help all.`,
+      );
     }
     const given = (value as Node | null)?.toJS(document) ?? null;
     const checked = known.schema.safeParse(given);

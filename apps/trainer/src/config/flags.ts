@@ -5,7 +5,7 @@ import { z } from 'zod';
 import type { CommandSpec } from '../commands/define-command.js';
 import { UsageError } from '../errors.js';
 import { type FlagKind, flag } from '../flags/flag-kinds.js';
-import { FLAGS, type Flag, type Flags, GROUPS, keyOf } from '../flags/train-flags.js';
+import { FLAGS, type Flag, type Flags, GROUPS, keyOf, RARE } from '../flags/train-flags.js';
 import { PRESETS } from '../model/presets.js';
 import { readConfigFile, refuseMovedRun } from './config-file.js';
 
@@ -49,6 +49,7 @@ export const TRAIN: Omit<CommandSpec<Flags>, 'run'> = {
       says: 'a model larger than its device, 8 MB of it at a time',
     },
   ],
+  rare: RARE,
   read: checkFlags,
 };
 

@@ -373,6 +373,12 @@ export type Flags = {
   readonly [Name in keyof typeof FLAGS]: (typeof FLAGS)[Name] extends Flag<infer T> ? T : never;
 };
 
+/** The flags that few need. */
+export const RARE: readonly (keyof Flags)[] = [
+  ...(['fp32Reduce', 'reshard', 'gatherCap', 'injectDelayMs', 'slices', 'microBatches'] as const),
+  ...(['beta1', 'beta2', 'eps'] as const),
+];
+
 /** The names of all flags, in the order of --help. */
 export const FLAG_NAMES = Object.keys(FLAGS) as (keyof Flags)[];
 
