@@ -35,13 +35,14 @@ describe('a config file', () => {
       sync: false,
       'fp32-reduce': true,
       'save-every': '5m',
+      'gather-cap': '64MiB',
     };
     const yaml = fileOf(
-      'ranks: 4\ndevice: [cpu, webgpu]\nlora-targets: [q_proj]\nlr: 1e-4\nsync: false\nfp32-reduce: true\nsave-every: 5m\n',
+      'ranks: 4\ndevice: [cpu, webgpu]\nlora-targets: [q_proj]\nlr: 1e-4\nsync: false\nfp32-reduce: true\nsave-every: 5m\ngather-cap: 64MiB\n',
     );
     const json = fileOf(JSON.stringify(values), 'json');
     const typed =
-      '--ranks 4 --device cpu,webgpu --lora-targets q_proj --lr 1e-4 --no-sync --fp32-reduce --save-every 5m';
+      '--ranks 4 --device cpu,webgpu --lora-targets q_proj --lr 1e-4 --no-sync --fp32-reduce --save-every 5m --gather-cap 64MiB';
     for (const path of [yaml, json]) {
       expect(parse(`--config ${path}`)).toEqual(parse(typed));
       expect(parse(`--config ${path} --ranks 3 --sync --no-fp32-reduce`)).toEqual(

@@ -140,9 +140,35 @@ describe('the flags of train', () => {
   });
 
   it.each([
+    ['--gather-cap 64MB', { gatherCap: 64e6 }],
+    ['--gather-cap 64MiB', { gatherCap: 64 * 2 ** 20 }],
+    ['--gather-cap 1.5kb', { gatherCap: 1500 }],
+    ['--gather-cap 7B', { gatherCap: 7 }],
+    ['--device-budget 8GiB', { deviceBudget: 2 ** 33 }],
+    ['--device-budget 2e9', { deviceBudget: 2e9 }],
+    ['--steps 1e9', { steps: 1e9 }],
+    ['--save-every 1e2', { saveEvery: { steps: 100 } }],
+  ])('read sizes and counts as people write them: %s', (line, expected) => {
+    expect(parse(line)).toMatchObject(expected);
+  });
+
+  it.each([
     ['--batch x', '--batch: expected a whole number of at least 1, got "x". See --help.'],
     ['--batch 0', '--batch: expected a whole number of at least 1, got "0". See --help.'],
-    ['--steps 1e9', '--steps: expected a whole number of at least 1, got "1e9". See --help.'],
+    ['--steps 1e-9', '--steps: expected a whole number of at least 1, got "1e-9". See --help.'],
+    [
+      '--steps 99999999999999999999',
+      '--steps: expected a whole number of at least 1, at most 9007199254740991, got "99999999999999999999". See --help.',
+    ],
+    ['--seed 1e16', /a whole number of at least 0, at most 9007199254740991, got "1e16"/],
+    [
+      '--gather-cap 0MB',
+      '--gather-cap: expected a number of bytes of at least 1, such as 64MB, 8GiB or 64000000, got "0MB". See --help.',
+    ],
+    ['--gather-cap 64iB', /^--gather-cap: expected a number of bytes .*, got "64iB"/],
+    ['--gather-cap 64M', /^--gather-cap: expected a number of bytes .*, got "64M"/],
+    ['--device-budget -1GB', /^--device-budget: expected a number of bytes .*, got "-1GB"/],
+    ['--device-budget 9999999TiB', /such as 64MB, .*, got "9999999TiB"/],
     ['--dropout 1', '--dropout: expected a number from 0 to below 1, got "1". See --help.'],
     ['--lr -1', '--lr: expected a number of at least 0, got "-1". See --help.'],
     ['--lr 0x10', '--lr: expected a number of at least 0, got "0x10". See --help.'],
@@ -154,7 +180,7 @@ describe('the flags of train', () => {
     ['--device webgpu:', /an adapter such as webgpu:4090 .*got "webgpu:"/],
     ['--bogus', "unknown option '--bogus'. See --help."],
     ['--modle x', "unknown option '--modle'. Did you mean --model? See --help."],
-    ['--batch-size 4', /^unknown option '--batch-size'\. Here it is --batch, the rows of a step/],
+    ['--batch-size 4', "unknown option '--batch-size'. Here it is --batch. See --help."],
     ['--max_steps 4', "unknown option '--max_steps'. Here it is --steps. See --help."],
     ['--bf16', "unknown option '--bf16'. Here it is --precision bf16. See --help."],
     ['--nproc 4', "unknown option '--nproc'. Here it is --ranks. See --help."],

@@ -303,12 +303,21 @@ describe('generate', () => {
       [['--model', directory, '--adapter', empty], /--adapter: .* can't be used/],
       [
         ['--model', directory, '--top-k', '0'],
-        /'--top-k <K>' argument '0' is invalid. Expected a whole number of at least 1/,
+        /^error: --top-k: expected a whole number of at least 1, got "0"\. See --help\./,
       ],
-      [['--model', directory, '--top-p', '0'], /Expected a number above 0, at most 1/],
-      [['--model', directory, '--min-p', '1.5'], /Expected a number from 0 to 1/],
-      [['--model', directory, '--temperature', '-1'], /Expected a number of at least 0/],
-      [['--model', directory, '--stop', ''], /Expected a text/],
+      [
+        ['--model', directory, '--top-p', '0'],
+        /--top-p: expected a number above 0, at most 1, got "0"/,
+      ],
+      [
+        ['--model', directory, '--min-p', '1.5'],
+        /--min-p: expected a number from 0 to 1, got "1\.5"/,
+      ],
+      [
+        ['--model', directory, '--temperature', '-1'],
+        /--temperature: expected a number of at least 0, got "-1"/,
+      ],
+      [['--model', directory, '--stop', ''], /--stop: expected a text, got ""/],
       [['--model', directory, 'more'], /expected flags alone, got "more/],
     ];
     for (const [args, expected] of cases) {

@@ -138,7 +138,7 @@ describe('shardweave gguf', () => {
     [
       'an unknown type',
       () => ['--model', model, '--out', 'x', '--type', 'q4'],
-      /f32, f16, bf16, q8_0\. See/,
+      /--type: expected one of f32, f16, bf16, q8_0, got "q4"\. See/,
     ],
     ['no directory', () => ['--model', join(folder, 'none'), '--out', 'x'], /got .*none\. Train/],
     [

@@ -94,10 +94,19 @@ function examplesHelp(examples: readonly CommandExample[]): string {
   return `\nExamples:\n${lines.join('\n')}\n`;
 }
 
+/** The library's message for a value that a flag doesn't take. */
+const WRONG_VALUE =
+  /^error: option '(--[\w-]+).*' argument '(.*)' is invalid\. (Expected|Allowed choices are) (.*)\.$/s;
+
 /** The library's message as one sentence. */
 function complaint(error: CommanderError, command: Command): string {
   if (error.code === 'commander.excessArguments') {
     return `expected flags alone, got "${command.args.join(' ')}".`;
+  }
+  const value = WRONG_VALUE.exec(error.message);
+  if (value !== null) {
+    const [, flag, typed, how, expected] = value;
+    return `${flag}: expected ${how === 'Expected' ? '' : 'one of '}${expected}, got "${typed}".`;
   }
   const [, unknown] = /unknown option '(.*)'/.exec(error.message) ?? [];
   const own =

@@ -1,48 +1,34 @@
 // What other tools call flags, so that a command answers with its own name.
 
-const OWN_NAMES: Readonly<Record<string, string>> = {
-  'adam-beta1': '--beta1',
-  'adam-beta2': '--beta2',
-  'adam-epsilon': '--eps',
-  'batch-size': '--batch, the rows of a step over all ranks',
-  bf16: '--precision bf16',
-  'block-size': '--seq',
-  'context-length': '--seq',
-  dataset: '--data',
-  dtype: '--precision',
-  'eval-interval': '--eval-every',
-  'eval-steps': '--eval-every',
-  fp16: '--precision fp16',
-  'grad-clip': '--clip',
-  'gradient-accumulation-steps': '--grad-accum',
-  'gradient-checkpointing': '--checkpoint-activations',
-  iters: '--steps',
-  'learning-rate': '--lr',
-  'lora-r': '--lora-rank',
-  'lr-scheduler-type': '--schedule',
-  'max-grad-norm': '--clip',
-  'max-iters': '--steps',
-  'max-new-tokens': '--max-tokens',
-  'max-seq-length': '--seq',
-  'max-steps': '--steps',
-  'model-name-or-path': '--model',
-  nproc: '--ranks',
-  'nproc-per-node': '--ranks',
-  'num-epochs': '--epochs',
-  'num-processes': '--ranks',
-  'num-train-epochs': '--epochs',
-  'output-dir': '--out',
-  'per-device-train-batch-size': '--batch, the rows of a step over all ranks',
-  'report-to': '--out, which leaves metrics.jsonl and a page',
-  'resume-from-checkpoint': '--resume',
-  'save-interval': '--save-every',
-  'save-steps': '--save-every',
-  'save-total-limit': '--keep',
-  'train-file': '--data',
-  'validation-file': '--valid',
-  wandb: '--out, which leaves metrics.jsonl and a page',
-  'warmup-steps': '--warmup',
-  'world-size': '--ranks',
+const FOREIGN: Readonly<Record<string, readonly string[]>> = {
+  '--batch': ['batch-size', 'per-device-train-batch-size'],
+  '--beta1': ['adam-beta1'],
+  '--beta2': ['adam-beta2'],
+  '--checkpoint-activations': ['gradient-checkpointing'],
+  '--clip': ['max-grad-norm', 'grad-clip'],
+  '--data': ['dataset', 'train-file'],
+  '--epochs': ['num-epochs', 'num-train-epochs'],
+  '--eps': ['adam-epsilon'],
+  '--eval-every': ['eval-steps', 'eval-interval'],
+  '--grad-accum': ['gradient-accumulation-steps'],
+  '--keep': ['save-total-limit'],
+  '--lora-rank': ['lora-r'],
+  '--lr': ['learning-rate'],
+  '--max-tokens': ['max-new-tokens'],
+  '--model': ['model-name-or-path'],
+  '--out': ['output-dir'],
+  '--out, which leaves metrics.jsonl and a page': ['report-to', 'wandb'],
+  '--precision': ['dtype'],
+  '--precision bf16': ['bf16'],
+  '--precision fp16': ['fp16'],
+  '--ranks': ['nproc', 'nproc-per-node', 'num-processes', 'world-size'],
+  '--resume': ['resume-from-checkpoint'],
+  '--save-every': ['save-steps', 'save-interval'],
+  '--schedule': ['lr-scheduler-type'],
+  '--seq': ['block-size', 'context-length', 'max-seq-length'],
+  '--steps': ['max-steps', 'max-iters', 'iters'],
+  '--valid': ['validation-file'],
+  '--warmup': ['warmup-steps'],
 };
 
 /**
@@ -51,6 +37,7 @@ const OWN_NAMES: Readonly<Record<string, string>> = {
  * @param own the flags of the command, such as `--batch`
  */
 export function ownName(typed: string, own: readonly string[]): string | undefined {
-  const name = OWN_NAMES[typed.replace(/^-+/, '').replaceAll('_', '-').toLowerCase()];
-  return own.some((flag) => name?.split(/[ ,]/)[0] === flag) ? name : undefined;
+  const name = typed.replace(/^-+/, '').replaceAll('_', '-').toLowerCase();
+  const found = Object.keys(FOREIGN).find((flag) => FOREIGN[flag]!.includes(name));
+  return own.some((flag) => found?.split(/[ ,]/)[0] === flag) ? found : undefined;
 }

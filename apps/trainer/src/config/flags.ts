@@ -4,7 +4,7 @@ import { Command, Option } from 'commander';
 import { z } from 'zod';
 import type { CommandSpec } from '../commands/define-command.js';
 import { UsageError } from '../errors.js';
-import { type FlagKind, flag } from '../flags/flag-kinds.js';
+import { expectedBy, type FlagKind, flag } from '../flags/flag-kinds.js';
 import { FLAGS, type Flag, type Flags, GROUPS, keyOf, RARE } from '../flags/train-flags.js';
 import { PRESETS } from '../model/presets.js';
 import { readConfigFile, refuseMovedRun } from './config-file.js';
@@ -62,7 +62,7 @@ function checkFlags(given: Readonly<Record<string, unknown>>): Flags {
     const { kind } = FLAGS[name];
     const checked = kind.schema.safeParse(kind.read(value));
     if (!checked.success) {
-      const expected = kind.schema.description;
+      const expected = expectedBy(kind as FlagKind<unknown>, value);
       throw new UsageError(
         `--${keyOf(name)}: expected ${expected}, got "${String(value)}". See --help.`,
       );

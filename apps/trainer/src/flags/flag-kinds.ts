@@ -13,18 +13,49 @@ export interface FlagKind<T> {
    * for the schema to refuse.
    */
   readonly read: (typed: unknown) => unknown;
+  /** The largest number that is exact; said where a larger one was typed. */
+  readonly most?: number;
+}
+
+/** What completes "expected ..." where `value` is refused. */
+export function expectedBy({ schema, most }: FlagKind<unknown>, value: unknown): string {
+  const isBeyond = most !== undefined && Number(value) > most;
+  return `${schema.description}${isBeyond ? `, at most ${most}` : ''}`;
 }
 
 const DECIMAL = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 
+function asNumber(typed: unknown): unknown {
+  return DECIMAL.test(String(typed)) ? Number(typed) : typed;
+}
+
 export const whole = (least: number): FlagKind<number> => ({
   schema: z.int().min(least).describe(`a whole number of at least ${least}`),
-  read: (typed) => (/^\d+$/.test(String(typed)) ? Number(typed) : typed),
+  read: asNumber,
+  most: Number.MAX_SAFE_INTEGER,
 });
+
+const BYTES = /^(\d+\.?\d*|\.\d+) ?(?:([kmgt])(i?))?b$/i;
+
+/** A number of bytes, whose units are decimal without an i: 1 MB = 1e6 bytes, 1 MiB = 2^20. */
+export const bytes: FlagKind<number> = {
+  schema: z
+    .union([z.int(), z.string().regex(BYTES).transform(bytesOf)])
+    .refine((count) => Number.isSafeInteger(count) && count >= 1)
+    .describe('a number of bytes of at least 1, such as 64MB, 8GiB or 64000000'),
+  read: asNumber,
+  most: Number.MAX_SAFE_INTEGER,
+};
+
+function bytesOf(text: string): number {
+  const [, count, prefix = ' ', binary = ''] = BYTES.exec(text)!;
+  const power = ' kmgt'.indexOf(prefix.toLowerCase());
+  return Math.floor(Number(count) * (binary === '' ? 1000 : 1024) ** power);
+}
 
 const real = (schema: z.ZodNumber, what: string): FlagKind<number> => ({
   schema: schema.describe(what),
-  read: (typed) => (DECIMAL.test(String(typed)) ? Number(typed) : typed),
+  read: asNumber,
 });
 
 export const nonNegative = real(z.number().min(0), 'a number of at least 0');
@@ -91,7 +122,7 @@ export const countOrPart: FlagKind<number> = {
   schema: z
     .union([z.int().min(1), z.number().gt(0).lt(1)])
     .describe('a whole number of at least 1, or a part below 1'),
-  read: (typed) => (DECIMAL.test(String(typed)) ? Number(typed) : typed),
+  read: asNumber,
 };
 
 const SECONDS = { s: 1, m: 60, h: 3600 } as const;
@@ -120,7 +151,7 @@ export const saveEvery: FlagKind<SaveEvery> = {
         typeof value === 'number' ? { steps: value } : { minutes: Number(value.slice(0, -1)) },
     )
     .describe('a number of steps such as 100, or of minutes such as 5m'),
-  read: (typed) => (/^\d+$/.test(String(typed)) ? Number(typed) : typed),
+  read: asNumber,
 };
 
 /** A port whose value may be left out, which is true. */

@@ -4,6 +4,7 @@
 
 import { DEFAULT_PRESET } from '../model/presets.js';
 import {
+  bytes,
   countOrPart,
   devices,
   duration,
@@ -155,7 +156,7 @@ export const GROUPS = {
       '--checkpoint-activations',
       'recompute each block in backward',
     ]),
-    gatherCap: free('fsdp')(whole(1), undefined, [
+    gatherCap: free('fsdp')(bytes, undefined, [
       '--gather-cap <BYTES>',
       'most bytes of gathered parameters to prefetch into (default: 64 MiB)',
     ]),
@@ -169,7 +170,7 @@ export const GROUPS = {
     ]),
   },
   'Offload (--strategy offload):': {
-    deviceBudget: told('offload')(whole(1), undefined, [
+    deviceBudget: told('offload')(bytes, undefined, [
       '--device-budget <BYTES>',
       'most bytes that the device may hold; slices are chosen for it (default: no limit)',
     ]),

@@ -2,7 +2,9 @@
 
 import { Command, InvalidArgumentError, Option } from 'commander';
 import {
+  bytes,
   device,
+  expectedBy,
   type FlagKind,
   nonNegative,
   share,
@@ -27,11 +29,11 @@ export interface GenerateFlags extends OpenFlags {
 }
 
 /** Reads what was typed for a flag as `train` would. */
-export function reading<T>({ schema, read }: FlagKind<T>): (text: string) => T {
+export function reading<T>(kind: FlagKind<T>): (text: string) => T {
   return (text) => {
-    const { success, data } = schema.safeParse(read(text));
+    const { success, data } = kind.schema.safeParse(kind.read(text));
     if (!success) {
-      throw new InvalidArgumentError(`Expected ${schema.description}.`);
+      throw new InvalidArgumentError(`Expected ${expectedBy(kind, text)}.`);
     }
     return data;
   };
@@ -108,6 +110,6 @@ export function placeOptions(command: Command): Command {
       reading(device),
       'auto',
     )
-    .option('--device-budget <BYTES>', 'most bytes on the device, with offload', reading(whole(1)))
+    .option('--device-budget <BYTES>', 'most bytes on the device, with offload', reading(bytes))
     .option('--threads <N>', 'of the cpu device (default: all cores)', reading(whole(1)));
 }
