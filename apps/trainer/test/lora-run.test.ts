@@ -90,7 +90,7 @@ describe('adapters', () => {
     const wrong = runFlags(`--model ${other} ${DATA} ${flags}`.split(' '));
     await expect(wrong).rejects.toThrow(/another base model: .*tiny \(\w{64}\), got .*--model/);
     await expect(run(`${flags} --lora-alpha 1`)).rejects.toThrow(
-      /adapter alpha: 8, got 1.*--lora-alpha/,
+      /another --lora-alpha: 8, got 1\. Give --lora-alpha/,
     );
   });
 
