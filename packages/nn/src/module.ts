@@ -42,11 +42,18 @@ export function isModule(value: unknown): value is Module {
   return typeof value === 'object' && value !== null && BRAND in value;
 }
 
-/** @throws {NnConfigError} naming the value that is not a module */
-export function checkModules(owner: string, modules: unknown): void {
+/**
+ * @param expected what the caller takes
+ * @throws {NnConfigError} naming the value that is not a module
+ */
+export function checkModules(
+  owner: string,
+  modules: unknown,
+  expected = 'an array of modules',
+): void {
   if (!Array.isArray(modules)) {
     throw new NnConfigError(
-      `${owner}: expected a module or an array of modules, got ${shown(modules)}.${moduleHint(modules)}`,
+      `${owner}: expected ${expected}, got ${shown(modules)}.${moduleHint(modules)}`,
     );
   }
   modules.forEach((module: unknown, i) => {

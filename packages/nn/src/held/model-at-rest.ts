@@ -47,7 +47,7 @@ export async function whileAtRest<T>(
   body: (held: ModelAtRest) => Promise<T>,
 ): Promise<T> {
   const modules = isModule(models) ? [models] : models;
-  checkModules(call.operation, modules);
+  checkModules(call.operation, modules, 'a module or an array of modules');
   const { holders, plain } = holdersIn(modules, call.operation);
   const helds = holders.map(({ by, wrappers }) => ({ held: by.together(wrappers), wrappers }));
   const named = (own: (module: Module) => [string, Tensor][]) =>
