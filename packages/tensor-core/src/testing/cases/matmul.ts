@@ -76,6 +76,10 @@ function shapesCase(transposeA: boolean, transposeB: boolean): ConformanceCase {
     for (const [m, n, k] of SHAPES) {
       runDense(calls, ['f32', 'f32', 'f32'], { m, n, k, transposeA, transposeB });
     }
+    // What lies behind the first pair of matrices is the second, of which a block of k may take
+    // nothing.
+    const two = { m: 7, n: 5, k: 3, matrices: 2 };
+    runDense(calls, ['f32', 'f32', 'f32'], { ...two, transposeA, transposeB });
   });
 }
 
@@ -372,17 +376,22 @@ export const PLAIN = {
 function runDense(
   calls: CallRecorder,
   [aType, bType, outType]: readonly [DType, DType, DType],
-  options: { m: number; n: number; k: number } & Partial<
+  options: { m: number; n: number; k: number; matrices?: number } & Partial<
     Pick<Call, 'transposeA' | 'transposeB' | 'alpha' | 'accumulate' | 'bias'>
   >,
 ): void {
-  const { m, n, k, transposeA = false, transposeB = false, accumulate = false } = options;
+  const { matrices = 1, ...rest } = options;
+  const { m, n, k, transposeA = false, transposeB = false, accumulate = false } = rest;
   calls.run('matmul', {
     ...PLAIN,
-    ...options,
-    a: calls.floats(m * k, aType, { offset: 1 }),
-    b: calls.floats(k * n, bType, { offset: 3 }),
-    out: outputOf(calls, m * n, outType, accumulate),
+    ...rest,
+    batch: [1, matrices],
+    aBatch: [0, m * k],
+    bBatch: [0, k * n],
+    outBatch: [0, m * n],
+    a: calls.floats(matrices * m * k, aType, { offset: 1 }),
+    b: calls.floats(matrices * k * n, bType, { offset: 3 }),
+    out: outputOf(calls, matrices * m * n, outType, accumulate),
     aRow: transposeA ? m : k,
     bRow: transposeB ? k : n,
     outRow: n,

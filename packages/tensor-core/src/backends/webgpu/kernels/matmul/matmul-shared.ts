@@ -213,9 +213,17 @@ function sumText(...terms: readonly string[]): string {
   return terms.filter((text) => text !== '').join(' + ') || '0u';
 }
 
-/** Returns the block's row for a step of k; see Note [loads of a block]. */
-function rowOf({ isAlongK, run, isWide }: Operand, k: number): number {
-  return isAlongK && isWide && run === 4 ? 2 * (k >> 2) + (k & 1) + 8 * ((k >> 1) & 1) : k;
+/**
+ * Whether the block has its rows in another order, because four units of 16 bits lie side by side
+ * along k; see Note [loads of a block].
+ */
+function isReordered({ isAlongK, run, isWide }: Operand): boolean {
+  return isAlongK && isWide && run === 4;
+}
+
+/** Returns the block's row for a step of k. */
+function rowOf(operand: Operand, k: number): number {
+  return isReordered(operand) ? 2 * (k >> 2) + (k & 1) + 8 * ((k >> 1) & 1) : k;
 }
 
 function strideOf({ extent, isAlongK }: Operand): number {
@@ -224,10 +232,10 @@ function strideOf({ extent, isAlongK }: Operand): number {
 
 /** Declares before the loop where an invocation loads from, in units, and where it stores. */
 function placesOf(operand: Operand): string {
-  const { name, isAlongK, isWide, row, lane, width } = operand;
+  const { name, isAlongK, row, lane, width } = operand;
   const [e, k] = [`(first_${name} + ${name}_e)`, `${name}_k`];
   const at = isAlongK ? `${e} * ${row} + ${k}` : `${k} * ${row} + ${e}`;
-  const blockRow = isAlongK && isWide && operand.run === 4 ? `${k} / 2u` : k;
+  const blockRow = isReordered(operand) ? `${k} / 2u` : k;
   return `let ${name}_k = ${lane.k};
   let ${name}_e = ${lane.e};
   let ${name}_from = (P.${name}_at + ${name}_base + ${at}) / ${width}u;
