@@ -90,12 +90,12 @@ describe('a run at the edge of its memory', () => {
 describe('a run that does not fit', () => {
   it('is told what it takes, with flags that fit', async () => {
     const flags = '--model micro --strategy single --batch 8 --seq 64';
-    const message = await refusal(flags, roomOf(24 * MIB));
+    const message = await refusal(flags, roomOf(12 * MIB));
     expect(message).toMatch(/^room: the run does not fit: a rank takes \d\d\.\d MiB on its device/);
     const ways = [...message.matchAll(/(--[^(;]*) \(/g)].map(([, way]) => way!);
     expect(ways).toHaveLength(3);
     for (const way of ways) {
-      await requireRoom(await configOf(`${flags} ${way}`), roomOf(24 * MIB));
+      await requireRoom(await configOf(`${flags} ${way}`), roomOf(12 * MIB));
     }
   });
 
