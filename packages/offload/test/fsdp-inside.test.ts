@@ -1,9 +1,18 @@
 // Sharding runs inside offload: each slice's shards rest in a store, and are gathered while the
-// slice runs.
+// slice runs. Beside it, a sharded model is saved with an offloaded one.
 
+import { piecesIn } from '@shardweave/checkpoint';
 import { createMemoryGroup } from '@shardweave/collectives';
 import { FsdpConfigError, FullyShardedDataParallel } from '@shardweave/fsdp';
-import { Linear, type Module, Sequential, Sgd, stateDict } from '@shardweave/nn';
+import {
+  Linear,
+  loadCheckpoint,
+  type Module,
+  Sequential,
+  Sgd,
+  saveCheckpoint,
+  stateDict,
+} from '@shardweave/nn';
 import { OffloadConfigError, OffloadModel } from '@shardweave/offload';
 import { createHostStore } from '@shardweave/shard-store';
 import { Device, mean, square } from '@shardweave/tensor-core';
@@ -72,6 +81,31 @@ it.each([true, false])('two ranks equal one process, checkpointing %s', async (i
     const found = (perRank[0]![step]! + perRank[1]![step]!) / 2;
     expect(Math.abs(found - loss), `step ${step}`).toBeLessThanOrEqual(2e-6);
   });
+});
+
+it('an offloaded model before a sharded one is saved by all ranks, once', async () => {
+  const store = piecesIn(createHostStore());
+  const backend = createReferenceBackend();
+  const states = await Promise.all(
+    createMemoryGroup(2).map(async (processGroup) => {
+      const device = new Device(backend, { seed: 5 });
+      const [sharded, plain, offloaded] = layers(device);
+      const fsdp = new FullyShardedDataParallel(sharded!, { processGroup });
+      const models = [
+        new OffloadModel([offloaded!]),
+        new Sequential(device, [fsdp, plain!]),
+      ] as const;
+      const state = await stateDict(models);
+      await saveCheckpoint(models, store);
+      await processGroup.close();
+      return state;
+    }),
+  );
+  const device = new Device(backend);
+  const [first, second, third] = layers(device);
+  const bare = [new Sequential(device, [first!]), new Sequential(device, [second!, third!])];
+  await loadCheckpoint(bare, store);
+  expect(await stateDict(bare)).toEqual(states[0]);
 });
 
 it('refuses shards that stay on the device, and a budget with sharding inside', () => {

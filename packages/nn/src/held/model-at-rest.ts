@@ -87,11 +87,15 @@ export async function whileAtRest<T>(
       plain.has(tensor) ? [[name, tensor] as const] : [],
     );
     const all = [plainAtRest(named, call, ranks), ...entered];
+    const { isFirst } = all[0]!.ranks;
     return body({
       names,
       buffers,
       places: places ?? { stateDictDevice: 'host', stateDictOnRank0Only: false },
-      parts: all.flatMap(({ parts }) => parts),
+      // What knows no ranks is a replica where there are some, and the first one writes its own.
+      parts: all.flatMap(({ parts, ranks: { isAlone } }) =>
+        isAlone && !isFirst ? parts.map((part) => ({ ...part, isWriting: false })) : parts,
+      ),
       ranks: all[0]!.ranks,
       requireUnchanged: () => {
         for (const held of all) {
