@@ -89,16 +89,18 @@ describe('a device', () => {
   });
 });
 
-it('collectives that overlap count once, and so does work', () => {
+it('collectives that overlap or nest count once, and so does work', () => {
   const calls = [
     [30, 40],
     [0, 10],
     [5, 20],
+    [32, 34],
   ] as const;
   const busy = [
     [8, 12],
     [2, 10],
     [35, 100],
+    [36, 38],
   ] as const;
   expect(commTimes(calls, busy)).toEqual({ collectiveMs: 30, exposedMs: 15 });
   expect(commTimes([], busy)).toEqual({ collectiveMs: 0, exposedMs: 0 });
@@ -258,6 +260,36 @@ describe('events.jsonl', () => {
       { type: 'warning', text: 'slow disk' },
       { type: 'save', step: 2, ...save },
     ]);
+  });
+
+  it('a job that starts again is told nothing of what waited for the other ranks', async () => {
+    const config = await resolveConfig(parseFlags(`${QUICK} --ranks 2`.split(' '), () => {}));
+    const io = { out: process.stdout, err: process.stderr, isQuiet: true, env: {}, steps: 3 };
+    const monitor = new RunMonitor(config, new Terminal(io));
+    const ready = (rank: number): RankEvent => ({
+      type: 'ready',
+      ready: {
+        ...{ rank, device: 'cpu', description: '1 thread', isSoftware: true, host: 'a' },
+        ...{ numericClass: '', params: 5, shardBytes: 4, valid: undefined },
+        data: { tokens: 9, documents: 0, cut: 0, pieces: 0, rows: 1000 },
+      },
+    });
+    const step = (loss: number): RankEvent => ({
+      type: 'step',
+      metrics: {
+        ...{ step: 1, loss, targets: 9, stepMs: 1, tokensPerSecond: 9, lr: 0.1 },
+        ...{ gradNorm: null, lossScale: 1, skipped: false },
+      },
+      resources: { peakBytes: 0, wireBytes: 0 },
+    });
+    monitor.handle(ready(0));
+    monitor.handle(step(7));
+    monitor.restart(config, 'rank 1 was lost');
+    monitor.handle(ready(0));
+    monitor.handle(step(5));
+    monitor.handle(ready(1));
+    const steps = monitor.history.records().filter(({ type }) => type === 'step');
+    expect(steps).toMatchObject([{ step: 1, loss: 5 }]);
   });
 
   it('holds saves and warnings, each of these once', async () => {

@@ -95,6 +95,13 @@ describe('a run', () => {
     },
   );
 
+  it('a run that leaves adapters is done as well', async () => {
+    const line = `--out ${out} --lora-rank 2`;
+    expect((await run(line)).code).toBe(0);
+    expect(stateOf(out)).toMatchObject({ is: 'done', end: { step: 3 } });
+    expect((await show(`${line} --resume auto`)).out).toMatch(/run is done after step 3 of 3/);
+  });
+
   it('a run that is done trains on from its saves, and without them is not lost to a start', async () => {
     copy(saved);
     expect((await run(`--out ${out} --save-every 2 --steps 5 --resume auto`)).code).toBe(0);

@@ -300,6 +300,31 @@ describe('powerSgdHook', () => {
     expect(never.gradients).toEqual(exact.gradients);
   });
 
+  it('counts startStep from the newest layer of a bucket', async () => {
+    const gradientsOf = async (hook: () => CommunicationHook) => {
+      const [gradients] = await onRanks(2, async (rank) => {
+        const module = layers(rank);
+        const model = wrap(module, rank, { communicationHook: hook() });
+        const [, last] = module.children().values();
+        const found: number[][] = [];
+        for (let step = 0; step < 6; step++) {
+          for (const parameter of last!.parameters()) {
+            parameter.requiresGrad = step > 2;
+          }
+          model.zeroGrad();
+          await backward(model, rank, step);
+          found.push(step > 2 ? await flatGradients(model) : []);
+        }
+        return found.slice(3);
+      });
+      return gradients!;
+    };
+    const exact = await gradientsOf(() => allReduceHook);
+    const late = await gradientsOf(() => powerSgdHook({ startStep: 2 }));
+    expect(late.slice(0, 2)).toEqual(exact.slice(0, 2));
+    expect(late[2]).not.toEqual(exact[2]);
+  });
+
   it('a hook without warm starts draws new factors each step, equal on all ranks', async () => {
     const changeOf = async (warmStart: boolean) => {
       const hook = () => powerSgdHook({ warmStart, errorFeedback: false });
@@ -415,6 +440,31 @@ describe.each(STATEFUL)('a resumed run: %s', (_, makeHook) => {
       expect(hook.stateDict()).toEqual(new Map());
       hook.loadStateDict(state);
       expect(hook.stateDict()).toEqual(copy);
+    });
+  });
+});
+
+describe.each(STATEFUL)('a state that is loaded: %s', (_, makeHook) => {
+  it('takes the place of what the hook has met since', async () => {
+    await onRanks(2, async (rank) => {
+      const hook = makeHook();
+      const model = wrap(layers(rank), rank, { communicationHook: hook });
+      const optimizer = new Sgd(model.parameters(), { lr: 0 });
+      const gradientsOf = async (step: number) => {
+        await backward(model, rank, step);
+        const gradients = await flatGradients(model);
+        await optimizer.step();
+        optimizer.zeroGrad();
+        return gradients;
+      };
+      for (let step = 0; step < 6; step++) {
+        await gradientsOf(step);
+      }
+      const state = hook.stateDict();
+      const expected = await gradientsOf(6);
+      expect(await gradientsOf(6)).not.toEqual(expected);
+      hook.loadStateDict(state);
+      expect(await gradientsOf(6)).toEqual(expected);
     });
   });
 });

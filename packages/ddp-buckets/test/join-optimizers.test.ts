@@ -168,6 +168,32 @@ it('join leaves the state of a rank that stepped last as it was', async () => {
   expect(states[0]!.own).not.toEqual(states[1]!.own);
 });
 
+it('join drops the state of what the rank that stepped last never stepped', async () => {
+  const states = await onRanks(2, async (rank) => {
+    const inner = net(rank);
+    const model = wrap(inner, rank);
+    const optimizers = [...inner.children().values()].map((layer) => new AdamW(layer.parameters()));
+    const statesOf = () => Promise.all(optimizers.map(stateOf));
+    let own: unknown;
+    await model.join(
+      async () => {
+        for (let step = 0; step < 1 + 2 * rank.rank; step++) {
+          await backward(model, rank, step);
+          for (const optimizer of rank.rank === 0 ? optimizers : optimizers.slice(1)) {
+            await optimizer.step();
+          }
+          model.zeroGrad();
+        }
+        own = await statesOf();
+      },
+      { optimizers },
+    );
+    return { own, joined: await statesOf() };
+  });
+  expect(states[0]!.own).not.toEqual(states[1]!.own);
+  expect(states[0]!.joined).toEqual(states[1]!.own);
+});
+
 it('a loss scaler follows as well', async () => {
   const scales = await onRanks(2, async (rank) => {
     const model = wrap(net(rank), rank);

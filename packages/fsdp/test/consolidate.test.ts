@@ -198,6 +198,28 @@ it('takes values that ranks hold for themselves from the first', async () => {
   expect(whole.get('1.weight')!.data).toEqual(bytes.slice(0, 4 * DIM * DIM));
 });
 
+it('takes a shard by its place in a group of every other rank', async () => {
+  const perRank = await onRanks(4, async (rank) => {
+    const { device } = rank;
+    const group = await rank.group.split(rank.rank % 2);
+    const linear = () => new Linear(device, { inFeatures: DIM, outFeatures: DIM });
+    const inner = wrapIn({ group })(linear());
+    const model = wrapIn(rank)(new Stack(device, [linear(), inner]));
+    return {
+      weights: await localStateDict(model),
+      metadata: localMetadataDict(model),
+      inner: await stateDict(inner),
+    };
+  });
+  const whole = consolidateShardWeights(
+    perRank.map(({ weights }) => weights),
+    perRank.map(({ metadata }) => metadata),
+  );
+  for (const [name, entry] of perRank[0]!.inner) {
+    expect(whole.get(`1.${name}`)).toEqual(entry);
+  }
+});
+
 describe('refuses', () => {
   it.each([
     ['no shards', () => ({ weights: [], metadata: [] })],

@@ -225,6 +225,22 @@ describe('a full disk', () => {
     });
     expect(actual).toEqual(expected);
   });
+
+  it('keeps the gradients of a single rank, whose step goes on once there is room', async () => {
+    const [expected] = await uninterrupted(1, 2);
+    const [weights] = await onRanks(1, async (rank) => {
+      let isFull = false;
+      const store = refusing(createHostStore(), (key) => isFull && key.endsWith('/gradient'));
+      const { model, optimizer, step, backward } = storedTraining(rank, store);
+      await step(0);
+      isFull = true;
+      await expect(backward(1)).rejects.toMatchObject({ code: 'FULL' });
+      isFull = false;
+      await optimizer.step();
+      return weightsOf(model);
+    });
+    expect(expected).toMatchObject({ weights });
+  });
 });
 
 describe('what is read and written', () => {

@@ -189,6 +189,19 @@ it('a step changes each flat when it is read, and the save has none of it', asyn
   expect(await other.stateDict(loaded.namedParameters())).toEqual(moments);
 });
 
+it('a step does not overtake an earlier one that waits', async () => {
+  const stepTwice = async (isCaptured: boolean) => {
+    const { model, optimizer } = open(makeDevice());
+    const captured = isCaptured ? await captureCheckpoint(model, { optimizer }) : undefined;
+    const first = step(model, optimizer);
+    optimizer.groups[0]!.lr = 0.01;
+    void captured?.release(); // nothing is waiting to be read when the second step is called
+    await Promise.all([first, step(model, optimizer)]);
+    return textOf(model);
+  };
+  expect(await stepTwice(true)).toEqual(await stepTwice(false));
+});
+
 it('a step of a packed module waits until all of it is read', async () => {
   const device = makeDevice();
   const { model } = open(device);

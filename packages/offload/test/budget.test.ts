@@ -263,6 +263,24 @@ describe('a plan for a budget', () => {
     expect(device.memory().reservedBytes).toBeLessThanOrEqual(100_000);
   });
 
+  it('a dry run that fails leaves the plans that were there, and their calls compute', async () => {
+    const device = new Device(backend, { seed: 1 });
+    const layers = [0, 1, 2].map(() => new Linear(device, { inFeatures: DIM, outFeatures: DIM }));
+    const model = new OffloadModel(layers, { deviceBudgetBytes: 1e6 });
+    const gradientsOf = async (width: number) => {
+      model.zeroGrad();
+      await device.scope(async () => {
+        const x = device.tensor(new Float32Array(2 * width).fill(0.1), [2, width]);
+        await mean(await model.call(x)).backward();
+      });
+      return Promise.all(model.flats.map(({ home }) => home.gradient.read()));
+    };
+    const before = await gradientsOf(DIM);
+    expect(before).not.toContain(undefined);
+    await expect(gradientsOf(DIM + 1)).rejects.toThrow('64');
+    expect(await gradientsOf(DIM)).toEqual(before);
+  });
+
   it('the smallest budget of several models on a device holds, and ends with its model', async () => {
     const device = new Device(backend);
     const open = async (deviceBudgetBytes: number) => {
