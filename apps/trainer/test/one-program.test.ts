@@ -234,7 +234,7 @@ describe.each(ALL)('%s', (name, wrap) => {
 describe.each(ON_RANKS)('%s over ranks', (_, wrap) => {
   it('a save on the first rank alone names the call, whether the other waits or has left', async () => {
     for (const isWaiting of [true, false]) {
-      const [first, other] = createMemoryGroup(2, { timeoutMs: 100 });
+      const [first, other] = createMemoryGroup(2, { timeoutMs: 500 });
       const models = [first!, other!].map((group) =>
         wrap(net(new Device(createReferenceBackend()), 1), group),
       );
