@@ -58,6 +58,15 @@ describe('a config file', () => {
     ['grad_accum: 2', 'line 1: unknown key "grad_accum". Did you mean grad-accum?'],
     ['\nbatch: x', 'line 2: batch: expected a whole number of at least 1, got "x".'],
     ['batch: 1.5', 'batch: expected a whole number of at least 1, got 1.5.'],
+    [
+      'steps: 9007199254740993',
+      'steps: expected a whole number of at least 1, at most 9007199254740991, got 9007199254740993.',
+    ],
+    [
+      'seed: 1e99',
+      'seed: expected a whole number of at least 0, at most 9007199254740991, got 1e99.',
+    ],
+    ['precision: half', 'expected one of fp32, fp16, bf16, got "half". Did you mean fp16?'],
     ['lr:', 'lr: expected a number of at least 0, got null.'],
     [
       'device: gpu',

@@ -8,11 +8,7 @@ const parse = (line: string) => parseFlags(line.split(' ').filter(Boolean), () =
 
 describe('the flags of train', () => {
   it('are an interface that stays', () => {
-    expect(
-      TRAIN.options()
-        .options.filter(({ hidden }) => !hidden)
-        .map(({ flags }) => flags),
-    ).toEqual([
+    expect(Object.values(TRAIN.flags).map(({ typed }) => typed)).toEqual([
       '--config <FILE>',
       '--strategy <NAME>',
       '--ranks <N>',
@@ -85,14 +81,23 @@ describe('the flags of train', () => {
       const own = help.slice(0, help.indexOf('Examples:'));
       return [...own.matchAll(/^ {2}(--\S.*?)(?: {2}|$)/gm)].map(([, typed]) => typed!.trim());
     };
-    const all = TRAIN.options().options.filter(({ hidden }) => !hidden);
     const isRare = (name: string) => RARE.includes(name as (typeof RARE)[number]);
-    const usual = all.filter((option) => !isRare(option.attributeName()));
+    const all = Object.values(TRAIN.flags).map(({ typed }) => typed);
+    const usual = Object.entries(TRAIN.flags).filter(([name]) => !isRare(name));
     expect(all.length - usual.length).toBe(9);
-    expect(typedIn('--help')).toEqual(usual.map(({ flags }) => flags));
-    expect(typedIn('--help', 'all')).toEqual(all.map(({ flags }) => flags));
-    expect(typedIn('-h', 'all')).toEqual(all.map(({ flags }) => flags));
+    expect(typedIn('--help')).toEqual(usual.map(([, { typed }]) => typed));
+    expect(typedIn('--help', 'all')).toEqual(all);
+    expect(typedIn('-h', 'all')).toEqual(all);
   });
+
+  it.each(['--help --steps', '--steps --help', '--bogus -h', 'my.txt --help'])(
+    'are told by "%s", whatever else is typed',
+    (line) => {
+      let help = '';
+      expect(() => parseFlags(line.split(' '), (text) => (help += text))).toThrow();
+      expect(help).toMatch(/^Usage: shardweave train \[flags\]/);
+    },
+  );
 
   it('have the defaults that --help prints', () => {
     let help = '';
@@ -172,10 +177,27 @@ describe('the flags of train', () => {
     ['--dropout 1', '--dropout: expected a number from 0 to below 1, got "1". See --help.'],
     ['--lr -1', '--lr: expected a number of at least 0, got "-1". See --help.'],
     ['--lr 0x10', '--lr: expected a number of at least 0, got "0x10". See --help.'],
+    [
+      '--precision float16',
+      '--precision: expected one of fp32, fp16, bf16, got "float16". Did you mean fp16? See --help.',
+    ],
+    ['--precision half', /got "half"\. Did you mean fp16\? See/],
+    ['--precision bfloat16', /got "bfloat16"\. Did you mean bf16\? See/],
+    ['--precision FP32', /got "FP32"\. Did you mean fp32\? See/],
+    ['--precision fp8', /: expected one of fp32, fp16, bf16, got "fp8"\. See --help\.$/],
+    ['--strategy zero3', /got "zero3"\. Did you mean fsdp\? See/],
+    ['--schedule cosin', /got "cosin"\. Did you mean cosine\? See/],
+    ['--device mps', /got "mps"\. Did you mean webgpu\? See/],
+    ['--device cpu,cuda:1', /got "cpu,cuda:1"\. Did you mean cpu,webgpu:1\? See/],
+    ['--device tpu,cuda', /got "tpu,cuda"\. See --help\.$/],
+    ['--threads 65', '--threads: expected a whole number from 1 to 64, got "65". See --help.'],
+    ['--ranks 1e9', '--ranks: expected a whole number from 1 to 65536, got "1e9". See --help.'],
+    ['--quiet=1', '--quiet takes no value, got "1". See --help.'],
+    ['--no-sync=', '--no-sync takes no value, got "". See --help.'],
     ['--precision int8', '--precision: expected one of fp32, fp16, bf16, got "int8". See --help.'],
     [
       '--device gpu',
-      '--device: expected auto, webgpu, cpu, or an adapter such as webgpu:4090 or webgpu:1, or a list of them by rank such as cpu,webgpu, got "gpu". See --help.',
+      '--device: expected auto, webgpu, cpu, or an adapter such as webgpu:4090 or webgpu:1, or a list of them by rank such as cpu,webgpu, got "gpu". Did you mean webgpu? See --help.',
     ],
     ['--device webgpu:', /an adapter such as webgpu:4090 .*got "webgpu:"/],
     ['--bogus', "unknown option '--bogus'. See --help."],

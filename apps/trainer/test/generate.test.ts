@@ -290,7 +290,7 @@ describe('generate', () => {
       [['--model', empty], /--model: expected a directory with config.json and weights, got/],
       [
         ['--model', directory, '--prompt', 'a', '--chat'],
-        /'--chat' cannot be used with option '--prompt/,
+        /--chat and --prompt "a" both say what to answer\. Give one of them\.$/m,
       ],
       [['--model', unchatty.directory, '--chat'], /--chat: .* has no chat template/],
       [['--model', bare.directory], /--prompt is empty, and --tokenizer byte has no token/],

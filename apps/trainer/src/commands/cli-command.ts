@@ -1,5 +1,6 @@
 // What a command is to the binary, and what it runs with. define-command.ts makes commands.
 
+import type { FlagTable } from '../flags/flag.js';
 import type { Interrupt } from '../interrupt.js';
 import type { TerminalOptions } from '../output/terminal.js';
 
@@ -25,6 +26,7 @@ export interface CommandExample {
 }
 
 export interface CliCommand {
+  readonly flags: FlagTable;
   readonly examples: readonly CommandExample[];
   /**
    * Parses what was typed after the command's name. --help prints through `write`, and throws.

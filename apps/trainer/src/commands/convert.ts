@@ -11,13 +11,13 @@ import {
   type Save,
 } from '@shardweave/checkpoint';
 import { pieceDirectory } from '@shardweave/checkpoint/node';
-import type { WeightsDType } from '@shardweave/nn';
-import { Command, Option } from 'commander';
 import { tokenizerName } from '../config/resolve-config.js';
 import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import { TrainerError, UsageError } from '../errors.js';
 import { findSaves, savesOf } from '../files/save-directory.js';
 import { fillDirectory, writeDirectory } from '../files/write-file.js';
+import { flag, needed, type ValuesOf } from '../flags/flag.js';
+import { file, oneOf } from '../flags/flag-kinds.js';
 import { problemIn } from '../inspect/holding.js';
 import { findModel, findModelDirectory, withModelState } from '../model/model-directory.js';
 import { trainedFiles } from '../model/write-trained.js';
@@ -25,20 +25,31 @@ import type { PreparedRun } from '../run-config.js';
 import { writeModelSave } from '../saves/model-save.js';
 import type { SavedRun } from '../saves/saved-run.js';
 import { savedState } from '../saves/saved-state.js';
-import { defineWriter } from './define-command.js';
+import { defineWriter, QUIET } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 
-interface ConvertFlags {
-  readonly from: string;
-  readonly out: string;
-  readonly to: 'model' | 'save';
-  readonly dtype?: WeightsDType;
-  readonly quiet?: boolean;
-}
+const FLAGS = {
+  from: needed(file, [
+    '--from <DIR>',
+    'a save, or a run: its newest whole one; with --to save a model',
+  ]),
+  out: needed(file, ['--out <DIR>', 'a new directory']),
+  to: flag(oneOf(['model', 'save']), 'model', ['--to <model|save>', 'what --out is to hold']),
+  dtype: flag(oneOf(['f32', 'bf16', 'f16']), undefined, [
+    '--dtype <f32|bf16|f16>',
+    "of a model's weights (default: f32); a save has those of its model",
+  ]),
+  quiet: QUIET,
+};
+
+type ConvertFlags = ValuesOf<typeof FLAGS>;
 
 /** The command `convert`. */
-export const convert = defineWriter<ConvertFlags>({
-  options: convertOptions,
+export const convert = defineWriter({
+  name: 'convert',
+  description:
+    'Writes a save of a run, by any number of ranks, as a model in the Hugging Face layout or as PEFT adapters, and such a model as a save.',
+  flags: FLAGS,
   examples: [
     {
       line: 'convert --from runs/first/saves/step-000120 --out models/at-120',
@@ -55,30 +66,6 @@ export const convert = defineWriter<ConvertFlags>({
   ],
   write: (flags, signal) => (flags.to === 'save' ? convertModel : convertSave)(flags, signal),
 });
-
-function convertOptions(): Command {
-  return new Command('shardweave convert')
-    .description(
-      'Writes a save of a run, by any number of ranks, as a model in the Hugging Face layout or as PEFT adapters, and such a model as a save.',
-    )
-    .usage('--from SAVE --out DIR [flags]')
-    .requiredOption(
-      '--from <DIR>',
-      'a save, or a run: its newest whole one; with --to save a model',
-    )
-    .requiredOption('--out <DIR>', 'a new directory')
-    .addOption(
-      new Option('--to <KIND>', 'what --out is to hold')
-        .choices(['model', 'save'])
-        .default('model'),
-    )
-    .addOption(
-      new Option(
-        '--dtype <DTYPE>',
-        "of a model's weights (default: f32); a save has those of its model",
-      ).choices(['f32', 'bf16', 'f16']),
-    );
-}
 
 /** Writes the directory; resolves to lines about it. One weight is in memory at a time. */
 async function convertSave(

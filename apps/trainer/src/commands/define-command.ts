@@ -1,30 +1,45 @@
-// What all commands have in common: flags are parsed, help is printed, and a mistake in the flags
-// becomes one sentence.
+// What all commands have in common: flags are parsed by the command's table, help is printed, and a
+// mistake in the flags becomes one sentence.
 
-import { type Command, CommanderError, Help } from 'commander';
+import { Command, CommanderError, Help, Option } from 'commander';
 import { UsageError } from '../errors.js';
+import {
+  type Flag,
+  type FlagTable,
+  flag,
+  helpOf,
+  readTyped,
+  type ValuesOf,
+  withDefaults,
+} from '../flags/flag.js';
+import { type FlagKind, onOff } from '../flags/flag-kinds.js';
+import { ownName } from '../flags/foreign-names.js';
 import type { CliCommand, CommandContext, CommandExample } from './cli-command.js';
-import { ownName } from './foreign-flags.js';
 
 /** A command as its file writes it. */
-export interface CommandSpec<Flags extends object> {
-  /** The command with all its flags; it parses nothing by itself. */
-  readonly options: () => Command;
+export interface CommandSpec<Table extends FlagTable> {
+  readonly name: string;
+  readonly description: string;
+  readonly flags: Table;
+  /** The flags by the heads of --help; default: all of them are options. */
+  readonly groups?: Readonly<Record<string, FlagTable>>;
+  /** The flags that only `--help all` has. */
+  readonly rare?: readonly (keyof Table)[];
+  /** What --help says before the examples. */
+  readonly notes?: string;
   readonly examples: readonly CommandExample[];
-  /** The flags, by their names in camelCase, that only `--help all` has. */
-  readonly rare?: readonly string[];
   /**
-   * Makes the flags from what commander gives, with names in camelCase; default: they are taken as
-   * they are. `operands` are what stands beside the flags, where the command takes such.
-   * @throws {UsageError} for a value that the flag doesn't take
+   * Adds to the flags that were typed those of other sources.
+   * @throws {UsageError} where a source can't be used
    */
-  readonly read?: (given: Readonly<Record<string, unknown>>, operands: readonly string[]) => Flags;
+  readonly complete?: (typed: Partial<ValuesOf<Table>>) => Partial<ValuesOf<Table>>;
   /** Works; resolves to the exit code. */
-  readonly run: (flags: Flags, context: CommandContext) => Promise<number>;
+  readonly run: (flags: ValuesOf<Table>, context: CommandContext) => Promise<number>;
 }
 
-export function defineCommand<Flags extends object>(spec: CommandSpec<Flags>): CliCommand {
+export function defineCommand<Table extends FlagTable>(spec: CommandSpec<Table>): CliCommand {
   return {
+    flags: spec.flags,
     examples: spec.examples,
     parse: (args, write) => parseCommand(spec, { args, write }),
     run: async (context) => {
@@ -35,19 +50,21 @@ export function defineCommand<Flags extends object>(spec: CommandSpec<Flags>): C
   };
 }
 
+/** The flag of commands that print about their work. */
+export const QUIET = flag(onOff, false, ['--quiet', 'print nothing but errors']);
+
 /** A command that writes files and then prints lines about them, unless it is to be quiet. */
-export function defineWriter<Flags extends { readonly quiet?: boolean }>(
-  spec: Omit<CommandSpec<Flags>, 'run'> & {
+export function defineWriter<Table extends FlagTable & { readonly quiet: Flag<boolean> }>(
+  spec: Omit<CommandSpec<Table>, 'run'> & {
     /** Works until it is done or called off; resolves to the lines. */
-    readonly write: (flags: Flags, signal: AbortSignal) => Promise<readonly string[]>;
+    readonly write: (flags: ValuesOf<Table>, signal: AbortSignal) => Promise<readonly string[]>;
   },
 ): CliCommand {
-  return defineCommand<Flags>({
+  return defineCommand<Table>({
     ...spec,
-    options: () => spec.options().option('--quiet', 'print nothing but errors'),
     run: async (flags, { out, listen }) => {
       const lines = await spec.write(flags, listen().signal);
-      if (flags.quiet !== true) {
+      if (!flags.quiet) {
         out.write(lines.map((line) => `${line}\n`).join(''));
       }
       return 0;
@@ -56,34 +73,85 @@ export function defineWriter<Flags extends { readonly quiet?: boolean }>(
 }
 
 /** See CliCommand.parse. */
-export function parseCommand<Flags extends object>(
-  { options, examples, rare = [], read }: Omit<CommandSpec<Flags>, 'run'>,
+export function parseCommand<Table extends FlagTable>(
+  spec: Omit<CommandSpec<Table>, 'run'>,
   { args, write }: { readonly args: readonly string[]; readonly write: (text: string) => void },
-): Flags {
+): ValuesOf<Table> {
+  const { flags, complete = (typed) => typed } = spec;
   const helpAt = args.findIndex((arg) => arg === '--help' || arg === '-h');
-  const isRareShown = helpAt >= 0 && args[helpAt + 1] === 'all';
-  const isShown = (name: string) => isRareShown || !rare.includes(name);
-  const command = options()
-    .addHelpText('after', examplesHelp(examples))
-    .addHelpText('after', rare.length === 0 || isRareShown ? '' : MORE_HELP)
-    .allowExcessArguments(false)
-    .exitOverride()
-    .helpOption('-h, --help', 'print this and end')
-    .configureHelp({
-      helpWidth: 100,
-      visibleOptions: (own) =>
-        new Help().visibleOptions(own).filter((option) => isShown(option.attributeName())),
-    })
-    .configureOutput({ writeOut: write, writeErr: () => {} });
+  const command = commandOf(spec, args[helpAt + 1] === 'all');
+  command.configureOutput({ writeOut: write, writeErr: () => {} });
   try {
-    command.parse(args, { from: 'user' });
+    command.parse(helpAt < 0 ? args : ['--help'], { from: 'user' });
   } catch (error) {
     if (error instanceof CommanderError && error.exitCode !== 0) {
       throw new UsageError(`${complaint(error, command)} See --help.`, { cause: error });
     }
     throw error;
   }
-  return read === undefined ? command.opts<Flags>() : read(command.opts(), command.args);
+  const operands = namesOf(flags)
+    .filter((name) => isOperand(flags[name]!))
+    .map((name, index) => [name, command.processedArgs[index]]);
+  const typed = { ...command.opts(), ...Object.fromEntries(operands) };
+  return withDefaults(flags, complete(readTyped(flags, typed)));
+}
+
+const namesOf = (table: FlagTable) => Object.keys(table);
+const isOperand = ({ typed }: Flag<unknown>) => !typed.startsWith('-');
+
+/** The command of the library that parses the flags and formats their help. */
+function commandOf<Table extends FlagTable>(
+  { name, description, flags, ...more }: Omit<CommandSpec<Table>, 'run'>,
+  isRareShown: boolean,
+): Command {
+  const { groups = { 'Options:': flags }, rare = [], notes = '', examples } = more;
+  const isShown = (name: string) => isRareShown || !rare.includes(name);
+  const command = new Command(`shardweave ${name}`)
+    .usage(usageOf(flags))
+    .description(description)
+    .addHelpText('after', notes)
+    .addHelpText('after', examplesHelp(examples))
+    .addHelpText('after', rare.length === 0 || isRareShown ? '' : MORE_HELP)
+    .allowExcessArguments(false)
+    .exitOverride()
+    .helpOption('-h, --help', 'print this and end')
+    .configureHelp({
+      helpWidth: 80,
+      visibleOptions: (own) =>
+        new Help().visibleOptions(own).filter((option) => isShown(option.attributeName())),
+    });
+  for (const [head, table] of Object.entries(groups)) {
+    for (const flag of Object.values(table)) {
+      if (isOperand(flag)) {
+        command.argument(flag.typed, flag.says);
+      } else {
+        optionsOf(flag).map((option) => command.addOption(option.helpGroup(head)));
+      }
+    }
+  }
+  return command;
+}
+
+/** What is typed after the name of a command, such as `--model DIR [flags]`. */
+function usageOf(flags: FlagTable): string {
+  const all = Object.values(flags).filter(({ isNeeded }) => isNeeded);
+  return [...all.map(({ typed }) => typed.replaceAll(/[<>]/g, '')), '[flags]'].join(' ');
+}
+
+/** The options of a flag: one that is on or off may be typed with and without `no-`. */
+function optionsOf(flag: Flag<unknown>): Option[] {
+  const { kind, typed, isNeeded } = flag;
+  const option = new Option(typed, helpOf(flag)).makeOptionMandatory(isNeeded);
+  if (kind === (onOff as FlagKind<unknown>)) {
+    // Where `--x` comes before `--no-x`, the library has no value for a flag that is not typed.
+    const isOff = typed.startsWith('--no-');
+    const other = isOff ? typed.replace('--no-', '--') : typed.replace('--', '--no-');
+    const hidden = new Option(other).hideHelp();
+    return isOff ? [hidden, option] : [option, hidden];
+  }
+  return kind.isRepeated === true
+    ? [option.argParser((text: string, before: string[] = []) => [...before, text])]
+    : [option];
 }
 
 /** The last line of a help that leaves flags out. */
@@ -94,28 +162,19 @@ function examplesHelp(examples: readonly CommandExample[]): string {
   return `\nExamples:\n${lines.join('\n')}\n`;
 }
 
-/** The library's message for a value that a flag doesn't take. */
-const WRONG_VALUE =
-  /^error: option '(--[\w-]+).*' argument '(.*)' is invalid\. (Expected|Allowed choices are) (.*)\.$/s;
-
 /** The library's message as one sentence. */
 function complaint(error: CommanderError, command: Command): string {
   if (error.code === 'commander.excessArguments') {
     return `expected flags alone, got "${command.args.join(' ')}".`;
   }
-  const value = WRONG_VALUE.exec(error.message);
-  if (value !== null) {
-    const [, flag, typed, how, expected] = value;
-    return `${flag}: expected ${how === 'Expected' ? '' : 'one of '}${expected}, got "${typed}".`;
+  const [, unknown = ''] = /unknown option '(.*)'/s.exec(error.message) ?? [];
+  const [name = '', ...value] = unknown.split('=');
+  const flags = command.options.map(({ long }) => long ?? '');
+  if (value.length > 0 && flags.includes(name)) {
+    return `${name} takes no value, got "${value.join('=')}".`;
   }
-  const [, unknown] = /unknown option '(.*)'/.exec(error.message) ?? [];
-  const own =
-    unknown &&
-    ownName(
-      unknown,
-      command.options.map(({ long }) => long ?? ''),
-    );
-  if (own) {
+  const own = ownName(name, flags);
+  if (own !== undefined) {
     return `unknown option '${unknown}'. Here it is ${own}.`;
   }
   const [what, ...hints] = error.message.replace(/^error: /, '').split('\n');

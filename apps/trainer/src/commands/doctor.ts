@@ -7,19 +7,13 @@ import { promisify } from 'node:util';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
 import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
-import { Command } from 'commander';
 import { cacheDirectory } from '../data/token-cache.js';
+import { flag } from '../flags/flag.js';
+import { fileOrNone, onOff } from '../flags/flag-kinds.js';
 import { formatBytes } from '../format.js';
 import { type FoundAdapters, findAdapters } from '../launch/adapter-probe.js';
 import { defineCommand } from './define-command.js';
 import { clearCache, listCache, listingText } from './doctor-cache.js';
-
-interface DoctorFlags {
-  readonly json?: boolean;
-  /** True stands for the directory that train takes without --cache. */
-  readonly cache?: string | true;
-  readonly clearCache?: string | true;
-}
 
 /** Dawn's first adapter is the one that a rank gets that names none. */
 const OPENS =
@@ -40,15 +34,22 @@ export interface Diagnosis {
 }
 
 /** The command `doctor`. */
-export const doctor = defineCommand<DoctorFlags>({
-  options: () =>
-    new Command('shardweave doctor')
-      .description(
-        'Tells what this machine offers, and what is missing. It changes nothing without --clear-cache.',
-      )
-      .option('--json', 'all of it, as JSON')
-      .option('--cache [DIR]', 'list the tokens of data that are kept for later runs instead')
-      .option('--clear-cache [DIR]', 'remove those that no run uses'),
+export const doctor = defineCommand({
+  name: 'doctor',
+  description:
+    'Tells what this machine offers, and what is missing. It changes nothing without --clear-cache.',
+  flags: {
+    json: flag(onOff, false, ['--json', 'all of it, as JSON']),
+    // True stands for the directory that train takes without --cache.
+    cache: flag(fileOrNone, undefined, [
+      '--cache [DIR]',
+      'list the tokens of data that are kept for later runs instead',
+    ]),
+    clearCache: flag(fileOrNone, undefined, [
+      '--clear-cache [DIR]',
+      'remove those that no run uses',
+    ]),
+  },
   examples: [
     { line: 'doctor', says: 'devices, drivers, memory, and what to do where one is missing' },
     { line: 'doctor --json', says: 'to be put into a bug report' },
@@ -62,13 +63,13 @@ export const doctor = defineCommand<DoctorFlags>({
     }
     if (cache !== undefined) {
       const listing = await listCache(directoryOf(cache), env);
-      out.write(json === true ? `${JSON.stringify(listing, null, 2)}\n` : listingText(listing));
+      out.write(json ? `${JSON.stringify(listing, null, 2)}\n` : listingText(listing));
     }
     if (cache !== undefined || cleared !== undefined) {
       return 0;
     }
     const found = await examine(entry);
-    out.write(json === true ? `${JSON.stringify(found, null, 2)}\n` : diagnosisText(found));
+    out.write(json ? `${JSON.stringify(found, null, 2)}\n` : diagnosisText(found));
     return 0;
   },
 });

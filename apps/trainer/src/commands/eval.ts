@@ -1,13 +1,16 @@
 // The command `eval`: tells how well a model predicts a text.
 
-import { type EvalFlags, evalOptions } from '../eval/eval-flags.js';
+import { EVAL } from '../eval/eval-flags.js';
 import { type Evaluation, evaluateModel } from '../eval/evaluate-model.js';
 import { Terminal } from '../output/terminal.js';
 import { defineCommand } from './define-command.js';
 
 /** The command `eval`. */
-export const evalCommand = defineCommand<EvalFlags>({
-  options: evalOptions,
+export const evalCommand = defineCommand({
+  name: 'eval',
+  description:
+    'Tells the loss, perplexity and bits per byte of a model on a text. Each target of the data counts once; the first token of a text or a document is none. A row begins without what stood before it.',
+  flags: EVAL,
   examples: [
     { line: 'eval --model runs/first --data my.txt', says: 'a trained model on a text of yours' },
     {

@@ -4,7 +4,7 @@ import { createInterface } from 'node:readline';
 import type { ChatMessage } from '../data/chat-template.js';
 import type { Tokenizer } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
-import { type GenerateFlags, generateOptions } from '../generate/generate-flags.js';
+import { GENERATE, type GenerateFlags } from '../generate/generate-flags.js';
 import { openTextModel, type TextModel } from '../generate/open-text-model.js';
 import { TextStream } from '../generate/text-stream.js';
 import { printable } from '../output/printable.js';
@@ -12,8 +12,10 @@ import type { CommandContext } from './cli-command.js';
 import { defineCommand } from './define-command.js';
 
 /** The command `generate`. */
-export const generateText = defineCommand<GenerateFlags>({
-  options: generateOptions,
+export const generateText = defineCommand({
+  name: 'generate',
+  description: 'Continues a text, or answers in a conversation, with a model and its adapters.',
+  flags: GENERATE,
   examples: [
     {
       line: "generate --model runs/first --prompt 'Call me'",
@@ -36,12 +38,17 @@ interface GenerateStreams extends Omit<CommandContext, 'listen'> {
 }
 
 async function run(flags: GenerateFlags, context: CommandContext): Promise<number> {
+  if (flags.chat && flags.prompt !== undefined) {
+    throw new UsageError(
+      `--chat and --prompt "${flags.prompt}" both say what to answer. Give one of them.`,
+    );
+  }
   const streams = { ...context, signal: context.listen().signal };
   await using model = await openTextModel(flags, streams);
   streams.signal.throwIfAborted();
   const speech = new Speech(model, flags, streams);
-  await (flags.chat === true ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
-  if (flags.quiet !== true) {
+  await (flags.chat ? converse(speech, streams) : speech.tell(flags.prompt ?? ''));
+  if (!flags.quiet) {
     context.out.write(`${speech.summary()}\n`);
   }
   return 0;
@@ -75,7 +82,7 @@ class Speech {
     this.#model = model;
     this.#flags = flags;
     this.#streams = streams;
-    if (flags.chat === true && model.tokenizer.chat === undefined) {
+    if (flags.chat && model.tokenizer.chat === undefined) {
       throw new UsageError(
         `--chat: ${flags.model} has no chat template. Put a chat_template.jinja there, or give a --prompt.`,
       );
@@ -85,7 +92,7 @@ class Speech {
   /** Writes a text that begins with the prompt. */
   async tell(prompt: string): Promise<void> {
     const tokens = promptTokens(prompt, this.#model.tokenizer);
-    const isQuiet = this.#flags.quiet === true;
+    const { quiet: isQuiet } = this.#flags;
     await this.#say(tokens, isQuiet ? '' : prompt);
     if (!isQuiet) {
       this.#streams.out.write('\n');

@@ -3,26 +3,35 @@
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { basename, join, resolve } from 'node:path';
-import { GGUF_TYPES, GgufError, type GgufType, MODEL_TEXTS, modelGguf } from '@shardweave/gguf';
+import { GGUF_TYPES, GgufError, MODEL_TEXTS, modelGguf } from '@shardweave/gguf';
 import { parameterCount } from '@shardweave/nn';
-import { Command, Option } from 'commander';
 import { UsageError } from '../errors.js';
 import { writePieces } from '../files/write-file.js';
+import { flag, needed, type ValuesOf } from '../flags/flag.js';
+import { file, oneOf } from '../flags/flag-kinds.js';
 import { formatBytes, formatCount } from '../format.js';
 import { findModel, withModelState } from '../model/model-directory.js';
-import { defineWriter } from './define-command.js';
+import { defineWriter, QUIET } from './define-command.js';
 import { writeOut } from './new-directory.js';
 
-interface GgufFlags {
-  readonly model: string;
-  readonly out: string;
-  readonly type: GgufType;
-  readonly quiet?: boolean;
-}
+const FLAGS = {
+  model: needed(file, [
+    '--model <DIR>',
+    'config.json, model.safetensors and tokenizer.json, or a run',
+  ]),
+  out: needed(file, ['--out <FILE>', 'a new one, such as model.gguf']),
+  type: flag(oneOf(GGUF_TYPES), 'f16', [
+    `--type <${GGUF_TYPES.join('|')}>`,
+    'of matrices; q8_0: 8 bits, a scale for 32',
+  ]),
+  quiet: QUIET,
+};
 
 /** The command `gguf`. */
-export const gguf = defineWriter<GgufFlags>({
-  options: ggufOptions,
+export const gguf = defineWriter({
+  name: 'gguf',
+  description: 'Writes a model with its tokenizer as GGUF, the file that llama.cpp runs.',
+  flags: FLAGS,
   examples: [
     {
       line: 'gguf --model runs/first --out first.gguf --type q8_0',
@@ -33,21 +42,11 @@ export const gguf = defineWriter<GgufFlags>({
   write: async (flags, signal) => [await writeGguf(flags, signal)],
 });
 
-function ggufOptions(): Command {
-  return new Command('shardweave gguf')
-    .description('Writes a model with its tokenizer as GGUF, the file that llama.cpp runs.')
-    .usage('--model DIR --out FILE [flags]')
-    .requiredOption('--model <DIR>', 'config.json, model.safetensors and tokenizer.json, or a run')
-    .requiredOption('--out <FILE>', 'a new one, such as model.gguf')
-    .addOption(
-      new Option('--type <TYPE>', 'of matrices; q8_0: 8 bits, a scale for 32')
-        .choices(GGUF_TYPES)
-        .default('f16'),
-    );
-}
-
 /** Writes the file, whole or not at all; resolves to a line about it. */
-async function writeGguf({ model, out, type }: GgufFlags, signal: AbortSignal): Promise<string> {
+async function writeGguf(
+  { model, out, type }: ValuesOf<typeof FLAGS>,
+  signal: AbortSignal,
+): Promise<string> {
   const { path, config } = await findModel(model);
   if (existsSync(out)) {
     throw new UsageError(

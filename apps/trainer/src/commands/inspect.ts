@@ -1,21 +1,27 @@
 // The command `inspect`: tells what a directory holds, and whether a save is whole.
 
-import { Command } from 'commander';
 import { TrainerError, UsageError } from '../errors.js';
+import { flag, needed, type ValuesOf } from '../flags/flag.js';
+import { file, onOff } from '../flags/flag-kinds.js';
 import { type Holding, problemIn, readHolding } from '../inspect/holding.js';
 import { holdingText, sumsOf } from '../inspect/holding-text.js';
 import { defineCommand } from './define-command.js';
 
-interface InspectFlags {
-  readonly path: string;
-  readonly tensors: boolean;
-  readonly verify: boolean;
-  readonly json: boolean;
-}
+const FLAGS = {
+  path: needed(file, ['<PATH>', 'such as runs/first, or runs/first/saves/step-000120']),
+  tensors: flag(onOff, false, ['--tensors', 'name, dtype, shape and bytes of each']),
+  verify: flag(onOff, false, [
+    '--verify',
+    "read every piece of a save, or of a run's saves, and check it",
+  ]),
+  json: flag(onOff, false, ['--json', 'all of it, as JSON']),
+};
 
 /** The command `inspect`. */
-export const inspect = defineCommand<InspectFlags>({
-  options: inspectOptions,
+export const inspect = defineCommand({
+  name: 'inspect',
+  description: 'Tells what a save, a run, a directory of adapters or a model directory holds.',
+  flags: FLAGS,
   examples: [
     { line: 'inspect runs/first', says: 'the saves of a run, the newest first' },
     {
@@ -24,12 +30,6 @@ export const inspect = defineCommand<InspectFlags>({
     },
     { line: 'inspect DIR --tensors', says: 'every tensor of a model' },
   ],
-  read: ({ tensors, verify, json }, [path]) => ({
-    path: path!,
-    tensors: tensors === true,
-    verify: verify === true,
-    json: json === true,
-  }),
   run: async (flags, { out }) => {
     const holding = await readHolding(flags.path);
     const places = flags.verify ? savesIn(holding, flags.path) : [];
@@ -57,15 +57,6 @@ export const inspect = defineCommand<InspectFlags>({
   },
 });
 
-function inspectOptions(): Command {
-  return new Command('shardweave inspect')
-    .description('Tells what a save, a run, a directory of adapters or a model directory holds.')
-    .argument('<PATH>', 'such as runs/first, or runs/first/saves/step-000120')
-    .option('--tensors', 'name, dtype, shape and bytes of each')
-    .option('--verify', "read every piece of a save, or of a run's saves, and check it")
-    .option('--json', 'all of it, as JSON');
-}
-
 /** The saves that are to be verified. */
 function savesIn(holding: Holding, path: string): string[] {
   if (holding.kind === 'save') {
@@ -80,7 +71,7 @@ function savesIn(holding: Holding, path: string): string[] {
 }
 
 /** The holding as JSON. Tensors are summed up, and with --tensors also listed. */
-function asJson(holding: Holding, { tensors: isListed }: InspectFlags): object {
+function asJson(holding: Holding, { tensors: isListed }: ValuesOf<typeof FLAGS>): object {
   const one = <T extends Exclude<Holding, { kind: 'run' }>>({ tensors, ...rest }: T) => ({
     ...rest,
     sums: sumsOf(tensors),

@@ -1,35 +1,35 @@
 // The command `merge`: adds adapters into the model that they were trained beside.
 
-import {
-  mergeAdapters,
-  modelFiles,
-  parameterCount,
-  StateDictError,
-  type WeightsDType,
-} from '@shardweave/nn';
+import { mergeAdapters, modelFiles, parameterCount, StateDictError } from '@shardweave/nn';
 import { Device } from '@shardweave/tensor-core';
 import { createCpuBackend } from '@shardweave/tensor-core/cpu';
-import { Command, Option } from 'commander';
 import { tokenizerFiles } from '../data/hub-tokenizer.js';
 import { UsageError } from '../errors.js';
 import { writeDirectory } from '../files/write-file.js';
+import { flag, needed, type ValuesOf } from '../flags/flag.js';
+import { file, oneOf } from '../flags/flag-kinds.js';
 import { formatCount } from '../format.js';
 import { findAdapter, readAdapter, withAdapterState } from '../model/adapter-directory.js';
 import { findModel, withModelState } from '../model/model-directory.js';
-import { defineWriter } from './define-command.js';
+import { defineWriter, QUIET } from './define-command.js';
 import { requireNewDirectory, writeOut } from './new-directory.js';
 
-interface MergeFlags {
-  readonly model: string;
-  readonly adapter: string;
-  readonly out: string;
-  readonly dtype?: WeightsDType;
-  readonly quiet?: boolean;
-}
+const FLAGS = {
+  model: needed(file, ['--model <DIR>', 'the base model that the adapters were trained on']),
+  adapter: needed(file, ['--adapter <DIR>', 'adapter_config.json and adapter_model.safetensors']),
+  out: needed(file, ['--out <DIR>', 'a new directory for the model, its tokenizer beside it']),
+  dtype: flag(oneOf(['f32', 'bf16', 'f16']), undefined, [
+    '--dtype <f32|bf16|f16>',
+    'of all weights (default: that of each in the base model)',
+  ]),
+  quiet: QUIET,
+};
 
 /** The command `merge`. */
-export const merge = defineWriter<MergeFlags>({
-  options: mergeOptions,
+export const merge = defineWriter({
+  name: 'merge',
+  description: 'Adds adapters into the weights that they stand beside, and writes a plain model.',
+  flags: FLAGS,
   examples: [
     {
       line: 'merge --model DIR --adapter runs/tuned/adapter --out models/mine',
@@ -39,24 +39,9 @@ export const merge = defineWriter<MergeFlags>({
   write: async (flags, signal) => [await mergeInto(flags, signal)],
 });
 
-function mergeOptions(): Command {
-  return new Command('shardweave merge')
-    .description('Adds adapters into the weights that they stand beside, and writes a plain model.')
-    .usage('--model DIR --adapter DIR --out DIR [flags]')
-    .requiredOption('--model <DIR>', 'the base model that the adapters were trained on')
-    .requiredOption('--adapter <DIR>', 'adapter_config.json and adapter_model.safetensors')
-    .requiredOption('--out <DIR>', 'a new directory for the model, its tokenizer beside it')
-    .addOption(
-      new Option(
-        '--dtype <DTYPE>',
-        'of all weights (default: that of each in the base model)',
-      ).choices(['f32', 'bf16', 'f16']),
-    );
-}
-
 /** Writes the model; resolves to a line about it. One weight is in memory at a time. */
 async function mergeInto(
-  { model, adapter, out, dtype }: MergeFlags,
+  { model, adapter, out, dtype }: ValuesOf<typeof FLAGS>,
   signal: AbortSignal,
 ): Promise<string> {
   const { path, config } = await findModel(model);

@@ -4,8 +4,9 @@ import { cpuInfo } from '@shardweave/tensor-core';
 import { TRAIN } from '../config/flags.js';
 import { resolveConfig } from '../config/resolve-config.js';
 import { kindOf } from '../device-choice.js';
+import { flag } from '../flags/flag.js';
 import { idleFlags } from '../flags/flag-effects.js';
-import { type Flags, RARE } from '../flags/train-flags.js';
+import { onOff } from '../flags/flag-kinds.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { planHeaderLines } from '../output/header.js';
 import { leftBytes, leftText } from '../plan/left-bytes.js';
@@ -15,17 +16,15 @@ import { roomHere } from '../plan/room.js';
 import { DeviceHost } from '../rank/device-host.js';
 import { defineCommand } from './define-command.js';
 
-interface PlanFlags extends Flags {
-  readonly json: boolean;
-}
+const JSON_FLAG = { json: flag(onOff, false, ['--json', 'all numbers, as JSON']) };
 
 /** The command `plan`. */
-export const plan = defineCommand<PlanFlags>({
-  options: () =>
-    TRAIN.options()
-      .name('shardweave plan')
-      .description('Tells what a run would take, by strategy: memory to the byte, wire and time.')
-      .option('--json', 'all numbers, as JSON'),
+export const plan = defineCommand({
+  ...TRAIN,
+  name: 'plan',
+  description: 'Tells what a run would take, by strategy: memory to the byte, wire and time.',
+  flags: { ...TRAIN.flags, ...JSON_FLAG },
+  groups: { ...TRAIN.groups, 'Options:': { ...TRAIN.groups['Options:'], ...JSON_FLAG } },
   examples: [
     { line: 'plan --model gpt2 --ranks 2', says: 'where GPT-2 fits on this machine' },
     {
@@ -33,11 +32,6 @@ export const plan = defineCommand<PlanFlags>({
       says: 'all bytes by tag and phase, for programs',
     },
   ],
-  rare: RARE,
-  read: ({ json, ...given }, operands) => ({
-    ...TRAIN.read!(given, operands),
-    json: json === true,
-  }),
   run: async (flags, { out, err, entry }) => {
     const asked = await resolveConfig(flags, { entry });
     err.write(

@@ -4,27 +4,23 @@
 import { readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { isMap, isScalar, LineCounter, type Node, parseDocument, stringify } from 'yaml';
-import type { z } from 'zod';
 import { UsageError } from '../errors.js';
+import { type FlagTable, keyOf, type ValuesOf } from '../flags/flag.js';
+import { checkValue } from '../flags/flag-kinds.js';
 import { nearest } from '../nearest.js';
 import { stateOf } from '../saves/run-state.js';
 import { describeSystemError } from '../system-error.js';
-
-/** A key that a file may have. */
-export interface ConfigKey {
-  readonly name: string;
-  readonly schema: z.ZodType;
-}
 
 /**
  * The values of a file, by the names of its keys' flags.
  * @throws {UsageError} for a file that can't be read, an unknown key, or a value that the key
  * doesn't take
  */
-export function readConfigFile(
+export function readConfigFile<Table extends FlagTable>(
   path: string,
-  keys: ReadonlyMap<string, ConfigKey>,
-): Record<string, unknown> {
+  flags: Table,
+): Partial<ValuesOf<Table>> {
+  const names = new Map(Object.keys(flags).map((name) => [keyOf(name), name]));
   const lineCounter = new LineCounter();
   const document = parseDocument(readText(path), { lineCounter });
   const refuse = (at: Node | null | undefined, problem: string): never => {
@@ -48,9 +44,9 @@ export function readConfigFile(
   for (const { key, value } of contents.items) {
     const keyNode = key as Node;
     const text = isScalar(key) ? String(key.value) : String(key);
-    const known = keys.get(text);
-    if (known === undefined) {
-      const meant = nearest(text, keys.keys());
+    const name = names.get(text);
+    if (name === undefined) {
+      const meant = nearest(text, names.keys());
       const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
       return refuse(
         keyNode,
@@ -58,14 +54,15 @@ export function readConfigFile(
       );
     }
     const given = (value as Node | null)?.toJS(document) ?? null;
-    const checked = known.schema.safeParse(given);
-    if (!checked.success) {
-      const got = typeof given === 'string' ? `"${given}"` : JSON.stringify(given);
-      return refuse(keyNode, `${text}: expected ${known.schema.description}, got ${got}.`);
+    // A number is quoted as it stands there, for it may be more than the language counts to.
+    const written = typeof given === 'number' && isScalar(value) ? value.source : undefined;
+    const checked = checkValue(flags[name]!.kind, given, written ?? JSON.stringify(given));
+    if (checked.problem !== undefined) {
+      return refuse(keyNode, `${text}: ${checked.problem}`);
     }
-    found[known.name] = checked.data;
+    found[name] = checked.value;
   }
-  return found;
+  return found as Partial<ValuesOf<Table>>;
 }
 
 /**

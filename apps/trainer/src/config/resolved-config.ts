@@ -1,9 +1,10 @@
 // The config file that a run leaves: everything that was decided for it, so that the file repeats
 // the run.
 
+import { keyOf } from '../flags/flag.js';
 import { isRefused } from '../flags/flag-effects.js';
 import type { SaveEvery } from '../flags/flag-kinds.js';
-import { FLAG_NAMES, type Flags, keyOf } from '../flags/train-flags.js';
+import { FLAG_NAMES, type Flags } from '../flags/train-flags.js';
 import { decidedFlags, type RunConfig } from '../run-config.js';
 import { configText } from './config-file.js';
 

@@ -5,7 +5,8 @@ import { formatOf } from '../data/data-file.js';
 import { UsageError } from '../errors.js';
 import { numBlocks } from '../model/num-blocks.js';
 import type { RunConfig } from '../run-config.js';
-import { type AppliesTo, FLAG_NAMES, FLAGS, type Flags, keyOf } from './train-flags.js';
+import { keyOf } from './flag.js';
+import { type AppliesTo, FLAG_NAMES, FLAGS, type Flags } from './train-flags.js';
 
 /** The flags that decide whether others have an effect. */
 type Given = Partial<

@@ -1,8 +1,11 @@
-// The kinds of values that flags of `train` take: as text on the command line, as numbers and lists
-// in a config file. One schema checks both, and the published JSON schema is made from it.
+// The kinds of values that flags take: as text on the command line, as numbers and lists in a
+// config file. One schema checks both, and the published JSON schema is made from it.
 
+import { MAX_THREADS } from '@shardweave/tensor-core/cpu';
 import { z } from 'zod';
 import type { DeviceChoice } from '../device-choice.js';
+import { nearest } from '../nearest.js';
+import { ownValue } from './foreign-names.js';
 
 /** The values that a flag accepts. */
 export interface FlagKind<T> {
@@ -15,12 +18,25 @@ export interface FlagKind<T> {
   readonly read: (typed: unknown) => unknown;
   /** The largest number that is exact; said where a larger one was typed. */
   readonly most?: number;
+  /** What was meant by a value that is refused. */
+  readonly meant?: (typed: string) => string | undefined;
+  /** Whether the flag may be typed several times; all the texts are then read at once. */
+  readonly isRepeated?: boolean;
 }
 
-/** What completes "expected ..." where `value` is refused. */
-export function expectedBy({ schema, most }: FlagKind<unknown>, value: unknown): string {
-  const isBeyond = most !== undefined && Number(value) > most;
-  return `${schema.description}${isBeyond ? `, at most ${most}` : ''}`;
+type Checked<T> = { readonly value: T; readonly problem: undefined } | { readonly problem: string };
+
+/** Checks a value. A problem is a sentence with what was expected, and with `got`. */
+export function checkValue<T>(kind: FlagKind<T>, value: unknown, got: string): Checked<T> {
+  const { schema, most, meant } = kind;
+  const checked = schema.safeParse(value);
+  if (checked.success) {
+    return { value: checked.data, problem: undefined };
+  }
+  const limit = most !== undefined && Number(value) > most ? `, at most ${most}` : '';
+  const own = meant?.(String(value));
+  const hint = own === undefined ? '' : ` Did you mean ${own}?`;
+  return { problem: `expected ${schema.description}${limit}, got ${got}.${hint}` };
 }
 
 const DECIMAL = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
@@ -29,21 +45,40 @@ function asNumber(typed: unknown): unknown {
   return DECIMAL.test(String(typed)) ? Number(typed) : typed;
 }
 
-export const whole = (least: number): FlagKind<number> => ({
-  schema: z.int().min(least).describe(`a whole number of at least ${least}`),
+/** What is a number where it is typed as one. */
+const numeric = <T>(schema: z.ZodType<T>, what: string): FlagKind<T> => ({
+  schema: schema.describe(what),
   read: asNumber,
+});
+
+/** What a config file has as it is typed. */
+const textual = <T>(schema: z.ZodType<T>, what: string): FlagKind<T> => ({
+  schema: schema.describe(what),
+  read: (typed) => typed,
+});
+
+export const whole = (least: number): FlagKind<number> => ({
+  ...numeric(z.int().min(least), `a whole number of at least ${least}`),
   most: Number.MAX_SAFE_INTEGER,
 });
+
+const wholeUpTo = (most: number) =>
+  numeric(z.int().min(1).max(most), `a whole number from 1 to ${most}`);
+
+export const threads = wholeUpTo(MAX_THREADS);
+/** No job has more ranks than that, and lists of so many are still made at once. */
+export const ranks = wholeUpTo(65_536);
 
 const BYTES = /^(\d+\.?\d*|\.\d+) ?(?:([kmgt])(i?))?b$/i;
 
 /** A number of bytes, whose units are decimal without an i: 1 MB = 1e6 bytes, 1 MiB = 2^20. */
 export const bytes: FlagKind<number> = {
-  schema: z
-    .union([z.int(), z.string().regex(BYTES).transform(bytesOf)])
-    .refine((count) => Number.isSafeInteger(count) && count >= 1)
-    .describe('a number of bytes of at least 1, such as 64MB, 8GiB or 64000000'),
-  read: asNumber,
+  ...numeric(
+    z
+      .union([z.int(), z.string().regex(BYTES).transform(bytesOf)])
+      .refine((count) => Number.isSafeInteger(count) && count >= 1),
+    'a number of bytes of at least 1, such as 64MB, 8GiB or 64000000',
+  ),
   most: Number.MAX_SAFE_INTEGER,
 };
 
@@ -53,48 +88,51 @@ function bytesOf(text: string): number {
   return Math.floor(Number(count) * (binary === '' ? 1000 : 1024) ** power);
 }
 
-const real = (schema: z.ZodNumber, what: string): FlagKind<number> => ({
-  schema: schema.describe(what),
-  read: asNumber,
-});
+export const nonNegative = numeric(z.number().min(0), 'a number of at least 0');
+export const positive = numeric(z.number().gt(0), 'a number above 0');
+export const probability = numeric(z.number().min(0).lt(1), 'a number from 0 to below 1');
+export const part = numeric(z.number().gt(0).lt(1), 'a number above 0 and below 1');
+export const share = numeric(z.number().gt(0).max(1), 'a number above 0, at most 1');
+export const shareOrNone = numeric(z.number().min(0).max(1), 'a number from 0 to 1');
 
-export const nonNegative = real(z.number().min(0), 'a number of at least 0');
-export const positive = real(z.number().gt(0), 'a number above 0');
-export const probability = real(z.number().min(0).lt(1), 'a number from 0 to below 1');
-export const part = real(z.number().gt(0).lt(1), 'a number above 0 and below 1');
+/** A number of things, or the part of them that it is. */
+export const countOrPart = numeric(
+  z.union([z.int().min(1), z.number().gt(0).lt(1)]),
+  'a whole number of at least 1, or a part below 1',
+);
 
-export const share = real(z.number().gt(0).max(1), 'a number above 0, at most 1');
-export const shareOrNone = real(z.number().min(0).max(1), 'a number from 0 to 1');
-
-const asTyped = (typed: unknown) => typed;
-
-export const oneOf = <const T extends readonly [string, ...string[]]>(
-  values: T,
-): FlagKind<T[number]> => ({
-  schema: z.enum(values).describe(`one of ${values.join(', ')}`),
-  read: asTyped,
+export const oneOf = <const T extends readonly string[]>(values: T): FlagKind<T[number]> => ({
+  ...textual(z.enum(values), `one of ${values.join(', ')}`),
+  meant: (typed) => ownValue(typed, values) ?? nearest(typed, values),
 });
 
 /**
  * A path. Config files name paths as the command line does: relative to where the command is
  * called.
  */
-export const file: FlagKind<string> = {
-  schema: z.string().min(1).describe('a path'),
-  read: asTyped,
+export const file = textual(z.string().min(1), 'a path');
+/** Paths beside the flags. */
+export const files = textual<readonly string[]>(z.array(file.schema).min(1), 'paths');
+/** A path that may be left out, which is true. */
+export const fileOrNone = textual(z.union([z.literal(true), file.schema]), 'a path, or none');
+
+export const text = textual(z.string(), 'a text');
+export const texts: FlagKind<readonly string[]> = {
+  ...textual(z.array(z.string().min(1)), 'a text'),
+  isRepeated: true,
 };
 
-export const flag: FlagKind<boolean> = {
-  schema: z.boolean().describe('true or false'),
-  read: asTyped,
-};
+export const onOff = textual(z.boolean(), 'true or false');
+
+const DEVICES = ['auto', 'webgpu', 'cpu'] as const;
 
 /** The device of one rank. */
 export const device: FlagKind<DeviceChoice> = {
-  schema: z
-    .union([z.enum(['auto', 'webgpu', 'cpu']), z.templateLiteral(['webgpu:', z.string().min(1)])])
-    .describe('auto, webgpu, cpu, or an adapter such as webgpu:4090 or webgpu:1'),
-  read: asTyped,
+  ...textual(
+    z.union([z.enum(DEVICES), z.templateLiteral(['webgpu:', z.string().min(1)])]),
+    'auto, webgpu, cpu, or an adapter such as webgpu:4090 or webgpu:1',
+  ),
+  meant: ownDevices,
 };
 
 export const devices: FlagKind<readonly DeviceChoice[]> = {
@@ -103,7 +141,18 @@ export const devices: FlagKind<readonly DeviceChoice[]> = {
     .transform((value) => (typeof value === 'string' ? [value] : value))
     .describe(`${device.schema.description}, or a list of them by rank such as cpu,webgpu`),
   read: (typed) => String(typed).split(','),
+  meant: ownDevices,
 };
+
+/** Devices by rank as they are called here, such as `webgpu:1` for cuda:1. */
+function ownDevices(typed: string): string | undefined {
+  const own = typed.split(',').map((choice) => {
+    const [kind = '', ...index] = choice.split(':');
+    const name = ownValue(kind, DEVICES);
+    return name && [name, ...index].join(':');
+  });
+  return own.includes(undefined) ? undefined : own.join(',');
+}
 
 export const targets: FlagKind<'all-linear' | readonly string[]> = {
   schema: z
@@ -117,25 +166,16 @@ export const targets: FlagKind<'all-linear' | readonly string[]> = {
           .map((name) => name.trim()),
 };
 
-/** A number of things, or the part of them that it is. */
-export const countOrPart: FlagKind<number> = {
-  schema: z
-    .union([z.int().min(1), z.number().gt(0).lt(1)])
-    .describe('a whole number of at least 1, or a part below 1'),
-  read: asNumber,
-};
-
 const SECONDS = { s: 1, m: 60, h: 3600 } as const;
 
 /** A duration in seconds. */
-export const duration: FlagKind<number> = {
-  schema: z
+export const duration = textual(
+  z
     .string()
     .regex(/^(?!0*\.?0*[smh])(\d+\.?\d*|\.\d+)[smh]$/)
-    .transform((text) => Number(text.slice(0, -1)) * SECONDS[text.at(-1) as keyof typeof SECONDS])
-    .describe('a time such as 90s, 30m or 2h'),
-  read: asTyped,
-};
+    .transform((time) => Number(time.slice(0, -1)) * SECONDS[time.at(-1) as keyof typeof SECONDS]),
+  'a time such as 90s, 30m or 2h',
+);
 
 /** The interval between saves, in one of the two units. */
 export interface SaveEvery {
@@ -143,16 +183,15 @@ export interface SaveEvery {
   readonly minutes?: number;
 }
 
-export const saveEvery: FlagKind<SaveEvery> = {
-  schema: z
+export const saveEvery = numeric(
+  z
     .union([z.int().min(1), z.string().regex(/^(?!0*\.?0*m)(\d+\.?\d*|\.\d+)m$/)])
     .transform(
       (value): SaveEvery =>
         typeof value === 'number' ? { steps: value } : { minutes: Number(value.slice(0, -1)) },
-    )
-    .describe('a number of steps such as 100, or of minutes such as 5m'),
-  read: asNumber,
-};
+    ),
+  'a number of steps such as 100, or of minutes such as 5m',
+);
 
 /** A port whose value may be left out, which is true. */
 export const port: FlagKind<true | number> = {

@@ -3,22 +3,24 @@
 // test/flags.test.ts. config/resolve-config.ts decides what flags mean together.
 
 import { DEFAULT_PRESET } from '../model/presets.js';
+import { type Flag, flag, type ValuesOf } from './flag.js';
 import {
   bytes,
   countOrPart,
   devices,
   duration,
-  type FlagKind,
   file,
-  flag,
   nonNegative,
   oneOf,
+  onOff,
   part,
   port,
   positive,
   probability,
+  ranks,
   saveEvery,
   targets,
+  threads,
   whole,
 } from './flag-kinds.js';
 
@@ -77,15 +79,7 @@ export type AppliesTo =
   | 'saves';
 
 /** A flag of `train`; `T` is the type that the run gets. */
-export interface Flag<T> {
-  readonly kind: FlagKind<NonNullable<T>>;
-  /**
-   * The value where neither a flag nor a file gives one; undefined where resolve-config.ts decides.
-   */
-  readonly value: T;
-  /** The flag as --help prints it. */
-  readonly typed: string;
-  readonly says: string;
+export interface TrainFlag<T> extends Flag<T> {
   /**
    * What another value means for a run that goes on. `fixed`: it is another run, and is refused;
    * `told`: its losses are not those of the run that stopped, which is said; `free`: neither.
@@ -95,16 +89,13 @@ export interface Flag<T> {
 }
 
 /** Flags of a class at a resume, such as `told('fsdp')(kind, value, help)` with --strategy fsdp. */
-function flagOf(atResume: Flag<unknown>['atResume']) {
+function flagOf(atResume: TrainFlag<unknown>['atResume']) {
   return (appliesTo: AppliesTo) =>
-    <T extends {}, V extends T | undefined>(
-      kind: FlagKind<T>,
-      value: V,
-      [typed, says]: readonly [typed: string, says: string],
-    ) => {
-      const made = { kind, value, typed, says, atResume, appliesTo };
-      return made as unknown as Flag<V extends undefined ? T | undefined : T>;
-    };
+    <T extends {}, V extends T | undefined>(...of: Parameters<typeof flag<T, V>>) => ({
+      ...flag<T, V>(...of),
+      atResume,
+      appliesTo,
+    });
 }
 
 const fixed = flagOf('fixed');
@@ -116,21 +107,21 @@ export const GROUPS = {
   'Where it runs:': {
     strategy: told('all')(oneOf(STRATEGIES), 'fsdp', [
       '--strategy <NAME>',
-      'single: one rank; fsdp: parameters sharded over ranks; ddp: whole on each; offload: resting off the device of one rank (default: fsdp)',
+      'single: one rank; fsdp: parameters sharded over ranks; ddp: whole on each; offload: resting off the device of one rank',
     ]),
-    ranks: told('all')(whole(1), undefined, [
+    ranks: told('all')(ranks, undefined, [
       '--ranks <N>',
       'world size (default: 2; with single: 1)',
     ]),
     transport: free('all')(oneOf(['memory', 'shm', 'ws', 'mpi']), 'memory', [
       '--transport <NAME>',
-      'memory: all ranks in this thread; shm: a thread each; ws, mpi: a process each (default: memory)',
+      'memory: all ranks in this thread; shm: a thread each; ws, mpi: a process each',
     ]),
     device: free('all')(devices, ['auto'] as const, [
       '--device <auto|webgpu|cpu>',
       "webgpu:NAME, a part of an adapter's name, or webgpu:INDEX, as doctor lists them; or a list by rank: cpu,webgpu (default: auto, a GPU if there is one; ranks of a host take turns among its cards)",
     ]),
-    threads: free('all')(whole(1), undefined, [
+    threads: free('all')(threads, undefined, [
       '--threads <N>',
       "of a rank's cpu device (default: cores / ranks, at least 1)",
     ]),
@@ -142,17 +133,17 @@ export const GROUPS = {
   'Precision and sharding:': {
     precision: told('all')(oneOf(['fp32', 'fp16', 'bf16']), 'fp32', [
       '--precision <fp32|fp16|bf16>',
-      '16-bit: mixed, with f32 master weights (default: fp32)',
+      '16-bit: mixed, with f32 master weights',
     ]),
-    fp32Reduce: told('reducing in 16 bits')(flag, false, [
+    fp32Reduce: told('reducing in 16 bits')(onOff, false, [
       '--fp32-reduce',
       'reduce 16-bit gradients in f32',
     ]),
-    reshard: free('fsdp')(flag, true, [
+    reshard: free('fsdp')(onOff, true, [
       '--no-reshard',
       'keep gathered parameters until backward; --reshard, the default, frees them after forward',
     ]),
-    checkpointActivations: free('all')(flag, false, [
+    checkpointActivations: free('all')(onOff, false, [
       '--checkpoint-activations',
       'recompute each block in backward',
     ]),
@@ -162,9 +153,9 @@ export const GROUPS = {
     ]),
     injectDelayMs: free('all')(nonNegative, 0, [
       '--inject-delay-ms <N>',
-      'delay every collective, for experiments (default: 0)',
+      'delay every collective, for experiments',
     ]),
-    cpuOffload: free('fsdp in memory')(flag, false, [
+    cpuOffload: free('fsdp in memory')(onOff, false, [
       '--cpu-offload',
       'shards, their gradients and optimizer state rest in host memory',
     ]),
@@ -180,13 +171,13 @@ export const GROUPS = {
     ]),
     microBatches: told('offload')(whole(1), 1, [
       '--micro-batches <M>',
-      'parts of the rows that pass a slice in turn (default: 1)',
+      'parts of the rows that pass a slice in turn',
     ]),
     offloadDir: free('resting')(file, undefined, [
       '--offload-dir <DIR>',
       'rest on disk there, with fsdp too (default: in host memory)',
     ]),
-    fresh: free('offload directory')(flag, false, [
+    fresh: free('offload directory')(onOff, false, [
       '--fresh',
       'delete the state of an earlier run in --offload-dir, and start anew',
     ]),
@@ -194,7 +185,7 @@ export const GROUPS = {
   'Model and data:': {
     model: fixed('all')(file, DEFAULT_PRESET, [
       '--model <PRESET|DIR>',
-      `a preset, or a model directory of the Hugging Face layout (default: ${DEFAULT_PRESET})`,
+      'a preset, or a model directory of the Hugging Face layout',
     ]),
     dropout: fixed('all')(probability, undefined, ['--dropout <P>', "over the model's own"]),
     tokenizer: fixed('all')(oneOf(['model', 'byte', 'gpt2']), undefined, [
@@ -221,7 +212,7 @@ export const GROUPS = {
       '--eval-batches <N>',
       `batches of an evaluation, the first ones of its data each time (default: ${DEFAULT_EVAL_BATCHES})`,
     ]),
-    trainOnPrompt: fixed('documents')(flag, false, [
+    trainOnPrompt: fixed('documents')(onOff, false, [
       '--train-on-prompt',
       'count prompts and all roles in the loss, not the answers alone',
     ]),
@@ -231,7 +222,7 @@ export const GROUPS = {
     ]),
     order: fixed('all')(oneOf(['shuffle', 'sequential']), 'shuffle', [
       '--order <shuffle|sequential>',
-      'of the rows (default: shuffle)',
+      'of the rows',
     ]),
   },
   'LoRA (any of these: adapters are trained, the model is frozen):': {
@@ -259,7 +250,7 @@ export const GROUPS = {
   'Training:': {
     batch: fixed('all')(whole(1), 16, [
       '--batch <B>',
-      'rows of a step over all ranks and micro-steps; the first ranks take one more (default: 16)',
+      'rows of a step over all ranks and micro-steps; the first ranks take one more',
     ]),
     seq: fixed('all')(whole(1), undefined, [
       '--seq <T>',
@@ -275,9 +266,9 @@ export const GROUPS = {
     ]),
     gradAccum: told('all')(whole(1), 1, [
       '--grad-accum <K>',
-      'micro-steps of a step, at most as many as a rank has rows (default: 1)',
+      'micro-steps of a step, at most as many as a rank has rows',
     ]),
-    sync: told('micro-steps')(flag, true, [
+    sync: told('micro-steps')(onOff, true, [
       '--no-sync',
       'with K > 1, reduce gradients on the last micro-step alone',
     ]),
@@ -287,18 +278,15 @@ export const GROUPS = {
     ]),
     weightDecay: told('all')(nonNegative, 0.1, [
       '--weight-decay <X>',
-      'of AdamW, on tensors of two or more dimensions (default: 0.1)',
+      'of AdamW, on tensors of two or more dimensions',
     ]),
-    beta1: told('all')(probability, 0.9, ['--beta1 <X>', '(default: 0.9)']),
-    beta2: told('all')(probability, 0.98, ['--beta2 <X>', '(default: 0.98)']),
-    eps: told('all')(nonNegative, 1e-8, ['--eps <X>', '(default: 1e-8)']),
-    clip: told('all')(nonNegative, 1, [
-      '--clip <NORM>',
-      'largest gradient norm, 0: off (default: 1)',
-    ]),
+    beta1: told('all')(probability, 0.9, ['--beta1 <X>', '']),
+    beta2: told('all')(probability, 0.98, ['--beta2 <X>', '']),
+    eps: told('all')(nonNegative, 1e-8, ['--eps <X>', '']),
+    clip: told('all')(nonNegative, 1, ['--clip <NORM>', 'largest gradient norm, 0: off']),
     schedule: told('all')(oneOf(['constant', 'cosine', 'wsd']), 'cosine', [
       '--schedule <constant|cosine|wsd>',
-      'of the learning rate; wsd: warm-up, stable, decay by a line (default: cosine)',
+      'of the learning rate; wsd: warm-up, stable, decay by a line',
     ]),
     warmup: told('all')(whole(0), undefined, [
       '--warmup <W>',
@@ -320,7 +308,7 @@ export const GROUPS = {
       '--time-limit <TIME>',
       'end with the step at which steps have taken so long: 90s, 30m or 2h',
     ]),
-    seed: fixed('all')(whole(0), 1, ['--seed <N>', 'of weights, order and dropout (default: 1)']),
+    seed: fixed('all')(whole(0), 1, ['--seed <N>', 'of weights, order and dropout']),
   },
   'Saves:': {
     saveEvery: free('out')(saveEvery, undefined, [
@@ -337,7 +325,7 @@ export const GROUPS = {
     ]),
     maxRestarts: free('saves')(whole(0), 0, [
       '--max-restarts <N>',
-      'start again from the last save after a rank died, at most N times (default: 0)',
+      'start again from the last save after a rank died, at most N times',
     ]),
   },
   'Output:': {
@@ -349,11 +337,11 @@ export const GROUPS = {
       '--dashboard [PORT]',
       `show the run on a page of this machine, whose address is printed (default port: ${DASHBOARD_PORT})`,
     ]),
-    check: free('all')(flag, false, [
+    check: free('all')(onOff, false, [
       '--check',
       'at the end, print what plan says of the run beside what it took; summary.json has both by tag',
     ]),
-    quiet: free('all')(flag, false, ['--quiet', 'print nothing but errors']),
+    quiet: free('all')(onOff, false, ['--quiet', 'print nothing but errors']),
   },
 };
 
@@ -370,9 +358,7 @@ export const FLAGS = {
 };
 
 /** The values of all flags, each checked by itself. */
-export type Flags = {
-  readonly [Name in keyof typeof FLAGS]: (typeof FLAGS)[Name] extends Flag<infer T> ? T : never;
-};
+export type Flags = ValuesOf<typeof FLAGS>;
 
 /** The flags that few need. */
 export const RARE: readonly (keyof Flags)[] = [
@@ -382,8 +368,3 @@ export const RARE: readonly (keyof Flags)[] = [
 
 /** The names of all flags, in the order of --help. */
 export const FLAG_NAMES = Object.keys(FLAGS) as (keyof Flags)[];
-
-/** The key of a flag in a config file: as it is typed, without the dashes and without `no-`. */
-export function keyOf(name: string): string {
-  return name.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-}

@@ -1,115 +1,90 @@
-// The flags of the command `generate`, an interface that users script against.
+// The flags of the command `generate`, an interface that users script against. `eval` has some of
+// them, too.
 
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { flag, needed, type ValuesOf } from '../flags/flag.js';
 import {
   bytes,
   device,
-  expectedBy,
-  type FlagKind,
+  file,
   nonNegative,
+  oneOf,
+  onOff,
   share,
   shareOrNone,
+  text,
+  texts,
+  threads,
   whole,
 } from '../flags/flag-kinds.js';
-import type { TokenizerName } from '../run-config.js';
-import type { OpenFlags } from './open-model.js';
 
-export interface GenerateFlags extends OpenFlags {
-  readonly prompt?: string;
-  readonly chat?: boolean;
-  readonly tokenizer?: TokenizerName;
-  readonly maxTokens: number;
-  readonly temperature: number;
-  readonly topK?: number;
-  readonly topP: number;
-  readonly minP: number;
-  readonly seed: number;
-  readonly stop?: readonly string[];
-  readonly quiet?: boolean;
-}
+/** What is opened. */
+export const MODEL = {
+  model: needed(file, ['--model <DIR>', 'config.json, weights and tokenizer.json, or a run']),
+  adapter: flag(file, undefined, [
+    '--adapter <DIR>',
+    "PEFT's adapter_config.json and adapter_model.safetensors",
+  ]),
+  tokenizer: flag(oneOf(['model', 'byte', 'gpt2']), undefined, [
+    '--tokenizer <model|byte|gpt2>',
+    'as train takes it',
+  ]),
+};
 
-/** Reads what was typed for a flag as `train` would. */
-export function reading<T>(kind: FlagKind<T>): (text: string) => T {
-  return (text) => {
-    const { success, data } = kind.schema.safeParse(kind.read(text));
-    if (!success) {
-      throw new InvalidArgumentError(`Expected ${expectedBy(kind, text)}.`);
-    }
-    return data;
-  };
-}
+/** Where and how it is computed. */
+export const PLACE = {
+  precision: flag(oneOf(['fp32', 'fp16', 'bf16']), undefined, [
+    '--precision <fp32|fp16|bf16>',
+    'what weights are held and computed with in (default: the 16 bits of the file, or fp32)',
+  ]),
+  strategy: flag(oneOf(['single', 'offload']), 'single', [
+    '--strategy <single|offload>',
+    'offload: the model rests off its device',
+  ]),
+  device: flag(device, 'auto', [
+    '--device <auto|webgpu|cpu>',
+    'as train takes it: auto is a GPU if there is one',
+  ]),
+  deviceBudget: flag(bytes, undefined, [
+    '--device-budget <BYTES>',
+    'most bytes on the device, with offload',
+  ]),
+  threads: flag(threads, undefined, ['--threads <N>', 'of the cpu device (default: all cores)']),
+};
 
-/** The command with all its options; it parses nothing by itself. */
-export function generateOptions(): Command {
-  const command = new Command('shardweave generate')
-    .description('Continues a text, or answers in a conversation, with a model and its adapters.')
-    .usage('--model DIR [--adapter DIR] [--prompt TEXT | --chat] [flags]')
-    .requiredOption('--model <DIR>', 'config.json, weights and tokenizer.json, or a run')
-    .option('--adapter <DIR>', "PEFT's adapter_config.json and adapter_model.safetensors")
-    .option('--prompt <TEXT>', 'what to continue; without one a text begins at the begin token')
-    .addOption(
-      new Option(
-        '--chat',
-        "a conversation by the model's template: each line of standard input is a turn",
-      ).conflicts('prompt'),
-    )
-    .addOption(
-      new Option('--tokenizer <NAME>', 'as train takes it').choices(['model', 'byte', 'gpt2']),
-    )
-    .option('--max-tokens <N>', 'of a text or an answer', reading(whole(1)), 256)
-    .option(
-      '--temperature <X>',
-      'below 1: likelier tokens more often; 0: the likeliest',
-      reading(nonNegative),
-      0.8,
-    )
-    .option('--top-k <K>', 'draw among so many of the likeliest (default: all)', reading(whole(1)))
-    .option(
-      '--top-p <P>',
-      'draw among the likeliest that reach this probability together',
-      reading(share),
-      1,
-    )
-    .option(
-      '--min-p <P>',
-      'draw among those so many times as probable as the likeliest',
-      reading(shareOrNone),
-      0,
-    )
-    .option('--seed <N>', 'of the draws', reading(whole(0)), 1)
-    .option(
-      '--stop <TEXT>',
-      'end before this text; may be given again',
-      (text: string, before: readonly string[] = []) => {
-        if (text === '') {
-          throw new InvalidArgumentError('Expected a text.');
-        }
-        return [...before, text];
-      },
-    );
-  return placeOptions(command).option('--quiet', 'print the text after the prompt alone');
-}
+/** The flags of a command that opens a model. */
+export type OpenFlags = ValuesOf<typeof MODEL & typeof PLACE>;
 
-/** Adds the flags for where and how a model is computed, which OpenFlags has. */
-export function placeOptions(command: Command): Command {
-  return command
-    .addOption(
-      new Option(
-        '--precision <NAME>',
-        'what weights are held and computed with in (default: the 16 bits of the file, or fp32)',
-      ).choices(['fp32', 'fp16', 'bf16']),
-    )
-    .addOption(
-      new Option('--strategy <NAME>', 'offload: the model rests off its device')
-        .choices(['single', 'offload'])
-        .default('single'),
-    )
-    .option(
-      '--device <NAME>',
-      'as train takes it: auto is a GPU if there is one',
-      reading(device),
-      'auto',
-    )
-    .option('--device-budget <BYTES>', 'most bytes on the device, with offload', reading(bytes))
-    .option('--threads <N>', 'of the cpu device (default: all cores)', reading(whole(1)));
-}
+export const GENERATE = {
+  ...MODEL,
+  prompt: flag(text, undefined, [
+    '--prompt <TEXT>',
+    'what to continue; without one a text begins at the begin token',
+  ]),
+  chat: flag(onOff, false, [
+    '--chat',
+    "a conversation by the model's template: each line of standard input is a turn",
+  ]),
+  maxTokens: flag(whole(1), 256, ['--max-tokens <N>', 'of a text or an answer']),
+  temperature: flag(nonNegative, 0.8, [
+    '--temperature <X>',
+    'below 1: likelier tokens more often; 0: the likeliest',
+  ]),
+  topK: flag(whole(1), undefined, [
+    '--top-k <K>',
+    'draw among so many of the likeliest (default: all)',
+  ]),
+  topP: flag(share, 1, [
+    '--top-p <P>',
+    'draw among the likeliest that reach this probability together',
+  ]),
+  minP: flag(shareOrNone, 0, [
+    '--min-p <P>',
+    'draw among those so many times as probable as the likeliest',
+  ]),
+  seed: flag(whole(0), 1, ['--seed <N>', 'of the draws']),
+  stop: flag(texts, undefined, ['--stop <TEXT>', 'end before this text; may be given again']),
+  ...PLACE,
+  quiet: flag(onOff, false, ['--quiet', 'print the text after the prompt alone']),
+};
+
+export type GenerateFlags = ValuesOf<typeof GENERATE>;

@@ -5,7 +5,6 @@ import type { ModelConfig, Module, TokenArgs } from '@shardweave/nn';
 import { materialize } from '@shardweave/nn/flat';
 import { OffloadBudgetError, OffloadModel } from '@shardweave/offload';
 import { Device, LimitError, type Tensor } from '@shardweave/tensor-core';
-import type { DeviceChoice } from '../device-choice.js';
 import { UsageError } from '../errors.js';
 import { resolveDevices } from '../launch/adapter-probe.js';
 import { findAdapter, readAdapter } from '../model/adapter-directory.js';
@@ -18,16 +17,7 @@ import {
   type ModelChoice,
 } from '../rank/strategies/model-parts.js';
 import type { Precision } from '../run-config.js';
-
-export interface OpenFlags {
-  readonly model: string;
-  readonly adapter?: string;
-  readonly precision?: Precision;
-  readonly strategy: 'single' | 'offload';
-  readonly device: DeviceChoice;
-  readonly deviceBudget?: number;
-  readonly threads?: number;
-}
+import type { OpenFlags } from './generate-flags.js';
 
 /** A model in evaluation mode, with frozen weights. */
 export interface OpenModel extends AsyncDisposable {

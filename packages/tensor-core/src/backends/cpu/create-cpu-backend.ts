@@ -47,7 +47,8 @@ export interface CpuBackendOptions {
  * The most threads by default. With more, memory bandwidth is the limit, and each takes scratch.
  */
 const DEFAULT_MAX_THREADS = 8;
-const MAX_THREADS = 64;
+/** The most threads that a cpu device computes with. */
+export const MAX_THREADS = 64;
 
 /**
  * Opens the CPU device. It rejects with LimitError for options out of range, with OutOfMemoryError
