@@ -222,7 +222,17 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: 'a budget that nothing fits in',
     typed: `${TRAIN} --strategy offload --device-budget 1000`,
-    says: /the run does not fit: --device-budget 1000 is less than .* use a smaller --model/,
+    says: /the run does not fit: --device-budget 1000 is less than .*\. What fits: --device-budget 1MiB/,
+  },
+  {
+    mistake: 'a budget that not even an update fits in',
+    typed: `${TRAIN} --strategy offload --device-budget 10`,
+    says: /the run does not fit: --device-budget 10 is too small\. What fits: --device-budget 1MiB/,
+  },
+  {
+    mistake: 'rows for which no array is long enough',
+    typed: `${TRAIN} --batch 1000000000`,
+    says: /--batch 1000000000 is 500000000 rows of 16 tokens .* What fits: --grad-accum /,
   },
   // Where results go
   {

@@ -1,5 +1,6 @@
 // Rows of a run's shape without a text: a data set for steps whose values nobody reads.
 
+import { LimitError } from '@shardweave/tensor-core';
 import { formatOf } from '../data/data-file.js';
 import type { Dataset } from '../data/dataset.js';
 import { numMicroSteps, rowsOf } from '../data/row-order.js';
@@ -15,6 +16,9 @@ export interface DryDataOptions {
  * the last: the ones between are like the second.
  */
 const MOST_MICRO_STEPS = 3;
+
+/** The most tokens of a micro-step whose bytes the language can count in one array. */
+const MOST_TOKENS = 2 ** 31;
 
 /** The number of micro-steps of a step that are not run. */
 export function numSkipped(config: RunConfig): number {
@@ -35,6 +39,11 @@ export function dryData(config: RunConfig, { onMicroStep }: DryDataOptions = {})
       onMicroStep?.(place);
       const microStep = place === MOST_MICRO_STEPS - 1 ? place + skipped : place;
       const { first, end } = rowsOf({ batch, ranks, rank, gradAccum, microStep });
+      if ((end - first) * seq > MOST_TOKENS) {
+        throw new LimitError(
+          `--batch ${batch} is ${end - first} rows of ${seq} tokens in a micro-step, more than ${MOST_TOKENS} tokens.`,
+        );
+      }
       const values = () => new Uint32Array((end - first) * seq);
       return {
         tokens: values(),

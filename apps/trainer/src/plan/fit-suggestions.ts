@@ -13,6 +13,9 @@ export interface Way {
 }
 
 const MORE_RANKS = [2, 4, 8];
+const MIB = 2 ** 20;
+/** Budgets that double, in MiB. */
+const BUDGETS = Array.from({ length: 21 }, (_, power) => 2 ** power);
 
 /**
  * Other runs of the same rows, by where parameters rest. Each list goes from the run that changes
@@ -34,7 +37,18 @@ export function fitSuggestions(config: RunConfig): readonly (readonly Way[])[] {
     const flags = `${way.flags} --offload-dir DIR`.trim();
     ways.push({ flags, config: { ...way.config, offloadDir: 'DIR' } });
   }
-  return ways.map((way) => smallerSteps(way).filter((smaller) => smaller.flags !== ''));
+  return [
+    largerBudgets(config),
+    ...ways.map((way) => smallerSteps(way).filter((smaller) => smaller.flags !== '')),
+  ];
+}
+
+/** The run with more of its device, where the user has said how much. */
+function largerBudgets(config: RunConfig): Way[] {
+  const { deviceBudget: given = Number.POSITIVE_INFINITY } = config;
+  return BUDGETS.filter((budget) => budget * MIB > given).map((budget) =>
+    withFlag({ flags: '', config }, `--device-budget ${budget}MiB`, { deviceBudget: budget * MIB }),
+  );
 }
 
 /** The same way on fewer rows at a time, and with activations computed twice. */

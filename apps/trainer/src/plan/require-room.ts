@@ -45,6 +45,9 @@ export async function tryRun(config: RunConfig, options: TryOptions): Promise<Tr
       return { run: undefined, complaint };
     }
     if (error instanceof LimitError) {
+      if (config.deviceBudget !== undefined && error.limitBytes === config.deviceBudget) {
+        return { run: undefined, complaint: `--device-budget ${config.deviceBudget} is too small` };
+      }
       return { run: undefined, complaint: (error as Error).message.replace(/\.$/, '') };
     }
     throw error;
