@@ -65,3 +65,13 @@ it('the record of a run holds them', async () => {
   const told = lines.map((line) => JSON.parse(line)).find(({ type }) => type === 'ready');
   expect(told).toMatchObject({ rank: 0, tiles: TABLE });
 });
+
+it('a cpu device of a machine with many cores has the threads that one can have', async () => {
+  // So many threads take ten seconds to start, so a stand-in tells what it was asked for.
+  const createCpuBackend = vi.fn(async () => ({ dispose: async () => {} }));
+  vi.doMock('@shardweave/tensor-core/cpu', () => ({ createCpuBackend }));
+  await using host = new DeviceHost();
+  await host.open('cpu', { threads: 65 });
+  vi.doUnmock('@shardweave/tensor-core/cpu');
+  expect(createCpuBackend).toHaveBeenCalledExactlyOnceWith({ threads: 64 });
+});

@@ -164,6 +164,11 @@ const MISTAKES: readonly Mistake[] = [
     says: /--model gpt3 is neither a preset \(nano, .*\) nor a directory/,
   },
   {
+    mistake: 'a model of the Hub, by its name',
+    typed: `${TRAIN} --model HuggingFaceTB/SmolLM2-135M`,
+    says: /nor a directory\. One of the .* Hub is fetched first: hf download HuggingFaceTB\/SmolLM2-135M --local-dir SmolLM2-135M, and/,
+  },
+  {
     mistake: 'a folder without a model',
     typed: `${TRAIN} --model @empty`,
     says: /config\.json can't be used .*Give a directory with a GPT-2/,
@@ -305,7 +310,7 @@ const MISTAKES: readonly Mistake[] = [
   {
     mistake: 'a GGUF without a tokenizer',
     typed: 'gguf --model @model --out @model.gguf',
-    says: /can't be a GGUF\. .*tokenizer/,
+    says: /can't be a GGUF, for it has no tokenizer\.json\. Put the model's own there; one that learnt/,
   },
   {
     mistake: 'adapters that are not there',

@@ -45,6 +45,7 @@ describe('resolveConfig', () => {
     expect(await resolve('--strategy single')).toMatchObject({ ranks: 1, threads: 2 });
     expect(await resolve('--ranks 4')).toMatchObject({ threads: 1 });
     expect(await resolve('--ranks 2', 9)).toMatchObject({ threads: 4 });
+    expect(await resolve('--ranks 2', 256)).toMatchObject({ threads: 64 });
     expect(await resolve('--model gpt2')).toMatchObject({
       tokenizer: 'gpt2',
       seq: 256,

@@ -5,7 +5,12 @@ export type { Autograd } from './autograd/autograd.js';
 export type { BackwardRule, GradientHook, NodeOptions } from './autograd/node.js';
 export type { FinalHook, GradSink, Pass } from './autograd/pass.js';
 export type * from './backend.js';
-export { type CpuLimitsOptions, cpuBufferBytes, cpuInfo } from './backends/cpu/cpu-limits.js';
+export {
+  type CpuLimitsOptions,
+  cpuBufferBytes,
+  cpuInfo,
+  MAX_THREADS,
+} from './backends/cpu/cpu-limits.js';
 export { Device, type DeviceOptions, type TensorOptions } from './device.js';
 export {
   createDryBackend,

@@ -5,6 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { basename, join, resolve } from 'node:path';
 import { GGUF_TYPES, GgufError, MODEL_TEXTS, modelGguf } from '@shardweave/gguf';
 import { parameterCount } from '@shardweave/nn';
+import { TOKENIZER_FILE } from '../data/tokenizer.js';
 import { UsageError } from '../errors.js';
 import { writePieces } from '../files/write-file.js';
 import { flag, needed, type ValuesOf } from '../flags/flag.js';
@@ -54,6 +55,11 @@ async function writeGguf(
     );
   }
   const texts = await readTexts(path);
+  if (!texts.has(TOKENIZER_FILE)) {
+    throw new UsageError(
+      `--model: ${path} can't be a GGUF, for it has no ${TOKENIZER_FILE}. Put the model's own there; one that learnt bytes has none: train from a --model DIR that has one.`,
+    );
+  }
   const name = basename(resolve(model));
   return await withModelState(path, config, async (state) => {
     try {

@@ -5,6 +5,7 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join, resolve } from 'node:path';
 import { longestRow, type ModelConfig, parameterCount } from '@shardweave/nn';
+import { MAX_THREADS } from '@shardweave/tensor-core';
 import { openData } from '../data/dataset.js';
 import { type PrepareOptions, prepareTokens } from '../data/prepare-tokens.js';
 import { cacheDirectory } from '../data/token-cache.js';
@@ -71,7 +72,7 @@ export async function resolveConfig(
     ...absolutePaths(flags),
     ranks,
     device: devicesByRank(flags.device, ranks),
-    threads: flags.threads ?? Math.max(1, Math.floor(cores / ranks)),
+    threads: flags.threads ?? Math.min(MAX_THREADS, Math.max(1, Math.floor(cores / ranks))),
     model,
     modelConfig,
     lora,
@@ -179,8 +180,13 @@ function modelSource(model: string): ModelSource {
   if (directory !== undefined) {
     return { kind: 'directory', ...directory };
   }
+  const [, name] = /^[\w.-]+\/([\w.-]+)$/.exec(model) ?? [];
+  const hint =
+    name === undefined
+      ? 'See --help.'
+      : `One of the Hugging Face Hub is fetched first: hf download ${model} --local-dir ${name}, and then --model ${name}.`;
   throw new UsageError(
-    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. See --help.`,
+    `--model ${model} is neither a preset (${Object.keys(PRESETS).join(', ')}) nor a directory. ${hint}`,
   );
 }
 

@@ -1,7 +1,7 @@
 // Opens the devices of the ranks in this process. Ranks on one GPU share one device, because
 // drivers allow only so many; on the cpu each rank has threads and memory of its own.
 
-import type { Backend } from '@shardweave/tensor-core';
+import { type Backend, MAX_THREADS } from '@shardweave/tensor-core';
 import type { MatmulChoiceTable, WebGpuBackend } from '@shardweave/tensor-core/webgpu';
 import type { NodeAdapter } from '@shardweave/tensor-core/webgpu-node';
 import { defaultCacheDirectory } from '../data/token-cache.js';
@@ -10,7 +10,7 @@ import { UsageError } from '../errors.js';
 import { chooseAdapter } from './choose-adapter.js';
 
 export interface OpenDeviceOptions {
-  /** Those of a cpu device. */
+  /** Those of a cpu device, which takes as many of them as it can. */
   readonly threads: number;
   /** The rank's number among those of its host, by which several cards are divided. Default 0. */
   readonly localRank?: number;
@@ -32,7 +32,7 @@ export class DeviceHost implements AsyncDisposable {
   ): Promise<Backend> {
     if (kindOf(choice) === 'cpu') {
       const { createCpuBackend } = await import('@shardweave/tensor-core/cpu');
-      const backend = await createCpuBackend({ threads });
+      const backend = await createCpuBackend({ threads: Math.min(threads, MAX_THREADS) });
       this.#opened.push(backend);
       return backend;
     }

@@ -38,6 +38,9 @@ export function cpuLayout({ threads, memoryBytes }: CpuLimitsOptions): CpuLayout
   };
 }
 
+/** The most threads that a cpu device computes with. */
+export const MAX_THREADS = 64;
+
 /** Returns the bytes above which a device cannot hold its buffers in any case. */
 export function cpuBufferBytes(options: CpuLimitsOptions): number {
   const { memoryBytes, heapBase, stagingBytes } = cpuLayout(options);

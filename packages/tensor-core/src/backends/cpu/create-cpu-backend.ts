@@ -9,7 +9,7 @@ import { CommandRing } from './command-ring.js';
 import { CommandWriter } from './command-writer.js';
 import { chooseKernels } from './compile-kernels.js';
 import { CpuBackend } from './cpu-backend.js';
-import { cpuLayout, MAX_MEMORY_BYTES } from './cpu-limits.js';
+import { cpuLayout, MAX_MEMORY_BYTES, MAX_THREADS } from './cpu-limits.js';
 import type { Engine, EngineEvents } from './engine.js';
 import { Heap } from './heap.js';
 import { startInline } from './inline-engine.js';
@@ -47,8 +47,6 @@ export interface CpuBackendOptions {
  * The most threads by default. With more, memory bandwidth is the limit, and each takes scratch.
  */
 const DEFAULT_MAX_THREADS = 8;
-/** The most threads that a cpu device computes with. */
-export const MAX_THREADS = 64;
 
 /**
  * Opens the CPU device. It rejects with LimitError for options out of range, with OutOfMemoryError

@@ -1,1 +1,1 @@
-export { type CpuBackendOptions, createCpuBackend, MAX_THREADS } from './create-cpu-backend.js';
+export { type CpuBackendOptions, createCpuBackend } from './create-cpu-backend.js';
