@@ -12,7 +12,7 @@ const MOST_VALUES: Readonly<Record<string, number>> = {
   'ddp-buckets': 10,
   dtypes: 23,
   fsdp: 18,
-  gguf: 8,
+  gguf: 9,
   'memory-tracker': 13,
   nn: 105,
   offload: 8,

@@ -1,5 +1,6 @@
 // Writes GGUF files, and models of the Hugging Face layout as such files.
 
+export { type AdapterGguf, type AdapterGgufOptions, adapterGguf } from './adapter-gguf.js';
 export * from './errors.js';
 export {
   type GgufFile,

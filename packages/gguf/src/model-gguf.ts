@@ -4,12 +4,12 @@
 import type { HostTensor, LazyTensor, ModelConfig } from '@shardweave/nn';
 import { parseModelConfig } from '@shardweave/nn';
 import { GgufModelError, GgufUsageError } from './errors.js';
-import { type GgufFile, type GgufTensor, ggufFile } from './gguf-file.js';
+import { fileTensor } from './file-tensor.js';
+import { type GgufFile, ggufFile } from './gguf-file.js';
 import { modelMetadata } from './model-metadata.js';
 import { type TensorPlan, tensorPlans } from './model-tensors.js';
 import { ropeFactors } from './rope-factors.js';
-import { rowPieces } from './tensor-rows.js';
-import { encode, GGUF_TYPES, type GgufType, type SourceType, TYPE_INFO } from './tensor-types.js';
+import { GGUF_TYPES, type GgufType } from './tensor-types.js';
 import { tokenizerMetadata } from './tokenizer/tokenizer-metadata.js';
 
 /** The files of a model's directory, other than its weights, from which a GGUF is made. */
@@ -76,7 +76,9 @@ export function modelGguf(model: ModelGguf, options: ModelGgufOptions): GgufFile
   const factors = config.model_type === 'gpt2' ? undefined : ropeFactors(config);
   const plans = tensorPlans(config);
   checkNames(plans, { state, config });
-  const tensors = plans.map((plan) => fileTensor(plan, { tensor: state.get(plan.source)!, type }));
+  const tensors = plans.map((plan) =>
+    fileTensor(plan, { tensor: state.get(plan.source)!, type, call: 'modelGguf' }),
+  );
   return ggufFile(metadata, factors === undefined ? tensors : [factors, ...tensors]);
 }
 
@@ -101,48 +103,4 @@ function checkNames(
 function firstOf(names: readonly string[]): string {
   const shown = names.slice(0, 3).join(', ');
   return names.length > 3 ? `${shown} and ${names.length - 3} more` : shown;
-}
-
-function fileTensor(
-  plan: TensorPlan,
-  { tensor, type }: { readonly tensor: HostTensor | LazyTensor; readonly type: GgufType },
-): GgufTensor {
-  const { name, source, shape, rows } = plan;
-  const { dtype } = tensor;
-  const expected = rows.isTransposed === true ? shape.toReversed() : shape;
-  if (tensor.shape.join() !== expected.join()) {
-    throw new GgufModelError(
-      `modelGguf: expected '${source}' [${expected.join(', ')}], got [${tensor.shape.join(', ')}].`,
-    );
-  }
-  if (dtype !== 'f32' && dtype !== 'f16' && dtype !== 'bf16') {
-    throw new GgufModelError(
-      `modelGguf: expected '${source}' in f32, f16 or bf16, got ${dtype}. Others are not read.`,
-    );
-  }
-  const to = storedType(plan, type);
-  return {
-    name,
-    type: to,
-    shape,
-    pieces: () => encodedPieces(tensor, { plan, from: dtype, to }),
-  };
-}
-
-async function* encodedPieces(
-  tensor: HostTensor | LazyTensor,
-  options: { readonly plan: TensorPlan; readonly from: SourceType; readonly to: GgufType },
-): AsyncGenerator<Uint8Array, void, undefined> {
-  const { plan, from, to } = options;
-  const data = 'data' in tensor ? tensor.data : await tensor.read();
-  for (const piece of rowPieces(data, { plan: plan.rows, type: from })) {
-    yield encode(piece, { name: plan.source, from, to });
-  }
-}
-
-function storedType({ shape, isAlwaysF32 }: TensorPlan, type: GgufType): GgufType {
-  if (shape.length === 1 || isAlwaysF32) {
-    return 'f32';
-  }
-  return shape.at(-1)! % TYPE_INFO[type].blockElements === 0 ? type : 'f16';
 }

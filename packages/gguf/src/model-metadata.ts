@@ -17,31 +17,62 @@ export function modelMetadata(
   config: ModelConfig,
   options: { readonly name: string; readonly type: GgufType },
 ): Map<string, MetadataValue> {
+  requireComputed(config);
   const { model_type: architecture } = config;
   const values = config.model_type === 'gpt2' ? gpt2Values(config) : decoderValues(config);
   const own = Object.entries(values).map(
     ([key, value]) => [`${architecture}.${key}`, value] as const,
   );
-  return new Map<string, MetadataValue>([
-    ['general.architecture', text(architecture)],
-    ['general.type', text('model')],
+  return new Map([...general('model', { architecture, ...options }), ...own]);
+}
+
+/**
+ * The keys of an adapter file. llama.cpp multiplies the product of its factors by alpha / rank.
+ * @throws {GgufModelError} for a base that llama.cpp's model of that name does not compute
+ */
+export function adapterMetadata(
+  base: ModelConfig,
+  options: { readonly name: string; readonly type: GgufType; readonly alpha: number },
+): Map<string, MetadataValue> {
+  const { alpha, ...rest } = options;
+  requireComputed(base);
+  return new Map([
+    ...general('adapter', { architecture: base.model_type, ...rest }),
+    ['adapter.type', text('lora')],
+    ['adapter.lora.alpha', real(alpha)],
+  ]);
+}
+
+function general(
+  kind: 'model' | 'adapter',
+  options: { readonly architecture: string; readonly name: string; readonly type: GgufType },
+): [string, MetadataValue][] {
+  return [
+    ['general.architecture', text(options.architecture)],
+    ['general.type', text(kind)],
     ['general.name', text(options.name)],
     ['general.file_type', count(TYPE_INFO[options.type].fileType)],
     ['general.quantization_version', count(QUANTIZATION_VERSION)],
-    ...own,
-  ]);
+  ];
+}
+
+/** Refuses what a config.json may say and llama.cpp would pass over. */
+function requireComputed(config: ModelConfig): void {
+  const { model_type: family } = config;
+  if (family === 'gpt2') {
+    if (config.activation_function !== 'gelu_new') {
+      throw unknownTo('gpt2', `activation_function '${config.activation_function}'`);
+    }
+  } else if (family !== 'llama' && config.rope_scaling !== null) {
+    throw unknownTo(family, "rope_scaling, which it reads for 'llama' alone");
+  } else if (family !== 'llama' && config.attention_bias) {
+    throw unknownTo(family, 'attention_bias');
+  }
 }
 
 type Values = Readonly<Record<string, MetadataValue>>;
 
 function decoderValues(config: DecoderConfig): Values {
-  const { model_type: family } = config;
-  if (family !== 'llama' && config.rope_scaling !== null) {
-    throw unknownTo(family, "rope_scaling, which it reads for 'llama' alone");
-  }
-  if (family !== 'llama' && config.attention_bias) {
-    throw unknownTo(family, 'attention_bias');
-  }
   return {
     block_count: count(config.num_hidden_layers),
     context_length: count(config.max_position_embeddings),
@@ -59,9 +90,6 @@ function decoderValues(config: DecoderConfig): Values {
 }
 
 function gpt2Values(config: Gpt2Config): Values {
-  if (config.activation_function !== 'gelu_new') {
-    throw unknownTo('gpt2', `activation_function '${config.activation_function}'`);
-  }
   return {
     block_count: count(config.n_layer),
     context_length: count(config.n_positions),

@@ -14,6 +14,8 @@ export interface TensorPlan {
   readonly rows: RowPlan;
   /** Whether llama.cpp reads it in f32 whatever type the matrices have. */
   readonly isAlwaysF32: boolean;
+  /** Whether its rows are looked up, by a token or a position, and not multiplied. */
+  readonly isTable: boolean;
 }
 
 /** The plans of all tensors of the model, in the order of the file. */
@@ -23,12 +25,18 @@ export function tensorPlans(config: ModelConfig): readonly TensorPlan[] {
 
 type Options = Partial<Pick<RowPlan, 'rowAt' | 'isTransposed'>> & {
   readonly isAlwaysF32?: boolean;
+  readonly isTable?: boolean;
 };
 
 function plan(
   name: string,
   source: string,
-  { shape, isAlwaysF32 = false, ...rows }: Options & { readonly shape: readonly number[] },
+  {
+    shape,
+    isAlwaysF32 = false,
+    isTable = false,
+    ...rows
+  }: Options & { readonly shape: readonly number[] },
 ): TensorPlan {
   const [first, second] = shape as [number, number?];
   // A vector whose elements move is a column; any other is a row, which is read in one go.
@@ -36,7 +44,7 @@ function plan(
   const sizes = isColumn
     ? { rows: first, columns: 1 }
     : { rows: second === undefined ? 1 : first, columns: second ?? first };
-  return { name, source, shape, rows: { ...sizes, ...rows }, isAlwaysF32 };
+  return { name, source, shape, rows: { ...sizes, ...rows }, isAlwaysF32, isTable };
 }
 
 function decoderPlans(config: DecoderConfig): TensorPlan[] {
@@ -89,7 +97,7 @@ function decoderPlans(config: DecoderConfig): TensorPlan[] {
   };
   const table = [config.vocab_size, width];
   return [
-    plan('token_embd.weight', 'model.embed_tokens.weight', { shape: table }),
+    plan('token_embd.weight', 'model.embed_tokens.weight', { shape: table, isTable: true }),
     ...range(config.num_hidden_layers).flatMap(block),
     plan('output_norm.weight', 'model.norm.weight', { shape: [width] }),
     ...(config.tie_word_embeddings
@@ -133,10 +141,14 @@ function gpt2Plans(config: Gpt2Config): TensorPlan[] {
     ];
   };
   return [
-    plan('token_embd.weight', 'transformer.wte.weight', { shape: [config.vocab_size, width] }),
+    plan('token_embd.weight', 'transformer.wte.weight', {
+      shape: [config.vocab_size, width],
+      isTable: true,
+    }),
     plan('position_embd.weight', 'transformer.wpe.weight', {
       shape: [positions, width],
       isAlwaysF32: true,
+      isTable: true,
     }),
     ...range(config.n_layer).flatMap(block),
     ...both('output_norm', 'ln_f', { shape: [width] }),

@@ -5,7 +5,7 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Tokenizer } from '@huggingface/tokenizers';
-import { type GgufType, modelGguf } from '@shardweave/gguf';
+import { adapterGguf, type GgufType, modelGguf } from '@shardweave/gguf';
 import { afterAll, describe, expect, it } from 'vitest';
 import { bareModel, makeSmall, SMALL_MODELS, sentencePieceText } from './support/hub-models.ts';
 import { llamaLogits, openLlama, tokenIds } from './support/llama-cpp.ts';
@@ -42,7 +42,7 @@ afterAll(async () => {
 });
 
 describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
-  const { texts, state, logits, encode } = await makeSmall(small, TEXT);
+  const { texts, state, config, logits, encode, adapt } = await makeSmall(small, TEXT);
 
   it.each(['f32', 'f16', 'bf16', 'q8_0'] as const)('%s: the same next tokens', async (type) => {
     const path = join(folder, `${name}-${type}.gguf`);
@@ -65,6 +65,24 @@ describe.each(Object.entries(SMALL_MODELS))('%s', async (name, small) => {
     const given = small.pre === 'qwen2' ? HARD.map((text) => text.normalize('NFC')) : HARD;
     const found = await tokenIds(llama, { path, texts: given });
     expect(found).toEqual(given.map(encode));
+  });
+
+  // This is the last one, because it changes the model.
+  it('computes with adapters from a file beside it', async () => {
+    const tokens = encode(TEXT);
+    const bare = await logits(tokens);
+    const adapters = await adapt({ rank: 3, alpha: 5 });
+    const path = join(folder, `${name}-base.gguf`);
+    writeFileSync(path, await bytesOf(modelGguf({ texts, state }, { type: 'f32', name })));
+    const adapter = join(folder, `${name}-adapter.gguf`);
+    const file = adapterGguf({ base: config, alpha: 5, state: adapters }, { type: 'f32', name });
+    writeFileSync(adapter, await bytesOf(file));
+    const found = await llamaLogits(llama, { path, adapter, tokens });
+    const ours = await logits(tokens);
+    const limit = name === 'gpt2' ? GELU_TABLE : OFF.f32;
+    const off = ours.map((row, i) => largestDifference(row, found[i]!));
+    expect(Math.max(...off)).toBeLessThan(limit);
+    expect(largestDifference(ours.at(-1)!, bare.at(-1)!)).toBeGreaterThan(100 * limit);
   });
 });
 

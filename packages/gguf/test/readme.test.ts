@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { writeSafetensors } from '@shardweave/nn';
+import { peftConfigText, peftState, writeSafetensors } from '@shardweave/nn';
 import { afterAll, expect, it } from 'vitest';
 import { runReadmeExample } from '../../../tooling/test-kit/readme-example.ts';
 import { bareModel } from './support/hub-models.ts';
@@ -38,4 +38,27 @@ it('the second one makes one of a model directory', async () => {
   expect(metadata['general.name']).toBe('SmolLM2 of mine');
   expect(tensorInfos).toHaveLength(state.size);
   expect(readFileSync(path).subarray(0, 4).toString()).toBe('GGUF');
+});
+
+it('the third one makes one of adapters', async () => {
+  const { texts } = bareModel(512, 4);
+  const zeros = (...shape: readonly number[]) => ({
+    dtype: 'f32' as const,
+    shape,
+    data: new Uint8Array(shape.reduce((product, size) => product * size, 4)),
+  });
+  const layer = 'model.layers.0.mlp.up_proj';
+  const factors = new Map([
+    [`${layer}.lora_A.weight`, zeros(2, 4)],
+    [`${layer}.lora_B.weight`, zeros(1, 2)],
+  ]);
+  writeFileSync(join(folder, 'config.json'), texts.get('config.json')!);
+  const config = peftConfigText({ rank: 2, alpha: 4, dropout: 0, layers: [layer] });
+  writeFileSync(join(folder, 'adapter_config.json'), config);
+  writeFileSync(join(folder, 'adapter_model.safetensors'), writeSafetensors(peftState(factors)));
+  const change = (example: string) =>
+    `${example.replaceAll(/'\.\/(smollm2|adapter)\//g, `'${folder}/`)}\nconsole.log(adapters.byteLength);`;
+  const [byteLength] = await runReadmeExample(PACKAGE, { index: 2, change });
+  // lora_A and lora_B are each padded to 32 bytes, behind a header.
+  expect(byteLength).toBeGreaterThan(64);
 });

@@ -4,13 +4,17 @@ import { Tokenizer } from '@huggingface/tokenizers';
 import { fromF32Array, toF32Array } from '@shardweave/dtypes';
 import {
   AdamW,
+  applyLora,
   Decoder,
   type DecoderOptions,
   Gpt2,
   type Gpt2Config,
   type HostTensor,
+  type LoraOptions,
   loadStateDict,
   modelConfigText,
+  peftState,
+  readPeftState,
   stateDict,
 } from '@shardweave/nn';
 import { Device, mean } from '@shardweave/tensor-core';
@@ -211,7 +215,21 @@ export async function makeSmall({ config, pre }: SmallModel, text: string) {
     const vocab = model.config.vocab_size;
     return tokens.map((_, row) => all.subarray(row * vocab, (row + 1) * vocab));
   };
-  return { state: await stateDict(model), texts, config: model.config, encode, logits };
+  /**
+   * Puts adapters with random values into the model, and returns the content of PEFT's
+   * adapter_model.safetensors. From then on, logits are those with adapters.
+   */
+  const adapt = async (options: LoraOptions): Promise<Map<string, HostTensor>> => {
+    applyLora(model, options);
+    const factors = new Map<string, HostTensor>();
+    for (const [name, tensor] of peftState(await stateDict(model))) {
+      const values = toF32Array(tensor.data, 'f32').map(() => random() / 4);
+      factors.set(name, { ...tensor, data: fromF32Array(values, 'f32') });
+    }
+    await loadStateDict(model, readPeftState(factors), { strict: false });
+    return factors;
+  };
+  return { state: await stateDict(model), texts, config: model.config, encode, logits, adapt };
 }
 
 /**

@@ -19,14 +19,21 @@ export async function openLlama(): Promise<Llama> {
 /** Returns llama.cpp's logits after each of `tokens`. */
 export async function llamaLogits(
   llama: Llama,
-  { path, tokens }: { readonly path: string; readonly tokens: readonly number[] },
+  options: {
+    readonly path: string;
+    /** The file of adapters beside it. */
+    readonly adapter?: string;
+    readonly tokens: readonly number[];
+  },
 ): Promise<Float32Array[]> {
+  const { path, adapter, tokens } = options;
   const model = await llama.loadModel({ modelPath: path });
   // Keys and values in f16, the default, would not be this model's.
   const context = await model.createContext({
     contextSize: tokens.length + 1,
     batchSize: tokens.length + 1,
     flashAttention: false,
+    ...(adapter === undefined ? {} : { lora: adapter }),
     experimentalKvCacheKeyType: 'F32',
     experimentalKvCacheValueType: 'F32',
   });

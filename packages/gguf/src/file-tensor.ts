@@ -1,0 +1,62 @@
+// Turns a tensor of a model into one of the file: the order of its rows, and its type.
+
+import type { HostTensor, LazyTensor } from '@shardweave/nn';
+import { GgufModelError } from './errors.js';
+import type { GgufTensor } from './gguf-file.js';
+import type { TensorPlan } from './model-tensors.js';
+import { rowPieces } from './tensor-rows.js';
+import { encode, type GgufType, type SourceType, TYPE_INFO } from './tensor-types.js';
+
+/**
+ * The tensor of the file that a plan describes, read and encoded when its turn comes.
+ * @param options.call the name of the function that was called, for its errors
+ * @throws {GgufModelError} for a source of another shape, or not in f32, f16 or bf16
+ */
+export function fileTensor(
+  plan: TensorPlan,
+  options: {
+    readonly tensor: HostTensor | LazyTensor;
+    readonly type: GgufType;
+    readonly call: string;
+  },
+): GgufTensor {
+  const { tensor, type, call } = options;
+  const { name, source, shape, rows } = plan;
+  const { dtype } = tensor;
+  const expected = rows.isTransposed === true ? shape.toReversed() : shape;
+  if (tensor.shape.join() !== expected.join()) {
+    throw new GgufModelError(
+      `${call}: expected '${source}' [${expected.join(', ')}], got [${tensor.shape.join(', ')}].`,
+    );
+  }
+  if (dtype !== 'f32' && dtype !== 'f16' && dtype !== 'bf16') {
+    throw new GgufModelError(
+      `${call}: expected '${source}' in f32, f16 or bf16, got ${dtype}. Others are not read.`,
+    );
+  }
+  const to = storedType(plan, type);
+  return {
+    name,
+    type: to,
+    shape,
+    pieces: () => encodedPieces(tensor, { plan, from: dtype, to }),
+  };
+}
+
+async function* encodedPieces(
+  tensor: HostTensor | LazyTensor,
+  options: { readonly plan: TensorPlan; readonly from: SourceType; readonly to: GgufType },
+): AsyncGenerator<Uint8Array, void, undefined> {
+  const { plan, from, to } = options;
+  const data = 'data' in tensor ? tensor.data : await tensor.read();
+  for (const piece of rowPieces(data, { plan: plan.rows, type: from })) {
+    yield encode(piece, { name: plan.source, from, to });
+  }
+}
+
+function storedType({ shape, isAlwaysF32 }: TensorPlan, type: GgufType): GgufType {
+  if (shape.length === 1 || isAlwaysF32) {
+    return 'f32';
+  }
+  return shape.at(-1)! % TYPE_INFO[type].blockElements === 0 ? type : 'f16';
+}
